@@ -23,6 +23,7 @@ use export_queue::ExportQueue;
 use export_queue::combine::{self, CombineQueue};
 use export_queue::hc_dequeue::{self, HighContentionQueue};
 use serde::{Deserialize, Serialize};
+use tokio::task::spawn_blocking;
 
 use crate::error::{Error, Result};
 use crate::keyspace::codec::MessagePack;
@@ -197,20 +198,24 @@ impl Corpus {
 
     /// Returns why an embedded store gave no answer in time: a disk without room lets commits wait until there is room.
     /// Closes the store, because only the end of that wait has the disk's error.
-    pub(crate) fn cause_of_silence(&self, error: &Error) -> Option<Error> {
+    pub(crate) async fn cause_of_silence(&self, error: &Error) -> Option<Error> {
         match self.runner.database() {
-            keyspace::Store::Embedded(db) if error.is_no_answer() => {
-                db.close().err().map(Error::from)
-            }
+            keyspace::Store::Embedded(_) if error.is_no_answer() => self.close_files().await.err(),
             _ => None,
         }
     }
 
     /// Closes the store. An embedded store is a single file afterwards.
     pub(crate) async fn close(&self) -> Result<()> {
-        let db = self.runner.database().clone();
         self.runner.close().await?;
-        Ok(db.close()?)
+        self.close_files().await
+    }
+
+    /// Closes the store on a thread of its own, so that a signal ends the wait for a disk that hangs.
+    async fn close_files(&self) -> Result<()> {
+        let db = self.runner.database().clone();
+        let closed = spawn_blocking(move || db.close()).await;
+        Ok(closed.expect("closing does not panic")?)
     }
 
     fn document_key(&self, uri: &str) -> Vec<u8> {

@@ -113,10 +113,18 @@ pub(crate) enum Error {
         path.display(),
         folder_of(path).display()
     )]
-    Unwritable { path: PathBuf },
+    Unwritable {
+        path: PathBuf,
+        #[source]
+        cause: rusqlite::Error,
+    },
 
     #[error("cannot write {}: its disk is full: free some space, and start again", path.display())]
-    DiskFull { path: PathBuf },
+    DiskFull {
+        path: PathBuf,
+        #[source]
+        cause: rusqlite::Error,
+    },
 
     #[error("cannot write {}: SQLite failed", path.display())]
     Sqlite {
@@ -137,6 +145,10 @@ pub(crate) enum Error {
 
     #[error("stopped; the next run continues from here")]
     Stopped(Stop),
+
+    /// The store gave no answer while the program ended.
+    #[error("stopped; the next run continues from here")]
+    StoppedInSilence(Stop),
 
     #[error("stopped at once; the next run continues from here")]
     StoppedAgain(Stop),
@@ -159,13 +171,24 @@ impl Error {
     pub(crate) fn is_no_answer(&self) -> bool {
         let first: Option<&(dyn std::error::Error + 'static)> = Some(self);
         let mut causes = std::iter::successors(first, |error| error.source());
-        is_timeout(self)
+        self.is_not_ended()
+            || is_timeout(self)
             || causes.any(|cause| match cause.downcast_ref::<keyspace::Error>() {
                 Some(keyspace::Error::OutcomeUnknown { cause, .. }) => {
                     cause.as_deref().is_none_or(|cause| is_timeout(cause))
                 }
                 _ => false,
             })
+    }
+
+    fn is_not_ended(&self) -> bool {
+        matches!(
+            self,
+            Self::Queue(hc_dequeue::Error::NotEnded(_))
+                | Self::Counts(combine::Error::NotEnded(_))
+                | Self::Exports(export_queue::Error::NotEnded(_))
+                | Self::StoppedInSilence(_)
+        )
     }
 
     /// Returns the exit status: 2 for wrong arguments, that of a signal, 1 for other failures.
@@ -177,7 +200,9 @@ impl Error {
             | Self::NoFolder { .. }
             | Self::Memory
             | Self::Open(keyspace::OpenError::Url { .. }) => 2,
-            Self::Stopped(stop) | Self::StoppedAgain(stop) => stop.exit_status(),
+            Self::Stopped(stop) | Self::StoppedInSilence(stop) | Self::StoppedAgain(stop) => {
+                stop.exit_status()
+            }
             _ => 1,
         }
     }

@@ -25,6 +25,9 @@
 //!
 //! The exit status is 0 for success, 1 for a failure, 2 for wrong arguments, 130 after Ctrl-C, and 143 after `SIGTERM`.
 
+// What it prints goes through `terminal`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arguments;
 mod choice;
 mod corpus;
@@ -120,13 +123,8 @@ async fn execute(command: Command, options: &Options) -> Result<()> {
         };
         session.execute(command).await
     };
-    let report = report.await;
-    if session::is_orderly(&report) {
-        session::unless_stopped_again(store.close()).await?;
+    match session::end_after(report.await, store.close()).await {
+        Ok(report) => report.print(options.json),
+        Err(error) => Err(session::explain(&store, error).await),
     }
-    let report = report.map_err(|error| match store.cause_of_silence(&error) {
-        Some(cause) => cause,
-        None => error,
-    });
-    report?.print(options.json)
 }

@@ -82,14 +82,11 @@ impl Session<'_> {
             Ok(loaded)
         });
         let loaded = until_stopped(export.unless_it_fails(self.store, job)).await;
-        if is_orderly(&loaded) {
-            self.shut_down(async {
-                workers.shut_down().await?;
-                export.shut_down().await
-            })
-            .await?;
-        }
-        let loaded = loaded?;
+        let end = async {
+            workers.shut_down().await?;
+            export.shut_down().await
+        };
+        let loaded = self.shut_down(loaded, end).await?;
         report.top(&table.top(TOP)?);
         report.loaded(&loaded);
         report.phrases_counted(self.tally.phrases_moved());
@@ -110,10 +107,7 @@ impl Session<'_> {
             std::future::pending().await
         });
         let worked = worked.await;
-        if is_orderly(&worked) {
-            self.shut_down(workers.shut_down()).await?;
-        }
-        worked
+        self.shut_down(worked, workers.shut_down()).await
     }
 
     async fn export(&self, out: &Path, until_idle: bool) -> Result<()> {
@@ -127,19 +121,20 @@ impl Session<'_> {
             std::future::pending().await
         });
         let exported = until_stopped(export.unless_it_fails(self.store, job)).await;
-        if is_orderly(&exported) {
-            self.shut_down(export.shut_down()).await?;
-        }
-        exported
+        self.shut_down(exported, export.shut_down()).await
     }
 
-    /// Lets the workers finish.
-    async fn shut_down(&self, shut_down: impl Future<Output = Result<()>>) -> Result<()> {
-        let told = async {
+    /// Lets the workers finish after a job.
+    async fn shut_down<T>(
+        &self,
+        done: Result<T>,
+        shut_down: impl Future<Output = Result<()>>,
+    ) -> Result<T> {
+        let end = async {
             self.progress.detail(|| "stopping: Ctrl-C stops at once");
             shut_down.await
         };
-        unless_stopped_again(Box::pin(told)).await
+        end_after(done, Box::pin(end)).await
     }
 }
 
@@ -154,19 +149,103 @@ async fn until_stopped<T>(job: impl Future<Output = Result<T>>) -> Result<T> {
     }
 }
 
-/// Runs the end of the program, which a second signal cuts short: the store may be gone, and the end would wait for it.
-pub(crate) async fn unless_stopped_again(end: impl Future<Output = Result<()>>) -> Result<()> {
+/// Runs what a second signal cuts short: the store may be gone, and the end of the program would wait for it.
+async fn unless_stopped_again<T>(end: impl Future<Output = Result<T>>) -> Result<T> {
     match until_stopped(end).await {
         Err(Error::Stopped(stop)) => Err(Error::StoppedAgain(stop)),
         ended => ended,
     }
 }
 
-/// Returns whether a job ended in a way that lets the workers and the store be shut down. After a failure they are
-/// dropped instead, because shutting them down would fail again.
-pub(crate) fn is_orderly<T>(done: &Result<T>) -> bool {
+/// Ends what a job has worked with, and returns what became of the job. After a failure that is dropped instead, because
+/// to end it would fail again.
+pub(crate) async fn end_after<T>(
+    done: Result<T>,
+    end: impl Future<Output = Result<()>>,
+) -> Result<T> {
+    if !is_orderly(&done) {
+        return done;
+    }
+    match (unless_stopped_again(end).await, done) {
+        (Ok(()), done) => done,
+        (Err(error), Err(Error::Stopped(stop))) if error.is_no_answer() => {
+            Err(Error::StoppedInSilence(stop))
+        }
+        (Err(error), _) => Err(error),
+    }
+}
+
+/// Returns the error of the disk, if that is why a store gave no answer, and otherwise the error that was given.
+pub(crate) async fn explain(store: &Corpus, error: Error) -> Error {
+    let cause = async { Ok(store.cause_of_silence(&error).await) };
+    match (unless_stopped_again(cause).await, error) {
+        (Ok(Some(cause)) | Err(cause), _) => cause,
+        // A program that was to stop leaves its work to the next run in any case.
+        (Ok(None), Error::StoppedInSilence(stop)) => Error::Stopped(stop),
+        (Ok(None), error) => error,
+    }
+}
+
+/// Returns whether a job ended in a way that lets the workers and the store be shut down.
+fn is_orderly<T>(done: &Result<T>) -> bool {
     matches!(
         done,
         Ok(_) | Err(Error::Stopped(_) | Error::Displaced { .. } | Error::Listen { .. })
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use console::terminal::Stop;
+    use export_queue::combine::hc_dequeue::NotEnded;
+
+    use super::*;
+    use crate::keyspace::{Code, Subspace};
+
+    fn not_ended() -> NotEnded {
+        NotEnded {
+            recipe: Subspace::from("work"),
+            limit: Duration::from_secs(10),
+        }
+    }
+
+    async fn store() -> Corpus {
+        let time_limit = Duration::from_secs(60);
+        Corpus::open("memory:", time_limit).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_stop_stays_a_stop_if_the_store_gives_no_answer_at_the_end() {
+        let ends: [Error; 4] = [
+            Error::Queue(not_ended().into()),
+            Error::Counts(not_ended().into()),
+            Error::Exports(not_ended().into()),
+            Error::Keyspace(Code::TRANSACTION_TIMED_OUT.into()),
+        ];
+        for error in ends {
+            let done = Err::<(), _>(Error::Stopped(Stop::Terminated));
+            let ended = end_after(done, async { Err(error) }).await.unwrap_err();
+            assert!(matches!(ended, Error::StoppedInSilence(_)), "{ended:?}");
+            assert!(ended.is_no_answer());
+            // The store has no error of a disk.
+            let explained = explain(&store().await, ended).await;
+            let is_stop = matches!(explained, Error::Stopped(Stop::Terminated));
+            assert!(is_stop, "{explained:?}");
+            assert_eq!(explained.exit_status(), 143);
+        }
+    }
+
+    #[tokio::test]
+    async fn another_failure_at_the_end_is_the_error_and_after_a_failure_nothing_is_ended() {
+        let full = || Error::Keyspace(Code::IO_ERROR.into());
+        let done = Err::<(), _>(Error::Stopped(Stop::Interrupted));
+        let ended = end_after(done, async { Err(full()) }).await;
+        assert!(matches!(ended, Err(Error::Keyspace(_))), "{ended:?}");
+        let silent = end_after(Ok(()), async { Err(Error::Queue(not_ended().into())) }).await;
+        assert!(matches!(silent, Err(Error::Queue(_))), "{silent:?}");
+        let failed = end_after(Err::<(), _>(full()), async { Err(Error::Memory) }).await;
+        assert!(matches!(failed, Err(Error::Keyspace(_))), "{failed:?}");
+    }
 }

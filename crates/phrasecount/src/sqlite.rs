@@ -3,6 +3,7 @@
 //! Each row has the sequence of its export, and a phrase that is gone leaves its sequence in the table `gone`. So an
 //! export changes the file only if it is newer than the file's own row.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,23 +104,40 @@ pub(crate) fn check(path: &Path, db: &str) -> Result<()> {
     }
 }
 
-/// Returns whether a path is that of an embedded store or of its log. Neither needs to be there yet.
+/// What SQLite adds to the name of a file for those that it has beside it.
+const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// The digits at the end of the name of a file of a store's log.
+const LOG_DIGITS: usize = 16;
+
+/// Returns whether a SQLite file, or one that SQLite has beside it, is a file of an embedded store. No file needs to be
+/// there yet.
 fn is_of_store(path: &Path, store: &Path) -> bool {
     let place = |path: &Path| {
         let folder = fs::canonicalize(folder_of(path)).ok()?;
         let whole = fs::canonicalize(path);
-        Some(whole.unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default())))
+        let whole = whole.unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()));
+        Some(whole.into_os_string())
     };
     let (Some(path), Some(store)) = (place(path), place(store)) else {
         return false;
     };
-    let mut log = store.clone().into_os_string();
-    log.push(".log.");
-    path == store
-        || path
-            .as_os_str()
-            .as_encoded_bytes()
-            .starts_with(log.as_encoded_bytes())
+    let is_side_file = |end: &&str| {
+        let mut side = path.clone();
+        side.push(end);
+        side == store
+    };
+    path == store || SIDE_FILES.iter().any(|end| is_side_file(&end)) || is_log(&path, &store)
+}
+
+/// Returns whether a path is that of a file of a store's log: `<store>.log.` and hexadecimal digits.
+fn is_log(path: &OsStr, store: &OsStr) -> bool {
+    let rest = path.as_encoded_bytes();
+    let rest = rest.strip_prefix(store.as_encoded_bytes());
+    let digits = rest.and_then(|rest| rest.strip_prefix(b".log."));
+    digits.is_some_and(|digits| {
+        digits.len() == LOG_DIGITS && digits.iter().all(u8::is_ascii_hexdigit)
+    })
 }
 
 /// A SQLite file with counts. Clones share the connection.
@@ -300,9 +318,9 @@ fn failed(path: &Path, cause: rusqlite::Error) -> Error {
             reason: "it is not a SQLite file".to_owned(),
         },
         Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
-            Error::Unwritable { path }
+            Error::Unwritable { path, cause }
         }
-        Some(ErrorCode::DiskFull) => Error::DiskFull { path },
+        Some(ErrorCode::DiskFull) => Error::DiskFull { path, cause },
         _ => Error::Sqlite { path, cause },
     }
 }
@@ -313,6 +331,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::keyspace::error::chain;
 
     const STORE: &str = "store";
 
@@ -402,5 +421,49 @@ mod tests {
         assert!(!is_filled());
         let other = Table::open(&path, "other store", "id");
         assert!(matches!(other, Err(Error::OtherStore { .. })));
+    }
+
+    #[test]
+    fn files_of_the_store_are_those_with_the_names_of_its_files() {
+        let place = TempDir::new().unwrap();
+        let store = place.path().join("counts-wal");
+        for (out, is_its) in [
+            ("counts-wal", true),
+            ("counts-wal.log.0000000000000001", true),
+            ("counts-wal.log.00000000000000af", true),
+            ("counts", true),
+            ("counts-wal.log.sqlite", false),
+            ("counts-wal.log.", false),
+            ("counts-wal.log.1", false),
+            ("counts-wal.log.00000000000000010", false),
+            ("counts-wal.log.000000000000000g", false),
+            ("counts-wal.sqlite", false),
+            ("count", false),
+            ("counts-wal-wal", false),
+        ] {
+            assert_eq!(
+                is_of_store(&place.path().join(out), &store),
+                is_its,
+                "{out}"
+            );
+        }
+        for store in ["counts-shm", "counts-journal"] {
+            let out = place.path().join("counts");
+            assert!(is_of_store(&out, &place.path().join(store)), "{store}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_disk_keeps_what_sqlite_says() {
+        for code in [rusqlite::ffi::SQLITE_CANTOPEN, rusqlite::ffi::SQLITE_FULL] {
+            let reason = "no such luck";
+            let cause = rusqlite::Error::SqliteFailure(
+                rusqlite::ffi::Error::new(code),
+                Some(reason.to_owned()),
+            );
+            let text = chain(&failed(Path::new("counts"), cause)).to_string();
+            assert!(text.starts_with("cannot write counts: "), "{text}");
+            assert!(text.contains(reason), "{text}");
+        }
     }
 }

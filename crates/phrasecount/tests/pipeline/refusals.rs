@@ -26,9 +26,10 @@ fn what_cannot_run_is_refused_by_name() {
     let not_a_store = format!("embedded:{file}");
     // The store is not there yet: nothing is made.
     let store = world.place.path().join("store");
-    let [store, log] = [store.clone(), store.with_file_name("store.log.1")];
+    let log = store.with_file_name("store.log.0000000000000001");
     let [store, log] = [&store, &log].map(|path| path.to_str().unwrap());
     let itself = format!("embedded:{store}");
+    let side_file = format!("embedded:{store}-wal");
     let by_another_way = format!("{}/./store", world.place.path().display());
     for (arguments, status, reason) in [
         (&["load", "/no/such/directory"][..], 1, "/no/such/directory"),
@@ -67,6 +68,11 @@ fn what_cannot_run_is_refused_by_name() {
         ),
         (
             &["export", "--db", &itself, "--out", log],
+            2,
+            "is a file of the store itself",
+        ),
+        (
+            &["export", "--db", &side_file, "--out", store],
             2,
             "is a file of the store itself",
         ),
@@ -269,6 +275,49 @@ fn a_locked_sqlite_file_is_refused_and_a_later_run_completes_the_job() {
     world.assert_exported();
 }
 
+/// Prepares a call of the program with a disk that takes seconds to remove a file, or says why that is not possible here.
+#[cfg(target_os = "linux")]
+fn on_a_slow_disk(command: &Command) -> Result<Command, String> {
+    let tracer = || {
+        let mut tracer = Command::new("strace");
+        tracer.args([
+            "--daemonize",
+            "--follow-forks",
+            "--quiet=all",
+            "--output=/dev/null",
+        ]);
+        tracer
+    };
+    let probed = tracer().arg("true").status();
+    if !probed.map_err(|error| error.to_string())?.success() {
+        return Err("strace cannot trace a process here".to_owned());
+    }
+    let mut slow = tracer();
+    slow.arg("--inject=unlink,unlinkat:delay_enter=3s");
+    slow.arg(command.get_program()).args(command.get_args());
+    Ok(slow)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_second_signal_ends_the_wait_for_a_store_that_does_not_close() {
+    let world = World::new();
+    world.write("a", TEXT);
+    let directory = world.directory.path().to_str().unwrap();
+    let mut slow = match on_a_slow_disk(&world.command(&["load", directory])) {
+        Ok(slow) => slow,
+        Err(reason) => {
+            let name = "a_second_signal_ends_the_wait_for_a_store_that_does_not_close";
+            return conformance::stores::skip(name, &reason);
+        }
+    };
+    let mut loading = Running::start(&mut slow);
+    assert!(loading.wait_until("loaded a"));
+    // It is stopped, or has loaded everything. A later signal counts from when the store is being closed.
+    let ended = loading.signal_until_it_ends("-TERM");
+    ended.assert_refused(143, "error: stopped at once");
+}
+
 /// Prepares a call of the program that cannot make a file larger than a number of blocks.
 fn limited(blocks: usize, command: &Command) -> Command {
     let mut limited = Command::new("sh");
@@ -300,9 +349,15 @@ fn a_disk_that_is_full_ends_the_run_and_a_later_one_completes_the_job() {
     world.assert_exported();
 }
 
-/// Runs the program with the folder of its store on a disk of some megabytes, or says why that is not possible here.
+/// Runs a shell's script with the folder of a store on a disk of some megabytes, or says why that is not possible here.
+/// The script has the program and its arguments as `"$0" "$@"`.
 #[cfg(target_os = "linux")]
-fn on_a_small_disk(world: &World, megabytes: u32, command: &Command) -> Result<Finished, String> {
+fn on_a_small_disk(
+    world: &World,
+    megabytes: u32,
+    script: &str,
+    command: &Command,
+) -> Result<Finished, String> {
     let place = world.place.path().display();
     let mount = format!("mount -t tmpfs -o size={megabytes}m tmpfs {place}");
     let mut small = Command::new("unshare");
@@ -313,7 +368,7 @@ fn on_a_small_disk(world: &World, megabytes: u32, command: &Command) -> Result<F
     if !probed.status.success() {
         return Err(String::from_utf8_lossy(&probed.stderr).into_owned());
     }
-    small.arg(format!("{mount} && exec \"$0\" \"$@\""));
+    small.arg(format!("{mount} && {script}"));
     small.arg(command.get_program()).args(command.get_args());
     Ok(finish(&mut small))
 }
@@ -331,7 +386,7 @@ fn a_full_disk_is_named_even_if_commits_only_wait_for_room() {
         command.arg(world.directory.path());
         let file = out.path().join(megabytes.to_string());
         command.arg("--out").arg(file);
-        let full = match on_a_small_disk(&world, megabytes, &command) {
+        let full = match on_a_small_disk(&world, megabytes, "exec \"$0\" \"$@\"", &command) {
             Ok(full) => full,
             Err(reason) => {
                 let name = "a_full_disk_is_named_even_if_commits_only_wait_for_room";
@@ -348,6 +403,41 @@ fn a_full_disk_is_named_even_if_commits_only_wait_for_room() {
             assert!(!full.stderr.contains(wrong), "{megabytes}: {full:?}");
         }
     }
+}
+
+/// Stops the program once its disk is full, and ends as it does. A shell starts what runs beside it without Ctrl-C.
+#[cfg(target_os = "linux")]
+const STOP_ONCE_FULL: &str = r#"{
+    folder="$(dirname "${4#embedded:}")"
+    "$0" "$@" &
+    while kill -0 $! && [ "$(df --output=avail "$folder" | tail -n 1)" -gt 0 ]; do :; done
+    kill -TERM $!
+    wait $!
+}"#;
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_named_even_if_the_program_is_stopped_while_commits_wait_for_room() {
+    let world = World::new();
+    world.write("long", long_text(100_000));
+    let out = tempfile::TempDir::new().unwrap();
+    let mut command = Command::new(program());
+    let directory = world.directory.path().to_str().unwrap();
+    command.args(["run", directory, "--db", &world.db, "--out"]);
+    command.arg(out.path().join("out"));
+    let full = match on_a_small_disk(&world, 6, STOP_ONCE_FULL, &command) {
+        Ok(full) => full,
+        Err(reason) => {
+            let name =
+                "a_full_disk_is_named_even_if_the_program_is_stopped_while_commits_wait_for_room";
+            return conformance::stores::skip(name, &reason);
+        }
+    };
+    full.assert_refused(1, "error: ");
+    let reasons = ["No space left on device", "no storage space"];
+    let is_named = reasons.iter().any(|reason| full.stderr.contains(reason));
+    assert!(is_named, "{full:?}");
+    assert!(!full.stderr.contains("did not end the session"), "{full:?}");
 }
 
 /// Runs the program on a terminal that says that it has a number of columns.
