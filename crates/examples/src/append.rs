@@ -12,6 +12,8 @@ use combine::{CombineOptions, CombineQueue, Result, Settings, Unobserved};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
+use crate::say;
+
 const WRITERS: u32 = 20;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -72,7 +74,7 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let text = read().await?.unwrap_or_default();
     let lines: String = written.iter().map(|(_, line)| line.as_str()).collect();
     assert_eq!(text, lines);
-    print!("{text}");
+    text.lines().for_each(say);
 
     let erased = commit(Edit::Erase).await?;
     texts

@@ -14,6 +14,8 @@ use combine::{
 };
 use futures::future::try_join_all;
 
+use crate::say;
+
 /// The place of each person. An update is the new place, or that the person has left.
 type Places = CombineQueue<String, Option<String>, String>;
 
@@ -107,7 +109,7 @@ async fn check(runner: &Runner<Store>, places: &Places, index: &Index) -> Result
             let indexed = index.people_in(&tr, place).await?;
             let valued = values.iter().filter(|(_, value)| value == place);
             assert_eq!(indexed, valued.map(|(person, _)| person.clone()).collect());
-            println!("{place}: {}", indexed.len());
+            say(format_args!("{place}: {}", indexed.len()));
             found += indexed.len();
         }
         assert_eq!(found, values.len());

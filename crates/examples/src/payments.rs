@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use console::terminal::line;
 use hc_dequeue::keyspace::{Isolation, MutationOp, Runner, Store, Subspace, Transaction, Tx};
 use hc_dequeue::{
     ConsumerOptions, Delivery, Error, HighContentionQueue, Result, Settings, WorkerOptions,
 };
+
+use crate::say;
 
 /// A payment: the account and the amount.
 type Payment = (String, i64);
@@ -53,7 +54,7 @@ pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
     let printer = printer.await?;
     for _ in 0..PAYMENTS {
         if let Some(receipt) = printer.dequeue_within(Duration::from_secs(60)).await? {
-            println!("{}", line(receipt.value()));
+            say(receipt.value());
             receipt.complete().await?;
         }
     }

@@ -22,6 +22,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::{Deserialize, Serialize};
 
+use crate::say;
+
 /// The levels, each with the levels below it. A level comes after the one that adds to it.
 const TREE: [(&str, &[&str]); 7] = [
     ("xyt", &["xy", "xt", "yt"]),
@@ -121,7 +123,7 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
             levels[level].wait_idle(runner).await?;
             let sums = read(runner, &levels[level]).await?;
             assert_eq!(sums, sum_up(expected.clone(), level), "{level}");
-            println!("wave {wave}: {} cells by {level}", sums.len());
+            say(format_args!("wave {wave}: {} cells by {level}", sums.len()));
         }
     }
     assert!(expected.is_empty());

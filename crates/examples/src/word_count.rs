@@ -14,6 +14,8 @@ use combine::keyspace::{
 use combine::{CombineOptions, CombineQueue, Result, Settings, Sum, Unobserved};
 use futures::future::try_join_all;
 
+use crate::say;
+
 /// A change of a document.
 type Change = (&'static str, Option<&'static str>);
 
@@ -52,7 +54,7 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
         let mut ranking: Vec<_> = counts.iter().collect();
         ranking.sort_by_key(|(_, count)| -**count);
         ranking.truncate(3);
-        println!("{} documents: {ranking:?}", documents.len());
+        say(format_args!("{} documents: {ranking:?}", documents.len()));
     }
     let (documents, counts) = library.read(runner).await?;
     assert!(documents.is_empty() && counts.is_empty());

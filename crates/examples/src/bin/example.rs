@@ -3,6 +3,9 @@
 //! Exit status: 0 if the example showed what it claims, 1 if `relay` found that a line did not arrive exactly once and
 //! in order, 2 if the example could not run.
 
+// What it prints goes through `terminal`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
@@ -92,7 +95,10 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
             let console = Console::new(runner.clone());
             let pages = console::mount(console, address, WebOptions::new()).await;
             let pages = pages.with_context(|| format!("cannot serve the console at {address}"))?;
-            println!("the console is at http://{}", pages.address());
+            terminal::print(format_args!(
+                "the console is at http://{}\n",
+                pages.address()
+            ))?;
             Some(pages)
         }
     };

@@ -19,7 +19,6 @@ use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use console::terminal::line;
 use microqueue::keyspace::run::Runner;
 use microqueue::keyspace::{Database, Isolation, Transaction};
 
@@ -27,6 +26,7 @@ use self::check::Check;
 pub use self::error::{Error, Result};
 use self::files::Content;
 use self::transfer::{Counts, Relay};
+use crate::say;
 
 /// What to relay, and how.
 #[derive(Debug, Args)]
@@ -101,50 +101,50 @@ async fn check<D: Database>(relay: &Relay<D>) -> Result<Check> {
 
 fn report<D: Database>(relay: &Relay<D>, check: &Check) {
     if !check.skipped.is_empty() {
-        println!("skipped {} files:", check.skipped.len());
+        say(format_args!("skipped {} files:", check.skipped.len()));
         list(&check.skipped);
     }
     let (enqueued, dequeued) = (relay.enqueued.counts(), relay.dequeued.counts());
     if enqueued.lines == 0 && dequeued.lines == 0 {
-        println!("nothing to do: everything here has been relayed before");
+        say("nothing to do: everything here has been relayed before");
     } else {
-        println!(
+        say(format_args!(
             "{:<9}{:>12}{:>10}{:>12}{:>11}{:>9}",
             "", "items", "seconds", "items/s", "conflicts", "retries"
-        );
+        ));
         row("enqueued", enqueued);
         row("dequeued", dequeued);
     }
     if check.problems.is_empty() {
-        println!(
+        say(format_args!(
             "checked: {} lines of {} files arrived exactly once and in order",
             check.lines, check.files
-        );
+        ));
         return;
     }
-    println!(
+    say(format_args!(
         "checked: {} lines of {} files are right, and there are {} problems",
         check.lines,
         check.files,
         check.problems.len()
-    );
+    ));
     list(&check.problems);
 }
 
 fn list(entries: &[String]) {
     for entry in entries.iter().take(SHOWN) {
-        println!("  {}", line(entry));
+        say(format_args!("  {entry}"));
     }
     if entries.len() > SHOWN {
-        println!("  and {} more", entries.len() - SHOWN);
+        say(format_args!("  and {} more", entries.len() - SHOWN));
     }
 }
 
 fn row(name: &str, counts: Counts) {
     let seconds = counts.elapsed.as_secs_f64();
     let rate = counts.lines as f64 / seconds;
-    println!(
+    say(format_args!(
         "{name:<9}{:>12}{seconds:>10.2}{rate:>12.0}{:>11}{:>9}",
         counts.lines, counts.conflicts, counts.retries
-    );
+    ));
 }

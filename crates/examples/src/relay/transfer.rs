@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use console::terminal::line;
 use microqueue::Item;
 use microqueue::keyspace::run::{Attempt, Runner};
 use microqueue::keyspace::{Code, Database, Transaction};
@@ -17,6 +16,7 @@ use tokio::task::{JoinSet, block_in_place};
 use super::error::{Error, Result};
 use super::files::{Content, Source};
 use super::store::{Line, Received, ReceivedLine, Store};
+use crate::say;
 
 /// The number of lines that one transaction moves.
 const BATCH_LINES: usize = 500;
@@ -193,7 +193,7 @@ impl<D: Database> Relay<D> {
 
     fn report(&self, what: fmt::Arguments<'_>) {
         if self.progress {
-            println!("{}", line(what));
+            say(what);
         }
     }
 }
