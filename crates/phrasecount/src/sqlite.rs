@@ -122,12 +122,12 @@ fn is_of_store(path: &Path, store: &Path) -> bool {
     let (Some(path), Some(store)) = (place(path), place(store)) else {
         return false;
     };
-    let is_side_file = |end: &&str| {
+    let is_side_file = |end: &str| {
         let mut side = path.clone();
         side.push(end);
         side == store
     };
-    path == store || SIDE_FILES.iter().any(|end| is_side_file(&end)) || is_log(&path, &store)
+    path == store || SIDE_FILES.into_iter().any(is_side_file) || is_log(&path, &store)
 }
 
 /// Returns whether a path is that of a file of a store's log: `<store>.log.` and hexadecimal digits.
