@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use crate::common::program::{Filled, Finished, finish, program, run};
+#[cfg(target_os = "linux")]
+use crate::common::program::Asking;
+use crate::common::program::{Filled, finish, program, run};
 use crate::common::{QUEUES, REASONS};
 use export_queue::keyspace::{self, Subspace};
 use serde_json::Value;
@@ -69,6 +70,7 @@ fn the_exit_status_says_what_became_of_a_command() {
             "expedite changes no item that is dead",
         ),
         (2, &["configure", "jobs", "--lease", "1ms"], "too short"),
+        (2, &["release-dedupe", "jobs", ""], "use 1 to "),
         (3, &["stats", "none"], "console queues"),
         (3, &["stats", "a b"], "console queues"),
         (3, &["expedite", "jobs", done], "is not there"),
@@ -137,35 +139,6 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     assert_eq!(ended.stderr, b"");
 }
 
-/// Purges every dead letter of `jobs` on a terminal, and types an answer once the question is asked.
-#[cfg(target_os = "linux")]
-fn answer(store: &Filled, typed: &str) -> Finished {
-    let purge = format!(
-        "{} purge jobs --all --db {}",
-        env!("CARGO_BIN_EXE_console"),
-        store.db
-    );
-    let mut terminal = Command::new("script");
-    terminal.args(["--quiet", "--return", "--command", &purge, "/dev/null"]);
-    terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut terminal = terminal.spawn().unwrap();
-    let mut out = terminal.stdout.take().unwrap();
-    let (mut shown, mut byte) = (Vec::new(), [0]);
-    while !shown.ends_with(b"[y/N] ") && out.read(&mut byte).unwrap() == 1 {
-        shown.extend(byte);
-    }
-    let mut keyboard = terminal.stdin.take().unwrap();
-    keyboard.write_all(typed.as_bytes()).unwrap();
-    out.read_to_end(&mut shown).unwrap();
-    drop(keyboard);
-    let status = terminal.wait().unwrap();
-    Finished {
-        status: status.code().unwrap(),
-        out: String::from_utf8(shown).unwrap(),
-        err: String::new(),
-    }
-}
-
 #[cfg(target_os = "linux")]
 #[test]
 fn a_bulk_change_on_a_terminal_waits_for_an_answer() {
@@ -176,7 +149,7 @@ fn a_bulk_change_on_a_terminal_waits_for_an_answer() {
         ("n\n", 1, "nothing was changed", 3),
         ("y\n", 0, "3 of 3", 0),
     ] {
-        let finished = answer(&store, typed);
+        let finished = Asking::purge(&store).answer(typed);
         assert_eq!(finished.status, status, "{typed:?} {finished:?}");
         assert!(finished.out.contains("3 dead items of `jobs` match"));
         assert!(finished.out.contains(text), "{typed:?} {finished:?}");
@@ -302,12 +275,37 @@ fn a_check_says_what_it_has_read_and_a_damaged_store_is_found() {
     for arguments in [&["check"][..], &["check", "--json"]] {
         let found = store.run(arguments);
         found.assert_refused(4, "is damaged");
-        assert!(found.err.contains("restore a backup") && !found.err.contains("panic"));
+        // Not that this check is what to run next.
+        assert!(found.err.ends_with(": restore a backup\n"), "{found:?}");
+        assert!(!found.err.contains("panic"));
     }
     assert!(fs::read(&path).unwrap() == bytes);
     let copy = store.folder.path().join("copy");
     let copied = store.run(&["backup", copy.to_str().unwrap()]);
     assert_ne!(copied.status, 0, "{copied:?}");
+    assert!(!copy.exists());
+}
+
+#[test]
+fn damage_that_a_copy_finds_has_the_status_of_damage() {
+    let store = Filled::embedded();
+    let path = store.folder.path().join("store");
+    let mut bytes = fs::read(&path).unwrap();
+    let text = REASONS[0].as_bytes();
+    let places = bytes.windows(text.len()).enumerate();
+    let places = places.filter(|(_, window)| *window == text);
+    let places: Vec<_> = places.map(|(place, _)| place).collect();
+    assert!(!places.is_empty());
+    for place in places {
+        bytes[place] ^= 1;
+    }
+    fs::write(&path, &bytes).unwrap();
+    // A read cannot notice it.
+    assert_eq!(store.run(&["list", "jobs", "--place", "dead"]).status, 0);
+    let copy = store.folder.path().join("copy");
+    let copied = store.run(&["backup", copy.to_str().unwrap()]);
+    copied.assert_refused(4, "error: cannot copy the store: ");
+    copied.assert_refused(4, "is damaged");
     assert!(!copy.exists());
 }
 

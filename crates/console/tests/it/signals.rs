@@ -1,4 +1,5 @@
-//! `console serve` ends when it is asked to, whatever its clients do.
+//! The program ends when it is asked to: `console serve` whatever its clients do, and every command whatever the store
+//! and the terminal do.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,6 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use crate::common::LONG;
+#[cfg(target_os = "linux")]
+use crate::common::program::Asking;
 use crate::common::program::{Filled, program};
 
 /// A process that serves, and the address at which it says that it does.
@@ -17,7 +20,11 @@ struct Serving {
 
 impl Serving {
     fn start(store: &Filled) -> Self {
-        let mut serve = program();
+        Self::start_as(program(), store)
+    }
+
+    /// Starts a program with the arguments that let it serve.
+    fn start_as(mut serve: Command, store: &Filled) -> Self {
         serve.args(["serve", "--listen", "127.0.0.1:0", "--db", &store.db]);
         let mut child = serve.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
@@ -82,4 +89,66 @@ fn a_second_signal_is_not_needed_and_does_no_harm() {
     let status = serving.stop("-TERM");
     assert!(matches!(status, Some(0 | 143)), "{status:?}");
     assert_eq!(store.run(&["queues"]).status, 0);
+}
+
+/// Returns the program with a disk that takes seconds to remove a file, or says why that is not possible here.
+#[cfg(target_os = "linux")]
+fn on_a_slow_disk() -> Result<Command, String> {
+    let tracer = || {
+        let mut tracer = Command::new("strace");
+        tracer.args([
+            "--daemonize",
+            "--follow-forks",
+            "--quiet=all",
+            "--output=/dev/null",
+        ]);
+        tracer
+    };
+    let probed = tracer().arg("true").status();
+    if !probed.map_err(|error| error.to_string())?.success() {
+        return Err("strace cannot trace a process here".to_owned());
+    }
+    let mut slow = tracer();
+    slow.arg("--inject=unlink,unlinkat:delay_enter=3s");
+    slow.arg(program().get_program());
+    Ok(slow)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_second_signal_ends_the_wait_for_a_store_that_does_not_close() {
+    let slow = match on_a_slow_disk() {
+        Ok(slow) => slow,
+        Err(reason) => {
+            let name = "a_second_signal_ends_the_wait_for_a_store_that_does_not_close";
+            return conformance::stores::skip(name, &reason);
+        }
+    };
+    let store = Filled::embedded();
+    let serving = Serving::start_as(slow, &store);
+    // From now on signals are received.
+    let _events = serving.begin("/events");
+    let mut child = serving.child;
+    let id = child.id().to_string();
+    // The second one counts from when the store is being closed.
+    while child.try_wait().unwrap().is_none() {
+        let sent = Command::new("kill").args(["-TERM", &id]).status();
+        assert!(sent.unwrap().success());
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(143));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_question_ends_at_each_signal_with_its_status() {
+    let store = Filled::embedded();
+    for (signal, status) in [("-TERM", 143), ("-INT", 130)] {
+        let asking = Asking::purge(&store);
+        let sent = Command::new("kill").args([signal, &asking.id()]).status();
+        assert!(sent.unwrap().success());
+        let ended = asking.answer("");
+        assert_eq!(ended.status, status, "{ended:?}");
+        assert!(ended.out.contains("error: stopped"), "{ended:?}");
+        assert_eq!(store.count("dead"), 3);
+    }
 }

@@ -19,7 +19,7 @@ pub(crate) async fn check(db: &str, json: bool) -> Result<Status> {
     let checked = spawn_blocking(move || embedded::verify(path, |_, _| ())).await;
     let verified = checked
         .expect("a check does not panic")
-        .map_err(Failure::open)?;
+        .map_err(Failure::check)?;
     let report = StoreCheck {
         rows: verified.rows,
         bytes: verified.bytes,

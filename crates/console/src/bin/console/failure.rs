@@ -7,7 +7,8 @@ use std::process::ExitCode;
 
 use console::terminal::Stop;
 use export_queue::combine::hc_dequeue::Error as DequeueError;
-use export_queue::keyspace::{self, OpenError};
+use export_queue::keyspace::error::code_of;
+use export_queue::keyspace::{self, Code, OpenError};
 
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
@@ -16,8 +17,19 @@ pub(crate) enum Failure {
     #[error("cannot start the threads of the program")]
     Runtime(#[source] io::Error),
 
+    #[error("cannot receive the signals that stop the program")]
+    Signals(#[source] io::Error),
+
     #[error("cannot open the store")]
     Open(#[source] OpenError),
+
+    /// What a check has found. The text of the error of the store says to run this check.
+    #[error("store {} is damaged: {reason}: restore a backup", path.display())]
+    Damaged { path: PathBuf, reason: String },
+
+    /// What a check has found in the log.
+    #[error("log {} is damaged {reason}: restore a backup", path.display())]
+    LogDamaged { path: PathBuf, reason: String },
 
     #[error(
         "there is no store at {}: check --db; an application makes the store when it opens it",
@@ -91,27 +103,32 @@ pub(crate) enum Failure {
 
 /// How the program ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
 pub(crate) enum Status {
-    Done = 0,
-    Failed = 1,
+    Done,
+    Failed,
     /// The command itself is wrong.
-    Misused = 2,
+    Misused,
     /// There is no such queue, item or key.
-    Missing = 3,
+    Missing,
     /// An audit found something, or a store is damaged.
-    Found = 4,
+    Found,
     /// The store is open in another process.
-    InUse = 5,
-    /// Ctrl-C was pressed.
-    Interrupted = 130,
-    /// `SIGTERM` came.
-    Terminated = 143,
+    InUse,
+    Stopped(Stop),
 }
 
 impl From<Status> for ExitCode {
     fn from(status: Status) -> Self {
-        Self::from(status as u8)
+        let code = match status {
+            Status::Done => 0,
+            Status::Failed => 1,
+            Status::Misused => 2,
+            Status::Missing => 3,
+            Status::Found => 4,
+            Status::InUse => 5,
+            Status::Stopped(stop) => stop.exit_status(),
+        };
+        Self::from(code)
     }
 }
 
@@ -125,6 +142,23 @@ impl Failure {
         }
     }
 
+    /// Returns why a check of a store failed.
+    pub(crate) fn check(error: OpenError) -> Self {
+        match error {
+            OpenError::Damaged { path, reason } => Self::Damaged { path, reason },
+            OpenError::LogDamaged { path, reason } => Self::LogDamaged { path, reason },
+            error => Self::open(error),
+        }
+    }
+
+    /// Returns why a wait for the signals that stop the program is over.
+    pub(crate) fn stopped(by: io::Result<Stop>) -> Self {
+        match by {
+            Ok(stop) => Self::Stopped(stop),
+            Err(cause) => Self::Signals(cause),
+        }
+    }
+
     pub(crate) fn status(&self) -> Status {
         match self {
             Self::Console(console::Error::NoQueue { .. } | console::Error::Missing { .. }) => {
@@ -135,7 +169,8 @@ impl Failure {
                 | console::Error::WrongPlace { .. }
                 | console::Error::Malformed { .. }
                 | console::Error::Dequeue(
-                    DequeueError::ForeignRef { .. }
+                    DequeueError::DedupeId { .. }
+                    | DequeueError::ForeignRef { .. }
                     | DequeueError::MalformedCursor
                     | DequeueError::TooShort { .. },
                 ),
@@ -148,11 +183,58 @@ impl Failure {
             | Self::NoItems
             | Self::OnlyPurge { .. }
             | Self::Unconfirmed { .. } => Status::Misused,
-            Self::Open(OpenError::Damaged { .. } | OpenError::LogDamaged { .. }) => Status::Found,
+            Self::Damaged { .. }
+            | Self::LogDamaged { .. }
+            | Self::Open(OpenError::Damaged { .. } | OpenError::LogDamaged { .. })
+            | Self::Backup(OpenError::Damaged { .. }) => Status::Found,
             Self::InUse { .. } => Status::InUse,
-            Self::Stopped(Stop::Terminated) => Status::Terminated,
-            Self::Stopped(_) => Status::Interrupted,
+            Self::Stopped(stop) => Status::Stopped(*stop),
+            // A read has found the damage.
+            _ if code_of(self) == Some(Code::FILE_CORRUPT) => Status::Found,
             _ => Status::Failed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_for_signals_ends_with_the_signal_or_with_why_there_are_none() {
+        let stopped = Failure::stopped(Ok(Stop::Terminated));
+        assert_eq!(stopped.status(), Status::Stopped(Stop::Terminated));
+        let failed = Failure::stopped(Err(io::ErrorKind::OutOfMemory.into()));
+        assert_eq!(failed.status(), Status::Failed);
+        let text = "cannot receive the signals that stop the program";
+        assert_eq!(failed.to_string(), text);
+    }
+
+    #[test]
+    fn damage_has_its_status_wherever_it_is_found() {
+        let path = PathBuf::from("store");
+        let reason = "a page is damaged".to_owned();
+        let read = || keyspace::Error::Damaged {
+            path: path.clone(),
+            reason: reason.clone(),
+            code: Code::FILE_CORRUPT,
+        };
+        let opening = OpenError::Damaged {
+            path: path.clone(),
+            reason: reason.clone(),
+        };
+        for failure in [
+            Failure::Store(read()),
+            Failure::Console(console::Error::Keyspace(read())),
+            Failure::Console(console::Error::Dequeue(read().into())),
+            Failure::Backup(OpenError::Store(read())),
+            Failure::Backup(opening.clone()),
+            Failure::Open(opening.clone()),
+            Failure::check(opening),
+        ] {
+            assert_eq!(failure.status(), Status::Found, "{failure:?}");
+        }
+        let full = Failure::Store(Code::IO_ERROR.into());
+        assert_eq!(full.status(), Status::Failed);
     }
 }

@@ -7,6 +7,9 @@
 //! Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key, 4 an audit or a check
 //! found something, 5 the store is open in another process, 130 stopped by Ctrl-C, 143 stopped by `SIGTERM`.
 
+// What a command prints goes through `terminal`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod arguments;
 mod bulk;
 mod check;
@@ -21,6 +24,7 @@ use console::{Console, terminal};
 use export_queue::keyspace::url::StoreUrl;
 use export_queue::keyspace::{self, RunOptions, Runner, Store};
 use tokio::runtime;
+use tokio::task::spawn_blocking;
 
 use crate::arguments::{Arguments, Command};
 use crate::failure::{Failure, Result, Status};
@@ -83,11 +87,12 @@ async fn execute(arguments: Arguments) -> Result<Status> {
     // Closing loses nothing: a change has committed, or it has not.
     let close = async {
         let closed = runner.close().await;
-        store.close().and(closed)
+        // On a thread of its own, so that a signal ends the wait for a disk that hangs.
+        let ended = spawn_blocking(move || store.close()).await;
+        ended.expect("closing does not panic").and(closed)
     };
     let closed = tokio::select! {
         biased;
-        // The store may be gone.
         stopped = stopped() => return stopped,
         closed = close => closed,
     };
@@ -98,8 +103,5 @@ async fn execute(arguments: Arguments) -> Result<Status> {
 
 /// Returns once the program is asked to stop.
 async fn stopped() -> Result<Status> {
-    match terminal::stopped().await {
-        Ok(stop) => Err(Failure::Stopped(stop)),
-        Err(error) => Err(Failure::Runtime(error)),
-    }
+    Err(Failure::stopped(terminal::stopped().await))
 }

@@ -1,6 +1,10 @@
 //! The program, on a store that another process has filled.
 
+#[cfg(target_os = "linux")]
+use std::io::{Read, Write};
 use std::mem;
+#[cfg(target_os = "linux")]
+use std::process::{Child, ChildStdout};
 use std::process::{Command, Stdio};
 
 use export_queue::keyspace::{self, Ids, Subspace};
@@ -90,6 +94,62 @@ pub(crate) fn program() -> Command {
 
 pub(crate) fn run(arguments: &[&str]) -> Finished {
     finish(program().args(arguments))
+}
+
+/// A program that asks a question on a terminal.
+#[cfg(target_os = "linux")]
+pub(crate) struct Asking {
+    terminal: Child,
+    out: ChildStdout,
+    shown: Vec<u8>,
+}
+
+#[cfg(target_os = "linux")]
+impl Asking {
+    /// Purges every dead letter of `jobs`, up to the question.
+    pub(crate) fn purge(store: &Filled) -> Self {
+        // The program takes the place of the shell, whose id is printed.
+        let purge = format!(
+            "echo id $$; exec {} purge jobs --all --db {}",
+            env!("CARGO_BIN_EXE_console"),
+            store.db
+        );
+        let mut terminal = Command::new("script");
+        terminal.args(["--quiet", "--return", "--command", &purge, "/dev/null"]);
+        terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut terminal = terminal.spawn().unwrap();
+        let mut out = terminal.stdout.take().unwrap();
+        let (mut shown, mut byte) = (Vec::new(), [0]);
+        while !shown.ends_with(b"[y/N] ") && out.read(&mut byte).unwrap() == 1 {
+            shown.extend(byte);
+        }
+        Self {
+            terminal,
+            out,
+            shown,
+        }
+    }
+
+    /// Returns the id of the process that asks.
+    pub(crate) fn id(&self) -> String {
+        let shown = String::from_utf8_lossy(&self.shown);
+        let id = shown.lines().find_map(|line| line.strip_prefix("id "));
+        id.unwrap().trim().to_owned()
+    }
+
+    /// Types an answer, which may be none, and returns how it ended.
+    pub(crate) fn answer(mut self, typed: &str) -> Finished {
+        let mut keyboard = self.terminal.stdin.take().unwrap();
+        keyboard.write_all(typed.as_bytes()).unwrap();
+        self.out.read_to_end(&mut self.shown).unwrap();
+        drop(keyboard);
+        let status = self.terminal.wait().unwrap();
+        Finished {
+            status: status.code().unwrap(),
+            out: String::from_utf8(self.shown).unwrap(),
+            err: String::new(),
+        }
+    }
 }
 
 pub(crate) fn finish(command: &mut Command) -> Finished {
