@@ -423,7 +423,7 @@ impl<D: Database> Console<D> {
         Err(Error::Missing {
             what: "retained dedupe id",
             given: id.to_owned(),
-            hint: ": it is free, or an item has it: cancel or purge that item",
+            hint: "it is free, or an item has it: cancel or purge that item",
         })
     }
 
@@ -449,7 +449,7 @@ impl<D: Database> Console<D> {
             None => Err(Error::Missing {
                 what: "schedule",
                 given: schedule.to_owned(),
-                hint: ": `console schedules` lists those that there are",
+                hint: "`console schedules` lists those that there are",
             }),
             Some(Scheduled::Unchanged) => {
                 Ok(changed(name, "reschedule", 0, "its next time was right"))

@@ -1,5 +1,8 @@
 //! Sees and changes every queue of a store, from a terminal and from a page.
 
+// What a program prints goes through `terminal`.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod change;
 mod error;
 mod look;

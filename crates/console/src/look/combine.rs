@@ -65,13 +65,10 @@ impl<D: Database> Console<D> {
             Err(record) => Some(undecodable(of_value, &record)),
         };
         let current = value(state.current);
-        let (pending, is_whole): (Vec<_>, _) = match &state.pending {
-            Ok(updates) => {
-                let updates = updates.iter().map(|update| decode(of_update, update));
-                (updates.collect(), !state.has_more)
-            }
-            Err(record) => (vec![undecodable(of_update, record)], false),
-        };
+        let problem = state.pending.as_ref().err().map(ToString::to_string);
+        let is_whole = problem.is_none() && !state.has_more;
+        let pending = state.pending.iter().flatten();
+        let pending: Vec<_> = pending.map(|update| decode(of_update, update)).collect();
         let exact = match combiner {
             _ if pending.is_empty() && is_whole => Some(current.clone()),
             Some(combiner) if is_whole => {
@@ -95,6 +92,7 @@ impl<D: Database> Console<D> {
             exact_known: exact.is_some(),
             exact: exact.flatten(),
             pending,
+            problem,
             has_more: state.has_more,
             withheld: state
                 .withheld
@@ -211,6 +209,7 @@ fn aside_of(codecs: &[String; 3], listed: Listed<AsideId, SetAside>) -> report::
     let mut report = report::SetAside {
         id,
         kind: kind.to_owned(),
+        folded: 0,
         failure: None,
         key: None,
         update: None,
@@ -218,6 +217,7 @@ fn aside_of(codecs: &[String; 3], listed: Listed<AsideId, SetAside>) -> report::
     };
     match listed.value {
         Ok(aside) => {
+            report.folded = aside.folded;
             let (time, reason) = (None, aside.reason);
             report.failure = Some(report::Failure { time, reason });
             report.key = (kind != "block").then(|| decode(of_key, &aside.key));

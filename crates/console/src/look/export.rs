@@ -136,6 +136,7 @@ fn letter_of(codecs: &[String; 2], listed: Listed<Sequence, DeadLetter>) -> repo
         Ok(letter) => {
             let is_block = listed.id.is_of_block();
             report.attempts = letter.failures.into();
+            report.exported = letter.exported;
             let (time, reason) = (None, letter.reason);
             report.failure = Some(report::Failure { time, reason });
             report.key = (!is_block).then(|| decode(of_key, &letter.key));

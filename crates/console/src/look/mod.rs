@@ -1,6 +1,6 @@
 //! Looking at the queues of a store.
 //!
-//! - `name`: how queues and keys are named; `payload`: values by their codecs.
+//! - `payload`: values by their codecs.
 //! - `dequeue`: items, sessions, schedules and settings of queues with consumers; `audit` checks them.
 //! - `combine`, `export`: combine queues and export queues.
 //! - `keys`: keys of the store, by the schema.

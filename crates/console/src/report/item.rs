@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Time;
+use super::{Time, is_zero};
 
 /// A page of items.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -65,6 +65,10 @@ pub struct Item {
     /// The encoded key of an entry of an export queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<Payload>,
+    /// How many of the first entries of a block of an export queue were exported before it became a dead letter. A
+    /// redrive exports the others.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub exported: u16,
     /// What was enqueued. Missing if the record does not decode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Payload>,

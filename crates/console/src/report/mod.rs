@@ -26,3 +26,8 @@ pub use self::work::{
     Audit, CombineKey, Finding, Schedule, Schedules, Session, Sessions, SetAside, SetAsidePage,
     Settings,
 };
+
+/// Returns whether a field has nothing to say.
+fn is_zero(count: &u16) -> bool {
+    *count == 0
+}

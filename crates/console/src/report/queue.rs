@@ -76,7 +76,7 @@ pub struct DequeueState {
     pub completed: u64,
     /// Items that were cancelled since the queue was created.
     pub cancelled: u64,
-    /// How long ago the first item that waits was enqueued.
+    /// The longest time since an item became ready, among the first 100 that wait, or among fewer if they are large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_seconds: Option<f64>,
     /// Why the first item that waits does not decode. Sessions skip it.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{Failure, Payload, Time};
+use super::{Failure, Payload, Time, is_zero};
 
 /// A page of the sessions of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
@@ -157,6 +157,9 @@ pub struct SetAside {
     pub id: String,
     /// `update`, `block` or `key`.
     pub kind: String,
+    /// How many of the first updates of a block were combined before it was set aside. A redrive adds the others.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub folded: u16,
     /// Why it was set aside.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
@@ -185,13 +188,16 @@ pub struct CombineKey {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub combined: Option<Payload>,
     /// Whether its value after every update is known. It is not if there are updates that are not combined, and no
-    /// combiner was named or there are more than were read.
+    /// combiner was named, there are more than were read, or they cannot be read.
     pub exact_known: bool,
     /// Its value after every update. Missing if it has none or it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exact: Option<Payload>,
-    /// The updates that are not combined yet, in their order.
+    /// The updates that are not combined yet, in their order. None if they cannot be read.
     pub pending: Vec<Payload>,
+    /// Why the updates that are not combined cannot be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
     /// Whether there are more than were read.
     pub has_more: bool,
     /// Why the reports of the key are withheld.

@@ -137,7 +137,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::report::{CombineState, ExportState, MicroqueueState, Queue};
+    use crate::report::{CombineState, DequeueState, ExportState, MicroqueueState, Queue};
     use crate::web::history::{Sample, Series};
 
     const EVIL: &str = "<b onclick=\"x\">'&";
@@ -296,6 +296,31 @@ mod tests {
             let row = |name: &str| rows.iter().find(|row| row.contains(name)).unwrap();
             assert!(row("search").contains("bucket 3 is damaged: nothing of it is exported"));
             assert!(row("mirror").contains("</span> paused</span>"));
+        }
+    }
+
+    #[test]
+    fn a_first_item_that_sessions_skip_stands_beside_the_verdict_on_both_pages() {
+        let state = QueueState::HcDequeue(DequeueState {
+            paused: true,
+            queued: 2,
+            delayed: 0,
+            held: 0,
+            dead: 0,
+            completed: 0,
+            cancelled: 0,
+            oldest_seconds: Some(1.0),
+            problem: Some(EVIL.to_owned()),
+            sessions: 1,
+        });
+        let lives = [live("jobs", state)];
+        let overview = OverviewLive::of("", &lives).render().unwrap();
+        assert!(overview.contains("its first item does not decode: sessions skip it"));
+        let queue = QueueLive::of("", &lives[0]).render().unwrap();
+        assert!(queue.contains("Its first item does not decode: sessions skip it."));
+        for page in [overview, queue] {
+            assert!(page.contains("</span> paused</span>"), "{page}");
+            assert!(!page.contains("<b onclick"), "{page}");
         }
     }
 

@@ -75,8 +75,7 @@ impl IntoResponse for Refusal {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        let first = std::error::Error::source(&error);
-        let causes = std::iter::successors(first, |cause| cause.source());
+        let causes = keyspace::error::causes(&error).skip(1);
         Self {
             status: status_of(&error),
             message: error.to_string(),
@@ -107,5 +106,18 @@ fn status_of_store(error: &(dyn std::error::Error + 'static)) -> StatusCode {
         Some(keyspace::Error::Corrupt { .. }) => StatusCode::CONFLICT,
         Some(_) => StatusCode::SERVICE_UNAVAILABLE,
         None => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_whose_text_another_one_has_is_not_listed() {
+        let corrupt = keyspace::Error::corrupt(b"key", "no bytes");
+        let refusal = Refusal::from(Error::Keyspace(corrupt.clone()));
+        assert_eq!(refusal.message, "the store failed");
+        assert_eq!(refusal.causes, [corrupt.to_string()]);
     }
 }

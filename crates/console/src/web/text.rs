@@ -11,7 +11,7 @@ use crate::report::Payload;
 use export_queue::keyspace::plain::{is_hidden, write_escaped};
 
 /// Escapes what templates show: markup becomes text, and a character that a browser would act on or show nothing for
-/// becomes visible, as [`plain`](crate::plain) writes it. Line breaks and tabs stay.
+/// becomes visible, as [`plain`](export_queue::keyspace::plain) writes it. Line breaks and tabs stay.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Visible;
 

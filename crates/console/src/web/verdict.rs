@@ -33,8 +33,6 @@ pub(super) enum Verdict {
     FallsBehind,
     /// Something waits, is delayed or is held, and no session lives that could take it or give it back.
     NoConsumers,
-    /// The first item does not decode, and keeps all others from being granted.
-    Blocked,
     /// The queue cannot be read.
     Unreadable,
 }
@@ -44,7 +42,6 @@ impl Verdict {
         match &live.queue.state {
             QueueState::Microqueue(state) if state.items == 0 => Self::Idle,
             QueueState::Microqueue(_) => Self::Unknown,
-            QueueState::HcDequeue(state) if state.problem.is_some() => Self::Blocked,
             QueueState::HcDequeue(state) if state.paused => Self::Paused,
             // Only a session makes delayed items ready, and returns what dead sessions hold.
             QueueState::HcDequeue(state) if state.sessions == 0 => judge(
@@ -83,7 +80,6 @@ impl Verdict {
             Self::Paused => "paused",
             Self::FallsBehind => "falling behind",
             Self::NoConsumers => "no consumers",
-            Self::Blocked => "blocked",
             Self::Unreadable => "unreadable",
         }
     }
@@ -96,7 +92,7 @@ impl Verdict {
             Self::Unknown => "◌",
             Self::Paused => "❚❚",
             Self::FallsBehind => "▲",
-            Self::NoConsumers | Self::Blocked | Self::Unreadable => "■",
+            Self::NoConsumers | Self::Unreadable => "■",
         }
     }
 
@@ -107,7 +103,7 @@ impl Verdict {
             Self::KeepsUp => "good",
             Self::Paused => "pause",
             Self::FallsBehind => "warn",
-            Self::NoConsumers | Self::Blocked | Self::Unreadable => "bad",
+            Self::NoConsumers | Self::Unreadable => "bad",
         }
     }
 }
@@ -135,10 +131,13 @@ pub(super) fn summary(queues: &[Live]) -> String {
     };
     let troubles = [
         (count(Verdict::Unreadable), "unreadable"),
-        (count(Verdict::Blocked), "blocked"),
         (count(Verdict::NoConsumers), "without consumers"),
         (count(Verdict::FallsBehind), "falling behind"),
         (count(Verdict::Paused), "paused"),
+        (
+            count_of(skips_first_item),
+            "with a first item that does not decode",
+        ),
         (count_of(has_dead_letters), "with dead letters"),
         (count_of(has_set_aside), "with records set aside"),
         (count_of(has_damaged_buckets), "with damaged buckets"),
@@ -156,6 +155,10 @@ pub(super) fn summary(queues: &[Live]) -> String {
         true => format!("{queues}, none needs attention."),
         false => format!("{queues}: {}.", troubles.join(", ")),
     }
+}
+
+fn skips_first_item(state: &QueueState) -> bool {
+    matches!(state, QueueState::HcDequeue(state) if state.problem.is_some())
 }
 
 fn has_dead_letters(state: &QueueState) -> bool {
@@ -226,12 +229,9 @@ mod tests {
 
     #[test]
     fn a_queue_is_judged_by_what_waits_who_lives_and_how_its_age_grows() {
-        let mut blocked = state(5, 1, true);
-        blocked.problem = Some("the record is corrupt".to_owned());
         let table = [
             (live(60, true, state(0, 0, false)), Verdict::Idle),
             (live(60, true, state(5, 0, false)), Verdict::NoConsumers),
-            (live(60, true, blocked), Verdict::Blocked),
             (live(60, true, state(5, 1, true)), Verdict::Paused),
             (live(60, true, state(5, 1, false)), Verdict::FallsBehind),
             (live(60, false, state(5, 1, false)), Verdict::KeepsUp),
@@ -241,9 +241,28 @@ mod tests {
             assert_eq!(Verdict::of(live), *verdict);
         }
         let lives = table.map(|(live, _)| live);
-        let text = "7 queues: 1 blocked, 1 without consumers, 1 falling behind, 1 paused.";
+        let text = "6 queues: 1 without consumers, 1 falling behind, 1 paused.";
         assert_eq!(summary(&lives), text);
         assert_eq!(summary(&lives[..1]), "1 queue, none needs attention.");
+    }
+
+    #[test]
+    fn a_first_item_that_does_not_decode_changes_no_verdict() {
+        let skipping = |sessions, paused| DequeueState {
+            problem: Some("the record is corrupt".to_owned()),
+            ..state(5, sessions, paused)
+        };
+        let table = [
+            (live(60, false, skipping(1, false)), Verdict::KeepsUp),
+            (live(60, true, skipping(1, false)), Verdict::FallsBehind),
+            (live(60, true, skipping(1, true)), Verdict::Paused),
+            (live(60, true, skipping(0, false)), Verdict::NoConsumers),
+        ];
+        for (live, verdict) in &table {
+            assert_eq!(Verdict::of(live), *verdict);
+        }
+        let text = "1 queue: 1 with a first item that does not decode.";
+        assert_eq!(summary(&[live(60, false, skipping(1, false))]), text);
     }
 
     #[test]

@@ -331,6 +331,8 @@ async fn a_dedupe_id_is_released_by_its_text_or_its_digits(store: TestStore) {
         for gone in [id, "another", "0x", "0xzz"] {
             let refused = console.release_dedupe(jobs, gone).await.unwrap_err();
             assert!(matches!(refused, Error::Missing { .. }), "{refused}");
+            let text = refused.to_string();
+            assert!(text.contains("` is not there: it is free, or"), "{text}");
         }
         let empty = console.release_dedupe(jobs, "").await.unwrap_err();
         assert!(matches!(
@@ -347,6 +349,8 @@ async fn a_schedule_of_a_clock_that_was_ahead_is_set_right(store: TestStore) {
     assert_eq!(&*right.outcome, "its next time was right");
     let gone = console.reschedule(jobs, "another").await.unwrap_err();
     assert!(matches!(gone, Error::Missing { .. }), "{gone}");
+    let text = "schedule `another` is not there: `console schedules` lists those that there are";
+    assert_eq!(gone.to_string(), text);
     // A process whose clock is ten years ahead schedules it anew.
     world.schedule_ahead("new year").await;
     let listed = valid(console.schedules(jobs, None, 1).await.unwrap());

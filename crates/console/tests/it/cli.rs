@@ -67,7 +67,7 @@ fn commands_that_look(store: &Filled) {
             &["queues", "--limit", "2"],
             "Queues",
             &[],
-            &["more: --after events"],
+            &["more: --after=events"],
         ),
         (
             &["stats", "jobs"],
@@ -133,7 +133,7 @@ fn commands_that_look(store: &Filled) {
             &["list", "jobs", "--limit", "2"],
             "Items",
             ITEM_COLUMNS,
-            &["more: --after "],
+            &["more: --after="],
         ),
         (
             &["list", "events", "--subscription", "mirror"],
@@ -171,7 +171,7 @@ fn commands_that_look(store: &Filled) {
             &["schedules", "jobs"],
             "Schedules",
             &[
-                "SCHEDULE", "CRON", "ZONE", "MISSED", "NEXT", "LAST", "PAYLOAD",
+                "SCHEDULE", "CRON", "ZONE", "MISSED", "OPTIONS", "NEXT", "LAST", "PAYLOAD",
             ],
             &["new year again", "0 0 1 1 *", "UTC", "-01-01T00:00:00.000Z"],
         ),
@@ -210,7 +210,7 @@ fn commands_that_look(store: &Filled) {
             &["ls"],
             "Keys",
             KEY_COLUMNS,
-            &["counts/m", "settings", "more: --after"],
+            &["counts/m", "settings", "more: --after="],
         ),
         (
             &["ls", "jobs/i"],
@@ -374,6 +374,75 @@ fn pages_follow_each_other() {
         }
         assert_eq!(&pages, all[list].as_array().unwrap(), "{command:?}");
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn the_printed_option_for_the_next_page_is_accepted() {
+    let store = Filled::with(|world| {
+        Box::pin(async move {
+            world.schedule_ahead("-nightly").await;
+        })
+    });
+    let schedules = ["schedules", "jobs", "--limit", "1"];
+    let first = store.run(&schedules).out;
+    let option = first.lines().last().unwrap().strip_prefix("more: ");
+    let option = option.unwrap();
+    assert!(option.contains("-nightly"), "{option}");
+    let next = format!(
+        "exec \"$0\" schedules jobs --json --db '{}' {option}",
+        store.db
+    );
+    let mut shell = std::process::Command::new("sh");
+    let next = finish(shell.args(["-c", &next, env!("CARGO_BIN_EXE_console")]));
+    assert_eq!((next.status, &*next.err), (0, ""), "{next:?}");
+    let next: serde_json::Value = serde_json::from_str(&next.out).unwrap();
+    assert_eq!(next["schedules"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn pending_updates_that_cannot_be_read_are_why_an_exact_value_is_not_known() {
+    let store = Filled::with(|world| {
+        Box::pin(async move {
+            let passes = world.root.subspace(&"counts").subspace(&"x");
+            for row in world.rows(&passes).await {
+                world.set(row.key(), b"\x63newer").await;
+            }
+        })
+    });
+    let command = ["combine", "counts", "ada", "--combiner", "sum"];
+    let table = store.run(&command);
+    assert_eq!(table.status, 0, "{table:?}");
+    let words = words(&table.out);
+    assert!(
+        words.contains("exact not known: record under key "),
+        "{words}"
+    );
+    assert!(words.contains("pending updates cannot be read"), "{words}");
+    assert!(!words.contains("--combiner"), "{words}");
+    let json = store.json(&command);
+    assert_valid("CombineKey", &json);
+    assert_eq!(
+        (&json["exact_known"], &json["pending"]),
+        (&false.into(), &serde_json::json!([]))
+    );
+    assert!(json["problem"].is_string(), "{json}");
+}
+
+#[test]
+fn a_first_item_that_does_not_decode_does_not_hide_that_a_queue_is_paused() {
+    let store = Filled::with(|world| {
+        Box::pin(async move {
+            let orders = world.root.subspace(&"orders").subspace(&"i");
+            let first = &world.rows(&orders).await[0];
+            world.set(first.key(), b"\x63newer").await;
+        })
+    });
+    let queues = store.run(&["queues"]).out;
+    let mut lines = queues.lines().map(str::trim);
+    let orders = lines.find(|line| line.starts_with("orders"));
+    let state = "paused, its first item does not decode: sessions skip it";
+    assert!(orders.is_some_and(|line| line.ends_with(state)), "{queues}");
 }
 
 #[test]

@@ -227,7 +227,7 @@ fn stored_text_is_shown_by_every_command_and_does_nothing() {
     let reason = visible(HOSTILE);
     let commands: &[(&[&str], &str)] = &[
         (&["queues"], &jobs),
-        (&["queues", "--limit", "7"], "more: --after "),
+        (&["queues", "--limit", "7"], "more: --after="),
         (&["stats", &jobs], &jobs),
         (&["stats", &micro], &reason),
         (&["stats", &unknown], &reason),
@@ -243,7 +243,7 @@ fn stored_text_is_shown_by_every_command_and_does_nothing() {
         (&["schedules", &jobs], &reason),
         (
             &["schedules", &jobs, "--limit", "1"],
-            r"more: --after $'\x1b[2J",
+            r"more: --after=$'\x1b[2J",
         ),
         (&["configure", &jobs], &jobs),
         (&["audit", &jobs], &jobs),

@@ -2,16 +2,20 @@
 
 use std::collections::BTreeSet;
 
+use crate::common::program::Filled;
 use crate::common::{Counts, Update, World, hex, valid};
 use conformance::stores::TestStore;
 use console::Combiner;
 use console::report::Key;
 use export_queue::combine::{LastWriter, Max, Min};
+use export_queue::keyspace::tuple::Versionstamp;
+use export_queue::microqueue::blocks::WHOLE_BLOCK;
 use serde_json::{Value, json};
 
 conformance::on_every_store!(threads:
     a_key_of_a_combine_queue_has_a_value_for_each_combiner,
     what_is_set_aside_and_dead_letters_of_exports_are_listed_page_by_page,
+    a_block_says_how_much_of_it_was_folded_or_exported,
     keys_have_the_queue_and_the_part_that_they_belong_to,
     the_value_of_a_key_is_decoded_where_an_application_chose_it,
 );
@@ -125,6 +129,54 @@ async fn what_is_set_aside_and_dead_letters_of_exports_are_listed_page_by_page(s
     );
     let none = console.letters(events, "slow", None, 10).await.unwrap();
     assert_eq!(none.items, []);
+}
+
+/// Adds a block that was set aside after 7 of its updates were folded, and one that became a dead letter after 3 of its
+/// entries were exported.
+async fn add_blocks(world: &World) {
+    type Place = (Versionstamp, u64, u16);
+    let counts = world.root.subspace(&"counts").subspace(&"q");
+    let update = &world.rows(&counts).await[0];
+    let (bucket, part, stamp, call, _): (u32, String, Versionstamp, u64, u16) =
+        counts.unpack(update.key()).unwrap();
+    let block = counts.pack(&(bucket, part, stamp, call, WHOLE_BLOCK));
+    world.set(&block, b"\x01\x03odd\0\x07block").await;
+    let mirror = world.root.subspace(&"events").subspace(&("d", "mirror"));
+    let letter = &world.rows(&mirror).await[0];
+    let (stamp, call, _): Place = mirror.unpack(letter.key()).unwrap();
+    let block = mirror.pack(&(stamp, call, WHOLE_BLOCK));
+    world.set(&block, b"\x01\0\0\0\x01\x03odd\0\x03block").await;
+}
+
+async fn a_block_says_how_much_of_it_was_folded_or_exported(store: TestStore) {
+    let world = World::new(&store).await;
+    add_blocks(&world).await;
+    let console = world.console();
+    let aside = console.set_aside(&world.name("counts"), None, 10).await;
+    let aside = valid(aside.unwrap()).set_aside;
+    let folded = aside.iter().map(|one| (&*one.kind, one.folded));
+    assert_eq!(folded.collect::<Vec<_>>(), [("update", 0), ("block", 7)]);
+    let letters = console
+        .letters(&world.name("events"), "mirror", None, 10)
+        .await;
+    let letters = valid(letters.unwrap()).items;
+    let exported: Vec<_> = letters.iter().map(|letter| letter.exported).collect();
+    assert_eq!(exported.iter().max(), Some(&3), "{exported:?}");
+    assert_eq!(exported.iter().filter(|count| **count == 0).count(), 2);
+    let whole = serde_json::to_value(&aside[0]).unwrap();
+    assert!(whole.get("folded").is_none(), "{whole}");
+}
+
+#[test]
+fn the_tables_show_how_much_of_a_block_was_folded_or_exported() {
+    let store = Filled::with(|world| Box::pin(add_blocks(world)));
+    let aside = store.run(&["combine", "counts", "--set-aside"]);
+    assert!(aside.out.contains("block, 7 folded"), "{aside:?}");
+    let letters = store.run(&["list", "events", "--subscription", "mirror"]);
+    assert!(
+        letters.out.contains("odd (3 entries were exported)"),
+        "{letters:?}"
+    );
 }
 
 async fn keys_have_the_queue_and_the_part_that_they_belong_to(store: TestStore) {

@@ -18,13 +18,18 @@ impl Show for Items {
             let why = item.problem.as_ref().or(item.end.as_ref());
             let failure = item.failure.as_ref().map(|failure| &failure.reason);
             let why = why.or(failure).map(|why| short(why, REASON_CHARS));
+            let why = why.unwrap_or_default();
+            let why = match item.exported {
+                0 => why,
+                exported => format!("{why} ({exported} entries were exported)"),
+            };
             vec![
                 item.item.clone(),
                 text(item.enqueued.as_ref()),
                 item.attempts.to_string(),
                 item.deaths.to_string(),
                 text(since.as_ref()),
-                why.unwrap_or_default(),
+                why,
                 brief(item.payload.as_ref()),
             ]
         });

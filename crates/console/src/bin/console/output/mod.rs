@@ -99,7 +99,8 @@ fn render(mut table: Table) -> String {
 
 fn next_page(text: &mut String, next: Option<&str>) {
     if let Some(next) = next {
-        let _ = writeln!(text, "\nmore: --after {}", shell_word(next));
+        // A name may begin with a hyphen, and would then be taken for an option of its own.
+        let _ = writeln!(text, "\nmore: --after={}", shell_word(next));
     }
 }
 

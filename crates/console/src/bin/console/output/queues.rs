@@ -82,11 +82,13 @@ impl Summary {
             dead: state.dead.to_string(),
             oldest: optional_span(state.oldest_seconds),
             sessions: state.sessions.to_string(),
-            state: match (&state.problem, state.paused) {
-                (Some(_), _) => "blocked by its first item".to_owned(),
-                (None, true) => "paused".to_owned(),
-                (None, false) => String::new(),
-            },
+            state: join([
+                (state.paused, "paused"),
+                (
+                    state.problem.is_some(),
+                    "its first item does not decode: sessions skip it",
+                ),
+            ]),
         }
     }
 
@@ -132,6 +134,12 @@ impl Summary {
             ..Self::default()
         }
     }
+}
+
+/// Returns those of the texts that are true.
+fn join<const N: usize>(texts: [(bool, &str); N]) -> String {
+    let texts = texts.into_iter().filter(|(is, _)| *is);
+    texts.map(|(_, text)| text).collect::<Vec<_>>().join(", ")
 }
 
 fn sum(subscriptions: &[Subscription], number: impl Fn(&Subscription) -> usize) -> usize {

@@ -146,9 +146,13 @@ impl Show for SetAsidePage {
         let rows = self.set_aside.iter().map(|aside| {
             let why = aside.failure.as_ref().map(|failure| &failure.reason);
             let why = why.or(aside.problem.as_ref());
+            let kind = match aside.folded {
+                0 => aside.kind.clone(),
+                folded => format!("{}, {folded} folded", aside.kind),
+            };
             vec![
                 aside.id.clone(),
-                aside.kind.clone(),
+                kind,
                 why.map(|why| short(why, REASON_CHARS)).unwrap_or_default(),
                 brief(aside.key.as_ref()),
                 brief(aside.update.as_ref()),
@@ -166,20 +170,22 @@ impl Show for CombineKey {
             Some(payload) => whole(payload),
             None => "none".to_owned(),
         };
-        let exact = match (self.exact_known, self.has_more) {
-            (true, _) => value(&self.exact),
-            (false, false) => "not known: name the queue's combiner with --combiner".to_owned(),
-            (false, true) => "not known: too many pending updates".to_owned(),
+        let exact = match (&self.problem, self.has_more) {
+            _ if self.exact_known => value(&self.exact),
+            (Some(problem), _) => format!("not known: {problem}"),
+            (None, true) => "not known: too many pending updates".to_owned(),
+            (None, false) => "not known: name the queue's combiner with --combiner".to_owned(),
+        };
+        let pending = match self.problem {
+            Some(_) => "cannot be read".to_owned(),
+            None => at_least(self.pending.len(), self.has_more),
         };
         fields([
             ("key", whole(&self.key)),
             ("settled", value(&self.settled)),
             ("combined", value(&self.combined)),
             ("exact", exact),
-            (
-                "pending updates",
-                at_least(self.pending.len(), self.has_more),
-            ),
+            ("pending updates", pending),
             ("reports withheld", text(self.withheld.as_ref())),
         ])
     }
