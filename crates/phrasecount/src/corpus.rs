@@ -423,3 +423,22 @@ pub(crate) fn random_id(runner: &Runner) -> String {
     let bytes = runner.environment().random_bytes::<8>();
     format!("{:016x}", u64::from_be_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_for_the_store_to_close_can_be_ended() {
+        let store = Corpus::open("memory:", Duration::from_secs(60)).await;
+        let store = store.unwrap();
+        let mut closed = pin!(store.close_files());
+        // A close on this thread would not return before it was done, and no signal would be seen until then.
+        assert!(poll!(&mut closed).is_pending());
+        closed.await.unwrap();
+    }
+}
