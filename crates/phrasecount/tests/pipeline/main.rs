@@ -4,6 +4,7 @@
 
 mod cluster;
 mod console;
+mod disks;
 mod program;
 mod reference;
 mod refusals;
