@@ -209,7 +209,7 @@ where
         }))
     }
 
-    /// Fails if the claim of a bucket does not decode: then nobody exports the bucket.
+    /// Fails if the claim of a bucket does not decode: then no session exports the bucket.
     async fn check_claim(&self, tr: &impl Transaction, bucket: Bucket) -> Result<()> {
         let key = self.queue.keys.claim(&self.name, bucket);
         let claim = tr.get(&key, Isolation::Snapshot).await?;

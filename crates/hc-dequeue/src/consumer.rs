@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::options::ConsumerOptions;
 use crate::queue::HighContentionQueue;
 use crate::registry::ITEMS_PER_FULFILLMENT;
+use crate::shared_task::let_others_run;
 use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 
 /// Takes items from a queue. All clones share one session.
@@ -279,6 +280,14 @@ impl<T: Send + 'static> Consumer<T> {
             let recipe = self.queue.clone();
             Err(NotEnded { recipe, limit }.into())
         })
+    }
+
+    /// Waits until the dispatcher is in a queue from which other threads take it, before code that may block this
+    /// thread.
+    pub(crate) async fn let_dispatcher_run(&self) {
+        if self.handle.shared.dispatcher.is_woken() {
+            let_others_run().await;
+        }
     }
 
     /// Takes up to `limit` items.

@@ -376,62 +376,46 @@ async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
     }
 }
 
-#[tokio::test]
-async fn a_grant_whose_first_row_says_no_item_is_collected_without_it() {
-    let world = World::new(memory(), Scene::Granted).await;
-    let keys = &world.queue.keys;
-    let (begin, end) = keys.grants(A);
-    let read = async || {
-        let tr = world.db.begin().unwrap();
-        let query = RangeQuery::keys(begin.clone(), end.clone());
-        read_all(&tr, query, Isolation::Snapshot).await.unwrap()
-    };
-    let row = read().await.remove(0);
+/// Changes the first row of the grant, and collects the grant, of which nothing is left to hand out. Returns the row.
+async fn collect_damaged(world: &World<Store>, damage: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
+    let (begin, end) = world.queue.keys.grants(A);
     let mut tr = world.db.begin().unwrap();
-    tr.set(row.key(), &row.value()[..5]);
-    tr.commit().await.unwrap();
-    let mut tr = world.db.begin().unwrap();
-    let collected = collect(&tr, world.context(A), &world.request.unwrap()).await;
-    assert_eq!(collected.unwrap().unwrap().len(), 0);
-    tr.commit().await.unwrap();
-    assert_eq!(read().await[0].key(), row.key());
-}
-
-#[tokio::test]
-async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_are_collected() {
-    let world = World::new(memory(), Scene::Granted).await;
-    let keys = &world.queue.keys;
-    let (begin, end) = keys.grants(A);
-    let tr = world.db.begin().unwrap();
-    let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
-    let row = rows.await.unwrap().remove(0);
-    // The format of the record is newer.
+    let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await;
+    let row = rows.unwrap().remove(0);
     let mut part = row.value().to_vec();
-    part[23] = 2;
-    let mut tr = world.db.begin().unwrap();
+    damage(&mut part);
     tr.set(row.key(), &part);
     tr.commit().await.unwrap();
     let mut tr = world.db.begin().unwrap();
     let collected = collect(&tr, world.context(A), &world.request.unwrap()).await;
     assert_eq!(collected.unwrap().unwrap().len(), 0);
     tr.commit().await.unwrap();
+    part
+}
+
+#[tokio::test]
+async fn a_grant_whose_first_row_says_no_item_is_collected_without_it() {
+    let world = World::new(memory(), Scene::Granted).await;
+    collect_damaged(&world, |part| part.truncate(5)).await;
+}
+
+#[tokio::test]
+async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_are_collected() {
+    let world = World::new(memory(), Scene::Granted).await;
+    // The format of the record is newer.
+    let part = collect_damaged(&world, |part| part[23] = 2).await;
     let mut tr = world.db.begin().unwrap();
     let items = world.queue.items(&tr, None, 10).await.unwrap();
     assert!(items[0].value.is_err() && items[1..].iter().all(|item| item.value.is_ok()));
-    // For a newer version, it is the item that was granted.
-    let key = items[0].id.key_in(keys.items.subspace());
-    let mut record = tr
-        .get(&key, Isolation::Snapshot)
-        .await
-        .unwrap()
-        .unwrap()
-        .to_vec();
+    let key = items[0].id.key_in(world.queue.keys.items.subspace());
+    let record = tr.get(&key, Isolation::Snapshot).await.unwrap();
+    let mut record = record.unwrap().to_vec();
     assert_eq!(record[2..], part[24..]);
     record[1] = 1;
     tr.set(&key, &record);
     tr.commit().await.unwrap();
-    let audit = world.queue.audit(&Runner::new(world.db.clone())).await;
-    assert!(audit.unwrap().is_clean());
+    let runner = Runner::new(world.db.clone());
+    assert!(world.queue.audit(&runner).await.unwrap().is_clean());
 }
 
 #[tokio::test]

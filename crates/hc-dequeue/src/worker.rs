@@ -17,7 +17,6 @@ use crate::handler::Handler;
 use crate::options::{ConsumerOptions, WorkerOptions};
 use crate::outcome::Outcome;
 use crate::queue::HighContentionQueue;
-use crate::shared_task::let_others_run;
 use crate::shutdown::{ShutdownReport, end_tasks};
 
 /// How many handlers run at the same time by default.
@@ -250,8 +249,7 @@ where
     async fn handle(&self, delivery: Arc<Delivery<T>>) {
         // Dropped last: until then, what the handler holds may block the thread.
         let _busy = Busy::new(&self.busy);
-        // The dispatcher may have been woken on this thread, which the handler may block.
-        let_others_run().await;
+        self.consumer.let_dispatcher_run().await;
         // Without an outcome, dropping the delivery gives the item back.
         if let Some(outcome) = self.handler.handle(&delivery).await {
             let (how, reason) = self.handler.resolution(&delivery, outcome);

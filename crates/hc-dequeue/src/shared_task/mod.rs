@@ -143,6 +143,11 @@ impl SharedTask {
         }
     }
 
+    /// Returns whether the future was woken since its last poll began.
+    pub(crate) fn is_woken(&self) -> bool {
+        self.state.load(Ordering::Acquire) & WOKEN != 0
+    }
+
     /// Returns the right to poll the future, unless it is being polled.
     fn turn(self: &Arc<Self>) -> Option<Turn<'_>> {
         let state = self.state.fetch_or(POLLED, Ordering::AcqRel);
