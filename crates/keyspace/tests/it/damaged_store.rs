@@ -180,8 +180,9 @@ fn is_damage(error: &Error) -> bool {
 fn is_refusal_of_damage(error: &OpenError, damaged: &Files) -> bool {
     let is_damage = match error {
         OpenError::Damaged { .. } | OpenError::LogDamaged { .. } => true,
-        // A file of no bytes belongs to no program.
         OpenError::NotAStore { .. } => damaged["store"].is_empty(),
+        // A page with an older record of the store, when it was open, has taken the place of the newest one.
+        OpenError::LogMissing { .. } => damaged.len() == 1,
         _ => false,
     };
     let text = error.to_string();
