@@ -147,8 +147,14 @@ impl TestStore {
     /// Returns a runner on the store whose ledger lies below the root.
     #[must_use]
     pub fn runner(&self) -> Runner<Store> {
+        self.runner_on(self.db.clone())
+    }
+
+    /// Returns a runner on a database over the store, whose ledger lies below the root.
+    #[must_use]
+    pub fn runner_on<D: Database>(&self, db: D) -> Runner<D> {
         let options = RunOptions::default().ledger_subspace(self.root.subspace(&"ledgers"));
-        Runner::with_options(self.db.clone(), options)
+        Runner::with_options(db, options)
     }
 
     /// Returns a query for everything below the root.

@@ -251,7 +251,7 @@ async fn a_release_and_an_enqueue_with_the_id_at_the_same_time_conflict(store: T
     world.enqueue_ref(1, &once()).await;
     world.complete(&consumer).await;
     let planted = Planted::new(world.store.db.clone(), Plant::NoReadConflicts);
-    let runner = Runner::new(planted.clone());
+    let runner = world.store.runner_on(planted.clone());
     assert!(!refusal_conflicts(planted, &runner, &world.queue).await);
 }
 

@@ -18,7 +18,7 @@ use hc_dequeue::{
 };
 use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::codec::{Codec, DecodeError, MessagePack};
-use keyspace::{Bytes, Environment, Runner, Tx};
+use keyspace::{Bytes, Environment, Tx};
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
@@ -293,7 +293,7 @@ async fn a_value_that_panics_when_a_conflict_drops_it_is_handed_out(store: TestS
         Environment::system(),
         Faults::default(),
     );
-    let runner = Runner::new(chaos.clone());
+    let runner = world.store.runner_on(chaos.clone());
     let subspace = world.queue.subspace().clone();
     let settings = Settings::default();
     let queue = TouchyQueue::open(&runner, subspace, settings).await;

@@ -7,8 +7,7 @@ use hc_dequeue::testing::ManualWall;
 use hc_dequeue::{Enqueue, Enqueued, Error, MAX_PAYLOAD_BYTES, OnRepeat, Place, Settings};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::codec::Raw;
-use keyspace::run::RunOptions;
-use keyspace::{Bytes, Database, Environment, OwnedTransaction, Runner};
+use keyspace::{Bytes, Database, Environment, OwnedTransaction};
 
 use crate::common::{LONG, World, open};
 
@@ -50,8 +49,7 @@ async fn a_submission_whose_commit_is_in_doubt_happens_once(store: TestStore) {
         let store = store.fresh();
         let env = Environment::seeded(seed, Arc::new(ManualWall::new()));
         let chaos = Chaos::new(store.db.clone(), env, Faults::all(0.1));
-        let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
-        let runner = Runner::with_options(chaos, options);
+        let runner = store.runner_on(chaos);
         let queue = open(&store, &runner, Settings::new()).await.unwrap();
         let quiet = store.runner();
         let world = World {
