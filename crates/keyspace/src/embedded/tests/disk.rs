@@ -3,6 +3,8 @@
 //! It holds a store's file and the slots of its log. The [`Disk`] itself is the store's file, as a
 //! [`StorageBackend`]. The slots are accessed through [`Files`].
 
+mod cached;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
@@ -12,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rand::Rng;
 use redb::StorageBackend;
 
+use self::cached::{Cached, Change};
 use super::super::files::{File, Files, Slot};
 
 /// The unit that a disk writes completely or not at all, in bytes.
@@ -69,19 +72,6 @@ struct State {
 /// What happens during each write or flush.
 type Action = Arc<dyn Fn() + Send + Sync>;
 
-/// The bytes of a file.
-#[derive(Default)]
-struct Cached {
-    /// The content that certainly survives a power loss.
-    durable: Vec<u8>,
-    /// The content that reads see.
-    current: Vec<u8>,
-    /// The changes from `durable` to `current`.
-    cached: Vec<Change>,
-    /// Up to where the bytes were written. The rest is a hole.
-    filled: usize,
-}
-
 /// A call that may have a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
@@ -104,11 +94,6 @@ impl Fault {
             Self::PowerLoss | Self::Error | Self::ShortWrite => true,
         }
     }
-}
-
-enum Change {
-    Write { offset: usize, bytes: Vec<u8> },
-    SetLen(usize),
 }
 
 impl Disk {
@@ -258,79 +243,6 @@ impl Disk {
             disk: self.clone(),
             of: Of::Main,
         }
-    }
-}
-
-fn write_to(image: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
-    let end = offset + bytes.len();
-    image.resize(image.len().max(end), 0);
-    image[offset..end].copy_from_slice(bytes);
-}
-
-impl Cached {
-    fn new(bytes: Vec<u8>) -> Self {
-        Self {
-            durable: bytes.clone(),
-            filled: bytes.len(),
-            current: bytes,
-            cached: Vec::new(),
-        }
-    }
-
-    fn change(&mut self, change: Change) {
-        match &change {
-            Change::Write { offset, bytes } => {
-                write_to(&mut self.current, *offset, bytes);
-                if *offset <= self.filled {
-                    self.filled = self.filled.max(offset + bytes.len());
-                }
-            }
-            Change::SetLen(len) => {
-                self.current.resize(*len, 0);
-                self.filled = self.filled.min(*len);
-            }
-        }
-        self.cached.push(change);
-    }
-
-    /// Returns what a write of `len` bytes at `offset` is.
-    fn write_call(&self, offset: usize, len: usize) -> Call {
-        if offset + len > self.filled {
-            Call::WriteToHole
-        } else {
-            Call::Overwrite
-        }
-    }
-
-    fn flush(&mut self) {
-        self.durable.clone_from(&self.current);
-        self.cached.clear();
-    }
-
-    fn left(&self, piece_bytes: usize, choose: &mut dyn FnMut(usize) -> usize) -> Vec<u8> {
-        let mut left = self.durable.clone();
-        for change in &self.cached {
-            match change {
-                Change::SetLen(len) if choose(2) == 1 => left.resize(*len, 0),
-                Change::SetLen(_) => {}
-                Change::Write { offset, bytes } => {
-                    // A write of one piece has no parts.
-                    match choose(if bytes.len() > piece_bytes { 3 } else { 2 }) {
-                        0 => {}
-                        1 => write_to(&mut left, *offset, bytes),
-                        _ => {
-                            let offsets = (*offset..).step_by(piece_bytes);
-                            for (offset, piece) in offsets.zip(bytes.chunks(piece_bytes)) {
-                                if choose(2) == 1 {
-                                    write_to(&mut left, offset, piece);
-                                }
-                            }
-                        }
-                    }
-                }
-            }
-        }
-        left
     }
 }
 
@@ -517,7 +429,12 @@ impl StorageBackend for DiskFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.disk.state();
         state.has_power()?;
-        let call = state.file(self.of).write_call(offset as usize, data.len());
+        let is_filled = state.file(self.of).is_filled(offset as usize, data.len());
+        let call = if is_filled {
+            Call::Overwrite
+        } else {
+            Call::WriteToHole
+        };
         let fault = state.next_fault(call);
         let written = match fault {
             // The power may fail during a write.
