@@ -2,52 +2,9 @@
 
 use std::process::Command;
 
-use crate::program::{Finished, Running, World, finish, program};
+use crate::program::{Finished, World, finish, program};
 
 const TEXT: &str = "one two three four five";
-
-/// Prepares a call of the program with a disk that takes seconds to remove a file, or says why that is not possible here.
-#[cfg(target_os = "linux")]
-fn on_a_slow_disk(command: &Command) -> Result<Command, String> {
-    let tracer = || {
-        let mut tracer = Command::new("strace");
-        tracer.args([
-            "--daemonize",
-            "--follow-forks",
-            "--quiet=all",
-            "--output=/dev/null",
-        ]);
-        tracer
-    };
-    let probed = tracer().arg("true").status();
-    if !probed.map_err(|error| error.to_string())?.success() {
-        return Err("strace cannot trace a process here".to_owned());
-    }
-    let mut slow = tracer();
-    slow.arg("--inject=unlink,unlinkat:delay_enter=3s");
-    slow.arg(command.get_program()).args(command.get_args());
-    Ok(slow)
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn a_second_signal_ends_the_wait_for_a_store_that_does_not_close() {
-    let world = World::new();
-    world.write("a", TEXT);
-    let directory = world.directory.path().to_str().unwrap();
-    let mut slow = match on_a_slow_disk(&world.command(&["load", directory])) {
-        Ok(slow) => slow,
-        Err(reason) => {
-            let name = "a_second_signal_ends_the_wait_for_a_store_that_does_not_close";
-            return conformance::stores::skip(name, &reason);
-        }
-    };
-    let mut loading = Running::start(&mut slow);
-    assert!(loading.wait_until("loaded a"));
-    // It is stopped, or has loaded everything. A later signal counts from when the store is being closed.
-    let ended = loading.signal_until_it_ends("-TERM");
-    ended.assert_refused(143, "error: stopped at once");
-}
 
 /// Prepares a call of the program that cannot make a file larger than a number of blocks.
 fn limited(blocks: usize, command: &Command) -> Command {

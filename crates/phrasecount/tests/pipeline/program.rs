@@ -196,14 +196,6 @@ impl Running {
         assert!(sent.unwrap().success());
     }
 
-    /// Sends a signal again and again, and returns how it ended.
-    pub(crate) fn signal_until_it_ends(mut self, signal: &str) -> Finished {
-        while self.child.try_wait().unwrap().is_none() {
-            self.signal(signal);
-        }
-        self.finish()
-    }
-
     /// Asks it to stop, and returns how it ended.
     pub(crate) fn interrupt(self) -> Finished {
         self.ask_to_stop();
