@@ -97,9 +97,10 @@ async fn remove_some(
     // Safe as a snapshot read: the key of each removed item is in a conflict range.
     let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
         bytes += row.key().len() + row.value().len();
-        let next = match bytes < BYTES_PER_FULFILLMENT {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        let next = if bytes < BYTES_PER_FULFILLMENT {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         };
         last = Some(row.to_key());
         let Some((ready, item)) = parse(keys, part, &row) else {

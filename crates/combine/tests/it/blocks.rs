@@ -224,7 +224,8 @@ async fn a_position_past_the_end_of_a_block_sets_the_block_aside(store: TestStor
         let reason = &found[0].value.as_ref().unwrap().reason;
         assert!(reason.contains("of 3 updates"), "{reason}");
         // Its updates may be folded, so none is folded again. They stay until an operator has looked at them.
-        let (queue, aside) = (&world.queue, &found[0].id);
+        let queue = &world.queue;
+        let aside = &found[0].id;
         let retry = |tr| async move { queue.redrive(&tr, aside).await };
         let refused = world.runner.run(retry).await.unwrap_err();
         let is_corrupt = matches!(refused, Error::Keyspace(keyspace::Error::Corrupt { .. }));

@@ -119,7 +119,8 @@ async fn add_items(world: &World, subspace: Subspace) {
     std::mem::forget(consumer);
     let options = Enqueue::new().dedupe(HOSTILE);
     let nightly = Schedule::new("0 4 * * *").enqueue_options(options);
-    let (jobs, schedule) = (&jobs, &nightly);
+    let jobs = &jobs;
+    let schedule = &nightly;
     let add = |tr: Tx<_>| async move {
         for name in [HOSTILE, "z\u{1b}"] {
             let _ = jobs.schedule(&tr, name, schedule, value).await?;

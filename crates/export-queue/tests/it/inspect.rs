@@ -386,6 +386,17 @@ async fn subscriptions_share_what_is_read_to_count_their_entries(store: TestStor
     }
 }
 
+/// Exports what can be exported beside a foreign key, with which the wait then fails. Returns how many entries there were.
+async fn exported_beside(world: &World, foreign: &[u8]) -> usize {
+    let receiver = Receiver::default();
+    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let idle = world.reader.wait_idle(&world.runner);
+    let refused = conformance::timeout(LONG, idle).await.unwrap_err();
+    assert_eq!(corrupt_key(&refused), Some(foreign), "{refused}");
+    worker.shut_down(LONG).await.unwrap();
+    receiver.all().len()
+}
+
 async fn a_foreign_key_in_a_log_damages_its_bucket_and_no_other(store: TestStore) {
     let world = World::new(&store, 2).await;
     world.add_all(entries(10)).await;
@@ -398,13 +409,7 @@ async fn a_foreign_key_in_a_log_damages_its_bucket_and_no_other(store: TestStore
     // The entries of the other bucket are exported.
     let waiting = state.pending.count;
     assert!((1..10).contains(&waiting), "{waiting}");
-    let receiver = Receiver::default();
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
-    let idle = world.reader.wait_idle(&world.runner);
-    let refused = conformance::timeout(LONG, idle).await.unwrap_err();
-    assert_eq!(corrupt_key(&refused), Some(&foreign[..]), "{refused}");
-    worker.shut_down(LONG).await.unwrap();
-    assert_eq!(receiver.all().len(), waiting);
+    assert_eq!(exported_beside(&world, &foreign).await, waiting);
 }
 
 async fn a_foreign_key_after_entries_keeps_none_of_them_from_being_exported(store: TestStore) {
@@ -414,13 +419,7 @@ async fn a_foreign_key_after_entries_keeps_none_of_them_from_being_exported(stor
     // After every block, since no element of a tuple begins with this byte.
     let foreign = [log.bytes(), b"\x40"].concat();
     world.set(&foreign, b"").await;
-    let receiver = Receiver::default();
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
-    let idle = world.reader.wait_idle(&world.runner);
-    let refused = conformance::timeout(LONG, idle).await.unwrap_err();
-    assert_eq!(corrupt_key(&refused), Some(&foreign[..]), "{refused}");
-    worker.shut_down(LONG).await.unwrap();
-    assert_eq!(receiver.all().len(), 10);
+    assert_eq!(exported_beside(&world, &foreign).await, 10);
 }
 
 async fn dead_letters_are_counted_as_far_as_a_mebibyte(store: TestStore) {

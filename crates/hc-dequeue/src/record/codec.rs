@@ -183,10 +183,10 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
 
 /// Checks the length of a dedupe id.
 pub(crate) fn dedupe(field: Bytes) -> Result<Bytes, String> {
-    match field.len() > MAX_DEDUPE_BYTES {
-        true => Err(format!("a dedupe id of {} bytes", field.len())),
-        false => Ok(field),
+    if field.len() > MAX_DEDUPE_BYTES {
+        return Err(format!("a dedupe id of {} bytes", field.len()));
     }
+    Ok(field)
 }
 
 fn token(field: &[u8]) -> Result<Token, String> {

@@ -185,7 +185,8 @@ impl World {
         }
         let options = Enqueue::new().dedupe("greetings").max_attempts(3);
         let yearly = Schedule::new("0 0 1 1 *").enqueue_options(options);
-        let (jobs, schedule) = (&self.jobs, &yearly);
+        let jobs = &self.jobs;
+        let schedule = &yearly;
         for name in ["new year", "new year again"] {
             let schedule =
                 |tr| async move { jobs.schedule(&tr, name, schedule, &job(30)).await.map(drop) };
