@@ -34,6 +34,10 @@ use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 /// step: on the embedded store, its first poll may then last as long as a commit. If several calls are polled by the
 /// same task, the dispatcher combines all but the first few.
 ///
+/// The dispatcher needs a thread of the runtime. Code that blocks its thread right after a call may keep the dispatcher
+/// waiting there: run such code with `tokio::task::spawn_blocking`. A [`Worker`](crate::Worker) takes care that its
+/// handlers do not do so.
+///
 /// # Conflicts
 /// The consumer's transactions conflict with those of other sessions that take the same items, that register a
 /// request while it takes items, or that answer the same requests. They also conflict with a pause, and with a

@@ -47,6 +47,16 @@ struct LateCheck {
     reported: BTreeMap<String, u64>,
 }
 
+impl LateCheck {
+    /// Returns whether a schedule was not reported before with this next time.
+    fn is_new(&mut self, late: &Late) -> bool {
+        let reported = self
+            .reported
+            .insert(late.schedule.clone(), late.next_millis);
+        reported != Some(late.next_millis)
+    }
+}
+
 impl FireTimer {
     pub(super) fn ends(&self) -> Duration {
         self.ends
@@ -133,27 +143,20 @@ where
             Err(error) => return self.note(Err(error)),
         };
         let check = &mut self.fire_timer.late;
-        for Late {
-            schedule,
-            next_millis,
-            expected_millis,
-        } in late
-        {
-            let reported = check.reported.insert(schedule.clone(), next_millis);
-            if reported != Some(next_millis) {
-                tracing::warn!(
-                    queue = %keys.queue,
-                    schedule,
-                    next = time_text(next_millis),
-                    expected = time_text(expected_millis),
-                    "a schedule fires next later than its expression allows, because a wall clock was ahead: \
-                     schedule it again, or run `console reschedule`"
-                );
-            }
+        for late in late.iter().filter(|late| check.is_new(late)) {
+            tracing::warn!(
+                queue = %keys.queue,
+                schedule = late.schedule,
+                next = time_text(late.next_millis),
+                expected = time_text(late.expected_millis),
+                "a schedule fires next later than its expression allows, because a wall clock was ahead: schedule \
+                 it again, or run `console reschedule`"
+            );
         }
-        let pause = match after {
-            Some(_) => LOOK_INTERVAL,
-            None => LATE_INTERVAL,
+        let pause = if after.is_some() {
+            LOOK_INTERVAL
+        } else {
+            LATE_INTERVAL
         };
         check.due = now.saturating_add(pause);
         check.after = after;
@@ -168,5 +171,25 @@ where
 
     fn spread(&self) -> Duration {
         SPREAD.mul_f64(self.runner.environment().random_unit())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_is_reported_once_for_each_next_time() {
+        let mut check = LateCheck::default();
+        let mut is_new = |schedule: &str, next_millis| {
+            check.is_new(&Late {
+                schedule: schedule.to_owned(),
+                next_millis,
+                expected_millis: 1,
+            })
+        };
+        let reports = [("a", 7), ("a", 7), ("b", 7), ("a", 8), ("b", 7)];
+        let reports = reports.map(|(schedule, next)| is_new(schedule, next));
+        assert_eq!(reports, [true, false, true, true, false]);
     }
 }
