@@ -92,10 +92,13 @@ async fn remove_some(
     let query = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
         .limit(ITEMS_PER_FULFILLMENT)
         .mode(StreamingMode::WantAll);
-    let (mut removed, mut bytes) = (0, 0);
+    let mut removed = 0;
+    let mut rows = 0;
+    let mut bytes = 0;
     let mut last = None;
     // Safe as a snapshot read: the key of each removed item is in a conflict range.
     let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
+        rows += 1;
         bytes += row.key().len() + row.value().len();
         let next = if bytes < BYTES_PER_FULFILLMENT {
             ControlFlow::Continue(())
@@ -123,6 +126,9 @@ async fn remove_some(
         Ok::<_, Error>(next)
     });
     visited.await?;
+    if rows < ITEMS_PER_FULFILLMENT && bytes < BYTES_PER_FULFILLMENT {
+        last = None;
+    }
     keys.count(tr, counter, -removed);
     Ok((removed.unsigned_abs(), last.map(|key| key.to_vec())))
 }
@@ -141,4 +147,42 @@ fn parse(keys: &Keys, part: Part, row: &KeyValue) -> Option<(Option<u64>, Item<R
 /// Returns whether an item was enqueued at or before a version.
 pub(crate) fn is_of(id: &ItemId, until: i64) -> bool {
     matches!(id, ItemId::Commit { versionstamp, .. } if versionstamp.commit_version() <= until)
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::{self, OwnedTransaction};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_clear_ends_at_the_first_item_that_is_newer_and_at_the_end_of_the_queue() {
+        let db = keyspace::open("memory:").unwrap();
+        let runner = Runner::new(db.clone());
+        let settings = Settings::new();
+        let queue = HighContentionQueue::<u64>::open(&runner, "queue".into(), settings.clone());
+        let queue = &queue.await.unwrap();
+        let keys = &*queue.keys;
+        let count = ITEMS_PER_FULFILLMENT + 10;
+        let values: &Vec<u64> = &(0..count as u64).collect();
+        let add = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
+        let before = db.begin().unwrap().read_version().await.unwrap();
+        runner.run(add).await.unwrap();
+        let step = async |until, after: Option<&[u8]>| {
+            let page = Page {
+                part: Part::Queued,
+                after,
+            };
+            let mut tr = db.begin().unwrap();
+            let (removed, last) = remove_some(&tr, keys, &settings, until, page)
+                .await
+                .unwrap();
+            tr.commit().await.unwrap();
+            (removed, last)
+        };
+        assert_eq!(step(before, None).await, (0, None));
+        let (removed, last) = step(i64::MAX, None).await;
+        assert_eq!(removed, ITEMS_PER_FULFILLMENT as u64);
+        assert_eq!(step(i64::MAX, last.as_deref()).await, (10, None));
+    }
 }
