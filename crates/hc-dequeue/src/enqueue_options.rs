@@ -240,3 +240,20 @@ pub enum Enqueued {
     /// An item with the same dedupe id exists or was completed recently. Nothing was staged.
     Repeated,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_debounce_has_a_longest_wait() {
+        let hour = Duration::from_secs(60 * 60);
+        let minute = Duration::from_secs(60);
+        let options = Enqueue::new().after(hour).max_wait(minute);
+        assert_eq!(options.ready_millis(0, 0, 0), Some(3_600_000));
+        let debounce = options.on_repeat(OnRepeat::Debounce);
+        assert_eq!(debounce.ready_millis(0, 0, 0), Some(60_000));
+        assert_eq!(debounce.ready_millis(50_000, 0, 50_000), Some(60_000));
+        assert_eq!(debounce.ready_millis(70_000, 0, 70_000), None);
+    }
+}
