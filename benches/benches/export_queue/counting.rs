@@ -10,7 +10,7 @@ use benches::load::{Sample, digest};
 use benches::meter::Metered;
 use combine::{BoxError, CombineQueue, Settings, Unobserved};
 use futures::future::try_join_all;
-use hc_dequeue::{Delivery, HighContentionQueue, WorkerOptions};
+use hc_dequeue::{Delivery, Queue, WorkerOptions};
 use keyspace::codec::{Codec, MessagePack};
 use keyspace::{Database, Isolation, RunOptions, Runner, Store, Subspace, Transaction};
 use tokio::sync::mpsc;
@@ -201,13 +201,9 @@ fn runner<D: Database>(db: D, site: &Site) -> Runner<D> {
 }
 
 /// Puts all documents into a queue.
-async fn fill(
-    site: &Site,
-    runner: &Runner<Store>,
-    documents: &[String],
-) -> HighContentionQueue<String> {
+async fn fill(site: &Site, runner: &Runner<Store>, documents: &[String]) -> Queue<String> {
     let settings = hc_dequeue::Settings::default();
-    let queue = HighContentionQueue::open(runner, site.queue(), settings).await;
+    let queue = Queue::open(runner, site.queue(), settings).await;
     let queue = queue.expect("nothing conflicts");
     let handle = &queue;
     for documents in documents.chunks(DOCUMENTS_PER_COMMIT) {

@@ -10,7 +10,7 @@ use benches::table::Table;
 use benches::{memory_bytes, runtime_with_sockets};
 use conformance::scale;
 use futures::future::join_all;
-use hc_dequeue::{ConsumerOptions, Error, HighContentionQueue, Result, Settings};
+use hc_dequeue::{ConsumerOptions, Error, Queue, Result, Settings};
 use keyspace::codec::Raw;
 use keyspace::ids::Ids;
 use keyspace::{Bytes, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
@@ -28,7 +28,7 @@ const ROWS: usize = 100;
 /// How many items a transaction enqueues.
 const BATCH: usize = 500;
 
-type Jobs = HighContentionQueue<Bytes, Raw>;
+type Jobs = Queue<Bytes, Raw>;
 
 /// Returns a table of the rates of 64 consumers while ten tabs show the overview, and while none does.
 pub(crate) fn tabs(stage: &Stage) -> Table {

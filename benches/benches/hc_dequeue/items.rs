@@ -10,8 +10,8 @@ use benches::statistics::{median, percentile};
 use benches::table::Table;
 use conformance::scale;
 use hc_dequeue::{
-    Consumer, ConsumerOptions, Delivery, Enqueue, Error, HighContentionQueue, ItemRef, Result,
-    Settings, WorkerOptions,
+    Consumer, ConsumerOptions, Delivery, Enqueue, Error, ItemRef, Queue, Result, Settings,
+    WorkerOptions,
 };
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, RunOptions, Runner, Store, Subspace, Tx};
@@ -22,7 +22,7 @@ const ITEMS: usize = 500;
 /// Longer than any step takes here.
 const LATER: Duration = Duration::from_secs(3_600);
 
-type Jobs = HighContentionQueue<Bytes, Raw>;
+type Jobs = Queue<Bytes, Raw>;
 
 /// A queue, and a consumer of it that beats its heart rarely.
 struct World {

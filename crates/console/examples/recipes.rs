@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime};
 
 use export_queue::hc_dequeue::testing::drain_process;
 use export_queue::hc_dequeue::{
-    Cancelled, Delivery, Enqueue, Enqueued, Error, HighContentionQueue, ItemRef, OnRepeat, Outcome,
-    Place, PlaceKind, Replaced, Schedule, Settings, Worker, WorkerOptions,
+    Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Outcome, Place, PlaceKind,
+    Queue, Replaced, Schedule, Settings, Worker, WorkerOptions,
 };
 use export_queue::keyspace::embedded::Embedded;
 use export_queue::keyspace::{self, Runner, Store, Subspace, Transaction, Tx};
 use export_queue::microqueue::MicroQueue;
 
-type Jobs = HighContentionQueue<String>;
+type Jobs = Queue<String>;
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 async fn enqueue_with_own_data(

@@ -12,8 +12,7 @@ use std::time::Duration;
 use console::{Console, WebOptions};
 use export_queue::combine::{Change, ChangeObserver, CombineOptions, CombineQueue, Sum};
 use export_queue::hc_dequeue::{
-    Delivery, Enqueue, HighContentionQueue, ItemRef, Outcome, Place, Schedule, Settings,
-    WorkerOptions,
+    Delivery, Enqueue, ItemRef, Outcome, Place, Queue, Schedule, Settings, WorkerOptions,
 };
 use export_queue::keyspace::codec::MessagePack;
 use export_queue::keyspace::{
@@ -41,7 +40,7 @@ enum Job {
 struct Shop {
     /// `stock / product` holds how many there are.
     stock: Subspace,
-    jobs: HighContentionQueue<Job>,
+    jobs: Queue<Job>,
     /// How many of each product were sold.
     sold: CombineQueue<String, i64>,
     /// What leaves for the database of the accountants.
@@ -56,7 +55,7 @@ impl Shop {
         let of_buckets = export_queue::Settings::default();
         Ok(Self {
             stock: root.subspace(&"stock"),
-            jobs: HighContentionQueue::open(runner, root.subspace(&"jobs"), settings).await?,
+            jobs: Queue::open(runner, root.subspace(&"jobs"), settings).await?,
             sold: CombineQueue::open(runner, root.subspace(&"sold"), of_buckets, Sum).await?,
             reports: ExportQueue::open(runner, root.subspace(&"reports"), of_buckets).await?,
         })

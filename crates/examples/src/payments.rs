@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hc_dequeue::keyspace::{Isolation, MutationOp, Runner, Store, Subspace, Transaction, Tx};
-use hc_dequeue::{
-    ConsumerOptions, Delivery, Error, HighContentionQueue, Result, Settings, WorkerOptions,
-};
+use hc_dequeue::{ConsumerOptions, Delivery, Error, Queue, Result, Settings, WorkerOptions};
 
 use crate::say;
 
@@ -22,11 +20,10 @@ const PAYMENTS: i64 = 100;
 /// Those of the queue.
 pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
     let settings = Settings::default();
-    let payments =
-        HighContentionQueue::<Payment>::open(runner, shop.subspace(&"payments"), settings.clone());
+    let payments = Queue::<Payment>::open(runner, shop.subspace(&"payments"), settings.clone());
     let payments = payments.await?;
     let receipts = shop.subspace(&"receipts");
-    let receipts = HighContentionQueue::<String>::open(runner, receipts, settings).await?;
+    let receipts = Queue::<String>::open(runner, receipts, settings).await?;
 
     let pay = |tr| {
         let payments = &payments;
@@ -84,7 +81,7 @@ async fn balance(runner: &Runner<Store>, shop: &Subspace, customer: &str) -> Res
 async fn book(
     runner: &Runner<Store>,
     shop: &Subspace,
-    receipts: &HighContentionQueue<String>,
+    receipts: &Queue<String>,
     payment: &Delivery<Payment>,
 ) -> Result<()> {
     let (customer, amount) = payment.value();

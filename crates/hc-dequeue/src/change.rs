@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::find::{Spot, find};
 use crate::item_ref::ItemRef;
 use crate::keys::{Counter, Keys};
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{End, Part, Record};
 use crate::wall::wall_millis;
 
@@ -41,7 +41,7 @@ pub enum Replaced {
     NotThere,
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages the cancellation of an item: it is never delivered again and can no longer be acknowledged. Its dedupe id
     /// is free at once, even if a session still holds the item.
     ///

@@ -13,12 +13,12 @@ use microqueue::{Item, ItemId};
 use crate::done::end;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Keys};
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{End, Record};
 use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
 use crate::settings::Settings;
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Removes all queued and delayed items, which frees their dedupe ids. Returns how many it removed.
     ///
     /// It removes them in as many transactions as necessary, and keeps the counters exact. Items that are enqueued
@@ -160,7 +160,7 @@ mod tests {
         let db = keyspace::open("memory:").unwrap();
         let runner = Runner::new(db.clone());
         let settings = Settings::new();
-        let queue = HighContentionQueue::<u64>::open(&runner, "queue".into(), settings.clone());
+        let queue = Queue::<u64>::open(&runner, "queue".into(), settings.clone());
         let queue = &queue.await.unwrap();
         let keys = &*queue.keys;
         let count = ITEMS_PER_FULFILLMENT + 10;

@@ -6,10 +6,10 @@ use microqueue::keyspace::{self, Isolation, Transaction};
 
 use crate::error::Result;
 use crate::keys::Keys;
-use crate::queue::{HighContentionQueue, check_settings};
+use crate::queue::{Queue, check_settings};
 use crate::settings::{Settings, SettingsRecord};
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages new settings. The codec of the queue stays the same.
     ///
     /// Sessions adopt the settings at their next heartbeat. If the lease becomes shorter, a session first writes

@@ -18,7 +18,7 @@ use crate::delivery::{Commands, Delivery, Shared};
 use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
 use crate::options::ConsumerOptions;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::registry::ITEMS_PER_FULFILLMENT;
 use crate::shared_task::let_others_run;
 use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
@@ -78,7 +78,7 @@ impl<T> Drop for Handle<T> {
     }
 }
 
-impl<T, C> HighContentionQueue<T, C>
+impl<T, C> Queue<T, C>
 where
     T: Send + Sync + 'static,
     C: Codec<T>,
@@ -88,8 +88,8 @@ where
     /// ```
     /// # use std::time::Duration;
     /// # use hc_dequeue::keyspace::{Database, Runner};
-    /// # use hc_dequeue::{ConsumerOptions, HighContentionQueue, Result};
-    /// # async fn example<D: Database>(runner: &Runner<D>, jobs: &HighContentionQueue<String>) -> Result<()> {
+    /// # use hc_dequeue::{ConsumerOptions, Queue, Result};
+    /// # async fn example<D: Database>(runner: &Runner<D>, jobs: &Queue<String>) -> Result<()> {
     /// let consumer = jobs.consumer(runner, ConsumerOptions::new()).await?;
     /// while let Some(job) = consumer.dequeue_within(Duration::from_secs(1)).await? {
     ///     println!("{}", job.value());

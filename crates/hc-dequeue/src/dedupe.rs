@@ -21,7 +21,7 @@ use crate::configure::stored_settings;
 use crate::error::{Error, Result};
 use crate::item_ref::{id_from_bytes, id_to_bytes};
 use crate::keys::Keys;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{End, MAX_DEDUPE_BYTES, Record, TOKEN_BYTES, Token};
 use crate::settings::Settings;
 use crate::wall::wall_millis;
@@ -80,7 +80,7 @@ impl Claim {
     }
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages that a dedupe id that is [retained](crate::Settings::dedupe_retention) after the completion of its item
     /// can be enqueued again. Returns `false` if the id is not retained.
     ///
@@ -89,9 +89,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
-    /// # use hc_dequeue::{Enqueue, HighContentionQueue, Result};
+    /// # use hc_dequeue::{Enqueue, Queue, Result};
     /// /// Sends an invoice again, although it was sent recently.
-    /// async fn send_again(tr: &impl Transaction, invoices: &HighContentionQueue<u64>, invoice: u64) -> Result<()> {
+    /// async fn send_again(tr: &impl Transaction, invoices: &Queue<u64>, invoice: u64) -> Result<()> {
     ///     let id = format!("invoice {invoice}");
     ///     invoices.release_dedupe(tr, id.as_bytes()).await?;
     ///     let _ = invoices.enqueue_with(tr, &invoice, &Enqueue::new().dedupe(id)).await?;

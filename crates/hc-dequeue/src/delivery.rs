@@ -242,7 +242,7 @@ impl<T> Delivery<T> {
     /// Reads and writes the item's key. While the item is held, only two other operations write this key: a
     /// [cancellation] and an enqueue that takes over the item's dedupe id.
     ///
-    /// [cancellation]: crate::HighContentionQueue::cancel
+    /// [cancellation]: crate::Queue::cancel
     ///
     /// # Errors
     /// [`Error::DeliveryLost`] if this delivery no longer holds the item, and [`Error::Cancelled`] if the item was
@@ -444,7 +444,7 @@ impl<T> Delivery<T> {
         self.until(Fate::Lost).await;
     }
 
-    /// Waits until the item is [cancelled](crate::HighContentionQueue::cancel) or the delivery is lost.
+    /// Waits until the item is [cancelled](crate::Queue::cancel) or the delivery is lost.
     ///
     /// An idle dispatcher notices a cancellation at once, a busy one at its next heartbeat.
     ///

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::find::{Status, find};
 use crate::item_ref::ItemRef;
 use crate::keys::{Counter, Keys};
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{End, Record, StoredEnd};
 use crate::settings::Settings;
 use crate::wall::wall_millis;
@@ -25,7 +25,7 @@ use crate::wall::wall_millis;
 /// How many items one transaction sweeps.
 const SWEPT_PER_STEP: usize = 1_000;
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Waits until an item is done or a dead letter, and returns its status. Returns `None` at once if the item never
     /// existed, or is done and no longer [kept](crate::Settings::keep_done).
     ///
@@ -36,13 +36,13 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// use std::time::Duration;
     ///
     /// use hc_dequeue::keyspace::{self, Runner, Subspace};
-    /// use hc_dequeue::{Delivery, HighContentionQueue, Outcome, Settings, WorkerOptions};
+    /// use hc_dequeue::{Delivery, Queue, Outcome, Settings, WorkerOptions};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let (subspace, settings) = (Subspace::from("sums"), Settings::new());
     /// let settings = settings.keep_done(Duration::from_secs(3600));
-    /// let queue = &HighContentionQueue::<Vec<u64>>::open(&runner, subspace, settings).await?;
+    /// let queue = &Queue::<Vec<u64>>::open(&runner, subspace, settings).await?;
     ///
     /// let add = |item: std::sync::Arc<Delivery<Vec<u64>>>| async move {
     ///     let sum: u64 = item.value().iter().sum();

@@ -10,21 +10,21 @@ use crate::enqueue_options::{Enqueue, Enqueued};
 use crate::error::{Error, Result};
 use crate::item_ref::StagedRef;
 use crate::keys::Counter;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{MAX_PAYLOAD_BYTES, Record};
 use crate::span;
 use crate::stage::{NewCounts, NewItem, record_of, stage, stage_all};
 use crate::trace_context::TraceContext;
 use crate::wall::wall_millis;
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages an item at the end of the queue.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
-    /// # use hc_dequeue::{HighContentionQueue, Result};
+    /// # use hc_dequeue::{Queue, Result};
     /// /// Stores an order and enqueues its invoice, both or neither.
-    /// async fn order(tr: &impl Transaction, invoices: &HighContentionQueue<u64>, number: u64) -> Result<()> {
+    /// async fn order(tr: &impl Transaction, invoices: &Queue<u64>, number: u64) -> Result<()> {
     ///     tr.set(format!("order {number}").as_bytes(), b"");
     ///     invoices.enqueue(tr, &number).await?;
     ///     Ok(())
@@ -77,9 +77,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     /// ```
     /// # use std::time::Duration;
     /// # use hc_dequeue::keyspace::Transaction;
-    /// # use hc_dequeue::{Enqueue, Enqueued, HighContentionQueue, Result};
+    /// # use hc_dequeue::{Enqueue, Enqueued, Queue, Result};
     /// /// Reminds of an invoice in a week, once per invoice.
-    /// async fn remind(tr: &impl Transaction, reminders: &HighContentionQueue<u64>, invoice: u64) -> Result<bool> {
+    /// async fn remind(tr: &impl Transaction, reminders: &Queue<u64>, invoice: u64) -> Result<bool> {
     ///     let in_a_week = Duration::from_secs(7 * 24 * 60 * 60);
     ///     let options = Enqueue::new().after(in_a_week).dedupe(format!("invoice {invoice}"));
     ///     let enqueued = reminders.enqueue_with(tr, &invoice, &options).await?;
@@ -120,9 +120,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
-    /// # use hc_dequeue::{Enqueue, HighContentionQueue, Result};
+    /// # use hc_dequeue::{Enqueue, Queue, Result};
     /// /// Sends each invoice once.
-    /// async fn send(tr: &impl Transaction, invoices: &HighContentionQueue<u64>, numbers: &[u64]) -> Result<()> {
+    /// async fn send(tr: &impl Transaction, invoices: &Queue<u64>, numbers: &[u64]) -> Result<()> {
     ///     let once = |number: &u64| (*number, Enqueue::new().dedupe(format!("invoice {number}")));
     ///     let items: Vec<_> = numbers.iter().map(once).collect();
     ///     invoices.enqueue_all_with(tr, &items).await?;

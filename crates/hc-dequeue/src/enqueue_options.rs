@@ -208,7 +208,7 @@ impl Enqueue {
 ///
 /// An item that a session holds cannot be changed: with `Replace` and `Debounce`, a new item is enqueued and takes
 /// over the id. A dead letter that is replaced goes back to the queue as by a
-/// [redrive](crate::HighContentionQueue::redrive). The limits and the trace context of the new enqueue, or their absence,
+/// [redrive](crate::Queue::redrive). The limits and the trace context of the new enqueue, or their absence,
 /// replace the old ones.
 ///
 /// All enqueues of an id in one transaction count as made at the time of the first one: equal delays give equal times.

@@ -14,7 +14,7 @@ use crate::dedupe;
 use crate::error::{Error, Result};
 use crate::item_ref::ItemRef;
 use crate::keys::Keys;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{End, Failure, ListedPart, Record, is_turn};
 use crate::session::SessionId;
 use crate::wall::unix_time;
@@ -136,7 +136,7 @@ impl ItemRef {
     }
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Returns the reference to an item of this queue, given its id from a [listing](Self::items).
     #[must_use]
     pub fn item_ref(&self, id: ItemId) -> ItemRef {

@@ -13,7 +13,7 @@ use crate::give_back::GiveBack;
 use crate::metrics::HandlerMetrics;
 use crate::options::Backoff;
 use crate::outcome::Outcome;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 
 /// How long a slot waits after a fault, which may occur again at once.
 const PAUSE_AFTER_FAULT: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ pub(crate) struct Handler<F> {
 
 impl<F> Handler<F> {
     pub(crate) fn new<T, C, D: Database>(
-        queue: &HighContentionQueue<T, C>,
+        queue: &Queue<T, C>,
         runner: &Runner<D>,
         backoff: Backoff,
         handle: F,

@@ -17,7 +17,7 @@ use microqueue::keyspace::{
 use crate::configure::find_settings;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{ListedPart, Record, is_turn};
 use crate::session::{Heartbeat, Life, SessionId, Sessions, State};
 use crate::settings::{KnownSettings, SettingsRecord};
@@ -78,7 +78,7 @@ pub struct SessionState {
     pub wanted: u64,
 }
 
-impl HighContentionQueue<Bytes, Raw> {
+impl Queue<Bytes, Raw> {
     /// Opens an existing queue of any codec, for tools that do not know the queue's types. Payloads are the stored
     /// bytes.
     ///
@@ -87,15 +87,15 @@ impl HighContentionQueue<Bytes, Raw> {
     ///
     /// ```
     /// use hc_dequeue::keyspace::{self, Bytes, Runner, Subspace, codec::Raw};
-    /// use hc_dequeue::{HighContentionQueue, PlaceKind, Settings};
+    /// use hc_dequeue::{Queue, PlaceKind, Settings};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = Subspace::from("jobs");
-    /// let queue = HighContentionQueue::<u64>::open(&runner, jobs.clone(), Settings::default()).await?;
+    /// let queue = Queue::<u64>::open(&runner, jobs.clone(), Settings::default()).await?;
     /// runner.run(|tr| { let queue = queue.clone(); async move { queue.enqueue(&tr, &7).await } }).await?;
     ///
-    /// let found = HighContentionQueue::<Bytes, Raw>::inspect(&runner, jobs).await?;
+    /// let found = Queue::<Bytes, Raw>::inspect(&runner, jobs).await?;
     /// let (queue, stored) = &found.expect("the queue was created");
     /// assert_eq!(stored.codec, "MessagePack");
     /// let list = |tr| async move { queue.list(&tr, PlaceKind::Queued, None, 10).await };
@@ -129,7 +129,7 @@ impl HighContentionQueue<Bytes, Raw> {
     }
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Returns the queue's sessions. They can be listed without reading the items that they hold.
     #[must_use]
     pub fn sessions(&self) -> &Sessions {

@@ -23,12 +23,12 @@ pub(crate) const ID_BYTES: usize = 18;
 ///
 /// ```
 /// use hc_dequeue::keyspace::{self, Runner, Subspace};
-/// use hc_dequeue::{Cancelled, HighContentionQueue, ItemRef, Settings};
+/// use hc_dequeue::{Cancelled, Queue, ItemRef, Settings};
 ///
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// let runner = Runner::new(keyspace::open("memory:")?);
 /// let subspace = Subspace::from("jobs");
-/// let queue = &HighContentionQueue::<u64>::open(&runner, subspace, Settings::default()).await?;
+/// let queue = &Queue::<u64>::open(&runner, subspace, Settings::default()).await?;
 ///
 /// let text = queue.submit(&runner, &7).await?.to_string();
 ///

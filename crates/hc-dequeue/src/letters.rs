@@ -8,7 +8,7 @@ use crate::done::end;
 use crate::error::Result;
 use crate::item_ref::ItemRef;
 use crate::keys::Counter;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{End, Failure, Record};
 use crate::wall::wall_millis;
 
@@ -31,7 +31,7 @@ pub struct DeadLetter<T> {
     pub failure: Option<Failure>,
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Returns a page of up to `limit` dead letters: those after the item `after`, or the first ones.
     ///
     /// # Conflicts
@@ -69,9 +69,9 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
-    /// # use hc_dequeue::{HighContentionQueue, Result};
+    /// # use hc_dequeue::{Queue, Result};
     /// /// Gives the first hundred dead letters another try.
-    /// async fn redrive_some(tr: &impl Transaction, jobs: &HighContentionQueue<String>) -> Result<()> {
+    /// async fn redrive_some(tr: &impl Transaction, jobs: &Queue<String>) -> Result<()> {
     ///     for letter in jobs.dead_letters(tr, None, 100).await? {
     ///         jobs.redrive(tr, &letter.item).await?;
     ///     }

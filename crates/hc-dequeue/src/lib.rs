@@ -18,12 +18,12 @@
 //! use std::time::Duration;
 //!
 //! use hc_dequeue::keyspace::{self, Runner, Subspace};
-//! use hc_dequeue::{ConsumerOptions, Error, HighContentionQueue, Settings};
+//! use hc_dequeue::{ConsumerOptions, Error, Queue, Settings};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let runner = Runner::new(keyspace::open("memory:")?);
 //! let subspace = Subspace::from("jobs");
-//! let jobs = HighContentionQueue::<String>::open(&runner, subspace, Settings::default()).await?;
+//! let jobs = Queue::<String>::open(&runner, subspace, Settings::default()).await?;
 //!
 //! jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
 //!
@@ -45,8 +45,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Worker`] runs that loop for you and adds retries. [`process`](HighContentionQueue::process) runs a handler in
-//! the transaction that completes the item. [`work`](HighContentionQueue::work) is for handlers that take longer than
+//! A [`Worker`] runs that loop for you and adds retries. [`process`](Queue::process) runs a handler in
+//! the transaction that completes the item. [`work`](Queue::work) is for handlers that take longer than
 //! a transaction may. The example `payments` acknowledges an item, changes application data and enqueues into another
 //! queue in one transaction.
 //!
@@ -113,9 +113,9 @@
 //!
 //! ```
 //! # use hc_dequeue::keyspace::{Database, Runner};
-//! use hc_dequeue::{HighContentionQueue, Missed, Result, Schedule};
+//! use hc_dequeue::{Queue, Missed, Result, Schedule};
 //!
-//! # async fn example<D: Database>(runner: &Runner<D>, jobs: &HighContentionQueue<String>) -> Result<()> {
+//! # async fn example<D: Database>(runner: &Runner<D>, jobs: &Queue<String>) -> Result<()> {
 //! let nightly = Schedule::new("30 2 * * *")
 //!     .time_zone("America/New_York")
 //!     .missed(Missed::All { cap: 7 });
@@ -137,7 +137,7 @@
 //! notice it within ten seconds.
 //!
 //! If the wall clock of a process was ahead, times may have fired in advance, and the next time may be too far ahead.
-//! Sessions log a warning, and [`schedule`](HighContentionQueue::schedule) sets the next time right. Times that were
+//! Sessions log a warning, and [`schedule`](Queue::schedule) sets the next time right. Times that were
 //! passed over then fire, and those that fired in advance do not fire again.
 //!
 //! Cron expressions have the meaning that [croner](https://docs.rs/croner) 4 gives them, and time zones come from the
@@ -328,7 +328,7 @@ pub use crate::letters::DeadLetter;
 pub use crate::listing::{Cursor, ItemPage, ListedItem, PlaceKind};
 pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 pub use crate::outcome::Outcome;
-pub use crate::queue::HighContentionQueue;
+pub use crate::queue::Queue;
 pub use crate::read::Stats;
 pub use crate::record::{
     End, Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES,

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::find::{Spot, Status};
 use crate::item_ref::{ItemRef, hex, parse_hex};
 use crate::keys::Keys;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::{ListedPart, Record, is_turn};
 
 /// Where listed items are: a [`Place`](crate::Place) without its details.
@@ -133,7 +133,7 @@ impl Cursor {
     }
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Returns a page of the items in a place, from up to `limit` rows: those after a cursor, or the first ones. An
     /// item that does not decode is listed with the reason.
     ///
@@ -143,8 +143,8 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// ```
     /// # use hc_dequeue::keyspace::{Transaction};
-    /// # use hc_dequeue::{HighContentionQueue, PlaceKind, Result};
-    /// async fn print_dead(tr: &impl Transaction, jobs: &HighContentionQueue<String>) -> Result<()> {
+    /// # use hc_dequeue::{Queue, PlaceKind, Result};
+    /// async fn print_dead(tr: &impl Transaction, jobs: &Queue<String>) -> Result<()> {
     ///     let mut after = None;
     ///     loop {
     ///         let page = jobs.list(tr, PlaceKind::Dead, after.as_ref(), 100).await?;

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::find::find;
 use crate::give_back::{GiveBack, Given, Return, When, give_back};
 use crate::item_ref::ItemRef;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::reclaim::{bury, remove_requests, return_items};
 use crate::registry::front::Fronts;
 use crate::registry::fulfill::{TakeMode, fulfill, take, view_queue};
@@ -98,7 +98,7 @@ enum Scene {
 
 struct World<D> {
     db: D,
-    queue: HighContentionQueue<u64>,
+    queue: Queue<u64>,
     settings: Settings,
     fronts: Fronts,
     request: Option<ItemId>,
@@ -111,7 +111,7 @@ impl<D: Database> World<D> {
     async fn new(db: D, scene: Scene) -> Self {
         let runner = Runner::new(db.clone());
         let subspace = Subspace::from("queue");
-        let queue = HighContentionQueue::<u64>::open(&runner, subspace, Settings::default());
+        let queue = Queue::<u64>::open(&runner, subspace, Settings::default());
         let queue = queue.await.unwrap();
         let (handle, keys) = (&queue, &queue.keys);
         let open = |tr| async move {

@@ -15,7 +15,7 @@ use crate::error::{BoxError, Error, Result};
 use crate::item_ref::ItemRef;
 use crate::options::WorkerOptions;
 use crate::outcome::Outcome;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::worker::Worker;
 
 /// Why a transaction is not committed.
@@ -46,7 +46,7 @@ impl From<Unfinished> for Outcome {
     }
 }
 
-impl<T, C> HighContentionQueue<T, C>
+impl<T, C> Queue<T, C>
 where
     T: Send + Sync + 'static,
     C: Codec<T>,
@@ -76,12 +76,12 @@ where
     ///
     /// use hc_dequeue::keyspace::codec::MessagePack;
     /// use hc_dequeue::keyspace::{self, Isolation, Runner, Subspace, Tx, typed};
-    /// use hc_dequeue::{Delivery, HighContentionQueue, Settings, WorkerOptions};
+    /// use hc_dequeue::{Delivery, Queue, Settings, WorkerOptions};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("payments");
-    /// let queue = HighContentionQueue::<u64>::open(&runner, subspace, Settings::new()).await?;
+    /// let queue = Queue::<u64>::open(&runner, subspace, Settings::new()).await?;
     /// let payments = &queue;
     /// runner.run(|tr| async move { payments.enqueue_all(&tr, &[30, 12]).await }).await?;
     ///

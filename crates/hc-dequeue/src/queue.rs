@@ -28,14 +28,14 @@ use crate::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
 /// Operations that take a transaction retry nothing. In each attempt of the transaction, the caller's closure calls
 /// them again and they stage their work anew, as with [`Runner::run`]. Operations that take a runner commit their own
 /// transactions, and the runner retries them.
-pub struct HighContentionQueue<T, C = MessagePack> {
+pub struct Queue<T, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,
     pub(crate) codec: C,
     pub(crate) value: PhantomData<fn() -> T>,
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Opens the queue in `subspace`. Creates it with `settings` if it does not exist; an existing queue keeps its
     /// stored settings until [`configure`](Self::configure) changes them.
     ///
@@ -186,7 +186,7 @@ pub(crate) fn check_settings(settings: &Settings) -> Result<()> {
     }
 }
 
-impl<T, C: Clone> Clone for HighContentionQueue<T, C> {
+impl<T, C: Clone> Clone for Queue<T, C> {
     fn clone(&self) -> Self {
         Self {
             keys: self.keys.clone(),
@@ -197,9 +197,9 @@ impl<T, C: Clone> Clone for HighContentionQueue<T, C> {
     }
 }
 
-impl<T, C> fmt::Debug for HighContentionQueue<T, C> {
+impl<T, C> fmt::Debug for Queue<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HighContentionQueue")
+        f.debug_struct("Queue")
             .field("subspace", &self.keys.queue.to_string())
             .field("settings", &self.settings.get())
             .finish_non_exhaustive()

@@ -11,7 +11,7 @@ use microqueue::{ItemId, Listed};
 use crate::counters::read_counter;
 use crate::error::{Error, Result};
 use crate::keys::{Counter, Records};
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::Record;
 use crate::registry::front::{Most, first_items};
 use crate::wall::wall_millis;
@@ -41,7 +41,7 @@ pub struct Stats {
     pub cancelled: u64,
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Returns the exact numbers of items by place, at the transaction's read version.
     ///
     /// # Conflicts

@@ -16,7 +16,7 @@ pub const MIN_LEASE: Duration = Duration::from_millis(30);
 /// Settings of a queue, shared by all of its handles and sessions.
 ///
 /// They are stored when the queue is created, with durations in milliseconds.
-/// [`configure`](crate::HighContentionQueue::configure) changes the stored settings.
+/// [`configure`](crate::Queue::configure) changes the stored settings.
 ///
 /// ```
 /// use std::time::Duration;
@@ -95,7 +95,7 @@ impl Settings {
     /// completed before it was changed, if they are still retained. Zero retains no id.
     ///
     /// An item that is cancelled or removed frees its id at once, and
-    /// [`release_dedupe`](crate::HighContentionQueue::release_dedupe) frees an id that is retained.
+    /// [`release_dedupe`](crate::Queue::release_dedupe) frees an id that is retained.
     #[must_use]
     pub fn dedupe_retention(mut self, retention: Duration) -> Self {
         self.dedupe_retention = retention;
@@ -103,7 +103,7 @@ impl Settings {
     }
 
     /// Sets how long done items are kept with their outcome and result, for
-    /// [`status`](crate::HighContentionQueue::status) and [`await_done`](crate::HighContentionQueue::await_done).
+    /// [`status`](crate::Queue::status) and [`await_done`](crate::Queue::await_done).
     /// Zero disables it.
     ///
     /// If enabled, each item costs two writes when it ends (its record and a key of an index) and two clears when it

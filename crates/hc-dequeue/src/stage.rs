@@ -63,7 +63,7 @@ impl NewCounts {
 /// Stages an item, or what its options say if its dedupe id is taken. The caller calls [`NewCounts::finish`].
 ///
 /// # Conflicts
-/// As [`enqueue_with`](crate::HighContentionQueue::enqueue_with).
+/// As [`enqueue_with`](crate::Queue::enqueue_with).
 pub(crate) async fn stage(
     tr: &impl Transaction,
     keys: &Keys,

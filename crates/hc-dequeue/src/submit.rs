@@ -6,21 +6,21 @@ use microqueue::keyspace::{Database, Runner};
 use crate::enqueue_options::{Enqueue, Enqueued};
 use crate::error::Result;
 use crate::item_ref::ItemRef;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 
-impl<T: Send + Sync, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
     /// Enqueues an item in a transaction of its own, commits it exactly once, and returns a reference to the item.
     ///
     /// [`enqueue`](Self::enqueue) enqueues in a transaction of the caller, together with other writes.
     ///
     /// ```
     /// use hc_dequeue::keyspace::{self, Runner, Subspace};
-    /// use hc_dequeue::{HighContentionQueue, Place, Settings};
+    /// use hc_dequeue::{Queue, Place, Settings};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = Subspace::from("jobs");
-    /// let jobs = &HighContentionQueue::<String>::open(&runner, jobs, Settings::default()).await?;
+    /// let jobs = &Queue::<String>::open(&runner, jobs, Settings::default()).await?;
     ///
     /// let item = &jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
     /// let status = runner.run(|tr| async move { jobs.status(&tr, item).await }).await?;
@@ -46,9 +46,9 @@ impl<T: Send + Sync, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// ```
     /// # use hc_dequeue::keyspace::{Database, Runner};
-    /// # use hc_dequeue::{Enqueue, HighContentionQueue, Result};
+    /// # use hc_dequeue::{Enqueue, Queue, Result};
     /// /// Sends an invoice, once. Returns whether it was not sent before.
-    /// async fn send<D: Database>(runner: &Runner<D>, invoices: &HighContentionQueue<u64>, invoice: u64) -> Result<bool> {
+    /// async fn send<D: Database>(runner: &Runner<D>, invoices: &Queue<u64>, invoice: u64) -> Result<bool> {
     ///     let once = Enqueue::new().dedupe(format!("invoice {invoice}"));
     ///     let item = invoices.submit_with(runner, &invoice, &once).await?;
     ///     Ok(item.is_some())

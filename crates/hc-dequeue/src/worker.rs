@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::handler::Handler;
 use crate::options::{ConsumerOptions, WorkerOptions};
 use crate::outcome::Outcome;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::shutdown::{ShutdownReport, end_tasks};
 
 /// How many handlers run at the same time by default.
@@ -62,7 +62,7 @@ pub struct Worker<T> {
     busy: Arc<AtomicUsize>,
 }
 
-impl<T, C> HighContentionQueue<T, C>
+impl<T, C> Queue<T, C>
 where
     T: Send + Sync + 'static,
     C: Codec<T>,
@@ -75,11 +75,11 @@ where
     /// ```
     /// # use std::sync::Arc;
     /// # use hc_dequeue::keyspace::{Database, Runner};
-    /// # use hc_dequeue::{Delivery, HighContentionQueue, Outcome, Result, Worker, WorkerOptions};
+    /// # use hc_dequeue::{Delivery, Queue, Outcome, Result, Worker, WorkerOptions};
     /// # async fn send(mail: &str) -> std::io::Result<()> { Ok(()) }
     /// async fn send_mails<D: Database>(
     ///     runner: &Runner<D>,
-    ///     mails: &HighContentionQueue<String>,
+    ///     mails: &Queue<String>,
     /// ) -> Result<Worker<String>> {
     ///     let handler = |mail: Arc<Delivery<String>>| async move {
     ///         if mail.value().is_empty() {

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use export_queue::ExportQueue;
 use export_queue::combine::{self, CombineQueue};
-use export_queue::hc_dequeue::{self, HighContentionQueue};
+use export_queue::hc_dequeue::{self, Queue};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
@@ -126,7 +126,7 @@ pub(crate) struct Corpus {
     pub(crate) runner: Runner,
     /// The id of this store, which no other store has.
     pub(crate) id: String,
-    pub(crate) work: HighContentionQueue<ContentId>,
+    pub(crate) work: Queue<ContentId>,
     pub(crate) counts: CombineQueue<String, Update, Count>,
     pub(crate) exports: ExportQueue<String, Option<Count>>,
     root: Subspace,
@@ -173,7 +173,7 @@ impl Corpus {
         let buckets = combine::Settings::new().bucket_count(BUCKETS).lease(LEASE);
         let [work_keys, counts, exports] =
             ["work", "counts", "exports"].map(|name| root.subspace(&name));
-        let work = HighContentionQueue::open(&runner, work_keys, work).await?;
+        let work = Queue::open(&runner, work_keys, work).await?;
         let counts = CombineQueue::open(&runner, counts, buckets, combine_counts).await?;
         let exports = ExportQueue::open(&runner, exports, buckets).await?;
         let (id_key, new_id) = (&root.pack(&"store"), &random_id(&runner));

@@ -14,7 +14,7 @@ mod payload;
 
 use export_queue::ExportQueue;
 use export_queue::combine::CombineQueue;
-use export_queue::hc_dequeue::HighContentionQueue;
+use export_queue::hc_dequeue::Queue;
 use export_queue::hc_dequeue::session::{Life, SessionId, Sessions, State};
 use export_queue::keyspace::codec::Raw;
 use export_queue::keyspace::error::corrupt_key;
@@ -97,7 +97,7 @@ pub(crate) struct Microqueue {
 /// A queue with consumers, and the name of its codec.
 pub(crate) struct Dequeue {
     pub(crate) name: String,
-    pub(crate) queue: HighContentionQueue<Bytes, Raw>,
+    pub(crate) queue: Queue<Bytes, Raw>,
     pub(crate) codec: String,
 }
 
@@ -204,7 +204,7 @@ impl<D: Database> Console<D> {
                 queue: MicroQueue::new(subspace),
             })),
             "hc-dequeue" => {
-                let found = HighContentionQueue::inspect(runner, subspace).await;
+                let found = Queue::inspect(runner, subspace).await;
                 let (queue, stored) = settings_of(&name, found)?;
                 let codec = stored.codec;
                 Ok(Found::Dequeue(Dequeue { name, queue, codec }))

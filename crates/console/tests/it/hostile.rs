@@ -8,8 +8,7 @@ use crate::web::site::Site;
 use console::WebOptions;
 use export_queue::combine::{CombineOptions, CombineQueue, Unobserved};
 use export_queue::hc_dequeue::{
-    Backoff, ConsumerOptions, Enqueue, Error, HighContentionQueue, Schedule, Settings,
-    WorkerOptions,
+    Backoff, ConsumerOptions, Enqueue, Error, Queue, Schedule, Settings, WorkerOptions,
 };
 use export_queue::keyspace::codec::{Codec, DecodeError, Json};
 use export_queue::keyspace::{self, Bytes, OpenOptions, Subspace, Tx, tuple};
@@ -94,8 +93,7 @@ async fn add_hostile(world: &World) {
 async fn add_items(world: &World, subspace: Subspace) {
     let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
     let settings = Settings::new().keep_done(LONG).lease(LONG);
-    let jobs =
-        HighContentionQueue::<Value, Json>::open_with(&world.runner, subspace, settings, options);
+    let jobs = Queue::<Value, Json>::open_with(&world.runner, subspace, settings, options);
     let jobs = jobs.await.unwrap();
     let value = &json!({ HOSTILE: [HOSTILE] });
     let consumer = jobs.consumer(&world.runner, ConsumerOptions::default());

@@ -23,7 +23,7 @@ pub use self::finding::Finding;
 use self::rows::{check_rows, remove_row};
 use crate::error::Result;
 use crate::keys::{Counter, Keys};
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::session::SessionId;
 use crate::settings::Settings;
 
@@ -44,7 +44,7 @@ impl Audit {
     }
 }
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Checks the queue for contradictions and changes nothing. It may run while the queue is in use.
     ///
     /// It compares counters, sessions and held items, delayed items and their pointers, dedupe ids, done items and

@@ -52,7 +52,7 @@ use crate::keys::Keys;
 use crate::metrics::Metrics;
 use crate::options::ConsumerOptions;
 use crate::policy::{Event, Facts, Policy, Returns, Step, Timer, Wants};
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::registry::front::Fronts;
 use crate::registry::request::Woken;
 use crate::registry::{Decode, Demand, ITEMS_PER_FULFILLMENT};
@@ -77,7 +77,7 @@ struct Closing {
 }
 
 pub(crate) struct Dispatcher<T, D: Database, C> {
-    queue: HighContentionQueue<T, C>,
+    queue: Queue<T, C>,
     /// The settings that were stored at the last heartbeat.
     settings: Arc<Settings>,
     runner: Runner<D>,
@@ -114,7 +114,7 @@ where
 {
     /// Opens a session.
     pub(crate) async fn open(
-        queue: HighContentionQueue<T, C>,
+        queue: Queue<T, C>,
         runner: Runner<D>,
         options: ConsumerOptions,
         sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,

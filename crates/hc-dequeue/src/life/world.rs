@@ -27,7 +27,7 @@ use crate::give_back::{GiveBack, Return, When, give_back};
 use crate::item_ref::ItemRef;
 use crate::listing::{ItemPage, PlaceKind};
 use crate::options::Backoff;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::reclaim::{Progress, reclaim_some};
 use crate::record::{Failure, Record};
 use crate::registry::front::Fronts;
@@ -49,7 +49,7 @@ const ITEMS_PER_PAGE: usize = 2;
 pub(super) struct World {
     runner: Runner<Store>,
     clock: ManualClock,
-    queue: HighContentionQueue<u64>,
+    queue: Queue<u64>,
     settings: Settings,
     fronts: Fronts,
     items: Vec<ItemRef>,
@@ -78,7 +78,7 @@ impl World {
         let env = Environment::seeded(seed, Arc::new(clock.clone()));
         let store = microqueue::keyspace::open("memory:").unwrap();
         let runner = Runner::with_options(store, RunOptions::default().environment(env));
-        let queue = HighContentionQueue::open(&runner, Subspace::from("queue"), settings(rules));
+        let queue = Queue::open(&runner, Subspace::from("queue"), settings(rules));
         let mut world = Self {
             queue: queue.await.unwrap(),
             settings: settings(rules),

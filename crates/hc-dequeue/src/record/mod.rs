@@ -150,10 +150,10 @@ impl StoredFailure {
 pub enum End {
     /// It was acknowledged, completed or popped.
     Completed,
-    /// It was [cancelled](crate::HighContentionQueue::cancel).
+    /// It was [cancelled](crate::Queue::cancel).
     Cancelled,
-    /// It was a dead letter that was [purged](crate::HighContentionQueue::purge), or its queue was
-    /// [cleared](crate::HighContentionQueue::clear).
+    /// It was a dead letter that was [purged](crate::Queue::purge), or its queue was
+    /// [cleared](crate::Queue::clear).
     Removed,
 }
 

@@ -62,7 +62,7 @@ struct Entry {
 ///
 /// # Conflicts
 /// Reads and writes each schedule that fires. An item with options also as
-/// [`enqueue_with`](crate::HighContentionQueue::enqueue_with).
+/// [`enqueue_with`](crate::Queue::enqueue_with).
 pub(crate) async fn fire_due(
     tr: &impl Transaction,
     keys: &Keys,

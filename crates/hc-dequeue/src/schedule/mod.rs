@@ -113,7 +113,7 @@ impl Schedule {
     }
 
     /// Sets the options of the enqueues. A delay begins at the scheduled time; a fixed time is refused by
-    /// [`schedule`](crate::HighContentionQueue::schedule), and a trace context has no effect.
+    /// [`schedule`](crate::Queue::schedule), and a trace context has no effect.
     ///
     /// If the dedupe id is [refused](crate::Enqueued::Repeated) or the queue is [full](crate::Error::Full), nothing is
     /// enqueued for this time. Sessions log it and count it in the metric `hc_dequeue_skipped`.
@@ -163,7 +163,7 @@ impl Schedule {
     }
 }
 
-/// The result of [`schedule`](crate::HighContentionQueue::schedule).
+/// The result of [`schedule`](crate::Queue::schedule).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
@@ -195,7 +195,7 @@ pub struct ScheduleEntry<T> {
     /// The next time at which it fires. `None` if its cron expression has no more times.
     pub next: Option<SystemTime>,
     /// The next time that its cron expression allows, by the wall clock of this process, if `next` is more than a minute
-    /// later: a wall clock was ahead. [`schedule`](crate::HighContentionQueue::schedule) sets it right.
+    /// later: a wall clock was ahead. [`schedule`](crate::Queue::schedule) sets it right.
     pub expected: Option<SystemTime>,
     /// The newest time that has fired.
     pub last: Option<SystemTime>,

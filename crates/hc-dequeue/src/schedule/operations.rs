@@ -14,10 +14,10 @@ use crate::dedupe::check_dedupe;
 use crate::enqueue_options::Ready;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::wall::{unix_time, wall_millis};
 
-impl<T, C: Codec<T>> HighContentionQueue<T, C> {
+impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages a schedule, which enqueues a value repeatedly, under a name of 1 to 255 bytes. Replaces any other
     /// schedule of this name.
     ///
@@ -31,12 +31,12 @@ impl<T, C: Codec<T>> HighContentionQueue<T, C> {
     ///
     /// ```
     /// use hc_dequeue::keyspace::{self, Runner, Subspace};
-    /// use hc_dequeue::{HighContentionQueue, Schedule, Scheduled, Settings};
+    /// use hc_dequeue::{Queue, Schedule, Scheduled, Settings};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("jobs");
-    /// let jobs = HighContentionQueue::<String>::open(&runner, subspace, Settings::default()).await?;
+    /// let jobs = Queue::<String>::open(&runner, subspace, Settings::default()).await?;
     ///
     /// let nightly = &Schedule::new("30 2 * * *").time_zone("America/New_York");
     /// let (queue, job) = (&jobs, &"clean up".to_owned());

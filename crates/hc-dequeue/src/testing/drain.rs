@@ -19,7 +19,7 @@ use crate::keys::Counter;
 use crate::options::{Backoff, ConsumerOptions};
 use crate::outcome::Outcome;
 use crate::process::in_transaction;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 
 /// The results of the calls of a handler. Each call counts once.
 ///
@@ -46,8 +46,8 @@ pub struct Drained {
 /// Handles all items that are queued or due, one after another in the order of the queue, until none is left. This
 /// includes items that handlers enqueue, and items of schedules that are due at the start.
 ///
-/// The handler is one of [`work`](HighContentionQueue::work): its outcomes, errors and panics mean the same. It need
-/// not be `Send`, and may borrow. [`drain_process`] takes a handler of [`process`](HighContentionQueue::process).
+/// The handler is one of [`work`](Queue::work): its outcomes, errors and panics mean the same. It need
+/// not be `Send`, and may borrow. [`drain_process`] takes a handler of [`process`](Queue::process).
 ///
 /// - Delayed items that are not due stay: move a [`ManualWall`](super::ManualWall) and drain again. This includes
 ///   failed items, which wait for the default [`Backoff`]: five minutes at most.
@@ -73,7 +73,7 @@ pub struct Drained {
 /// Panics outside a tokio runtime.
 pub async fn drain<T, C, D, F, Fut, R>(
     runner: &Runner<D>,
-    queue: &HighContentionQueue<T, C>,
+    queue: &Queue<T, C>,
     handler: F,
 ) -> Result<Drained>
 where
@@ -99,14 +99,14 @@ where
     Ok(drain.drained)
 }
 
-/// Drains the queue as [`drain`] does, with a handler of [`process`](HighContentionQueue::process): each item is
+/// Drains the queue as [`drain`] does, with a handler of [`process`](Queue::process): each item is
 /// handled in the transaction that completes it.
 ///
 /// # Conflicts
 /// As [`drain`], and those of the handler.
 ///
 /// # Retries
-/// As [`process`](HighContentionQueue::process).
+/// As [`process`](Queue::process).
 ///
 /// # Errors
 /// As [`drain`].
@@ -118,7 +118,7 @@ where
 /// As [`drain`].
 pub async fn drain_process<T, C, D, F, Fut, O, E>(
     runner: &Runner<D>,
-    queue: &HighContentionQueue<T, C>,
+    queue: &Queue<T, C>,
     handler: F,
 ) -> Result<Drained>
 where
@@ -138,7 +138,7 @@ where
 /// A queue that is being drained.
 struct Drain<'a, T, C, D: Database, F> {
     runner: &'a Runner<D>,
-    queue: &'a HighContentionQueue<T, C>,
+    queue: &'a Queue<T, C>,
     handler: Handler<F>,
     drained: Drained,
 }

@@ -12,7 +12,7 @@ use microqueue::{ItemId, Listed};
 use crate::clear::is_of;
 use crate::error::Result;
 use crate::keys::Records;
-use crate::queue::HighContentionQueue;
+use crate::queue::Queue;
 use crate::record::Record;
 use crate::wall::unix_time;
 
@@ -71,7 +71,7 @@ impl<T> EnqueuedItem<T> {
 /// gives them their places. To test a function that takes a transaction, call it in [`Runner::run`].
 pub struct EnqueuedSince<'a, T, C, D: Database> {
     runner: &'a Runner<D>,
-    queue: &'a HighContentionQueue<T, C>,
+    queue: &'a Queue<T, C>,
     version: i64,
 }
 
@@ -80,7 +80,7 @@ impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
     ///
     /// # Errors
     /// Those of [`Runner::run`].
-    pub async fn now(runner: &'a Runner<D>, queue: &'a HighContentionQueue<T, C>) -> Result<Self> {
+    pub async fn now(runner: &'a Runner<D>, queue: &'a Queue<T, C>) -> Result<Self> {
         let read = |tr: Tx<_>| async move { tr.read_version().await };
         let version = runner.run(read).await?;
         Ok(Self {
@@ -130,7 +130,7 @@ impl<T, C, D: Database> fmt::Debug for EnqueuedSince<'_, T, C, D> {
 /// As [`EnqueuedSince::items`].
 pub async fn enqueued<T, C, D>(
     runner: &Runner<D>,
-    queue: &HighContentionQueue<T, C>,
+    queue: &Queue<T, C>,
 ) -> Result<Vec<EnqueuedItem<T>>>
 where
     T: Send + Sync,
@@ -152,7 +152,7 @@ const BEFORE_ALL: i64 = i64::MIN;
 /// Reads the items that are queued or delayed and were enqueued after a version.
 async fn read_since<T, C: Codec<T>>(
     tr: &impl Transaction,
-    queue: &HighContentionQueue<T, C>,
+    queue: &Queue<T, C>,
     version: i64,
 ) -> Result<Vec<EnqueuedItem<T>>> {
     let keys = &queue.keys;

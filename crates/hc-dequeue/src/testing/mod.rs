@@ -2,7 +2,7 @@
 //! with a wall clock that tests set.
 //!
 //! - [`drain`] handles all items that are queued or due, one after another, until none is left. [`drain_process`]
-//!   does the same with a handler for [`process`](crate::HighContentionQueue::process).
+//!   does the same with a handler for [`process`](crate::Queue::process).
 //! - [`ManualWall`] is a wall clock that only moves when a test moves it, so that tests need not wait for delays,
 //!   retries and schedules.
 //! - [`EnqueuedSince`] shows the items that were enqueued after it was created. [`enqueued`] shows all items that are
@@ -15,12 +15,12 @@
 //!
 //! use hc_dequeue::keyspace::{self, RunOptions, Runner, Subspace, Transaction};
 //! use hc_dequeue::testing::{Drained, EnqueuedItem, EnqueuedSince, ManualWall, drain, enqueued};
-//! use hc_dequeue::{Delivery, Enqueue, HighContentionQueue, Outcome, Result, Settings};
+//! use hc_dequeue::{Delivery, Enqueue, Queue, Outcome, Result, Settings};
 //!
 //! const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 //!
 //! /// The function under test: signing up sends one mail at once, and another one the next day.
-//! async fn sign_up(tr: &impl Transaction, mail: &HighContentionQueue<String>) -> Result<()> {
+//! async fn sign_up(tr: &impl Transaction, mail: &Queue<String>) -> Result<()> {
 //!     mail.enqueue(tr, &"welcome".to_owned()).await?;
 //!     let tomorrow = Enqueue::new().after(DAY).dedupe("tips of ada");
 //!     let _ = mail.enqueue_with(tr, &"tips".to_owned(), &tomorrow).await?;
@@ -32,7 +32,7 @@
 //! let options = RunOptions::default().environment(wall.environment());
 //! let runner = Runner::with_options(keyspace::open("memory:")?, options);
 //! let subspace = Subspace::from("mail");
-//! let mail = &HighContentionQueue::<String>::open(&runner, subspace, Settings::new()).await?;
+//! let mail = &Queue::<String>::open(&runner, subspace, Settings::new()).await?;
 //!
 //! let new = EnqueuedSince::now(&runner, mail).await?;
 //! runner.run(|tr| async move { sign_up(&tr, mail).await }).await?;

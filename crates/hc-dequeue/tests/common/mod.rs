@@ -10,8 +10,8 @@ use std::time::{Duration, SystemTime};
 
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, Cancelled, Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, ItemRef,
-    Place, Settings, Status,
+    Backoff, Cancelled, Consumer, ConsumerOptions, Enqueue, Enqueued, ItemRef, Place, Settings,
+    Status,
 };
 use keyspace::env::{BoxFuture, Clock};
 use keyspace::names::queue_name;
@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 /// Longer than anything takes that is not stuck.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-pub(crate) type Queue = HighContentionQueue<u64>;
+pub(crate) type Queue = hc_dequeue::Queue<u64>;
 pub(crate) type Result<T, E = hc_dequeue::Error> = std::result::Result<T, E>;
 
 /// A queue in a store, with a runner.

@@ -8,8 +8,7 @@ use std::time::Duration;
 use crate::common::{LONG, Wall, World, settings};
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, ConsumerOptions, Delivery, Enqueue, HighContentionQueue, ItemRef, Place, Settings,
-    WorkerOptions,
+    Backoff, ConsumerOptions, Delivery, Enqueue, ItemRef, Place, Queue, Settings, WorkerOptions,
 };
 use keyspace::Database;
 use keyspace::codec::Bincode;
@@ -180,8 +179,8 @@ async fn the_backoff_grows_with_the_failures(store: TestStore) {
     }
 }
 
-type Names = HighContentionQueue<String, Bincode>;
-type Numbers = HighContentionQueue<u64, Bincode>;
+type Names = Queue<String, Bincode>;
+type Numbers = Queue<u64, Bincode>;
 
 /// A queue with an item whose value its consumer cannot decode.
 struct Undecodable {

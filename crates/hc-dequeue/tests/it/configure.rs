@@ -82,7 +82,7 @@ async fn an_opening_registers_the_queue(store: TestStore) {
     assert_eq!((&found.subspace, &*found.name), (subspace, "hc-dequeue"));
     assert_eq!(found.codecs, ["MessagePack"]);
     let nested = subspace.subspace(&"nested");
-    let refused = hc_dequeue::HighContentionQueue::<u64>::open(&world.runner, nested, settings());
+    let refused = hc_dequeue::Queue::<u64>::open(&world.runner, nested, settings());
     let refused = refused.await.unwrap_err();
     assert!(matches!(
         refused,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::LONG;
 use conformance::stores::TestStore;
-use hc_dequeue::{Backoff, Delivery, HighContentionQueue, Settings, Worker, WorkerOptions};
+use hc_dequeue::{Backoff, Delivery, Queue, Settings, Worker, WorkerOptions};
 use keyspace::{Runner, Store};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -20,18 +20,18 @@ conformance::on_every_store!(
 type Handled = Arc<Mutex<Vec<(u32, u64)>>>;
 
 /// Opens the queue as a version that decodes its items as `T`.
-async fn open<T>(store: &TestStore, runner: &Runner<Store>) -> HighContentionQueue<T>
+async fn open<T>(store: &TestStore, runner: &Runner<Store>) -> Queue<T>
 where
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     let settings = Settings::new().max_attempts(10_000);
-    let queue = HighContentionQueue::open(runner, store.root.subspace(&"queue"), settings);
+    let queue = Queue::open(runner, store.root.subspace(&"queue"), settings);
     queue.await.unwrap()
 }
 
 /// Runs a worker of a version, which identifies an item by `id_of`.
 async fn work<T>(
-    queue: &HighContentionQueue<T>,
+    queue: &Queue<T>,
     runner: &Runner<Store>,
     version: u32,
     handled: &Handled,
@@ -58,7 +58,7 @@ where
 }
 
 /// Enqueues one item after another, so that both versions get some.
-async fn enqueue<T>(queue: &HighContentionQueue<T>, runner: &Runner<Store>, values: &[T])
+async fn enqueue<T>(queue: &Queue<T>, runner: &Runner<Store>, values: &[T])
 where
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
 {

@@ -13,8 +13,8 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::testing::{Drained, drain};
 use hc_dequeue::{
-    Backoff, BoxError, Cancelled, ConsumerOptions, Delivery, HighContentionQueue, Outcome,
-    Settings, WorkerOptions,
+    Backoff, BoxError, Cancelled, ConsumerOptions, Delivery, Outcome, Queue, Settings,
+    WorkerOptions,
 };
 use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::codec::{Codec, DecodeError, MessagePack};
@@ -267,7 +267,7 @@ impl Drop for Touchy {
     }
 }
 
-type TouchyQueue = HighContentionQueue<Touchy>;
+type TouchyQueue = Queue<Touchy>;
 
 async fn a_value_that_panics_when_it_is_dropped_leaves_its_slot(store: TestStore) {
     let world = World::with_defaults(&store).await;
@@ -342,7 +342,7 @@ async fn a_codec_that_panics_fails_the_item(store: TestStore) {
     world.enqueue([1, 3, 2]).await;
     let subspace = world.queue.subspace().clone();
     let settings = Settings::new().max_attempts(1);
-    let queue = HighContentionQueue::<u64, Superstitious>::open(&world.runner, subspace, settings);
+    let queue = Queue::<u64, Superstitious>::open(&world.runner, subspace, settings);
     let queue = queue.await.unwrap();
     let handler = |_: Item| async { Ok::<_, io::Error>(()) };
     let worker = queue.work(&world.runner, quick(), handler).await.unwrap();

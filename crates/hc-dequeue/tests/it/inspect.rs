@@ -6,7 +6,7 @@ use crate::common::World;
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::MicroQueue;
 use hc_dequeue::session::{Life, SessionId};
-use hc_dequeue::{Enqueue, Error, HighContentionQueue, PlaceKind, SessionPage, SessionState};
+use hc_dequeue::{Enqueue, Error, PlaceKind, Queue, SessionPage, SessionState};
 use keyspace::codec::Raw;
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
 use keyspace::{Bytes, Database, OwnedTransaction, Transaction, Tx};
@@ -194,7 +194,7 @@ async fn looking_fails_for_no_other_transaction(store: TestStore) {
     queue.stats(&tr).await.unwrap();
     queue.settings(&tr).await.unwrap();
     queue.verify_order(&tr).await.unwrap();
-    HighContentionQueue::inspect(&world.runner, queue.subspace().clone())
+    Queue::inspect(&world.runner, queue.subspace().clone())
         .await
         .unwrap();
 

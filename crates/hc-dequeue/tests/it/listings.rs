@@ -6,8 +6,8 @@ use crate::common::World;
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, Listed};
 use hc_dequeue::{
-    Cursor, DeadLetter, Enqueue, Error, HighContentionQueue, ItemPage, ListedItem, Place,
-    PlaceKind, Result, Settings,
+    Cursor, DeadLetter, Enqueue, Error, ItemPage, ListedItem, Place, PlaceKind, Queue, Result,
+    Settings,
 };
 use keyspace::codec::{Json, Raw};
 use keyspace::tuple::{Versionstamp as TupleVersionstamp, pack};
@@ -26,7 +26,7 @@ conformance::on_every_store!(
     a_tool_opens_a_queue_of_any_codec_and_creates_none,
 );
 
-type Names = HighContentionQueue<String>;
+type Names = Queue<String>;
 
 /// Returns the rows in a part of the queue.
 async fn rows(world: &World, part: &str) -> Vec<KeyValue> {
@@ -57,10 +57,7 @@ async fn world(store: &TestStore) -> World {
 }
 
 /// Lists the waiting items, the first one with `peek`, and the dead letters.
-async fn list<T, C>(
-    world: &World,
-    queue: &HighContentionQueue<T, C>,
-) -> Result<(Vec<Listed<T>>, Vec<Listed<T>>)>
+async fn list<T, C>(world: &World, queue: &Queue<T, C>) -> Result<(Vec<Listed<T>>, Vec<Listed<T>>)>
 where
     T: std::fmt::Debug + PartialEq + Send + Sync + 'static,
     C: keyspace::codec::Codec<T>,
@@ -315,7 +312,7 @@ async fn a_cursor_of_another_queue_or_place_or_of_no_listing_is_refused(store: T
     let refused = page(&world, PlaceKind::Dead, Some(&cursor)).await;
     assert!(matches!(refused, Err(Error::MalformedCursor)));
     let subspace = world.store.root.subspace(&"other queue");
-    let other = HighContentionQueue::<u64>::open(&world.runner, subspace, Settings::default());
+    let other = Queue::<u64>::open(&world.runner, subspace, Settings::default());
     let (other, after) = (&other.await.unwrap(), Some(&cursor));
     let list = |tr| async move { other.list(&tr, PlaceKind::Queued, after, 2).await };
     let refused = world.runner.run(list).await;
@@ -332,14 +329,14 @@ async fn a_cursor_of_another_queue_or_place_or_of_no_listing_is_refused(store: T
 }
 
 async fn a_tool_opens_a_queue_of_any_codec_and_creates_none(store: TestStore) {
-    type Any = HighContentionQueue<Bytes, Raw>;
+    type Any = Queue<Bytes, Raw>;
     let world = World::with_defaults(&store).await;
     let (root, runner) = (world.queue.subspace(), &world.runner);
     let (words, nothing) = (root.subspace(&"words"), root.subspace(&"nothing"));
     let subspace = Subspace::from_bytes([words.bytes(), b"!"].concat());
     let options = OpenOptions::new().codec(Json);
     let ids = keyspace::ids::Ids::new(nothing.subspace(&"ids"));
-    let queue = HighContentionQueue::<String, Json>::open_with(
+    let queue = Queue::<String, Json>::open_with(
         runner,
         subspace.clone(),
         Settings::default(),

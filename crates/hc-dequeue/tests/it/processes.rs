@@ -11,8 +11,8 @@ use conformance::process::{Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
 use conformance::{scale, stores};
 use hc_dequeue::{
-    Backoff, Cancelled, Delivery, Error, HighContentionQueue, Missed, Outcome, Result, Schedule,
-    Scheduled, Settings, Worker, WorkerOptions,
+    Backoff, Cancelled, Delivery, Error, Missed, Outcome, Result, Schedule, Scheduled, Settings,
+    Worker, WorkerOptions,
 };
 use keyspace::{
     Environment, Isolation, MutationOp, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
@@ -28,7 +28,7 @@ const CONSUMERS: usize = 32;
 /// The number of waiting items from which on no more are enqueued.
 const BACKLOG: u64 = 300;
 
-type Queue = HighContentionQueue<String>;
+type Queue = hc_dequeue::Queue<String>;
 
 async fn open(runner: &Runner<Store>) -> Result<Queue> {
     Queue::open(runner, Subspace::from("jobs"), settings(1_000)).await

@@ -6,8 +6,8 @@ use crate::common::{LONG, World, open};
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue;
 use hc_dequeue::{
-    Backoff, ConsumerOptions, Enqueue, Enqueued, Error, HighContentionQueue, MAX_DEDUPE_BYTES,
-    MAX_PAYLOAD_BYTES, Settings,
+    Backoff, ConsumerOptions, Enqueue, Enqueued, Error, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Queue,
+    Settings,
 };
 use keyspace::codec::{Bincode, Raw};
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
@@ -103,7 +103,7 @@ async fn another_codec_than_the_queues_is_refused(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let subspace = world.queue.subspace().clone();
     let settings = Settings::default();
-    let codec = HighContentionQueue::<Bytes, Raw>::open(&world.runner, subspace, settings);
+    let codec = Queue::<Bytes, Raw>::open(&world.runner, subspace, settings);
     assert!(matches!(codec.await.unwrap_err(), Error::SettingsDiffer(_)));
 }
 
@@ -154,7 +154,7 @@ async fn a_dedupe_id_has_a_length(store: TestStore) {
 }
 
 async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
-    type Blobs = HighContentionQueue<Bytes, Raw>;
+    type Blobs = Queue<Bytes, Raw>;
     let settings = Settings::new().max_attempts(4);
     let runner = store.runner();
     let subspace = store.root.subspace(&"queue");
@@ -219,7 +219,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
 }
 
 async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
-    type Blobs = HighContentionQueue<Bytes, Raw>;
+    type Blobs = Queue<Bytes, Raw>;
     // The items have more than ten million bytes in total.
     const ITEMS: u64 = 110;
     let runner = store.runner();
@@ -249,8 +249,8 @@ async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(sto
     let subspace = store.root.subspace(&"queue");
     let runner = store.runner();
     // This codec does not store the type of its bytes.
-    type Names = HighContentionQueue<String, Bincode>;
-    type Numbers = HighContentionQueue<u64, Bincode>;
+    type Names = Queue<String, Bincode>;
+    type Numbers = Queue<u64, Bincode>;
     let settings = Settings::new().max_attempts(2);
     let names = &Names::open(&runner, subspace.clone(), settings.clone())
         .await

@@ -8,8 +8,7 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::session::{Member, SessionId, Sessions};
 use hc_dequeue::{
-    Consumer, ConsumerOptions, Enqueue, Enqueued, HighContentionQueue, Schedule, Scheduled,
-    Settings,
+    Consumer, ConsumerOptions, Enqueue, Enqueued, Queue, Schedule, Scheduled, Settings,
 };
 use keyspace::{Environment, Runner, Store, Tx};
 
@@ -29,7 +28,7 @@ fn settings() -> Settings {
 /// A process with a clock of its own.
 struct Process {
     runner: Runner<Store>,
-    queue: HighContentionQueue<u64>,
+    queue: Queue<u64>,
 }
 
 impl Process {

@@ -156,7 +156,7 @@ async fn many_items_replace_those_that_exist_whatever_comes_before_them(store: T
 
 async fn many_items_of_which_one_is_refused_are_not_enqueued(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let queue = hc_dequeue::HighContentionQueue::<Bytes, Raw>::open(
+    let queue = hc_dequeue::Queue::<Bytes, Raw>::open(
         &world.runner,
         world.store.root.subspace(&"bytes"),
         Settings::new(),

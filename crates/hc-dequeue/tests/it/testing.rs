@@ -12,8 +12,8 @@ use hc_dequeue::testing::{
     Drained, EnqueuedItem, EnqueuedSince, ManualWall, drain, drain_process, enqueued,
 };
 use hc_dequeue::{
-    Delivery, Enqueue, Enqueued, Error, HighContentionQueue, OnRepeat, Outcome, Schedule,
-    Scheduled, Settings, WorkerOptions,
+    Delivery, Enqueue, Enqueued, Error, OnRepeat, Outcome, Queue, Schedule, Scheduled, Settings,
+    WorkerOptions,
 };
 use keyspace::{MutationOp, RunOptions, Runner, Transaction, Tx};
 
@@ -300,9 +300,9 @@ async fn what_a_drain_cannot_handle_stays(store: TestStore) {
 }
 
 /// Opens the queue as one of texts.
-async fn of_texts(world: &World) -> HighContentionQueue<String> {
+async fn of_texts(world: &World) -> Queue<String> {
     let subspace = world.queue.subspace().clone();
-    let queue = HighContentionQueue::open(&world.runner, subspace, Settings::new());
+    let queue = Queue::open(&world.runner, subspace, Settings::new());
     queue.await.unwrap()
 }
 

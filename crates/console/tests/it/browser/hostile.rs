@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use console::WebOptions;
-use export_queue::hc_dequeue::{
-    ConsumerOptions, Enqueue, Error, HighContentionQueue, Schedule, Settings,
-};
+use export_queue::hc_dequeue::{ConsumerOptions, Enqueue, Error, Queue, Schedule, Settings};
 use export_queue::keyspace::codec::Json;
 use export_queue::keyspace::{OpenOptions, Subspace, Tx};
 use export_queue::microqueue::MicroQueue;
@@ -62,11 +60,11 @@ pub(crate) async fn add_hostile(world: &World) {
     add_names(world).await;
 }
 
-async fn add_jobs(world: &World) -> HighContentionQueue<Value, Json> {
+async fn add_jobs(world: &World) -> Queue<Value, Json> {
     let subspace = world.root.subspace(&("hostile", HOSTILE));
     let settings = Settings::new().keep_done(LONG);
     let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
-    HighContentionQueue::open_with(&world.runner, subspace, settings, options)
+    Queue::open_with(&world.runner, subspace, settings, options)
         .await
         .unwrap()
 }

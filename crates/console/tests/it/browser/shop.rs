@@ -6,9 +6,7 @@ use std::time::{Duration, SystemTime};
 use conformance::stores::TestStore;
 use console::Console;
 use export_queue::combine::{CombineQueue, Sum};
-use export_queue::hc_dequeue::{
-    Consumer, ConsumerOptions, Delivery, Enqueue, HighContentionQueue, Settings,
-};
+use export_queue::hc_dequeue::{Consumer, ConsumerOptions, Delivery, Enqueue, Queue, Settings};
 use export_queue::keyspace::codec::{Json, MessagePack};
 use export_queue::keyspace::env::{BoxFuture, Clock, ManualClock};
 use export_queue::keyspace::{self, Environment, RunOptions, Runner, Store, Subspace, Tx};
@@ -18,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::common::{LONG, enqueue};
 
-type Mails = HighContentionQueue<Value, Json>;
+type Mails = Queue<Value, Json>;
 
 /// When the shop opens: 2026-03-02, 08:55 UTC.
 const OPENS: Duration = Duration::from_secs(1_772_441_700);

@@ -9,8 +9,8 @@ use conformance::stores::TestStore;
 use console::Console;
 use export_queue::combine::{CombineOptions, CombineQueue, Combiner, Sum, Unobserved};
 use export_queue::hc_dequeue::{
-    Backoff, Consumer, ConsumerOptions, Delivery, Enqueue, Enqueued, HighContentionQueue, ItemRef,
-    Schedule, Settings, WorkerOptions,
+    Backoff, Consumer, ConsumerOptions, Delivery, Enqueue, Enqueued, ItemRef, Queue, Schedule,
+    Settings, WorkerOptions,
 };
 use export_queue::keyspace::codec::{Codec, Json, MessagePack, Tuple};
 use export_queue::keyspace::env::{BoxFuture, Clock};
@@ -40,7 +40,7 @@ pub(crate) const QUEUES: [&str; 7] = [
 /// The value of the exports that the subscription `mirror` refuses.
 const REFUSED: i64 = 13;
 
-pub(crate) type Jobs<C = MessagePack> = HighContentionQueue<Value, C>;
+pub(crate) type Jobs<C = MessagePack> = Queue<Value, C>;
 pub(crate) type Counts<U = i64> = CombineQueue<String, U, i64>;
 
 /// What can be an update in these tests.

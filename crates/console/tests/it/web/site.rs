@@ -9,9 +9,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use conformance::stores::TestStore;
 use console::{Console, WebOptions};
 use export_queue::hc_dequeue::keyspace::codec::{Codec, Json};
-use export_queue::hc_dequeue::{
-    ConsumerOptions, Enqueue, Error, HighContentionQueue, Schedule, Settings,
-};
+use export_queue::hc_dequeue::{ConsumerOptions, Enqueue, Error, Queue, Schedule, Settings};
 use export_queue::keyspace::env::ManualClock;
 use export_queue::keyspace::limits::END_OF_KEYSPACE;
 use export_queue::keyspace::{
@@ -27,7 +25,7 @@ pub(crate) const EVIL: &str = "<script>alert(1)</script>\"'&<img src=x onerror=a
 /// A guard of tests, not a part of them.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) type Jobs = HighContentionQueue<String, Json>;
+pub(crate) type Jobs = Queue<String, Json>;
 
 /// A store in memory with the system's clock.
 pub(crate) fn runner() -> Runner<Store> {

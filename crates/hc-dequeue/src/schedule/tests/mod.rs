@@ -16,7 +16,6 @@ use microqueue::keyspace::{Database, Isolation, RangeQuery, RunOptions, Runner, 
 use super::fire::{Fired, fire_due};
 use super::*;
 use crate::error::{Error, Result};
-use crate::queue::HighContentionQueue;
 use crate::record::Record;
 use crate::settings::Settings;
 use crate::testing::ManualWall;
@@ -31,7 +30,7 @@ fn utc(text: &str) -> SystemTime {
 const MINUTE: Duration = Duration::from_secs(60);
 const NOON: &str = "2026-11-22T12:00:00Z";
 
-type Queue = HighContentionQueue<String>;
+type Queue = crate::Queue<String>;
 
 struct World<D: Database> {
     wall: ManualWall,
