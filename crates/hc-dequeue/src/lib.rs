@@ -267,80 +267,45 @@
 //!   FoundationDB's developer guide.
 
 mod audit;
-mod change;
-mod clear;
-mod command;
-mod configure;
-mod consumer;
-mod counters;
-mod dedupe;
-mod delivery;
-mod dispatcher;
-mod done;
-mod enqueue;
-mod enqueue_options;
-mod error;
-mod find;
-mod give_back;
-mod handler;
-mod inspect;
-mod item_ref;
-mod keys;
-mod letters;
-#[cfg(test)]
-mod life;
-mod listing;
-mod metrics;
+mod consume;
+mod items;
 mod options;
-mod outcome;
-#[cfg(test)]
-mod pairs;
-mod policy;
-mod process;
+mod protocol;
 mod queue;
-mod read;
-mod reclaim;
-mod record;
-mod registry;
 mod schedule;
 pub mod session;
-mod settings;
-mod shared_task;
 pub mod shutdown;
-mod span;
-mod stage;
-mod submit;
 pub mod testing;
-mod trace_context;
-mod wall;
-mod worker;
+#[cfg(test)]
+mod tests;
+mod work;
 
 pub use crate::audit::{Audit, Finding};
-pub use crate::change::{Cancelled, Replaced};
-pub use crate::consumer::Consumer;
-pub use crate::delivery::{Delivery, ack_all};
-pub use crate::enqueue_options::{Enqueue, Enqueued, OnRepeat};
-pub use crate::error::{BoxError, Error, Result};
-pub use crate::find::{Place, Status};
-pub use crate::inspect::{SessionPage, SessionState};
-pub use crate::item_ref::{ItemRef, MalformedRef, StagedRef};
-pub use crate::letters::DeadLetter;
-pub use crate::listing::{Cursor, ItemPage, ListedItem, PlaceKind};
-pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
-pub use crate::outcome::Outcome;
-pub use crate::queue::Queue;
-pub use crate::read::Stats;
-pub use crate::record::{
+pub use crate::consume::consumer::Consumer;
+pub use crate::consume::delivery::{Delivery, ack_all};
+pub use crate::items::error::{BoxError, Error, Result};
+pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
+pub use crate::items::record::{
     End, Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES,
 };
+pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
+pub use crate::items::trace_context::TraceContext;
+pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
+pub use crate::queue::change::{Cancelled, Replaced};
+pub use crate::queue::dead_letters::DeadLetter;
+pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
+pub use crate::queue::handle::Queue;
+pub use crate::queue::inspect::{SessionPage, SessionState};
+pub use crate::queue::list::{Cursor, ItemPage, ListedItem, PlaceKind};
+pub use crate::queue::stats::Stats;
+pub use crate::queue::status::{Place, Status};
 pub use crate::schedule::{
     ListedSchedule, MAX_MISSED, MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES, MISSED_AFTER,
     Missed, Schedule, ScheduleEntry, Scheduled,
 };
-pub use crate::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::shutdown::{NotEnded, ShutdownReport};
-pub use crate::trace_context::TraceContext;
-pub use crate::worker::Worker;
+pub use crate::work::outcome::Outcome;
+pub use crate::work::worker::Worker;
 pub use microqueue::{self, keyspace};
 
 /// Compiles and runs the example of the README.

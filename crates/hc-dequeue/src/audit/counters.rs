@@ -7,10 +7,10 @@ use microqueue::keyspace::{
 };
 
 use super::Finding;
-use crate::counters::stored_count;
-use crate::error::{Error, Result};
-use crate::keys::{Counter, Keys};
-use crate::record::is_turn;
+use crate::items::counters::stored_count;
+use crate::items::error::{Error, Result};
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::is_turn;
 
 /// How often a count is started that does not finish in time.
 const COUNTS: u32 = 3;

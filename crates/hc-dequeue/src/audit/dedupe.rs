@@ -9,12 +9,12 @@ use microqueue::{Item, ItemId};
 
 use super::Finding;
 use super::rows::RowCheck;
-use crate::dedupe::{Claim, parse_completed};
-use crate::error::{Error, Result};
-use crate::find::{Spot, find};
-use crate::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
-use crate::keys::Keys;
-use crate::record::{Part, Record, Token, is_turn};
+use crate::items::dedupe::{Claim, parse_completed};
+use crate::items::error::{Error, Result};
+use crate::items::find::{Spot, find};
+use crate::items::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
+use crate::items::keys::Keys;
+use crate::items::record::{Part, Record, Token, is_turn};
 
 /// The parts of the queue whose items have dedupe ids.
 pub(super) const PARTS_OF_ITEMS: [&str; 5] = ["i", "t", "h", "g", "d"];

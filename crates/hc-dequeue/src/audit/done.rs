@@ -5,9 +5,9 @@ use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
 
 use super::Finding;
 use super::rows::{RowCheck, is_still};
-use crate::error::Result;
-use crate::item_ref::ItemRef;
-use crate::keys::Keys;
+use crate::items::error::Result;
+use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
 
 /// Checks that each done item is in the index.
 pub(super) struct DoneItems;

@@ -6,7 +6,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::error::printable;
 
-use crate::item_ref::{ItemRef, hex, id_to_bytes};
+use crate::items::item_ref::{ItemRef, hex, id_to_bytes};
 use crate::session::SessionId;
 
 /// A contradiction in a queue.

@@ -21,11 +21,11 @@ use microqueue::keyspace::{Database, Runner, Transaction};
 
 pub use self::finding::Finding;
 use self::rows::{check_rows, remove_row};
-use crate::error::Result;
-use crate::keys::{Counter, Keys};
-use crate::queue::Queue;
+use crate::items::error::Result;
+use crate::items::keys::{Counter, Keys};
+use crate::items::settings::Settings;
+use crate::queue::handle::Queue;
 use crate::session::SessionId;
-use crate::settings::Settings;
 
 /// The result of an audit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -7,8 +7,8 @@ use microqueue::keyspace::{
 };
 
 use super::Finding;
-use crate::error::{Error, Result};
-use crate::keys::Keys;
+use crate::items::error::{Error, Result};
+use crate::items::keys::Keys;
 
 /// How many rows one transaction checks, all at the same time.
 const ROWS_PER_PAGE: usize = 100;

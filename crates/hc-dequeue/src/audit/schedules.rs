@@ -5,8 +5,8 @@ use microqueue::keyspace::{Isolation, KeyValue, Transaction};
 
 use super::Finding;
 use super::rows::{RowCheck, is_still};
-use crate::error::Result;
-use crate::keys::Keys;
+use crate::items::error::Result;
+use crate::items::keys::Keys;
 use crate::schedule::record::ScheduleCodec;
 
 /// Checks that each schedule that fires again is in the index.

@@ -15,13 +15,13 @@ use parking_lot::Mutex;
 
 use super::Finding;
 use super::rows::{RowCheck, check_rows};
-use crate::error::Result;
-use crate::item_ref::ItemRef;
-use crate::keys::Keys;
-use crate::reclaim::{Progress, put_back_grants, reclaim_some};
-use crate::record::{ListedPart, is_turn};
+use crate::items::error::Result;
+use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
+use crate::items::record::{ListedPart, is_turn};
+use crate::items::settings::Settings;
+use crate::protocol::reclaim::{Progress, put_back_grants, reclaim_some};
 use crate::session::{Life, SessionId};
-use crate::settings::Settings;
 
 /// How many items that sessions hold are compared with each other.
 const MAX_COMPARED: usize = 100_000;

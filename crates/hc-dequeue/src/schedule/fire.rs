@@ -10,12 +10,12 @@ use microqueue::keyspace::{
 use super::operations::write;
 use super::record::{ScheduleCodec, ScheduleRecord};
 use super::times::Times;
-use crate::enqueue_options::Enqueued;
-use crate::error::{Error, Result};
-use crate::keys::Keys;
-use crate::registry::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
-use crate::stage::{NewCounts, NewItem, record_of, stage};
-use crate::wall::wall_millis;
+use crate::items::error::{Error, Result};
+use crate::items::keys::Keys;
+use crate::protocol::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
+use crate::queue::enqueue_options::Enqueued;
+use crate::queue::stage::{NewCounts, NewItem, record_of, stage};
+use crate::session::wall::wall_millis;
 
 /// How many schedules one transaction reads.
 pub(crate) const SCHEDULES_PER_FIRING: usize = 32;

@@ -42,7 +42,7 @@ use microqueue::keyspace::record::millis;
 
 pub use self::record::{MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES};
 pub use self::times::{MAX_MISSED, MISSED_AFTER};
-use crate::enqueue_options::{Enqueue, Ready};
+use crate::queue::enqueue_options::{Enqueue, Ready};
 
 /// How a schedule handles times that no session has fired.
 ///

@@ -10,12 +10,12 @@ use super::fired::FiredTimes;
 use super::record::{MAX_SCHEDULE_NAME_BYTES, ScheduleCodec, ScheduleRecord};
 use super::times::Times;
 use super::{ListedSchedule, Schedule, ScheduleEntry, Scheduled};
-use crate::dedupe::check_dedupe;
-use crate::enqueue_options::Ready;
-use crate::error::{Error, Result};
-use crate::keys::Keys;
-use crate::queue::Queue;
-use crate::wall::{unix_time, wall_millis};
+use crate::items::dedupe::check_dedupe;
+use crate::items::error::{Error, Result};
+use crate::items::keys::Keys;
+use crate::queue::enqueue_options::Ready;
+use crate::queue::handle::Queue;
+use crate::session::wall::{unix_time, wall_millis};
 
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages a schedule, which enqueues a value repeatedly, under a name of 1 to 255 bytes. Replaces any other

@@ -1,4 +1,4 @@
-//! The stored form of a schedule. The [schema](crate::keys) specifies the bytes.
+//! The stored form of a schedule. The [schema](crate::items::keys) specifies the bytes.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use microqueue::keyspace::{self, Bytes, limits};
 use super::fired::{FiredTimes, MAX_RUNS, Run};
 use super::times::MAX_MISSED;
 use super::{Missed, Schedule};
-use crate::enqueue_options::{OnRepeat, Ready};
-use crate::record::{
+use crate::items::record::{
     FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, decode_fields,
     dedupe, push_field,
 };
+use crate::queue::enqueue_options::{OnRepeat, Ready};
 
 /// The format number of the record.
 const FORMAT: u8 = 1;
@@ -240,7 +240,7 @@ mod tests {
     use rand::{Rng, SeedableRng};
 
     use super::*;
-    use crate::enqueue_options::Enqueue;
+    use crate::queue::enqueue_options::Enqueue;
 
     fn record(missed: Missed) -> ScheduleRecord {
         ScheduleRecord {

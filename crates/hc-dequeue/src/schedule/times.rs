@@ -13,7 +13,7 @@ use microqueue::keyspace::record::millis;
 use super::fired::FiredTimes;
 use super::record::{MAX_SCHEDULE_TEXT_BYTES, ScheduleRecord};
 use super::{Missed, Schedule};
-use crate::error::{BoxError, Error, Result};
+use crate::items::error::{BoxError, Error, Result};
 use crate::session::MAX_CLOCK_ERROR;
 
 /// How long after its time a firing counts as missed. Living sessions fire sooner than this, even if another process

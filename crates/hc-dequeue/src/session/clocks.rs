@@ -11,7 +11,7 @@ use microqueue::keyspace::limits::VERSIONS_PER_SECOND;
 use microqueue::keyspace::record::millis;
 
 use super::{Census, Heartbeat};
-use crate::wall::wall_millis;
+use crate::session::wall::wall_millis;
 
 /// The largest difference between a process's wall clock and the median at which the process still acts by its clock.
 ///

@@ -26,6 +26,7 @@ mod alarms;
 mod clocks;
 mod member;
 mod state;
+pub(crate) mod wall;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -44,7 +45,7 @@ pub use self::clocks::MAX_CLOCK_ERROR;
 pub use self::member::{Member, Tick};
 use self::state::parse_heartbeat;
 pub use self::state::{Heartbeat, Life, State};
-use crate::wall::unix_millis;
+use crate::session::wall::unix_millis;
 
 /// The largest number of sessions that a census reads.
 const SESSIONS_PER_CENSUS: usize = 10_000;

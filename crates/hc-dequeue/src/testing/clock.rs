@@ -8,7 +8,7 @@ use microqueue::keyspace::Environment;
 use microqueue::keyspace::env::{BoxFuture, Clock};
 use microqueue::keyspace::record::millis;
 
-use crate::wall::{unix_millis, unix_time, wall_millis};
+use crate::session::wall::{unix_millis, unix_time, wall_millis};
 
 /// A wall clock that only moves when a test moves it. Clones share the same time.
 ///

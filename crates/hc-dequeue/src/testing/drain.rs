@@ -8,18 +8,18 @@ use futures::try_join;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Database, Runner, Tx};
 
-use crate::consumer::Consumer;
-use crate::counters::read_counter;
-use crate::delivery::Delivery;
-use crate::error::{BoxError, Error, Result};
-use crate::find::Place;
-use crate::give_back::{GiveBack, When};
-use crate::handler::Handler;
-use crate::keys::Counter;
+use crate::consume::consumer::Consumer;
+use crate::consume::delivery::Delivery;
+use crate::items::counters::read_counter;
+use crate::items::error::{BoxError, Error, Result};
+use crate::items::keys::Counter;
 use crate::options::{Backoff, ConsumerOptions};
-use crate::outcome::Outcome;
-use crate::process::in_transaction;
-use crate::queue::Queue;
+use crate::protocol::give_back::{GiveBack, When};
+use crate::queue::handle::Queue;
+use crate::queue::status::Place;
+use crate::work::handler::Handler;
+use crate::work::outcome::Outcome;
+use crate::work::process::in_transaction;
 
 /// The results of the calls of a handler. Each call counts once.
 ///

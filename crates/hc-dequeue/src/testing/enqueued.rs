@@ -9,12 +9,12 @@ use microqueue::keyspace::{
 };
 use microqueue::{ItemId, Listed};
 
-use crate::clear::is_of;
-use crate::error::Result;
-use crate::keys::Records;
-use crate::queue::Queue;
-use crate::record::Record;
-use crate::wall::unix_time;
+use crate::items::error::Result;
+use crate::items::keys::Records;
+use crate::items::record::Record;
+use crate::queue::clear::is_of;
+use crate::queue::handle::Queue;
+use crate::session::wall::unix_time;
 
 /// An item that is queued or delayed, for comparison with the expected one.
 ///
@@ -169,7 +169,7 @@ async fn read_since<T, C: Codec<T>>(
             ready: ready.map(unix_time),
             dedupe,
         });
-        Ok::<_, crate::error::Error>(())
+        Ok::<_, crate::items::error::Error>(())
     };
     for Listed { id, value } in keys.items.items(tr, None, usize::MAX).await? {
         push(&keys.items, None, id, value.map_err(keyspace::Error::from)?)?;

@@ -13,7 +13,7 @@ use crate::schedule::fire::find_late;
 use crate::schedule::fired::{FiredTimes, MAX_RUNS, Run};
 use crate::schedule::record::ScheduleRecord;
 use crate::schedule::times::Times;
-use crate::wall::{unix_millis, unix_time};
+use crate::session::wall::{unix_millis, unix_time};
 
 conformance::on_every_store!(
     what_a_clock_that_was_ahead_has_passed_over_fires_and_nothing_fires_twice,

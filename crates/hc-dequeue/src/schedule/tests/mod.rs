@@ -15,9 +15,9 @@ use microqueue::keyspace::{Database, Isolation, RangeQuery, RunOptions, Runner, 
 
 use super::fire::{Fired, fire_due};
 use super::*;
-use crate::error::{Error, Result};
-use crate::record::Record;
-use crate::settings::Settings;
+use crate::items::error::{Error, Result};
+use crate::items::record::Record;
+use crate::items::settings::Settings;
 use crate::testing::ManualWall;
 
 fn utc(text: &str) -> SystemTime {

@@ -6,9 +6,9 @@ use conformance::stores::TestStore;
 use microqueue::keyspace::{Transaction, Tx};
 
 use super::*;
-use crate::enqueue_options::{Enqueue, OnRepeat};
-use crate::find::Place;
-use crate::listing::PlaceKind;
+use crate::queue::enqueue_options::{Enqueue, OnRepeat};
+use crate::queue::list::PlaceKind;
+use crate::queue::status::Place;
 
 conformance::on_every_store!(
     a_paused_queue_gets_one_item_of_a_schedule_with_a_dedupe_id,
@@ -98,7 +98,7 @@ async fn the_items_have_the_options_of_their_schedule(store: TestStore) {
     assert_eq!(due, [5, 6, 7, 7, 7].map(|minute| minute * MINUTE));
     let tr = world.runner.database().begin().unwrap();
     let id = queue.find_deduped(&tr, b"id").await.unwrap().unwrap().id();
-    let (_, record) = crate::find::find(&tr, &queue.keys, &id)
+    let (_, record) = crate::items::find::find(&tr, &queue.keys, &id)
         .await
         .unwrap()
         .unwrap();

@@ -6,9 +6,9 @@ use conformance::stores::TestStore;
 use microqueue::keyspace::{Transaction, Tx};
 
 use super::*;
-use crate::record::MAX_PAYLOAD_BYTES;
+use crate::items::record::MAX_PAYLOAD_BYTES;
 use crate::schedule::fire::SCHEDULES_PER_FIRING;
-use crate::wall::unix_millis;
+use crate::session::wall::unix_millis;
 
 conformance::on_every_store!(
     a_schedule_fires_at_its_times,

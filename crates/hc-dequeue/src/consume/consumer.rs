@@ -1,0 +1,352 @@
+//! The consumer: takes items on behalf of a process.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::Stream;
+use futures::stream::unfold;
+use microqueue::Item;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Database, Environment, Runner, Subspace, foreign};
+use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
+
+use crate::consume::command::{Command, Reply, Want, ask};
+use crate::consume::delivery::{Commands, Delivery, Shared};
+use crate::consume::dispatcher::Dispatcher;
+use crate::consume::shared_task::let_others_run;
+use crate::items::error::{Error, Result};
+use crate::options::ConsumerOptions;
+use crate::protocol::ITEMS_PER_FULFILLMENT;
+use crate::queue::handle::Queue;
+use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
+
+/// Takes items from a queue. All clones share one session.
+///
+/// A background task, the dispatcher, combines the requests of all clones into common transactions. A process
+/// therefore needs one consumer per queue, however many tasks take items. The session ends when
+/// [`shut_down`](Self::shut_down) is called or the last clone is dropped; the items that it holds then go back to the
+/// queue.
+///
+/// A call in the runtime of the dispatcher that finds no other call waiting usually runs the dispatcher itself, for one
+/// step: on the embedded store, its first poll may then last as long as a commit. If several calls are polled by the
+/// same task, the dispatcher combines all but the first few.
+///
+/// The dispatcher needs a thread of the runtime. Code that blocks its thread right after a call may keep the dispatcher
+/// waiting there: run such code with `tokio::task::spawn_blocking`. A [`Worker`](crate::Worker) takes care that its
+/// handlers do not do so.
+///
+/// # Conflicts
+/// The consumer's transactions conflict with those of other sessions that take the same items, that register a
+/// request while it takes items, or that answer the same requests. They also conflict with a pause, and with a
+/// session that declares this one dead. Enqueues never make them fail. After a conflict, the consumer uses the
+/// [registry](crate#the-staged-registry) for a while, where conflicts are rare.
+///
+/// # Retries
+/// The runner retries the consumer's transactions within its limits. If a transaction fails for good, every waiting
+/// call returns the error. The session continues: call again. Items that such a transaction may have taken for
+/// deliveries come back at a heartbeat, as after a failure with the backoff; items that it may have popped are lost.
+pub struct Consumer<T> {
+    commands: Commands<T>,
+    env: Environment,
+    queue: Subspace,
+    handle: Arc<Handle<T>>,
+}
+
+/// Shuts the dispatcher down when the last consumer is dropped. Until then, deliveries can reach the dispatcher.
+struct Handle<T> {
+    commands: Commands<T>,
+    shared: Arc<Shared>,
+}
+
+impl<T> Handle<T> {
+    fn release(&self) {
+        self.shared.shuts_down.store(true, Ordering::Relaxed);
+    }
+}
+
+impl<T> Drop for Handle<T> {
+    fn drop(&mut self) {
+        self.release();
+        // The dispatcher may have ended before.
+        let _ = self.commands.send(Command::ShutDown {
+            grace: Duration::ZERO,
+            done: None,
+        });
+    }
+}
+
+impl<T, C> Queue<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+{
+    /// Opens a session that takes items from the queue, and spawns the task that keeps it alive.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use hc_dequeue::keyspace::{Database, Runner};
+    /// # use hc_dequeue::{ConsumerOptions, Queue, Result};
+    /// # async fn example<D: Database>(runner: &Runner<D>, jobs: &Queue<String>) -> Result<()> {
+    /// let consumer = jobs.consumer(runner, ConsumerOptions::new()).await?;
+    /// while let Some(job) = consumer.dequeue_within(Duration::from_secs(1)).await? {
+    ///     println!("{}", job.value());
+    ///     job.complete().await?;
+    /// }
+    /// consumer.shut_down(Duration::ZERO).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    /// # Errors
+    /// Those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave a session without heartbeats, which other sessions remove.
+    ///
+    /// # Panics
+    /// Panics outside a tokio runtime.
+    pub async fn consumer<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        options: ConsumerOptions,
+    ) -> Result<Consumer<T>> {
+        let (commands, received) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::open(
+            self.clone(),
+            runner.clone(),
+            options,
+            commands.downgrade(),
+            received,
+        );
+        let dispatcher = Box::pin(dispatcher).await?;
+        let shared = dispatcher.shared();
+        let span = tracing::debug_span!("dispatcher", queue = %self.subspace(), session = %dispatcher.session());
+        let run = async {
+            if let Err(panicked) = foreign::run(dispatcher.run()).await {
+                let panic = panicked.message();
+                tracing::error!(
+                    panic,
+                    "a fault of this library has ended a consumer: its calls fail from now on"
+                );
+            }
+        };
+        shared.dispatcher.spawn(run.instrument(span));
+        Ok(Consumer {
+            handle: Arc::new(Handle {
+                commands: commands.clone(),
+                shared,
+            }),
+            commands,
+            env: runner.environment().clone(),
+            queue: self.subspace().clone(),
+        })
+    }
+}
+
+impl<T> Consumer<T> {
+    /// Marks the consumer as shutting down: deliveries dropped from this point on count no attempt.
+    pub(crate) fn release(&self) {
+        self.handle.release();
+    }
+}
+
+impl<T: Send + 'static> Consumer<T> {
+    /// Takes the first item, or returns `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`]; [`Error::ShutDown`].
+    ///
+    /// # Cancel safety
+    /// If an item has been granted when the future is dropped, another waiting call gets it, or it goes back to the
+    /// queue.
+    pub async fn dequeue(&self) -> Result<Option<Delivery<T>>> {
+        self.dequeue_within(Duration::ZERO).await
+    }
+
+    /// Takes the first item as soon as there is one. Returns `None` if there is none within `time`.
+    ///
+    /// The queue is read at least once after the call, as by [`dequeue`](Self::dequeue), even if that takes longer than
+    /// `time`: a short time on a slow store never hides an item.
+    ///
+    /// # Errors
+    /// As [`dequeue`](Self::dequeue).
+    ///
+    /// # Cancel safety
+    /// As [`dequeue`](Self::dequeue).
+    pub async fn dequeue_within(&self, time: Duration) -> Result<Option<Delivery<T>>> {
+        Ok(self.dequeue_batch_within(1, time).await?.pop())
+    }
+
+    /// Takes up to `limit` of the first items. Returns an empty vector if there are none.
+    ///
+    /// Fewer items than `limit` do not mean that the queue is empty.
+    ///
+    /// # Errors
+    /// [`Error::Wanted`], and as [`dequeue`](Self::dequeue).
+    ///
+    /// # Cancel safety
+    /// As [`dequeue`](Self::dequeue).
+    pub async fn dequeue_batch(&self, limit: usize) -> Result<Vec<Delivery<T>>> {
+        self.dequeue_batch_within(limit, Duration::ZERO).await
+    }
+
+    /// Takes up to `limit` of the first items as soon as there is at least one. Returns an empty vector if there are
+    /// none within `time`, which counts as in [`dequeue_within`](Self::dequeue_within).
+    ///
+    /// # Errors
+    /// As [`dequeue_batch`](Self::dequeue_batch).
+    ///
+    /// # Cancel safety
+    /// As [`dequeue`](Self::dequeue).
+    pub async fn dequeue_batch_within(
+        &self,
+        limit: usize,
+        time: Duration,
+    ) -> Result<Vec<Delivery<T>>> {
+        self.want(limit, time, Reply::Deliver).await
+    }
+
+    /// Removes the first item from the queue and returns it, or `None` if there is none.
+    ///
+    /// The commit that takes the item completes it. If the process dies afterwards, the item is lost: each item is
+    /// delivered at most once. This is the fastest way to take items.
+    ///
+    /// # Errors
+    /// As [`dequeue`](Self::dequeue).
+    ///
+    /// # Cancel safety
+    /// An item that was taken when the future is dropped is lost.
+    pub async fn pop(&self) -> Result<Option<Item<T>>> {
+        self.pop_within(Duration::ZERO).await
+    }
+
+    /// Removes the first item from the queue and returns it as soon as there is one. Returns `None` if there is none
+    /// within `time`, which counts as in [`dequeue_within`](Self::dequeue_within).
+    ///
+    /// # Errors
+    /// As [`dequeue`](Self::dequeue).
+    ///
+    /// # Cancel safety
+    /// As [`pop`](Self::pop).
+    pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
+        let item = self.want(1, time, Reply::Pop).await?.pop();
+        Ok(item.map(|Item { id, value }| Item {
+            id,
+            value: value.into_inner(),
+        }))
+    }
+
+    /// Returns a stream of deliveries, as items become available, until the consumer is shut down.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`], as items of the stream. The stream continues after an error.
+    ///
+    /// # Cancel safety
+    /// As [`dequeue`](Self::dequeue).
+    pub fn deliveries(&self) -> impl Stream<Item = Result<Delivery<T>>> + Send + use<T> {
+        unfold(self.clone(), |consumer| async move {
+            match consumer.dequeue_within(Duration::MAX).await {
+                Ok(Some(delivery)) => Some((Ok(delivery), consumer)),
+                Ok(None) | Err(Error::ShutDown { .. }) => None,
+                Err(error) => Some((Err(error), consumer)),
+            }
+        })
+    }
+
+    /// Ends the session, and returns when the end is committed.
+    ///
+    /// Calls that wait for items return [`Error::ShutDown`] at once. The session stays alive until every outstanding
+    /// delivery is resolved or dropped, but for `grace` at most. After that, the remaining deliveries are
+    /// [lost](Delivery::lost), and their items go back to the queue without a counted attempt. Returns how many
+    /// deliveries were lost.
+    ///
+    /// The call returns at the latest [`SESSION_END_LIMIT`] after the grace. It needs a thread of the runtime: code of
+    /// the application that blocks all threads of the runtime also blocks this call.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`], and [`Error::NotEnded`] if the store does not answer in time. In both cases, other
+    /// sessions declare this session dead after its lease and return its items. [`Error::ShutDown`] if another clone
+    /// has already shut the consumer down, or if the runtime has ended.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the session ends anyway. The remaining grace is skipped if this was the last clone.
+    pub async fn shut_down(self, grace: Duration) -> Result<usize> {
+        self.handle.release();
+        let end = |done| Command::ShutDown {
+            grace,
+            done: Some(done),
+        };
+        let limit = grace.saturating_add(SESSION_END_LIMIT);
+        let ended = within(&self.env, limit, self.ask(end)).await;
+        ended.unwrap_or_else(|| {
+            let recipe = self.queue.clone();
+            Err(NotEnded { recipe, limit }.into())
+        })
+    }
+
+    /// Waits until the dispatcher is in a queue from which other threads take it, before code that may block this
+    /// thread.
+    pub(crate) async fn let_dispatcher_run(&self) {
+        if self.handle.shared.dispatcher.is_woken() {
+            let_others_run().await;
+        }
+    }
+
+    /// Takes up to `limit` items.
+    async fn want<I>(
+        &self,
+        limit: usize,
+        time: Duration,
+        reply: impl FnOnce(oneshot::Sender<Result<Vec<I>>>) -> Reply<T, Delivery<T>>,
+    ) -> Result<Vec<I>> {
+        if !(1..=ITEMS_PER_FULFILLMENT).contains(&limit) {
+            return Err(Error::Wanted {
+                wanted: limit,
+                limit: ITEMS_PER_FULFILLMENT,
+            });
+        }
+        let until = self.env.now().saturating_add(time);
+        let want = |answer| {
+            Command::Want(Want {
+                wanted: limit,
+                until,
+                found_none: false,
+                reply: reply(answer),
+            })
+        };
+        self.ask(want).await
+    }
+
+    async fn ask<A>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<A>>) -> Command<T, Delivery<T>>,
+    ) -> Result<A> {
+        let answer = ask(&self.handle.shared.dispatcher, &self.commands, command).await;
+        answer.unwrap_or_else(|| {
+            Err(Error::ShutDown {
+                queue: self.queue.clone(),
+            })
+        })
+    }
+}
+
+impl<T> Clone for Consumer<T> {
+    fn clone(&self) -> Self {
+        Self {
+            commands: self.commands.clone(),
+            env: self.env.clone(),
+            queue: self.queue.clone(),
+            handle: self.handle.clone(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for Consumer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("queue", &self.queue.to_string())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,113 @@
+//! The outstanding deliveries, and a time before which none of them has passed its time limit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use microqueue::ItemId;
+
+use crate::consume::delivery::Out;
+
+/// The outstanding deliveries.
+#[derive(Debug)]
+pub(super) struct Deliveries {
+    out: BTreeMap<ItemId, Arc<Out>>,
+    /// No deadline is before this time. Extending a delivery does not change it, since deadlines only move to later
+    /// times.
+    earliest: Duration,
+}
+
+impl Deliveries {
+    pub(super) fn new() -> Self {
+        Self {
+            out: BTreeMap::new(),
+            earliest: Duration::MAX,
+        }
+    }
+
+    pub(super) fn insert(&mut self, id: ItemId, out: Arc<Out>) {
+        self.earliest = self.earliest.min(out.deadline());
+        self.out.insert(id, out);
+    }
+
+    /// Forgets a delivery. The item may have been delivered again since.
+    pub(super) fn forget(&mut self, id: &ItemId, delivery: u64) {
+        if self.out.get(id).is_some_and(|out| out.delivery == delivery) {
+            self.out.remove(id);
+        }
+    }
+
+    pub(super) fn get(&self, id: &ItemId) -> Option<&Out> {
+        self.out.get(id).map(|out| &**out)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Returns a time before which no delivery has passed its time limit.
+    pub(super) fn earliest(&self) -> Duration {
+        self.earliest
+    }
+
+    /// Removes and returns the deliveries that have passed their time limit. Checks each of them only if one may
+    /// have.
+    pub(super) fn take_over(&mut self, now: Duration) -> Vec<(ItemId, Arc<Out>)> {
+        let mut over = Vec::new();
+        if now < self.earliest {
+            return over;
+        }
+        self.earliest = Duration::MAX;
+        self.out.retain(|id, out| {
+            let deadline = out.deadline();
+            let is_over = deadline <= now;
+            if is_over {
+                over.push((*id, out.clone()));
+            } else {
+                self.earliest = self.earliest.min(deadline);
+            }
+            !is_over
+        });
+        over
+    }
+
+    /// Marks all deliveries as lost, and forgets them. Returns how many there were.
+    pub(super) fn lose_all(&mut self) -> usize {
+        let lost = std::mem::replace(self, Self::new()).out;
+        lost.values().for_each(|out| out.lose());
+        lost.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::Versionstamp;
+
+    use super::*;
+
+    #[test]
+    fn a_delivery_is_over_at_its_deadline_to_wherever_that_was_moved() {
+        let at = Duration::from_secs;
+        let id = |call| ItemId::Commit {
+            versionstamp: Versionstamp::new(1, 0),
+            call,
+        };
+        let mut deliveries = Deliveries::new();
+        assert_eq!(deliveries.earliest(), Duration::MAX);
+        let kept_alive = Arc::new(Out::new(1, at(10)));
+        deliveries.insert(id(1), kept_alive.clone());
+        deliveries.insert(id(2), Arc::new(Out::new(1, at(20))));
+        let mut over = |now| {
+            let over = deliveries.take_over(now);
+            let over: Vec<_> = over.into_iter().map(|(id, _)| id).collect();
+            (over, deliveries.earliest())
+        };
+        assert_eq!(over(at(9)), (vec![], at(10)));
+        kept_alive.extend(at(30));
+        assert_eq!(over(at(10)), (vec![], at(20)));
+        // A late extension to an earlier deadline has no effect.
+        kept_alive.extend(at(15));
+        assert_eq!(over(at(29)), (vec![id(2)], at(30)));
+        assert_eq!(over(at(30)), (vec![id(1)], Duration::MAX));
+    }
+}

@@ -1,0 +1,50 @@
+//! Measurements of a dispatcher.
+
+use std::time::Duration;
+
+use crate::consume::policy::Pace;
+
+/// How many requests are registered without trying the fast path after a take that met other sessions.
+const STAGED_TAKES: u32 = 64;
+
+/// Recent measurements of a dispatcher.
+#[derive(Debug, Default)]
+pub(super) struct Pacer {
+    /// How many further requests are registered without trying the fast path.
+    staged: u32,
+    /// How many consumers the last step served.
+    pub(super) served: usize,
+    /// Whether the consumers that were last served asked again at once.
+    pub(super) asks_again: bool,
+    /// How long the last step took.
+    pub(super) took: Duration,
+    /// When the first delayed item is due, by the wall clock, as of the last check.
+    pub(super) due: Option<u64>,
+}
+
+impl Pacer {
+    /// Records that another session takes items, too.
+    pub(super) fn meet_others(&mut self) {
+        self.staged = STAGED_TAKES;
+    }
+
+    /// Records that a request was registered without trying the fast path.
+    pub(super) fn register(&mut self) {
+        self.staged = self.staged.saturating_sub(1);
+    }
+
+    pub(super) fn pace(&self) -> Pace {
+        Pace {
+            is_contended: self.staged > 0,
+            asks_again: self.asks_again,
+        }
+    }
+
+    /// Returns how many consumers the last step served, if any. The next call returns `None`.
+    pub(super) fn takes_served(&mut self) -> Option<usize> {
+        match std::mem::take(&mut self.served) {
+            0 => None,
+            served => Some(served),
+        }
+    }
+}

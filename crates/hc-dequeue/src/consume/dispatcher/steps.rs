@@ -1,0 +1,326 @@
+//! The steps of the policy, one transaction each.
+
+use std::time::Duration;
+
+use futures::try_join;
+use microqueue::ItemId;
+use microqueue::StagedId;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{self, Code, Commit, Database};
+
+use super::Dispatcher;
+use super::inquiry::{Collected, Inquiry, RequestView, Waits, collect_and_ask, view_request};
+use crate::consume::policy::{Delay, Event, GRACE, Lead, Scope, Step};
+use crate::items::error::{Error, Result};
+use crate::protocol::fulfill::fulfill;
+use crate::protocol::give_back::give_back;
+use crate::protocol::request::{register, watch_pause, withdraw};
+use crate::protocol::{Demand, ITEMS_PER_FULFILLMENT, SessionContext, count_wanted};
+use crate::session::wall::wall_millis;
+
+/// How many times the patience of one rank fits into the lease.
+const PATIENCES_PER_LEASE: u32 = 5;
+
+/// Returns whether the transaction may have committed or may still commit.
+fn is_in_doubt(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Keyspace(keyspace::Error::OutcomeUnknown { .. })
+    )
+}
+
+/// The result of a transaction that may conflict with other sessions.
+pub(super) enum Tried<T> {
+    Did(T),
+    /// It failed with a conflict.
+    Contended,
+}
+
+impl<T, D, C> Dispatcher<T, D, C>
+where
+    T: Send + Sync + 'static,
+    D: Database,
+    C: Codec<T>,
+{
+    /// Performs a step, and reports its result to the policy.
+    ///
+    /// # Errors
+    /// Those of the step, which were also reported.
+    pub(super) async fn perform(&mut self, step: Step<ItemId>) -> Result<()> {
+        let (began, ahead) = (self.now(), self.ahead.take());
+        let registers = self.next_request().is_some();
+        let performed = match step {
+            Step::Rest => Ok(None),
+            Step::OpenSession => self.open_session().await.map(Some),
+            Step::GiveBack => self.give_back().await.map(|()| None),
+            Step::Bury => Ok(Some(self.bury().await)),
+            Step::Take => self.take(ahead).await.map(Some),
+            Step::Register => self.register().await.map(Some),
+            Step::WatchPause => self.watch_pause().await.map(Some),
+            Step::Look { request, scope } => self.look(request, scope).await.map(Some),
+            Step::Collect(request) => self.collect(request).await.map(Some),
+            Step::Fulfill { lead, request } => {
+                self.upkeep.fulfills_first = false;
+                self.fulfill(lead, request).await.map(Some)
+            }
+            Step::Withdraw(request) => self.withdraw(request).await.map(Some),
+        };
+        self.pacer.took = self.now().saturating_sub(began);
+        match performed {
+            Ok(event) => event.into_iter().for_each(|event| self.report(event)),
+            Err(error) => {
+                let registers = match step {
+                    Step::Register => true,
+                    Step::Look { .. } | Step::Collect(_) => registers,
+                    _ => false,
+                };
+                self.report(match registers && is_in_doubt(&error) {
+                    true => Event::SessionLost,
+                    false => Event::Failed(step),
+                });
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Opens a new session. Deliveries of the previous one are lost.
+    pub(super) async fn open_session(&mut self) -> Result<Event<ItemId>> {
+        self.deliveries.lose_all();
+        self.member.open().await?;
+        // If this fails, heartbeats find cancelled items.
+        let watched = self.find_cancelled().await;
+        self.note(watched);
+        Ok(Event::SessionOpened)
+    }
+
+    /// Gives items back in a transaction of their own.
+    pub(super) async fn give_back(&mut self) -> Result<()> {
+        let (context, returns) = (self.context(&[]), &self.next_returns());
+        let given = self
+            .runner
+            .run(|tr| async move { give_back(&tr, context, returns).await })
+            .await?;
+        self.returned(&given);
+        Ok(())
+    }
+
+    async fn register(&mut self) -> Result<Event<ItemId>> {
+        let demand = self.demand();
+        let wanted = u32::try_from(count_wanted(&demand)).unwrap_or(u32::MAX);
+        let (context, returns) = (self.context(&[]), &self.next_returns());
+        let registered = self.runner.run_committed(|tr| async move {
+            try_join!(
+                register(&tr, context, wanted),
+                give_back(&tr, context, returns)
+            )
+        });
+        let ((registered, given), commit) = registered.await?;
+        self.returned(&given);
+        Ok(match registered {
+            Some(staged) => Event::Registered(self.registered(&staged, &commit)),
+            None => Event::SessionLost,
+        })
+    }
+
+    /// Returns the id of a request that a transaction has registered.
+    fn registered(&mut self, staged: &StagedId, commit: &Commit) -> ItemId {
+        let stamp = commit.versionstamp;
+        let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
+        tracing::debug!(queue = %self.keys().queue, "registered a request");
+        self.pacer.register();
+        staged.at(stamp)
+    }
+
+    /// Returns how many items the consumers will want after their present demand. Returns `None` if that is unknown,
+    /// or if no other session takes items, so that they may not need a request.
+    fn next_request(&self) -> Option<u32> {
+        let (pace, wanted) = (self.pacer.pace(), count_wanted(&self.demand()));
+        let is_known = pace.asks_again && pace.is_contended && wanted > 0;
+        is_known.then(|| u32::try_from(wanted).unwrap_or(u32::MAX))
+    }
+
+    /// Checks the request.
+    async fn look(&mut self, request: ItemId, scope: Scope) -> Result<Event<ItemId>> {
+        let demand = self.demand();
+        let (context, returns) = (self.context(&demand), &self.next_returns());
+        let inquiry = Inquiry {
+            request,
+            scope,
+            returns,
+            next: self.next_request(),
+        };
+        let view = self
+            .runner
+            .run_committed(|tr| async move { view_request(&tr, context, inquiry).await });
+        let (view, commit) = Box::pin(view).await?;
+        Ok(match view {
+            RequestView::Waits(waits) => self.waits(waits),
+            RequestView::Granted(collected) => self.collected(collected, &commit),
+            RequestView::Gone => Event::Gone,
+        })
+    }
+
+    fn waits(&mut self, waits: Waits) -> Event<ItemId> {
+        let Waits {
+            is_first,
+            supply,
+            precedence,
+            watch,
+        } = waits;
+        self.alarms.watch(watch);
+        if is_first {
+            self.look_for_schedules();
+        }
+        self.pacer.due = supply.and_then(|supply| supply.due);
+        let has_items = supply.map(|supply| supply.has_items);
+        tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
+        if has_items == Some(false) {
+            self.find_none();
+        }
+        Event::Waits {
+            is_first,
+            has_items,
+            precedence,
+        }
+    }
+
+    /// Fulfills the first requests. These usually include the session's own request or demand.
+    async fn fulfill(&mut self, lead: Lead, request: Option<ItemId>) -> Result<Event<ItemId>> {
+        let demand = self.demand();
+        let most = match lead {
+            Lead::Everybody => ITEMS_PER_FULFILLMENT,
+            Lead::HandOver => 0,
+        };
+        let (context, returns) = (self.context(&demand), &self.next_returns());
+        let tried = self.runner.run(|tr| async move {
+            // Another session takes items, too, and has usually answered the request.
+            if tr.attempt().after == Some(Code::NOT_COMMITTED) {
+                return Ok(Tried::Contended);
+            }
+            let both = try_join!(
+                fulfill(&tr, context, request, most),
+                give_back(&tr, context, returns)
+            );
+            both.map(Tried::Did)
+        });
+        let (fulfilled, given) = match tried.await? {
+            Tried::Did(both) => both,
+            Tried::Contended => {
+                self.metrics.conflicts.increment(1);
+                tracing::debug!(queue = %self.keys().queue, "a fulfillment met a conflict");
+                self.pacer.meet_others();
+                return Ok(Event::FulfillConflicted);
+            }
+        };
+        self.returned(&given);
+        self.metrics.fulfilled.record(fulfilled.granted as f64);
+        tracing::debug!(
+            queue = %self.keys().queue,
+            answered = fulfilled.answered,
+            granted = fulfilled.granted,
+            "fulfilled requests"
+        );
+        let has_changed = fulfilled.has_changed();
+        let own = fulfilled.own.is_some();
+        self.hand_out(fulfilled.own.unwrap_or_default());
+        Ok(Event::Fulfilled { has_changed, own })
+    }
+
+    async fn collect(&mut self, request: ItemId) -> Result<Event<ItemId>> {
+        let demand = self.demand();
+        let (context, returns) = (self.context(&demand), &self.next_returns());
+        let inquiry = Inquiry {
+            request,
+            scope: Scope::Answer,
+            returns,
+            next: self.next_request(),
+        };
+        let collected = self
+            .runner
+            .run_committed(|tr| async move { collect_and_ask(&tr, context, inquiry).await });
+        let (collected, commit) = collected.await?;
+        Ok(self.collected(collected, &commit))
+    }
+
+    /// Hands out the items that answered a request, if it was answered.
+    fn collected(&mut self, collected: Collected<T>, commit: &Commit) -> Event<ItemId> {
+        self.returned(&collected.given);
+        let Some(items) = collected.items else {
+            return Event::NotAnswered;
+        };
+        tracing::debug!(queue = %self.keys().queue, items = items.len(), "collected a grant");
+        self.hand_out(items);
+        let next = collected.next;
+        Event::Answered {
+            next: next.map(|next| self.registered(&next, commit)),
+        }
+    }
+
+    /// Withdraws a request that no consumer needs any more.
+    async fn withdraw(&mut self, request: ItemId) -> Result<Event<ItemId>> {
+        let (keys, session) = (self.keys(), self.session());
+        let withdrawn = self
+            .runner
+            .run(|tr| async move { withdraw(&tr, keys, session, &request).await });
+        Ok(match withdrawn.await? {
+            true => Event::Withdrawn,
+            false => Event::NotWithdrawn,
+        })
+    }
+
+    /// Watches for the end of the pause, unless the pause is already over.
+    async fn watch_pause(&mut self) -> Result<Event<ItemId>> {
+        let keys = self.keys();
+        let watch = self.runner.run(|tr| async move {
+            let watch = watch_pause(&tr, keys).await?;
+            Ok::<_, Error>(watch.map(|watch| Box::pin(watch) as super::Watch))
+        });
+        Ok(match Box::pin(watch).await? {
+            Some(watch) => {
+                self.alarms.watch(watch);
+                self.pacer.due = None;
+                Event::PauseWatched
+            }
+            None => Event::Resumed,
+        })
+    }
+
+    /// Returns the duration of a delay of the policy.
+    pub(super) fn measure(&self, delay: Delay) -> Duration {
+        let poll = self.options.poll_interval;
+        match delay {
+            // The limit is needed because the last transaction may have waited for an unavailable store.
+            Delay::Transactions(count) => self.pacer.took.saturating_mul(count).min(poll),
+            Delay::Ranks(rank) => (self.settings.lease / PATIENCES_PER_LEASE).saturating_mul(rank),
+            // The leading session needs one transaction to answer the request, or to take the last item.
+            Delay::PollInterval if self.is_overdue() => self.measure(Delay::Transactions(GRACE)),
+            Delay::PollInterval => {
+                let due = self.pacer.due.map(|due| {
+                    let delay = due.saturating_sub(wall_millis(&self.keys().env));
+                    Duration::from_millis(delay)
+                });
+                due.map_or(poll, |due| due.min(poll))
+            }
+        }
+    }
+
+    /// Records that there is no item for the present callers.
+    pub(super) fn find_none(&mut self) {
+        for want in &mut self.wants {
+            want.found_none = true;
+        }
+    }
+
+    pub(super) fn context<'a>(&'a self, demand: &'a [Demand]) -> SessionContext<'a, T> {
+        SessionContext {
+            keys: &self.shared.keys,
+            settings: &self.settings,
+            session: self.session(),
+            promotes: self.member.trusts_clock(),
+            demand,
+            decode: &*self.decode,
+            fronts: &self.fronts,
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The fast path. Each take reads the queue while the previous one commits, unless that commits at once.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+use std::time::Duration;
+
+use futures::{poll, try_join};
+use microqueue::ItemId;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::env::BoxFuture;
+use microqueue::keyspace::{Code, Database, Tx};
+use parking_lot::Mutex;
+
+use super::Dispatcher;
+use super::steps::Tried;
+use crate::consume::policy::Event;
+use crate::items::error::{Error, Result};
+use crate::protocol::fulfill::{TakeMode, TakeOutcome, take, view_queue};
+use crate::protocol::give_back::{Given, Return, give_back};
+use crate::protocol::{BYTES_PER_FULFILLMENT, Demand, SessionContext, count_wanted};
+
+/// The order for a take.
+#[derive(Debug)]
+struct TakeOrder {
+    demand: Vec<Demand>,
+    returns: Vec<Return>,
+    /// Items that the previous take took, which this one may have read.
+    gone: BTreeSet<ItemId>,
+}
+
+/// The items that a take took, if its view was sufficient, and the results of the items that it gave back.
+type TriedTake<T> = Tried<(Option<TakeOutcome<T>>, Vec<Given>)>;
+
+/// A take that has begun: it reads the queue and waits for its order. Dropping it before that has no effect.
+pub(super) struct Begun<T> {
+    /// Until when the view may be used. After that, it might miss items that have come back and must be granted
+    /// first.
+    pub(super) until: Duration,
+    order: Arc<OnceLock<TakeOrder>>,
+    /// The lock is never taken. It makes the dispatcher `Sync`.
+    outcome: Mutex<BoxFuture<Result<TriedTake<T>>>>,
+    gone: BTreeSet<ItemId>,
+}
+
+/// The last completed take.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LastTake {
+    ended: Duration,
+    took: Duration,
+    wanted: usize,
+    bytes: usize,
+}
+
+/// The next take begins ahead only if the last one took no more bytes of items than this, because it reads these
+/// items again.
+const BYTES_READ_AHEAD: usize = BYTES_PER_FULFILLMENT / 8;
+
+impl<T, D, C> Dispatcher<T, D, C>
+where
+    T: Send + Sync + 'static,
+    D: Database,
+    C: Codec<T>,
+{
+    /// Takes items by the fast path, using the view that was read ahead.
+    pub(super) async fn take(&mut self, ahead: Option<Begun<T>>) -> Result<Event<ItemId>> {
+        let (now, last) = (self.now(), self.last_take);
+        let demand = self.demand();
+        let wanted = count_wanted(&demand);
+        let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
+        // A view cannot give back items that were taken while it was read, since it does not contain them as held.
+        let returns = self.next_returns().into_iter();
+        let returns = returns.take_while(|item| !begun.gone.contains(&item.id));
+        let order = TakeOrder {
+            demand,
+            returns: returns.collect(),
+            gone: begun.gone,
+        };
+        // The take is polled next. It has no order yet, so this succeeds.
+        let _ = begun.order.set(order);
+        // If takes follow one another, the next one reads for the consumers served now and for those served before.
+        let follows = now <= last.ended.saturating_add(last.took) && last.bytes <= BYTES_READ_AHEAD;
+        let limit = wanted + wanted.max(last.wanted);
+        let begin_next = || follows.then(|| self.begin_take(limit, TakeMode::Ahead));
+        let (tried, mut next) = finish(begun.outcome.into_inner(), begin_next).await;
+        let (taken, given) = match tried? {
+            Tried::Did(both) => both,
+            Tried::Contended => {
+                self.metrics.conflicts.increment(1);
+                tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
+                self.pacer.meet_others();
+                return Ok(Event::MetOthers);
+            }
+        };
+        self.returned(&given);
+        Ok(match taken {
+            // The view that was read ahead is not sufficient.
+            None => Event::Taken,
+            Some(TakeOutcome::Items(items)) if items.is_empty() => {
+                self.find_none();
+                Event::NoItem
+            }
+            Some(TakeOutcome::Items(items)) => {
+                let ended = self.now();
+                self.last_take = LastTake {
+                    ended,
+                    took: ended.saturating_sub(now),
+                    wanted,
+                    bytes: items.iter().map(|item| item.record.payload.len()).sum(),
+                };
+                if let Some(next) = &mut next {
+                    next.gone = items.iter().map(|item| item.id).collect();
+                }
+                self.ahead = next;
+                self.hand_out(items);
+                Event::Taken
+            }
+            Some(TakeOutcome::Staged) => {
+                self.pacer.meet_others();
+                Event::MetOthers
+            }
+            Some(TakeOutcome::Paused) => {
+                self.find_none();
+                Event::IsPaused
+            }
+            Some(TakeOutcome::SessionLost) => Event::SessionLost,
+        })
+    }
+
+    /// Begins a take of at most `limit` items.
+    fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun<T> {
+        let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
+        let (decode, promotes) = (self.decode.clone(), self.member.trusts_clock());
+        let settings = self.settings.clone();
+        let fronts = self.fronts.clone();
+        let order = Arc::new(OnceLock::<TakeOrder>::new());
+        let ordered = order.clone();
+        let outcome = async move {
+            let take = |tr: Tx<_>| {
+                let (shared, decode, ordered) = (&shared, &*decode, &*ordered);
+                let settings = &*settings;
+                let fronts = &*fronts;
+                async move {
+                    if tr.attempt().after == Some(Code::NOT_COMMITTED) {
+                        return Ok(Tried::Contended);
+                    }
+                    let context = SessionContext {
+                        keys: &shared.keys,
+                        settings,
+                        session,
+                        promotes,
+                        demand: &[],
+                        decode,
+                        fronts,
+                    };
+                    let order = async {
+                        // No waker: the dispatcher polls the take as soon as it has set the order.
+                        let ordered = poll_fn(|_| ordered.get().map_or(Poll::Pending, Poll::Ready));
+                        let order = ordered.await;
+                        let given = give_back(&tr, context, &order.returns).await?;
+                        Ok((order, given))
+                    };
+                    let view = view_queue(&tr, context, limit, mode);
+                    let (view, (order, given)) = try_join!(view, order)?;
+                    let demand = &order.demand;
+                    let taken = take(&tr, SessionContext { demand, ..context }, view, &order.gone)?;
+                    Ok::<_, Error>(Tried::Did((taken, given)))
+                }
+            };
+            runner.run(take).await
+        };
+        Begun {
+            until: self.now().saturating_add(2 * self.last_take.took),
+            order,
+            outcome: Mutex::new(Box::pin(outcome)),
+            gone: BTreeSet::new(),
+        }
+    }
+}
+
+/// Waits for the result of a take that has its order. While it commits, the next take reads, unless there is none to
+/// begin. Returns the next take, too, if it has begun and has not failed.
+async fn finish<T>(
+    mut outcome: BoxFuture<Result<TriedTake<T>>>,
+    begin_next: impl FnOnce() -> Option<Begun<T>>,
+) -> (Result<TriedTake<T>>, Option<Begun<T>>) {
+    // The embedded store commits a lone transaction before the first poll returns.
+    if let Poll::Ready(tried) = poll!(&mut outcome) {
+        return (tried, None);
+    }
+    let Some(mut next) = begin_next() else {
+        return (outcome.await, None);
+    };
+    let tried = tokio::select! {
+        biased;
+        tried = &mut outcome => Some(tried),
+        // Without an order, the next take ends only if it fails.
+        _ = next.outcome.get_mut() => None,
+    };
+    match tried {
+        Some(tried) => (tried, Some(next)),
+        None => (outcome.await, None),
+    }
+}

@@ -1,0 +1,291 @@
+//! Keeps the session alive, and cleans up after dead sessions.
+
+use std::sync::Arc;
+
+use futures::{FutureExt, try_join};
+use microqueue::ItemId;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::error::chain;
+use microqueue::keyspace::{Database, Isolation, Transaction, Tx};
+use tokio::sync::oneshot;
+
+use super::Dispatcher;
+use crate::consume::command::Command;
+use crate::consume::policy::{Event, Step};
+use crate::items::dedupe::expire_dedupe;
+use crate::items::end::sweep_done;
+use crate::items::error::{Error, Result, keep_corrupt};
+use crate::items::settings::stored_settings;
+use crate::protocol::give_back::{GiveBack, Return, When};
+use crate::protocol::reclaim::{Progress, held_after, reclaim_some};
+use crate::session::{SessionId, Tick};
+
+/// The divisor of the time between two heartbeats that limits how long a session removes expired rows.
+const SWEEPING_SHARE: u32 = 4;
+
+/// The progress of periodic tasks.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep {
+    /// The last dedupe id that was checked for expiry.
+    deduped: Option<Vec<u8>>,
+    /// The last held item that was compared with the deliveries.
+    compared: Option<Vec<u8>>,
+    /// Dead sessions that were not removed yet.
+    dead: Vec<SessionId>,
+    /// Whether the session must fulfill before the next step for a dead session, whose requests may be ahead of
+    /// others.
+    pub(super) fulfills_first: bool,
+}
+
+impl Upkeep {
+    /// Returns whether a step for a dead session is due.
+    pub(super) fn buries(&self) -> bool {
+        !self.dead.is_empty() && !self.fulfills_first
+    }
+}
+
+impl<T, D, C> Dispatcher<T, D, C>
+where
+    T: Send + Sync + 'static,
+    D: Database,
+    C: Codec<T>,
+{
+    /// Performs the periodic tasks.
+    pub(super) async fn tick(&mut self) -> Result<()> {
+        match self.member.tick().await? {
+            Tick::Observed => return Ok(()),
+            Tick::Dead => {
+                self.report(Event::SessionLost);
+                return Ok(());
+            }
+            Tick::Beaten => {}
+        }
+        // A failure of one of these neither stops the others nor keeps consumers from getting items.
+        let (read, swept) = (self.read_queue().await, self.sweep().await);
+        let (found, recovered) = (self.find_dead().await, self.recover().await);
+        for result in [read, swept, found, recovered] {
+            self.note(result);
+        }
+        Ok(())
+    }
+
+    /// Logs the failure of a task that will be tried again.
+    pub(super) fn note(&self, result: Result<()>) {
+        if let Err(error) = result {
+            tracing::warn!(queue = %self.keys().queue, error = %chain(&error), "upkeep failed");
+        }
+    }
+
+    /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
+    /// the known ones.
+    async fn read_queue(&mut self) -> Result<()> {
+        let (queue, keys) = (&self.queue, &*self.shared.keys);
+        let read = |tr| async move {
+            let tr = &tr;
+            let age = queue.oldest_age(tr);
+            let settings = stored_settings(tr, keys, Isolation::Snapshot).map(keep_corrupt);
+            try_join!(queue.stats(tr), queue.is_paused(tr), age, settings)
+        };
+        let (stats, is_paused, age, stored) = self.runner.run(read).await?;
+        let unreadable = self.fronts.skipped();
+        self.metrics.report(&stats, is_paused, age, unreadable);
+        if unreadable > 0 {
+            tracing::warn!(
+                queue = %keys.queue,
+                unreadable,
+                "records at the front of the queue do not decode and are skipped: upgrade this process if a newer \
+                 version has written them, or else look for damage with `audit`"
+            );
+        }
+        let stored = stored?.settings;
+        if stored != *self.settings {
+            tracing::info!(queue = %keys.queue, ?stored, "the settings have changed");
+            self.settings = Arc::new(stored);
+            self.queue.settings.set(self.settings.clone());
+            self.member.set_lease(self.settings.lease);
+        }
+        Ok(())
+    }
+
+    /// Removes expired dedupe ids and expired done items, by a trusted wall clock. The next heartbeat continues with
+    /// the rest.
+    async fn sweep(&mut self) -> Result<()> {
+        let time = self.member.next_tick().saturating_sub(self.now()) / SWEEPING_SHARE;
+        let until = self.now().saturating_add(time);
+        let keys = &*self.shared.keys;
+        while self.member.trusts_clock() {
+            let after = self.upkeep.deduped.as_deref();
+            let sweep = |tr| async move {
+                let tr = &tr;
+                try_join!(expire_dedupe(tr, keys, after), sweep_done(tr, keys))
+            };
+            let (deduped, has_more) = self.runner.run(sweep).await?;
+            self.upkeep.deduped = deduped;
+            let may_be_more = has_more || self.upkeep.deduped.is_some();
+            if !may_be_more || self.now() >= until {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds dead sessions, which are then removed step by step.
+    pub(super) async fn find_dead(&mut self) -> Result<()> {
+        let trusted_clock = self.member.trusts_clock();
+        let found = self.member.find_dead().await?;
+        let error = self.member.clock_error_seconds();
+        self.metrics.clock_error.set(error);
+        if trusted_clock && !self.member.trusts_clock() {
+            tracing::warn!(
+                queue = %self.keys().queue,
+                seconds = error,
+                "the wall clock differs from those of other processes: this process promotes no delayed \
+                 items and fires no schedules"
+            );
+        }
+        for session in found {
+            if !self.upkeep.dead.contains(&session) {
+                tracing::info!(queue = %self.keys().queue, %session, "found a dead session");
+                self.upkeep.dead.push(session);
+                self.upkeep.fulfills_first = true;
+                self.report(Event::FoundDead);
+            }
+        }
+        Ok(())
+    }
+
+    /// Performs one step for a dead session.
+    pub(super) async fn bury(&mut self) -> Event<ItemId> {
+        self.upkeep.fulfills_first = true;
+        if let Some(session) = self.upkeep.dead.pop() {
+            match self.bury_partly(session).await {
+                Ok(Progress::Returned(_)) => self.upkeep.dead.push(session),
+                Ok(Progress::Buried) => {}
+                // The next census finds the session again.
+                Ok(Progress::Stripped) => tracing::warn!(
+                    queue = %self.keys().queue,
+                    %session,
+                    "a dead session holds items that do not decode"
+                ),
+                Err(error) => self.note(Err(error)),
+            }
+        }
+        Event::Buried
+    }
+
+    /// Returns items of a dead session or, if there are none, removes it.
+    async fn bury_partly(&mut self, session: SessionId) -> Result<Progress> {
+        let (keys, settings) = (&self.shared.keys, &self.settings);
+        let progress = reclaim_some(&self.runner, keys, settings, session).await?;
+        if let Progress::Returned(items) = progress {
+            self.metrics.reclaimed.increment(items as u64);
+        }
+        Ok(progress)
+    }
+
+    /// Gives back items that the session holds without a delivery: their acknowledgement did not commit, or the
+    /// answer that contained them was lost.
+    async fn recover(&mut self) -> Result<()> {
+        let (keys, session, after) = (self.keys(), self.session(), self.upkeep.compared.as_deref());
+        let (held, last) = self
+            .runner
+            .run(|tr| async move { held_after(&tr, keys, session, after).await })
+            .await?;
+        self.upkeep.compared = last;
+        for item in held {
+            let returns = |(returned, _): &(Return, _)| returned.id == item.id;
+            if let Some(out) = self.deliveries.get(&item.id) {
+                if item.value.cancelled_millis != 0 {
+                    out.cancel();
+                }
+            } else if !self.returns.iter().any(returns) {
+                self.return_later(
+                    item.id,
+                    item.value.deliveries,
+                    GiveBack::Failed(When::Later(self.options.backoff)),
+                    Some("its acknowledgement was not committed"),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Notifies the deliveries whose items were cancelled, and watches for further cancellations.
+    pub(super) async fn find_cancelled(&mut self) -> Result<()> {
+        let (keys, session) = (&*self.shared.keys, self.member.id());
+        let stamp = &keys.cancels(session);
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let after_last = after.as_deref();
+            let read = |tr: Tx<_>| async move {
+                let cancelled = tr.watch(stamp);
+                let held = held_after(&tr, keys, session, after_last).await?;
+                Ok::<_, Error>((cancelled, held))
+            };
+            let (cancelled, (held, last)) = self.runner.run(read).await?;
+            if after.is_none() {
+                // The watch was set before the pages were read: they contain every cancellation that it does not
+                // report.
+                self.cancels.watch(cancelled);
+            }
+            for item in held.iter().filter(|item| item.value.cancelled_millis != 0) {
+                if let Some(out) = self.deliveries.get(&item.id) {
+                    out.cancel();
+                }
+            }
+            if last.is_none() {
+                return Ok(());
+            }
+            after = last;
+        }
+    }
+
+    /// Gives back some of the items that the session holds. Returns `false` if it holds none.
+    async fn release(&mut self) -> Result<bool> {
+        let (keys, session) = (self.keys(), self.session());
+        let held = |tr| async move { held_after(&tr, keys, session, None).await };
+        let (held, _) = self.runner.run(held).await?;
+        for item in &held {
+            let how = GiveBack::Returned(When::Now);
+            self.return_later(item.id, item.value.deliveries, how, None);
+        }
+        while !self.returns.is_empty() {
+            self.give_back().await?;
+        }
+        Ok(!held.is_empty())
+    }
+
+    /// Ends the session.
+    pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<usize>>>) {
+        let lost = self.deliveries.lose_all();
+        // Other sessions will remove them.
+        self.upkeep.dead.clear();
+        self.report(Event::Closing);
+        let ended = async {
+            // Pending returns come first: they contain when each item goes back, or that it is a dead letter.
+            loop {
+                match self.policy.next(self.facts()) {
+                    Step::Rest => break,
+                    step => self.perform(step).await?,
+                }
+            }
+            // The items must go back while the session is alive: if it were declared dead, they would count a death.
+            while self.release().await? {}
+            self.member.retire().await?;
+            while let Progress::Returned(_) = self.bury_partly(self.session()).await? {}
+            // The session need not lead any more, since it has no request.
+            Ok(lost)
+        };
+        let ended = ended.await;
+        tracing::debug!(queue = %self.keys().queue, session = %self.session(), "ended a session");
+        while let Ok(command) = self.commands.try_recv() {
+            if let Command::ShutDown { done: another, .. } = command {
+                done.extend(another);
+            }
+        }
+        for done in done {
+            // The caller may have gone.
+            let _ = done.send(ended.clone());
+        }
+    }
+}

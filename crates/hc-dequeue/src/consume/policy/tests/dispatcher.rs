@@ -1,0 +1,424 @@
+//! The dispatcher of a session: performs the steps of the [policy](crate::consume::policy), one after another.
+
+use super::database::{ALIVE, Database, ITEMS, Key, SESSIONS, Staged};
+use super::protocol::{self, Taking};
+use super::state::{State, Watch};
+use super::steps::{Protocol, Step};
+use crate::consume::policy::{Event, Facts, Lead, Pace, Returns, Scope, Timer, Wants};
+use crate::protocol::request::Precedence;
+
+/// The step that the policy returns.
+type Due = crate::consume::policy::Step<()>;
+
+/// A step of a dispatcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Dispatch {
+    /// The next step of the policy.
+    Act(Measured),
+    /// A timer runs out while there is nothing to do.
+    Elapse(Timer),
+    /// The consumer gives up, and the policy withdraws the request.
+    Withdraw,
+    /// The time of the consumer is over.
+    Hurry,
+    /// `give_back`, at a heartbeat, of an item that `reclaim::held_after` finds and for which the process has no
+    /// delivery.
+    GiveBack(usize),
+    /// The commit in flight succeeds, and the dispatcher learns it.
+    Commit,
+    /// The dispatcher gives up waiting for the outcome of its transaction, and continues.
+    Doubt,
+}
+
+/// The measurements of a driver. In the model, they may have any value at any time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Measured {
+    /// Whether other sessions were met recently.
+    is_contended: bool,
+    /// Whether a request is registered together with the answer to the previous one.
+    asks: bool,
+}
+
+/// Returns the pace of a queue that is contended, or not.
+pub(super) fn pace(is_contended: bool) -> Pace {
+    Pace {
+        is_contended,
+        asks_again: false,
+    }
+}
+
+impl Protocol {
+    /// Adds the steps that a dispatcher can take.
+    pub(super) fn steps_of_dispatcher(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
+        let mut add = |step| steps.push(Step::Dispatch(me, step));
+        let memory = &state.sessions[me];
+        let in_flight = memory.in_flight.is_some();
+        if state.budget.doubts > 0 && (in_flight || self.stages(state, me).is_some()) {
+            add(Dispatch::Doubt);
+        }
+        if in_flight {
+            add(Dispatch::Commit);
+            return;
+        }
+        for is_contended in [false, true] {
+            let due = self.due(state, me, is_contended);
+            let asks = false;
+            // In other cases it makes no difference.
+            let matters = due != self.due(state, me, !is_contended)
+                || matches!(due, Due::Register | Due::Collect(()));
+            if due != Due::Rest && (matters || !is_contended) {
+                add(Dispatch::Act(Measured { is_contended, asks }));
+            }
+            let may_ask = is_contended && state.budget.asks > 0 && !self.is_over(state);
+            if may_ask && collects(due) && state.is_answered(me) {
+                let asks = true;
+                add(Dispatch::Act(Measured { is_contended, asks }));
+            }
+        }
+        if self.due(state, me, false) == Due::Rest {
+            for timer in [Timer::Answer, Timer::Grace, Timer::Patience, Timer::Poll] {
+                if self.may_elapse(state, me, timer) {
+                    add(Dispatch::Elapse(timer));
+                }
+            }
+        }
+        let withdraws = Facts {
+            wants: Wants::Nothing,
+            ..self.facts(state, me, false)
+        };
+        let withdraws = matches!(memory.policy.clone().next(withdraws), Due::Withdraw(()));
+        if withdraws && state.budget.withdrawals > 0 {
+            add(Dispatch::Withdraw);
+        }
+        let may_hurry = state.budget.hurries > 0 && !self.is_over(state);
+        if may_hurry && self.facts(state, me, false).wants == Wants::Items {
+            add(Dispatch::Hurry);
+        }
+        let returns = Facts {
+            returns: Returns::ToQueue,
+            ..self.facts(state, me, false)
+        };
+        if memory.policy.clone().next(returns) == Due::GiveBack {
+            (0..ITEMS)
+                .filter(|item| state.is_stray(me, *item))
+                .for_each(|item| add(Dispatch::GiveBack(item)));
+        }
+    }
+
+    /// Returns the next step of the policy.
+    fn due(&self, state: &State, me: usize, is_contended: bool) -> Due {
+        let facts = self.facts(state, me, is_contended);
+        state.sessions[me].policy.clone().next(facts)
+    }
+
+    fn facts(&self, state: &State, me: usize, is_contended: bool) -> Facts {
+        let memory = &state.sessions[me];
+        let is_free = state.is_idle(me) && !memory.has_left && !self.is_over(state);
+        let wants_items = is_free || memory.policy.request().is_some();
+        Facts {
+            wants: match wants_items {
+                true if memory.is_hasty => Wants::ItemsNow,
+                true => Wants::Items,
+                false => Wants::Nothing,
+            },
+            returns: Returns::Nothing,
+            buries: false,
+            pace: pace(is_contended),
+        }
+    }
+
+    /// Returns whether no item will come any more, so that no request is needed.
+    fn is_over(&self, state: &State) -> bool {
+        (0..self.budget.arrivals).all(|item| state.db.has(Key::Effect(item)))
+    }
+
+    /// Returns whether a timer may run out. Timers for failures do so only where this matters: after a process has
+    /// fallen silent, or after a commit in doubt. Without these, a session that sleeps stays asleep until it is
+    /// woken.
+    fn may_elapse(&self, state: &State, me: usize, timer: Timer) -> bool {
+        let policy = &state.sessions[me].policy;
+        let mut after = *policy;
+        after.on(Event::Elapsed(timer), pace(false));
+        if after == *policy || policy.request().is_none() {
+            return false;
+        }
+        match timer {
+            Timer::Answer | Timer::Grace => true,
+            Timer::Poll if policy.has_better_timer() => false,
+            Timer::Patience | Timer::Poll => {
+                self.loses_patience(state, me) || self.polls_in_vain(state, me)
+            }
+        }
+    }
+
+    /// Returns whether a session that sleeps should lose patience with the first request.
+    pub(super) fn loses_patience(&self, state: &State, me: usize) -> bool {
+        let has_died = state.budget.deaths < self.budget.deaths;
+        let has_items = (0..ITEMS).any(|item| state.db.has(Key::Item(item)));
+        let has_supply = has_items && !state.db.has(Key::Pause);
+        has_died && has_supply && self.changes(state, me, Taking::ForOthers)
+    }
+
+    /// Returns whether a session that sleeps should find that its request is gone: its own commit, whose outcome it
+    /// did not wait for, may have answered it.
+    pub(super) fn polls_in_vain(&self, state: &State, me: usize) -> bool {
+        let has_doubted = state.budget.doubts < self.budget.doubts;
+        has_doubted && !state.db.has(Key::Request(me)) && !state.is_answered(me)
+    }
+
+    /// Returns whether a fulfillment would change anything.
+    pub(super) fn changes(&self, state: &State, me: usize, taking: Taking) -> bool {
+        protocol::fulfill(&state.db, self.rules, me, taking).is_some()
+    }
+
+    /// Performs a step of a dispatcher. Returns `None` if it finds nothing to do.
+    pub(super) fn dispatch(
+        &self,
+        db: &Database,
+        next: &mut State,
+        me: usize,
+        step: Dispatch,
+    ) -> Option<()> {
+        match step {
+            Dispatch::Act(measured) => self.act(db, next, me, measured)?,
+            Dispatch::Elapse(timer) => {
+                next.report(me, Event::Elapsed(timer), false);
+                if matches!(timer, Timer::Patience | Timer::Poll) {
+                    // The check follows at once. If it came later, the timer might as well have run out later: other
+                    // processes see no difference, and a watch that fires makes the session check as well.
+                    self.act(db, next, me, Measured::default())?;
+                }
+            }
+            Dispatch::Withdraw => {
+                next.budget.withdrawals -= 1;
+                withdraw(db, next, me);
+            }
+            Dispatch::Hurry => {
+                next.budget.hurries -= 1;
+                next.sessions[me].is_hasty = true;
+            }
+            Dispatch::GiveBack(item) => next.commit(&protocol::give_back(db, me, item)?),
+            Dispatch::Commit => {
+                let staged = next.sessions[me].in_flight.take()?;
+                let event = self.commit(next, me, &staged);
+                next.report(me, event, false);
+            }
+            Dispatch::Doubt => {
+                let policy = &next.sessions[me].policy;
+                let step = match policy.leads() {
+                    true => Due::Fulfill {
+                        lead: Lead::Everybody,
+                        request: None,
+                    },
+                    false => Due::Take,
+                };
+                next.budget.doubts -= 1;
+                if next.sessions[me].in_flight.is_none() {
+                    next.begin(me, self.stages(next, me)?);
+                }
+                next.report(me, Event::Failed(step), false);
+                next.set_adrift(me);
+            }
+        }
+        Some(())
+    }
+
+    /// Performs the step that is due. Returns `None` if there is none.
+    fn act(&self, db: &Database, next: &mut State, me: usize, measured: Measured) -> Option<()> {
+        let facts = self.facts(next, me, measured.is_contended);
+        let event = match next.sessions[me].policy.next(facts) {
+            Due::Take => self.take(db, next, me),
+            Due::Register => register(db, next, me),
+            Due::Fulfill { lead, .. } => self.fulfill(db, next, me, lead),
+            Due::Look { scope, .. } => look(db, next, me, scope, measured.asks),
+            Due::Collect(()) => collect(db, next, me, measured.asks),
+            Due::WatchPause => watch_pause(db, next, me),
+            Due::Rest | Due::OpenSession | Due::GiveBack | Due::Bury | Due::Withdraw(()) => {
+                return None;
+            }
+        };
+        next.report(me, event, measured.is_contended);
+        if next.sessions[me].is_hasty && finds_none(event) {
+            // The consumer leaves at once: one that leaves later is like one that gives up.
+            next.sessions[me].is_hasty = false;
+            if next.sessions[me].policy.request().is_some() {
+                withdraw(db, next, me);
+            }
+        }
+        Some(())
+    }
+
+    /// Returns what a take or a fulfillment of a session stages if it begins in this state, or `None` if another step
+    /// is due or the transaction is serializable.
+    pub(super) fn stages(&self, state: &State, me: usize) -> Option<Staged> {
+        let staged = match self.due(state, me, false) {
+            Due::Take => protocol::take(&state.db, self.rules, me),
+            Due::Fulfill { lead, .. } => {
+                let taking = self.taking(state, me, lead);
+                protocol::fulfill(&state.db, self.rules, me, taking)
+            }
+            _ => None,
+        };
+        staged.filter(|staged| !staged.is_serializable())
+    }
+
+    /// `registry::take`.
+    fn take(&self, db: &Database, next: &mut State, me: usize) -> Event<()> {
+        let has_requests = (0..SESSIONS).any(|session| db.has(Key::Request(session)));
+        if db.get(Key::Session(me)) != ALIVE {
+            Event::SessionLost
+        } else if db.has(Key::Pause) {
+            Event::IsPaused
+        } else if has_requests {
+            Event::MetOthers
+        } else {
+            match protocol::take(db, self.rules, me) {
+                Some(staged) => self.run(next, me, staged),
+                None => Event::NoItem,
+            }
+        }
+    }
+
+    /// `registry::fulfill`.
+    fn fulfill(&self, db: &Database, next: &mut State, me: usize, lead: Lead) -> Event<()> {
+        match protocol::fulfill(db, self.rules, me, self.taking(next, me, lead)) {
+            Some(staged) => self.run(next, me, staged),
+            None => Event::Fulfilled {
+                has_changed: false,
+                own: false,
+            },
+        }
+    }
+
+    /// Returns the items that a session's next fulfillment takes.
+    pub(super) fn taking(&self, state: &State, me: usize, lead: Lead) -> Taking {
+        match lead {
+            Lead::HandOver => Taking::Nothing,
+            Lead::Everybody if state.is_idle(me) && !state.sessions[me].has_left => Taking::Last,
+            Lead::Everybody => Taking::ForOthers,
+        }
+    }
+
+    /// Runs a transaction that begins and commits in one step.
+    fn run(&self, next: &mut State, me: usize, staged: Staged) -> Event<()> {
+        next.granted_out_of_order |= next.db.skips_an_item(&staged);
+        self.commit(next, me, &staged)
+    }
+
+    /// Commits a take or a fulfillment, and reports the outcome to the dispatcher.
+    fn commit(&self, next: &mut State, me: usize, staged: &Staged) -> Event<()> {
+        next.commit(staged);
+        let memory = &mut next.sessions[me];
+        let mut has_items = false;
+        for item in 0..ITEMS {
+            if let Some(number) = staged.written(Key::Held(me, item)) {
+                memory.deliveries[item] = number;
+                has_items = true;
+            }
+        }
+        let own = has_items && staged.written(Key::Request(me)).is_some();
+        match memory.policy.leads() {
+            true => Event::Fulfilled {
+                has_changed: true,
+                own,
+            },
+            false => Event::Taken,
+        }
+    }
+}
+
+/// Returns whether a step collects an existing answer.
+fn collects(due: Due) -> bool {
+    matches!(due, Due::Look { .. } | Due::Collect(()))
+}
+
+/// Returns whether a step has found no item for the session's consumer.
+fn finds_none(event: Event<()>) -> bool {
+    let has_items = match event {
+        Event::NoItem | Event::IsPaused => Some(false),
+        Event::Waits { has_items, .. } => has_items,
+        _ => None,
+    };
+    has_items == Some(false)
+}
+
+/// `request::withdraw`, after the consumer has left.
+fn withdraw(db: &Database, next: &mut State, me: usize) {
+    next.sessions[me].has_left = true;
+    next.sessions[me].is_hasty = false;
+    let event = match protocol::withdraw(db, me) {
+        Some(staged) => {
+            next.commit(&staged);
+            Event::Withdrawn
+        }
+        None => Event::NotWithdrawn,
+    };
+    next.report(me, event, false);
+}
+
+/// `registry::register`.
+fn register(db: &Database, next: &mut State, me: usize) -> Event<()> {
+    match protocol::register(db, me) {
+        Some(staged) => {
+            next.commit(&staged);
+            Event::Registered(())
+        }
+        None => Event::SessionLost,
+    }
+}
+
+/// `inquiry::view_request`.
+fn look(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) -> Event<()> {
+    if next.is_answered(me) {
+        return collect(db, next, me, asks);
+    }
+    if scope == Scope::Answer {
+        next.sessions[me].watches = Some(Watch::Grant);
+        return Event::Waits {
+            is_first: false,
+            has_items: None,
+            precedence: None,
+        };
+    }
+    if !db.has(Key::Request(me)) {
+        return Event::Gone;
+    }
+    let is_first = next.is_first(me);
+    next.sessions[me].watches = Some(match is_first {
+        true => Watch::GrantOrWake,
+        false => Watch::Grant,
+    });
+    let has_items = (0..ITEMS).any(|item| db.has(Key::Item(item))) && !db.has(Key::Pause);
+    let sees_others = !is_first && scope == Scope::Precedence;
+    Event::Waits {
+        is_first,
+        has_items: (is_first || sees_others).then_some(has_items),
+        precedence: sees_others.then_some(Precedence { first: (), rank: 1 }),
+    }
+}
+
+/// `inquiry::collect_and_ask`.
+fn collect(db: &Database, next: &mut State, me: usize, asks: bool) -> Event<()> {
+    if !next.is_answered(me) {
+        return Event::NotAnswered;
+    }
+    let grant = db.get(Key::Grant(me));
+    for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
+        next.sessions[me].deliveries[item] = db.get(Key::Held(me, item));
+    }
+    next.budget.asks -= usize::from(asks);
+    let staged = protocol::collect(db, me, asks);
+    next.commit(&staged.expect("a grant is cleared"));
+    Event::Answered {
+        next: asks.then_some(()),
+    }
+}
+
+/// `request::watch_pause`.
+fn watch_pause(db: &Database, next: &mut State, me: usize) -> Event<()> {
+    if !db.has(Key::Pause) {
+        return Event::Resumed;
+    }
+    next.sessions[me].watches = Some(Watch::Resumed);
+    Event::PauseWatched
+}

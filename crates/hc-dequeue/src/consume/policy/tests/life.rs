@@ -1,0 +1,166 @@
+//! The life and death of a session, and the steps of other sessions after its death.
+
+use super::database::{ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
+use super::dispatcher::pace;
+use super::protocol;
+use super::state::{Memory, Process, State};
+use super::steps::{self, Protocol};
+use crate::consume::policy::{Event, Facts, Returns, Step, Wants};
+
+/// A step in the life of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Live {
+    /// The heartbeats of the process stop arriving.
+    FallSilent,
+    /// `session::beat`, by a process that comes back late.
+    Beat,
+    /// `reclaim::retire`, by a process that shuts down properly.
+    Retire,
+}
+
+/// A step of another session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reclaim {
+    /// `reclaim::declare_dead`.
+    DeclareDead,
+    /// `reclaim::return_items`.
+    ReturnItem(usize),
+    /// `reclaim::remove_requests` and `reclaim::bury`, by a session that leads afterwards if it has removed a
+    /// request.
+    Bury(usize),
+}
+
+impl Protocol {
+    /// Adds the steps in the life of a session. The heartbeats of at least one process always arrive: otherwise no
+    /// session could finish the work.
+    pub(super) fn steps_of_life(&self, state: &State, me: usize, steps: &mut Vec<steps::Step>) {
+        let mut add = |step| steps.push(steps::Step::Live(me, step));
+        let memory = &state.sessions[me];
+        let is_timely = |session: &usize| state.sessions[*session].process == Process::Timely;
+        let has_other = (0..SESSIONS).filter(is_timely).any(|other| other != me);
+        match memory.process {
+            Process::Timely if has_other => {
+                if state.budget.deaths > 0 {
+                    add(Live::FallSilent);
+                }
+                // A session that ends during a transaction is like one that falls silent.
+                if state.budget.endings > 0 && memory.in_flight.is_none() && self.may_end(state, me)
+                {
+                    add(Live::Retire);
+                }
+            }
+            Process::Late if state.db.get(Key::Session(me)) == ALIVE => add(Live::Beat),
+            Process::Timely | Process::Late | Process::Gone => {}
+        }
+    }
+
+    /// Returns whether a session that is to end has nothing left to do.
+    fn may_end(&self, state: &State, me: usize) -> bool {
+        let mut policy = state.sessions[me].policy;
+        policy.on(Event::Closing, pace(false));
+        let facts = Facts {
+            wants: Wants::Nothing,
+            returns: Returns::Nothing,
+            buries: false,
+            pace: pace(false),
+        };
+        policy.next(facts) == Step::Rest
+    }
+
+    /// Performs a step in the life of a session. Returns `None` if it finds nothing to do.
+    pub(super) fn live(
+        &self,
+        db: &Database,
+        next: &mut State,
+        me: usize,
+        step: Live,
+    ) -> Option<()> {
+        match step {
+            Live::FallSilent => {
+                next.sessions[me].process = Process::Late;
+                next.budget.deaths -= 1;
+            }
+            Live::Beat => {
+                next.sessions[me].process = Process::Timely;
+                next.commit(&protocol::beat(db, me)?);
+            }
+            Live::Retire => {
+                next.budget.endings -= 1;
+                next.commit(&protocol::retire(db, me)?);
+                next.sessions[me] = Memory::gone();
+            }
+        }
+        Some(())
+    }
+
+    /// Adds the steps that reclaim a session. Only a session that removes a request remembers it. For all other
+    /// steps, it does not matter which of the other sessions performs them.
+    pub(super) fn steps_of_reclaim(
+        &self,
+        state: &State,
+        session: usize,
+        steps: &mut Vec<steps::Step>,
+    ) {
+        let mut add = |step| steps.push(steps::Step::Reclaim(session, step));
+        let is_other = |other: &usize| *other != session && state.sessions[*other].runs();
+        let mut others: Vec<_> = (0..self.session_count).filter(is_other).collect();
+        if others.is_empty() {
+            return;
+        }
+        match state.db.get(Key::Session(session)) {
+            ALIVE if state.sessions[session].process != Process::Timely => {
+                add(Reclaim::DeclareDead);
+            }
+            DEAD => {
+                (0..ITEMS).for_each(|item| add(Reclaim::ReturnItem(item)));
+                if !state.is_first(session) {
+                    others.truncate(1);
+                }
+                others
+                    .into_iter()
+                    .for_each(|other| add(Reclaim::Bury(other)));
+            }
+            _ => {}
+        }
+    }
+
+    /// Performs a step that reclaims a session. Returns `None` if it finds nothing to do.
+    pub(super) fn reclaim(
+        &self,
+        db: &Database,
+        next: &mut State,
+        session: usize,
+        step: Reclaim,
+    ) -> Option<()> {
+        let staged = match step {
+            Reclaim::DeclareDead => protocol::declare_dead(db, self.rules, session),
+            Reclaim::ReturnItem(item) => protocol::return_item(db, session, item),
+            Reclaim::Bury(by) => {
+                let staged = protocol::bury(db, self.rules, session)?;
+                let has_removed = staged.written(Key::Request(session)).is_some();
+                if has_removed && next.sessions[by].in_flight.is_some() {
+                    return None;
+                }
+                run_for_nobody(next, staged)?;
+                if has_removed {
+                    next.report(by, Event::Buried, false);
+                }
+                return Some(());
+            }
+        };
+        run_for_nobody(next, staged?)
+    }
+}
+
+/// Runs a transaction whose outcome is not needed. If it is not serializable, it may land at any later time. Returns
+/// `None` if the same transaction is already in flight.
+fn run_for_nobody(next: &mut State, staged: Staged) -> Option<()> {
+    if staged.is_serializable() {
+        next.commit(&staged);
+    } else if let Err(place) = next.adrift.binary_search(&staged) {
+        next.adrift.insert(place, staged);
+    } else {
+        return None;
+    }
+    Some(())
+}

@@ -1,0 +1,375 @@
+//! The protocol of the staged registry, checked in every order of its steps.
+//!
+//! The model has a few sessions that take a few items from one queue. A checker visits every state that they can
+//! reach. The [policy](super) itself decides what a session does next. The transactions are stand-ins, each named
+//! after the function of the crate that it represents.
+//!
+//! - [`database`]: keys, and optimistic transactions with their conflicts.
+//! - [`protocol`]: the reads and writes of each function, and the rules that planted bugs break.
+//! - [`state`]: committed data, transactions in flight, and the memory of processes.
+//! - [`representative`]: states that cannot be distinguished, of which one is visited.
+//! - [`steps`]: all kinds of steps; those of a [`dispatcher`], of a [`handler`], and in the [`life`] of a session.
+//! - [`promises`]: properties that must hold.
+//! - [`progress`]: a measure of the remaining work.
+//!
+//! # What happens
+//!
+//! A transaction begins in one step and commits in another, unless all of its reads are in its conflict ranges: such
+//! a transaction can be considered to happen at its commit, and takes one step. Every process may take any step that
+//! the protocol allows, at any time. In addition, the following may happen, each up to a number of times given by a
+//! [`Budget`](state::Budget):
+//!
+//! - An item is enqueued.
+//! - A process falls silent at any point. Either it comes back late, or it continues with its steps and its
+//!   deliveries until it finds its session dead. It need not take any of these steps: a process that takes none has
+//!   crashed, after or before its commit.
+//! - A living process gives up waiting for the outcome of a take or a fulfillment, and continues. The commit lands at
+//!   any later time or never. The process learns the outcomes of its other commits.
+//! - A process loses a delivery while the handler continues and acknowledges late, or not at all.
+//! - A request is withdrawn.
+//! - The time of a consumer is over before it has an item.
+//! - The queue is paused, and later resumed.
+//! - A session that has no request and does not lead ends properly.
+//!
+//! The ordinary run has two sessions, two items and one death. The long run has three sessions, three items and two
+//! deaths, and two items and one death where everything else is combined. It visits some 150 million states and takes
+//! about an hour on two cores with optimizations, without which the sizes stay the ordinary ones:
+//! `TEST_RUN=long cargo test --release -p fdbq-hc-dequeue --lib policy`.
+//!
+//! There is no clock. The measurements of a driver may have any value at any time. The timers of a healthy queue (for
+//! the answer, and for the time in which another session leads) run out at any time while there is nothing else to
+//! do. Timers for failures run out only where this matters, and only after a failure: after a process has fallen silent,
+//! or after a commit in doubt. Without a failure, a session that sleeps stays asleep until it is woken. A heartbeat
+//! counts as old when its process is silent.
+//!
+//! # What must hold
+//!
+//! No item is lost, no item takes effect twice, and further [`promises`]. That everything can be finished is checked
+//! for single states, in two parts that together imply it for runs:
+//!
+//! 1. Each step leaves less work, by a [measure](progress) that is computed at every step. Therefore no run is
+//!    infinite, and no fairness between processes needs to be assumed.
+//! 2. In a state from which only steps of the budget lead on, or none, all items have taken effect and all dead
+//!    sessions are buried.
+//!
+//! After the last event of the budget, the processes therefore finish, whichever steps they take. The request of a
+//! buried session may remain; `registry::fulfill` clears it when it reads it, and is among the steps. Steps that need
+//! not happen are not counted in the second part: those of a process that has fallen silent, and a commit of which no
+//! process waits for the outcome.
+//!
+//! # What is visited once
+//!
+//! Of states or orders of steps that cannot be distinguished by what follows, one is visited:
+//!
+//! - Sessions differ only by their names.
+//! - A transaction begins as late as possible: see [`Move`](steps::Move).
+//! - A process [forgets](representative) what it cannot use any more.
+//! - When a timer for failures runs out, the check that it causes follows at once.
+//! - In the long run, the timers of a healthy queue run out at once. Until the timer for the answer, a session does
+//!   nothing, and until the timer for the lead it only takes over an answer. It may do both after the timers, too,
+//!   since it may take its next step at any time. In the ordinary run, these timers run out at any time, which checks
+//!   the policy in the meantime.
+//!
+//! # What is left out
+//!
+//! A session has one request and one consumer. The consumer wants nothing between a withdrawal and the first check
+//! after it. All requests want the same number of items. A session that finds itself dead opens another session, which
+//! is one of the others in the model. Delayed items, dead letters, `pop` and limits on batches are not modeled.
+
+mod database;
+mod dispatcher;
+mod handler;
+mod life;
+mod progress;
+mod promises;
+mod protocol;
+mod representative;
+mod state;
+mod steps;
+
+use std::collections::BTreeSet;
+
+use conformance::scale;
+use stateright::{Checker, HasDiscoveries, Model};
+
+use self::promises::{
+    FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, NOTHING_STALE, ONE_PLACE, OWNED, PROGRESSES,
+};
+use self::protocol::{Mistake, Rules};
+use self::state::Budget;
+use self::steps::Protocol;
+use crate::consume::policy::Fault;
+
+/// As many items as two sessions need to collide, and no failures.
+const QUIET: Budget = Budget {
+    arrivals: 2,
+    deaths: 0,
+    doubts: 0,
+    lapses: 0,
+    withdrawals: 0,
+    endings: 0,
+    pauses: 0,
+    asks: 0,
+    hurries: 0,
+};
+
+/// How many threads check one model.
+const THREADS: usize = 2;
+
+/// Chooses the size of a run. The long sizes take a build with optimizations.
+fn size(short: usize, long: usize) -> usize {
+    if cfg!(debug_assertions) {
+        return short;
+    }
+    scale(short, long)
+}
+
+/// Returns the bounds of a run in which deaths are the only failures.
+fn deaths() -> Budget {
+    Budget {
+        arrivals: size(2, 3),
+        deaths: size(1, 2),
+        ..QUIET
+    }
+}
+
+/// Visits every state that the protocol can reach, with requests for `wanted` items.
+fn check(wanted: usize, budget: Budget) {
+    let session_count = size(2, 3);
+    let protocol = Protocol {
+        rules: Rules {
+            wanted,
+            mistake: None,
+        },
+        session_count,
+        budget,
+        fault: None,
+        is_hurried: session_count > 2,
+    };
+    let checker = protocol.checker().symmetry().threads(THREADS);
+    let checker = checker.spawn_dfs().join();
+    println!(
+        "{budget:?}, {wanted} wanted: {} steps between {} states, {} in a row at most",
+        checker.state_count(),
+        checker.unique_state_count(),
+        checker.max_depth()
+    );
+    checker.assert_properties();
+}
+
+/// Breaks a rule of a transaction, and expects that a property fails.
+fn catch(mistake: Mistake, property: &'static str, budget: Budget) {
+    catch_in(Some(mistake), None, property, budget);
+}
+
+/// Breaks a rule of the policy, and expects that a session stops before its work is done.
+fn catch_fault(fault: Fault, budget: Budget) {
+    catch_in(None, Some(fault), FINISHES, budget);
+}
+
+/// Expects that a property fails in one of the states that two sessions reach.
+fn catch_in(
+    mistake: Option<Mistake>,
+    fault: Option<Fault>,
+    property: &'static str,
+    budget: Budget,
+) {
+    let protocol = Protocol {
+        rules: Rules { wanted: 1, mistake },
+        session_count: 2,
+        budget,
+        fault,
+        is_hurried: false,
+    };
+    let expected = HasDiscoveries::AnyOf(BTreeSet::from([property]));
+    let checker = protocol.checker().finish_when(expected).spawn_bfs().join();
+    checker.assert_any_discovery(property);
+}
+
+#[test]
+fn keeps_its_promises_while_sessions_die_and_come_back() {
+    check(1, deaths());
+}
+
+#[test]
+fn keeps_its_promises_with_several_items_for_a_request() {
+    check(2, deaths());
+}
+
+#[test]
+fn keeps_its_promises_while_commits_are_in_doubt() {
+    let budget = Budget {
+        doubts: 1,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_deliveries_lapse() {
+    let budget = Budget {
+        lapses: 1,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_requests_are_withdrawn_and_sessions_end() {
+    let budget = Budget {
+        withdrawals: 1,
+        endings: 1,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_whatever_happens_together() {
+    let budget = Budget {
+        arrivals: 2,
+        deaths: size(0, 1),
+        doubts: 1,
+        lapses: 1,
+        withdrawals: 1,
+        endings: 1,
+        pauses: 0,
+        asks: 0,
+        hurries: 0,
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_the_time_of_callers_is_over() {
+    let budget = Budget {
+        hurries: 1,
+        pauses: size(1, 0),
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_requests_are_registered_with_answers() {
+    let budget = Budget {
+        asks: 2,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn keeps_its_promises_while_the_queue_is_paused() {
+    let budget = Budget {
+        withdrawals: 1,
+        pauses: 1,
+        ..deaths()
+    };
+    check(1, budget);
+}
+
+#[test]
+fn catches_a_reclaim_that_does_not_conflict_with_the_heartbeat() {
+    let budget = Budget { deaths: 1, ..QUIET };
+    catch(Mistake::HeartbeatNotInConflict, LIVING_SPARED, budget);
+}
+
+#[test]
+fn catches_a_grant_that_does_not_conflict_with_the_session() {
+    let budget = Budget { deaths: 1, ..QUIET };
+    catch(Mistake::SessionNotInConflict, OWNED, budget);
+}
+
+#[test]
+fn catches_a_burial_that_does_not_read_what_is_left() {
+    let budget = Budget { deaths: 1, ..QUIET };
+    catch(Mistake::BuriedUnread, OWNED, budget);
+}
+
+#[test]
+fn catches_a_fulfillment_that_does_not_conflict_on_items() {
+    catch(Mistake::ItemsNotInConflict, ONE_PLACE, QUIET);
+}
+
+#[test]
+fn catches_a_fulfillment_that_grants_the_last_items_first() {
+    catch(Mistake::LastItemsFirst, IN_ORDER, QUIET);
+}
+
+#[test]
+fn catches_an_acknowledgement_that_ignores_the_grant_number() {
+    let budget = Budget { lapses: 1, ..QUIET };
+    catch(Mistake::GrantNumberIgnored, LATE_REFUSED, budget);
+}
+
+#[test]
+fn catches_a_leader_that_leaves_without_its_second_look() {
+    catch_fault(Fault::NoSecondLook, QUIET);
+}
+
+#[test]
+fn catches_a_withdrawal_without_a_look_after_it() {
+    let budget = Budget {
+        withdrawals: 1,
+        ..QUIET
+    };
+    catch_fault(Fault::NoLookAfterWithdrawal, budget);
+}
+
+#[test]
+fn catches_a_fulfillment_in_doubt_without_a_look_after_it() {
+    let budget = Budget { doubts: 1, ..QUIET };
+    catch_fault(Fault::NoLookInDoubt, budget);
+}
+
+#[test]
+fn catches_a_leader_that_meets_another_and_leaves_without_a_look() {
+    let budget = Budget { doubts: 1, ..QUIET };
+    catch_fault(Fault::NoLookAfterConflict, budget);
+}
+
+#[test]
+fn catches_a_fulfillment_that_tells_nobody() {
+    catch(Mistake::NobodyTold, FINISHES, QUIET);
+}
+
+#[test]
+fn catches_a_fulfillment_that_tells_nobody_while_the_queue_is_paused() {
+    let budget = Budget { pauses: 1, ..QUIET };
+    catch(Mistake::NobodyToldInPause, FINISHES, budget);
+}
+
+#[test]
+fn catches_a_fulfillment_that_tells_a_request_without_a_conflict() {
+    let budget = Budget {
+        withdrawals: 1,
+        ..QUIET
+    };
+    catch(Mistake::ToldNotInConflict, NOTHING_STALE, budget);
+}
+
+#[test]
+fn catches_an_answer_that_leaves_what_its_request_was_told() {
+    catch(Mistake::TurnKept, NOTHING_STALE, QUIET);
+}
+
+#[test]
+fn catches_an_enqueue_that_wakes_nobody() {
+    catch(Mistake::EnqueuedSilently, FINISHES, QUIET);
+}
+
+#[test]
+fn catches_a_session_in_haste_that_does_not_rest() {
+    let budget = Budget {
+        hurries: 1,
+        ..QUIET
+    };
+    catch_in(None, Some(Fault::NoRestInHaste), PROGRESSES, budget);
+}
+
+#[test]
+fn catches_a_heartbeat_that_keeps_what_nobody_owns_while_a_request_waits() {
+    let budget = Budget { lapses: 1, ..QUIET };
+    catch_fault(Fault::StraysKept, budget);
+}

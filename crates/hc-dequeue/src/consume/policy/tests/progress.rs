@@ -1,0 +1,171 @@
+//! The remaining work, as a measure that every step makes smaller.
+//!
+//! Because of it the model has no infinite run. Everything that must eventually happen can therefore be checked in
+//! the states in which no step is left.
+
+use std::cmp::Ordering;
+
+use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS, Staged, TURN};
+use super::state::{Process, State};
+use super::steps::Protocol;
+use crate::consume::policy::request::{Request, Stage};
+use crate::consume::policy::{Phase, Reason};
+
+/// A kind of work, and how much of it is left.
+type Measure = fn(&Protocol, &State) -> usize;
+
+/// All kinds of work. When two states are compared, the first kind that differs decides: a step may create work of a
+/// later kind if it reduces work of an earlier kind.
+const MEASURES: [Measure; 10] = [
+    |_, state| state.budget.sum() + sum(state, haste),
+    |_, state| usize::from(state.db.has(Key::Pause)),
+    |_, state| sum(state, life),
+    |_, state| state.adrift.len(),
+    |_, state| sum(state, returns),
+    |_, state| sum_of_items(state),
+    |_, state| sum(state, registration),
+    |_, state| sum(state, untold),
+    |_, state| sum(state, tells),
+    |protocol, state| sum(state, |state, session| memory(protocol, state, session)),
+];
+
+/// Returns whether less work is left in `next` than in `last`.
+pub(super) fn is_less(protocol: &Protocol, next: &State, last: &State) -> bool {
+    let mut orders = MEASURES
+        .iter()
+        .map(|measure| measure(protocol, next).cmp(&measure(protocol, last)));
+    orders.find(|order| order.is_ne()) == Some(Ordering::Less)
+}
+
+fn sum(state: &State, of_session: impl Fn(&State, usize) -> usize) -> usize {
+    (0..SESSIONS)
+        .map(|session| of_session(state, session))
+        .sum()
+}
+
+/// Whether the time of a consumer is over.
+fn haste(state: &State, session: usize) -> usize {
+    usize::from(state.sessions[session].is_hasty)
+}
+
+/// The distance of a session from its burial, and of its process from its end. Only the budget lets a process fall
+/// silent. Only a burial gives a powerless process something to do.
+fn life(state: &State, session: usize) -> usize {
+    let process = match state.sessions[session].process {
+        Process::Late if !state.is_powerless(session) => 2,
+        Process::Late | Process::Timely => 1,
+        Process::Gone => 0,
+    };
+    let in_database = match state.db.get(Key::Session(session)) {
+        ALIVE => 2,
+        DEAD => 1,
+        _ => 0,
+    };
+    process + 2 * in_database
+}
+
+/// The items that a session must return. More are added only by a death, by the budget, or by a commit that was
+/// adrift.
+fn returns(state: &State, session: usize) -> usize {
+    let is_dead = state.db.get(Key::Session(session)) == DEAD;
+    (0..ITEMS)
+        .filter(|item| {
+            let is_held = state.db.has(Key::Held(session, *item));
+            is_held && is_dead || state.is_stray(session, *item)
+        })
+        .count()
+}
+
+/// The distance of the items from their completion. Only a return moves one a step back.
+fn sum_of_items(state: &State) -> usize {
+    let queued = (0..ITEMS).filter(|item| state.db.has(Key::Item(*item)));
+    let held = (0..SESSIONS).flat_map(|session| (0..ITEMS).map(move |item| (session, item)));
+    let held = held.filter(|(session, item)| state.db.has(Key::Held(*session, *item)));
+    2 * queued.count() + held.count()
+}
+
+/// The distance of a session from the answer to its request. It can start again after it was given an item, or by the
+/// budget.
+fn registration(state: &State, session: usize) -> usize {
+    let may_register = state.db.get(Key::Session(session)) == ALIVE;
+    let request = match state.db.get(Key::Request(session)) {
+        ABSENT if may_register => 2,
+        ABSENT => 0,
+        _ => 1,
+    };
+    let grant = 3 * usize::from(state.is_answered(session));
+    request + grant
+}
+
+/// Whether a session has a request that was not notified that it is the first.
+fn untold(state: &State, session: usize) -> usize {
+    let is_registered = state.db.has(Key::Request(session));
+    usize::from(is_registered && state.db.get(Key::Grant(session)) == ABSENT)
+}
+
+/// The distance of a process from having notified the first request. Several processes may be about to do so.
+fn tells(state: &State, session: usize) -> usize {
+    let Some(first) = (0..SESSIONS).find(|other| state.is_first(*other)) else {
+        return 0;
+    };
+    let turn = |staged: &Staged| staged.written(Key::Grant(first)) == Some(TURN);
+    match &state.sessions[session].in_flight {
+        Some(staged) if turn(staged) => 1,
+        _ => 2 * untold(state, first),
+    }
+}
+
+/// The steps that a process plans. All of them may change at a commit, but every commit reduces another kind of work.
+fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
+    let memory = &state.sessions[session];
+    let numbers = memory.deliveries.iter().chain(&memory.lapsed);
+    let deliveries = numbers.filter(|number| **number != ABSENT).count();
+    let phase = phase(protocol, state, session);
+    let policy = match memory.policy.lead {
+        None => phase,
+        Some(lead) => {
+            let taking = protocol.taking(state, session, lead);
+            match protocol.changes(state, session, taking) {
+                // A commit follows, which reduces other work.
+                true => 0,
+                false => phase + 100,
+            }
+        }
+    };
+    deliveries + policy + usize::from(memory.in_flight.is_none())
+}
+
+/// The largest number of consecutive steps without a commit from a phase of the policy, as a relative number.
+fn phase(protocol: &Protocol, state: &State, session: usize) -> usize {
+    let is_paused = state.db.has(Key::Pause);
+    match state.sessions[session].policy.phase {
+        Phase::Paused if is_paused => 0,
+        Phase::Lost | Phase::Paused => 10,
+        Phase::Registering => 18,
+        Phase::Pausing if is_paused => 18,
+        Phase::Idle => 19,
+        Phase::Pausing => 20,
+        Phase::Waiting(request) => 30 + stage(protocol, state, session, request),
+    }
+}
+
+/// The same for a request.
+fn stage(protocol: &Protocol, state: &State, session: usize, request: Request<()>) -> usize {
+    let is_over = request.patience.is_some_and(|patience| patience.is_over);
+    let must_know = state.sessions[session].is_hasty && request.patience.is_none();
+    match request.stage {
+        Stage::Expecting => 13,
+        Stage::Looking(Reason::Granted) => 12,
+        Stage::Looking(Reason::Changed) if !request.may_lead => 11,
+        Stage::Sleeping if !request.may_lead => 10,
+        Stage::Looking(Reason::Changed) => 9,
+        Stage::Sleeping if must_know => 9,
+        Stage::Sleeping if protocol.polls_in_vain(state, session) => 8,
+        Stage::Sleeping if !protocol.loses_patience(state, session) => 0,
+        Stage::Sleeping if request.patience.is_none() => 7,
+        Stage::Looking(Reason::Overdue) if !is_over => 6,
+        Stage::Sleeping => 5,
+        Stage::Looking(Reason::Overdue) => 4,
+        Stage::Answered => 1,
+    }
+}

@@ -1,0 +1,239 @@
+//! A state of the model: committed data, transactions in flight, and the memory of each process.
+
+use super::database::{ABSENT, Database, FIRST, ITEMS, Key, SESSIONS, Staged, TURN};
+use super::dispatcher::pace;
+use super::protocol;
+use crate::consume::policy::{Event, Fault, Policy};
+use crate::protocol::request::Woken;
+
+/// How often each optional event may still happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Budget {
+    /// Items that may still be enqueued.
+    pub(super) arrivals: usize,
+    /// Processes that may still miss their heartbeats: they crash, or pause and come back late.
+    pub(super) deaths: usize,
+    /// Takes and fulfillments whose outcome a living process may still stop waiting for.
+    pub(super) doubts: usize,
+    /// Deliveries that a process may still lose while a handler continues: the time limit passes, or the delivery is
+    /// leaked.
+    pub(super) lapses: usize,
+    /// Requests that may still be withdrawn.
+    pub(super) withdrawals: usize,
+    /// Sessions that may still end properly, with no commit in doubt.
+    pub(super) endings: usize,
+    /// How often the queue may still be paused.
+    pub(super) pauses: usize,
+    /// Requests that may still be registered in the transaction that collects an answer.
+    pub(super) asks: usize,
+    /// Consumers whose time may still be over before they have an item.
+    pub(super) hurries: usize,
+}
+
+impl Budget {
+    /// Returns the total that is left. A hurry counts twice: when it begins, and when it ends.
+    pub(super) fn sum(&self) -> usize {
+        self.arrivals
+            + self.deaths
+            + self.doubts
+            + self.lapses
+            + self.withdrawals
+            + self.endings
+            + self.pauses
+            + self.asks
+            + 2 * self.hurries
+    }
+}
+
+/// Whether a process runs, and whether other sessions can see that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Process {
+    /// Its heartbeats arrive.
+    Timely,
+    /// Its last heartbeat is old. Its steps may happen at any later time. A process that takes none has crashed.
+    Late,
+    /// It has ended.
+    Gone,
+}
+
+/// The event that wakes a session that sleeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Watch {
+    /// Its grant.
+    Grant,
+    /// Its grant, or a write of the wake stamp.
+    GrantOrWake,
+    /// The end of the pause.
+    Resumed,
+}
+
+/// A process, and its memory of its session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Memory {
+    pub(super) process: Process,
+    /// The deliveries that the process considers its own, by the numbers of their grants.
+    pub(super) deliveries: [u8; ITEMS],
+    /// Deliveries that only a handler still knows, which may acknowledge them.
+    pub(super) lapsed: [u8; ITEMS],
+    /// Its next step, decided by the policy of the crate.
+    pub(super) policy: Policy<()>,
+    /// Its consumer has gone, and comes back when the session does not lead.
+    pub(super) has_left: bool,
+    /// The time of its consumer is over: the consumer leaves as soon as a check has found no item.
+    pub(super) is_hasty: bool,
+    /// The watch that wakes it while it sleeps.
+    pub(super) watches: Option<Watch>,
+    /// The transaction that the process is about to commit. It may not have sent it yet, or may not know the outcome.
+    pub(super) in_flight: Option<Staged>,
+}
+
+impl Memory {
+    /// Returns the memory of a process that has just started, with an optional fault in its policy.
+    pub(super) fn new(fault: Option<Fault>) -> Self {
+        let mut policy = Policy {
+            fault,
+            ..Policy::new()
+        };
+        policy.on(Event::SessionOpened, pace(false));
+        Memory {
+            process: Process::Timely,
+            deliveries: [ABSENT; ITEMS],
+            lapsed: [ABSENT; ITEMS],
+            policy,
+            has_left: false,
+            is_hasty: false,
+            watches: None,
+            in_flight: None,
+        }
+    }
+
+    /// Returns the memory of a process that does not run.
+    pub(super) fn gone() -> Self {
+        Memory {
+            process: Process::Gone,
+            ..Memory::new(None)
+        }
+    }
+
+    /// Returns whether the process runs.
+    pub(super) fn runs(&self) -> bool {
+        self.process != Process::Gone
+    }
+}
+
+/// A state of the model.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct State {
+    pub(super) db: Database,
+    pub(super) sessions: [Memory; SESSIONS],
+    /// Commits in flight whose outcome no process will learn.
+    pub(super) adrift: Vec<Staged>,
+    pub(super) budget: Budget,
+    /// A delivery was acknowledged under a number that was not that of the grant.
+    pub(super) acknowledged_late: bool,
+    /// An item was granted before an earlier queued item.
+    pub(super) granted_out_of_order: bool,
+    /// A step left as much work as there was before it.
+    pub(super) made_no_progress: bool,
+}
+
+impl State {
+    /// Returns the state in which `session_count` sessions are open and nothing else has happened.
+    ///
+    /// A session that is not open yet does not affect the steps of others. A process that is killed while it opens
+    /// its session leaves the same state as one that is killed right after it.
+    pub(super) fn new(session_count: usize, budget: Budget, fault: Option<Fault>) -> Self {
+        let mut state = State {
+            db: Database::new(),
+            sessions: std::array::from_fn(|_| Memory::gone()),
+            adrift: Vec::new(),
+            budget,
+            acknowledged_late: false,
+            granted_out_of_order: false,
+            made_no_progress: false,
+        };
+        for session in 0..session_count {
+            let opened = protocol::open(&state.db, session);
+            state.commit(&opened.expect("opening a session writes"));
+            state.sessions[session] = Memory::new(fault);
+        }
+        state
+    }
+
+    /// Commits a transaction, dooms those that it makes fail, and wakes sessions that watch its writes.
+    pub(super) fn commit(&mut self, staged: &Staged) {
+        let before = self.db;
+        self.db.apply(staged);
+        let (is_woken, is_resumed) = (staged.written(Key::Wake), staged.written(Key::Pause));
+        for session in 0..SESSIONS {
+            let grant = Key::Grant(session);
+            let is_granted = self.db.has(grant) && self.db.get(grant) != before.get(grant);
+            let memory = &mut self.sessions[session];
+            let woken = match memory.watches {
+                Some(Watch::Grant | Watch::GrantOrWake) if is_granted => Some(Woken::Granted),
+                Some(Watch::GrantOrWake) if is_woken.is_some() => Some(Woken::Changed),
+                Some(Watch::Resumed) if is_resumed.is_some() => Some(Woken::Changed),
+                _ => None,
+            };
+            let doomed = memory.in_flight.take_if(|other| staged.dooms(other));
+            if let Some(woken) = woken {
+                self.report(session, Event::Woken(woken), false);
+            }
+            if doomed.is_some() {
+                let event = match self.sessions[session].policy.leads() {
+                    true => Event::FulfillConflicted,
+                    false => Event::MetOthers,
+                };
+                self.report(session, event, true);
+            }
+        }
+        self.adrift.retain(|other| !staged.dooms(other));
+    }
+
+    /// Reports an event to a session's policy.
+    pub(super) fn report(&mut self, session: usize, event: Event<()>, is_contended: bool) {
+        let memory = &mut self.sessions[session];
+        memory.policy.on(event, pace(is_contended));
+        if !memory.policy.is_asleep() {
+            memory.watches = None;
+        }
+        memory.has_left &= memory.policy.leads();
+    }
+
+    /// Sets the commit in flight of a session adrift.
+    pub(super) fn set_adrift(&mut self, session: usize) {
+        self.adrift.extend(self.sessions[session].in_flight.take());
+        self.adrift.sort_unstable();
+    }
+
+    /// Begins a transaction of a session, which has staged this.
+    pub(super) fn begin(&mut self, session: usize, staged: Staged) {
+        self.granted_out_of_order |= self.db.skips_an_item(&staged);
+        self.sessions[session].in_flight = Some(staged);
+    }
+
+    /// Returns whether the session's request is the first.
+    pub(super) fn is_first(&self, session: usize) -> bool {
+        self.db.get(Key::Request(session)) == FIRST
+    }
+
+    /// Returns whether the session has no request, no answer and no delivery.
+    pub(super) fn is_idle(&self, session: usize) -> bool {
+        !self.db.has(Key::Request(session))
+            && !self.is_answered(session)
+            && self.sessions[session].deliveries == [ABSENT; ITEMS]
+    }
+
+    /// Returns whether the session's request was answered.
+    pub(super) fn is_answered(&self, session: usize) -> bool {
+        !matches!(self.db.get(Key::Grant(session)), ABSENT | TURN)
+    }
+
+    /// Returns whether the session holds an item in the database of which its process does not know.
+    pub(super) fn is_stray(&self, session: usize, item: usize) -> bool {
+        let held = self.db.get(Key::Held(session, item));
+        held != ABSENT
+            && held != self.sessions[session].deliveries[item]
+            && self.db.get(Key::Grant(session)) & (1 << item) == 0
+    }
+}

@@ -1,0 +1,170 @@
+//! The model: when each step can happen, and its effect.
+
+use std::ops::Range;
+
+use stateright::{Model, Property};
+
+use super::database::Key;
+use super::dispatcher::Dispatch;
+use super::handler::Handle;
+use super::life::{Live, Reclaim};
+use super::progress;
+use super::promises;
+use super::protocol::{self, Rules};
+use super::state::{Budget, State};
+use crate::consume::policy::Fault;
+
+/// The model: the rules of the protocol, and the budget.
+#[derive(Debug, Clone)]
+pub(super) struct Protocol {
+    pub(super) rules: Rules,
+    pub(super) session_count: usize,
+    pub(super) budget: Budget,
+    /// The rule of the policy that is broken, if any.
+    pub(super) fault: Option<Fault>,
+    /// Whether the timers of a healthy queue run out at once.
+    pub(super) is_hurried: bool,
+}
+
+/// A step: the begin of a transaction, a commit, or an event in a process. A serializable transaction commits in the
+/// step in which it begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// `enqueue`, of the next item.
+    Enqueue,
+    /// `pause`.
+    Pause,
+    /// `resume`.
+    Resume,
+    /// The dispatcher of a session takes a step.
+    Dispatch(usize, Dispatch),
+    /// The handler of an item takes a step in a session.
+    Handle(usize, usize, Handle),
+    /// An event in the life of a session.
+    Live(usize, Live),
+    /// Another session takes a step to reclaim a session that seems dead.
+    Reclaim(usize, Reclaim),
+    /// A commit whose outcome no process will learn succeeds. It need not ever do so.
+    Land(usize),
+}
+
+/// A step, and the sessions whose transactions begin right before it.
+///
+/// A transaction that does not commit in the step in which it begins, begins right before the first step that makes a
+/// difference to it: with which it fails, or after which it would stage something else. If it began earlier, it would
+/// stage the same, and other processes would not see that it has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Move {
+    begins: Vec<usize>,
+    pub(super) step: Step,
+}
+
+impl Model for Protocol {
+    type State = State;
+    type Action = Move;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::new(self.session_count, self.budget, self.fault)]
+    }
+
+    fn actions(&self, state: &State, moves: &mut Vec<Move>) {
+        let may_begin = |me: &usize| {
+            state.sessions[*me].in_flight.is_none() && self.stages(state, *me).is_some()
+        };
+        let sessions: Vec<_> = (0..self.session_count).filter(may_begin).collect();
+        for step in self.steps(state) {
+            for chosen in 0..1 << sessions.len() {
+                let is_chosen = |place: &usize| chosen & (1 << place) != 0;
+                let places = (0..sessions.len()).filter(is_chosen);
+                let begins = places.map(|place| sessions[place]).collect();
+                moves.push(Move { begins, step });
+            }
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Move) -> Option<State> {
+        let mut next = self.after_move(last, &action)?;
+        next.made_no_progress |= !progress::is_less(self, &next, last);
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        promises::all()
+    }
+}
+
+impl Protocol {
+    /// Returns all steps.
+    pub(super) fn steps(&self, state: &State) -> Vec<Step> {
+        let mut steps = Vec::new();
+        if state.budget.arrivals > 0 {
+            steps.push(Step::Enqueue);
+        }
+        if state.db.has(Key::Pause) {
+            steps.push(Step::Resume);
+        } else if state.budget.pauses > 0 {
+            steps.push(Step::Pause);
+        }
+        steps.extend((0..state.adrift.len()).map(Step::Land));
+        for session in 0..self.session_count {
+            if state.sessions[session].runs() && !state.is_powerless(session) {
+                self.steps_of_dispatcher(state, session, &mut steps);
+                self.steps_of_handlers(state, session, &mut steps);
+                self.steps_of_life(state, session, &mut steps);
+            }
+            self.steps_of_reclaim(state, session, &mut steps);
+        }
+        steps
+    }
+
+    /// Returns the state after a move, or `None` if its step finds nothing to do, or if a transaction begins before it
+    /// without need.
+    fn after_move(&self, last: &State, action: &Move) -> Option<State> {
+        let mut begun = last.clone();
+        for me in &action.begins {
+            if matches!(action.step, Step::Dispatch(by, _) | Step::Live(by, Live::Retire) if by == *me)
+            {
+                return None;
+            }
+            begun.begin(*me, self.stages(last, *me)?);
+        }
+        let next = self.after(&begun, action.step)?;
+        let is_needed = |me: &usize| {
+            let in_flight = next.sessions[*me].in_flight;
+            in_flight.is_none() || in_flight != self.stages(&next, *me)
+        };
+        action.begins.iter().all(is_needed).then_some(next)
+    }
+
+    /// Returns the state after a step, or `None` if the step finds nothing to do.
+    pub(super) fn after(&self, last: &State, step: Step) -> Option<State> {
+        let (db, mut next) = (&last.db, last.clone());
+        match step {
+            Step::Enqueue => {
+                let item = self.enqueued(last).end;
+                next.budget.arrivals -= 1;
+                next.commit(&protocol::enqueue(db, self.rules, item)?);
+            }
+            Step::Pause => {
+                next.budget.pauses -= 1;
+                next.commit(&protocol::pause(db)?);
+            }
+            Step::Resume => next.commit(&protocol::resume(db)?),
+            Step::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,
+            Step::Handle(me, item, step) => self.handle(db, &mut next, me, item, step),
+            Step::Live(me, step) => self.live(db, &mut next, me, step)?,
+            Step::Reclaim(session, step) => self.reclaim(db, &mut next, session, step)?,
+            Step::Land(place) => {
+                let staged = next.adrift.remove(place);
+                next.commit(&staged);
+            }
+        }
+        self.normalize(&mut next);
+        Some(next)
+    }
+
+    /// Returns the items that were enqueued.
+    pub(super) fn enqueued(&self, state: &State) -> Range<usize> {
+        0..self.budget.arrivals - state.budget.arrivals
+    }
+}

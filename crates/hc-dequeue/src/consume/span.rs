@@ -1,0 +1,46 @@
+//! The span in which an item is handled.
+
+use tracing::Span;
+
+use crate::consume::delivery::Delivery;
+#[cfg(feature = "opentelemetry")]
+use crate::items::trace_context::bridge;
+
+impl<T> Delivery<T> {
+    /// Returns a span for the handler of the item.
+    pub(crate) fn handler_span(&self) -> Span {
+        let span = tracing::info_span!(
+            "handler",
+            queue = %self.shared.keys.queue,
+            item = %self.item_ref(),
+            attempt = self.attempt(),
+        );
+        #[cfg(feature = "opentelemetry")]
+        self.continue_trace(&span);
+        span
+    }
+
+    /// Makes a span part of the trace in which the item was enqueued. On the item's first [attempt](Self::attempt),
+    /// the span of the enqueue becomes the parent of `span`; on later attempts, `span` links to it. Handlers of a
+    /// [`Worker`](crate::Worker) run in a span for which this was done.
+    ///
+    /// The span can only get a parent before it has been entered; after that, it gets a link. The call does nothing
+    /// if the item has no trace context or the span's subscriber has no layer of `tracing-opentelemetry`.
+    ///
+    /// ```
+    /// use hc_dequeue::Delivery;
+    /// use tracing::Instrument;
+    ///
+    /// async fn handle(delivery: &Delivery<String>) {
+    ///     let span = tracing::info_span!("resize");
+    ///     delivery.continue_trace(&span);
+    ///     async { /* .. */ }.instrument(span).await;
+    /// }
+    /// ```
+    #[cfg(feature = "opentelemetry")]
+    pub fn continue_trace(&self, span: &Span) {
+        if let Some(context) = self.trace_context() {
+            bridge::continue_trace(span, &context, self.attempt() == 1);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Done items: how they end, and how long they are kept.
+//!
+//! Every item that leaves the queue goes through [`end`]. If the settings keep done items, `end` moves the record to
+//! a part of its own together with the outcome, and adds a key to an index by expiry time. Sessions sweep that index
+//! at their heartbeats.
+
+use microqueue::ItemId;
+use microqueue::keyspace::record::millis;
+use microqueue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction};
+
+use crate::items::dedupe::retire_dedupe;
+use crate::items::error::Result;
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::{End, Record, StoredEnd};
+use crate::items::settings::Settings;
+use crate::session::wall::wall_millis;
+
+/// How many items one transaction sweeps.
+const SWEPT_PER_STEP: usize = 1_000;
+
+/// Stages the end of an item that has been removed from its place.
+pub(crate) fn end(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    id: &ItemId,
+    record: &Record,
+    how: End,
+    result: Bytes,
+) -> Result<()> {
+    match how {
+        End::Completed => keys.count(tr, Counter::Completed, 1),
+        End::Cancelled => keys.count(tr, Counter::Cancelled, 1),
+        End::Removed => {}
+    }
+    retire_dedupe(tr, keys, settings, id, record, how);
+    if !settings.keep_done.is_zero() {
+        let now = wall_millis(&keys.env);
+        let until_millis = now.saturating_add(millis(settings.keep_done));
+        let end = StoredEnd {
+            millis: now,
+            until_millis,
+            how,
+            result,
+        };
+        let mut record = record.clone();
+        record.end = Some(end);
+        keys.done.insert(tr, id, &record)?;
+        tr.set(&id.key_in(&keys.kept_until(until_millis)), b"");
+    }
+    Ok(())
+}
+
+/// Removes some of the done items whose time is over. Returns `true` if there may be more.
+///
+/// # Conflicts
+/// Reads by snapshot, which is safe because a done item never comes back.
+pub(crate) async fn sweep_done(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
+    let (begin, end) = keys.kept_at_most_until(wall_millis(&keys.env));
+    let query = RangeQuery::keys(begin, end)
+        .limit(SWEPT_PER_STEP)
+        .mode(StreamingMode::WantAll);
+    let page = tr.get_range(&query, Isolation::Snapshot).await?;
+    let mut removed = 0;
+    for row in &page.rows {
+        let Ok((_, id)) = keys.parse_kept(row.key()) else {
+            continue;
+        };
+        tr.clear(&id.key_in(keys.done.subspace()));
+        tr.clear(row.key());
+        removed += 1;
+    }
+    Ok(removed > 0 && (page.more || page.rows.len() == SWEPT_PER_STEP))
+}

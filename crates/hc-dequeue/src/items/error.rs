@@ -1,0 +1,252 @@
+//! Errors of queue operations.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use microqueue::keyspace::recipe::SettingsDiffer;
+use microqueue::keyspace::{self, Bytes, Code, Subspace};
+
+use crate::items::item_ref::{ItemRef, MalformedRef};
+use crate::items::settings::SettingsRecord;
+use crate::shutdown::NotEnded;
+
+/// The result of the operations of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any error of an application, as its handlers return it.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error of a queue operation.
+///
+/// Errors of the store, damaged records and values that cannot be encoded are [`keyspace::Error`]s. They are kept as
+/// the source, so that retry loops recognize them.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The store failed, or a record in it does not decode.
+    #[error("queue operation failed")]
+    Keyspace(#[source] keyspace::Error),
+
+    /// The microqueue that stores a part of the queue returned an error.
+    #[error(transparent)]
+    Part(microqueue::Error),
+
+    /// The transaction has enqueued, and then reads rows to which its items may belong: they get their places only at
+    /// the commit. The transaction can no longer commit.
+    #[error(
+        "the transaction reads places of items that it may have enqueued itself: read first, or use two transactions"
+    )]
+    ReadAfterWrite,
+
+    /// The transaction has enqueued the dedupe id before, and [`Debounce`](crate::OnRepeat::Debounce) wants another
+    /// time: the item gets its place only at the commit, and cannot move. Nothing is staged.
+    #[error(
+        "the transaction has enqueued this dedupe id with another time: debounce it in another transaction"
+    )]
+    EnqueuedWithOtherTime,
+
+    /// The delivery no longer holds the item: its session ended or its time limit passed and the item went back to
+    /// the queue, or the item was already acknowledged. The transaction must not commit. If the item is still in the
+    /// queue, another delivery will do its work.
+    #[error("delivery of item {item} was lost: the item was acknowledged or given back")]
+    DeliveryLost {
+        /// The item.
+        item: ItemRef,
+    },
+
+    /// The queue was created with another codec. Nothing was changed.
+    #[error(transparent)]
+    SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
+
+    /// A setting or an option is too short to work.
+    #[error("{option} of {given:?} is too short: set at least {least:?}")]
+    TooShort {
+        /// The name of the setting or option.
+        option: &'static str,
+        /// The given duration.
+        given: Duration,
+        /// The shortest valid duration.
+        least: Duration,
+    },
+
+    /// The encoded value is too large to be stored in every place of the queue. Nothing was staged.
+    #[error(
+        "payload of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes"
+    )]
+    PayloadTooLarge {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The size of the encoded value.
+        bytes: usize,
+        /// The largest size, [`MAX_PAYLOAD_BYTES`](crate::MAX_PAYLOAD_BYTES).
+        limit: usize,
+    },
+
+    /// The reason of a failure is too long to be stored. The delivery is unchanged.
+    #[error("reason of {bytes} bytes is too long: the limit is {limit} bytes")]
+    ReasonTooLong {
+        /// The length of the reason.
+        bytes: usize,
+        /// The largest length.
+        limit: usize,
+    },
+
+    /// The result of an item is too long to be stored. The delivery is unchanged.
+    #[error("result of {bytes} bytes is too long: the limit is {limit} bytes")]
+    ResultTooLong {
+        /// The length of the result.
+        bytes: usize,
+        /// The largest length.
+        limit: usize,
+    },
+
+    /// The bytes or the text are not a reference to an item.
+    #[error(transparent)]
+    MalformedRef(#[from] MalformedRef),
+
+    /// The text is not a cursor, or the cursor belongs to another queue or another place.
+    #[error("malformed cursor of a listing: start again from the first page")]
+    MalformedCursor,
+
+    /// The reference belongs to an item of another queue. Nothing was read or staged.
+    #[error("the reference belongs to an item of another queue than `{queue}`")]
+    ForeignRef {
+        /// The subspace of the queue that was called.
+        queue: Subspace,
+    },
+
+    /// The item was cancelled while this delivery held it. The transaction must not commit.
+    #[error("item {item} was cancelled")]
+    Cancelled {
+        /// The item.
+        item: ItemRef,
+    },
+
+    /// The dedupe id is empty or too long. Nothing was staged.
+    #[error("dedupe id of {bytes} bytes: use 1 to {limit} bytes")]
+    DedupeId {
+        /// The length of the id.
+        bytes: usize,
+        /// The largest length.
+        limit: usize,
+    },
+
+    /// The headers are not a valid trace context.
+    #[error("malformed trace context: {reason}")]
+    TraceContext {
+        /// Why they are not.
+        reason: &'static str,
+    },
+
+    /// The name of a schedule is empty or too long. Nothing was staged.
+    #[error("schedule name of {bytes} bytes: use 1 to {limit} bytes")]
+    ScheduleName {
+        /// The length of the name.
+        bytes: usize,
+        /// The largest length.
+        limit: usize,
+    },
+
+    /// The cron expression of a schedule is not valid. Nothing was staged.
+    #[error("`{text}` is not a valid cron expression")]
+    CronExpression {
+        /// The expression.
+        text: String,
+        /// The error of the parser.
+        source: Arc<dyn std::error::Error + Send + Sync>,
+    },
+
+    /// The cron expression of a schedule has no future time; February 30 is an example. Nothing was staged.
+    #[error("cron expression `{text}` never fires")]
+    CronNeverFires {
+        /// The expression.
+        text: String,
+    },
+
+    /// The time zone of a schedule is not in the IANA database that this library was built with. Nothing was staged.
+    #[error("unknown time zone `{name}`: use a name of the IANA database")]
+    TimeZone {
+        /// The name of the time zone.
+        name: String,
+    },
+
+    /// The options of a schedule have the fixed time of [`Enqueue::at`](crate::Enqueue::at). Nothing was staged.
+    #[error("a schedule cannot enqueue at a fixed time: use a delay after each scheduled time")]
+    FixedTime,
+
+    /// The queue already has as many items as the enqueue allows. Nothing was staged.
+    #[error("queue `{queue}` is full: {depth} items are queued, and the enqueue allows {limit}")]
+    Full {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// The number of queued items.
+        depth: u64,
+        /// The largest number that the enqueue allows.
+        limit: u64,
+    },
+
+    /// A call requested zero items, or more than one call may request.
+    #[error("{wanted} items requested: request 1 to {limit}")]
+    Wanted {
+        /// The requested number.
+        wanted: usize,
+        /// The largest number for one call.
+        limit: usize,
+    },
+
+    /// The consumer was shut down, or its dispatcher has ended.
+    #[error("consumer of queue `{queue}` was shut down")]
+    ShutDown {
+        /// The queue's subspace.
+        queue: Subspace,
+    },
+
+    /// The store did not answer in time when a session was to end.
+    #[error(transparent)]
+    NotEnded(#[from] NotEnded),
+}
+
+impl From<keyspace::Error> for Error {
+    fn from(error: keyspace::Error) -> Self {
+        if error.code() == Some(Code::ACCESSED_UNREADABLE) {
+            return Self::ReadAfterWrite;
+        }
+        Self::Keyspace(error)
+    }
+}
+
+impl From<microqueue::Error> for Error {
+    fn from(error: microqueue::Error) -> Self {
+        match error {
+            microqueue::Error::ReadAfterWrite { .. } => Self::ReadAfterWrite,
+            microqueue::Error::Keyspace(error)
+                if error.code() == Some(Code::ACCESSED_UNREADABLE) =>
+            {
+                Self::ReadAfterWrite
+            }
+            other => Self::Part(other),
+        }
+    }
+}
+
+impl Error {
+    /// Returns the key of the row that does not decode, if that is the error.
+    pub(crate) fn corrupt_key(&self) -> Option<&Bytes> {
+        match self {
+            Self::Keyspace(keyspace::Error::Corrupt { key, .. })
+            | Self::Part(microqueue::Error::Keyspace(keyspace::Error::Corrupt { key, .. })) => {
+                Some(&**key)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Lets a transaction go on after a read of a row that does not decode. Other errors end it, so that the runner
+/// retries it.
+pub(crate) fn keep_corrupt<T>(read: Result<T>) -> Result<Result<T>> {
+    match read {
+        Err(error) if error.corrupt_key().is_none() => Err(error),
+        read => Ok(read),
+    }
+}

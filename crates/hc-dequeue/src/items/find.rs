@@ -1,0 +1,155 @@
+//! Finds an item wherever it is.
+
+use futures::future::try_join_all;
+use futures::{TryFutureExt, try_join};
+use microqueue::keyspace::{self, ConflictKind, Isolation, RangeQuery, Transaction, read_all};
+use microqueue::{Item, ItemId};
+
+use crate::items::error::{Error, Result};
+use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
+use crate::items::record::{ListedPart, Record, is_turn};
+use crate::session::SessionId;
+
+/// Where a record is stored.
+#[derive(Debug, Clone)]
+pub(crate) enum Spot {
+    Queued,
+    Delayed(u64),
+    Held(SessionId),
+    /// It is in the row of a grant under this key. The grant has `parts` rows.
+    Granted {
+        session: SessionId,
+        key: Vec<u8>,
+        parts: u32,
+    },
+    Dead,
+    Done,
+}
+
+impl Spot {
+    /// Returns the key of the item's row in this place.
+    pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
+        match self {
+            Self::Queued => id.key_in(keys.items.subspace()),
+            Self::Delayed(ready) => id.key_in(keys.delayed(*ready).subspace()),
+            Self::Held(session) => id.key_in(keys.held(*session).subspace()),
+            Self::Granted { key, .. } => key.clone(),
+            Self::Dead => id.key_in(keys.dead.subspace()),
+            Self::Done => id.key_in(keys.done.subspace()),
+        }
+    }
+
+    /// Returns whether the item is done or a dead letter.
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self, Self::Dead | Self::Done)
+    }
+}
+
+impl ItemRef {
+    /// Returns the id of the item if it belongs to the queue.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRef`] if it belongs to another queue.
+    pub(crate) fn id_in(&self, keys: &Keys) -> Result<ItemId> {
+        if !self.is_of(keys) {
+            return Err(Error::ForeignRef {
+                queue: keys.queue.clone(),
+            });
+        }
+        Ok(self.id())
+    }
+}
+
+/// Finds an item by its id.
+///
+/// # Conflicts
+/// Reads the keys that the item has, or would have, in each part of the queue.
+pub(crate) async fn find(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+) -> Result<Option<(Spot, Record)>> {
+    let pointer = id.key_in(&keys.pointers());
+    let (queued, dead, done, ready) = try_join!(
+        keys.items.get(tr, id).map_err(Error::from),
+        keys.dead.get(tr, id).map_err(Error::from),
+        keys.done.get(tr, id).map_err(Error::from),
+        tr.get(&pointer, Isolation::Serializable)
+            .map_err(Error::from),
+    )?;
+    if let Some(record) = queued {
+        return Ok(Some((Spot::Queued, record)));
+    }
+    if let Some(record) = dead {
+        return Ok(Some((Spot::Dead, record)));
+    }
+    if let Some(record) = done {
+        return Ok(Some((Spot::Done, record)));
+    }
+    if let Some(ready) = ready {
+        let ready = (&*ready).try_into().map(u64::from_be_bytes);
+        let reason = "expected the time of a delayed item";
+        let ready = ready.map_err(|_| keyspace::Error::corrupt(&pointer, reason))?;
+        let record = keys.delayed(ready).get(tr, id).await?;
+        let record = record.ok_or_else(|| keyspace::Error::corrupt(&pointer, reason))?;
+        return Ok(Some((Spot::Delayed(ready), record)));
+    }
+    let held = find_held(tr, keys, id).await?;
+    match held {
+        Some((session, record)) => Ok(Some((Spot::Held(session), record))),
+        None => find_granted(tr, keys, id).await,
+    }
+}
+
+/// Finds an item that a session holds.
+async fn find_held(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+) -> Result<Option<(SessionId, Record)>> {
+    let sessions = keys.sessions.all(tr).await?.into_iter();
+    let held = sessions.map(|(session, _)| async move {
+        let record = keys.held(session).get(tr, id).await?;
+        Ok::<_, Error>(record.map(|record| (session, record)))
+    });
+    Ok(try_join_all(held).await?.into_iter().flatten().next())
+}
+
+/// Finds an item that was granted to a session but not collected yet.
+async fn find_granted(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+) -> Result<Option<(Spot, Record)>> {
+    let (begin, end) = keys.part("g");
+    // Safe as a snapshot read: the row that is found is added to the read conflict ranges.
+    let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
+    // The first row that does not say which item it contains: it may contain this one.
+    let mut unreadable = None;
+    for row in rows.iter().filter(|row| !is_turn(row.value())) {
+        let ListedPart { parts, item } = match ListedPart::decode(row.key(), row.to_value()) {
+            Ok(part) => part,
+            Err(error) => {
+                unreadable.get_or_insert(error);
+                continue;
+            }
+        };
+        if item.id == *id {
+            tr.add_conflict_key(ConflictKind::Read, row.key())?;
+            let (session, _) = keys.parse_grant(row.key())?;
+            let record = Item::try_from(item).map_err(keyspace::Error::from)?.value;
+            let key = row.key().to_vec();
+            let spot = Spot::Granted {
+                session,
+                key,
+                parts,
+            };
+            return Ok(Some((spot, record)));
+        }
+    }
+    match unreadable {
+        Some(error) => Err(error.into()),
+        None => Ok(None),
+    }
+}

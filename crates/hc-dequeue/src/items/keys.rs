@@ -1,0 +1,537 @@
+//! The keys of a queue.
+//!
+//! ```text
+//! (queue, "m")                         = settings
+//! (queue, "p")                         = empty; while it exists, nothing is granted
+//! (queue, "w")                         = wake stamp: versionstamp of the newest commit that may have
+//!                                        made an item ready
+//! (queue, "c", name)                   = counter: integer of 8 bytes, little-endian; changed by atomic
+//!                                        additions
+//! (queue, "i", id)                     = record of a queued item
+//! (queue, "t", ready, id)              = record of a delayed item
+//! (queue, "h", session, id)            = record of an item that the session holds
+//! (queue, "d", id)                     = record of a dead letter
+//! (queue, "x", id)                     = record of a done item, while it is kept
+//! (queue, "z", until, id)              = empty; the record above is kept until this time
+//! (queue, "o", id)                     = ready time of a delayed item: 8 bytes, big-endian
+//! (queue, "k", dedupe)                 = token of the item and call of its id, 8 bytes, while it is queued,
+//!                                        delayed, held or dead, was not cancelled, and no other item has taken
+//!                                        over the id
+//! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
+//!                                        in 8 bytes, big-endian
+//! (queue, "y", dedupe)                 = when the last item with the dedupe id was completed, while the id is
+//!                                        retained: wall time in milliseconds, 8 bytes, big-endian
+//! (queue, "e", schedule)               = schedule
+//! (queue, "f", next, schedule)         = empty; the schedule fires next at this time
+//! (queue, "r", id)                     = request
+//! (queue, "g", session, id of request, number)
+//!                                      = part of a grant: an item that the session holds but has not
+//!                                        collected yet
+//! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended, then the
+//!                                        session's lease in milliseconds, 8 bytes
+//! (queue, "b", session)                = heartbeat: versionstamp, then the wall time of the session's
+//!                                        process in milliseconds, 8 bytes
+//! (queue, "a", session)                = cancel stamp: versionstamp of the newest commit that has
+//!                                        cancelled an item of the session
+//!
+//! id        two tuple elements: versionstamp, call; an item keeps the id of its first enqueue
+//! ready     tuple integer: wall time in milliseconds since the Unix epoch
+//! session   tuple byte string: 16 random bytes
+//! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
+//! schedule  tuple string: the name of a schedule, 1 to 255 bytes
+//! next, until
+//!           tuple integer: wall time in milliseconds since the Unix epoch
+//! number    tuple integer: 0 for the first item of the grant
+//! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled"
+//!
+//! record    01 (microqueue's format), then
+//!     0       format, 01
+//!     next    fields in the order of their tags, each optional: tag, length in 2 bytes, bytes
+//!         01  wall time of the first enqueue in milliseconds: number
+//!         02  deliveries (grants so far): number
+//!         03  attempts (failures since it was enqueued or redriven): number
+//!         04  deaths (sessions that have died with it since then): number
+//!         05  last failure: its wall time in milliseconds in 8 bytes, then up to 500 bytes of UTF-8
+//!         06  its own limits: attempts, deaths, deliveries in 4 bytes each; 0 for the limit of the settings
+//!         07  dedupe id: 1 to 255 bytes
+//!         08  token, in 32 bytes, only if the item still has its dedupe id: 8 random bytes, which distinguish
+//!             it from others that have had the id; read version of the transaction that has staged it; wall
+//!             time of that enqueue in milliseconds; ready time, 0 if it was queued
+//!         09  wall time in milliseconds of its cancellation, while a session holds it: number
+//!         0A  only of a done item: wall time of the end in milliseconds in 8 bytes; until when the item is
+//!             kept, likewise; 00 completed, 01 cancelled, 02 removed; then the result, up to 4,096 bytes
+//!         0B  trace context of the enqueue: W3C traceparent in 55 bytes, then, if there is one, a newline and
+//!             the tracestate; up to 512 bytes of UTF-8
+//!         0C  wall time in milliseconds of the last grant: number
+//!         0D  wall time in milliseconds since which it waits in the queue, if it did not get there by its
+//!             enqueue: number
+//!         0E  burst of debounced enqueues, if it is not the first one: when it began, wall time in milliseconds
+//!             in 8 bytes; deliveries until then in 8 bytes
+//!         0F  deliveries before the last redrive: number
+//!         10..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
+//!             1,024 bytes with their tags and lengths
+//!     next    00
+//!     rest    payload: the codec's bytes
+//!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
+//! request   01 (microqueue's format), then
+//!     0       format, 01
+//!     1..17   session
+//!     17..21  wanted: how many items
+//! part of a grant
+//!     0       format, 01
+//!     1..5    number of parts of the grant; if the value ends after the format, it is not an answer but a
+//!             notice that the request is the first
+//!     5..15   versionstamp of the item
+//!     15..23  call of the item
+//!     23..    its record, without microqueue's format
+//! schedule
+//!     0       format, 01
+//!     next    fields in the order of their tags, each optional except 03, 04 and 05: tag, length in 2 bytes, bytes
+//!         01  next time at which it fires: wall time in milliseconds in 8 bytes
+//!         02  up to 8 runs of times that have fired, ascending: the first and the last time of each, likewise
+//!         03  which missed times fire: 00 none, 01 the newest, 02 several of the newest; then their number for
+//!             02, from 1 to 1,000, in 4 bytes, otherwise 0
+//!         04  cron expression: 1 to 255 bytes of UTF-8
+//!         05  name of the time zone: 1 to 255 bytes of UTF-8
+//!         06  delay of its items after the scheduled time, in milliseconds in 8 bytes
+//!         07  longest wait of a burst, likewise
+//!         08  dedupe id of its items: 1 to 255 bytes
+//!         09  what an enqueue with a repeated dedupe id does, if not nothing: 01 replace, 02 debounce
+//!         0A  limits of its items: as field 06 of a record
+//!         0B  how many queued items make it skip a time: 8 bytes
+//!         0C..FF  fields of later versions, as those of a record
+//!     next    00
+//!     rest    payload: the codec's bytes
+//! settings
+//!     0       format, 01
+//!     1..9    lease in milliseconds, at least 30
+//!     9..13   attempts before an item becomes a dead letter
+//!     13..17  deaths before an item becomes a dead letter
+//!     17..21  deliveries before an item becomes a dead letter
+//!     21..29  how long a dedupe id is refused after the completion of its item, in milliseconds
+//!     29..37  how long items that are done are kept, in milliseconds
+//!     37..    name of the codec
+//! ```
+//!
+//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian unless said
+//! otherwise. No other key of the subspace is ever written.
+//!
+//! **Invariant:** while a key under `(queue, "h", session)` or `(queue, "g", session)` exists, `(queue, "s",
+//! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves
+//! the item from another key of the same session.
+
+use microqueue::keyspace::codec::Raw;
+use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
+use microqueue::keyspace::{
+    self, Bytes, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
+};
+use microqueue::{ItemId, MicroQueue};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::items::record::{Record, RecordCodec, Request, RequestCodec};
+use crate::session::{SessionId, Sessions};
+
+/// A part of the queue that contains items, by id.
+pub(crate) type Records = MicroQueue<Record, RecordCodec>;
+
+/// A counter, changed by atomic additions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counter {
+    Queued,
+    Delayed,
+    Held,
+    Dead,
+    Completed,
+    Cancelled,
+}
+
+impl Counter {
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Queued,
+        Self::Delayed,
+        Self::Held,
+        Self::Dead,
+        Self::Completed,
+        Self::Cancelled,
+    ];
+
+    /// The counters of existing items, with the parts of the queue whose keys they count.
+    pub(crate) const OF_ITEMS: [(Self, &'static [&'static str]); 4] = [
+        (Self::Queued, &["i"]),
+        (Self::Delayed, &["t"]),
+        (Self::Held, &["h", "g"]),
+        (Self::Dead, &["d"]),
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Delayed => "delayed",
+            Self::Held => "held",
+            Self::Dead => "dead",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// The tag by which references to items identify the queue.
+pub(crate) type QueueTag = [u8; 4];
+
+fn queue_tag(queue: &Subspace) -> QueueTag {
+    let [first, second, third, fourth, ..] = xxh3_64(queue.bytes()).to_be_bytes();
+    [first, second, third, fourth]
+}
+
+/// The parts of a queue's subspace.
+#[derive(Debug, Clone)]
+pub(crate) struct Keys {
+    pub(crate) queue: Subspace,
+    pub(crate) env: Environment,
+    /// The items that are queued.
+    pub(crate) items: Records,
+    /// The dead letters.
+    pub(crate) dead: Records,
+    /// The done items that are kept.
+    pub(crate) done: Records,
+    /// The requests, in the order in which they are answered.
+    pub(crate) requests: MicroQueue<Request, RequestCodec>,
+    pub(crate) sessions: Sessions,
+    /// The tag by which references to items identify the queue.
+    pub(crate) tag: QueueTag,
+}
+
+impl Keys {
+    pub(crate) fn new(queue: Subspace, env: Environment) -> Self {
+        let part = |name| queue.subspace(&name);
+        Self {
+            items: MicroQueue::new(part("i")).environment(env.clone()),
+            dead: MicroQueue::new(part("d")).environment(env.clone()),
+            done: MicroQueue::new(part("x")).environment(env.clone()),
+            requests: MicroQueue::new(part("r")).environment(env.clone()),
+            sessions: Sessions::new(queue.clone()),
+            tag: queue_tag(&queue),
+            env,
+            queue,
+        }
+    }
+
+    /// Returns the range of a part of the queue.
+    pub(crate) fn part(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
+        self.queue.subspace(&name).range()
+    }
+
+    pub(crate) fn settings(&self) -> Vec<u8> {
+        self.queue.pack(&"m")
+    }
+
+    pub(crate) fn pause(&self) -> Vec<u8> {
+        self.queue.pack(&"p")
+    }
+
+    pub(crate) fn wake(&self) -> Vec<u8> {
+        self.queue.pack(&"w")
+    }
+
+    pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
+        self.queue.pack(&("c", counter.name()))
+    }
+
+    pub(crate) fn dedupe(&self, dedupe: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("k", dedupe))
+    }
+
+    pub(crate) fn dedupe_item(&self, dedupe: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("n", dedupe))
+    }
+
+    pub(crate) fn retained(&self, dedupe: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("y", dedupe))
+    }
+
+    /// Returns the subspace of the pointers to delayed items.
+    pub(crate) fn pointers(&self) -> Subspace {
+        self.queue.subspace(&"o")
+    }
+
+    pub(crate) fn cancels(&self, session: SessionId) -> Vec<u8> {
+        self.queue.pack(&("a", session.0.as_slice()))
+    }
+
+    /// Returns the session in the key of a cancel stamp.
+    pub(crate) fn parse_cancels(&self, key: &[u8]) -> Result<SessionId> {
+        let session: Option<Vec<u8>> = self.queue.subspace(&"a").unpack(key).ok();
+        let session = session.and_then(|session| session.try_into().ok());
+        session
+            .map(SessionId)
+            .ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a cancel stamp"))
+    }
+
+    pub(crate) fn schedule(&self, name: &str) -> Vec<u8> {
+        self.queue.pack(&("e", name))
+    }
+
+    /// Returns the name of the schedule in a key.
+    pub(crate) fn parse_schedule(&self, key: &[u8]) -> Result<String> {
+        let name = self.queue.subspace(&"e").unpack(key);
+        name.map_err(|_| keyspace::Error::corrupt(key, "expected the key of a schedule"))
+    }
+
+    /// Returns the key of a schedule in the index by next time.
+    pub(crate) fn fire_time(&self, next_millis: u64, name: &str) -> Vec<u8> {
+        self.queue.pack(&("f", next_millis, name))
+    }
+
+    /// Returns the time and the name in a key of that index.
+    pub(crate) fn parse_fire_time(&self, key: &[u8]) -> Result<(u64, String)> {
+        let entry = self.queue.subspace(&"f").unpack(key);
+        entry.map_err(|_| keyspace::Error::corrupt(key, "expected the time of a schedule"))
+    }
+
+    /// Returns the part with the items that a session holds.
+    pub(crate) fn held(&self, session: SessionId) -> Records {
+        let held = self.queue.subspace(&("h", session.0.as_slice()));
+        MicroQueue::new(held).environment(self.env.clone())
+    }
+
+    /// Returns the part with the items that are delayed until a wall time.
+    pub(crate) fn delayed(&self, ready_millis: u64) -> Records {
+        let delayed = self.queue.subspace(&("t", ready_millis));
+        MicroQueue::new(delayed).environment(self.env.clone())
+    }
+
+    /// Stages an item that is delayed until a wall time, and a pointer to it.
+    pub(crate) fn delay(
+        &self,
+        tr: &impl Transaction,
+        ready_millis: u64,
+        id: &ItemId,
+        record: &Record,
+    ) -> microqueue::Result<()> {
+        self.delayed(ready_millis).insert(tr, id, record)?;
+        tr.set(&id.key_in(&self.pointers()), &ready_millis.to_be_bytes());
+        Ok(())
+    }
+
+    /// Stages the removal of a delayed item and of its pointer.
+    ///
+    /// # Conflicts
+    /// Reads and writes the item's key.
+    pub(crate) fn undelay(
+        &self,
+        tr: &impl Transaction,
+        ready_millis: u64,
+        id: &ItemId,
+    ) -> microqueue::Result<()> {
+        self.delayed(ready_millis).remove(tr, id)?;
+        tr.clear(&id.key_in(&self.pointers()));
+        Ok(())
+    }
+
+    /// Returns the range of items that are due at `ready_millis`.
+    pub(crate) fn due(&self, ready_millis: u64) -> (Vec<u8>, Vec<u8>) {
+        let (begin, _) = self.queue.subspace(&"t").range();
+        let (_, end) = self.queue.subspace(&("t", ready_millis)).range();
+        (begin, end)
+    }
+
+    /// Returns the wall time in the key of a delayed item.
+    pub(crate) fn parse_ready(&self, row: &KeyValue) -> Result<u64> {
+        let delayed = self.queue.subspace(&"t");
+        let key: Result<(u64, TupleVersionstamp, u64), _> = delayed.unpack(row.key());
+        match key {
+            Ok((ready_millis, ..)) => Ok(ready_millis),
+            Err(_) => Err(keyspace::Error::corrupt(
+                row.key(),
+                "expected a key of a delayed item",
+            )),
+        }
+    }
+
+    /// Returns the index of the done items that expire at a wall time.
+    pub(crate) fn kept_until(&self, until_millis: u64) -> Subspace {
+        self.queue.subspace(&("z", until_millis))
+    }
+
+    /// Returns the range of that index up to a wall time.
+    pub(crate) fn kept_at_most_until(&self, until_millis: u64) -> (Vec<u8>, Vec<u8>) {
+        let (begin, _) = self.part("z");
+        let (_, end) = self.kept_until(until_millis).range();
+        (begin, end)
+    }
+
+    /// Returns the time and the item in a key of that index.
+    pub(crate) fn parse_kept(&self, key: &[u8]) -> Result<(u64, ItemId)> {
+        let index = self.queue.subspace(&"z");
+        let entry = match index.unpack::<(u64, TupleVersionstamp, u64)>(key) {
+            Ok((until, ..)) => {
+                ItemId::of_commit(&self.kept_until(until), key).map(|id| (until, id))
+            }
+            Err(_) => None,
+        };
+        let reason = "expected the time of an item that is done";
+        entry.ok_or_else(|| keyspace::Error::corrupt(key, reason))
+    }
+
+    pub(crate) fn request(&self, request: &ItemId) -> Vec<u8> {
+        request.key_in(&self.queue.subspace(&"r"))
+    }
+
+    /// Returns the key of a grant's first part. While the session is alive, this part exists as long as any part
+    /// does. The notice that a request is the first is stored under the same key.
+    pub(crate) fn grant(&self, session: SessionId, request: &ItemId) -> Vec<u8> {
+        self.part_of_grant(session, request, 0)
+    }
+
+    pub(crate) fn part_of_grant(
+        &self,
+        session: SessionId,
+        request: &ItemId,
+        number: u32,
+    ) -> Vec<u8> {
+        self.parts(session, request).pack(&number)
+    }
+
+    pub(crate) fn parts_of_grant(
+        &self,
+        session: SessionId,
+        request: &ItemId,
+    ) -> (Vec<u8>, Vec<u8>) {
+        self.parts(session, request).range()
+    }
+
+    fn parts(&self, session: SessionId, request: &ItemId) -> Subspace {
+        let grants = self.queue.subspace(&("g", session.0.as_slice()));
+        Subspace::from_bytes(request.key_in(&grants))
+    }
+
+    /// Returns the range of the items that a session has been granted but has not collected.
+    pub(crate) fn grants(&self, session: SessionId) -> (Vec<u8>, Vec<u8>) {
+        self.queue.subspace(&("g", session.0.as_slice())).range()
+    }
+
+    /// Returns the session in the key of a held item.
+    pub(crate) fn parse_holder(&self, key: &[u8]) -> Result<SessionId> {
+        let held = self.queue.subspace(&"h");
+        let key_of: Option<(Vec<u8>, TupleVersionstamp, u64)> = held.unpack(key).ok();
+        let session = key_of.and_then(|(session, ..)| session.try_into().ok());
+        session
+            .map(SessionId)
+            .ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of an item that is held"))
+    }
+
+    /// Returns the session in a key of a grant, and the key of the grant's first part.
+    pub(crate) fn parse_grant(&self, key: &[u8]) -> Result<(SessionId, Vec<u8>)> {
+        type Parts = (Vec<u8>, TupleVersionstamp, u64, u32);
+        let grants = self.queue.subspace(&"g");
+        let key_of: Option<Parts> = grants.unpack(key).ok();
+        let of_grant = key_of.and_then(|(session, stamp, call, _)| {
+            let first = grants.pack(&(session.as_slice(), stamp, call, 0));
+            Some((SessionId(session.try_into().ok()?), first))
+        });
+        of_grant.ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of a grant"))
+    }
+
+    /// Stages a change of a counter. The write is blind and conflicts with nothing.
+    pub(crate) fn count(&self, tr: &impl Transaction, counter: Counter, change: i64) {
+        if change != 0 {
+            tr.atomic(
+                MutationOp::Add,
+                &self.counter(counter),
+                &change.to_le_bytes(),
+            );
+        }
+    }
+
+    /// Stages an item whose record does not decode at its place in the queue, unchanged.
+    pub(crate) fn queue_unread(
+        &self,
+        tr: &impl Transaction,
+        id: &ItemId,
+        record: &Bytes,
+    ) -> microqueue::Result<()> {
+        let items = MicroQueue::<Bytes, Raw>::new(self.items.subspace().clone());
+        items.insert(tr, id, record)?;
+        self.count(tr, Counter::Queued, 1);
+        Ok(())
+    }
+
+    /// Stages that waiting sessions check again. The write is blind and conflicts with nothing.
+    pub(crate) fn wake_all(&self, tr: &impl Transaction) {
+        tr.set_to_versionstamp(&self.wake());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::Versionstamp;
+
+    use super::*;
+
+    #[test]
+    fn keys_have_the_bytes_of_the_schema() {
+        let keys = Keys::new(Subspace::from_bytes(b"Q"), Environment::system());
+        let session = SessionId([7; 16]);
+        let id = ItemId::Commit {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call: 9,
+        };
+        let name = |name: &str| [b"Q\x02", name.as_bytes(), b"\0"].concat();
+        let of_session = |part| [&name(part)[..], b"\x01", &[7; 16], b"\0"].concat();
+        let stamped = |prefix: Vec<u8>| [&prefix[..], b"\x33", &[8; 10], b"\0\0\x15\x09"].concat();
+        let counter = [&name("c")[..], b"\x02held\0"].concat();
+        let dedupe = |part: &[u8]| [b"Q\x02", part, b"\0\x01id\0"].concat();
+        let due = [&name("t")[..], b"\x16\x01\x00"].concat();
+        let schedule = [&name("e")[..], b"\x02daily\0"].concat();
+        let fire_time = [&name("f")[..], b"\x16\x01\x00\x02daily\0"].concat();
+        let kept = stamped([&name("z")[..], b"\x16\x01\x00"].concat());
+        let table = [
+            (keys.settings(), name("m")),
+            (keys.pause(), name("p")),
+            (keys.wake(), name("w")),
+            (keys.counter(Counter::Held), counter),
+            (keys.sessions.state(session), of_session("s")),
+            (keys.sessions.heartbeat(session), of_session("b")),
+            (keys.dedupe(b"id"), dedupe(b"k")),
+            (keys.dedupe_item(b"id"), dedupe(b"n")),
+            (keys.retained(b"id"), dedupe(b"y")),
+            (keys.cancels(session), of_session("a")),
+            (keys.pointers().bytes().to_vec(), name("o")),
+            (keys.request(&id), stamped(name("r"))),
+            (keys.done.subspace().bytes().to_vec(), name("x")),
+            (id.key_in(&keys.kept_until(256)), kept.clone()),
+            (keys.schedule("daily"), schedule.clone()),
+            (keys.fire_time(256, "daily"), fire_time.clone()),
+            (
+                keys.part_of_grant(session, &id, 1),
+                [&stamped(of_session("g"))[..], b"\x15\x01"].concat(),
+            ),
+            (
+                keys.held(session).subspace().bytes().to_vec(),
+                of_session("h"),
+            ),
+            (keys.delayed(256).subspace().bytes().to_vec(), due),
+            (keys.items.subspace().bytes().to_vec(), name("i")),
+            (keys.dead.subspace().bytes().to_vec(), name("d")),
+        ];
+        for (key, expected) in table {
+            assert_eq!(key, expected);
+        }
+        assert_eq!(keys.parse_schedule(&schedule).unwrap(), "daily");
+        assert!(keys.parse_schedule(&fire_time).is_err());
+        let parsed = keys.parse_fire_time(&fire_time).unwrap();
+        assert_eq!(parsed, (256, "daily".to_owned()));
+        assert!(keys.parse_fire_time(&schedule).is_err());
+        assert_eq!(keys.parse_kept(&kept).unwrap(), (256, id));
+        assert!(keys.parse_kept(&schedule).is_err());
+        assert_eq!(keys.parse_cancels(&of_session("a")).unwrap(), session);
+        assert!(keys.parse_cancels(&of_session("b")).is_err());
+        let held = stamped(of_session("h"));
+        assert_eq!(keys.parse_holder(&held).unwrap(), session);
+        assert!(keys.parse_holder(&of_session("h")).is_err());
+        let first = keys.grant(session, &id);
+        let of_grant = keys.parse_grant(&keys.part_of_grant(session, &id, 9));
+        assert_eq!(of_grant.unwrap(), (session, first));
+        assert!(keys.parse_grant(&held).is_err());
+    }
+}

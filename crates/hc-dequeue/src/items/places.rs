@@ -1,0 +1,82 @@
+//! Writes and removes the rows of an item in the place where it is.
+
+use microqueue::keyspace::Transaction;
+use microqueue::{Item, ItemId};
+
+use crate::items::error::Result;
+use crate::items::find::Spot;
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::{Part, Record};
+use crate::session::wall::wall_millis;
+
+/// Stages a changed record of an item, in the place where the item is.
+pub(crate) fn rewrite(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    spot: &Spot,
+    record: Record,
+) -> Result<()> {
+    match spot {
+        Spot::Queued => keys.items.insert(tr, id, &record)?,
+        Spot::Delayed(ready) => keys.delayed(*ready).insert(tr, id, &record)?,
+        Spot::Held(session) => keys.held(*session).insert(tr, id, &record)?,
+        Spot::Granted { key, parts, .. } => {
+            let (parts, item) = (
+                *parts,
+                Item {
+                    id: *id,
+                    value: record,
+                },
+            );
+            tr.set(key, &Part { parts, item }.encode()?);
+        }
+        Spot::Dead => keys.dead.insert(tr, id, &record)?,
+        Spot::Done => keys.done.insert(tr, id, &record)?,
+    }
+    Ok(())
+}
+
+/// Stages the removal of an item from its place, if no session holds it.
+pub(crate) fn remove(tr: &impl Transaction, keys: &Keys, id: &ItemId, spot: &Spot) -> Result<()> {
+    let counter = match spot {
+        Spot::Queued => {
+            keys.items.remove(tr, id)?;
+            Counter::Queued
+        }
+        Spot::Delayed(ready) => {
+            keys.undelay(tr, *ready, id)?;
+            Counter::Delayed
+        }
+        Spot::Dead => {
+            keys.dead.remove(tr, id)?;
+            Counter::Dead
+        }
+        Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(()),
+    };
+    keys.count(tr, counter, -1);
+    Ok(())
+}
+
+/// Stages that an item that has no place is queued or, with a due time, delayed.
+pub(crate) fn place(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    mut record: Record,
+    ready_millis: Option<u64>,
+) -> Result<()> {
+    match ready_millis {
+        Some(ready) => {
+            keys.delay(tr, ready, id, &record)?;
+            keys.count(tr, Counter::Delayed, 1);
+        }
+        None => {
+            record.become_ready(wall_millis(&keys.env));
+            keys.items.insert(tr, id, &record)?;
+            keys.count(tr, Counter::Queued, 1);
+        }
+    }
+    keys.wake_all(tr);
+    Ok(())
+}

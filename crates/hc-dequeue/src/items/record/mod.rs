@@ -1,0 +1,309 @@
+//! The records that the queue stores. The [schema](crate::items::keys) specifies the bytes.
+//!
+//! - This file: the record of an item, which moves with the item.
+//! - `codec`: the bytes of records.
+//! - `request`: requests.
+//! - `grant`: the rows of grants, which contain records.
+
+mod codec;
+mod grant;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use microqueue::keyspace::codec::DecodeError;
+use microqueue::keyspace::record::Fields;
+use microqueue::keyspace::{Bytes, limits};
+
+pub(crate) use self::codec::{RecordCodec, decode_fields, dedupe, push_field};
+pub(crate) use self::grant::{ListedPart, Part, TURN, is_turn};
+pub(crate) use self::request::{Request, RequestCodec};
+use crate::session::wall::unix_time;
+
+/// The format number of all records.
+const FORMAT: u8 = 1;
+
+/// The number of bytes that a grant adds to the record of an item.
+const PART_BYTES: usize = 23;
+
+/// The largest dedupe id in bytes.
+pub const MAX_DEDUPE_BYTES: usize = 255;
+
+/// The largest [`Failure::reason`] in bytes.
+pub const MAX_FAILURE_BYTES: usize = 500;
+
+/// The largest result of an item in bytes. Store larger results in rows of the application.
+pub const MAX_RESULT_BYTES: usize = 4_096;
+
+/// The largest trace context in bytes: traceparent, newline and tracestate.
+pub(crate) const MAX_TRACE_CONTEXT_BYTES: usize = 512;
+
+/// The length of a token in bytes.
+pub(crate) const TOKEN_BYTES: usize = 32;
+
+/// The number of bytes that a field has besides its value: its tag and its length.
+pub(crate) const FIELD_BYTES: usize = 3;
+
+/// The number of bytes in a record that are reserved for fields of later versions.
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 1024;
+
+/// The largest envelope in bytes: everything in a record except the payload.
+const MAX_ENVELOPE_BYTES: usize = 2
+    + 8 * (FIELD_BYTES + 8)
+    + (FIELD_BYTES + 8 + MAX_FAILURE_BYTES)
+    + (FIELD_BYTES + Limits::BYTES)
+    + (FIELD_BYTES + MAX_DEDUPE_BYTES)
+    + (FIELD_BYTES + TOKEN_BYTES)
+    + (FIELD_BYTES + 17 + MAX_RESULT_BYTES)
+    + (FIELD_BYTES + MAX_TRACE_CONTEXT_BYTES)
+    + (FIELD_BYTES + Burst::BYTES)
+    + MAX_UNKNOWN_BYTES;
+
+/// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
+/// envelope. An item with such a payload fits in every place of the queue, even after failures and with fields of
+/// later versions.
+pub const MAX_PAYLOAD_BYTES: usize = limits::VALUE_BYTES - PART_BYTES - MAX_ENVELOPE_BYTES;
+
+/// An item in any place: queued, delayed, held, dead or done.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Record {
+    /// When it was first enqueued, by the wall clock.
+    pub(crate) enqueued_millis: u64,
+    /// How often it was granted. This number identifies a delivery, so it only grows.
+    pub(crate) deliveries: u64,
+    /// How often it has failed since it was enqueued or redriven.
+    pub(crate) attempts: u64,
+    /// How many sessions have died with it since then.
+    pub(crate) deaths: u64,
+    /// How often it had been granted when it was last redriven; zero if it never was.
+    pub(crate) redriven_deliveries: u64,
+    /// Why it last failed, went back or became a dead letter.
+    pub(crate) failure: Option<StoredFailure>,
+    /// Its own limits, where they differ from the queue's settings.
+    pub(crate) limits: Limits,
+    /// Its dedupe id; empty if it has none.
+    pub(crate) dedupe: Bytes,
+    /// Distinguishes the item from others that have had the same dedupe id.
+    pub(crate) token: Option<Token>,
+    /// When it was cancelled while a session held it; zero if it was not.
+    pub(crate) cancelled_millis: u64,
+    /// How it ended, if it is done.
+    pub(crate) end: Option<StoredEnd>,
+    /// The trace context of its enqueue, as stored. Its form is not checked.
+    pub(crate) trace_context: Option<Arc<str>>,
+    /// When it was last granted, by the wall clock; zero if it never was.
+    pub(crate) granted_millis: u64,
+    /// When it last got into the queue, by the wall clock; zero if that was its enqueue.
+    ready_millis: u64,
+    /// When the present burst of debounced enqueues began, if that was not the item's first enqueue.
+    pub(crate) burst: Option<Burst>,
+    /// Fields of later versions, as stored. No other module can access them, so that a record keeps them wherever the
+    /// item goes.
+    unknown: Bytes,
+    pub(crate) payload: Bytes,
+}
+
+/// Why an item last failed, went back or became a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The time of the failure, by the wall clock of the process that noticed it.
+    pub time: SystemTime,
+    /// The reason, up to 500 bytes: the error of a handler with its sources, or what happened to the delivery.
+    pub reason: String,
+}
+
+impl From<&StoredFailure> for Failure {
+    fn from(failure: &StoredFailure) -> Self {
+        Self {
+            time: unix_time(failure.millis),
+            reason: failure.text.as_ref().to_owned(),
+        }
+    }
+}
+
+/// A failure as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredFailure {
+    pub(crate) millis: u64,
+    pub(crate) text: Arc<str>,
+}
+
+impl StoredFailure {
+    /// Returns a failure at a wall time. A long text is cut off at the end.
+    pub(crate) fn new(millis: u64, text: &str) -> Self {
+        let mut end = text.len().min(MAX_FAILURE_BYTES);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        let text = text[..end].into();
+        Self { millis, text }
+    }
+}
+
+/// How an item left the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum End {
+    /// It was acknowledged, completed or popped.
+    Completed,
+    /// It was [cancelled](crate::Queue::cancel).
+    Cancelled,
+    /// It was a dead letter that was [purged](crate::Queue::purge), or its queue was
+    /// [cleared](crate::Queue::clear).
+    Removed,
+}
+
+/// The end of an item as it is stored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct StoredEnd {
+    pub(crate) millis: u64,
+    /// When the item expires.
+    pub(crate) until_millis: u64,
+    pub(crate) how: End,
+    pub(crate) result: Bytes,
+}
+
+/// The token of an item that has its dedupe id. It distinguishes the item from others that have had the id, and says how
+/// the item was staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) random: [u8; 8],
+    /// The read version of the transaction that has staged the item.
+    pub(crate) read_version: i64,
+    /// The wall time of the enqueue.
+    pub(crate) staged_millis: u64,
+    /// The wall time until which the item was delayed; zero if it was queued.
+    pub(crate) ready_millis: u64,
+}
+
+impl Token {
+    pub(crate) fn to_bytes(self) -> [u8; TOKEN_BYTES] {
+        let mut bytes = [0; TOKEN_BYTES];
+        bytes[..8].copy_from_slice(&self.random);
+        bytes[8..16].copy_from_slice(&self.read_version.to_be_bytes());
+        bytes[16..24].copy_from_slice(&self.staged_millis.to_be_bytes());
+        bytes[24..].copy_from_slice(&self.ready_millis.to_be_bytes());
+        bytes
+    }
+
+    pub(crate) fn parse(fields: &mut Fields<'_>) -> Result<Self, String> {
+        Ok(Self {
+            random: fields.array()?,
+            read_version: i64::from_be_bytes(fields.array()?),
+            staged_millis: fields.u64()?,
+            ready_millis: fields.u64()?,
+        })
+    }
+}
+
+/// The beginning of a burst of debounced enqueues. The burst ends when the item is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Burst {
+    pub(crate) began_millis: u64,
+    /// How often the item had been granted.
+    pub(crate) deliveries: u64,
+}
+
+impl Burst {
+    const BYTES: usize = 16;
+}
+
+/// The limits of an item, where they differ from the queue's settings. Zero stands for the setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Limits {
+    pub(crate) attempts: u32,
+    pub(crate) deaths: u32,
+    pub(crate) deliveries: u32,
+}
+
+impl Limits {
+    pub(crate) const BYTES: usize = 12;
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        let limits = [self.attempts, self.deaths, self.deliveries];
+        for (part, limit) in bytes.chunks_mut(4).zip(limits) {
+            part.copy_from_slice(&limit.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Parses limits of which at least one differs from the queue's.
+    pub(crate) fn parse(field: &[u8]) -> Result<Self, String> {
+        let mut fields = Fields::new(field);
+        let limits = Self {
+            attempts: fields.u32()?,
+            deaths: fields.u32()?,
+            deliveries: fields.u32()?,
+        };
+        fields.end()?;
+        if limits == Self::default() {
+            return Err("expected limits that differ from the queue's".to_owned());
+        }
+        Ok(limits)
+    }
+}
+
+impl Record {
+    /// Returns the record of an item that has never been granted.
+    pub(crate) fn new(enqueued_millis: u64, payload: Bytes) -> Self {
+        Self {
+            enqueued_millis,
+            payload,
+            ..Self::default()
+        }
+    }
+
+    /// Sets the wall time from which on the item waits in the queue.
+    pub(crate) fn become_ready(&mut self, millis: u64) {
+        let is_enqueue = millis == self.enqueued_millis;
+        self.ready_millis = if is_enqueue { 0 } else { millis };
+    }
+
+    /// Returns the wall time since which the item waits in the queue or, if it is not there, since which it waited
+    /// the last time.
+    pub(crate) fn ready_millis(&self) -> u64 {
+        match self.ready_millis {
+            0 => self.enqueued_millis,
+            ready => ready,
+        }
+    }
+
+    /// Returns how often the item was granted since it was enqueued or redriven.
+    pub(crate) fn recent_deliveries(&self) -> u64 {
+        self.deliveries.saturating_sub(self.redriven_deliveries)
+    }
+
+    /// Returns when the present burst of debounced enqueues began. A new one begins `now` if the item was granted since
+    /// the last one.
+    pub(crate) fn burst_began(&mut self, now: u64) -> u64 {
+        let began = match self.burst {
+            Some(burst) if burst.deliveries == self.deliveries => burst.began_millis,
+            None if self.deliveries == 0 => self.enqueued_millis,
+            _ => {
+                self.burst = Some(Burst {
+                    began_millis: now,
+                    deliveries: self.deliveries,
+                });
+                now
+            }
+        };
+        // The clock by which it began may have been ahead.
+        began.min(now)
+    }
+
+    /// Resets everything that counts against a limit of the item, but not the number that identifies a delivery.
+    pub(crate) fn begin_anew(&mut self) {
+        self.attempts = 0;
+        self.deaths = 0;
+        self.redriven_deliveries = self.deliveries;
+    }
+}
+
+fn undecodable(codec: &'static str, reason: String) -> DecodeError {
+    DecodeError { codec, reason }
+}

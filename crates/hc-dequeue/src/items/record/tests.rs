@@ -1,0 +1,299 @@
+//! Golden bytes of all records, and bytes that must not decode.
+
+use conformance::scale;
+use microqueue::keyspace::Versionstamp;
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::recipe::StoredSettings;
+use microqueue::{Item, ItemId};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::codec::{push_field, tag};
+use super::*;
+use crate::items::settings::SettingsRecord;
+use crate::session::SessionId;
+
+fn record() -> Record {
+    Record {
+        enqueued_millis: 0x0104,
+        deliveries: 3,
+        attempts: 2,
+        deaths: 1,
+        failure: Some(StoredFailure::new(9, "no")),
+        limits: Limits {
+            attempts: 5,
+            deaths: 6,
+            deliveries: 7,
+        },
+        dedupe: Bytes::from_static(b"id"),
+        token: Some(Token {
+            random: [8; 8],
+            read_version: 9,
+            staged_millis: 10,
+            ready_millis: 11,
+        }),
+        cancelled_millis: 0x010203,
+        end: Some(StoredEnd {
+            millis: 6,
+            until_millis: 7,
+            how: End::Cancelled,
+            result: Bytes::from_static(b"yes"),
+        }),
+        trace_context: Some("00-a".into()),
+        granted_millis: 0x05,
+        ready_millis: 0x0607,
+        burst: Some(Burst {
+            began_millis: 4,
+            deliveries: 2,
+        }),
+        redriven_deliveries: 2,
+        unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
+        payload: Bytes::from_static(b"payload"),
+    }
+}
+
+fn encoded(record: &Record) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    RecordCodec.encode(record, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn a_record_has_the_bytes_of_the_schema() {
+    let expected = [
+        &[1][..],
+        &[1, 0, 2, 1, 4],
+        &[2, 0, 1, 3],
+        &[3, 0, 1, 2],
+        &[4, 0, 1, 1],
+        b"\x05\0\x0a\0\0\0\0\0\0\0\x09no",
+        &[6, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
+        b"\x07\0\x02id",
+        &[&[8, 0, 32][..], &[8; 8], b"\0\0\0\0\0\0\0\x09"].concat(),
+        b"\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0\x0b",
+        &[9, 0, 3, 1, 2, 3],
+        b"\x0a\0\x14\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x07\x01yes",
+        b"\x0b\0\x0400-a",
+        &[12, 0, 1, 5],
+        &[13, 0, 2, 6, 7],
+        b"\x0e\0\x10\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x02",
+        &[15, 0, 1, 2],
+        b"\x63\0\x03new\xff\0\x01x",
+        b"\0payload",
+    ]
+    .concat();
+    assert_eq!(encoded(&record()), expected);
+    assert_eq!(RecordCodec.decode(expected.into()).unwrap(), record());
+
+    let new = Record::new(4, Bytes::from_static(b"payload"));
+    assert_eq!(encoded(&new), b"\x01\x01\0\x01\x04\0payload");
+}
+
+#[test]
+fn an_item_that_is_ready_at_its_enqueue_stores_no_other_time() {
+    let mut record = Record::new(4, Bytes::from_static(b"payload"));
+    assert_eq!(record.ready_millis(), 4);
+    record.become_ready(4);
+    assert_eq!(encoded(&record), b"\x01\x01\0\x01\x04\0payload");
+    // The clock of the process that returned the item was slow.
+    for ready in [3, 5, u64::MAX] {
+        record.become_ready(ready);
+        let again = RecordCodec.decode(encoded(&record).into()).unwrap();
+        assert_eq!(again.ready_millis(), ready);
+    }
+}
+
+#[test]
+fn a_record_that_is_not_as_it_is_written_is_refused() {
+    let reasons: [(&[u8], &str); 12] = [
+        (&[1, 2, 0, 1, 1, 1, 0, 1, 1, 0], "comes after"),
+        (&[1, 2, 0, 1, 1, 2, 0, 1, 1, 0], "comes after"),
+        (&[1, 2, 0, 0, 0], "is empty"),
+        (&[1, 2, 0, 2, 0, 1, 0], "leading zeros"),
+        (&[1, 2, 0, 9, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0], "leading zeros"),
+        (&[1, 5, 0, 1, 0, 0], "early"),
+        (&[1, 5, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0], "utf-8"),
+        (
+            &[1, 6, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            "differ",
+        ),
+        (
+            &[1, 6, 0, 13, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+            "left over",
+        ),
+        (&[1, 10, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0], "early"),
+        (
+            &[&[1, 10, 0, 17][..], &[0; 16], &[3, 0]].concat(),
+            "unknown",
+        ),
+        (&[1, 11, 0, 1, 0xff, 0], "utf-8"),
+    ];
+    for (bytes, reason) in reasons {
+        let error = RecordCodec
+            .decode(Bytes::copy_from_slice(bytes))
+            .unwrap_err();
+        assert!(error.reason.contains(reason), "{error}: not {reason}");
+    }
+    let long = [&[1, 10, 16, 18][..], &[0; 4_114], &[0]].concat();
+    assert!(RecordCodec.decode(long.into()).is_err());
+    for (tag, longest) in [
+        (tag::FAILURE, 8 + MAX_FAILURE_BYTES),
+        (tag::TRACE_CONTEXT, MAX_TRACE_CONTEXT_BYTES),
+    ] {
+        for (length, is_refused) in [(longest, false), (longest + 1, true)] {
+            let mut bytes = vec![FORMAT];
+            push_field(&mut bytes, tag, &vec![b'a'; length]);
+            bytes.push(tag::END);
+            let decoded = RecordCodec.decode(bytes.into());
+            assert_eq!(
+                decoded.is_err(),
+                is_refused,
+                "field {tag} of {length} bytes"
+            );
+        }
+    }
+}
+
+#[test]
+fn of_a_long_failure_the_beginning_is_kept() {
+    let text = format!("a{}", "\u{e4}".repeat(MAX_FAILURE_BYTES));
+    let failure = StoredFailure::new(1, &text);
+    assert_eq!(failure.text.len(), MAX_FAILURE_BYTES - 1);
+    assert!(text.starts_with(&*failure.text));
+}
+
+#[test]
+fn a_request_a_grant_and_a_state_have_the_bytes_of_the_schema() {
+    let request = Request {
+        session: SessionId([7; 16]),
+        wanted: 5,
+    };
+    let mut bytes = Vec::new();
+    RequestCodec.encode(&request, &mut bytes).unwrap();
+    assert_eq!(bytes, [&[1][..], &[7; 16], &[0, 0, 0, 5]].concat());
+    assert_eq!(RequestCodec.decode(bytes.into()).unwrap(), request);
+
+    let item = ItemId::Commit {
+        versionstamp: Versionstamp::from_bytes([8; 10]),
+        call: 9,
+    };
+    let part = Part {
+        parts: 2,
+        item: Item {
+            id: item,
+            value: record(),
+        },
+    };
+    let bytes = part.encode().unwrap();
+    let expected = [&[1, 0, 0, 0, 2][..], &[8; 10], &[0, 0, 0, 0, 0, 0, 0, 9]].concat();
+    assert_eq!(bytes, [expected, encoded(&record())].concat());
+    assert!(is_turn(&[1]) && !is_turn(&bytes));
+    assert_eq!(Part::decode(b"key", bytes.into()).unwrap(), part);
+}
+
+#[test]
+fn a_decoder_refuses_bytes_that_are_cut_off_or_have_another_format() {
+    let whole = encoded(&record());
+    for length in 0..whole.len() - record().payload.len() {
+        let cut = Bytes::copy_from_slice(&whole[..length]);
+        assert!(RecordCodec.decode(cut).is_err(), "{length} bytes");
+    }
+    for format in [0, 2, 255] {
+        let mut other = whole.clone();
+        other[0] = format;
+        let error = RecordCodec.decode(other.into()).unwrap_err();
+        let says_newer = error.reason.contains("newer");
+        assert_eq!(says_newer, format > FORMAT, "{error}");
+    }
+    for part in [&b""[..], &[2; 60], &[1; 22], &[1; 23]] {
+        assert!(Part::decode(b"key", Bytes::copy_from_slice(part)).is_err());
+    }
+    for request in [&b""[..], &[1; 20], &[1; 22]] {
+        assert!(
+            RequestCodec
+                .decode(Bytes::copy_from_slice(request))
+                .is_err()
+        );
+    }
+}
+
+/// Returns random bytes, of which every other one is small, so that formats and lengths are sometimes valid.
+fn noise(seed: u64) -> Bytes {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let length = rng.random_range(0..80);
+    let byte = |_| match rng.random() {
+        true => rng.random_range(0..4),
+        false => rng.random(),
+    };
+    (0..length).map(byte).collect()
+}
+
+/// Decodes bytes and encodes the result again. Returns `None` if they do not decode.
+fn encoded_again<T, C: Codec<T> + Default>(bytes: &Bytes) -> Option<Vec<u8>> {
+    let value = C::default().decode(bytes.clone()).ok()?;
+    let mut again = Vec::new();
+    C::default().encode(&value, &mut again).unwrap();
+    Some(again)
+}
+
+#[test]
+fn whatever_decodes_encodes_to_the_same_bytes() {
+    let mut decoded = [0; 4];
+    for seed in 0..scale(20_000, 2_000_000) as u64 {
+        let bytes = noise(seed);
+        let encodings = [
+            encoded_again::<Record, RecordCodec>(&bytes),
+            encoded_again::<Request, RequestCodec>(&bytes),
+            Part::decode(b"key", bytes.clone())
+                .ok()
+                .map(|part| part.encode().unwrap()),
+            SettingsRecord::decode(b"key", &bytes)
+                .ok()
+                .map(|stored| stored.encode()),
+        ];
+        for (encoding, decoded) in encodings.into_iter().zip(&mut decoded) {
+            if let Some(encoding) = encoding {
+                assert_eq!(encoding, bytes, "seed {seed}");
+                *decoded += 1;
+            }
+        }
+    }
+    // Otherwise the test would have compared nothing.
+    assert!(decoded.iter().all(|count| *count > 10), "{decoded:?}");
+}
+
+#[test]
+fn the_largest_item_fills_a_value() {
+    let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
+    let unknown = [&[200, 3, 253][..], &vec![0; unknown]].concat();
+    let record = Record {
+        enqueued_millis: u64::MAX,
+        deliveries: u64::MAX,
+        attempts: u64::MAX,
+        deaths: u64::MAX,
+        cancelled_millis: u64::MAX,
+        granted_millis: u64::MAX,
+        ready_millis: u64::MAX,
+        redriven_deliveries: u64::MAX,
+        failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
+        dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
+        end: Some(StoredEnd {
+            millis: u64::MAX,
+            until_millis: u64::MAX,
+            how: End::Removed,
+            result: vec![0; MAX_RESULT_BYTES].into(),
+        }),
+        trace_context: Some("a".repeat(MAX_TRACE_CONTEXT_BYTES).into()),
+        unknown: unknown.into(),
+        payload: vec![0; MAX_PAYLOAD_BYTES].into(),
+        ..record()
+    };
+    assert_eq!(RecordCodec.decode(encoded(&record).into()).unwrap(), record);
+    let id = ItemId::Commit {
+        versionstamp: Versionstamp::INCOMPLETE,
+        call: 0,
+    };
+    let item = Item { id, value: record };
+    let part = Part { parts: 1, item };
+    assert_eq!(part.encode().unwrap().len(), limits::VALUE_BYTES);
+}

@@ -1,0 +1,412 @@
+//! Reads the first items of a part of the queue, and skips rows that do not decode: damaged rows, and rows of a newer
+//! format. They stay where they are.
+//!
+//! A read usually begins at the front of the part, also if a few rows there do not decode. If there are many, each
+//! read would have to skip them again. The session therefore remembers where they end, and its next reads begin there.
+//! An item may come back to a place before that, or a row may be repaired. So the session reads from the front again
+//! after a while. Such a search may take several transactions: each continues where the last one stopped.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, visit_rows,
+};
+use parking_lot::Mutex;
+
+use crate::items::error::{Error, Result};
+
+/// How many rows that do not decode one read skips.
+const SKIPPED_PER_READ: usize = 1_000;
+
+/// How many bytes of such rows one read skips. The last row may exceed it.
+const SKIPPED_BYTES_PER_READ: usize = 1_000_000;
+
+/// Up to this many rows and bytes at the front are skipped again by each read.
+const FEW_ROWS: usize = 16;
+const FEW_BYTES: usize = 64 * 1024;
+
+/// After a search from the front, the session does not search again for this many times its duration.
+const REST_AFTER_SEARCH: u32 = 8;
+
+/// How much a read returns at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Most {
+    pub(crate) items: usize,
+    /// The last item may exceed it.
+    pub(crate) row_bytes: usize,
+}
+
+/// The first items that a read has found.
+#[derive(Debug)]
+pub(crate) struct Head<I> {
+    pub(crate) items: Vec<I>,
+    /// Whether the read has found as many items as wanted or possible. Otherwise, it has ended among rows that do not
+    /// decode, and the next read continues.
+    pub(crate) is_complete: bool,
+}
+
+impl<I> Head<I> {
+    pub(crate) fn none() -> Self {
+        Self {
+            items: Vec::new(),
+            is_complete: true,
+        }
+    }
+}
+
+/// What a session knows of the rows at the front of each part from which it takes items.
+#[derive(Debug)]
+pub(crate) struct Fronts {
+    pub(crate) queued: Front,
+    pub(crate) delayed: Front,
+}
+
+impl Fronts {
+    /// Returns the fronts of a session that searches them again at most once per `interval`.
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self {
+            queued: Front::new(interval),
+            delayed: Front::new(interval),
+        }
+    }
+
+    /// Returns how many rows at the fronts did not decode when they were last read.
+    pub(crate) fn skipped(&self) -> usize {
+        self.queued.state.lock().rows + self.delayed.state.lock().rows
+    }
+}
+
+/// What a session knows of the rows at the front of a part.
+#[derive(Debug)]
+pub(crate) struct Front {
+    interval: Duration,
+    /// Whether rows at the front do not decode. While there are none, a read costs nothing more than this flag.
+    is_known: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// The rows at the front that do not decode.
+#[derive(Debug, Default)]
+struct State {
+    rows: usize,
+    bytes: usize,
+    /// Where reads begin, if that is not the front.
+    begin: Option<Vec<u8>>,
+    /// When the last search from the front began.
+    began: Duration,
+    /// When the next one may begin. `None` while a search continues.
+    next: Option<Duration>,
+}
+
+impl Front {
+    fn new(interval: Duration) -> Self {
+        Self {
+            interval,
+            is_known: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Reads the first items between two keys. Rows of which `decode` returns nothing are skipped.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot: removing an item ensures that it still exists at the commit.
+    pub(crate) async fn read<I>(
+        &self,
+        tr: &impl Transaction,
+        now: Duration,
+        (front, end): (Vec<u8>, Vec<u8>),
+        most: Most,
+        decode: impl Fn(&KeyValue) -> Option<I>,
+    ) -> Result<Head<I>> {
+        let skips_to = match self.is_known.load(Ordering::Relaxed) {
+            true => self.begin(now),
+            false => None,
+        };
+        let is_from_front = skips_to.is_none();
+        let begin = skips_to.unwrap_or(front);
+        let scan = scan(tr, (begin, end), most, decode).await?;
+        if scan.led.rows > 0 || self.is_known.load(Ordering::Relaxed) {
+            self.note(now, is_from_front, &scan);
+        }
+        Ok(scan.head)
+    }
+
+    /// Returns where the next read begins, or `None` for the front.
+    fn begin(&self, now: Duration) -> Option<Vec<u8>> {
+        let state = self.state.lock();
+        if state.next.is_some_and(|next| next <= now) || state.begin.is_none() {
+            return None;
+        }
+        state.begin.clone()
+    }
+
+    fn note<I>(&self, now: Duration, is_from_front: bool, scan: &Scan<I>) {
+        let mut state = self.state.lock();
+        let led = &scan.led;
+        if is_from_front {
+            *state = State {
+                began: now,
+                ..State::default()
+            };
+        }
+        state.rows += led.rows;
+        state.bytes += led.bytes;
+        let is_few = state.rows <= FEW_ROWS && state.bytes <= FEW_BYTES;
+        if is_from_front && is_few && scan.head.is_complete {
+            state.begin = None;
+        } else if let Some(last) = &led.last {
+            state.begin = Some(key_after(last));
+        }
+        if !scan.head.is_complete {
+            state.next = None;
+        } else if is_from_front || state.next.is_none() {
+            let took = now.saturating_sub(state.began);
+            let rest = took.saturating_mul(REST_AFTER_SEARCH);
+            state.next = Some(now.saturating_add(rest.max(self.interval)));
+        }
+        self.is_known.store(state.rows > 0, Ordering::Relaxed);
+    }
+}
+
+/// Rows that do not decode.
+#[derive(Debug, Default)]
+struct Skipped {
+    rows: usize,
+    bytes: usize,
+    last: Option<Bytes>,
+}
+
+impl Skipped {
+    fn add(&mut self, row: &KeyValue) {
+        self.rows += 1;
+        self.bytes += row.key().len() + row.value().len();
+        self.last = Some(row.to_key());
+    }
+}
+
+#[derive(Debug)]
+struct Scan<I> {
+    head: Head<I>,
+    /// The rows before the first item.
+    led: Skipped,
+}
+
+/// Reads the first items between two keys, and skips other rows. For parts in which few rows do not decode; a
+/// [`Front`] reads the others.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn first_items<I>(
+    tr: &impl Transaction,
+    range: (Vec<u8>, Vec<u8>),
+    most: Most,
+    decode: impl Fn(&KeyValue) -> Option<I>,
+) -> Result<Vec<I>> {
+    Ok(scan(tr, range, most, decode).await?.head.items)
+}
+
+async fn scan<I>(
+    tr: &impl Transaction,
+    (mut begin, end): (Vec<u8>, Vec<u8>),
+    most: Most,
+    decode: impl Fn(&KeyValue) -> Option<I>,
+) -> Result<Scan<I>> {
+    let mut scan = Scan {
+        head: Head::none(),
+        led: Skipped::default(),
+    };
+    let mut skipped = Skipped::default();
+    let mut bytes_left = most.row_bytes;
+    let mut rows = most.items;
+    while scan.head.items.len() < most.items && begin < end {
+        let query = RangeQuery::keys(begin, end.clone())
+            .limit(rows)
+            .mode(StreamingMode::WantAll);
+        let mut rows_read = 0;
+        let mut is_over = false;
+        let mut last = None;
+        let items = &mut scan.head.items;
+        let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+            rows_read += 1;
+            if let Some(item) = decode(&row) {
+                items.push(item);
+                bytes_left = bytes_left.saturating_sub(row.key().len() + row.value().len());
+                is_over = bytes_left == 0 || items.len() == most.items;
+            } else {
+                skipped.add(&row);
+                if items.is_empty() {
+                    scan.led.add(&row);
+                }
+                is_over =
+                    skipped.rows >= SKIPPED_PER_READ || skipped.bytes >= SKIPPED_BYTES_PER_READ;
+            }
+            if skipped.rows > 0 {
+                last = Some(row.to_key());
+            }
+            Ok::<_, Error>(match is_over {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            })
+        });
+        visited.await?;
+        if is_over {
+            scan.head.is_complete = !scan.head.items.is_empty();
+            break;
+        }
+        let Some(last) = last.filter(|_| rows_read == rows) else {
+            // The range has no further row.
+            break;
+        };
+        begin = key_after(&last);
+        rows = SKIPPED_PER_READ;
+    }
+    Ok(scan)
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::{Database, OwnedTransaction, Store};
+
+    use super::*;
+
+    const INTERVAL: Duration = Duration::from_secs(1);
+
+    /// A part whose items have the value 1. Other values do not decode.
+    struct Part {
+        db: Store,
+        front: Front,
+    }
+
+    impl Part {
+        fn new() -> Self {
+            Self {
+                db: microqueue::keyspace::open("memory:").unwrap(),
+                front: Front::new(INTERVAL),
+            }
+        }
+
+        async fn set(&self, keys: impl IntoIterator<Item = u32>, value: &[u8]) {
+            let mut tr = self.db.begin().unwrap();
+            for key in keys {
+                tr.set(&key.to_be_bytes(), value);
+            }
+            tr.commit().await.unwrap();
+        }
+
+        /// Reads until the head is complete. Returns the keys of the items, and how often it has read.
+        async fn read(&self, now: Duration, limit: usize) -> (Vec<u32>, usize) {
+            let range = || (vec![], vec![0xff]);
+            let most = Most {
+                items: limit,
+                row_bytes: usize::MAX,
+            };
+            let decode = |row: &KeyValue| {
+                let key = u32::from_be_bytes(row.key().try_into().unwrap());
+                (row.value() == [1]).then_some(key)
+            };
+            for reads in 1.. {
+                let tr = self.db.begin().unwrap();
+                let head = self.front.read(&tr, now, range(), most, decode);
+                let head = head.await.unwrap();
+                if head.is_complete {
+                    return (head.items, reads);
+                }
+                assert!(head.items.is_empty() && reads < 100);
+            }
+            unreachable!("it returns")
+        }
+
+        fn rows(&self) -> usize {
+            self.front.state.lock().rows
+        }
+    }
+
+    #[tokio::test]
+    async fn a_few_rows_that_do_not_decode_are_skipped_by_each_read() {
+        let part = Part::new();
+        part.set(0..40, &[1]).await;
+        let bad = [0, 1, 4, 9, 10, 11, 39];
+        part.set(bad, &[2]).await;
+        for limit in 1..40 {
+            let expected = (0..40).filter(|key| !bad.contains(key)).take(limit);
+            let expected: Vec<_> = expected.collect();
+            assert_eq!(part.read(Duration::ZERO, limit).await, (expected, 1));
+            assert_eq!(part.rows(), 2);
+        }
+        // An item at the front is seen at once.
+        part.set([1], &[1]).await;
+        assert_eq!(part.read(Duration::ZERO, 1).await, (vec![1], 1));
+        part.set([0], &[1]).await;
+        assert_eq!(part.read(Duration::ZERO, 1).await, (vec![0], 1));
+        assert_eq!(part.rows(), 0);
+        assert!(!part.front.is_known.load(Ordering::Relaxed));
+    }
+
+    #[tokio::test]
+    async fn many_rows_that_do_not_decode_are_read_in_steps_and_then_once_in_a_while() {
+        const BAD: u32 = 2_500;
+        let part = Part::new();
+        part.set(0..BAD, &[2]).await;
+        part.set(BAD..BAD + 3, &[1]).await;
+        let mut now = INTERVAL;
+        assert_eq!(part.read(now, 2).await, (vec![BAD, BAD + 1], 3));
+        assert_eq!(part.rows(), BAD as usize);
+        // The next reads do not see what is before, until a second has passed.
+        part.set([7], &[1]).await;
+        for _ in 0..2 {
+            assert_eq!(part.read(now, 1).await, (vec![BAD], 1));
+            now += INTERVAL / 2 - Duration::from_millis(1);
+        }
+        now += Duration::from_millis(2);
+        assert_eq!(part.read(now, 2).await, (vec![7], 1));
+        assert_eq!(part.rows(), 7);
+        // Also if nothing is left after the rows.
+        part.set([7], &[2]).await;
+        part.set(BAD..BAD + 3, &[2]).await;
+        assert_eq!(part.read(now, 1).await, (vec![], 3));
+        assert_eq!(part.read(now, 1).await, (vec![], 1));
+        assert_eq!(part.rows(), BAD as usize + 3);
+        part.set([0], &[1]).await;
+        assert_eq!(part.read(now, 1).await, (vec![], 1));
+        now += INTERVAL;
+        assert_eq!(part.read(now, 1).await, (vec![0], 1));
+    }
+
+    #[tokio::test]
+    async fn rows_with_many_bytes_count_as_many() {
+        let part = Part::new();
+        part.set(0..15, &[2; 90_000]).await;
+        part.set([20], &[1]).await;
+        assert_eq!(part.read(INTERVAL, 1).await, (vec![20], 2));
+        part.set([0], &[1]).await;
+        assert_eq!(part.read(INTERVAL, 1).await, (vec![20], 1));
+        assert_eq!(part.read(2 * INTERVAL, 1).await, (vec![0], 1));
+    }
+
+    #[tokio::test]
+    async fn a_slow_search_is_repeated_less_often() {
+        let part = Part::new();
+        part.set(0..1_500, &[2]).await;
+        let read = async |now| {
+            let range = (vec![], vec![0xff]);
+            let most = Most {
+                items: 1,
+                row_bytes: usize::MAX,
+            };
+            let tr = part.db.begin().unwrap();
+            let head = part.front.read(&tr, now, range, most, |_| None::<()>);
+            head.await.unwrap().is_complete
+        };
+        assert!(!read(INTERVAL).await);
+        // The search goes on, however long it takes.
+        assert!(read(INTERVAL * 11).await);
+        part.set([0], &[1]).await;
+        let (rests, searches) = (INTERVAL * 90, INTERVAL * 91);
+        assert_eq!(part.read(rests, 1).await, (vec![], 1));
+        assert_eq!(part.read(searches, 1).await, (vec![0], 1));
+    }
+}

@@ -1,0 +1,242 @@
+//! Returns items that a session no longer holds to the places where they belong.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::future::try_join_all;
+use microqueue::ItemId;
+use microqueue::keyspace::record::millis;
+use microqueue::keyspace::{Bytes, Environment, Transaction};
+
+use crate::items::end::end;
+use crate::items::error::{Error, Result, keep_corrupt};
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::{End, Record, StoredFailure};
+use crate::items::settings::Settings;
+use crate::options::Backoff;
+use crate::protocol::{BYTES_PER_FULFILLMENT, SessionContext};
+use crate::session::wall::wall_millis;
+
+/// What happens to an item that a session no longer holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum GiveBack {
+    /// It is done, with a result, and leaves the queue.
+    Completed(Bytes),
+    /// It goes back without a counted attempt: it was not handed out, it was snoozed, or its consumer is shutting
+    /// down.
+    Returned(When),
+    /// It has failed. This counts as an attempt.
+    Failed(When),
+    /// It goes back because the session that held it died.
+    Died,
+    /// It becomes a dead letter.
+    Rejected,
+}
+
+impl GiveBack {
+    /// Returns whether the item leaves the queue.
+    pub(crate) fn ends(&self) -> bool {
+        matches!(self, Self::Completed(_))
+    }
+}
+
+/// When an item that goes back may be granted again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum When {
+    /// At once, at its place in the queue.
+    Now,
+    /// At this wall time in milliseconds.
+    At(u64),
+    /// After a wait that grows with the item's failures.
+    Later(Backoff),
+}
+
+/// An item to give back, identified by the number of its delivery.
+#[derive(Debug, Clone)]
+pub(crate) struct Return {
+    pub(crate) id: ItemId,
+    pub(crate) delivery: u64,
+    pub(crate) how: GiveBack,
+    /// The reason, if one is to be stored.
+    pub(crate) reason: Option<Arc<str>>,
+}
+
+/// The result of giving an item back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Given {
+    /// It went where it belongs.
+    Back,
+    /// It had been cancelled, and left the queue.
+    Cancelled,
+    /// The session no longer holds it by this delivery.
+    Lost,
+    /// Its record does not decode: the session holds it until it ends.
+    Unreadable,
+}
+
+/// How many items are read at the same time.
+const RETURNS_AT_ONCE: usize = 32;
+
+/// Stages the return of items that a session holds by these deliveries: as many of the first ones as fit in a
+/// transaction. Returns the result for each of these.
+///
+/// # Conflicts
+/// Reads each item.
+pub(crate) async fn give_back<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+    returns: &[Return],
+) -> Result<Vec<Given>> {
+    let (keys, settings) = (context.keys, context.settings);
+    let held = &keys.held(context.session);
+    let mut given = Vec::with_capacity(returns.len());
+    let mut is_back = false;
+    let mut met = BTreeSet::new();
+    let mut bytes = 0;
+    for returns in returns.chunks(RETURNS_AT_ONCE) {
+        if bytes >= BYTES_PER_FULFILLMENT {
+            break;
+        }
+        let records = returns.iter().map(|item| async move {
+            let record = held.get(tr, &item.id).await;
+            keep_corrupt(record.map_err(Error::from))
+        });
+        let records = try_join_all(records).await?;
+        for (item, record) in returns.iter().zip(records) {
+            let Ok(record) = record else {
+                given.push(Given::Unreadable);
+                continue;
+            };
+            // An item may appear twice, if its time limit passed while it was dropped. The first entry counts.
+            let is_first = met.insert(item.id);
+            let record = record.filter(|record| is_first && record.deliveries == item.delivery);
+            given.push(match &record {
+                None => Given::Lost,
+                Some(record) if record.cancelled_millis != 0 => Given::Cancelled,
+                Some(_) => Given::Back,
+            });
+            if let Some(record) = record {
+                held.remove(tr, &item.id)?;
+                keys.count(tr, Counter::Held, -1);
+                is_back |= !item.how.ends();
+                bytes += record.payload.len();
+                let reason = item.reason.as_deref();
+                put(tr, keys, settings, &item.id, record, &item.how, reason)?;
+            }
+        }
+    }
+    if is_back {
+        keys.wake_all(tr);
+    }
+    Ok(given)
+}
+
+/// Stages an item that no session holds any more at the place where it belongs, if it stays in the queue.
+pub(crate) fn put(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    id: &ItemId,
+    mut record: Record,
+    how: &GiveBack,
+    reason: Option<&str>,
+) -> Result<()> {
+    if record.cancelled_millis != 0 {
+        let none = Bytes::new();
+        return end(tr, keys, settings, id, &record, End::Cancelled, none);
+    }
+    if let GiveBack::Completed(result) = how {
+        let result = result.clone();
+        return end(tr, keys, settings, id, &record, End::Completed, result);
+    }
+    let counter = match judge(&mut record, how, reason, settings, &keys.env) {
+        Place::Dead => {
+            keys.dead.insert(tr, id, &record)?;
+            Counter::Dead
+        }
+        Place::Delayed(ready) => {
+            keys.delay(tr, ready, id, &record)?;
+            Counter::Delayed
+        }
+        Place::Queued => {
+            record.become_ready(wall_millis(&keys.env));
+            keys.items.insert(tr, id, &record)?;
+            Counter::Queued
+        }
+    };
+    keys.count(tr, counter, 1);
+    Ok(())
+}
+
+/// The place where an item goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Queued,
+    Delayed(u64),
+    Dead,
+}
+
+/// Counts the return in the record, and decides where the item goes.
+fn judge(
+    record: &mut Record,
+    how: &GiveBack,
+    reason: Option<&str>,
+    settings: &Settings,
+    env: &Environment,
+) -> Place {
+    let now = wall_millis(env);
+    let limits = settings.limits_of(record);
+    let (when, reason) = match how {
+        GiveBack::Completed(_) => (When::Now, None),
+        GiveBack::Returned(when) => (*when, reason),
+        GiveBack::Failed(when) => {
+            record.attempts += 1;
+            (*when, Some(reason.unwrap_or("it was given back")))
+        }
+        GiveBack::Died => {
+            record.deaths += 1;
+            let when = match record.deaths {
+                0..APART_FROM => When::Now,
+                deaths => When::At(now.saturating_add(apart(deaths, settings, env))),
+            };
+            (when, Some("the session that held it has died"))
+        }
+        GiveBack::Rejected => (When::Now, Some(reason.unwrap_or("it was rejected"))),
+    };
+    if let Some(reason) = reason {
+        record.failure = Some(StoredFailure::new(now, reason));
+    }
+    let costs = [
+        (record.attempts, limits.attempts),
+        (record.deaths, limits.deaths),
+    ];
+    if *how == GiveBack::Rejected || costs.into_iter().any(|(cost, limit)| cost >= limit.into()) {
+        return Place::Dead;
+    }
+    if record.recent_deliveries() >= limits.deliveries.into() {
+        // Give the limit as the reason, since the other counters may be zero.
+        record.failure = Some(StoredFailure::new(now, "it was granted too often"));
+        return Place::Dead;
+    }
+    match when {
+        When::Now => Place::Queued,
+        When::At(ready) => Place::Delayed(ready),
+        When::Later(backoff) => {
+            let failures = u32::try_from(record.attempts).unwrap_or(u32::MAX);
+            let wait = millis(backoff.after(failures, env));
+            Place::Delayed(now.saturating_add(wait))
+        }
+    }
+}
+
+/// From which death on items come back at random times, so that an item that kills its process is eventually granted
+/// alone.
+const APART_FROM: u64 = 2;
+
+/// Returns after how many milliseconds an item comes back after a death of its session: at random, within twice the
+/// lease at first, and within twice as long after each further death.
+fn apart(deaths: u64, settings: &Settings, env: &Environment) -> u64 {
+    let doublings = u32::try_from(deaths.saturating_sub(1)).unwrap_or(u32::MAX);
+    let most = settings.lease.saturating_mul(1 << doublings.min(10));
+    millis(most.mul_f64(env.random_unit()))
+}

@@ -1,0 +1,228 @@
+//! Returns what dead sessions hold, step by step. Any session may do so.
+//!
+//! 1. [`declare_dead`](Sessions::declare_dead) reads the heartbeat serializably and writes the session's state. If
+//!    the session writes a heartbeat at the same time, `declare_dead` fails. After it, transactions that grant items
+//!    to the session fail.
+//! 2. [`return_items`] returns the items that the session held or was granted to the queue, under their ids. Each
+//!    transaction returns some of them.
+//! 3. [`remove_requests`] removes the session's requests, and the notices to them.
+//! 4. [`bury`] removes the session, in a transaction whose serializable reads have found nothing else of it.
+//!
+//! Any session may continue at any step, and several may do so at the same time.
+
+use microqueue::Item;
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    ConflictKind, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction,
+    read_all,
+};
+
+use crate::items::error::Result;
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::{ListedPart, Record, is_turn};
+use crate::items::settings::Settings;
+use crate::protocol::front::{Most, first_items};
+use crate::protocol::fulfill::first_requests;
+use crate::protocol::give_back::{GiveBack, When, put};
+use crate::protocol::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
+use crate::session::{Life, SessionId};
+
+/// The largest number of held items that one search for lost ones reads. It reads no more than one batch.
+const ITEMS_PER_LOOK: usize = 1_000;
+
+/// How many of the first requests are searched for those of a dead session. Later ones are removed when a fulfillment
+/// reads them.
+const REQUESTS_PER_SEARCH: usize = 1_000;
+
+/// Returns items of a dead session to their places, and returns their number. There may be more items even if it is
+/// smaller than [`ITEMS_PER_FULFILLMENT`]. Held items that do not decode stay: a death cannot be counted in them.
+///
+/// # Conflicts
+/// Reads the session's state and the items that it returns.
+pub(crate) async fn return_items(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    session: SessionId,
+) -> Result<usize> {
+    let how = match keys.sessions.life(tr, session).await? {
+        Some(Life::Dead) => GiveBack::Died,
+        // The session's own process ended it, so that no item has failed.
+        Some(Life::Ended) => GiveBack::Returned(When::Now),
+        Some(Life::Alive) | None => return Ok(0),
+    };
+    let held = keys.held(session);
+    let most = Most {
+        items: ITEMS_PER_FULFILLMENT,
+        row_bytes: BYTES_PER_FULFILLMENT,
+    };
+    let decode = |row: &KeyValue| held.decode(row).ok();
+    let items = first_items(tr, held.subspace().range(), most, decode).await?;
+    if items.is_empty() {
+        let rows = some_rows(tr, keys, session).await?;
+        return put_back_grants(tr, keys, settings, &rows);
+    }
+    let count = items.len();
+    for Item { id, value } in items {
+        held.remove(tr, &id)?;
+        put(tr, keys, settings, &id, value, &how, None)?;
+    }
+    keys.count(tr, Counter::Held, -(count as i64));
+    keys.wake_all(tr);
+    Ok(count)
+}
+
+/// Reads some rows of a session's grants: one batch.
+///
+/// # Conflicts
+/// Reads by snapshot: [`put_back_grants`] adds the conflict ranges.
+async fn some_rows(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+) -> Result<Vec<KeyValue>> {
+    let (begin, end) = keys.grants(session);
+    let query = RangeQuery::keys(begin, end)
+        .limit(ITEMS_PER_FULFILLMENT)
+        .mode(StreamingMode::WantAll);
+    Ok(tr.get_range(&query, Isolation::Snapshot).await?.rows)
+}
+
+/// Stages the return of the items in these rows of grants to their places in the queue. The rows were read by
+/// snapshot. Returns the number of items.
+///
+/// # Conflicts
+/// Reads and writes each row that contains an item.
+pub(crate) fn put_back_grants(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    rows: &[KeyValue],
+) -> Result<usize> {
+    let mut count = 0;
+    for row in rows.iter().filter(|row| !is_turn(row.value())) {
+        let Ok(ListedPart { item, .. }) = ListedPart::decode(row.key(), row.to_value()) else {
+            // The row does not say which item it contains.
+            continue;
+        };
+        // The conflict key must be added before the clear: keys that the transaction has written are left out of read
+        // conflict ranges.
+        tr.add_conflict_key(ConflictKind::Read, row.key())?;
+        tr.clear(row.key());
+        // The item was never delivered.
+        let how = GiveBack::Returned(When::Now);
+        match item.value {
+            Ok(record) => put(tr, keys, settings, &item.id, record, &how, None)?,
+            Err(undecodable) => keys.queue_unread(tr, &item.id, &undecodable.bytes)?,
+        }
+        count += 1;
+    }
+    keys.count(tr, Counter::Held, -(count as i64));
+    if count > 0 {
+        keys.wake_all(tr);
+    }
+    Ok(count)
+}
+
+/// Removes the requests of a dead session, and the notices to them. Afterwards, the caller must call
+/// [`fulfill`](crate::protocol::fulfill::fulfill) until it changes nothing, since the owner of the next request may
+/// be asleep after a removed one.
+///
+/// # Conflicts
+/// Reads the session's state, its grants and the requests that it removes.
+pub(crate) async fn remove_requests(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+) -> Result<()> {
+    if let Some(Life::Alive) | None = keys.sessions.life(tr, session).await? {
+        return Ok(());
+    }
+    let (begin, end) = keys.grants(session);
+    let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
+    for turn in grants.iter().filter(|row| is_turn(row.value())) {
+        tr.clear(turn.key());
+    }
+    let requests = first_requests(tr, keys, REQUESTS_PER_SEARCH).await?;
+    for request in requests {
+        if request.value.session == session {
+            keys.requests.remove(tr, &request.id)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a dead session that holds nothing. Returns `false` if it still holds something.
+///
+/// # Conflicts
+/// Reads the session's state, its held items and its grants.
+pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+    if keys.sessions.life(tr, session).await? == Some(Life::Alive) {
+        return Ok(false);
+    }
+    for (begin, end) in [keys.held(session).subspace().range(), keys.grants(session)] {
+        let first = RangeQuery::keys(begin, end).limit(1);
+        let batch = tr.get_range(&first, Isolation::Serializable).await?;
+        if !batch.rows.is_empty() {
+            return Ok(false);
+        }
+    }
+    keys.sessions.remove(tr, session);
+    tr.clear(&keys.cancels(session));
+    Ok(true)
+}
+
+/// The result of one step for a dead session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// This many items went back to their places. There may be more.
+    Returned(usize),
+    /// Its requests were removed, but it still holds items that do not decode.
+    Stripped,
+    /// It was removed.
+    Buried,
+}
+
+/// Returns items of a dead session or, if there are none, removes its other rows.
+pub(crate) async fn reclaim_some<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    settings: &Settings,
+    session: SessionId,
+) -> Result<Progress> {
+    let some = |tr| async move { return_items(&tr, keys, settings, session).await };
+    let returned = runner.run(some).await?;
+    if returned > 0 {
+        tracing::info!(queue = %keys.queue, %session, returned, "returned items of the dead");
+        return Ok(Progress::Returned(returned));
+    }
+    let rest = |tr| async move {
+        remove_requests(&tr, keys, session).await?;
+        bury(&tr, keys, session).await
+    };
+    Ok(match runner.run(rest).await? {
+        true => Progress::Buried,
+        false => Progress::Stripped,
+    })
+}
+
+/// Returns some items that a session holds, from the key `after` on. The caller compares them with its deliveries to
+/// find lost ones. Also returns the last key, or `None` at the end. Granted items that the session has not collected
+/// and items that do not decode are not included.
+///
+/// # Conflicts
+/// Reads by snapshot: the transaction that gives an item back reads it again.
+pub(crate) async fn held_after(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    after: Option<&[u8]>,
+) -> Result<(Vec<Item<Record>>, Option<Vec<u8>>)> {
+    let items = keys.held(session);
+    let (begin, end) = items.subspace().range();
+    let page = RangeQuery::keys(after.map_or(begin, key_after), end).limit(ITEMS_PER_LOOK);
+    let page = page.mode(StreamingMode::WantAll);
+    let page = tr.get_range(&page, Isolation::Snapshot).await?;
+    let held = page.rows.iter().filter_map(|row| items.decode(row).ok());
+    Ok((held.collect(), page.next_after().map(<[u8]>::to_vec)))
+}

@@ -1,0 +1,263 @@
+//! Requests: registers, checks, collects and withdraws them.
+
+use std::future::Future;
+
+use futures::{TryFutureExt, try_join};
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
+use microqueue::{ItemId, Listed, StagedId};
+
+use super::front::Most;
+use super::fulfill::{delayed, first_requests, queued};
+use super::{Granted, SessionContext, grant, pop_flags};
+use crate::items::error::{Error, Result};
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::Request;
+use crate::session::{Life, SessionId};
+
+/// How many of the requests before a request are counted.
+const RANKS: usize = 16;
+
+/// Stages a request at the end of the registry. Returns `None` if the session is dead.
+///
+/// # Conflicts
+/// Reads the session's state.
+pub(crate) async fn register<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+    wanted: u32,
+) -> Result<Option<StagedId>> {
+    match context.keys.sessions.life(tr, context.session).await? {
+        Some(Life::Alive) => append(tr, context, wanted).await.map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Stages a request at the end of the registry for a session that may be dead.
+pub(crate) async fn append<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+    wanted: u32,
+) -> Result<StagedId> {
+    let session = context.session;
+    let request = Request { session, wanted };
+    Ok(context.keys.requests.enqueue(tr, &request).await?)
+}
+
+/// The state of a request.
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// It was answered.
+    Granted,
+    /// It was not answered, and another session has removed it.
+    Gone,
+    /// It is waiting.
+    Waits {
+        /// Whether it is the first.
+        is_first: bool,
+    },
+}
+
+/// Reads the state of a request.
+pub(crate) async fn check_request(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+) -> Result<Standing> {
+    // Read first, since usually nothing else needs to be read.
+    if grant::is_answered(tr, keys, session, request).await? {
+        return Ok(Standing::Granted);
+    }
+    let (begin, _) = keys.part("r");
+    let key = keys.request(request);
+    let up_to_it = RangeQuery::keys(begin, key_after(&key));
+    let last_two = tr.get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot);
+    let last_two = last_two.await?;
+    Ok(match &last_two.rows[..] {
+        [own] if own.key() == key => Standing::Waits { is_first: true },
+        [own, before] if own.key() == key => Standing::Waits {
+            // Requests that do not decode do not come before others.
+            is_first: keys.requests.decode(before).is_err()
+                && precedence(tr, keys, request).await?.rank == 0,
+        },
+        _ => Standing::Gone,
+    })
+}
+
+/// The place of a request in the registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Precedence<R = ItemId> {
+    /// The first request.
+    pub(crate) first: R,
+    /// How many requests come before this one, as far as they are counted.
+    pub(crate) rank: u32,
+}
+
+/// Reads the place of a waiting request.
+pub(crate) async fn precedence(
+    tr: &impl Transaction,
+    keys: &Keys,
+    request: &ItemId,
+) -> Result<Precedence> {
+    let requests = first_requests(tr, keys, RANKS).await?;
+    let before = requests.iter().take_while(|item| item.id < *request);
+    Ok(Precedence {
+        rank: u32::try_from(before.count()).unwrap_or(u32::MAX),
+        first: requests.first().map_or(*request, |first| first.id),
+    })
+}
+
+/// The items that could be granted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Supply {
+    /// Whether an item is ready and may be granted.
+    pub(crate) has_items: bool,
+    /// When the first delayed item is due, by the wall clock. Always `None` if the session does not promote.
+    pub(crate) due: Option<u64>,
+}
+
+/// Reads whether items could be granted.
+pub(crate) async fn supply<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+) -> Result<Supply> {
+    let keys = context.keys;
+    let one = Most {
+        items: 1,
+        row_bytes: usize::MAX,
+    };
+    let pause = tr.get(&keys.pause(), Isolation::Snapshot);
+    let (queued, delayed, pause) = try_join!(
+        queued(tr, context, one.items),
+        delayed(tr, context, keys.part("t"), one),
+        pause.map_err(Error::from)
+    )?;
+    let due = delayed.items.first().map(|item| item.ready_millis);
+    let is_due = due.is_some_and(|due| due <= context.due_until());
+    // If only rows that do not decode were read, the next fulfillment reads on.
+    let is_complete = queued.is_complete && delayed.is_complete;
+    Ok(Supply {
+        has_items: pause.is_none() && (is_due || !queued.items.is_empty() || !is_complete),
+        due: due.filter(|_| context.promotes && !is_due),
+    })
+}
+
+/// The meaning of a watch that fires.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Woken {
+    /// The request was probably answered.
+    Granted,
+    /// The request may have become the first, or there may be an item.
+    Changed,
+}
+
+/// Watches the key under which a waiting request gets its answer or the notice that it is the first. If it is the
+/// first, also watches the wake stamp, so that an enqueue wakes one session, however many wait.
+///
+/// Watched keys are written and not only cleared: a storage server of FoundationDB 7.3 keeps a watch whose key was
+/// cleared, and checks it at every clear of a range around it.
+pub(crate) fn watch_request<Tr: Transaction>(
+    tr: &Tr,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+    is_first: bool,
+) -> impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr> {
+    let granted = tr.watch(&keys.grant(session, request));
+    let woken = is_first.then(|| tr.watch(&keys.wake()));
+    async move {
+        let Some(woken) = woken else {
+            return granted.await.map(|()| Woken::Granted);
+        };
+        tokio::select! {
+            granted = granted => granted.map(|()| Woken::Granted),
+            woken = woken => woken.map(|()| Woken::Changed),
+        }
+    }
+}
+
+/// Watches for the end of a pause. Returns `None` if the queue is not paused. The clear that ends a pause leaves one
+/// watch in a storage server, but not one for each pause, since the key is always the same.
+pub(crate) async fn watch_pause<Tr: Transaction>(
+    tr: &Tr,
+    keys: &Keys,
+) -> Result<Option<impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr>>> {
+    let pause = keys.pause();
+    if tr.get(&pause, Isolation::Snapshot).await?.is_none() {
+        return Ok(None);
+    }
+    let ended = tr.watch(&pause);
+    Ok(Some(async move { ended.await.map(|()| Woken::Changed) }))
+}
+
+/// Takes over the items that were granted to a request: empties the grant, and completes popped items. Items that do not
+/// decode go back to their places. Returns `None` if nothing was granted.
+///
+/// This is safe even if the session is dead: the items have not been returned yet, and the session is not removed
+/// before they are.
+///
+/// # Conflicts
+/// Reads the grant.
+pub(crate) async fn collect<T>(
+    tr: &impl Transaction,
+    context: SessionContext<'_, T>,
+    request: &ItemId,
+) -> Result<Option<Vec<Granted<T>>>> {
+    let Some(items) = grant::empty(tr, context.keys, context.session, request).await? else {
+        return Ok(None);
+    };
+    let held = context.keys.held(context.session);
+    // Items beyond the present demand are held, for calls that come later.
+    let pops = pop_flags(context.demand).chain(std::iter::repeat(false));
+    let mut granted = Vec::new();
+    let mut unread = 0;
+    let readable = items
+        .into_iter()
+        .filter_map(|Listed { id, value }| match value {
+            Ok(record) => Some(Ok((id, record))),
+            Err(undecodable) => {
+                unread += 1;
+                let put = context.keys.queue_unread(tr, &id, &undecodable.bytes);
+                put.err().map(Err)
+            }
+        });
+    for (item, pop) in readable.zip(pops) {
+        let (id, record) = item?;
+        let item = Granted::new(context, id, record, pop);
+        if item.is_popped {
+            context.end_popped(tr, &item)?;
+        } else {
+            held.insert(tr, &item.id, &item.record)?;
+        }
+        granted.push(item);
+    }
+    let popped = granted.iter().filter(|item| item.is_popped).count();
+    context
+        .keys
+        .count(tr, Counter::Held, -(popped as i64) - unread);
+    Ok(Some(granted))
+}
+
+/// Removes a request. Returns `false` if it was answered before.
+///
+/// The request may have been the first, and the owner of the next request may be asleep after it. After a withdrawal,
+/// a session must therefore call [`fulfill`](super::fulfill::fulfill) until it changes nothing, as a leading session
+/// does.
+///
+/// # Conflicts
+/// Reads the request.
+pub(crate) async fn withdraw(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+    request: &ItemId,
+) -> Result<bool> {
+    if keys.requests.get(tr, request).await?.is_none() {
+        return Ok(false);
+    }
+    keys.requests.remove(tr, request)?;
+    // The grant may contain the notice that the request is the first.
+    tr.clear(&keys.grant(session, request));
+    Ok(true)
+}

@@ -1,0 +1,70 @@
+//! Waits until an item is done.
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::recipe::wait_until_none;
+use microqueue::keyspace::{Database, Runner};
+
+use crate::items::error::{Error, Result};
+use crate::items::find::find;
+use crate::items::item_ref::ItemRef;
+use crate::queue::handle::Queue;
+use crate::queue::status::Status;
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Waits until an item is done or a dead letter, and returns its status. Returns `None` at once if the item never
+    /// existed, or is done and no longer [kept](crate::Settings::keep_done).
+    ///
+    /// While it waits, it watches the row of the item. It reads the item's [`status`](Self::status) again when the
+    /// row changes, and at least once a second.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use hc_dequeue::keyspace::{self, Runner, Subspace};
+    /// use hc_dequeue::{Delivery, Queue, Outcome, Settings, WorkerOptions};
+    ///
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let (subspace, settings) = (Subspace::from("sums"), Settings::new());
+    /// let settings = settings.keep_done(Duration::from_secs(3600));
+    /// let queue = &Queue::<Vec<u64>>::open(&runner, subspace, settings).await?;
+    ///
+    /// let add = |item: std::sync::Arc<Delivery<Vec<u64>>>| async move {
+    ///     let sum: u64 = item.value().iter().sum();
+    ///     item.set_result(sum.to_string())
+    /// };
+    /// let worker = queue.work(&runner, WorkerOptions::new(), add).await?;
+    ///
+    /// let item = queue.submit(&runner, &vec![30, 12]).await?;
+    /// let done = queue.await_done(&runner, &item).await?.expect("done items are kept for an hour");
+    /// assert_eq!(done.result, "42");
+    /// # worker.shut_down(Duration::ZERO).await?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`status`](Self::status), and those of [`Runner::run`].
+    pub async fn await_done<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        item: &ItemRef,
+    ) -> Result<Option<Status<T>>> {
+        let id = &item.id_in(&self.keys)?;
+        loop {
+            wait_until_none(runner, |tr| async move {
+                let found = find(&tr, &self.keys, id).await?;
+                let pending = found.filter(|(spot, _)| !spot.is_end());
+                Ok::<_, Error>(pending.map(|(spot, _)| spot.key(&self.keys, id)))
+            })
+            .await?;
+            let found = |tr| async move { find(&tr, &self.keys, id).await };
+            match runner.run(found).await? {
+                // A dead letter was redriven since the watch fired.
+                Some((spot, _)) if !spot.is_end() => {}
+                found => return self.status_of(id, found),
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Changes an item wherever it is.
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Bytes, Transaction};
+
+use crate::items::dedupe::free_dedupe;
+use crate::items::end::end;
+use crate::items::error::Result;
+use crate::items::find::{Spot, find};
+use crate::items::item_ref::ItemRef;
+use crate::items::places::{place, remove, rewrite};
+use crate::items::record::End;
+use crate::queue::handle::Queue;
+use crate::session::wall::wall_millis;
+
+/// The result of a cancellation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The item was queued, delayed or dead, and was removed: it is never delivered again.
+    Removed,
+    /// A session holds the item. Its delivery is [notified](crate::Delivery::cancelled), its acknowledgement is
+    /// refused, and the item is removed as soon as the session lets go of it.
+    Requested,
+    /// There is no such item: it is done or was cancelled before.
+    NotThere,
+}
+
+/// The result of a replacement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Replaced {
+    /// The item has the new value.
+    Replaced,
+    /// A session holds the item. The item keeps the old value.
+    IsHeld,
+    /// There is no such item: it is done or was cancelled.
+    NotThere,
+}
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Stages the cancellation of an item: it is never delivered again and can no longer be acknowledged. Its dedupe id
+    /// is free at once, even if a session still holds the item.
+    ///
+    /// # Conflicts
+    /// As [`status`](Self::status); also writes the item's row. If another transaction grants or acknowledges the
+    /// item at the same time, the one that commits first wins. The other one fails with a conflict and sees the
+    /// change when it is retried.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn cancel(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Cancelled> {
+        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+            return Ok(Cancelled::NotThere);
+        };
+        match spot {
+            Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
+                remove(tr, keys, &id, &spot)?;
+                let (settings, none) = (self.settings(tr).await?, Bytes::new());
+                end(tr, keys, &settings, &id, &record, End::Cancelled, none)?;
+                return Ok(Cancelled::Removed);
+            }
+            Spot::Held(session) => tr.set_to_versionstamp(&keys.cancels(session)),
+            // The session finds the cancellation when it collects the item.
+            Spot::Granted { .. } => {}
+            Spot::Done => return Ok(Cancelled::NotThere),
+        }
+        record.cancelled_millis = wall_millis(&keys.env);
+        free_dedupe(tr, keys, &id, &record);
+        record.token = None;
+        rewrite(tr, keys, &id, &spot, record)?;
+        Ok(Cancelled::Requested)
+    }
+
+    /// Stages that a delayed item is due at once, at its place in the queue. Returns `false` if the item is not
+    /// delayed.
+    ///
+    /// # Conflicts
+    /// As [`status`](Self::status); also writes the item's row.
+    ///
+    /// # Errors
+    /// As [`status`](Self::status).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn expedite(&self, tr: &impl Transaction, item: &ItemRef) -> Result<bool> {
+        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        match find(tr, keys, &id).await? {
+            Some((spot @ Spot::Delayed(_), record)) => {
+                remove(tr, keys, &id, &spot)?;
+                place(tr, keys, &id, record, None)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Stages a new value for an item that is queued, delayed or dead. The item keeps its place, its due time and its
+    /// numbers of attempts, deaths and deliveries.
+    ///
+    /// # Conflicts
+    /// As [`cancel`](Self::cancel).
+    ///
+    /// # Errors
+    /// As [`status`](Self::status), and as [`enqueue`](Self::enqueue).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn replace(
+        &self,
+        tr: &impl Transaction,
+        item: &ItemRef,
+        value: &T,
+    ) -> Result<Replaced> {
+        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        let payload = self.payload(value)?;
+        let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+            return Ok(Replaced::NotThere);
+        };
+        match spot {
+            Spot::Queued | Spot::Delayed(_) | Spot::Dead => {}
+            Spot::Held(_) | Spot::Granted { .. } => return Ok(Replaced::IsHeld),
+            Spot::Done => return Ok(Replaced::NotThere),
+        }
+        record.payload = payload;
+        rewrite(tr, keys, &id, &spot, record)?;
+        Ok(Replaced::Replaced)
+    }
+}

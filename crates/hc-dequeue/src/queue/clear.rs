@@ -1,0 +1,188 @@
+//! Removes all waiting items.
+
+use std::ops::ControlFlow;
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction, Tx,
+    visit_rows,
+};
+use microqueue::{Item, ItemId};
+
+use crate::items::end::end;
+use crate::items::error::{Error, Result};
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::{End, Record};
+use crate::items::settings::Settings;
+use crate::protocol::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
+use crate::queue::handle::Queue;
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Removes all queued and delayed items, which frees their dedupe ids. Returns how many it removed.
+    ///
+    /// It removes them in as many transactions as necessary, and keeps the counters exact. Items that are enqueued
+    /// after the call starts, held items, dead letters and rows that do not decode stay.
+    ///
+    /// # Conflicts
+    /// Reads and writes the keys of the removed items.
+    ///
+    /// # Errors
+    /// Those of [`Runner::run`]. Items that were already removed stay removed.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, items that were already removed stay removed.
+    pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<u64> {
+        let keys = &*self.keys;
+        let now = |tr: Tx<_>| async move {
+            Ok::<_, Error>((tr.read_version().await?, self.settings(&tr).await?))
+        };
+        let (until, settings) = runner.run(now).await?;
+        let settings = &settings;
+        let mut removed = 0;
+        // Delayed items come first: those that become due meanwhile are then found among the queued ones.
+        for part in [Part::Delayed, Part::Queued] {
+            let mut after: Option<Vec<u8>> = None;
+            loop {
+                let page = Page {
+                    part,
+                    after: after.as_deref(),
+                };
+                let some = |tr| async move { remove_some(&tr, keys, settings, until, page).await };
+                let (some, last) = runner.run(some).await?;
+                removed += some;
+                if last.is_none() {
+                    break;
+                }
+                after = last;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// The parts from which items are removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Queued,
+    Delayed,
+}
+
+/// The next rows of a part after a key.
+#[derive(Debug, Clone, Copy)]
+struct Page<'a> {
+    part: Part,
+    after: Option<&'a [u8]>,
+}
+
+/// Removes the items on a page that were enqueued at or before a version. Returns how many were removed, and the last
+/// key that was read, or `None` at the end. Rows that do not decode stay.
+async fn remove_some(
+    tr: &impl Transaction,
+    keys: &Keys,
+    settings: &Settings,
+    until: i64,
+    Page { part, after }: Page<'_>,
+) -> Result<(u64, Option<Vec<u8>>)> {
+    let (name, counter) = match part {
+        Part::Queued => ("i", Counter::Queued),
+        Part::Delayed => ("t", Counter::Delayed),
+    };
+    let (begin, end_of_part) = keys.part(name);
+    let query = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
+        .limit(ITEMS_PER_FULFILLMENT)
+        .mode(StreamingMode::WantAll);
+    let mut removed = 0;
+    let mut rows = 0;
+    let mut bytes = 0;
+    let mut last = None;
+    // Safe as a snapshot read: the key of each removed item is in a conflict range.
+    let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
+        rows += 1;
+        bytes += row.key().len() + row.value().len();
+        let next = if bytes < BYTES_PER_FULFILLMENT {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        };
+        last = Some(row.to_key());
+        let Some((ready, item)) = parse(keys, part, &row) else {
+            return Ok(next);
+        };
+        let id = &item.id;
+        if is_of(id, until) {
+            match ready {
+                Some(ready) => keys.undelay(tr, ready, id)?,
+                None => keys.items.remove(tr, id)?,
+            }
+            let none = Bytes::new();
+            end(tr, keys, settings, id, &item.value, End::Removed, none)?;
+            removed += 1;
+        } else if part == Part::Queued {
+            // Items are in the order of their enqueues, so all others are newer, too.
+            last = None;
+            return Ok(ControlFlow::Break(()));
+        }
+        Ok::<_, Error>(next)
+    });
+    visited.await?;
+    if rows < ITEMS_PER_FULFILLMENT && bytes < BYTES_PER_FULFILLMENT {
+        last = None;
+    }
+    keys.count(tr, counter, -removed);
+    Ok((removed.unsigned_abs(), last.map(|key| key.to_vec())))
+}
+
+/// Returns the item of a row, and when it is due if it is delayed.
+fn parse(keys: &Keys, part: Part, row: &KeyValue) -> Option<(Option<u64>, Item<Record>)> {
+    match part {
+        Part::Queued => Some((None, keys.items.decode(row).ok()?)),
+        Part::Delayed => {
+            let ready = keys.parse_ready(row).ok()?;
+            Some((Some(ready), keys.delayed(ready).decode(row).ok()?))
+        }
+    }
+}
+
+/// Returns whether an item was enqueued at or before a version.
+pub(crate) fn is_of(id: &ItemId, until: i64) -> bool {
+    matches!(id, ItemId::Commit { versionstamp, .. } if versionstamp.commit_version() <= until)
+}
+
+#[cfg(test)]
+mod tests {
+    use microqueue::keyspace::{self, OwnedTransaction};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_clear_ends_at_the_first_item_that_is_newer_and_at_the_end_of_the_queue() {
+        let db = keyspace::open("memory:").unwrap();
+        let runner = Runner::new(db.clone());
+        let settings = Settings::new();
+        let queue = Queue::<u64>::open(&runner, "queue".into(), settings.clone());
+        let queue = &queue.await.unwrap();
+        let keys = &*queue.keys;
+        let count = ITEMS_PER_FULFILLMENT + 10;
+        let values: &Vec<u64> = &(0..count as u64).collect();
+        let add = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
+        let before = db.begin().unwrap().read_version().await.unwrap();
+        runner.run(add).await.unwrap();
+        let step = async |until, after: Option<&[u8]>| {
+            let page = Page {
+                part: Part::Queued,
+                after,
+            };
+            let mut tr = db.begin().unwrap();
+            let (removed, last) = remove_some(&tr, keys, &settings, until, page)
+                .await
+                .unwrap();
+            tr.commit().await.unwrap();
+            (removed, last)
+        };
+        assert_eq!(step(before, None).await, (0, None));
+        let (removed, last) = step(i64::MAX, None).await;
+        assert_eq!(removed, ITEMS_PER_FULFILLMENT as u64);
+        assert_eq!(step(i64::MAX, last.as_deref()).await, (10, None));
+    }
+}

@@ -1,0 +1,193 @@
+//! Enqueues items. An enqueue reads nothing unless its options require it.
+//!
+//! [`stage`](crate::queue::stage) has what does not depend on the type of the values.
+
+use microqueue::keyspace::codec::{self, Codec};
+use microqueue::keyspace::{Bytes, Transaction};
+
+use crate::items::dedupe::check_dedupe;
+use crate::items::error::{Error, Result};
+use crate::items::item_ref::StagedRef;
+use crate::items::keys::Counter;
+use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
+use crate::items::trace_context::TraceContext;
+use crate::items::trace_context::current_context;
+use crate::queue::enqueue_options::{Enqueue, Enqueued};
+use crate::queue::handle::Queue;
+use crate::queue::stage::{NewCounts, NewItem, record_of, stage, stage_all};
+use crate::session::wall::wall_millis;
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Stages an item at the end of the queue.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Queue, Result};
+    /// /// Stores an order and enqueues its invoice, both or neither.
+    /// async fn order(tr: &impl Transaction, invoices: &Queue<u64>, number: u64) -> Result<()> {
+    ///     tr.set(format!("order {number}").as_bytes(), b"");
+    ///     invoices.enqueue(tr, &number).await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// [`submit`](Self::submit) enqueues in a transaction of its own.
+    ///
+    /// # Conflicts
+    /// Never fails with a conflict: reads nothing, and writes the item's key, a counter and the wake stamp blindly.
+    ///
+    /// # Errors
+    /// [`Error::PayloadTooLarge`], and [`Encode`] of the codec. In both cases nothing is staged.
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    ///
+    /// [`Encode`]: microqueue::keyspace::Error::Encode
+    pub async fn enqueue(&self, tr: &impl Transaction, value: &T) -> Result<StagedRef> {
+        let staged = self.enqueue_all(tr, std::slice::from_ref(value)).await?;
+        Ok(staged[0])
+    }
+
+    /// Stages items at the end of the queue, in the given order: either all of them or none.
+    ///
+    /// # Conflicts
+    /// As [`enqueue`](Self::enqueue).
+    ///
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue).
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedRef>> {
+        let trace_context = current_context();
+        let records: Vec<_> = values
+            .iter()
+            .map(|value| self.record(value, trace_context.clone()))
+            .collect::<Result<_>>()?;
+        let staged = self.keys.items.enqueue_all(tr, &records).await?;
+        if !staged.is_empty() {
+            self.keys.count(tr, Counter::Queued, staged.len() as i64);
+            self.keys.wake_all(tr);
+        }
+        let staged = staged.into_iter();
+        Ok(staged.map(|id| StagedRef::new(&self.keys, id)).collect())
+    }
+
+    /// Stages an item with the given options.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Enqueue, Enqueued, Queue, Result};
+    /// /// Reminds of an invoice in a week, once per invoice.
+    /// async fn remind(tr: &impl Transaction, reminders: &Queue<u64>, invoice: u64) -> Result<bool> {
+    ///     let in_a_week = Duration::from_secs(7 * 24 * 60 * 60);
+    ///     let options = Enqueue::new().after(in_a_week).dedupe(format!("invoice {invoice}"));
+    ///     let enqueued = reminders.enqueue_with(tr, &invoice, &options).await?;
+    ///     Ok(matches!(enqueued, Enqueued::Staged(_)))
+    /// }
+    /// ```
+    /// # Conflicts
+    /// As [`enqueue`](Self::enqueue), and in addition:
+    ///
+    /// - With a dedupe id, reads the rows of the id, and the settings by snapshot if the id is retained.
+    /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the id, wherever
+    ///   it is. A concurrent acknowledgement of that item conflicts.
+    /// - With a maximum depth, reads the counter of queued items by snapshot.
+    ///
+    /// # Errors
+    /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::EnqueuedWithOtherTime`];
+    /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
+    /// all cases nothing is staged.
+    ///
+    /// # Cancel safety
+    /// Dropping the future before it is ready stages nothing.
+    pub async fn enqueue_with(
+        &self,
+        tr: &impl Transaction,
+        value: &T,
+        options: &Enqueue,
+    ) -> Result<Enqueued> {
+        let trace_context = options.trace_context.clone().or_else(current_context);
+        let item = self.new_item(value, options, trace_context)?;
+        let mut counts = NewCounts::default();
+        let enqueued = stage(tr, &self.keys, item, &mut counts).await?;
+        counts.finish(tr, &self.keys);
+        Ok(enqueued)
+    }
+
+    /// Stages items, each with its options, in the given order. Returns the result for each. A maximum depth also counts
+    /// the items before it.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Enqueue, Queue, Result};
+    /// /// Sends each invoice once.
+    /// async fn send(tr: &impl Transaction, invoices: &Queue<u64>, numbers: &[u64]) -> Result<()> {
+    ///     let once = |number: &u64| (*number, Enqueue::new().dedupe(format!("invoice {number}")));
+    ///     let items: Vec<_> = numbers.iter().map(once).collect();
+    ///     invoices.enqueue_all_with(tr, &items).await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// # Conflicts
+    /// As [`enqueue_with`](Self::enqueue_with).
+    ///
+    /// # Errors
+    /// As [`enqueue_with`](Self::enqueue_with). A part of the items may then be staged: the transaction must not commit.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped before it is ready, a part of the items may be staged: the transaction must not commit.
+    pub async fn enqueue_all_with(
+        &self,
+        tr: &impl Transaction,
+        items: &[(T, Enqueue)],
+    ) -> Result<Vec<Enqueued>> {
+        let keys = &*self.keys;
+        let current = current_context();
+        let mut new_items = Vec::with_capacity(items.len());
+        for (value, options) in items {
+            let trace_context = options.trace_context.clone().or_else(|| current.clone());
+            new_items.push(self.new_item(value, options, trace_context)?);
+        }
+        let mut counts = NewCounts::default();
+        let enqueued = stage_all(tr, keys, new_items, &mut counts).await?;
+        counts.finish(tr, keys);
+        Ok(enqueued)
+    }
+
+    /// Encodes a value as the payload of an item.
+    pub(crate) fn payload(&self, value: &T) -> Result<Bytes> {
+        let mut payload = Vec::new();
+        codec::encode(&self.codec, value, &mut payload)?;
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(Error::PayloadTooLarge {
+                queue: self.keys.queue.clone(),
+                bytes: payload.len(),
+                limit: MAX_PAYLOAD_BYTES,
+            });
+        }
+        Ok(payload.into())
+    }
+
+    fn new_item<'a>(
+        &self,
+        value: &T,
+        options: &'a Enqueue,
+        trace_context: Option<TraceContext>,
+    ) -> Result<NewItem<'a>> {
+        if let Some(dedupe) = options.get_dedupe() {
+            check_dedupe(dedupe)?;
+        }
+        let enqueued_millis = wall_millis(&self.keys.env);
+        let mut record = record_of(self.payload(value)?, enqueued_millis, options);
+        record.trace_context = trace_context.map(TraceContext::into_field);
+        Ok(NewItem { record, options })
+    }
+
+    fn record(&self, value: &T, trace_context: Option<TraceContext>) -> Result<Record> {
+        let enqueued_millis = wall_millis(&self.keys.env);
+        let mut record = Record::new(enqueued_millis, self.payload(value)?);
+        record.trace_context = trace_context.map(TraceContext::into_field);
+        Ok(record)
+    }
+}

@@ -1,0 +1,259 @@
+//! Options and results of an enqueue.
+
+use std::time::{Duration, SystemTime};
+
+use microqueue::keyspace::Bytes;
+use microqueue::keyspace::record::millis;
+
+use crate::items::item_ref::{ItemRef, StagedRef};
+use crate::items::record::Limits;
+use crate::items::trace_context::TraceContext;
+use crate::session::wall::unix_millis;
+
+/// Options of an enqueue.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use hc_dequeue::Enqueue;
+///
+/// let once_in_a_minute = Enqueue::new().after(Duration::from_secs(60)).dedupe("order 7");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Enqueue {
+    pub(crate) ready: Option<Ready>,
+    pub(crate) max_wait: Option<Duration>,
+    pub(crate) dedupe: Option<Bytes>,
+    pub(crate) on_repeat: OnRepeat,
+    pub(crate) max_depth: Option<u64>,
+    pub(crate) limits: Limits,
+    pub(crate) trace_context: Option<TraceContext>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ready {
+    At(SystemTime),
+    After(Duration),
+}
+
+impl Enqueue {
+    /// Returns the default options: the item is ready at once, has no dedupe id, and no limit on the depth applies.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Delays the item until a wall time, by the clocks of the consuming processes.
+    #[must_use]
+    pub fn at(mut self, time: SystemTime) -> Self {
+        self.ready = Some(Ready::At(time));
+        self
+    }
+
+    /// Delays the item by a duration: the due time is computed by the wall clock of the caller and checked by those
+    /// of the consuming processes.
+    #[must_use]
+    pub fn after(mut self, delay: Duration) -> Self {
+        self.ready = Some(Ready::After(delay));
+        self
+    }
+
+    /// Sets the longest wait of a burst: with [`OnRepeat::Debounce`], the item is due at the latest this long after the
+    /// first enqueue of the burst, however often it is enqueued again. The burst ends when a session takes the item.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use hc_dequeue::{Enqueue, OnRepeat};
+    ///
+    /// let quiet = Enqueue::new()
+    ///     .dedupe("index page 7")
+    ///     .on_repeat(OnRepeat::Debounce)
+    ///     .after(Duration::from_secs(5))
+    ///     .max_wait(Duration::from_secs(60));
+    /// # drop(quiet);
+    /// ```
+    #[must_use]
+    pub fn max_wait(mut self, wait: Duration) -> Self {
+        self.max_wait = Some(wait);
+        self
+    }
+
+    /// Enqueues the item at most once under this dedupe id of 1 to 255 bytes.
+    ///
+    /// The enqueue does nothing if an item with the same id is queued, delayed, held or dead, or if one was completed
+    /// less than [`dedupe_retention`] ago. [`on_repeat`](Self::on_repeat) can change what happens in the first case. An
+    /// item that is cancelled or removed frees its id at once.
+    ///
+    /// [`dedupe_retention`]: crate::Settings::dedupe_retention
+    #[must_use]
+    pub fn dedupe(mut self, id: impl Into<Bytes>) -> Self {
+        self.dedupe = Some(id.into());
+        self
+    }
+
+    /// Sets what the enqueue does if an item with the same dedupe id exists.
+    #[must_use]
+    pub fn on_repeat(mut self, on_repeat: OnRepeat) -> Self {
+        self.on_repeat = on_repeat;
+        self
+    }
+
+    /// Overrides the queue's [`max_attempts`](crate::Settings::max_attempts) for this item. Zero keeps the queue's
+    /// limit.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.limits.attempts = attempts;
+        self
+    }
+
+    /// Overrides the queue's [`max_deaths`](crate::Settings::max_deaths) for this item. Zero keeps the queue's limit.
+    #[must_use]
+    pub fn max_deaths(mut self, deaths: u32) -> Self {
+        self.limits.deaths = deaths;
+        self
+    }
+
+    /// Overrides the queue's [`max_deliveries`](crate::Settings::max_deliveries) for this item. Zero keeps the
+    /// queue's limit.
+    #[must_use]
+    pub fn max_deliveries(mut self, deliveries: u32) -> Self {
+        self.limits.deliveries = deliveries;
+        self
+    }
+
+    /// Sets the item's trace context. Without this option, and with the feature `opentelemetry`, the item gets the
+    /// context of the current span, if there is one.
+    #[must_use]
+    pub fn trace_context(mut self, context: TraceContext) -> Self {
+        self.trace_context = Some(context);
+        self
+    }
+
+    /// Makes the enqueue fail with [`Error::Full`](crate::Error::Full) if this many items are queued. Concurrent transactions may read
+    /// the same number and exceed the limit together.
+    #[must_use]
+    pub fn max_depth(mut self, items: u64) -> Self {
+        self.max_depth = Some(items);
+        self
+    }
+
+    /// Returns the delay, if one was set with [`after`](Self::after).
+    #[must_use]
+    pub fn get_after(&self) -> Option<Duration> {
+        match self.ready? {
+            Ready::After(delay) => Some(delay),
+            Ready::At(_) => None,
+        }
+    }
+
+    /// Returns the longest wait of a burst.
+    #[must_use]
+    pub fn get_max_wait(&self) -> Option<Duration> {
+        self.max_wait
+    }
+
+    /// Returns the dedupe id.
+    #[must_use]
+    pub fn get_dedupe(&self) -> Option<&Bytes> {
+        self.dedupe.as_ref()
+    }
+
+    /// Returns what the enqueue does if an item with the same dedupe id exists.
+    #[must_use]
+    pub fn get_on_repeat(&self) -> OnRepeat {
+        self.on_repeat
+    }
+
+    /// Returns the number of attempts. Zero: the queue's.
+    #[must_use]
+    pub fn get_max_attempts(&self) -> u32 {
+        self.limits.attempts
+    }
+
+    /// Returns the number of deaths. Zero: the queue's.
+    #[must_use]
+    pub fn get_max_deaths(&self) -> u32 {
+        self.limits.deaths
+    }
+
+    /// Returns the number of deliveries. Zero: the queue's.
+    #[must_use]
+    pub fn get_max_deliveries(&self) -> u32 {
+        self.limits.deliveries
+    }
+
+    /// Returns the number of queued items from which on the enqueue fails.
+    #[must_use]
+    pub fn get_max_depth(&self) -> Option<u64> {
+        self.max_depth
+    }
+
+    /// Returns when an item is due that is enqueued at one time, and whose burst of enqueues began at another one.
+    /// Returns `None` if the item is ready `now`.
+    pub(crate) fn ready_millis(&self, enqueued: u64, began: u64, now: u64) -> Option<u64> {
+        let ready = match self.ready? {
+            Ready::At(time) => unix_millis(time),
+            Ready::After(delay) => enqueued.saturating_add(millis(delay)),
+        };
+        let max_wait = self
+            .max_wait
+            .filter(|_| self.on_repeat == OnRepeat::Debounce);
+        let latest = max_wait.map_or(u64::MAX, |wait| began.saturating_add(millis(wait)));
+        Some(ready.min(latest)).filter(|ready| *ready > now)
+    }
+}
+
+/// What an enqueue does if an item with the same dedupe id exists.
+///
+/// An item that a session holds cannot be changed: with `Replace` and `Debounce`, a new item is enqueued and takes
+/// over the id. A dead letter that is replaced goes back to the queue as by a
+/// [redrive](crate::Queue::redrive). The limits and the trace context of the new enqueue, or their absence,
+/// replace the old ones.
+///
+/// All enqueues of an id in one transaction count as made at the time of the first one: equal delays give equal times.
+/// With `Debounce`, another time than that of the enqueue before is refused with
+/// [`Error::EnqueuedWithOtherTime`](crate::Error::EnqueuedWithOtherTime), because the transaction cannot move an item
+/// that it has enqueued itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum OnRepeat {
+    /// Nothing: the existing item stays as it is.
+    #[default]
+    Keep,
+    /// The existing item gets the new value, and keeps its place and its time.
+    Replace,
+    /// The existing item gets the new value and the new time, so that a burst of enqueues becomes one item after the
+    /// last of them (*debounce*).
+    Debounce,
+}
+
+/// The result of an enqueue with options.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub enum Enqueued {
+    /// The item was staged. The commit completes its id.
+    Staged(StagedRef),
+    /// An item with the same dedupe id exists, and its new value was staged.
+    Replaced(ItemRef),
+    /// An item with the same dedupe id exists or was completed recently. Nothing was staged.
+    Repeated,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_debounce_has_a_longest_wait() {
+        let hour = Duration::from_secs(60 * 60);
+        let minute = Duration::from_secs(60);
+        let options = Enqueue::new().after(hour).max_wait(minute);
+        assert_eq!(options.ready_millis(0, 0, 0), Some(3_600_000));
+        let debounce = options.on_repeat(OnRepeat::Debounce);
+        assert_eq!(debounce.ready_millis(0, 0, 0), Some(60_000));
+        assert_eq!(debounce.ready_millis(50_000, 0, 50_000), Some(60_000));
+        assert_eq!(debounce.ready_millis(70_000, 0, 70_000), None);
+    }
+}

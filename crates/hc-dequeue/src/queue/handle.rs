@@ -1,0 +1,207 @@
+//! The handle: what an application does with a queue inside its own transactions.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use futures::{TryFutureExt, try_join};
+use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::{
+    Database, Isolation, OpenOptions, Runner, Subspace, Transaction, Versionstamp,
+};
+
+use crate::items::error::{Error, Result};
+use crate::items::keys::Keys;
+use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
+
+/// A queue of `T` in a subspace, from which many consumers take items. The codec `C` encodes the values.
+///
+/// Its operations stage their work in the caller's transaction and leave the commit to the caller. A
+/// [`Consumer`](crate::Consumer) takes items.
+///
+/// A handle has no connection to the store and is cheap to clone.
+///
+/// # Conflicts
+/// Each operation documents its reads. An enqueue without a dedupe id never fails with a conflict.
+///
+/// # Retries
+/// Operations that take a transaction retry nothing. In each attempt of the transaction, the caller's closure calls
+/// them again and they stage their work anew, as with [`Runner::run`]. Operations that take a runner commit their own
+/// transactions, and the runner retries them.
+pub struct Queue<T, C = MessagePack> {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) settings: KnownSettings,
+    pub(crate) codec: C,
+    pub(crate) value: PhantomData<fn() -> T>,
+}
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Opens the queue in `subspace`. Creates it with `settings` if it does not exist; an existing queue keeps its
+    /// stored settings until [`configure`](Self::configure) changes them.
+    ///
+    /// # Conflicts
+    /// Reads the settings, and writes them if there are none. Otherwise as [`verify_order`](Self::verify_order).
+    ///
+    /// # Errors
+    /// [`Error::SettingsDiffer`] if the queue was created with another codec, [`Error::TooShort`] if the lease is
+    /// shorter than [`MIN_LEASE`], those of [`verify_order`](Self::verify_order), and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the queue may or may not have been created.
+    pub async fn open<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        settings: Settings,
+    ) -> Result<Self>
+    where
+        C: Default,
+    {
+        let options = OpenOptions::new().codec(C::default());
+        Self::open_with(runner, subspace, settings, options).await
+    }
+
+    /// Opens the queue as [`open`](Self::open) does, with a given codec and a registry of ids in which it is
+    /// registered as an `hc-dequeue`.
+    ///
+    /// # Conflicts
+    /// As [`open`](Self::open), and as [`Ids::register`](microqueue::keyspace::ids::Ids::register).
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Overlap`](microqueue::keyspace::Error::Overlap); in this case nothing was
+    /// changed.
+    ///
+    /// # Cancel safety
+    /// As [`open`](Self::open).
+    pub async fn open_with<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        settings: Settings,
+        options: OpenOptions<C>,
+    ) -> Result<Self> {
+        check_settings(&settings)?;
+        let keys = Keys::new(subspace, runner.environment().clone());
+        let given = SettingsRecord {
+            settings,
+            codec: C::NAME.to_owned(),
+        };
+        let (subspace, key) = (&keys.queue, keys.settings());
+        let stored: Result<_> = options.open(runner, subspace, &key, &given).await;
+        let queue = Self {
+            settings: KnownSettings::new(stored?.settings),
+            keys: Arc::new(keys),
+            codec: options.get_codec().clone(),
+            value: PhantomData,
+        };
+        let handle = &queue;
+        let verify = |tr| async move { handle.verify_order(&tr).await };
+        Box::pin(runner.run(verify)).await?;
+        Ok(queue)
+    }
+
+    /// Verifies that items enqueued after this transaction will go after all queued items, and that sessions which
+    /// have died will be found. [`open`](Self::open) calls this.
+    ///
+    /// If rows come from a store with a larger version, new items would be granted first, and the other sessions
+    /// would wait for the store's version to pass the last heartbeat of a dead session before they return its items.
+    ///
+    /// # Conflicts
+    /// As [`MicroQueue::verify_order`](microqueue::MicroQueue::verify_order). Reads the heartbeats by snapshot.
+    ///
+    /// # Errors
+    /// [`StampAhead`](microqueue::Error::StampAhead) if a queued item or a heartbeat comes from a store with a larger
+    /// version; those of [`MicroQueue::verify_order`](microqueue::MicroQueue::verify_order).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves at most conflict ranges in the transaction.
+    pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
+        let keys = &*self.keys;
+        // The heartbeats are read by snapshot. That is safe: a heartbeat that commits after the read version has a
+        // larger version, as it should.
+        let (heartbeats, read_version, ()) = try_join!(
+            keys.sessions.page(tr, "b").map_err(Error::from),
+            tr.read_version().map_err(Error::from),
+            keys.items.verify_order(tr).map_err(Error::from),
+        )?;
+        // A heartbeat that does not decode keeps no application from opening the queue.
+        let heartbeats = heartbeats.iter();
+        let heartbeats = heartbeats.filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok());
+        match heartbeats.map(|heartbeat| heartbeat.version).max() {
+            Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {
+                queue: keys.queue.clone(),
+                stamp: Versionstamp::new(newest, 0),
+                read_version,
+            }
+            .into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the queue's subspace.
+    #[must_use]
+    pub fn subspace(&self) -> &Subspace {
+        &self.keys.queue
+    }
+
+    /// Stages a pause: no item is granted until [`resume`](Self::resume). Items that sessions already hold are not
+    /// affected.
+    ///
+    /// # Conflicts
+    /// Writes a key that every grant reads.
+    pub fn pause(&self, tr: &impl Transaction) {
+        tr.set(&self.keys.pause(), b"");
+    }
+
+    /// Returns whether the queue is [paused](Self::pause).
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// Those of the read.
+    pub async fn is_paused(&self, tr: &impl Transaction) -> Result<bool> {
+        // Safe as a snapshot read: each transaction that grants items reads the key itself.
+        let pause = tr.get(&self.keys.pause(), Isolation::Snapshot).await?;
+        Ok(pause.is_some())
+    }
+
+    /// Stages the end of a pause: items are granted again.
+    ///
+    /// # Conflicts
+    /// As [`pause`](Self::pause). Also writes the wake stamp.
+    pub fn resume(&self, tr: &impl Transaction) {
+        tr.clear(&self.keys.pause());
+        self.keys.wake_all(tr);
+    }
+}
+
+/// Returns an error if no session can follow the settings.
+pub(crate) fn check_settings(settings: &Settings) -> Result<()> {
+    match settings.lease < MIN_LEASE {
+        true => Err(Error::TooShort {
+            option: "lease",
+            given: settings.lease,
+            least: MIN_LEASE,
+        }),
+        false => Ok(()),
+    }
+}
+
+impl<T, C: Clone> Clone for Queue<T, C> {
+    fn clone(&self) -> Self {
+        Self {
+            keys: self.keys.clone(),
+            settings: self.settings.clone(),
+            codec: self.codec.clone(),
+            value: PhantomData,
+        }
+    }
+}
+
+impl<T, C> fmt::Debug for Queue<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Queue")
+            .field("subspace", &self.keys.queue.to_string())
+            .field("settings", &self.settings.get())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,310 @@
+//! Stages new items, and applies an enqueue to the item that already has its dedupe id.
+//!
+//! # An id that is enqueued again in one transaction
+//!
+//! 1. An item that is staged has a versionstamped key, which its transaction cannot read: a read of it fails, and so
+//!    does the commit after that read. The row with the token of the dedupe id is an ordinary row, which the
+//!    transaction can read.
+//! 2. The token contains the read version of the transaction that staged it. Every other transaction that has this
+//!    read version commits at a later version, so that its row cannot be read at this one. A token with the read
+//!    version of the reading transaction therefore is its own.
+//! 3. The new value is staged under the same versionstamped key, with the same call number. The commit applies both
+//!    writes in their order, and the second one remains.
+//! 4. The row cannot move: its key is not known, and a clear of all keys that it may become would also clear other
+//!    items of the transaction. All enqueues of an id in a transaction therefore count as made at the time of the
+//!    first one, so that equal delays give equal times, and another time is refused.
+
+use std::collections::BTreeSet;
+
+use futures::future::try_join_all;
+use microqueue::StagedId;
+use microqueue::keyspace::{Bytes, MutationOp, Transaction};
+
+use crate::items::counters::read_counter;
+use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
+use crate::items::error::{Error, Result};
+use crate::items::find::{Spot, find};
+use crate::items::item_ref::{ItemRef, StagedRef};
+use crate::items::keys::{Counter, Keys};
+use crate::items::places::{place, remove, rewrite};
+use crate::items::record::{Record, Token};
+use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
+use crate::session::wall::wall_millis;
+
+/// How many dedupe ids are read at the same time.
+const READS_AT_ONCE: usize = 100;
+
+/// A new item, which is not staged yet. Its record has the options except those that depend on other items.
+#[derive(Debug, Clone)]
+pub(crate) struct NewItem<'a> {
+    pub(crate) record: Record,
+    pub(crate) options: &'a Enqueue,
+}
+
+/// How many new items a call has staged, for the counters.
+#[derive(Debug, Default)]
+pub(crate) struct NewCounts {
+    queued: i64,
+    delayed: i64,
+}
+
+impl NewCounts {
+    /// Stages the changes of the counters, and wakes sessions.
+    pub(crate) fn finish(self, tr: &impl Transaction, keys: &Keys) {
+        keys.count(tr, Counter::Queued, self.queued);
+        keys.count(tr, Counter::Delayed, self.delayed);
+        // A delayed item writes the wake stamp, too: sessions that sleep must learn when it is due.
+        if self.queued + self.delayed > 0 {
+            keys.wake_all(tr);
+        }
+    }
+}
+
+/// Stages an item, or what its options say if its dedupe id is taken. The caller calls [`NewCounts::finish`].
+///
+/// # Conflicts
+/// As [`enqueue_with`](crate::Queue::enqueue_with).
+pub(crate) async fn stage(
+    tr: &impl Transaction,
+    keys: &Keys,
+    item: NewItem<'_>,
+    counts: &mut NewCounts,
+) -> Result<Enqueued> {
+    let repeated = match item.options.get_dedupe() {
+        Some(dedupe) => repeated(tr, keys, dedupe).await?,
+        None => None,
+    };
+    match answer(tr, keys, &item, repeated, counts).await? {
+        Answer::Ended(enqueued) => Ok(enqueued),
+        Answer::Own(claim) => restage(tr, keys, item, &claim),
+        Answer::New => stage_new(tr, keys, item, counts).await,
+    }
+}
+
+/// Stages items as [`stage`] does, each in its turn.
+///
+/// A transaction that has staged a new item may no longer be able to read where the others are. So it changes the items
+/// that exist before it stages new ones.
+///
+/// # Conflicts
+/// As [`stage`].
+pub(crate) async fn stage_all(
+    tr: &impl Transaction,
+    keys: &Keys,
+    items: Vec<NewItem<'_>>,
+    counts: &mut NewCounts,
+) -> Result<Vec<Enqueued>> {
+    let mut answers = Vec::with_capacity(items.len());
+    // The ids whose items are held by sessions, and are taken over.
+    let mut taken_over = BTreeSet::new();
+    for some in items.chunks(READS_AT_ONCE) {
+        let reads = some.iter().map(|item| async move {
+            match item.options.get_dedupe() {
+                Some(dedupe) => repeated(tr, keys, dedupe).await,
+                None => Ok(None),
+            }
+        });
+        for (item, repeated) in some.iter().zip(try_join_all(reads).await?) {
+            let dedupe = item.options.get_dedupe();
+            if repeated.is_none() || dedupe.is_some_and(|dedupe| taken_over.contains(dedupe)) {
+                answers.push(None);
+                continue;
+            }
+            let answer = answer(tr, keys, item, repeated, counts).await?;
+            if matches!(answer, Answer::New) {
+                taken_over.extend(dedupe);
+            }
+            answers.push(Some(answer));
+        }
+    }
+    let mut enqueued = Vec::with_capacity(items.len());
+    for (item, answer) in items.into_iter().zip(answers) {
+        enqueued.push(match answer {
+            Some(Answer::Ended(enqueued)) => enqueued,
+            Some(Answer::Own(claim)) => restage(tr, keys, item, &claim)?,
+            Some(Answer::New) => stage_new(tr, keys, item, counts).await?,
+            // An item of this call may have its dedupe id by now.
+            None => stage(tr, keys, item, counts).await?,
+        });
+    }
+    Ok(enqueued)
+}
+
+/// What remains to be done for an item.
+enum Answer {
+    Ended(Enqueued),
+    /// The transaction itself has staged the item that has this claim.
+    Own(Claim),
+    /// No item has the dedupe id, or the one that had it has given it up.
+    New,
+}
+
+/// Does what the options of an item say if its dedupe id is taken.
+async fn answer(
+    tr: &impl Transaction,
+    keys: &Keys,
+    item: &NewItem<'_>,
+    repeated: Option<Repeated>,
+    counts: &NewCounts,
+) -> Result<Answer> {
+    let claim = match repeated {
+        None => return Ok(Answer::New),
+        Some(Repeated::IsRetained) => return Ok(Answer::Ended(Enqueued::Repeated)),
+        Some(Repeated::IsThere(claim)) => claim,
+    };
+    if item.options.on_repeat == OnRepeat::Keep {
+        return Ok(Answer::Ended(Enqueued::Repeated));
+    }
+    if claim.is_own(tr).await? {
+        return Ok(Answer::Own(claim));
+    }
+    // Boxed, since few enqueues come here.
+    let enqueued = Box::pin(repeat(tr, keys, item, counts)).await?;
+    Ok(enqueued.map_or(Answer::New, Answer::Ended))
+}
+
+/// Returns an error if the queue has as many items as the options of a new item allow.
+async fn check_depth(
+    tr: &impl Transaction,
+    keys: &Keys,
+    options: &Enqueue,
+    counts: &NewCounts,
+) -> Result<()> {
+    let Some(limit) = options.max_depth else {
+        return Ok(());
+    };
+    // Safe as a snapshot read: the documentation says that concurrent enqueues may exceed the limit.
+    let depth = read_counter(tr, keys, Counter::Queued).await? + counts.queued.unsigned_abs();
+    if depth < limit {
+        return Ok(());
+    }
+    Err(Error::Full {
+        queue: keys.queue.clone(),
+        depth,
+        limit,
+    })
+}
+
+/// Returns when a new item is due, or `None` if it is ready.
+fn ready_millis(keys: &Keys, item: &NewItem<'_>) -> Option<u64> {
+    let enqueued = item.record.enqueued_millis;
+    let now = wall_millis(&keys.env);
+    item.options.ready_millis(enqueued, enqueued, now)
+}
+
+/// Stages a new item.
+async fn stage_new(
+    tr: &impl Transaction,
+    keys: &Keys,
+    item: NewItem<'_>,
+    counts: &mut NewCounts,
+) -> Result<Enqueued> {
+    check_depth(tr, keys, item.options, counts).await?;
+    let ready = ready_millis(keys, &item);
+    let mut record = item.record;
+    if item.options.get_dedupe().is_some() {
+        record.token = Some(Token {
+            random: keys.env.random_bytes(),
+            read_version: tr.read_version().await?,
+            staged_millis: record.enqueued_millis,
+            ready_millis: ready.unwrap_or(0),
+        });
+    }
+    let id = match ready {
+        None => {
+            counts.queued += 1;
+            keys.items.enqueue(tr, &record).await?
+        }
+        Some(ready) => {
+            counts.delayed += 1;
+            let id = keys.delayed(ready).enqueue(tr, &record).await?;
+            let pointer = id.key_template_in(&keys.pointers());
+            let pointer = pointer.expect("parts of a queue are in commit order");
+            let ready = ready.to_be_bytes();
+            tr.atomic(MutationOp::SetVersionstampedKey, &pointer, &ready);
+            id
+        }
+    };
+    if let Some(token) = record.token {
+        claim(tr, keys, &record.dedupe, token, id);
+    }
+    Ok(Enqueued::Staged(StagedRef::new(keys, id)))
+}
+
+/// Replaces the value of an item that this transaction has staged.
+fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -> Result<Enqueued> {
+    let token = own.token;
+    if item.options.on_repeat == OnRepeat::Debounce {
+        let began = token.staged_millis;
+        let now = wall_millis(&keys.env);
+        let ready = item.options.ready_millis(began, began, now);
+        // An item whose time passes while it is staged stays delayed, and is due at once.
+        let is_due = token.ready_millis <= now && ready.is_none();
+        if !is_due && ready.unwrap_or(0) != token.ready_millis {
+            return Err(Error::EnqueuedWithOtherTime);
+        }
+    }
+    let mut record = item.record;
+    record.enqueued_millis = token.staged_millis;
+    record.token = Some(token);
+    let id = StagedId::of_call(own.call);
+    match token.ready_millis {
+        0 => keys.items.restage(tr, id, &record)?,
+        ready => keys.delayed(ready).restage(tr, id, &record)?,
+    }
+    Ok(Enqueued::Staged(StagedRef::new(keys, id)))
+}
+
+/// Applies `on_repeat` to the item that has the dedupe id. Returns `None` if a session holds that item: then it
+/// gives the id up, and the caller enqueues a new item that takes the id over.
+async fn repeat(
+    tr: &impl Transaction,
+    keys: &Keys,
+    new: &NewItem<'_>,
+    counts: &NewCounts,
+) -> Result<Option<Enqueued>> {
+    let on_repeat = new.options.on_repeat;
+    let Some(id) = holder(tr, keys, &new.record.dedupe).await? else {
+        return Ok(None);
+    };
+    let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+        return Ok(None);
+    };
+    if matches!(spot, Spot::Held(_) | Spot::Granted { .. }) {
+        // First, so that nothing is staged if the queue is full.
+        check_depth(tr, keys, new.options, counts).await?;
+        // The held item no longer has the id.
+        record.token = None;
+        rewrite(tr, keys, &id, &spot, record)?;
+        return Ok(None);
+    }
+    record.payload = new.record.payload.clone();
+    record.limits = new.record.limits;
+    record.trace_context = new.record.trace_context.clone();
+    match spot {
+        Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(None),
+        Spot::Queued | Spot::Delayed(_) if on_repeat == OnRepeat::Replace => {
+            rewrite(tr, keys, &id, &spot, record)?;
+        }
+        Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
+            if matches!(spot, Spot::Dead) {
+                record.begin_anew();
+            }
+            let now = wall_millis(&keys.env);
+            let began = record.burst_began(now);
+            let enqueued = new.record.enqueued_millis;
+            let ready = new.options.ready_millis(enqueued, began, now);
+            remove(tr, keys, &id, &spot)?;
+            place(tr, keys, &id, record, ready)?;
+        }
+    }
+    Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
+}
+
+/// Returns the payload as the record of a new item.
+pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Record {
+    let mut record = Record::new(enqueued_millis, payload);
+    record.dedupe = options.get_dedupe().cloned().unwrap_or_default();
+    record.limits = options.limits;
+    record
+}

@@ -1,0 +1,177 @@
+//! Reads a queue without taking items.
+
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use microqueue::keyspace::codec::{self, Codec};
+use microqueue::keyspace::recipe::wait_until_none;
+use microqueue::keyspace::{Database, KeyValue, Runner, Transaction, Undecodable};
+use microqueue::{ItemId, Listed};
+
+use crate::items::counters::read_counter;
+use crate::items::error::{Error, Result};
+use crate::items::keys::{Counter, Records};
+use crate::items::record::Record;
+use crate::protocol::front::{Most, first_items};
+use crate::queue::handle::Queue;
+use crate::session::wall::wall_millis;
+
+/// How many of the first items are read to find the one that has waited longest. An item that has come back may
+/// stand before one that has waited for longer.
+const OF_AN_AGE: Most = Most {
+    items: 100,
+    row_bytes: 80_000,
+};
+
+/// The numbers of items by place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Items that wait to be granted.
+    pub queued: u64,
+    /// Items that are not due yet.
+    pub delayed: u64,
+    /// Items that sessions hold.
+    pub held: u64,
+    /// Dead letters.
+    pub dead: u64,
+    /// Items that were acknowledged or popped since the queue was created.
+    pub completed: u64,
+    /// Items that were cancelled since the queue was created.
+    pub cancelled: u64,
+}
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Returns the exact numbers of items by place, at the transaction's read version.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a counter was written by something else.
+    pub async fn stats(&self, tr: &impl Transaction) -> Result<Stats> {
+        let counts = Counter::ALL.map(|counter| read_counter(tr, &self.keys, counter));
+        let counts = try_join_all(counts).await?;
+        let [queued, delayed, held, dead, completed, cancelled] =
+            counts.try_into().expect("one for each counter");
+        Ok(Stats {
+            queued,
+            delayed,
+            held,
+            dead,
+            completed,
+            cancelled,
+        })
+    }
+
+    /// Returns how many items are waiting to be granted. [`stats`](Self::stats) returns the other numbers.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// As [`stats`](Self::stats).
+    pub async fn len(&self, tr: &impl Transaction) -> Result<u64> {
+        read_counter(tr, &self.keys, Counter::Queued).await
+    }
+
+    /// Waits until no item is queued, delayed or held. Useful in tests, and in jobs that end.
+    ///
+    /// Consumers or workers must be running, and the queue must not be paused. Dead letters are not waited for.
+    ///
+    /// # Errors
+    /// As [`stats`](Self::stats), and those of [`Runner::run`].
+    pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
+        wait_until_none(runner, |tr| async move {
+            let stats = self.stats(&tr).await?;
+            let counters = [
+                (stats.queued, Counter::Queued),
+                (stats.delayed, Counter::Delayed),
+                (stats.held, Counter::Held),
+            ];
+            // Every change of an item changes the counter of the place that the item leaves.
+            let left = counters.into_iter().find(|(count, _)| *count > 0);
+            Ok::<_, Error>(left.map(|(_, counter)| self.keys.counter(counter)))
+        })
+        .await
+    }
+
+    /// Returns the first item and leaves it in the queue, or returns `None` if no item is waiting. If the item does
+    /// not decode, the returned [`Listed`] contains the reason.
+    ///
+    /// # Conflicts
+    /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek).
+    ///
+    /// # Errors
+    /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek). In particular, it is refused after an enqueue in the
+    /// same transaction.
+    pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Listed<T>>> {
+        let first = self.keys.items.peek(tr).await?;
+        Ok(first.map(|record| self.parse_listed(&self.keys.items, record)))
+    }
+
+    /// Returns a page of up to `limit` waiting items: those after the item `after`, or the first ones. Each has its
+    /// id, and its value or the reason why it does not decode.
+    ///
+    /// # Conflicts
+    /// As [`MicroQueue::items`](microqueue::MicroQueue::items).
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek).
+    pub async fn items(
+        &self,
+        tr: &impl Transaction,
+        after: Option<ItemId>,
+        limit: usize,
+    ) -> Result<Vec<Listed<T>>> {
+        self.page_of(&self.keys.items, tr, after, limit).await
+    }
+
+    /// Returns for how long the item has waited that has waited longest among the first 100, or among fewer if they
+    /// are large, or `None` if no item is waiting.
+    ///
+    /// An item waits since its enqueue or, if it was delayed, since it was due. An item that comes back waits since it
+    /// came back. The time is measured with the wall clocks of the processes; it is zero if the clock of this one is
+    /// slow. Up to a thousand records that do not decode are skipped.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot, and a key that only [`clear`](microqueue::MicroQueue::clear) of a microqueue writes.
+    ///
+    /// # Errors
+    /// [`ReadAfterWrite`](microqueue::Error::ReadAfterWrite) after an enqueue in the same transaction.
+    pub async fn oldest_age(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
+        let items = &self.keys.items;
+        items.refuse_after_enqueue(tr).await?;
+        let decode = |row: &KeyValue| items.decode(row).ok();
+        let first = first_items(tr, self.keys.part("i"), OF_AN_AGE, decode).await?;
+        let now = wall_millis(&self.keys.env);
+        let ages = first
+            .iter()
+            .map(|item| now.saturating_sub(item.value.ready_millis()));
+        Ok(ages.max().map(Duration::from_millis))
+    }
+
+    /// Returns a page of the items in a part of the queue.
+    pub(crate) async fn page_of(
+        &self,
+        part: &Records,
+        tr: &impl Transaction,
+        after: Option<ItemId>,
+        limit: usize,
+    ) -> Result<Vec<Listed<T>>> {
+        let records = part.items(tr, after, limit).await?.into_iter();
+        Ok(records
+            .map(|record| self.parse_listed(part, record))
+            .collect())
+    }
+
+    /// Decodes the payload of a record that is stored in a part of the queue.
+    pub(crate) fn parse_listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
+        let Listed { id, value } = record;
+        let value = value.and_then(|Record { payload, .. }| {
+            let value = codec::decode(&self.codec, payload.clone());
+            value.map_err(|error| Undecodable::new(id.key_in(part.subspace()), payload, error))
+        });
+        Listed { id, value }
+    }
+}

@@ -1,0 +1,153 @@
+//! The status of an item, wherever it is.
+
+use std::time::SystemTime;
+
+use microqueue::ItemId;
+use microqueue::keyspace::codec::{self, Codec};
+use microqueue::keyspace::{self, Bytes, Transaction, Undecodable};
+
+use crate::items::error::Result;
+use crate::items::find::{Spot, find};
+use crate::items::item_ref::ItemRef;
+use crate::items::record::{End, Failure, Record};
+use crate::queue::handle::Queue;
+use crate::session::SessionId;
+use crate::session::wall::unix_time;
+
+/// The state of an item, wherever it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Status<T> {
+    /// Where it is.
+    pub place: Place,
+    /// The value that was enqueued, or why it does not decode.
+    pub value: Result<T, Undecodable>,
+    /// How often the item has failed since it was enqueued or redriven.
+    pub attempts: u64,
+    /// How many sessions have died with the item since then.
+    pub deaths: u64,
+    /// How often the item was granted since then.
+    pub deliveries: u64,
+    /// The item's last failure.
+    pub failure: Option<Failure>,
+    /// When the item was first enqueued, by the wall clock of the enqueuing process.
+    pub enqueued: SystemTime,
+    /// Since when the item waits in the queue, by the wall clocks: since its enqueue, or since it was due or came back
+    /// the last time. If it is elsewhere, this is the last time at which it began to wait.
+    pub ready: SystemTime,
+    /// When the item was last granted, by the wall clock of the granting process. `None` if it never was.
+    pub granted: Option<SystemTime>,
+    /// The dedupe id with which the item was enqueued; empty if it was enqueued without one. An item that a session holds
+    /// gives its id up to one that [replaces](crate::OnRepeat) it.
+    pub dedupe: Bytes,
+    /// The result that the handler of a done item [has set](crate::Delivery::set_result).
+    pub result: Bytes,
+}
+
+/// Where an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// It is waiting to be granted.
+    Queued,
+    /// It is waiting until it is due.
+    Delayed {
+        /// When it is due, by the wall clocks.
+        until: SystemTime,
+    },
+    /// A session holds it.
+    Held {
+        /// The session.
+        session: SessionId,
+        /// Whether it was cancelled. A cancelled item leaves the queue as soon as the session lets go of it.
+        is_cancelled: bool,
+    },
+    /// It is a dead letter.
+    Dead,
+    /// It is done, and [kept](crate::Settings::keep_done) for some time.
+    Done {
+        /// How it left the queue.
+        end: End,
+        /// When, by the wall clock of the process that ended it.
+        at: SystemTime,
+    },
+}
+
+impl Place {
+    /// Returns whether the item is done or a dead letter. Only a redrive changes this.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        matches!(self, Self::Dead | Self::Done { .. })
+    }
+}
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Returns the reference to an item of this queue, given its id from a [listing](Self::items).
+    #[must_use]
+    pub fn item_ref(&self, id: ItemId) -> ItemRef {
+        ItemRef::new(&self.keys, id)
+    }
+
+    /// Returns where an item is and how often it has failed. Returns `None` if the item is done and no longer
+    /// [kept](crate::Settings::keep_done), or never existed.
+    ///
+    /// If a session holds the item, the search takes one read for each session.
+    ///
+    /// # Conflicts
+    /// Reads the keys that the item has, or would have, in each part of the queue.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the item's record does not decode.
+    /// [`Error::ReadAfterWrite`] if this transaction has enqueued, unless the item is older than the last commit that
+    /// the transaction can read, and the transaction has read something before it enqueued.
+    pub async fn status(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Option<Status<T>>> {
+        let id = item.id_in(&self.keys)?;
+        let found = find(tr, &self.keys, &id).await?;
+        self.status_of(&id, found)
+    }
+
+    /// Returns the status of an item that was found.
+    pub(crate) fn status_of(
+        &self,
+        id: &ItemId,
+        found: Option<(Spot, Record)>,
+    ) -> Result<Option<Status<T>>> {
+        let Some((spot, record)) = found else {
+            return Ok(None);
+        };
+        let key = || spot.key(&self.keys, id);
+        let place = match &spot {
+            Spot::Queued => Place::Queued,
+            Spot::Delayed(ready) => Place::Delayed {
+                until: unix_time(*ready),
+            },
+            Spot::Held(session) | Spot::Granted { session, .. } => Place::Held {
+                session: *session,
+                is_cancelled: record.cancelled_millis != 0,
+            },
+            Spot::Dead => Place::Dead,
+            Spot::Done => {
+                let end = record.end.as_ref();
+                let end = end.ok_or_else(|| keyspace::Error::corrupt(&key(), "expected an end"))?;
+                Place::Done {
+                    end: end.how,
+                    at: unix_time(end.millis),
+                }
+            }
+        };
+        let value = codec::decode(&self.codec, record.payload.clone());
+        Ok(Some(Status {
+            place,
+            value: value.map_err(|error| Undecodable::new(key(), record.payload.clone(), error)),
+            attempts: record.attempts,
+            deaths: record.deaths,
+            deliveries: record.recent_deliveries(),
+            failure: record.failure.as_ref().map(Failure::from),
+            enqueued: unix_time(record.enqueued_millis),
+            ready: unix_time(record.ready_millis()),
+            granted: (record.granted_millis != 0).then(|| unix_time(record.granted_millis)),
+            dedupe: record.dedupe,
+            result: record.end.map_or_else(Bytes::new, |end| end.result),
+        }))
+    }
+}

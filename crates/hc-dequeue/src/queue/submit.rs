@@ -1,0 +1,78 @@
+//! Enqueues in a transaction of its own.
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{Database, Runner};
+
+use crate::items::error::Result;
+use crate::items::item_ref::ItemRef;
+use crate::queue::enqueue_options::{Enqueue, Enqueued};
+use crate::queue::handle::Queue;
+
+impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
+    /// Enqueues an item in a transaction of its own, commits it exactly once, and returns a reference to the item.
+    ///
+    /// [`enqueue`](Self::enqueue) enqueues in a transaction of the caller, together with other writes.
+    ///
+    /// ```
+    /// use hc_dequeue::keyspace::{self, Runner, Subspace};
+    /// use hc_dequeue::{Queue, Place, Settings};
+    ///
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let jobs = Subspace::from("jobs");
+    /// let jobs = &Queue::<String>::open(&runner, jobs, Settings::default()).await?;
+    ///
+    /// let item = &jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
+    /// let status = runner.run(|tr| async move { jobs.status(&tr, item).await }).await?;
+    /// assert_eq!(status.expect("it was enqueued").place, Place::Queued);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    /// # Errors
+    /// As [`enqueue`](Self::enqueue), and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, the item may or may not have been enqueued.
+    pub async fn submit<D: Database>(&self, runner: &Runner<D>, value: &T) -> Result<ItemRef> {
+        let enqueue = |tr| async move { self.enqueue(&tr, value).await };
+        let (staged, commit) = runner.run_committed(enqueue).await?;
+        Ok(staged.at(commit.versionstamp.expect("an enqueue writes")))
+    }
+
+    /// Enqueues an item with options in a transaction of its own, commits it exactly once, and returns a reference to
+    /// the item that has the value: a new one, or the one whose value was replaced. Returns `None` if the dedupe id is
+    /// [refused](Enqueued::Repeated).
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::{Database, Runner};
+    /// # use hc_dequeue::{Enqueue, Queue, Result};
+    /// /// Sends an invoice, once. Returns whether it was not sent before.
+    /// async fn send<D: Database>(runner: &Runner<D>, invoices: &Queue<u64>, invoice: u64) -> Result<bool> {
+    ///     let once = Enqueue::new().dedupe(format!("invoice {invoice}"));
+    ///     let item = invoices.submit_with(runner, &invoice, &once).await?;
+    ///     Ok(item.is_some())
+    /// }
+    /// ```
+    /// # Errors
+    /// As [`enqueue_with`](Self::enqueue_with), and those of [`Runner::run`].
+    ///
+    /// # Cancel safety
+    /// As [`submit`](Self::submit).
+    pub async fn submit_with<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        value: &T,
+        options: &Enqueue,
+    ) -> Result<Option<ItemRef>> {
+        let enqueue = |tr| async move { self.enqueue_with(&tr, value, options).await };
+        let (enqueued, commit) = runner.run_committed(enqueue).await?;
+        Ok(match enqueued {
+            Enqueued::Staged(staged) => {
+                Some(staged.at(commit.versionstamp.expect("an enqueue writes")))
+            }
+            Enqueued::Replaced(item) => Some(item),
+            Enqueued::Repeated => None,
+        })
+    }
+}

@@ -1,0 +1,599 @@
+//! Pairs of protocol steps that begin at the same time: which one makes the other one fail.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, SystemTime};
+
+use conformance::plant::{Plant, Planted};
+use futures::future::BoxFuture;
+use microqueue::ItemId;
+use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::foreign::Guarded;
+use microqueue::keyspace::{
+    Bytes, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
+    Transaction, read_all,
+};
+
+use crate::items::error::Result;
+use crate::items::find::find;
+use crate::items::item_ref::ItemRef;
+use crate::items::places::{place, remove};
+use crate::items::settings::Settings;
+use crate::protocol::front::Fronts;
+use crate::protocol::fulfill::{TakeMode, fulfill, take, view_queue};
+use crate::protocol::give_back::{GiveBack, Given, Return, When, give_back};
+use crate::protocol::reclaim::{bury, remove_requests, return_items};
+use crate::protocol::request::{collect, register, withdraw};
+use crate::protocol::{Demand, ITEMS_PER_FULFILLMENT, SessionContext};
+use crate::queue::change::{Cancelled, Replaced};
+use crate::queue::enqueue_options::{Enqueue, Enqueued};
+use crate::queue::handle::Queue;
+use crate::session::SessionId;
+
+/// A holds an item and has the only request. B and C are other sessions. The dead session holds an item.
+const A: SessionId = SessionId([1; 16]);
+const B: SessionId = SessionId([2; 16]);
+const C: SessionId = SessionId([3; 16]);
+const DEAD: SessionId = SessionId([4; 16]);
+
+const LEASE: Duration = Duration::from_secs(10);
+
+const ONE: [Demand; 1] = [Demand {
+    wanted: 1,
+    pop: false,
+}];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Enqueue,
+    Pause,
+    Register(SessionId),
+    Take(SessionId),
+    /// By B or C, for the existing request.
+    Fulfill(SessionId),
+    Withdraw,
+    Collect,
+    Complete,
+    Beat,
+    /// A heartbeat that promises a longer lease.
+    Promise,
+    DeclareDead,
+    /// For a dead session.
+    ReturnItems(SessionId),
+    /// Removes the dead session, after it holds nothing.
+    Bury,
+    Change(Change),
+}
+
+/// A step that an application takes with a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Change {
+    /// Cancels the item that A holds.
+    CancelHeld,
+    /// Cancels the item that is granted to A.
+    CancelGranted,
+    /// Cancels the first queued item.
+    CancelFirst,
+    ReplaceFirst,
+    /// Expedites the item that is due.
+    Expedite,
+}
+
+/// The state in which two steps begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scene {
+    /// Items, but no request.
+    Items,
+    /// A's request, and items.
+    Requested,
+    /// A's request, but no items.
+    RequestedWithoutItems,
+    /// A's request has been answered.
+    Granted,
+    /// A's request has been answered. A is dead, and the items that it held were returned.
+    GrantedToTheDead,
+    /// The dead session holds nothing.
+    Empty,
+    /// A's request, and a delayed item that is due.
+    Due,
+}
+
+struct World<D> {
+    db: D,
+    queue: Queue<u64>,
+    settings: Settings,
+    fronts: Fronts,
+    request: Option<ItemId>,
+    held: ItemId,
+    /// The first queued item at the beginning, or the one that is due.
+    first: Option<ItemId>,
+}
+
+impl<D: Database> World<D> {
+    async fn new(db: D, scene: Scene) -> Self {
+        let runner = Runner::new(db.clone());
+        let subspace = Subspace::from("queue");
+        let queue = Queue::<u64>::open(&runner, subspace, Settings::default());
+        let queue = queue.await.unwrap();
+        let (handle, keys) = (&queue, &queue.keys);
+        let open = |tr| async move {
+            for session in [A, B, C, DEAD] {
+                keys.sessions
+                    .open(&tr, session, LEASE, SystemTime::UNIX_EPOCH);
+            }
+            handle.enqueue_all(&tr, &[1, 2]).await.map(drop)
+        };
+        runner.run(open).await.unwrap();
+        let mut world = Self {
+            db,
+            request: None,
+            first: None,
+            held: ItemId::Commit {
+                versionstamp: microqueue::keyspace::Versionstamp::INCOMPLETE,
+                call: 0,
+            },
+            queue: queue.clone(),
+            settings: Settings::default(),
+            fronts: Fronts::new(Duration::ZERO),
+        };
+        for holder in [A, DEAD] {
+            world.commit(Step::Take(holder)).await.unwrap();
+        }
+        let tr = world.db.begin().unwrap();
+        let held = keys.held(A).snapshot(&tr, 1, usize::MAX).await.unwrap();
+        world.held = held[0].id;
+        let die = |tr| async move { keys.sessions.retire(&tr, DEAD).await };
+        runner.run(die).await.unwrap();
+        if scene == Scene::Empty {
+            world.commit(Step::ReturnItems(DEAD)).await.unwrap();
+        }
+        if !matches!(
+            scene,
+            Scene::RequestedWithoutItems | Scene::Empty | Scene::Due
+        ) {
+            world.commit(Step::Enqueue).await.unwrap();
+            world.commit(Step::Enqueue).await.unwrap();
+            let tr = world.db.begin().unwrap();
+            let first = keys.items.snapshot(&tr, 1, usize::MAX).await.unwrap();
+            world.first = Some(first[0].id);
+        }
+        if scene == Scene::Due {
+            world.first = Some(world.enqueue_due().await);
+        }
+        if !matches!(scene, Scene::Items | Scene::Empty) {
+            world.commit(Step::Register(A)).await.unwrap();
+            let tr = world.db.begin().unwrap();
+            let requests = keys.requests.snapshot(&tr, 1, usize::MAX).await.unwrap();
+            world.request = Some(requests[0].id);
+        }
+        if matches!(scene, Scene::Granted | Scene::GrantedToTheDead) {
+            world.commit(Step::Fulfill(B)).await.unwrap();
+        }
+        if scene == Scene::GrantedToTheDead {
+            world.commit(Step::DeclareDead).await.unwrap();
+            world.commit(Step::ReturnItems(A)).await.unwrap();
+        }
+        world
+    }
+
+    /// Enqueues a delayed item whose time has come. Returns its id.
+    async fn enqueue_due(&self) -> ItemId {
+        let (queue, keys, runner) = (&self.queue, &*self.queue.keys, Runner::new(self.db.clone()));
+        let options = &Enqueue::new().after(Duration::from_secs(3600));
+        let enqueue = |tr| async move { queue.enqueue_with(&tr, &7, options).await };
+        let (staged, commit) = runner.run_committed(enqueue).await.unwrap();
+        let Enqueued::Staged(staged) = staged else {
+            panic!("it is staged");
+        };
+        let id = staged.at(commit.versionstamp.unwrap()).id();
+        let make_due = |tr| async move {
+            let (spot, record) = find(&tr, keys, &id).await?.unwrap();
+            remove(&tr, keys, &id, &spot)?;
+            place(&tr, keys, &id, record, Some(1))
+        };
+        runner.run(make_due).await.unwrap();
+        id
+    }
+
+    fn context(&self, session: SessionId) -> SessionContext<'_, u64> {
+        SessionContext {
+            keys: &self.queue.keys,
+            settings: &self.settings,
+            session,
+            promotes: true,
+            demand: &ONE,
+            decode: &|bytes| MessagePack.decode(bytes).map(Guarded::new),
+            fronts: &self.fronts,
+        }
+    }
+
+    /// Stages a step. The step must have something to do.
+    fn stage<'a>(&'a self, tr: &'a D::Transaction, step: Step) -> BoxFuture<'a, Result<()>> {
+        let (keys, settings) = (&*self.queue.keys, &self.settings);
+        Box::pin(async move {
+            match step {
+                Step::Enqueue => drop(self.queue.enqueue(tr, &7).await?),
+                Step::Pause => self.queue.pause(tr),
+                Step::Register(session) => {
+                    assert!(register(tr, self.context(session), 1).await?.is_some());
+                }
+                Step::Take(session) => {
+                    let context = self.context(session);
+                    let view = view_queue(tr, context, 1, TakeMode::Now).await?;
+                    drop(take(tr, context, view, &BTreeSet::new())?);
+                }
+                Step::Fulfill(session) => {
+                    let context = SessionContext {
+                        demand: &[],
+                        ..self.context(session)
+                    };
+                    assert!(
+                        fulfill(tr, context, None, ITEMS_PER_FULFILLMENT)
+                            .await?
+                            .has_changed()
+                    );
+                }
+                Step::Withdraw => {
+                    assert!(withdraw(tr, keys, A, &self.request.unwrap()).await?);
+                }
+                Step::Collect => {
+                    let collected = collect(tr, self.context(A), &self.request.unwrap()).await?;
+                    assert!(collected.is_some());
+                }
+                Step::Complete => {
+                    let item = Return {
+                        id: self.held,
+                        delivery: 1,
+                        how: GiveBack::Completed(Bytes::new()),
+                        reason: None,
+                    };
+                    assert_eq!(
+                        give_back(tr, self.context(A), &[item]).await?,
+                        [Given::Back]
+                    );
+                }
+                Step::Beat => self.beat(tr, LEASE).await?,
+                Step::Promise => self.beat(tr, 2 * LEASE).await?,
+                Step::DeclareDead => {
+                    assert!(
+                        keys.sessions
+                            .declare_dead(tr, A, |_| Some(i64::MAX))
+                            .await?
+                    );
+                }
+                Step::ReturnItems(session) => {
+                    assert_eq!(return_items(tr, keys, settings, session).await?, 1);
+                }
+                Step::Change(change) => self.change(tr, change).await?,
+                Step::Bury => {
+                    remove_requests(tr, keys, DEAD).await?;
+                    assert!(bury(tr, keys, DEAD).await?);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    async fn beat(&self, tr: &D::Transaction, lease: Duration) -> Result<()> {
+        let (sessions, wall) = (&self.queue.keys.sessions, SystemTime::UNIX_EPOCH);
+        assert!(sessions.beat(tr, A, lease, wall).await?);
+        Ok(())
+    }
+
+    async fn change(&self, tr: &D::Transaction, change: Change) -> Result<()> {
+        let (queue, keys) = (&self.queue, &self.queue.keys);
+        let held = ItemRef::new(keys, self.held);
+        let first = || ItemRef::new(keys, self.first.unwrap());
+        match change {
+            Change::CancelHeld => {
+                assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested);
+            }
+            Change::CancelGranted => {
+                assert_eq!(queue.cancel(tr, &first()).await?, Cancelled::Requested);
+            }
+            Change::CancelFirst => {
+                assert_eq!(queue.cancel(tr, &first()).await?, Cancelled::Removed);
+            }
+            Change::ReplaceFirst => {
+                let replaced = queue.replace(tr, &first(), &8).await?;
+                assert_eq!(replaced, Replaced::Replaced);
+            }
+            Change::Expedite => assert!(queue.expedite(tr, &first()).await?),
+        }
+        Ok(())
+    }
+
+    async fn commit(&self, step: Step) -> Result<()> {
+        let mut tr = self.db.begin()?;
+        self.stage(&tr, step).await?;
+        tr.commit().await?;
+        Ok(())
+    }
+}
+
+/// Lets two steps read the same state, and commits one after the other. Returns whether the second one failed.
+async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -> bool {
+    let world = World::new(db, scene).await;
+    let (mut one, mut other) = (world.db.begin().unwrap(), world.db.begin().unwrap());
+    world.stage(&one, first).await.unwrap();
+    world.stage(&other, second).await.unwrap();
+    one.commit().await.unwrap();
+    match other.commit().await {
+        Ok(_) => false,
+        Err(error) => {
+            assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
+            true
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
+    let world = World::new(memory(), Scene::Items).await;
+    let resolve = async |delivery, how| {
+        let mut tr = world.db.begin().unwrap();
+        let item = Return {
+            id: world.held,
+            delivery,
+            how,
+            reason: None,
+        };
+        let given = give_back(&tr, world.context(A), &[item]).await.unwrap();
+        tr.commit().await.unwrap();
+        given == [Given::Back]
+    };
+    // The item comes back as the first one, and the same session takes it again.
+    assert!(resolve(1, GiveBack::Failed(When::Now)).await);
+    world.commit(Step::Take(A)).await.unwrap();
+    assert!(!resolve(1, GiveBack::Completed(Bytes::new())).await);
+    // Session and item alone would not distinguish the late acknowledgement.
+    let held = world.queue.keys.held(A);
+    let tr = world.db.begin().unwrap();
+    assert!(held.get(&tr, &world.held).await.unwrap().is_some());
+    assert!(resolve(2, GiveBack::Completed(Bytes::new())).await);
+}
+
+#[tokio::test]
+async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
+    for pop in [false, true] {
+        let world = World::new(memory(), Scene::Granted).await;
+        let cancel = Step::Change(Change::CancelGranted);
+        world.commit(cancel).await.unwrap();
+        let context = SessionContext {
+            demand: &[Demand { wanted: 1, pop }],
+            ..world.context(A)
+        };
+        let mut tr = world.db.begin().unwrap();
+        let collected = collect(&tr, context, &world.request.unwrap()).await;
+        let [item] = &collected.unwrap().unwrap()[..] else {
+            panic!("one item");
+        };
+        // The dispatcher does not hand out an item that is marked as cancelled.
+        assert!(item.record.cancelled_millis != 0 && !item.is_popped);
+        tr.commit().await.unwrap();
+        let tr = world.db.begin().unwrap();
+        let held = world.queue.keys.held(A);
+        let record = held.get(&tr, &item.id).await.unwrap();
+        assert_eq!(record.as_ref(), Some(&item.record));
+    }
+}
+
+/// Changes the first row of the grant, and collects the grant, of which nothing is left to hand out. Returns the row.
+async fn collect_damaged(world: &World<Store>, damage: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
+    let (begin, end) = world.queue.keys.grants(A);
+    let mut tr = world.db.begin().unwrap();
+    let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await;
+    let row = rows.unwrap().remove(0);
+    let mut part = row.value().to_vec();
+    damage(&mut part);
+    tr.set(row.key(), &part);
+    tr.commit().await.unwrap();
+    let mut tr = world.db.begin().unwrap();
+    let collected = collect(&tr, world.context(A), &world.request.unwrap()).await;
+    assert_eq!(collected.unwrap().unwrap().len(), 0);
+    tr.commit().await.unwrap();
+    part
+}
+
+#[tokio::test]
+async fn a_grant_whose_first_row_says_no_item_is_collected_without_it() {
+    let world = World::new(memory(), Scene::Granted).await;
+    collect_damaged(&world, |part| part.truncate(5)).await;
+}
+
+#[tokio::test]
+async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_are_collected() {
+    let world = World::new(memory(), Scene::Granted).await;
+    // The format of the record is newer.
+    let part = collect_damaged(&world, |part| part[23] = 2).await;
+    let mut tr = world.db.begin().unwrap();
+    let items = world.queue.items(&tr, None, 10).await.unwrap();
+    assert!(items[0].value.is_err() && items[1..].iter().all(|item| item.value.is_ok()));
+    let key = items[0].id.key_in(world.queue.keys.items.subspace());
+    let record = tr.get(&key, Isolation::Snapshot).await.unwrap();
+    let mut record = record.unwrap().to_vec();
+    assert_eq!(record[2..], part[24..]);
+    record[1] = 1;
+    tr.set(&key, &record);
+    tr.commit().await.unwrap();
+    let runner = Runner::new(world.db.clone());
+    assert!(world.queue.audit(&runner).await.unwrap().is_clean());
+}
+
+#[tokio::test]
+async fn the_dead_do_not_count_among_the_living() {
+    let world = World::new(memory(), Scene::Items).await;
+    let tr = world.db.begin().unwrap();
+    let count = async |ago| {
+        let census = world
+            .queue
+            .keys
+            .sessions
+            .census(&tr, A, |_| ago)
+            .await
+            .unwrap();
+        (census.suspects, census.living)
+    };
+    // No session has been silent since version 0, but the state of one says that it is dead.
+    assert_eq!(count(Some(0)).await, (vec![DEAD], 3));
+    assert_eq!(count(Some(i64::MAX)).await, (vec![B, C, DEAD], 1));
+    // A session that has not observed the store for a lease cannot judge the others.
+    assert_eq!(count(None).await, (vec![DEAD], 0));
+}
+
+fn memory() -> Store {
+    microqueue::keyspace::open("memory:").unwrap()
+}
+
+/// The pairs of which the second step must fail, and why.
+const CONFLICTS: [(Scene, Step, Step); 31] = [
+    // Declaring a session dead reads its heartbeat.
+    (Scene::Items, Step::Beat, Step::DeclareDead),
+    (Scene::Items, Step::DeclareDead, Step::Beat),
+    // It also reads the lease that the session has promised.
+    (Scene::Items, Step::Promise, Step::DeclareDead),
+    (Scene::Items, Step::DeclareDead, Step::Promise),
+    // A transaction that writes rows of a session reads its state.
+    (Scene::Items, Step::DeclareDead, Step::Register(A)),
+    (Scene::Items, Step::DeclareDead, Step::Take(A)),
+    (Scene::Requested, Step::DeclareDead, Step::Fulfill(B)),
+    // An item is granted once, and a request is answered once.
+    (Scene::Items, Step::Take(A), Step::Take(B)),
+    (Scene::Requested, Step::Fulfill(B), Step::Fulfill(C)),
+    (Scene::Requested, Step::Fulfill(B), Step::Withdraw),
+    (Scene::Requested, Step::Withdraw, Step::Fulfill(B)),
+    (
+        Scene::RequestedWithoutItems,
+        Step::Withdraw,
+        Step::Fulfill(B),
+    ),
+    // A registration stops the fast path, and so does a pause.
+    (Scene::Items, Step::Register(A), Step::Take(B)),
+    (Scene::Items, Step::Pause, Step::Take(B)),
+    // A held item leaves its session in only one way.
+    (
+        Scene::Items,
+        Step::ReturnItems(DEAD),
+        Step::ReturnItems(DEAD),
+    ),
+    (Scene::Granted, Step::Collect, Step::Collect),
+    // So does a granted item, if its session comes back late.
+    (Scene::GrantedToTheDead, Step::Collect, Step::ReturnItems(A)),
+    (Scene::GrantedToTheDead, Step::ReturnItems(A), Step::Collect),
+    (Scene::Items, Step::Complete, Step::Complete),
+    // If an item is acknowledged, cancelled, granted or changed, the other transaction fails.
+    (
+        Scene::Items,
+        Step::Change(Change::CancelHeld),
+        Step::Complete,
+    ),
+    (
+        Scene::Items,
+        Step::Complete,
+        Step::Change(Change::CancelHeld),
+    ),
+    (
+        Scene::Granted,
+        Step::Change(Change::CancelGranted),
+        Step::Collect,
+    ),
+    (
+        Scene::Granted,
+        Step::Collect,
+        Step::Change(Change::CancelGranted),
+    ),
+    (
+        Scene::Items,
+        Step::Change(Change::CancelFirst),
+        Step::Take(A),
+    ),
+    (
+        Scene::Items,
+        Step::Take(A),
+        Step::Change(Change::CancelFirst),
+    ),
+    (
+        Scene::Items,
+        Step::Change(Change::ReplaceFirst),
+        Step::Take(A),
+    ),
+    (
+        Scene::Items,
+        Step::Take(A),
+        Step::Change(Change::ReplaceFirst),
+    ),
+    (
+        Scene::Requested,
+        Step::Fulfill(B),
+        Step::Change(Change::ReplaceFirst),
+    ),
+    (
+        Scene::Items,
+        Step::Change(Change::CancelFirst),
+        Step::Change(Change::ReplaceFirst),
+    ),
+    // The item is due, and is expedited at the same time.
+    (Scene::Due, Step::Change(Change::Expedite), Step::Fulfill(B)),
+    (Scene::Due, Step::Fulfill(B), Step::Change(Change::Expedite)),
+];
+
+#[tokio::test]
+async fn what_must_not_happen_twice_fails() {
+    for (scene, first, second) in CONFLICTS {
+        let failed = conflict(memory(), scene, first, second).await;
+        assert!(failed, "{scene:?}: {first:?}, then {second:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_read_conflicts_all_of_that_happens() {
+    for (scene, first, second) in CONFLICTS {
+        let planted = Planted::new(memory(), Plant::NoReadConflicts);
+        let failed = conflict(planted, scene, first, second).await;
+        assert!(!failed, "{scene:?}: {first:?}, then {second:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
+    let pairs = [
+        (Scene::Items, Step::Enqueue, Step::Take(A)),
+        (Scene::Items, Step::Take(A), Step::Enqueue),
+        (Scene::Items, Step::Register(A), Step::Register(B)),
+        (Scene::Items, Step::Beat, Step::Take(A)),
+        (Scene::Items, Step::Beat, Step::Complete),
+        (Scene::Requested, Step::Enqueue, Step::Fulfill(B)),
+        (Scene::Requested, Step::Register(B), Step::Fulfill(C)),
+        (Scene::Requested, Step::Beat, Step::Fulfill(B)),
+        (Scene::Requested, Step::Complete, Step::Fulfill(B)),
+        // The notice to the request is removed together with it.
+        (
+            Scene::RequestedWithoutItems,
+            Step::Fulfill(B),
+            Step::Withdraw,
+        ),
+        (Scene::Granted, Step::Complete, Step::Collect),
+        (Scene::Granted, Step::Enqueue, Step::Collect),
+        (Scene::Granted, Step::Beat, Step::Collect),
+        (Scene::Empty, Step::Enqueue, Step::Bury),
+        (Scene::Items, Step::ReturnItems(DEAD), Step::Take(B)),
+        (
+            Scene::Items,
+            Step::Change(Change::CancelFirst),
+            Step::Complete,
+        ),
+        (
+            Scene::Items,
+            Step::Change(Change::CancelFirst),
+            Step::Enqueue,
+        ),
+        (
+            Scene::Items,
+            Step::Enqueue,
+            Step::Change(Change::CancelHeld),
+        ),
+    ];
+    for (scene, first, second) in pairs {
+        let failed = conflict(memory(), scene, first, second).await;
+        assert!(!failed, "{scene:?}: {first:?}, then {second:?}");
+    }
+}

@@ -1,0 +1,457 @@
+//! A reference model of an item's life: where it is, its numbers of attempts and deaths, and the effect of each
+//! operation.
+//!
+//! Nothing here reads or writes a store or calls the code under test. Items are numbered in the order of their
+//! enqueue, sessions by their slot; times are in milliseconds.
+
+use std::collections::BTreeMap;
+
+use super::program::{Change, How, NewItem, Op};
+use crate::items::record::End;
+use crate::protocol::give_back::Given;
+use crate::queue::change::{Cancelled, Replaced};
+use crate::queue::enqueue_options::OnRepeat;
+
+/// The settings of the queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub(super) lease: u64,
+    pub(super) max_attempts: u64,
+    pub(super) max_deaths: u64,
+    pub(super) max_deliveries: u64,
+    pub(super) retention: u64,
+    pub(super) keep_done: u64,
+}
+
+/// Where an item is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Queued,
+    Delayed(u64),
+    /// It comes back at a random time within this range, which is then read from the store.
+    DelayedWithin(u64, u64),
+    Held(usize),
+    /// It was granted to a session by the grant of this number, and was not collected.
+    Granted(usize, usize),
+    Dead,
+    Done(End, u64),
+    /// The queue no longer knows the item.
+    Unknown,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Life {
+    pub(super) place: Place,
+    pub(super) value: u64,
+    pub(super) enqueued: u64,
+    /// When it last got into the queue.
+    pub(super) ready: u64,
+    pub(super) attempts: u64,
+    pub(super) deaths: u64,
+    pub(super) deliveries: u64,
+    /// When it was last granted; `None` if it never was.
+    pub(super) granted: Option<u64>,
+    /// When and why it last failed.
+    pub(super) failure: Option<(u64, &'static str)>,
+    pub(super) is_cancelled: bool,
+    pub(super) result: &'static str,
+    /// The dedupe id, while it belongs to this item.
+    dedupe: Option<u8>,
+    /// The dedupe id with which it was enqueued.
+    pub(super) enqueued_as: Option<u8>,
+    /// Its own limit; 0 for the limit of the queue.
+    max_attempts: u64,
+}
+
+/// The result of an operation.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    Nothing,
+    Staged,
+    Replaced(usize),
+    Repeated,
+    /// The values of the granted items, and whether each is popped.
+    Granted(Vec<(u64, bool)>),
+    Given(Given),
+    Acknowledged,
+    Refused,
+    Cancelled(Cancelled),
+    Changed(Replaced),
+    Was(bool),
+    Removed(u64),
+}
+
+/// The first wait of the backoff in milliseconds.
+pub(super) const FIRST_WAIT: u64 = 4;
+
+#[derive(Debug)]
+pub(super) struct Model {
+    pub(super) rules: Rules,
+    pub(super) now: u64,
+    pub(super) items: Vec<Life>,
+    pub(super) completed: u64,
+    pub(super) cancelled: u64,
+    /// When the last item with each dedupe id was completed, if the queue retained the id.
+    completions: BTreeMap<u8, u64>,
+    grants: usize,
+}
+
+impl Model {
+    pub(super) fn new(rules: Rules, now: u64) -> Self {
+        Self {
+            rules,
+            now,
+            items: Vec::new(),
+            completed: 0,
+            cancelled: 0,
+            completions: BTreeMap::new(),
+            grants: 0,
+        }
+    }
+
+    /// Returns the item that has a dedupe id.
+    pub(super) fn holder(&self, dedupe: u8) -> Option<usize> {
+        self.items
+            .iter()
+            .position(|item| item.dedupe == Some(dedupe))
+    }
+
+    pub(super) fn count(&self, is_there: impl Fn(Place) -> bool) -> u64 {
+        self.items
+            .iter()
+            .filter(|item| is_there(item.place))
+            .count() as u64
+    }
+
+    pub(super) fn step(&mut self, op: &Op) -> Said {
+        match *op {
+            Op::Enqueue(new) => self.enqueue(new),
+            Op::Take { session, pop } => {
+                let taken = self.first(1);
+                self.grant(&taken, Place::Held(session));
+                self.hand_over(taken, pop)
+            }
+            Op::Grant { session } => {
+                let granted = self.first(2);
+                self.grant(&granted, Place::Granted(session, self.grants));
+                self.grants += 1;
+                Said::Nothing
+            }
+            Op::Collect { session, pop } => self.collect(session, pop),
+            Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late),
+            Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late),
+            Op::Change(item, change) => self.change(item, change),
+            Op::Clear => {
+                let waits = |place| matches!(place, Place::Queued | Place::Delayed(_));
+                let removed = self.count(waits);
+                for item in 0..self.items.len() {
+                    if waits(self.items[item].place) {
+                        self.end(item, End::Removed, "");
+                    }
+                }
+                Said::Removed(removed)
+            }
+            Op::Die(session) => self.leave(session, How::Die),
+            Op::End(session) => self.leave(session, How::Release),
+            Op::Sweep => {
+                let (now, kept) = (self.now, self.rules.keep_done);
+                for item in &mut self.items {
+                    if matches!(item.place, Place::Done(_, at) if at + kept <= now) {
+                        item.place = Place::Unknown;
+                    }
+                }
+                let retention = self.rules.retention;
+                self.completions
+                    .retain(|_, completed| now < *completed + retention);
+                Said::Nothing
+            }
+            Op::Release(dedupe) => {
+                let is_retained = self.holder(dedupe).is_none() && self.is_retained(dedupe);
+                if is_retained {
+                    self.completions.remove(&dedupe);
+                }
+                Said::Was(is_retained)
+            }
+            Op::Retain(retention) => {
+                self.rules.retention = retention;
+                Said::Nothing
+            }
+            Op::Pass(millis) => {
+                self.now += millis;
+                Said::Nothing
+            }
+        }
+    }
+
+    /// Returns whether a dedupe id is refused although no item has it.
+    fn is_retained(&self, dedupe: u8) -> bool {
+        let completed = self.completions.get(&dedupe);
+        completed.is_some_and(|completed| self.now < completed + self.rules.retention)
+    }
+
+    fn change(&mut self, item: usize, change: Change) -> Said {
+        match change {
+            Change::Cancel => Said::Cancelled(self.cancel(item)),
+            Change::Expedite => {
+                let is_delayed = matches!(self.items[item].place, Place::Delayed(_));
+                if is_delayed {
+                    self.put(item, Place::Queued);
+                }
+                Said::Was(is_delayed)
+            }
+            Change::Replace(value) => Said::Changed(self.replace(item, value)),
+            Change::Redrive => {
+                let is_dead = self.items[item].place == Place::Dead;
+                if is_dead {
+                    self.begin_anew(item, Place::Queued);
+                }
+                Said::Was(is_dead)
+            }
+            Change::Purge => {
+                let is_dead = self.items[item].place == Place::Dead;
+                if is_dead {
+                    self.end(item, End::Removed, "");
+                }
+                Said::Was(is_dead)
+            }
+        }
+    }
+
+    fn enqueue(&mut self, new: NewItem) -> Said {
+        let place = match new.delay {
+            0 => Place::Queued,
+            delay => Place::Delayed(self.now + delay),
+        };
+        if let Some(dedupe) = new.dedupe {
+            if let Some(holder) = self.holder(dedupe) {
+                match (self.items[holder].place, new.mode) {
+                    (_, OnRepeat::Keep) => return Said::Repeated,
+                    // The new item takes over the id.
+                    (Place::Held(_) | Place::Granted(..), _) => self.items[holder].dedupe = None,
+                    (there, mode) => {
+                        match (there, mode) {
+                            (Place::Dead, _) => self.begin_anew(holder, place),
+                            (_, OnRepeat::Debounce) => self.put(holder, place),
+                            _ => {}
+                        }
+                        self.items[holder].value = new.value;
+                        self.items[holder].max_attempts = new.max_attempts;
+                        return Said::Replaced(holder);
+                    }
+                }
+            } else if self.is_retained(dedupe) {
+                return Said::Repeated;
+            }
+        }
+        self.items.push(Life {
+            place,
+            value: new.value,
+            enqueued: self.now,
+            ready: self.now,
+            attempts: 0,
+            deaths: 0,
+            deliveries: 0,
+            granted: None,
+            failure: None,
+            is_cancelled: false,
+            result: "",
+            dedupe: new.dedupe,
+            enqueued_as: new.dedupe,
+            max_attempts: new.max_attempts,
+        });
+        Said::Staged
+    }
+
+    /// Returns the first queued items, after promoting due ones.
+    fn first(&mut self, most: usize) -> Vec<usize> {
+        for item in &mut self.items {
+            if let Place::Delayed(ready) = item.place
+                && ready <= self.now
+            {
+                (item.place, item.ready) = (Place::Queued, ready);
+            }
+        }
+        let queued = self.items.iter().enumerate();
+        let queued = queued.filter(|(_, item)| item.place == Place::Queued);
+        queued.map(|(item, _)| item).take(most).collect()
+    }
+
+    fn grant(&mut self, items: &[usize], place: Place) {
+        for item in items {
+            self.items[*item].place = place;
+            self.items[*item].deliveries += 1;
+            self.items[*item].granted = Some(self.now);
+        }
+    }
+
+    /// Hands over the first of some items to a session, and completes it if it is popped.
+    fn hand_over(&mut self, items: Vec<usize>, pop: bool) -> Said {
+        let mut granted = Vec::new();
+        for (number, item) in items.into_iter().enumerate() {
+            let is_popped = pop && number == 0 && !self.items[item].is_cancelled;
+            granted.push((self.items[item].value, is_popped));
+            if is_popped {
+                self.end(item, End::Completed, "");
+            }
+        }
+        Said::Granted(granted)
+    }
+
+    fn collect(&mut self, session: usize, pop: bool) -> Said {
+        let grant_of = |item: &Life| match item.place {
+            Place::Granted(owner, grant) if owner == session => Some(grant),
+            _ => None,
+        };
+        let oldest = self.items.iter().filter_map(grant_of).min();
+        let is_of = |item: &usize| grant_of(&self.items[*item]) == oldest && oldest.is_some();
+        let collected: Vec<_> = (0..self.items.len()).filter(is_of).collect();
+        for item in &collected {
+            self.items[*item].place = Place::Held(session);
+        }
+        self.hand_over(collected, pop)
+    }
+
+    fn resolve(&mut self, item: usize, how: How, is_late: bool) -> Said {
+        if is_late || !matches!(self.items[item].place, Place::Held(_)) {
+            return Said::Given(Given::Lost);
+        }
+        let was_cancelled = self.items[item].is_cancelled;
+        self.come_back(item, how);
+        Said::Given(match was_cancelled {
+            true => Given::Cancelled,
+            false => Given::Back,
+        })
+    }
+
+    fn acknowledge(&mut self, item: usize, is_late: bool) -> Said {
+        let life = &self.items[item];
+        if is_late || life.is_cancelled || !matches!(life.place, Place::Held(_)) {
+            return Said::Refused;
+        }
+        self.end(item, End::Completed, "done");
+        Said::Acknowledged
+    }
+
+    /// Returns all items of a session: held ones as `how` says, uncollected ones without a counted attempt.
+    fn leave(&mut self, session: usize, how: How) -> Said {
+        for item in 0..self.items.len() {
+            match self.items[item].place {
+                Place::Held(holder) if holder == session => self.come_back(item, how),
+                Place::Granted(owner, _) if owner == session => self.come_back(item, How::Release),
+                _ => {}
+            }
+        }
+        Said::Nothing
+    }
+
+    /// Moves an item that no session holds any more to the place where it belongs.
+    fn come_back(&mut self, item: usize, how: How) {
+        let (now, rules) = (self.now, self.rules);
+        let life = &mut self.items[item];
+        if life.is_cancelled {
+            return self.end(item, End::Cancelled, "");
+        }
+        let mut place = match how {
+            How::Complete => return self.end(item, End::Completed, "given back"),
+            How::Release | How::Fail | How::FailAndWait | How::Die => Place::Queued,
+            How::Snooze(delay) | How::FailLater(delay) => Place::Delayed(now + delay),
+            How::Reject => Place::Dead,
+        };
+        let reason = match how {
+            How::Fail | How::FailAndWait => Some("it was given back"),
+            How::FailLater(_) => Some("not now"),
+            How::Die => Some("the session that held it has died"),
+            How::Reject => Some("no good"),
+            _ => None,
+        };
+        life.failure = reason.map(|reason| (now, reason)).or(life.failure);
+        match how {
+            How::Fail | How::FailLater(_) => life.attempts += 1,
+            How::FailAndWait => {
+                life.attempts += 1;
+                let wait = FIRST_WAIT << (life.attempts - 1);
+                place = Place::DelayedWithin(now + wait / 2, now + wait);
+            }
+            How::Die => {
+                life.deaths += 1;
+                if life.deaths >= 2 {
+                    let most = rules.lease << (life.deaths - 1).min(10);
+                    place = Place::DelayedWithin(now, now + most);
+                }
+            }
+            _ => {}
+        }
+        let max_attempts = match life.max_attempts {
+            0 => rules.max_attempts,
+            own => own,
+        };
+        if life.attempts >= max_attempts || life.deaths >= rules.max_deaths {
+            place = Place::Dead;
+        } else if place != Place::Dead && life.deliveries >= rules.max_deliveries {
+            place = Place::Dead;
+            life.failure = Some((now, "it was granted too often"));
+        }
+        self.put(item, place);
+    }
+
+    /// Puts an item at a place where it is not by its enqueue.
+    fn put(&mut self, item: usize, place: Place) {
+        let life = &mut self.items[item];
+        life.place = place;
+        if place == Place::Queued {
+            life.ready = self.now;
+        }
+    }
+
+    fn cancel(&mut self, item: usize) -> Cancelled {
+        match self.items[item].place {
+            Place::Held(_) | Place::Granted(..) => {
+                self.items[item].is_cancelled = true;
+                self.items[item].dedupe = None;
+                Cancelled::Requested
+            }
+            Place::Done(..) | Place::Unknown => Cancelled::NotThere,
+            _ => {
+                self.end(item, End::Cancelled, "");
+                Cancelled::Removed
+            }
+        }
+    }
+
+    fn replace(&mut self, item: usize, value: u64) -> Replaced {
+        match self.items[item].place {
+            Place::Held(_) | Place::Granted(..) => Replaced::IsHeld,
+            Place::Done(..) | Place::Unknown => Replaced::NotThere,
+            _ => {
+                self.items[item].value = value;
+                Replaced::Replaced
+            }
+        }
+    }
+
+    fn begin_anew(&mut self, item: usize, place: Place) {
+        let life = &mut self.items[item];
+        (life.attempts, life.deaths, life.deliveries) = (0, 0, 0);
+        self.put(item, place);
+    }
+
+    fn end(&mut self, item: usize, how: End, result: &'static str) {
+        match how {
+            End::Completed => self.completed += 1,
+            End::Cancelled => self.cancelled += 1,
+            End::Removed => {}
+        }
+        let life = &mut self.items[item];
+        life.place = match self.rules.keep_done {
+            0 => Place::Unknown,
+            _ => Place::Done(how, self.now),
+        };
+        life.result = result;
+        if let Some(dedupe) = life.dedupe.take()
+            && how == End::Completed
+            && self.rules.retention > 0
+        {
+            self.completions.insert(dedupe, self.now);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Programs: random sequences of steps.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+
+use super::model::{Model, Place};
+use super::{DEDUPE_IDS, SESSIONS};
+use crate::queue::enqueue_options::OnRepeat;
+
+/// The largest number of items that a program enqueues.
+const ITEMS: usize = 8;
+
+/// A step of a program. Items are numbered in the order of their enqueue, and delays are milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Op {
+    Enqueue(NewItem),
+    /// A session takes the first item.
+    Take {
+        session: usize,
+        pop: bool,
+    },
+    /// A request of a session is answered with the first two items.
+    Grant {
+        session: usize,
+    },
+    /// A session collects its oldest grant. The first item of the grant may be popped.
+    Collect {
+        session: usize,
+        pop: bool,
+    },
+    /// Resolves the outstanding delivery, or an earlier one.
+    Resolve {
+        item: usize,
+        how: How,
+        is_late: bool,
+    },
+    Acknowledge {
+        item: usize,
+        is_late: bool,
+    },
+    Change(usize, Change),
+    Clear,
+    /// Releases a dedupe id that is retained.
+    Release(u8),
+    /// Changes how long dedupe ids are retained.
+    Retain(u64),
+    /// A session dies, and its items are returned.
+    Die(usize),
+    /// A session ends, and its items are returned.
+    End(usize),
+    Sweep,
+    Pass(u64),
+}
+
+impl Op {
+    /// Returns the kind of the step.
+    pub(super) fn name(&self) -> String {
+        let text = match self {
+            Self::Change(_, change) => format!("{change:?}"),
+            other => format!("{other:?}"),
+        };
+        text.chars()
+            .take_while(|char| char.is_alphabetic())
+            .collect()
+    }
+}
+
+/// The value and options of an enqueue. Zero stands for no delay and no own limit.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct NewItem {
+    pub(super) value: u64,
+    pub(super) delay: u64,
+    pub(super) dedupe: Option<u8>,
+    pub(super) mode: OnRepeat,
+    pub(super) max_attempts: u64,
+}
+
+/// An operation of an application on an item.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change {
+    Cancel,
+    Expedite,
+    Replace(u64),
+    Redrive,
+    Purge,
+}
+
+/// How an item leaves a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    Complete,
+    Release,
+    Snooze(u64),
+    Fail,
+    FailLater(u64),
+    /// It fails without a time of its own: it comes back after the backoff.
+    FailAndWait,
+    Reject,
+    Die,
+}
+
+/// Returns a random step, which usually makes sense in the present state.
+pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
+    let session = rng.random_range(0..SESSIONS);
+    let pop = rng.random_range(0..6) == 0;
+    let is_late = rng.random_range(0..8) == 0;
+    let value = rng.random_range(0..100);
+    let draw = rng.random_range(0..100);
+    if model.items.is_empty() || draw < 12 && model.items.len() < ITEMS {
+        return enqueue(rng, value);
+    }
+    match draw {
+        0..34 => Op::Take { session, pop },
+        34..42 => Op::Grant { session },
+        42..50 => Op::Collect { session, pop },
+        50..66 => Op::Resolve {
+            item: item(rng, model, |place| matches!(place, Place::Held(_))),
+            how: how(rng),
+            is_late,
+        },
+        66..69 => Op::Acknowledge {
+            item: item(rng, model, |place| matches!(place, Place::Held(_))),
+            is_late,
+        },
+        69..74 => Op::Change(item(rng, model, |_| true), Change::Cancel),
+        74..77 => {
+            let delayed = |place| matches!(place, Place::Delayed(_));
+            Op::Change(item(rng, model, delayed), Change::Expedite)
+        }
+        77..80 => Op::Change(item(rng, model, |_| true), Change::Replace(value)),
+        80..84 => {
+            let change = [Change::Redrive, Change::Purge][usize::from(draw == 83)];
+            Op::Change(item(rng, model, |place| place == Place::Dead), change)
+        }
+        84 if rng.random_range(0..4) == 0 => Op::Clear,
+        84..89 => Op::Die(session),
+        89..91 => Op::End(session),
+        91..93 => Op::Sweep,
+        93 => Op::Release(rng.random_range(0..DEDUPE_IDS)),
+        94 => Op::Retain([0, 10, 40, 100][rng.random_range(0..4)]),
+        _ => Op::Pass(rng.random_range(1..30)),
+    }
+}
+
+fn enqueue(rng: &mut StdRng, value: u64) -> Op {
+    Op::Enqueue(NewItem {
+        value,
+        delay: [0, 0, 5, 20][rng.random_range(0..4)],
+        dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],
+        mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],
+        max_attempts: [0, 0, 1, 3][rng.random_range(0..4)],
+    })
+}
+
+/// Returns an item, usually one in a wanted place.
+fn item(rng: &mut StdRng, model: &Model, is_wanted: impl Fn(Place) -> bool) -> usize {
+    let all = 0..model.items.len();
+    let wanted: Vec<_> = all
+        .clone()
+        .filter(|item| is_wanted(model.items[*item].place))
+        .collect();
+    match wanted.choose(rng) {
+        Some(item) if rng.random_range(0..6) != 0 => *item,
+        _ => rng.random_range(all),
+    }
+}
+
+fn how(rng: &mut StdRng) -> How {
+    let delay = rng.random_range(1..20);
+    let ways = [
+        How::Complete,
+        How::Release,
+        How::Snooze(delay),
+        How::Fail,
+        How::FailLater(delay),
+        How::FailAndWait,
+        How::Reject,
+    ];
+    ways[rng.random_range(0..ways.len())]
+}

@@ -1,0 +1,7 @@
+//! Workers: the loop around a consumer that calls a handler for each item.
+
+pub(crate) mod handler;
+mod metrics;
+pub(crate) mod outcome;
+pub(crate) mod process;
+pub(crate) mod worker;

@@ -1,0 +1,243 @@
+//! Handles items in the transactions that complete them.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::error::chain;
+use microqueue::keyspace::limits::TRANSACTION_LIFE;
+use microqueue::keyspace::{self, Code, Database, Runner, Tx};
+use parking_lot::Mutex;
+
+use crate::consume::delivery::Delivery;
+use crate::items::error::{BoxError, Error, Result};
+use crate::items::item_ref::ItemRef;
+use crate::options::WorkerOptions;
+use crate::queue::handle::Queue;
+use crate::work::outcome::Outcome;
+use crate::work::worker::Worker;
+
+/// Why a transaction is not committed.
+#[derive(Debug, thiserror::Error)]
+enum Unfinished {
+    #[error(transparent)]
+    Queue(#[from] Error),
+
+    #[error(transparent)]
+    Keyspace(#[from] keyspace::Error),
+
+    /// Kept as the source, so that the runner finds the store's error in it and retries.
+    #[error("the handler failed")]
+    Handler(#[source] BoxError),
+
+    #[error("the item is not done")]
+    NotDone(Outcome),
+}
+
+impl From<Unfinished> for Outcome {
+    fn from(unfinished: Unfinished) -> Self {
+        match unfinished {
+            Unfinished::NotDone(outcome) => outcome,
+            Unfinished::Handler(error) => Self::retry(chain(&*error).to_string()),
+            Unfinished::Queue(error) => Self::retry(chain(&error).to_string()),
+            Unfinished::Keyspace(error) => Self::retry(chain(&error).to_string()),
+        }
+    }
+}
+
+impl<T, C> Queue<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+{
+    /// Opens a session and runs the handler for each item in the transaction that completes the item. Most
+    /// applications want this.
+    ///
+    /// The handler gets a transaction and a delivery. If it returns `Ok(())` or [`Outcome::Done`], the worker
+    /// acknowledges the item in the same transaction and commits it. What the handler has staged therefore takes
+    /// effect exactly once, if and only if the item is completed. With an `Err` or any other outcome, nothing of the
+    /// transaction is committed, and the item is snoozed, retried or becomes a dead letter, as with
+    /// [`work`](Self::work).
+    ///
+    /// The handler may itself end its item in its transaction. If it [acknowledges](Delivery::ack) the item and returns
+    /// `Ok(())`, nothing else happens to it. If it [cancels](Self::cancel) the item and returns `Ok(())`, the item ends
+    /// as cancelled, together with what the handler has staged. If another transaction cancels the item, nothing of the
+    /// handler's is committed.
+    ///
+    /// The handler must finish within the five seconds of a transaction. Use [`work`](Self::work) for handlers that
+    /// take longer, or whose effects are outside the store. If a handler takes longer, it is called again, and the
+    /// worker logs a warning. After the second time in a row, the item has failed an attempt, with a reason that names
+    /// the time that the handler took.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    ///
+    /// use hc_dequeue::keyspace::codec::MessagePack;
+    /// use hc_dequeue::keyspace::{self, Isolation, Runner, Subspace, Tx, typed};
+    /// use hc_dequeue::{Delivery, Queue, Settings, WorkerOptions};
+    ///
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let subspace = Subspace::from("payments");
+    /// let queue = Queue::<u64>::open(&runner, subspace, Settings::new()).await?;
+    /// let payments = &queue;
+    /// runner.run(|tr| async move { payments.enqueue_all(&tr, &[30, 12]).await }).await?;
+    ///
+    /// let pay = |tr: Tx<_>, payment: Arc<Delivery<u64>>| async move {
+    ///     let paid = typed::get(&tr, &MessagePack, b"paid", Isolation::Serializable).await?;
+    ///     let paid: u64 = paid.unwrap_or_default();
+    ///     typed::set(&tr, &MessagePack, b"paid", &(paid + payment.value()))
+    /// };
+    /// let worker = queue.process(&runner, WorkerOptions::new(), pay).await?;
+    /// queue.wait_idle(&runner).await?;
+    /// worker.shut_down(Duration::from_secs(1)).await?;
+    ///
+    /// let read = |tr| async move { typed::get(&tr, &MessagePack, b"paid", Isolation::Snapshot).await };
+    /// assert_eq!(runner.run(read).await?, Some(42_u64));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Conflicts
+    /// As [`Delivery::ack`], and those of the handler.
+    ///
+    /// # Retries
+    /// The runner calls the handler again if its transaction fails with a conflict or another retryable error. This
+    /// includes the case that the handler returns such an error, wrapped in an error of its own or not. A retry by
+    /// the runner does not count as another attempt of the item.
+    ///
+    /// # Errors
+    /// Those of [`consumer`](Self::consumer).
+    ///
+    /// # Cancel safety
+    /// As [`consumer`](Self::consumer).
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub async fn process<D, F, Fut, O, E>(
+        &self,
+        runner: &Runner<D>,
+        options: WorkerOptions,
+        handler: F,
+    ) -> Result<Worker<T>>
+    where
+        D: Database,
+        F: Fn(Tx<D::Transaction>, Arc<Delivery<T>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<O, E>> + Send + 'static,
+        O: Into<Outcome> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let (own_runner, handler) = (runner.clone(), Arc::new(handler));
+        let work = move |delivery: Arc<Delivery<T>>| {
+            let (runner, handler) = (own_runner.clone(), handler.clone());
+            async move { in_transaction(&runner, &*handler, &delivery).await }
+        };
+        self.work(runner, options, work).await
+    }
+}
+
+/// Runs a handler in a transaction, acknowledges the item in it if the handler is done, and commits.
+pub(crate) async fn in_transaction<T, D, F, Fut, O, E>(
+    runner: &Runner<D>,
+    handler: &F,
+    delivery: &Arc<Delivery<T>>,
+) -> Outcome
+where
+    T: Send + Sync,
+    D: Database,
+    F: Fn(Tx<D::Transaction>, Arc<Delivery<T>>) -> Fut + Sync,
+    Fut: Future<Output = Result<O, E>> + Send,
+    O: Into<Outcome> + Send,
+    E: Into<BoxError> + Send,
+{
+    let overruns = &Mutex::new(Overruns::default());
+    let env = runner.environment();
+    let done = |tr: Tx<_>| async move {
+        let is_too_old = tr.attempt().after == Some(Code::TRANSACTION_TOO_OLD);
+        let too_slow = overruns.lock().judge(is_too_old, &delivery.item_ref());
+        if let Some(reason) = too_slow {
+            return Err(Unfinished::NotDone(Outcome::retry(reason)));
+        }
+        let began = env.now();
+        let handled = handler(tr.clone(), delivery.clone()).await;
+        overruns.lock().took = env.now().saturating_sub(began);
+        match handled
+            .map_err(|error| Unfinished::Handler(error.into()))?
+            .into()
+        {
+            Outcome::Done => Ok(acknowledge(runner, &tr, delivery).await?),
+            outcome => Err(Unfinished::NotDone(outcome)),
+        }
+    };
+    runner
+        .run(done)
+        .await
+        .map_or_else(Outcome::from, Outcome::from)
+}
+
+/// Acknowledges an item in the transaction of its handler, unless the handler has already ended the item there.
+async fn acknowledge<T, D>(
+    runner: &Runner<D>,
+    tr: &Tx<D::Transaction>,
+    delivery: &Delivery<T>,
+) -> Result<()>
+where
+    T: Send + Sync,
+    D: Database,
+{
+    let refused = match delivery.ack(tr).await {
+        Err(refused @ (Error::Cancelled { .. } | Error::DeliveryLost { .. })) => refused,
+        acknowledged => return acknowledged,
+    };
+    // This transaction has read the item, and the new one reads a version that is not older. If the item is still held
+    // there, the handler itself has cancelled or acknowledged it. If another transaction does so later, this one fails.
+    let stored = runner.database().begin()?;
+    if !delivery.is_held(&stored).await? {
+        return Err(refused);
+    }
+    match refused {
+        Error::Cancelled { .. } => delivery.end_cancelled(tr).await,
+        _ => Ok(()),
+    }
+}
+
+/// How often in a row a handler may take longer than a transaction lives.
+const MOST_OVERRUNS: u32 = 2;
+
+/// Calls of a handler that have taken longer than their transactions live.
+#[derive(Debug, Default)]
+struct Overruns {
+    in_a_row: u32,
+    /// How long the last call took.
+    took: Duration,
+}
+
+impl Overruns {
+    /// Judges the last call, whose transaction was too old or not. The first call that took too long is logged; after
+    /// the second one in a row, returns the reason why the item has failed.
+    fn judge(&mut self, was_too_old: bool, item: &ItemRef) -> Option<String> {
+        // The transaction of a quick handler may be too old because the store is slow. It is repeated.
+        let took = std::mem::take(&mut self.took);
+        if !was_too_old || took < TRANSACTION_LIFE {
+            self.in_a_row = 0;
+            return None;
+        }
+        self.in_a_row += 1;
+        let life = TRANSACTION_LIFE;
+        if self.in_a_row < MOST_OVERRUNS {
+            tracing::warn!(
+                %item,
+                ?took,
+                "a handler took longer than the {life:?} of its transaction and is called again: handle such items \
+                 with `work`"
+            );
+            return None;
+        }
+        Some(format!(
+            "the handler took {took:.1?}, longer than the {life:?} of its transaction: handle such items with `work`"
+        ))
+    }
+}
