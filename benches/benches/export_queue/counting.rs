@@ -1,6 +1,7 @@
 //! Two ways to count the phrases of documents that come out of a queue, and a trial of each: workers take
 //! a document, and in one transaction acknowledge it and count its phrases.
 
+use keyspace::OpenOptions;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -147,7 +148,7 @@ pub(crate) async fn drain<C: Counting>(
     let (counted, mut took) = mpsc::unbounded_channel();
     let handle = {
         let (counting, runner) = (counting.clone(), self::runner(site.db.clone(), site));
-        move |delivery: Arc<Delivery<String>>| {
+        move |delivery: Delivery<String>| {
             let (counting, runner, counted) = (counting.clone(), runner.clone(), counted.clone());
             async move {
                 let began = runner.environment().now();
@@ -203,7 +204,7 @@ fn runner<D: Database>(db: D, site: &Site) -> Runner<D> {
 /// Puts all documents into a queue.
 async fn fill(site: &Site, runner: &Runner<Store>, documents: &[String]) -> Queue<String> {
     let settings = hc_dequeue::Settings::default();
-    let queue = Queue::open(runner, site.queue(), settings).await;
+    let queue = Queue::open_with(runner, site.queue(), settings, OpenOptions::default()).await;
     let queue = queue.expect("nothing conflicts");
     let handle = &queue;
     for documents in documents.chunks(DOCUMENTS_PER_COMMIT) {

@@ -1,6 +1,5 @@
 //! What the steps of an item cost, one at a time: writes, transactions, and the time to find it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use benches::contender::ITEM;
@@ -14,7 +13,7 @@ use hc_dequeue::{
     WorkerOptions,
 };
 use keyspace::codec::Raw;
-use keyspace::{Bytes, Environment, RunOptions, Runner, Store, Subspace, Tx};
+use keyspace::{Bytes, Environment, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
 
 /// How many items take each step.
 const ITEMS: usize = 500;
@@ -38,7 +37,13 @@ impl World {
         let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
         let runner = Runner::with_options(db.clone(), options);
         let settings = settings.lease(LATER);
-        let queue = Jobs::open(&runner, place.subspace(&"queue"), settings).await;
+        let queue = Jobs::open_with(
+            &runner,
+            place.subspace(&"queue"),
+            settings,
+            OpenOptions::default(),
+        )
+        .await;
         let queue = queue.expect("nothing conflicts");
         let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
         Self {
@@ -185,7 +190,7 @@ async fn measure_steps(world: &World) -> Result<Vec<(&'static str, Reading)>> {
     taken = world.take_all().await?;
     writes.begin();
     for delivery in &taken {
-        delivery.reject("no connection").await?;
+        delivery.discard("no connection").await?;
     }
     writes.note("become a dead letter");
     Ok(writes.steps)
@@ -277,11 +282,11 @@ async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> R
     let (queue, runner) = (&world.queue, &world.runner);
     let began = env.now();
     let worker = if in_process {
-        let done = |_: Tx<_>, _: Arc<Delivery<Bytes>>| async { Ok::<_, Error>(()) };
+        let done = |_: Tx<_>, _: Delivery<Bytes>| async { Ok::<_, Error>(()) };
         queue.process(runner, options, done).await?
     } else {
         let own = runner.clone();
-        let acknowledge = move |delivery: Arc<Delivery<Bytes>>| {
+        let acknowledge = move |delivery: Delivery<Bytes>| {
             let runner = own.clone();
             async move {
                 let delivery = &delivery;

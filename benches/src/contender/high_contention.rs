@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hc_dequeue::{Consumer, ConsumerOptions, Error, Queue, Settings};
+use hc_dequeue::{Consumer, ConsumerOptions, Error, Queue};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, RunOptions, Runner, Store};
 
@@ -40,7 +40,7 @@ impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
     async fn open(site: &Site) -> Self {
         let options = RunOptions::default().ledger_subspace(site.ledger());
         let runner = Runner::with_options(site.db.clone(), options);
-        let queue = Queue::open(&runner, site.queue(), Settings::default()).await;
+        let queue = Queue::open(&runner, site.queue()).await;
         let queue = queue.expect("nothing conflicts");
         let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
         Self {

@@ -1,7 +1,6 @@
 //! The answers of `docs/recipes.md`, each as a function. `cargo run -p console --example recipes` runs them on a store
 //! in memory, one after the other, and checks what they do.
 
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use export_queue::hc_dequeue::testing::drain_process;
@@ -10,7 +9,7 @@ use export_queue::hc_dequeue::{
     Queue, Replaced, Schedule, Settings, Worker, WorkerOptions,
 };
 use export_queue::keyspace::embedded::Embedded;
-use export_queue::keyspace::{self, Runner, Store, Subspace, Transaction, Tx};
+use export_queue::keyspace::{self, OpenOptions, Runner, Store, Subspace, Transaction, Tx};
 use export_queue::microqueue::MicroQueue;
 
 type Jobs = Queue<String>;
@@ -74,10 +73,7 @@ async fn enqueue_bounded(tr: &impl Transaction, jobs: &Jobs) -> Result<bool> {
     }
 }
 
-async fn decide_how_to_fail(
-    _tr: Tx<impl Transaction>,
-    job: Arc<Delivery<String>>,
-) -> Result<Outcome> {
+async fn decide_how_to_fail(_tr: Tx<impl Transaction>, job: Delivery<String>) -> Result<Outcome> {
     Ok(match job.value().as_str() {
         "malformed" => Outcome::discard("there is no such customer"),
         "later" => Outcome::snooze(Duration::from_secs(60)),
@@ -136,7 +132,7 @@ async fn redrive_all(runner: &Runner<Store>, jobs: &Jobs) -> Result<u64> {
     }
 }
 
-async fn return_a_result(job: Arc<Delivery<String>>) -> Result<()> {
+async fn return_a_result(job: Delivery<String>) -> Result<()> {
     job.set_result(job.value().to_uppercase())
 }
 
@@ -172,7 +168,7 @@ async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Wor
     let hour = WorkerOptions::new()
         .concurrency(4)
         .time_limit(Duration::from_secs(3600));
-    let encode = |video: Arc<Delivery<String>>| async move {
+    let encode = |video: Delivery<String>| async move {
         for _part in 0..10 {
             // A handler that waits is dropped where it waits. One that computes has to look, and to return an error.
             if video.is_cancelled() {
@@ -209,7 +205,7 @@ async fn in_order_per_customer(
     tr: Tx<impl Transaction>,
     customers: &Subspace,
     sent: &MicroQueue<String>,
-    name: Arc<Delivery<String>>,
+    name: Delivery<String>,
 ) -> Result<()> {
     let own = MicroQueue::<String>::new(customers.subspace(name.value()));
     if let Some(item) = own.dequeue(&tr).await? {
@@ -269,14 +265,21 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync
     let store = keyspace::open("memory:")?;
     let runner = &Runner::new(store.clone());
     let settings = Settings::new().keep_done(Duration::from_secs(60));
-    let open = |name: &'static str| Jobs::open(runner, Subspace::from(name), settings.clone());
+    let open = |name: &'static str| {
+        Jobs::open_with(
+            runner,
+            Subspace::from(name),
+            settings.clone(),
+            OpenOptions::default(),
+        )
+    };
     let jobs = &open("jobs").await?;
 
     enqueue_with_own_data(runner, jobs, &Subspace::from("users")).await?;
     enqueue_many(runner, jobs, &["malformed".to_owned()]).await?;
     test_a_handler(runner, jobs).await?;
-    let dead = |tr: Tx<_>| async move { jobs.dead_letters(&tr, None, 1).await };
-    let dead = runner.run(dead).await?.remove(0).item;
+    let dead = |tr: Tx<_>| async move { jobs.list(&tr, PlaceKind::Dead, None, 1).await };
+    let dead = runner.run(dead).await?.items.remove(0).item;
     let why = |tr: Tx<_>| async move { why_it_failed(&tr, jobs, &dead).await };
     assert_eq!(
         runner.run(why).await?.as_deref(),

@@ -16,7 +16,7 @@ use export_queue::hc_dequeue::{
 };
 use export_queue::keyspace::codec::MessagePack;
 use export_queue::keyspace::{
-    self, Database, Isolation, Runner, Store, Subspace, Transaction, Tx, typed,
+    self, Database, Isolation, OpenOptions, Runner, Store, Subspace, Transaction, Tx, typed,
 };
 use export_queue::{
     BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Start, async_trait,
@@ -55,7 +55,13 @@ impl Shop {
         let of_buckets = export_queue::Settings::default();
         Ok(Self {
             stock: root.subspace(&"stock"),
-            jobs: Queue::open(runner, root.subspace(&"jobs"), settings).await?,
+            jobs: Queue::open_with(
+                runner,
+                root.subspace(&"jobs"),
+                settings,
+                OpenOptions::default(),
+            )
+            .await?,
             sold: CombineQueue::open(runner, root.subspace(&"sold"), of_buckets, Sum).await?,
             reports: ExportQueue::open(runner, root.subspace(&"reports"), of_buckets).await?,
         })
@@ -90,11 +96,7 @@ async fn place_order<D: Database>(
     Ok(shop.jobs.submit(runner, job).await?)
 }
 
-async fn handle(
-    shop: Shop,
-    tr: impl Transaction,
-    job: Arc<Delivery<Job>>,
-) -> Result<Outcome, BoxError> {
+async fn handle(shop: Shop, tr: impl Transaction, job: Delivery<Job>) -> Result<Outcome, BoxError> {
     match job.value() {
         Job::Order { product, .. } => {
             let count = shop.in_stock(&tr, product).await?;

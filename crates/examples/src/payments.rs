@@ -1,7 +1,7 @@
 //! Books payments: one transaction acknowledges a payment, changes a balance and enqueues a receipt. Each payment is
 //! booked exactly once and gets one receipt, even if processes die at any moment.
 
-use std::sync::Arc;
+use hc_dequeue::keyspace::OpenOptions;
 use std::time::Duration;
 
 use hc_dequeue::keyspace::{Isolation, MutationOp, Runner, Store, Subspace, Transaction, Tx};
@@ -20,10 +20,16 @@ const PAYMENTS: i64 = 100;
 /// Those of the queue.
 pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
     let settings = Settings::default();
-    let payments = Queue::<Payment>::open(runner, shop.subspace(&"payments"), settings.clone());
+    let payments = Queue::<Payment>::open_with(
+        runner,
+        shop.subspace(&"payments"),
+        settings.clone(),
+        OpenOptions::default(),
+    );
     let payments = payments.await?;
     let receipts = shop.subspace(&"receipts");
-    let receipts = Queue::<String>::open(runner, receipts, settings).await?;
+    let receipts =
+        Queue::<String>::open_with(runner, receipts, settings, OpenOptions::default()).await?;
 
     let pay = |tr| {
         let payments = &payments;
@@ -38,7 +44,7 @@ pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
 
     let handler = {
         let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
-        move |payment: Arc<Delivery<Payment>>| {
+        move |payment: Delivery<Payment>| {
             let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
             async move { book(&runner, &shop, &receipts, &payment).await }
         }

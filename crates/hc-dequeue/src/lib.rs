@@ -23,7 +23,7 @@
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let runner = Runner::new(keyspace::open("memory:")?);
 //! let subspace = Subspace::from("jobs");
-//! let jobs = Queue::<String>::open(&runner, subspace, Settings::default()).await?;
+//! let jobs = Queue::<String>::open(&runner, subspace).await?;
 //!
 //! jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
 //!
@@ -282,7 +282,7 @@ mod work;
 
 pub use crate::audit::{Audit, Finding};
 pub use crate::consume::consumer::Consumer;
-pub use crate::consume::delivery::{Delivery, ack_all};
+pub use crate::consume::delivery::Delivery;
 pub use crate::items::error::{BoxError, Error, Result};
 pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
 pub use crate::items::record::{
@@ -292,7 +292,6 @@ pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::items::trace_context::TraceContext;
 pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
 pub use crate::queue::change::{Cancelled, Replaced};
-pub use crate::queue::dead_letters::DeadLetter;
 pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 pub use crate::queue::handle::Queue;
 pub use crate::queue::inspect::{SessionPage, SessionState};
@@ -304,7 +303,7 @@ pub use crate::schedule::{
     Missed, Schedule, ScheduleEntry, Scheduled,
 };
 pub use crate::shutdown::{NotEnded, ShutdownReport};
-pub use crate::work::outcome::Outcome;
+pub use crate::work::outcome::{IntoOutcome, Outcome};
 pub use crate::work::worker::Worker;
 pub use microqueue::{self, keyspace};
 

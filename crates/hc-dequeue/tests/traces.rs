@@ -4,8 +4,8 @@
 
 mod common;
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use common::{LONG, World};
@@ -126,7 +126,7 @@ async fn a_context_stays_with_its_item(store: TestStore) {
     delivery.snooze(SOON).await.unwrap();
     let delivery = next(&consumer).await;
     check(&delivery, 2);
-    delivery.reject("no good").await.unwrap();
+    delivery.discard("no good").await.unwrap();
 
     let (queue, item) = (&world.queue, delivery.item_ref());
     let redrive = |tr| async move { queue.redrive(&tr, &item).await };
@@ -194,7 +194,7 @@ async fn a_value_that_is_replaced_brings_its_context(store: TestStore) {
         }
         let delivery = next(&consumer).await;
         assert_eq!((*delivery.value(), delivery.trace_context()), (1, expected));
-        delivery.reject("no good").await.unwrap();
+        delivery.discard("no good").await.unwrap();
     }
 }
 
@@ -203,7 +203,7 @@ async fn a_first_attempt_has_the_enqueuer_as_parent_and_a_later_one_as_a_link(st
     let (span, enqueuer) = enqueuer();
     world.enqueue([7]).instrument(span).await;
     let (sender, mut refs) = tokio::sync::mpsc::unbounded_channel();
-    let handler = move |delivery: Arc<Delivery<u64>>| {
+    let handler = move |delivery: Delivery<u64>| {
         let sender = sender.clone();
         async move {
             let _ = sender.send(delivery.item_ref());

@@ -17,6 +17,7 @@
 //! enqueues the content's id with a dedupe id. So every content that is not counted as it should be has one item in the
 //! queue.
 
+use hc_dequeue::keyspace::OpenOptions;
 use std::time::Duration;
 
 use export_queue::ExportQueue;
@@ -173,7 +174,7 @@ impl Corpus {
         let buckets = combine::Settings::new().bucket_count(BUCKETS).lease(LEASE);
         let [work_keys, counts, exports] =
             ["work", "counts", "exports"].map(|name| root.subspace(&name));
-        let work = Queue::open(&runner, work_keys, work).await?;
+        let work = Queue::open_with(&runner, work_keys, work, OpenOptions::default()).await?;
         let counts = CombineQueue::open(&runner, counts, buckets, combine_counts).await?;
         let exports = ExportQueue::open(&runner, exports, buckets).await?;
         let (id_key, new_id) = (&root.pack(&"store"), &random_id(&runner));

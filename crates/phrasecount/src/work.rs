@@ -66,7 +66,7 @@ impl Workers {
             .concurrency(contents)
             .time_limit(STEP_TIME_LIMIT);
         let telling = progress.clone();
-        let count = move |delivery: Arc<Delivery<ContentId>>| {
+        let count = move |delivery: Delivery<ContentId>| {
             let (counter, telling) = (counter.clone(), telling.clone());
             async move {
                 let counted = counter.count(&delivery).await;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use export_queue::hc_dequeue::session::SessionId;
 use export_queue::hc_dequeue::{
-    Cursor, End, Enqueue, Failure, ItemRef, ListedItem, ListedSchedule, Missed, OnRepeat, Place,
-    PlaceKind, Schedule, ScheduleEntry, SessionState, Stats, Status,
+    Cursor, End, Enqueue, Failure, ItemPage, ItemRef, ListedItem, ListedSchedule, Missed, OnRepeat,
+    Place, PlaceKind, Schedule, ScheduleEntry, SessionState, Stats, Status,
 };
 use export_queue::keyspace::error::{chain, corrupt_key};
 use export_queue::keyspace::names::bytes_text;
@@ -140,8 +140,8 @@ impl<D: Database> Console<D> {
             let (stats, paused) = try_join!(queue.stats(&tr), queue.is_paused(&tr))?;
             let oldest = queue.oldest_age(&tr).await?;
             // Sessions skip a first item that does not decode, so that nothing else shows it.
-            let problem = match queue.peek(&tr).await {
-                Ok(first) => first.and_then(|first| Some(first.value.err()?.to_string())),
+            let problem = match queue.list(&tr, PlaceKind::Queued, None, 1).await {
+                Ok(page) => problem_of(&page),
                 Err(error) if corrupt_key(&error).is_some() => Some(chain(&error).to_string()),
                 Err(error) => return Err(Error::from(error)),
             };
@@ -395,4 +395,15 @@ fn options_text(options: &Enqueue) -> Option<String> {
     let parts = parts.filter_map(|(name, value)| Some(format!("{name} {}", value?)));
     let parts: Vec<_> = parts.collect();
     (!parts.is_empty()).then(|| parts.join(", "))
+}
+
+/// Returns why the first row of a page does not decode, or `None` if it does.
+fn problem_of<T>(page: &ItemPage<T>) -> Option<String> {
+    if let Some(stray) = page.strays.first() {
+        return Some(stray.to_string());
+    }
+    match &page.items.first()?.status {
+        Ok(status) => Some(status.value.as_ref().err()?.to_string()),
+        Err(undecodable) => Some(undecodable.to_string()),
+    }
 }

@@ -103,7 +103,7 @@ async fn add_items(world: &World, subspace: Subspace) {
         enqueue(&world.runner, &jobs, value, &Enqueue::new().dedupe(id)).await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         match place {
-            "dead" => delivery.reject(HOSTILE).await.unwrap(),
+            "dead" => delivery.discard(HOSTILE).await.unwrap(),
             "done" => {
                 delivery.set_result(HOSTILE).unwrap();
                 delivery.complete().await.unwrap();

@@ -32,11 +32,29 @@ conformance::on_every_store!(threads:
 async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
     let world = World::new(&store, 3).await;
     let subspace = world.queue.subspace().clone();
-    let reopened = Queue::open(&world.runner, subspace.clone(), settings(3)).await;
+    let reopened = Queue::open_with(
+        &world.runner,
+        subspace.clone(),
+        settings(3),
+        OpenOptions::default(),
+    )
+    .await;
     reopened.unwrap();
-    let other_count = Queue::open(&world.runner, subspace.clone(), settings(4)).await;
+    let other_count = Queue::open_with(
+        &world.runner,
+        subspace.clone(),
+        settings(4),
+        OpenOptions::default(),
+    )
+    .await;
     let other_lease = settings(3).lease(Duration::from_secs(1));
-    let other_lease = Queue::open(&world.runner, subspace.clone(), other_lease).await;
+    let other_lease = Queue::open_with(
+        &world.runner,
+        subspace.clone(),
+        other_lease,
+        OpenOptions::default(),
+    )
+    .await;
     type OtherCodec = ExportQueue<String, Option<i64>, Json>;
     let other_codec = OtherCodec::open(&world.runner, subspace, settings(3)).await;
     for (error, given) in [
@@ -54,7 +72,13 @@ async fn settings_that_cannot_work_are_refused(store: TestStore) {
     let runner = store.runner();
     let short = settings(1).lease(Duration::from_millis(1));
     for settings in [settings(0), settings(65_537), settings(u32::MAX), short] {
-        let refused = Queue::open(&runner, store.root.clone(), settings).await;
+        let refused = Queue::open_with(
+            &runner,
+            store.root.clone(),
+            settings,
+            OpenOptions::default(),
+        )
+        .await;
         assert!(
             matches!(refused, Err(Error::InvalidSettings(_))),
             "{settings:?}"
@@ -362,7 +386,13 @@ async fn a_queue_with_a_stamp_above_the_stores_version_is_not_opened(store: Test
             }
         };
         world.set(&key, &value).await;
-        let refused = Queue::open(&world.runner, place.clone(), settings(1)).await;
+        let refused = Queue::open_with(
+            &world.runner,
+            place.clone(),
+            settings(1),
+            OpenOptions::default(),
+        )
+        .await;
         match refused {
             Err(Error::Log(microqueue::Error::StampAhead { queue, stamp, .. })) => {
                 assert_eq!((&queue, stamp), (expected, ahead.versionstamp));

@@ -152,7 +152,7 @@ impl<T> Consumer<T> {
     }
 }
 
-impl<T: Send + 'static> Consumer<T> {
+impl<T: Send + Sync + 'static> Consumer<T> {
     /// Takes the first item, or returns `None` if there is none.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use microqueue::ItemId;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::record::millis;
-use microqueue::keyspace::{Bytes, Transaction};
+use microqueue::keyspace::{Bytes, Subspace, Transaction};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -96,12 +96,19 @@ pub(crate) type Commands<T> = mpsc::UnboundedSender<Command<T, Delivery<T>>>;
 /// | is [released](Self::release) | goes back to its place | nothing |
 /// | is [snoozed](Self::snooze) | comes back later | nothing |
 /// | ends because its consumer or worker shuts down | goes back to its place | nothing |
-/// | is [rejected](Self::reject) | becomes a dead letter | |
+/// | is [discarded](Self::discard) | becomes a dead letter | |
 ///
 /// The [settings](crate::Settings) limit the attempts, deaths and deliveries of each item, and an
 /// [enqueue](crate::Enqueue) may set other limits for its item. An item that reaches one of its limits becomes a dead
 /// letter instead of coming back.
+///
+/// Clones are the same delivery: it is dropped with the last of them.
 pub struct Delivery<T> {
+    held: Arc<HeldItem<T>>,
+}
+
+/// The item of a delivery, which all clones of the delivery share.
+pub(crate) struct HeldItem<T> {
     pub(crate) id: ItemId,
     pub(crate) value: Guarded<T>,
     /// The record without the payload.
@@ -139,59 +146,70 @@ pub(crate) struct Shared {
 }
 
 impl<T> Delivery<T> {
+    pub(crate) fn new(item: HeldItem<T>) -> Self {
+        Self {
+            held: Arc::new(item),
+        }
+    }
+
+    /// Returns the queue's subspace.
+    pub(crate) fn queue(&self) -> &Subspace {
+        &self.held.shared.keys.queue
+    }
+
     /// Returns the item's id, which stays the same from its first enqueue on.
     #[must_use]
     pub fn id(&self) -> ItemId {
-        self.id
+        self.held.id
     }
 
     /// Returns a reference to the item, which an application may store.
     #[must_use]
     pub fn item_ref(&self) -> ItemRef {
-        ItemRef::new(&self.shared.keys, self.id)
+        ItemRef::new(&self.held.shared.keys, self.held.id)
     }
 
     /// Returns the enqueued value.
     #[must_use]
     pub fn value(&self) -> &T {
-        &self.value
+        &self.held.value
     }
 
     /// Returns the number of this attempt, starting at 1: one more than the item's previous failures.
     #[must_use]
     pub fn attempt(&self) -> u64 {
-        self.record.attempts + 1
+        self.held.record.attempts + 1
     }
 
     /// Returns how many sessions have died while they held the item.
     #[must_use]
     pub fn deaths(&self) -> u64 {
-        self.record.deaths
+        self.held.record.deaths
     }
 
     /// Returns how often the item has been granted since it was enqueued or redriven, including this time.
     #[must_use]
     pub fn deliveries(&self) -> u64 {
-        self.record.recent_deliveries()
+        self.held.record.recent_deliveries()
     }
 
     /// Returns the item's last failure, if it has failed.
     #[must_use]
     pub fn last_failure(&self) -> Option<Failure> {
-        self.record.failure.as_ref().map(Failure::from)
+        self.held.record.failure.as_ref().map(Failure::from)
     }
 
     /// Returns when the item was first enqueued, by the wall clock of the enqueuing process.
     #[must_use]
     pub fn enqueued(&self) -> SystemTime {
-        unix_time(self.record.enqueued_millis)
+        unix_time(self.held.record.enqueued_millis)
     }
 
     /// Returns the trace context of the item's enqueue. Returns `None` if it had none, or one in a form that this
     /// version does not know.
     #[must_use]
     pub fn trace_context(&self) -> Option<TraceContext> {
-        TraceContext::parse(self.record.trace_context.as_deref()?)
+        TraceContext::parse(self.held.record.trace_context.as_deref()?)
     }
 
     /// Sets the result that is stored with the item when it is [acknowledged](Self::ack) or
@@ -209,13 +227,13 @@ impl<T> Delivery<T> {
                 limit: MAX_RESULT_BYTES,
             });
         }
-        *self.result.lock() = result;
+        *self.held.result.lock() = result;
         Ok(())
     }
 
     /// Returns the decision that the item is completed, with its result.
     pub(crate) fn completed(&self) -> GiveBack {
-        GiveBack::Completed(self.result.lock().clone())
+        GiveBack::Completed(self.held.result.lock().clone())
     }
 
     /// Stages the completion of the item in the caller's transaction, together with everything else that the
@@ -286,22 +304,24 @@ impl<T> Delivery<T> {
 
     /// Reads the record of the item, if this delivery holds the item.
     async fn read_held(&self, tr: &impl Transaction) -> Result<Option<Record>> {
-        let held = self.shared.keys.held(self.session);
-        let record = held.get(tr, &self.id).await?;
-        Ok(record.filter(|record| record.deliveries == self.out.delivery))
+        let held = self.held.shared.keys.held(self.held.session);
+        let record = held.get(tr, &self.held.id).await?;
+        Ok(record.filter(|record| record.deliveries == self.held.out.delivery))
     }
 
     /// Stages the end of the item, which this delivery holds.
     fn end(&self, tr: &impl Transaction, record: &Record, how: End) -> Result<()> {
-        let (keys, settings) = (&*self.shared.keys, self.shared.settings.get());
-        keys.held(self.session).remove(tr, &self.id)?;
+        let keys = &*self.held.shared.keys;
+        let settings = self.held.shared.settings.get();
+        keys.held(self.held.session).remove(tr, &self.held.id)?;
         keys.count(tr, Counter::Held, -1);
         let result = match how {
-            End::Completed => self.result.lock().clone(),
+            End::Completed => self.held.result.lock().clone(),
             End::Cancelled | End::Removed => Bytes::new(),
         };
-        end(tr, keys, &settings, &self.id, record, how, result)?;
-        self.state
+        end(tr, keys, &settings, &self.held.id, record, how, result)?;
+        self.held
+            .state
             .store(DeliveryState::Acknowledged as u8, Ordering::Relaxed);
         Ok(())
     }
@@ -322,32 +342,33 @@ impl<T> Delivery<T> {
 
     /// Marks a delivery that its consumer did not receive as resolved. Returns its item and its number.
     pub(crate) fn disown(&self) -> (ItemId, u64) {
-        self.state
+        self.held
+            .state
             .store(DeliveryState::Resolved as u8, Ordering::Relaxed);
-        (self.id, self.out.delivery)
+        (self.held.id, self.held.out.delivery)
     }
 
     /// Applies the handler's outcome to the item without waiting, unless the handler has already decided.
     pub(crate) fn conclude(&self, how: GiveBack, reason: Option<&str>) {
         if self.is_open_to(&how) {
-            self.tell(how, reason);
+            self.held.send_decision(how, reason);
         }
     }
 
     /// Applies the handler's outcome to the item, unless the handler has already decided, and returns when that is
     /// committed.
     pub(crate) async fn concluded(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
-        match self.is_open_to(&how) {
-            true => self.resolve(how, reason).await,
-            false => Ok(()),
+        if self.is_open_to(&how) {
+            self.resolve(how, reason).await?;
         }
+        Ok(())
     }
 
     /// Returns whether the outcome of a handler still decides what happens to the item. An acknowledged item is not
     /// completed a second time. It may still be given back, because the acknowledgement may not have committed; if it
     /// did commit, giving the item back has no effect.
     fn is_open_to(&self, how: &GiveBack) -> bool {
-        let state = self.state.load(Ordering::Relaxed);
+        let state = self.held.state.load(Ordering::Relaxed);
         match how {
             GiveBack::Completed(_) => state == DeliveryState::Open as u8,
             _ => state != DeliveryState::Resolved as u8,
@@ -415,7 +436,7 @@ impl<T> Delivery<T> {
     ///
     /// # Cancel safety
     /// As [`nack`](Self::nack).
-    pub async fn reject(&self, reason: &str) -> Result<()> {
+    pub async fn discard(&self, reason: &str) -> Result<()> {
         self.resolve(GiveBack::Rejected, Some(checked(reason)?))
             .await
     }
@@ -430,8 +451,10 @@ impl<T> Delivery<T> {
                 item: self.item_ref(),
             });
         }
-        let now = self.shared.keys.env.now();
-        self.out.extend(now.saturating_add(self.shared.time_limit));
+        let now = self.held.shared.keys.env.now();
+        self.held
+            .out
+            .extend(now.saturating_add(self.held.shared.time_limit));
         Ok(())
     }
 
@@ -457,11 +480,11 @@ impl<T> Delivery<T> {
     /// Returns whether the item was cancelled or the delivery is lost, as far as this process knows.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        *self.out.fate.borrow() >= Fate::Cancelled
+        *self.held.out.fate.borrow() >= Fate::Cancelled
     }
 
     async fn until(&self, least: Fate) {
-        let mut fate = self.out.fate.subscribe();
+        let mut fate = self.held.out.fate.subscribe();
         // This cannot fail: the sender lives as long as this delivery.
         let _ = fate.wait_for(|fate| *fate >= least).await;
     }
@@ -469,17 +492,38 @@ impl<T> Delivery<T> {
     /// Returns whether the delivery is lost, as far as this process knows.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        *self.out.fate.borrow() == Fate::Lost
+        *self.held.out.fate.borrow() == Fate::Lost
     }
 
     async fn resolve(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
-        let decide = |done| self.decide(how, reason, Some(done));
-        let resolved = ask(&self.shared.dispatcher, &self.commands, decide).await;
+        let decide = |done| self.held.decide(how, reason, Some(done));
+        let resolved = ask(&self.held.shared.dispatcher, &self.held.commands, decide).await;
         resolved.ok_or_else(|| self.shut_down())?
     }
 
+    /// Returns the end of a delay that begins at the current wall time.
+    pub(crate) fn after(&self, delay: Duration) -> When {
+        When::At(wall_millis(&self.held.shared.keys.env).saturating_add(millis(delay)))
+    }
+
+    fn shut_down(&self) -> Error {
+        Error::ShutDown {
+            queue: self.queue().clone(),
+        }
+    }
+}
+
+impl<T> Clone for Delivery<T> {
+    fn clone(&self) -> Self {
+        Self {
+            held: self.held.clone(),
+        }
+    }
+}
+
+impl<T> HeldItem<T> {
     /// Sends the dispatcher the decision about the item, without waiting.
-    fn tell(&self, how: GiveBack, reason: Option<&str>) {
+    fn send_decision(&self, how: GiveBack, reason: Option<&str>) {
         // If the dispatcher is gone, the session has ended and the item was returned.
         let _ = self.commands.send(self.decide(how, reason, None));
     }
@@ -490,7 +534,7 @@ impl<T> Delivery<T> {
         how: GiveBack,
         reason: Option<&str>,
         done: Option<oneshot::Sender<Result<()>>>,
-    ) -> Command<T, Self> {
+    ) -> Command<T, Delivery<T>> {
         self.state
             .store(DeliveryState::Resolved as u8, Ordering::Relaxed);
         let item = Return {
@@ -501,35 +545,24 @@ impl<T> Delivery<T> {
         };
         Command::GiveBack { item, done }
     }
-
-    /// Returns the end of a delay that begins at the current wall time.
-    pub(crate) fn after(&self, delay: Duration) -> When {
-        When::At(wall_millis(&self.shared.keys.env).saturating_add(millis(delay)))
-    }
-
-    fn shut_down(&self) -> Error {
-        Error::ShutDown {
-            queue: self.shared.keys.queue.clone(),
-        }
-    }
 }
 
-impl<T> Drop for Delivery<T> {
+impl<T> Drop for HeldItem<T> {
     fn drop(&mut self) {
         let state = *self.state.get_mut();
         if state == DeliveryState::Acknowledged as u8 {
             // The item has most likely left the queue. If its transaction failed, a heartbeat finds the item.
-            let (id, delivery) = (self.id, self.out.delivery);
-            let _ = self.commands.send(Command::Forget { id, delivery });
+            let _ = self.commands.send(Command::Forget {
+                id: self.id,
+                delivery: self.out.delivery,
+            });
         } else if state == DeliveryState::Open as u8 {
-            let (how, reason) = match self.shared.shuts_down.load(Ordering::Relaxed) {
-                true => (GiveBack::Returned(When::Now), None),
-                false => (
-                    GiveBack::Failed(When::Later(self.shared.backoff)),
-                    Some("its delivery was dropped"),
-                ),
-            };
-            self.tell(how, reason);
+            if self.shared.shuts_down.load(Ordering::Relaxed) {
+                self.send_decision(GiveBack::Returned(When::Now), None);
+            } else {
+                let how = GiveBack::Failed(When::Later(self.shared.backoff));
+                self.send_decision(how, Some("its delivery was dropped"));
+            }
         }
     }
 }
@@ -537,7 +570,7 @@ impl<T> Drop for Delivery<T> {
 impl<T: fmt::Debug> fmt::Debug for Delivery<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Delivery")
-            .field("id", &self.id)
+            .field("id", &self.held.id)
             .field("value", self.value())
             .field("attempt", &self.attempt())
             .field("is_lost", &self.is_lost())
@@ -554,23 +587,4 @@ fn checked(reason: &str) -> Result<&str> {
             limit: MAX_FAILURE_BYTES,
         }),
     }
-}
-
-/// Stages the completion of several items.
-///
-/// # Conflicts
-/// As [`Delivery::ack`].
-///
-/// # Errors
-/// As [`Delivery::ack`]. If one delivery is lost, the transaction must not commit.
-///
-/// # Cancel safety
-/// Dropping the future may leave some completions staged: the transaction must not commit.
-pub async fn ack_all<'a, T: 'a + Sync>(
-    tr: &impl Transaction,
-    deliveries: impl IntoIterator<Item = &'a Delivery<T>>,
-) -> Result<()> {
-    let acks = deliveries.into_iter().map(|delivery| delivery.ack(tr));
-    futures::future::try_join_all(acks).await?;
-    Ok(())
 }

@@ -11,7 +11,7 @@ impl<T> Delivery<T> {
     pub(crate) fn handler_span(&self) -> Span {
         let span = tracing::info_span!(
             "handler",
-            queue = %self.shared.keys.queue,
+            queue = %self.queue(),
             item = %self.item_ref(),
             attempt = self.attempt(),
         );

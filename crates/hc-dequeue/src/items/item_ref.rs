@@ -28,7 +28,7 @@ pub(crate) const ID_BYTES: usize = 18;
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// let runner = Runner::new(keyspace::open("memory:")?);
 /// let subspace = Subspace::from("jobs");
-/// let queue = &Queue::<u64>::open(&runner, subspace, Settings::default()).await?;
+/// let queue = &Queue::<u64>::open(&runner, subspace).await?;
 ///
 /// let text = queue.submit(&runner, &7).await?.to_string();
 ///

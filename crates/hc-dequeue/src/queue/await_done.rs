@@ -27,9 +27,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let (subspace, settings) = (Subspace::from("sums"), Settings::new());
     /// let settings = settings.keep_done(Duration::from_secs(3600));
-    /// let queue = &Queue::<Vec<u64>>::open(&runner, subspace, settings).await?;
+    /// let queue = &Queue::<Vec<u64>>::open_with(&runner, subspace, settings, OpenOptions::default()).await?;
     ///
-    /// let add = |item: std::sync::Arc<Delivery<Vec<u64>>>| async move {
+    /// let add = |item: Delivery<Vec<u64>>| async move {
     ///     let sum: u64 = item.value().iter().sum();
     ///     item.set_result(sum.to_string())
     /// };

@@ -151,7 +151,7 @@ pub(crate) fn is_of(id: &ItemId, until: i64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use microqueue::keyspace::{self, OwnedTransaction};
+    use microqueue::keyspace::{self, OpenOptions, OwnedTransaction};
 
     use super::*;
 
@@ -160,7 +160,8 @@ mod tests {
         let db = keyspace::open("memory:").unwrap();
         let runner = Runner::new(db.clone());
         let settings = Settings::new();
-        let queue = Queue::<u64>::open(&runner, "queue".into(), settings.clone());
+        let queue =
+            Queue::<u64>::open_with(&runner, "queue", settings.clone(), OpenOptions::default());
         let queue = &queue.await.unwrap();
         let keys = &*queue.keys;
         let count = ITEMS_PER_FULFILLMENT + 10;

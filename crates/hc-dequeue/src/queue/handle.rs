@@ -36,64 +36,89 @@ pub struct Queue<T, C = MessagePack> {
 }
 
 impl<T, C: Codec<T>> Queue<T, C> {
-    /// Opens the queue in `subspace`. Creates it with `settings` if it does not exist; an existing queue keeps its
-    /// stored settings until [`configure`](Self::configure) changes them.
+    /// Opens the queue in `subspace` with the codec `C` and the default registry of ids. Creates it with the default
+    /// [settings](Settings) if it does not exist.
+    ///
+    /// ```
+    /// use hc_dequeue::Queue;
+    /// use hc_dequeue::keyspace::{self, Runner};
+    ///
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let jobs = Queue::<String>::open(&runner, "jobs").await?;
+    /// // A tuple names a queue within an application's part of the store.
+    /// let mails = Queue::<String>::open(&runner, ("shop", "mails")).await?;
+    /// # drop((jobs, mails));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Conflicts
-    /// Reads the settings, and writes them if there are none. Otherwise as [`verify_order`](Self::verify_order).
+    /// As [`open_with`](Self::open_with).
     ///
     /// # Errors
-    /// [`Error::SettingsDiffer`] if the queue was created with another codec, [`Error::TooShort`] if the lease is
-    /// shorter than [`MIN_LEASE`], those of [`verify_order`](Self::verify_order), and those of [`Runner::run`].
+    /// As [`open_with`](Self::open_with).
     ///
     /// # Cancel safety
-    /// If the future is dropped, the queue may or may not have been created.
+    /// As [`open_with`](Self::open_with).
     pub async fn open<D: Database>(
         runner: &Runner<D>,
-        subspace: Subspace,
-        settings: Settings,
+        subspace: impl Into<Subspace>,
     ) -> Result<Self>
     where
         C: Default,
     {
-        let options = OpenOptions::new().codec(C::default());
-        Self::open_with(runner, subspace, settings, options).await
+        Self::open_with(
+            runner,
+            subspace,
+            Settings::default(),
+            OpenOptions::default(),
+        )
+        .await
     }
 
-    /// Opens the queue as [`open`](Self::open) does, with a given codec and a registry of ids in which it is
-    /// registered as an `hc-dequeue`.
+    /// Opens the queue in `subspace`. Creates it with `settings` if it does not exist; an existing queue keeps its
+    /// stored settings until [`configure`](Self::configure) changes them.
+    ///
+    /// The options contain the codec, and a registry of ids in which the queue is registered as an `hc-dequeue`.
     ///
     /// # Conflicts
-    /// As [`open`](Self::open), and as [`Ids::register`](microqueue::keyspace::ids::Ids::register).
+    /// Reads the settings, and writes them if there are none. Otherwise as [`verify_order`](Self::verify_order) and as
+    /// [`Ids::register`](microqueue::keyspace::ids::Ids::register).
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Overlap`](microqueue::keyspace::Error::Overlap); in this case nothing was
-    /// changed.
+    /// - [`Error::SettingsDiffer`] if the queue was created with another codec
+    /// - [`Error::TooShort`] if the lease is shorter than [`MIN_LEASE`]
+    /// - [`Overlap`](microqueue::keyspace::Error::Overlap) if the subspace overlaps that of another recipe; nothing was
+    ///   changed
+    /// - those of [`verify_order`](Self::verify_order) and of [`Runner::run`]
     ///
     /// # Cancel safety
-    /// As [`open`](Self::open).
+    /// If the future is dropped, the queue may or may not have been created.
     pub async fn open_with<D: Database>(
         runner: &Runner<D>,
-        subspace: Subspace,
+        subspace: impl Into<Subspace>,
         settings: Settings,
         options: OpenOptions<C>,
     ) -> Result<Self> {
         check_settings(&settings)?;
-        let keys = Keys::new(subspace, runner.environment().clone());
+        let keys = Keys::new(subspace.into(), runner.environment().clone());
         let given = SettingsRecord {
             settings,
             codec: C::NAME.to_owned(),
         };
-        let (subspace, key) = (&keys.queue, keys.settings());
-        let stored: Result<_> = options.open(runner, subspace, &key, &given).await;
+        let stored: Result<_> = options
+            .open(runner, &keys.queue, &keys.settings(), &given)
+            .await;
         let queue = Self {
             settings: KnownSettings::new(stored?.settings),
             keys: Arc::new(keys),
             codec: options.get_codec().clone(),
             value: PhantomData,
         };
-        let handle = &queue;
-        let verify = |tr| async move { handle.verify_order(&tr).await };
+        let opened = &queue;
+        let verify = |tr| async move { opened.verify_order(&tr).await };
         Box::pin(runner.run(verify)).await?;
         Ok(queue)
     }
@@ -122,10 +147,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
             tr.read_version().map_err(Error::from),
             keys.items.verify_order(tr).map_err(Error::from),
         )?;
-        // A heartbeat that does not decode keeps no application from opening the queue.
-        let heartbeats = heartbeats.iter();
-        let heartbeats = heartbeats.filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok());
-        match heartbeats.map(|heartbeat| heartbeat.version).max() {
+        let newest = heartbeats
+            .iter()
+            // A heartbeat that does not decode keeps no application from opening the queue.
+            .filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok())
+            .map(|heartbeat| heartbeat.version)
+            .max();
+        match newest {
             Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {
                 queue: keys.queue.clone(),
                 stamp: Versionstamp::new(newest, 0),
@@ -176,14 +204,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
 
 /// Returns an error if no session can follow the settings.
 pub(crate) fn check_settings(settings: &Settings) -> Result<()> {
-    match settings.lease < MIN_LEASE {
-        true => Err(Error::TooShort {
+    if settings.lease < MIN_LEASE {
+        return Err(Error::TooShort {
             option: "lease",
             given: settings.lease,
             least: MIN_LEASE,
-        }),
-        false => Ok(()),
+        });
     }
+    Ok(())
 }
 
 impl<T, C: Clone> Clone for Queue<T, C> {

@@ -92,7 +92,7 @@ impl Queue<Bytes, Raw> {
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = Subspace::from("jobs");
-    /// let queue = Queue::<u64>::open(&runner, jobs.clone(), Settings::default()).await?;
+    /// let queue = Queue::<u64>::open(&runner, jobs.clone()).await?;
     /// runner.run(|tr| { let queue = queue.clone(); async move { queue.enqueue(&tr, &7).await } }).await?;
     ///
     /// let found = Queue::<Bytes, Raw>::inspect(&runner, jobs).await?;

@@ -1,17 +1,15 @@
-//! Reads a queue without taking items.
+//! The numbers of items, and how long they have waited.
 
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use microqueue::keyspace::codec::{self, Codec};
+use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
-use microqueue::keyspace::{Database, KeyValue, Runner, Transaction, Undecodable};
-use microqueue::{ItemId, Listed};
+use microqueue::keyspace::{Database, KeyValue, Runner, Transaction};
 
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
-use crate::items::keys::{Counter, Records};
-use crate::items::record::Record;
+use crate::items::keys::Counter;
 use crate::protocol::front::{Most, first_items};
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
@@ -96,37 +94,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
         .await
     }
 
-    /// Returns the first item and leaves it in the queue, or returns `None` if no item is waiting. If the item does
-    /// not decode, the returned [`Listed`] contains the reason.
-    ///
-    /// # Conflicts
-    /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek).
-    ///
-    /// # Errors
-    /// As [`MicroQueue::peek`](microqueue::MicroQueue::peek). In particular, it is refused after an enqueue in the
-    /// same transaction.
-    pub async fn peek(&self, tr: &impl Transaction) -> Result<Option<Listed<T>>> {
-        let first = self.keys.items.peek(tr).await?;
-        Ok(first.map(|record| self.parse_listed(&self.keys.items, record)))
-    }
-
-    /// Returns a page of up to `limit` waiting items: those after the item `after`, or the first ones. Each has its
-    /// id, and its value or the reason why it does not decode.
-    ///
-    /// # Conflicts
-    /// As [`MicroQueue::items`](microqueue::MicroQueue::items).
-    ///
-    /// # Errors
-    /// As [`peek`](Self::peek).
-    pub async fn items(
-        &self,
-        tr: &impl Transaction,
-        after: Option<ItemId>,
-        limit: usize,
-    ) -> Result<Vec<Listed<T>>> {
-        self.page_of(&self.keys.items, tr, after, limit).await
-    }
-
     /// Returns for how long the item has waited that has waited longest among the first 100, or among fewer if they
     /// are large, or `None` if no item is waiting.
     ///
@@ -149,29 +116,5 @@ impl<T, C: Codec<T>> Queue<T, C> {
             .iter()
             .map(|item| now.saturating_sub(item.value.ready_millis()));
         Ok(ages.max().map(Duration::from_millis))
-    }
-
-    /// Returns a page of the items in a part of the queue.
-    pub(crate) async fn page_of(
-        &self,
-        part: &Records,
-        tr: &impl Transaction,
-        after: Option<ItemId>,
-        limit: usize,
-    ) -> Result<Vec<Listed<T>>> {
-        let records = part.items(tr, after, limit).await?.into_iter();
-        Ok(records
-            .map(|record| self.parse_listed(part, record))
-            .collect())
-    }
-
-    /// Decodes the payload of a record that is stored in a part of the queue.
-    pub(crate) fn parse_listed(&self, part: &Records, record: Listed<Record>) -> Listed<T> {
-        let Listed { id, value } = record;
-        let value = value.and_then(|Record { payload, .. }| {
-            let value = codec::decode(&self.codec, payload.clone());
-            value.map_err(|error| Undecodable::new(id.key_in(part.subspace()), payload, error))
-        });
-        Listed { id, value }
     }
 }

@@ -82,12 +82,6 @@ impl Place {
 }
 
 impl<T, C: Codec<T>> Queue<T, C> {
-    /// Returns the reference to an item of this queue, given its id from a [listing](Self::items).
-    #[must_use]
-    pub fn item_ref(&self, id: ItemId) -> ItemRef {
-        ItemRef::new(&self.keys, id)
-    }
-
     /// Returns where an item is and how often it has failed. Returns `None` if the item is done and no longer
     /// [kept](crate::Settings::keep_done), or never existed.
     ///

@@ -20,7 +20,7 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = Subspace::from("jobs");
-    /// let jobs = &Queue::<String>::open(&runner, jobs, Settings::default()).await?;
+    /// let jobs = &Queue::<String>::open(&runner, jobs).await?;
     ///
     /// let item = &jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
     /// let status = runner.run(|tr| async move { jobs.status(&tr, item).await }).await?;

@@ -36,7 +36,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("jobs");
-    /// let jobs = Queue::<String>::open(&runner, subspace, Settings::default()).await?;
+    /// let jobs = Queue::<String>::open(&runner, subspace).await?;
     ///
     /// let nightly = &Schedule::new("30 2 * * *").time_zone("America/New_York");
     /// let (queue, job) = (&jobs, &"clean up".to_owned());

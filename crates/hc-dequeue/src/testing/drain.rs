@@ -11,14 +11,14 @@ use microqueue::keyspace::{Database, Runner, Tx};
 use crate::consume::consumer::Consumer;
 use crate::consume::delivery::Delivery;
 use crate::items::counters::read_counter;
-use crate::items::error::{BoxError, Error, Result};
+use crate::items::error::{Error, Result};
 use crate::items::keys::Counter;
 use crate::options::{Backoff, ConsumerOptions};
 use crate::protocol::give_back::{GiveBack, When};
 use crate::queue::handle::Queue;
 use crate::queue::status::Place;
 use crate::work::handler::Handler;
-use crate::work::outcome::Outcome;
+use crate::work::outcome::IntoOutcome;
 use crate::work::process::in_transaction;
 
 /// The results of the calls of a handler. Each call counts once.
@@ -80,9 +80,9 @@ where
     T: Send + Sync + 'static,
     C: Codec<T>,
     D: Database,
-    F: Fn(Arc<Delivery<T>>) -> Fut,
+    F: Fn(Delivery<T>) -> Fut,
     Fut: Future<Output = R>,
-    R: Into<Outcome>,
+    R: IntoOutcome,
 {
     let options = ConsumerOptions::default();
     let consumer = queue.consumer(runner, options).await?;
@@ -116,7 +116,7 @@ where
 ///
 /// # Panics
 /// As [`drain`].
-pub async fn drain_process<T, C, D, F, Fut, O, E>(
+pub async fn drain_process<T, C, D, F, Fut, R>(
     runner: &Runner<D>,
     queue: &Queue<T, C>,
     handler: F,
@@ -125,10 +125,9 @@ where
     T: Send + Sync + 'static,
     C: Codec<T>,
     D: Database,
-    F: Fn(Tx<D::Transaction>, Arc<Delivery<T>>) -> Fut + Sync,
-    Fut: Future<Output = Result<O, E>> + Send,
-    O: Into<Outcome> + Send,
-    E: Into<BoxError> + Send,
+    F: Fn(Tx<D::Transaction>, Delivery<T>) -> Fut + Sync,
+    Fut: Future<Output = R> + Send,
+    R: IntoOutcome + Send,
 {
     let handler = &handler;
     let work = |delivery| async move { in_transaction(runner, handler, &delivery).await };
@@ -148,9 +147,9 @@ where
     T: Send + Sync + 'static,
     C: Codec<T>,
     D: Database,
-    F: Fn(Arc<Delivery<T>>) -> Fut,
+    F: Fn(Delivery<T>) -> Fut,
     Fut: Future<Output = R>,
-    R: Into<Outcome>,
+    R: IntoOutcome,
 {
     async fn handle_all(&mut self, consumer: &Consumer<T>) -> Result<()> {
         while let Some(delivery) = consumer.dequeue().await? {
@@ -160,7 +159,7 @@ where
     }
 
     /// Handles an item, and returns when its outcome is committed. The next item is taken after that.
-    async fn handle(&mut self, delivery: &Arc<Delivery<T>>) -> Result<()> {
+    async fn handle(&mut self, delivery: &Delivery<T>) -> Result<()> {
         let (queue, item) = (self.queue, &delivery.item_ref());
         let completed =
             |tr| async move { read_counter(&tr, &queue.keys, Counter::Completed).await };

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::{
-    self, Bytes, Database, Isolation, RangeQuery, Runner, Transaction, Tx, read_all,
+    self, Bytes, Database, Isolation, RangeQuery, Runner, Transaction, Tx, Undecodable, read_all,
 };
 use microqueue::{ItemId, Listed};
 
@@ -162,10 +162,11 @@ async fn read_since<T, C: Codec<T>>(
             return Ok(());
         }
         let dedupe = Some(record.dedupe.clone()).filter(|dedupe| !dedupe.is_empty());
-        let value = Ok(record);
-        let listed = queue.parse_listed(part, Listed { id, value });
+        let value = codec::decode(&queue.codec, record.payload.clone()).map_err(|error| {
+            Undecodable::new(id.key_in(part.subspace()), record.payload.clone(), error)
+        });
         items.push(EnqueuedItem {
-            value: listed.value.map_err(keyspace::Error::from)?,
+            value: value.map_err(keyspace::Error::from)?,
             ready: ready.map(unix_time),
             dedupe,
         });

@@ -32,7 +32,7 @@
 //! let options = RunOptions::default().environment(wall.environment());
 //! let runner = Runner::with_options(keyspace::open("memory:")?, options);
 //! let subspace = Subspace::from("mail");
-//! let mail = &Queue::<String>::open(&runner, subspace, Settings::new()).await?;
+//! let mail = &Queue::<String>::open(&runner, subspace).await?;
 //!
 //! let new = EnqueuedSince::now(&runner, mail).await?;
 //! runner.run(|tr| async move { sign_up(&tr, mail).await }).await?;

@@ -1,5 +1,6 @@
 //! Pairs of protocol steps that begin at the same time: which one makes the other one fail.
 
+use crate::PlaceKind;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime};
 
@@ -112,7 +113,7 @@ impl<D: Database> World<D> {
     async fn new(db: D, scene: Scene) -> Self {
         let runner = Runner::new(db.clone());
         let subspace = Subspace::from("queue");
-        let queue = Queue::<u64>::open(&runner, subspace, Settings::default());
+        let queue = Queue::<u64>::open(&runner, subspace);
         let queue = queue.await.unwrap();
         let (handle, keys) = (&queue, &queue.keys);
         let open = |tr| async move {
@@ -406,9 +407,10 @@ async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_a
     // The format of the record is newer.
     let part = collect_damaged(&world, |part| part[23] = 2).await;
     let mut tr = world.db.begin().unwrap();
-    let items = world.queue.items(&tr, None, 10).await.unwrap();
-    assert!(items[0].value.is_err() && items[1..].iter().all(|item| item.value.is_ok()));
-    let key = items[0].id.key_in(world.queue.keys.items.subspace());
+    let page = world.queue.list(&tr, PlaceKind::Queued, None, 10).await;
+    let items = page.unwrap().items;
+    assert!(items[0].status.is_err() && items[1..].iter().all(|item| item.status.is_ok()));
+    let key = items[0].item.id().key_in(world.queue.keys.items.subspace());
     let record = tr.get(&key, Isolation::Snapshot).await.unwrap();
     let mut record = record.unwrap().to_vec();
     assert_eq!(record[2..], part[24..]);

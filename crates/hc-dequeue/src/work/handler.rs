@@ -1,7 +1,6 @@
 //! Calls an application's handler, and turns its outcome into what happens to the item.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use microqueue::keyspace::foreign::{self, Guarded, Panicked};
@@ -13,7 +12,7 @@ use crate::options::Backoff;
 use crate::protocol::give_back::GiveBack;
 use crate::queue::handle::Queue;
 use crate::work::metrics::HandlerMetrics;
-use crate::work::outcome::Outcome;
+use crate::work::outcome::{IntoOutcome, Outcome};
 
 /// How long a slot waits after a fault, which may occur again at once.
 const PAUSE_AFTER_FAULT: Duration = Duration::from_millis(100);
@@ -43,14 +42,17 @@ impl<F> Handler<F> {
 
     /// Calls the handler. Returns `None` if its future was dropped because the item was cancelled or the delivery was
     /// lost. A panic becomes a retry, wherever in the application's code it happens.
-    pub(crate) async fn handle<T, Fut, R>(&self, delivery: &Arc<Delivery<T>>) -> Option<Outcome>
+    pub(crate) async fn handle<T, Fut, R>(&self, delivery: &Delivery<T>) -> Option<Outcome>
     where
-        F: Fn(Arc<Delivery<T>>) -> Fut,
+        F: Fn(Delivery<T>) -> Fut,
         Fut: Future<Output = R>,
-        R: Into<Outcome>,
+        R: IntoOutcome,
     {
         // The call that creates the future may panic, and so may the conversion of its result.
-        let handle = async { (self.handle)(delivery.clone()).await.into() };
+        let handle = async {
+            let handled = (self.handle)(delivery.clone()).await.into_outcome();
+            handled.unwrap_or_else(|error| Outcome::failed(&*error))
+        };
         let handle = foreign::run(handle.instrument(delivery.handler_span()));
         let began = self.env.now();
         let handled = tokio::select! {

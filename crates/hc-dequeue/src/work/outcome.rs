@@ -6,8 +6,11 @@ use microqueue::keyspace::error::chain;
 
 use crate::items::error::BoxError;
 
-/// The result of handling an item. `()` and `Ok(())` become [`Done`](Self::Done), and an `Err` becomes a
-/// [`Retry`](Self::Retry) after the worker's backoff.
+/// The result of handling an item.
+///
+/// A handler may also return [something else](IntoOutcome): `()` and `Ok(())` mean [`Done`](Self::Done), and an `Err`
+/// means a [`Retry`](Self::Retry) after the worker's backoff. The item keeps the message of the error and those of all
+/// its sources as the reason.
 ///
 /// ```
 /// use std::time::Duration;
@@ -21,10 +24,6 @@ use crate::items::error::BoxError;
 ///         _ => Outcome::Done,
 ///     })
 /// }
-///
-/// assert_eq!(Outcome::from(charge("valid")), Outcome::Done);
-/// let failed: Outcome = Err::<(), _>("no such host").into();
-/// assert_eq!(failed, Outcome::retry("no such host"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -52,6 +51,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Returns the outcome of a handler that failed with this error.
+    pub(crate) fn failed(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::retry(chain(error).to_string())
+    }
+
     /// Returns an outcome that delays the item without counting an attempt. It then comes back to its old place, before
     /// newer items: [many snoozed items](crate::Delivery::snooze) keep newer ones waiting.
     #[must_use]
@@ -62,37 +66,53 @@ impl Outcome {
     /// Returns an outcome that retries a failed item after the worker's [`Backoff`](crate::Backoff).
     #[must_use]
     pub fn retry(reason: impl Into<String>) -> Self {
-        let (after, reason) = (None, reason.into());
-        Self::Retry { after, reason }
+        Self::Retry {
+            after: None,
+            reason: reason.into(),
+        }
     }
 
     /// Returns an outcome that retries a failed item after a delay.
     #[must_use]
     pub fn retry_after(delay: Duration, reason: impl Into<String>) -> Self {
-        let (after, reason) = (Some(delay), reason.into());
-        Self::Retry { after, reason }
+        Self::Retry {
+            after: Some(delay),
+            reason: reason.into(),
+        }
     }
 
     /// Returns an outcome that makes the item a dead letter.
     #[must_use]
     pub fn discard(reason: impl Into<String>) -> Self {
-        let reason = reason.into();
-        Self::Discard { reason }
-    }
-}
-
-impl From<()> for Outcome {
-    fn from((): ()) -> Self {
-        Self::Done
-    }
-}
-
-/// An error is kept as text: its message and those of all its sources.
-impl<O: Into<Outcome>, E: Into<BoxError>> From<Result<O, E>> for Outcome {
-    fn from(result: Result<O, E>) -> Self {
-        match result {
-            Ok(outcome) => outcome.into(),
-            Err(error) => Self::retry(chain(&*error.into()).to_string()),
+        Self::Discard {
+            reason: reason.into(),
         }
+    }
+}
+
+/// What a handler returns: `()`, an [`Outcome`], or a `Result` of one of them.
+pub trait IntoOutcome {
+    /// Returns the outcome, or the error with which the handler failed.
+    ///
+    /// # Errors
+    /// The handler's error.
+    fn into_outcome(self) -> Result<Outcome, BoxError>;
+}
+
+impl IntoOutcome for () {
+    fn into_outcome(self) -> Result<Outcome, BoxError> {
+        Ok(Outcome::Done)
+    }
+}
+
+impl IntoOutcome for Outcome {
+    fn into_outcome(self) -> Result<Outcome, BoxError> {
+        Ok(self)
+    }
+}
+
+impl<O: IntoOutcome, E: Into<BoxError>> IntoOutcome for Result<O, E> {
+    fn into_outcome(self) -> Result<Outcome, BoxError> {
+        self.map_err(Into::into)?.into_outcome()
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::error::chain;
 use microqueue::keyspace::limits::TRANSACTION_LIFE;
 use microqueue::keyspace::{self, Code, Database, Runner, Tx};
 use parking_lot::Mutex;
@@ -15,7 +14,7 @@ use crate::items::error::{BoxError, Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::options::WorkerOptions;
 use crate::queue::handle::Queue;
-use crate::work::outcome::Outcome;
+use crate::work::outcome::{IntoOutcome, Outcome};
 use crate::work::worker::Worker;
 
 /// Why a transaction is not committed.
@@ -39,9 +38,9 @@ impl From<Unfinished> for Outcome {
     fn from(unfinished: Unfinished) -> Self {
         match unfinished {
             Unfinished::NotDone(outcome) => outcome,
-            Unfinished::Handler(error) => Self::retry(chain(&*error).to_string()),
-            Unfinished::Queue(error) => Self::retry(chain(&error).to_string()),
-            Unfinished::Keyspace(error) => Self::retry(chain(&error).to_string()),
+            Unfinished::Handler(error) => Self::failed(&*error),
+            Unfinished::Queue(error) => Self::failed(&error),
+            Unfinished::Keyspace(error) => Self::failed(&error),
         }
     }
 }
@@ -71,7 +70,6 @@ where
     /// the time that the handler took.
     ///
     /// ```
-    /// use std::sync::Arc;
     /// use std::time::Duration;
     ///
     /// use hc_dequeue::keyspace::codec::MessagePack;
@@ -81,11 +79,11 @@ where
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("payments");
-    /// let queue = Queue::<u64>::open(&runner, subspace, Settings::new()).await?;
+    /// let queue = Queue::<u64>::open(&runner, subspace).await?;
     /// let payments = &queue;
     /// runner.run(|tr| async move { payments.enqueue_all(&tr, &[30, 12]).await }).await?;
     ///
-    /// let pay = |tr: Tx<_>, payment: Arc<Delivery<u64>>| async move {
+    /// let pay = |tr: Tx<_>, payment: Delivery<u64>| async move {
     ///     let paid = typed::get(&tr, &MessagePack, b"paid", Isolation::Serializable).await?;
     ///     let paid: u64 = paid.unwrap_or_default();
     ///     typed::set(&tr, &MessagePack, b"paid", &(paid + payment.value()))
@@ -117,7 +115,7 @@ where
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub async fn process<D, F, Fut, O, E>(
+    pub async fn process<D, F, Fut, R>(
         &self,
         runner: &Runner<D>,
         options: WorkerOptions,
@@ -125,13 +123,13 @@ where
     ) -> Result<Worker<T>>
     where
         D: Database,
-        F: Fn(Tx<D::Transaction>, Arc<Delivery<T>>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<O, E>> + Send + 'static,
-        O: Into<Outcome> + Send + 'static,
-        E: Into<BoxError> + Send + 'static,
+        F: Fn(Tx<D::Transaction>, Delivery<T>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = R> + Send + 'static,
+        R: IntoOutcome + Send + 'static,
     {
-        let (own_runner, handler) = (runner.clone(), Arc::new(handler));
-        let work = move |delivery: Arc<Delivery<T>>| {
+        let own_runner = runner.clone();
+        let handler = Arc::new(handler);
+        let work = move |delivery: Delivery<T>| {
             let (runner, handler) = (own_runner.clone(), handler.clone());
             async move { in_transaction(&runner, &*handler, &delivery).await }
         };
@@ -140,18 +138,17 @@ where
 }
 
 /// Runs a handler in a transaction, acknowledges the item in it if the handler is done, and commits.
-pub(crate) async fn in_transaction<T, D, F, Fut, O, E>(
+pub(crate) async fn in_transaction<T, D, F, Fut, R>(
     runner: &Runner<D>,
     handler: &F,
-    delivery: &Arc<Delivery<T>>,
+    delivery: &Delivery<T>,
 ) -> Outcome
 where
     T: Send + Sync,
     D: Database,
-    F: Fn(Tx<D::Transaction>, Arc<Delivery<T>>) -> Fut + Sync,
-    Fut: Future<Output = Result<O, E>> + Send,
-    O: Into<Outcome> + Send,
-    E: Into<BoxError> + Send,
+    F: Fn(Tx<D::Transaction>, Delivery<T>) -> Fut + Sync,
+    Fut: Future<Output = R> + Send,
+    R: IntoOutcome + Send,
 {
     let overruns = &Mutex::new(Overruns::default());
     let env = runner.environment();
@@ -164,18 +161,15 @@ where
         let began = env.now();
         let handled = handler(tr.clone(), delivery.clone()).await;
         overruns.lock().took = env.now().saturating_sub(began);
-        match handled
-            .map_err(|error| Unfinished::Handler(error.into()))?
-            .into()
-        {
+        match handled.into_outcome().map_err(Unfinished::Handler)? {
             Outcome::Done => Ok(acknowledge(runner, &tr, delivery).await?),
             outcome => Err(Unfinished::NotDone(outcome)),
         }
     };
-    runner
-        .run(done)
-        .await
-        .map_or_else(Outcome::from, Outcome::from)
+    match runner.run(done).await {
+        Ok(()) => Outcome::Done,
+        Err(unfinished) => unfinished.into(),
+    }
 }
 
 /// Acknowledges an item in the transaction of its handler, unless the handler has already ended the item there.
@@ -205,7 +199,7 @@ where
 }
 
 /// How often in a row a handler may take longer than a transaction lives.
-const MOST_OVERRUNS: u32 = 2;
+const MAX_OVERRUNS: u32 = 2;
 
 /// Calls of a handler that have taken longer than their transactions live.
 #[derive(Debug, Default)]
@@ -227,7 +221,7 @@ impl Overruns {
         }
         self.in_a_row += 1;
         let life = TRANSACTION_LIFE;
-        if self.in_a_row < MOST_OVERRUNS {
+        if self.in_a_row < MAX_OVERRUNS {
             tracing::warn!(
                 %item,
                 ?took,

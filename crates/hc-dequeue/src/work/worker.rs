@@ -17,7 +17,7 @@ use crate::options::{ConsumerOptions, WorkerOptions};
 use crate::queue::handle::Queue;
 use crate::shutdown::{ShutdownReport, end_tasks};
 use crate::work::handler::Handler;
-use crate::work::outcome::Outcome;
+use crate::work::outcome::IntoOutcome;
 
 /// How many handlers run at the same time by default.
 const CONCURRENCY: usize = 16;
@@ -81,7 +81,7 @@ where
     ///     runner: &Runner<D>,
     ///     mails: &Queue<String>,
     /// ) -> Result<Worker<String>> {
-    ///     let handler = |mail: Arc<Delivery<String>>| async move {
+    ///     let handler = |mail: Delivery<String>| async move {
     ///         if mail.value().is_empty() {
     ///             return Ok(Outcome::discard("the mail is empty"));
     ///         }
@@ -107,9 +107,9 @@ where
     ) -> Result<Worker<T>>
     where
         D: Database,
-        F: Fn(Arc<Delivery<T>>) -> Fut + Send + Sync + 'static,
+        F: Fn(Delivery<T>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = R> + Send + 'static,
-        R: Into<Outcome> + Send + 'static,
+        R: IntoOutcome + Send + 'static,
     {
         let default = ConsumerOptions::default();
         let consumer = ConsumerOptions {
@@ -216,9 +216,9 @@ impl Drop for Busy<'_> {
 impl<T, F, Fut, R> HandlerSlot<T, F>
 where
     T: Send + Sync + 'static,
-    F: Fn(Arc<Delivery<T>>) -> Fut,
+    F: Fn(Delivery<T>) -> Fut,
     Fut: Future<Output = R>,
-    R: Into<Outcome>,
+    R: IntoOutcome,
 {
     /// Works until the worker stops. No panic ends a slot for good: those of the application's code were caught where
     /// they happened, and another one is a fault of this library, which costs the item that the slot held an attempt.
@@ -237,7 +237,7 @@ where
                 next = self.consumer.dequeue_within(Duration::MAX) => next,
             };
             match next {
-                Ok(Some(delivery)) => self.handle(Arc::new(delivery)).await,
+                Ok(Some(delivery)) => self.handle(delivery).await,
                 Ok(None) => {}
                 Err(Error::ShutDown { .. }) => return,
                 // The dispatcher has logged the error, and waits before it tries again.
@@ -246,7 +246,7 @@ where
         }
     }
 
-    async fn handle(&self, delivery: Arc<Delivery<T>>) {
+    async fn handle(&self, delivery: Delivery<T>) {
         // Dropped last: until then, what the handler holds may block the thread.
         let _busy = Busy::new(&self.busy);
         self.consumer.let_dispatcher_run().await;

@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use keyspace::OpenOptions;
+use keyspace::codec::Codec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -10,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, Cancelled, Consumer, ConsumerOptions, Enqueue, Enqueued, ItemRef, Place, Settings,
-    Status,
+    Backoff, Cancelled, Consumer, ConsumerOptions, Enqueue, Enqueued, ItemRef, Place, PlaceKind,
+    Settings, Status,
 };
 use keyspace::env::{BoxFuture, Clock};
 use keyspace::names::queue_name;
@@ -121,9 +123,29 @@ impl World {
     /// Returns the values of the waiting items.
     pub(crate) async fn values(&self) -> Vec<u64> {
         let queue = &self.queue;
-        let items = |tr| async move { queue.items(&tr, None, usize::MAX).await };
-        let items = self.runner.run(items).await.unwrap();
-        items.into_iter().map(|item| item.value.unwrap()).collect()
+        let mut values = Vec::new();
+        let mut after = None;
+        loop {
+            let from = after.as_ref();
+            let list = |tr| async move { queue.list(&tr, PlaceKind::Queued, from, 1_000).await };
+            let page = self.runner.run(list).await.unwrap();
+            values.extend(
+                page.items
+                    .into_iter()
+                    .map(|item| item.status.unwrap().value.unwrap()),
+            );
+            after = page.next;
+            if after.is_none() {
+                return values;
+            }
+        }
+    }
+
+    /// Returns the first hundred dead letters of the queue.
+    pub(crate) async fn dead_letters(&self) -> Vec<DeadLetter<u64>> {
+        let queue = &self.queue;
+        let dead = |tr| async move { dead_letters(&tr, queue, 100).await };
+        self.runner.run(dead).await.unwrap()
     }
 
     /// Returns when `count` requests are registered.
@@ -308,7 +330,13 @@ pub(crate) async fn open<D: Database>(
     runner: &Runner<D>,
     settings: Settings,
 ) -> Result<Queue> {
-    Queue::open(runner, store.root.subspace(&"queue"), settings).await
+    Queue::open_with(
+        runner,
+        store.root.subspace(&"queue"),
+        settings,
+        OpenOptions::default(),
+    )
+    .await
 }
 
 pub(crate) async fn enqueue<D: Database>(
@@ -320,4 +348,33 @@ pub(crate) async fn enqueue<D: Database>(
     let values = &values;
     let enqueue = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
     runner.run(enqueue).await
+}
+
+/// A dead letter whose record decodes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DeadLetter<T> {
+    pub(crate) item: ItemRef,
+    pub(crate) status: Status<T>,
+}
+
+impl<T> std::ops::Deref for DeadLetter<T> {
+    type Target = Status<T>;
+
+    fn deref(&self) -> &Status<T> {
+        &self.status
+    }
+}
+
+/// Returns the first dead letters of a queue.
+pub(crate) async fn dead_letters<T, C: Codec<T>>(
+    tr: &impl Transaction,
+    queue: &hc_dequeue::Queue<T, C>,
+    limit: usize,
+) -> hc_dequeue::Result<Vec<DeadLetter<T>>> {
+    let page = queue.list(tr, PlaceKind::Dead, None, limit).await?;
+    let letters = page.items.into_iter().map(|listed| DeadLetter {
+        item: listed.item,
+        status: listed.status.unwrap(),
+    });
+    Ok(letters.collect())
 }

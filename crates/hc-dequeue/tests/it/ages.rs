@@ -114,7 +114,7 @@ async fn an_item_that_was_redriven_waits_since_then(store: TestStore) {
         let (world, wall, item) = a_week_ago(&store, options.clone()).await;
         let consumer = world.consumer().await;
         let delivery = consumer.dequeue().await.unwrap().unwrap();
-        delivery.reject("on purpose").await.unwrap();
+        delivery.discard("on purpose").await.unwrap();
         let queue = &world.queue;
         let to_redrive = &item;
         if replaces {

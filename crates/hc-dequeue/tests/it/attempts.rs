@@ -2,7 +2,6 @@
 //! dead letter.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{LONG, World};
@@ -49,7 +48,7 @@ async fn is_dead(world: &World) {
 /// Starts a worker whose handler takes longer than any test, and returns after the handler has started.
 async fn long_job(world: &World) -> Worker<u64> {
     let (begun, mut begins) = mpsc::unbounded_channel();
-    let handler = move |delivery: Arc<Delivery<u64>>| {
+    let handler = move |delivery: Delivery<u64>| {
         begun.send(delivery.attempt()).unwrap();
         async move {
             let _held = delivery;
@@ -145,7 +144,7 @@ async fn a_failure_is_an_attempt(store: TestStore) {
 async fn a_handler_that_fails_while_its_worker_shuts_down_costs_an_attempt(store: TestStore) {
     let world = world(&store).await;
     let (begun, mut begins) = mpsc::unbounded_channel();
-    let handler = move |delivery: Arc<Delivery<u64>>| {
+    let handler = move |delivery: Delivery<u64>| {
         let begun = begun.clone();
         async move {
             let _held = delivery;

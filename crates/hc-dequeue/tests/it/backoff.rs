@@ -10,9 +10,9 @@ use conformance::stores::TestStore;
 use hc_dequeue::{
     Backoff, ConsumerOptions, Delivery, Enqueue, ItemRef, Place, Queue, Settings, WorkerOptions,
 };
-use keyspace::Database;
 use keyspace::codec::Bincode;
 use keyspace::record::millis;
+use keyspace::{Database, OpenOptions};
 
 conformance::on_every_store!(
     a_passed_time_limit_comes_back_after_the_backoff,
@@ -92,7 +92,7 @@ async fn a_panic_comes_back_after_the_backoff(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
     let options = WorkerOptions::new().backoff(DAILY);
-    let handler = |_: Arc<Delivery<u64>>| async { panic!("no luck") };
+    let handler = |_: Delivery<u64>| async { panic!("no luck") };
     let worker = world
         .queue
         .work::<_, _, _, ()>(&world.runner, options, handler);
@@ -124,7 +124,7 @@ async fn handlers_that_hang_leave_the_slots_to_others(store: TestStore) {
     world.enqueue(0..=HANGING as u64).await;
     let calls = Arc::new(AtomicUsize::new(0));
     let counted = calls.clone();
-    let handler = move |item: Arc<Delivery<u64>>| {
+    let handler = move |item: Delivery<u64>| {
         counted.fetch_add(1, Ordering::Relaxed);
         async move {
             if *item.value() < HANGING as u64 {
@@ -198,14 +198,22 @@ impl Undecodable {
         let runner = wall.runner(&store);
         let subspace = store.root.subspace(&"queue");
         let settings = Settings::new().max_attempts(100);
-        let opened = Names::open(&runner, subspace.clone(), settings.clone()).await;
+        let opened = Names::open_with(
+            &runner,
+            subspace.clone(),
+            settings.clone(),
+            OpenOptions::default(),
+        )
+        .await;
         let names = opened.unwrap();
         let name = &"ten bytes.".to_owned();
         let queue = &names;
         let enqueue = |tr| async move { queue.enqueue(&tr, name).await };
         let (staged, commit) = runner.run_committed(enqueue).await.unwrap();
         // This codec does not store the type of its bytes.
-        let numbers = Numbers::open(&runner, subspace, settings).await.unwrap();
+        let numbers = Numbers::open_with(&runner, subspace, settings, OpenOptions::default())
+            .await
+            .unwrap();
         let consumer = numbers.consumer(&runner, options).await.unwrap();
         Self {
             item: staged.at(commit.versionstamp.unwrap()),

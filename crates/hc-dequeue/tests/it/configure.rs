@@ -1,5 +1,6 @@
 //! Settings that change while the queue is in use.
 
+use keyspace::OpenOptions;
 use std::time::Duration;
 
 use crate::common::{LONG, World, open, settings};
@@ -82,7 +83,12 @@ async fn an_opening_registers_the_queue(store: TestStore) {
     assert_eq!((&found.subspace, &*found.name), (subspace, "hc-dequeue"));
     assert_eq!(found.codecs, ["MessagePack"]);
     let nested = subspace.subspace(&"nested");
-    let refused = hc_dequeue::Queue::<u64>::open(&world.runner, nested, settings());
+    let refused = hc_dequeue::Queue::<u64>::open_with(
+        &world.runner,
+        nested,
+        settings(),
+        OpenOptions::default(),
+    );
     let refused = refused.await.unwrap_err();
     assert!(matches!(
         refused,

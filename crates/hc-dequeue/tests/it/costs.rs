@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{LONG, World, process, settings};
+use crate::common::{DeadLetter, LONG, World, process, settings};
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, ConsumerOptions, DeadLetter, Delivery, Enqueue, Enqueued, Error, ItemRef,
-    MAX_FAILURE_BYTES, OnRepeat, Outcome, Settings, WorkerOptions,
+    Backoff, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, MAX_FAILURE_BYTES,
+    OnRepeat, Outcome, Settings, WorkerOptions,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -26,13 +26,6 @@ conformance::on_every_store!(
 );
 
 const SOON: Duration = Duration::from_millis(1);
-
-/// Returns the dead letters in order.
-async fn letters(world: &World) -> Vec<DeadLetter<u64>> {
-    let queue = &world.queue;
-    let letters = |tr| async move { queue.dead_letters(&tr, None, 100).await };
-    world.runner.run(letters).await.unwrap()
-}
 
 fn reason(letter: &DeadLetter<u64>) -> &str {
     &letter.failure.as_ref().unwrap().reason
@@ -57,8 +50,8 @@ async fn a_failure_stays_with_its_item_until_the_next_one(store: TestStore) {
     third.nack().await.unwrap();
     let fourth = next().await;
     assert_eq!(fourth.last_failure().unwrap().reason, "it was given back");
-    fourth.reject("no use").await.unwrap();
-    let [letter] = &letters(&world).await[..] else {
+    fourth.discard("no use").await.unwrap();
+    let [letter] = &world.dead_letters().await[..] else {
         panic!("one dead letter");
     };
     assert_eq!((letter.attempts, letter.deliveries), (2, 4));
@@ -74,22 +67,22 @@ async fn a_reason_that_is_too_long_is_refused_and_the_delivery_is_as_it_was(stor
     let long = "a".repeat(MAX_FAILURE_BYTES + 1);
     for refused in [
         delivery.retry_after(SOON, &long).await,
-        delivery.reject(&long).await,
+        delivery.discard(&long).await,
     ] {
         assert!(matches!(
             refused,
             Err(Error::ReasonTooLong { bytes: 501, .. })
         ));
     }
-    delivery.reject(&long[1..]).await.unwrap();
-    assert_eq!(reason(&letters(&world).await[0]), &long[1..]);
+    delivery.discard(&long[1..]).await.unwrap();
+    assert_eq!(reason(&world.dead_letters().await[0]), &long[1..]);
 }
 
 async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
     let world = World::new(&store, Settings::new().max_attempts(2)).await;
     world.enqueue([0, 1, 2, 3, 4]).await;
     let (seen, mut all) = mpsc::unbounded_channel();
-    let handler = move |delivery: Arc<Delivery<u64>>| {
+    let handler = move |delivery: Delivery<u64>| {
         let (value, granted) = (*delivery.value(), delivery.deliveries());
         seen.send((value, delivery.attempt(), granted)).unwrap();
         async move {
@@ -117,7 +110,7 @@ async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
     let failed = [(2, 1, 1), (2, 2, 2), (3, 1, 1), (3, 2, 2)];
     let expected = [&[(0, 1, 1)][..], &snoozed, &failed, &[(4, 1, 1)]].concat();
     assert_eq!(calls, expected);
-    let letters = letters(&world).await;
+    let letters = world.dead_letters().await;
     let dead: Vec<_> = letters
         .iter()
         .map(|letter| (*letter.value.as_ref().unwrap(), reason(letter)))
@@ -157,7 +150,7 @@ async fn the_death_of_a_session_costs_a_death_and_no_attempt(store: TestStore) {
         idle = world.queue.wait_idle(&world.runner) => idle.unwrap(),
         taken = consumer.dequeue_within(LONG) => panic!("{taken:?}"),
     }
-    let [letter] = &letters(&world).await[..] else {
+    let [letter] = &world.dead_letters().await[..] else {
         panic!("one dead letter");
     };
     assert_eq!((letter.attempts, letter.deaths), (0, 3));
@@ -193,7 +186,7 @@ async fn an_item_that_is_snoozed_for_good_comes_to_an_end(store: TestStore) {
         .await;
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.unwrap().shut_down(LONG).await.unwrap();
-    let [letter] = &letters(&world).await[..] else {
+    let [letter] = &world.dead_letters().await[..] else {
         panic!("one dead letter");
     };
     assert_eq!((letter.attempts, letter.deliveries), (0, 5));
@@ -216,7 +209,7 @@ async fn an_item_may_have_limits_of_its_own(store: TestStore) {
     let worker = world.queue.work(&world.runner, options, handler).await;
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.unwrap().shut_down(LONG).await.unwrap();
-    let letters = letters(&world).await;
+    let letters = world.dead_letters().await;
     let costs = letters
         .iter()
         .map(|letter| (*letter.value.as_ref().unwrap(), letter.attempts));
@@ -275,7 +268,7 @@ async fn an_item_that_begins_anew_has_all_its_limits_again(store: TestStore) {
                 assert_eq!(world.status(item).await.unwrap().deliveries, granted);
                 delivery.snooze(SOON).await.unwrap();
             }
-            let [letter] = &letters(&world).await[..] else {
+            let [letter] = &world.dead_letters().await[..] else {
                 panic!("one dead letter");
             };
             assert_eq!((letter.attempts, letter.deliveries), (0, LIMIT));
@@ -293,7 +286,7 @@ async fn a_delivery_from_before_a_redrive_stays_lost(store: TestStore) {
     let consumer = world.consumer().await;
     let before = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     before.release().await.unwrap();
-    assert_eq!(letters(&world).await.len(), 1);
+    assert_eq!(world.dead_letters().await.len(), 1);
     Anew::Redrive.begin(&world, item, &Enqueue::new()).await;
     let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!((before.deliveries(), again.deliveries()), (1, 1));
@@ -312,7 +305,7 @@ async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(
         let died = process(move || async move {
             let killed = Arc::new(Notify::new());
             let (kill, env) = (killed.clone(), runner.environment().clone());
-            let handler = move |delivery: Arc<Delivery<u64>>| {
+            let handler = move |delivery: Delivery<u64>| {
                 if *delivery.value() == PILL {
                     kill.notify_one();
                 }
@@ -334,7 +327,7 @@ async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(
             .unwrap();
     }
     let stats = world.stats().await;
-    let [letter] = &letters(&world).await[..] else {
+    let [letter] = &world.dead_letters().await[..] else {
         panic!("one dead letter: {stats:?}");
     };
     assert_eq!((letter.value.as_ref().unwrap(), letter.deaths), (&PILL, 5));

@@ -52,7 +52,7 @@ impl World {
     /// Makes the first item a dead letter.
     async fn reject(&self, consumer: &Consumer<u64>) {
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-        delivery.reject("no good").await.unwrap();
+        delivery.discard("no good").await.unwrap();
     }
 
     async fn complete(&self, consumer: &Consumer<u64>) {
@@ -146,7 +146,7 @@ async fn an_id_is_released_only_while_it_is_retained(store: TestStore) {
     let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert!(!world.release().await, "an item with the id is held");
     let item = held.item_ref();
-    held.reject("no good").await.unwrap();
+    held.discard("no good").await.unwrap();
     assert!(!world.release().await, "an item with the id is dead");
     assert!(world.is_refused().await);
     assert!(world.purge_item(&item).await);

@@ -1,5 +1,6 @@
 //! A rolling deployment: two versions of a payload's type on one queue at the same time.
 
+use keyspace::OpenOptions;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,7 +26,12 @@ where
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     let settings = Settings::new().max_attempts(10_000);
-    let queue = Queue::open(runner, store.root.subspace(&"queue"), settings);
+    let queue = Queue::open_with(
+        runner,
+        store.root.subspace(&"queue"),
+        settings,
+        OpenOptions::default(),
+    );
     queue.await.unwrap()
 }
 
@@ -41,7 +47,7 @@ where
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
 {
     let handled = handled.clone();
-    let handler = move |delivery: Arc<Delivery<T>>| {
+    let handler = move |delivery: Delivery<T>| {
         let handled = handled.clone();
         async move {
             handled

@@ -100,7 +100,7 @@ async fn the_end_of_each_item_is_kept_however_it_comes(store: TestStore) {
         held.complete().await,
         Err(Error::Cancelled { .. })
     ));
-    next().await.reject("no use").await.unwrap();
+    next().await.discard("no use").await.unwrap();
     assert_eq!(world.place(&items[4]).await, Some(Place::Dead));
     assert!(world.purge(&items[4]).await);
     assert_eq!(world.cancel(&items[5]).await, Cancelled::Removed);
@@ -245,7 +245,7 @@ async fn a_caller_waits_until_an_item_is_done(store: TestStore) {
     let waits = tokio::spawn(async move { queue.await_done(&runner, &item).await });
     let attempts = Arc::new(AtomicU64::new(0));
     let counted = attempts.clone();
-    let handle = move |delivery: Arc<Delivery<u64>>| {
+    let handle = move |delivery: Delivery<u64>| {
         let attempt = counted.fetch_add(1, Ordering::Relaxed) + 1;
         async move {
             if attempt < 3 {
@@ -283,7 +283,7 @@ async fn a_caller_that_waits_learns_that_an_item_is_a_dead_letter(store: TestSto
     let (queue, runner) = (world.queue.clone(), world.runner.clone());
     let waits = tokio::spawn(async move { queue.await_done(&runner, &item).await });
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    delivery.reject("no use").await.unwrap();
+    delivery.discard("no use").await.unwrap();
     let dead = timeout(LONG, waits).await.unwrap().unwrap().unwrap();
     assert_eq!((dead.place, dead.value), (Place::Dead, Ok(7)));
 }

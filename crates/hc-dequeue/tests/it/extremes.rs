@@ -120,7 +120,7 @@ async fn waits_of_any_length_work(store: TestStore) {
         .time_limit(Duration::MAX)
         .poll_interval(Duration::MAX)
         .backoff(Backoff::new(Duration::MAX, Duration::MAX));
-    let handler = |delivery: std::sync::Arc<hc_dequeue::Delivery<u64>>| async move {
+    let handler = |delivery: hc_dequeue::Delivery<u64>| async move {
         match *delivery.value() {
             1 => Err("it fails".into()),
             _ => Ok::<_, hc_dequeue::BoxError>(()),

@@ -7,7 +7,7 @@ use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
-use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Settings};
+use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, PlaceKind, Settings};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, RunOptions, Runner};
@@ -85,7 +85,7 @@ async fn what_comes_back_comes_first(store: TestStore) {
         ids.push(delivery.id());
     }
     ids.sort_unstable();
-    third.reject("no good").await.unwrap();
+    third.discard("no good").await.unwrap();
     second
         .retry_after(Duration::from_millis(1), "not now")
         .await
@@ -93,7 +93,7 @@ async fn what_comes_back_comes_first(store: TestStore) {
     first.nack().await.unwrap();
     let queue = &world.queue;
     let redrive = |tr| async move {
-        let dead = queue.dead_letters(&tr, None, 1).await?;
+        let dead = queue.list(&tr, PlaceKind::Dead, None, 1).await?.items;
         queue.redrive(&tr, &dead[0].item).await
     };
     assert!(world.runner.run(redrive).await.unwrap());

@@ -1,5 +1,6 @@
 //! Code of the application that panics: no panic of it ends a slot of a worker or the session.
 
+use keyspace::OpenOptions;
 use std::future::pending;
 use std::io;
 use std::panic::panic_any;
@@ -13,7 +14,7 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::testing::{Drained, drain};
 use hc_dequeue::{
-    Backoff, BoxError, Cancelled, ConsumerOptions, Delivery, Outcome, Queue, Settings,
+    Backoff, BoxError, Cancelled, ConsumerOptions, Delivery, IntoOutcome, Outcome, Queue, Settings,
     WorkerOptions,
 };
 use keyspace::chaos::{Chaos, CommitFault, Faults};
@@ -40,7 +41,7 @@ conformance::on_every_store!(
     a_slot_that_a_fault_of_the_library_ends_starts_again_and_is_reported,
 );
 
-type Item = Arc<Delivery<u64>>;
+type Item = Delivery<u64>;
 
 /// What a handler does, in the order of the items.
 #[derive(Debug, Clone, Copy)]
@@ -95,12 +96,10 @@ fn reason(case: Case) -> &'static str {
 /// What a handler returns, whose conversion may panic.
 struct Ending(Case);
 
-impl From<Ending> for Outcome {
-    fn from(ending: Ending) -> Self {
-        match ending.0 {
-            Case::Conversion => panic!("no outcome"),
-            _ => Self::Done,
-        }
+impl IntoOutcome for Ending {
+    fn into_outcome(self) -> Result<Outcome, BoxError> {
+        assert!(!matches!(self.0, Case::Conversion), "no outcome");
+        Ok(Outcome::Done)
     }
 }
 
@@ -127,10 +126,7 @@ fn quick() -> WorkerOptions {
 
 /// Panics unless each item that panics has used its attempts for the reason of its case, and the others are done.
 async fn check_reasons(world: &World, attempts: u64, rounds: u64) {
-    let queue = &world.queue;
-    let letters = |tr| async move { queue.dead_letters(&tr, None, 1000).await };
-    let letters = world.runner.run(letters).await.unwrap();
-    for letter in &letters {
+    for letter in &world.dead_letters().await {
         let case = case(*letter.value.as_ref().unwrap());
         let kept = &letter.failure.as_ref().unwrap().reason;
         assert!(kept.starts_with(reason(case)), "{case:?}: {kept}");
@@ -274,8 +270,9 @@ async fn a_value_that_panics_when_it_is_dropped_leaves_its_slot(store: TestStore
     world.enqueue([1, 2, 0]).await;
     let subspace = world.queue.subspace().clone();
     let settings = Settings::default();
-    let queue = TouchyQueue::open(&world.runner, subspace, settings).await;
-    let handler = |_: Arc<Delivery<Touchy>>| async { Ok::<_, io::Error>(()) };
+    let queue =
+        TouchyQueue::open_with(&world.runner, subspace, settings, OpenOptions::default()).await;
+    let handler = |_: Delivery<Touchy>| async { Ok::<_, io::Error>(()) };
     let options = quick().concurrency(1);
     let queue = queue.unwrap();
     let worker = queue.work(&world.runner, options, handler).await.unwrap();
@@ -296,7 +293,7 @@ async fn a_value_that_panics_when_a_conflict_drops_it_is_handed_out(store: TestS
     let runner = world.store.runner_on(chaos.clone());
     let subspace = world.queue.subspace().clone();
     let settings = Settings::default();
-    let queue = TouchyQueue::open(&runner, subspace, settings).await;
+    let queue = TouchyQueue::open_with(&runner, subspace, settings, OpenOptions::default()).await;
     let options = ConsumerOptions::default();
     let consumer = queue.unwrap().consumer(&runner, options).await.unwrap();
     chaos.script([CommitFault::TooOld; 3]);
@@ -342,15 +339,18 @@ async fn a_codec_that_panics_fails_the_item(store: TestStore) {
     world.enqueue([1, 3, 2]).await;
     let subspace = world.queue.subspace().clone();
     let settings = Settings::new().max_attempts(1);
-    let queue = Queue::<u64, Superstitious>::open(&world.runner, subspace, settings);
+    let queue = Queue::<u64, Superstitious>::open_with(
+        &world.runner,
+        subspace,
+        settings,
+        OpenOptions::default(),
+    );
     let queue = queue.await.unwrap();
     let handler = |_: Item| async { Ok::<_, io::Error>(()) };
     let worker = queue.work(&world.runner, quick(), handler).await.unwrap();
     timeout(LONG, queue.wait_idle(&world.runner)).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
-    let plain = &world.queue;
-    let letters = |tr| async move { plain.dead_letters(&tr, None, 10).await };
-    let letters = world.runner.run(letters).await.unwrap();
+    let letters = world.dead_letters().await;
     let reasons: Vec<_> = letters
         .iter()
         .map(|letter| letter.failure.as_ref().unwrap().reason.clone())

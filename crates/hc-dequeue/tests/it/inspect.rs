@@ -202,7 +202,7 @@ async fn looking_fails_for_no_other_transaction(store: TestStore) {
     let other = world.consumer().await;
     let held = consumer.dequeue().await.unwrap().unwrap();
     let done = consumer.dequeue().await.unwrap().unwrap();
-    done.reject("no good").await.unwrap();
+    done.discard("no good").await.unwrap();
     world.enqueue(4..6).await;
     queue.clear(&world.runner).await.unwrap();
     let change = |tr: Tx<_>| async move {

@@ -1,7 +1,6 @@
 //! Items by their references: where they are, and operations that change them there.
 
 use std::future::pending;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::common::{Doomed, LONG, World};
@@ -94,7 +93,7 @@ async fn a_reference_finds_its_item_wherever_it_goes(store: TestStore) {
         Some(Place::Delayed { .. })
     ));
     assert!(world.expedite(&item).await);
-    next().await.reject("no use").await.unwrap();
+    next().await.discard("no use").await.unwrap();
     let status = world.status(&item).await.unwrap();
     assert_eq!(
         (status.place, status.attempts, status.deliveries),
@@ -134,7 +133,7 @@ async fn a_cancelled_item_is_never_delivered_again(store: TestStore) {
     let consumer = world.consumer().await;
     let dead = world.enqueue_ref(1, &Enqueue::new().dedupe("dead")).await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    delivery.reject("no use").await.unwrap();
+    delivery.discard("no use").await.unwrap();
     let later = Enqueue::new().after(LONG).dedupe("later");
     let delayed = world.enqueue_ref(2, &later).await;
     let queued = world.enqueue_ref(3, &Enqueue::new().dedupe("now")).await;
@@ -218,7 +217,7 @@ async fn a_busy_consumer_learns_of_a_cancellation_with_its_next_heartbeat(store:
 async fn a_handler_of_a_cancelled_item_is_dropped(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let (begun, mut begins) = mpsc::unbounded_channel();
-    let handler = move |delivery: Arc<Delivery<u64>>| {
+    let handler = move |delivery: Delivery<u64>| {
         begun.send(delivery.item_ref()).unwrap();
         pending::<()>()
     };
@@ -354,7 +353,7 @@ async fn a_replaced_item_keeps_its_place_and_its_costs(store: TestStore) {
     assert!(world.expedite(&item).await);
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!(*delivery.value(), 12);
-    delivery.reject("no use").await.unwrap();
+    delivery.discard("no use").await.unwrap();
     assert_eq!(world.replace(&item, 13).await, Replaced::Replaced);
     assert_eq!(world.status(&item).await.unwrap().value, Ok(13));
     let _ = world.cancel(&item).await;
@@ -406,7 +405,7 @@ async fn a_repeated_enqueue_keeps_replaces_or_debounces(store: TestStore) {
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     delivery.nack().await.unwrap();
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    delivery.reject("no use").await.unwrap();
+    delivery.discard("no use").await.unwrap();
     assert_eq!(world.status(&item).await.unwrap().attempts, 1);
     assert_eq!(repeat(8, once(OnRepeat::Keep)).await, Enqueued::Repeated);
     assert_eq!(

@@ -6,8 +6,7 @@ use crate::common::World;
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, Listed};
 use hc_dequeue::{
-    Cursor, DeadLetter, Enqueue, Error, ItemPage, ListedItem, Place, PlaceKind, Queue, Result,
-    Settings,
+    Cursor, Enqueue, Error, ItemPage, ListedItem, Place, PlaceKind, Queue, Result, Settings,
 };
 use keyspace::codec::{Json, Raw};
 use keyspace::tuple::{Versionstamp as TupleVersionstamp, pack};
@@ -51,28 +50,31 @@ async fn world(store: &TestStore) -> World {
     world.enqueue([0, 1, 2]).await;
     let consumer = world.consumer().await;
     let first = consumer.dequeue().await.unwrap().unwrap();
-    first.reject("no good").await.unwrap();
+    first.discard("no good").await.unwrap();
     consumer.shut_down(Duration::ZERO).await.unwrap();
     world
 }
 
-/// Lists the waiting items, the first one with `peek`, and the dead letters.
+/// Lists the waiting items and the dead letters.
 async fn list<T, C>(world: &World, queue: &Queue<T, C>) -> Result<(Vec<Listed<T>>, Vec<Listed<T>>)>
 where
     T: std::fmt::Debug + PartialEq + Send + Sync + 'static,
     C: keyspace::codec::Codec<T>,
 {
     let list = |tr| async move {
-        let items = queue.items(&tr, None, 10).await?;
-        assert_eq!(queue.peek(&tr).await?.as_ref(), items.first());
-        Ok::<_, Error>((items, queue.dead_letters(&tr, None, 10).await?))
+        let items = queue.list(&tr, PlaceKind::Queued, None, 10).await?;
+        let letters = queue.list(&tr, PlaceKind::Dead, None, 10).await?;
+        Ok::<_, Error>((items, letters))
     };
     let (items, letters) = world.runner.run(list).await?;
-    let listed = |DeadLetter { item, value, .. }| Listed {
-        id: item.id(),
-        value,
+    let values = |page: ItemPage<T>| {
+        let values = page.items.into_iter().map(|listed| Listed {
+            id: listed.item.id(),
+            value: listed.status.and_then(|status| status.value),
+        });
+        values.collect()
     };
-    Ok((items, letters.into_iter().map(listed).collect()))
+    Ok((values(items), values(letters)))
 }
 
 #[track_caller]
@@ -85,7 +87,8 @@ async fn a_payload_that_does_not_decode_is_listed_with_its_bytes(store: TestStor
     let (whole, whole_letters) = list(&world, &world.queue).await.unwrap();
     // Opens the same items as values of another type.
     let (runner, subspace) = (&world.runner, world.queue.subspace().clone());
-    let names = Names::open(runner, subspace, Settings::default()).await;
+    let names = Names::open(runner, subspace)
+    .await;
     let (items, letters) = list(&world, &names.unwrap()).await.unwrap();
     let (item_rows, letter_rows) = (rows(&world, "i").await, rows(&world, "d").await);
     assert_eq!((items.len(), letters.len()), (2, 1));
@@ -312,7 +315,7 @@ async fn a_cursor_of_another_queue_or_place_or_of_no_listing_is_refused(store: T
     let refused = page(&world, PlaceKind::Dead, Some(&cursor)).await;
     assert!(matches!(refused, Err(Error::MalformedCursor)));
     let subspace = world.store.root.subspace(&"other queue");
-    let other = Queue::<u64>::open(&world.runner, subspace, Settings::default());
+    let other = Queue::<u64>::open(&world.runner, subspace);
     let (other, after) = (&other.await.unwrap(), Some(&cursor));
     let list = |tr| async move { other.list(&tr, PlaceKind::Queued, after, 2).await };
     let refused = world.runner.run(list).await;

@@ -1,6 +1,5 @@
 //! The metrics that a dispatcher records, by the names in the documentation.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Doomed, LONG, World, process, settings};
@@ -45,7 +44,7 @@ async fn gauges_say_how_things_stand(store: TestStore) {
     let held = consumer.dequeue_batch(2).await.unwrap();
     let reject_one = async || {
         let delivery = consumer.dequeue().await.unwrap().unwrap();
-        delivery.reject("no good").await.unwrap();
+        delivery.discard("no good").await.unwrap();
     };
     reject_one().await;
     let depth_held_dead = |depth, held, dead| {
@@ -159,7 +158,7 @@ async fn what_handlers_return_is_counted(store: TestStore) {
     let settings = patient().max_attempts(1);
     let world = World::recorded(&store, settings).await;
     world.enqueue(0..10).await;
-    let handler = |delivery: Arc<Delivery<u64>>| async move {
+    let handler = |delivery: Delivery<u64>| async move {
         match (*delivery.value(), delivery.deliveries()) {
             (0..4, _) => Ok(Outcome::Done),
             (4..7, _) => Err("no"),

@@ -6,7 +6,7 @@ use crate::common::{LONG, World};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use futures::StreamExt;
-use hc_dequeue::{ConsumerOptions, Enqueue, Enqueued, Error, Settings, ack_all};
+use hc_dequeue::{ConsumerOptions, Enqueue, Enqueued, Error, PlaceKind, Settings};
 use keyspace::Environment;
 
 conformance::on_every_store!(
@@ -159,12 +159,11 @@ async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
         delivery.nack().await.unwrap();
     }
     let second = consumer.dequeue().await.unwrap().unwrap();
-    second.reject("no good").await.unwrap();
+    second.discard("no good").await.unwrap();
     assert!(consumer.dequeue().await.unwrap().is_none());
 
     let (queue, runner) = (&world.queue, &world.runner);
-    let letters = |tr| async move { queue.dead_letters(&tr, None, 10).await };
-    let dead = runner.run(letters).await.unwrap();
+    let dead = world.dead_letters().await;
     assert_eq!([&dead[0].value, &dead[1].value], [&Ok(1), &Ok(2)]);
     assert_eq!(world.stats().await.dead, 2);
 
@@ -180,7 +179,7 @@ async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
     let purge = |tr| async move { queue.purge(&tr, item).await };
     assert!(runner.run(purge).await.unwrap());
     assert!(!runner.run(purge).await.unwrap());
-    assert!(runner.run(letters).await.unwrap().is_empty());
+    assert!(world.dead_letters().await.is_empty());
     world.check().await;
 }
 
@@ -260,7 +259,7 @@ async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
 
     let queue = &world.queue;
     let redrive = |tr| async move {
-        let letters = queue.dead_letters(&tr, None, 1).await?;
+        let letters = queue.list(&tr, PlaceKind::Dead, None, 1).await?.items;
         queue.redrive(&tr, &letters[0].item).await
     };
     assert!(world.runner.run(redrive).await.unwrap());
@@ -277,7 +276,7 @@ async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
     let _ = world.enqueue_with(1, &once).await.unwrap();
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     let item = &delivery.item_ref();
-    delivery.reject("no good").await.unwrap();
+    delivery.discard("no good").await.unwrap();
     let repeated = world.enqueue_with(1, &once).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
 
@@ -346,7 +345,9 @@ async fn looking_changes_nothing(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
     let look = |tr| async move {
-        let first = queue.peek(&tr).await?.map(|item| item.value.unwrap());
+        let page = queue.list(&tr, PlaceKind::Queued, None, 1).await?;
+        let mut items = page.items.into_iter();
+        let first = items.next().map(|item| item.status.unwrap().value.unwrap());
         Ok::<_, Error>((first, queue.len(&tr).await?, queue.oldest_age(&tr).await?))
     };
     assert_eq!(world.runner.run(look).await.unwrap(), (None, 0, None));
@@ -413,7 +414,12 @@ async fn several_items_are_acknowledged_together(store: TestStore) {
         .map(|delivery| *delivery.value())
         .collect();
     assert_eq!(values, (0..10).collect::<Vec<_>>());
-    let ack = |tr| async move { ack_all(&tr, deliveries).await };
+    let ack = |tr| async move {
+        for delivery in deliveries {
+            delivery.ack(&tr).await?;
+        }
+        Ok::<_, Error>(())
+    };
     world.runner.run(ack).await.unwrap();
     assert_eq!(world.stats().await.completed, 10);
     // None of them can be acknowledged again: the whole transaction fails.
@@ -510,7 +516,7 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     world.runner.run(enqueue).await.unwrap();
     let held = consumer.dequeue().await.unwrap().unwrap();
     let dead = consumer.dequeue().await.unwrap().unwrap();
-    dead.reject("no good").await.unwrap();
+    dead.discard("no good").await.unwrap();
     assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 1_599);
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.delayed), (0, 0));

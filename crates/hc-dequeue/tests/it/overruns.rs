@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use crate::common::{LONG, World, open};
+use crate::common::{DeadLetter, LONG, World, open};
 use conformance::stores::TestStore;
 use hc_dequeue::testing::drain_process;
-use hc_dequeue::{DeadLetter, Delivery, Outcome, Settings, WorkerOptions};
+use hc_dequeue::{Delivery, Outcome, Settings, WorkerOptions};
 use keyspace::env::{BoxFuture, Clock};
 use keyspace::run::RunOptions;
 use keyspace::{Code, Environment, Error, Runner, Store, Transaction, Tx};
@@ -87,7 +87,7 @@ impl Slow {
     fn handler(
         &self,
         calls: &'static [Call],
-    ) -> impl Fn(Tx<TransactionOf>, Arc<Delivery<u64>>) -> BoxFuture<Result<Outcome, Error>>
+    ) -> impl Fn(Tx<TransactionOf>, Delivery<u64>) -> BoxFuture<Result<Outcome, Error>>
     + Send
     + Sync
     + 'static {
@@ -117,9 +117,7 @@ impl Slow {
     }
 
     async fn end(&self) -> (usize, Option<DeadLetter<u64>>) {
-        let queue = &self.world.queue;
-        let letters = |tr| async move { queue.dead_letters(&tr, None, 10).await };
-        let mut letters = self.world.runner.run(letters).await.unwrap();
+        let mut letters = self.world.dead_letters().await;
         self.world.check().await;
         (self.calls.load(Ordering::Relaxed), letters.pop())
     }
@@ -129,7 +127,7 @@ type TransactionOf = <Store as keyspace::Database>::Transaction;
 
 fn assert_blamed(letter: Option<DeadLetter<u64>>) {
     let letter = letter.expect("a dead letter");
-    let reason = letter.failure.unwrap().reason;
+    let reason = &letter.failure.as_ref().unwrap().reason;
     assert_eq!(letter.attempts, 1);
     assert_eq!(
         reason,
@@ -174,7 +172,7 @@ async fn a_handler_that_takes_long_and_fails_keeps_its_own_reason(store: TestSto
     const FAILED: Call = (6_000, Some(Code::TRANSACTION_CANCELLED));
     let slow = Slow::new(&store).await;
     let (calls, letter) = slow.work(&[SLOW, FAILED, DONE]).await;
-    let reason = letter.unwrap().failure.unwrap().reason;
+    let reason = letter.unwrap().status.failure.unwrap().reason;
     assert_eq!(calls, 2);
     assert!(!reason.contains("`work`"), "{reason}");
 }

@@ -25,7 +25,7 @@ conformance::on_every_store!(
     a_handler_that_releases_its_own_item_commits_nothing,
 );
 
-type Item = Arc<Delivery<u64>>;
+type Item = Delivery<u64>;
 type Tr<D> = Tx<<D as Database>::Transaction>;
 type Handled = Result<Outcome, Error>;
 

@@ -18,7 +18,7 @@ conformance::on_every_store!(
     an_item_that_is_cancelled_meanwhile_has_no_effect,
 );
 
-type Item = Arc<Delivery<u64>>;
+type Item = Delivery<u64>;
 
 fn quick() -> WorkerOptions {
     let soon = Duration::from_millis(1);
@@ -76,9 +76,7 @@ async fn effects_of_what_is_not_done_are_dropped(store: TestStore) {
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.unwrap().shut_down(LONG).await.unwrap();
     assert_eq!(sum(&world).await, 1);
-    let queue = &world.queue;
-    let letters = |tr| async move { queue.dead_letters(&tr, None, 10).await };
-    let letters = world.runner.run(letters).await.unwrap();
+    let letters = world.dead_letters().await;
     let reasons = letters
         .iter()
         .map(|letter| (letter.attempts, &*letter.failure.as_ref().unwrap().reason));

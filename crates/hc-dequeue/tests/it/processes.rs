@@ -3,8 +3,8 @@
 //! enqueue was acknowledged takes effect exactly once: it is completed or cancelled. No other item takes effect more
 //! than once, and the schedule enqueues one item for each second.
 
+use keyspace::OpenOptions;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use conformance::process::{Herd, acknowledge, misaccounted, role};
@@ -31,7 +31,7 @@ const BACKLOG: u64 = 300;
 type Queue = hc_dequeue::Queue<String>;
 
 async fn open(runner: &Runner<Store>) -> Result<Queue> {
-    Queue::open(runner, Subspace::from("jobs"), settings(1_000)).await
+    Queue::open_with(runner, "jobs", settings(1_000), OpenOptions::default()).await
 }
 
 fn settings(lease_millis: u64) -> Settings {
@@ -71,7 +71,7 @@ fn name_of(delivery: &Delivery<String>) -> String {
 /// once before that, and some are snoozed.
 async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>> {
     let store = runner.clone();
-    let handler = move |delivery: Arc<Delivery<String>>| {
+    let handler = move |delivery: Delivery<String>| {
         let store = store.clone();
         async move {
             let soon = Duration::from_millis(5);

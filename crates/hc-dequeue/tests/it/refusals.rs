@@ -1,13 +1,14 @@
 //! Invalid input: each kind returns a typed error, and nothing is lost.
 
+use keyspace::OpenOptions;
 use std::time::Duration;
 
-use crate::common::{LONG, World, open};
+use crate::common::{LONG, World, dead_letters, open};
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue;
 use hc_dequeue::{
-    Backoff, ConsumerOptions, Enqueue, Enqueued, Error, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, Queue,
-    Settings,
+    Backoff, ConsumerOptions, Enqueue, Enqueued, Error, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES,
+    PlaceKind, Queue, Settings,
 };
 use keyspace::codec::{Bincode, Raw};
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
@@ -103,7 +104,8 @@ async fn another_codec_than_the_queues_is_refused(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let subspace = world.queue.subspace().clone();
     let settings = Settings::default();
-    let codec = Queue::<Bytes, Raw>::open(&world.runner, subspace, settings);
+    let codec =
+        Queue::<Bytes, Raw>::open_with(&world.runner, subspace, settings, OpenOptions::default());
     assert!(matches!(codec.await.unwrap_err(), Error::SettingsDiffer(_)));
 }
 
@@ -158,7 +160,9 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let settings = Settings::new().max_attempts(4);
     let runner = store.runner();
     let subspace = store.root.subspace(&"queue");
-    let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();
+    let queue = &Blobs::open_with(&runner, subspace, settings, OpenOptions::default())
+        .await
+        .unwrap();
     let (largest, too_large) = (
         &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]),
         &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]),
@@ -179,9 +183,9 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     next().await.nack().await.unwrap();
     let delay = Duration::from_millis(1);
     next().await.retry_after(delay, "not now").await.unwrap();
-    next().await.reject("no good").await.unwrap();
+    next().await.discard("no good").await.unwrap();
     let redrive = |tr| async move {
-        let dead = queue.dead_letters(&tr, None, 1).await?;
+        let dead = queue.list(&tr, PlaceKind::Dead, None, 1).await?.items;
         queue.redrive(&tr, &dead[0].item).await
     };
     assert!(runner.run(redrive).await.unwrap());
@@ -225,7 +229,9 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
     let runner = store.runner();
     let subspace = store.root.subspace(&"queue");
     let settings = Settings::default();
-    let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();
+    let queue = &Blobs::open_with(&runner, subspace, settings, OpenOptions::default())
+        .await
+        .unwrap();
     let blob = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]);
     for _ in 0..ITEMS {
         let enqueue = |tr| async move { queue.enqueue(&tr, blob).await };
@@ -252,9 +258,14 @@ async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(sto
     type Names = Queue<String, Bincode>;
     type Numbers = Queue<u64, Bincode>;
     let settings = Settings::new().max_attempts(2);
-    let names = &Names::open(&runner, subspace.clone(), settings.clone())
-        .await
-        .unwrap();
+    let names = &Names::open_with(
+        &runner,
+        subspace.clone(),
+        settings.clone(),
+        OpenOptions::default(),
+    )
+    .await
+    .unwrap();
     let enqueue = |tr| async move {
         for name in ["", "ten bytes.", "", "ten bytes."] {
             names.enqueue(&tr, &name.to_owned()).await?;
@@ -263,7 +274,9 @@ async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(sto
     };
     runner.run(enqueue).await.unwrap();
     // Opens the queue with the same codec and another type. Of the names, only an empty one decodes as a number.
-    let numbers = Numbers::open(&runner, subspace, settings).await.unwrap();
+    let numbers = Numbers::open_with(&runner, subspace, settings, OpenOptions::default())
+        .await
+        .unwrap();
     let soon = Duration::from_millis(1);
     let options = ConsumerOptions::new().backoff(Backoff::new(soon, soon));
     let consumer = numbers.consumer(&runner, options).await.unwrap();
@@ -277,13 +290,13 @@ async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(sto
         idle = numbers.wait_idle(&runner) => idle.unwrap(),
         popped = consumer.pop_within(LONG) => panic!("{popped:?}"),
     }
-    let letters = |tr| async move { names.dead_letters(&tr, None, 10).await };
+    let letters = |tr| async move { dead_letters(&tr, names, 10).await };
     let letters = runner.run(letters).await.unwrap();
     assert_eq!(letters.len(), 2);
     for letter in letters {
-        assert_eq!(letter.value.unwrap(), "ten bytes.");
+        assert_eq!(letter.value.as_ref().unwrap(), "ten bytes.");
         assert_eq!((letter.attempts, letter.deliveries), (2, 2));
-        assert!(letter.failure.unwrap().reason.contains("Bincode"));
+        assert!(letter.failure.as_ref().unwrap().reason.contains("Bincode"));
     }
     assert!(numbers.audit(&runner).await.unwrap().is_clean());
 }

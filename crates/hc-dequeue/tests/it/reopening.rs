@@ -1,18 +1,19 @@
 //! A process that owns its store starts again: the items that it held are available at once.
 
+use keyspace::OpenOptions;
 use std::path::Path;
 
 use crate::common::{LONG, Queue, process};
 use conformance::timeout;
 use hc_dequeue::{ConsumerOptions, Settings};
-use keyspace::{Runner, Store, Subspace};
+use keyspace::{Runner, Store};
 
 async fn open(path: &Path) -> (Runner<Store>, Queue) {
     let store = keyspace::open(&format!("embedded:{}", path.display())).unwrap();
     let runner = Runner::new(store);
     // With such a long lease, only the new opening of the store shows that the old session is gone.
     let settings = Settings::new().lease(LONG * 60);
-    let queue = Queue::open(&runner, Subspace::from("queue"), settings);
+    let queue = Queue::open_with(&runner, "queue", settings, OpenOptions::default());
     let queue = queue.await.unwrap();
     (runner, queue)
 }

@@ -30,7 +30,7 @@ conformance::on_every_store!(threads:
     a_shutdown_after_the_runtime_has_ended_says_so,
 );
 
-type Item = Arc<Delivery<u64>>;
+type Item = Delivery<u64>;
 
 /// What holds up handlers until it is dropped.
 #[derive(Clone)]
@@ -173,7 +173,7 @@ async fn stoppable(
     let chaos = Chaos::new(db, Environment::system(), Faults::default());
     let runner = world.store.fast_runner(chaos.clone());
     let subspace = world.queue.subspace().clone();
-    let queue = Queue::open(&runner, subspace, Settings::default()).await;
+    let queue = Queue::open(&runner, subspace).await;
     (queue.unwrap(), runner, chaos)
 }
 

@@ -109,7 +109,7 @@ async fn many_items_replace_those_that_exist_whatever_comes_before_them(store: T
     let add = async |id, options: &Enqueue| world.enqueue_ref(id, options).await;
     let dead = add(10, &once("dead")).await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    delivery.reject("no good").await.unwrap();
+    delivery.discard("no good").await.unwrap();
     let held = add(20, &once("held")).await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     let delayed = add(30, &once("delayed").after(LONG)).await;
@@ -156,11 +156,8 @@ async fn many_items_replace_those_that_exist_whatever_comes_before_them(store: T
 
 async fn many_items_of_which_one_is_refused_are_not_enqueued(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let queue = hc_dequeue::Queue::<Bytes, Raw>::open(
-        &world.runner,
-        world.store.root.subspace(&"bytes"),
-        Settings::new(),
-    );
+    let queue =
+        hc_dequeue::Queue::<Bytes, Raw>::open(&world.runner, world.store.root.subspace(&"bytes"));
     let queue = &queue.await.unwrap();
     let bytes = |length: usize| Bytes::from(vec![0; length]);
     let twice = Enqueue::new().dedupe("one").max_depth(2);

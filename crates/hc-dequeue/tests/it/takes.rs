@@ -108,7 +108,7 @@ async fn a_lone_caller_runs_one_step_of_the_dispatcher_itself() {
     let options = RunOptions::default().environment(environment);
     let runner = &Runner::with_options(Options::new().memory().unwrap(), options);
     let subspace = Subspace::from("jobs");
-    let queue = Queue::<u64>::open(runner, subspace, Settings::default());
+    let queue = Queue::<u64>::open(runner, subspace);
     let queue = &queue.await.unwrap();
     let enqueue = || runner.run(|tr| async move { queue.enqueue(&tr, &0).await });
     let len = || runner.run(|tr| async move { queue.len(&tr).await });

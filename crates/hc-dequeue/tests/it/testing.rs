@@ -2,7 +2,7 @@
 
 use std::future::pending;
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::common::{LONG, World};
@@ -32,7 +32,7 @@ conformance::on_every_store!(
     an_item_that_does_not_decode_is_an_error,
 );
 
-type Item = Arc<Delivery<u64>>;
+type Item = Delivery<u64>;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const NONE: [u64; 0] = [];
@@ -302,7 +302,7 @@ async fn what_a_drain_cannot_handle_stays(store: TestStore) {
 /// Opens the queue as one of texts.
 async fn of_texts(world: &World) -> Queue<String> {
     let subspace = world.queue.subspace().clone();
-    let queue = Queue::open(&world.runner, subspace, Settings::new());
+    let queue = Queue::open(&world.runner, subspace);
     queue.await.unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
-use hc_dequeue::{Delivery, Enqueue, Enqueued, Error, ack_all};
+use hc_dequeue::{Delivery, Enqueue, Enqueued, Error, PlaceKind};
 use keyspace::codec::Raw;
 use keyspace::{
     Bytes, Environment, Isolation, MutationOp, RangeQuery, Transaction, Versionstamp, read_all,
@@ -87,7 +87,11 @@ async fn are_in(world: &World, parts: [&'static str; 4]) {
 async fn redrive_all(world: &World) {
     let queue = &world.queue;
     let redrive = |tr| async move {
-        for letter in queue.dead_letters(&tr, None, ITEMS.len()).await? {
+        for letter in queue
+            .list(&tr, PlaceKind::Dead, None, ITEMS.len())
+            .await?
+            .items
+        {
             assert!(queue.redrive(&tr, &letter.item).await?);
         }
         Ok::<_, Error>(())
@@ -140,14 +144,14 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
 
     held.extend(consumer.dequeue_batch(3).await.unwrap());
     for delivery in held {
-        delivery.reject("no good").await.unwrap();
+        delivery.discard("no good").await.unwrap();
     }
     are_in(&world, ["d"; 4]).await;
     redrive_all(&world).await;
     are_in(&world, ["i"; 4]).await;
 
     for delivery in consumer.dequeue_batch(4).await.unwrap() {
-        delivery.reject("no good").await.unwrap();
+        delivery.discard("no good").await.unwrap();
     }
     // Two sessions wait, and the first fulfills both requests.
     let another = world.consumer().await;
@@ -171,7 +175,12 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     let repeated = world.enqueue_with(3, &once).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
     let held = &held;
-    let ack = |tr| async move { ack_all(&tr, held).await };
+    let ack = |tr| async move {
+        for delivery in held {
+            delivery.ack(&tr).await?;
+        }
+        Ok::<_, Error>(())
+    };
     world.runner.run(ack).await.unwrap();
     assert_eq!(world.stats().await.completed, 4);
     let staged = world.enqueue_with(3, &once).await.unwrap();

@@ -29,7 +29,7 @@ async fn every_item_is_handled_and_completed(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue(0..200).await;
     let (seen, mut handled) = mpsc::unbounded_channel();
-    let handler = move |delivery: Arc<Delivery<u64>>| {
+    let handler = move |delivery: Delivery<u64>| {
         let seen = seen.clone();
         async move {
             seen.send(*delivery.value()).unwrap();
@@ -55,7 +55,7 @@ async fn a_handler_may_acknowledge_in_its_own_transaction(store: TestStore) {
     world.enqueue([7]).await;
     let done = Arc::new(Notify::new());
     let (runner, acknowledged) = (world.runner.clone(), done.clone());
-    let handler = move |delivery: Arc<Delivery<u64>>| {
+    let handler = move |delivery: Delivery<u64>| {
         let (runner, acknowledged) = (runner.clone(), acknowledged.clone());
         async move {
             let delivery = &delivery;
@@ -77,7 +77,7 @@ async fn what_fails_or_panics_is_tried_again_and_then_a_dead_letter(store: TestS
     let world = World::new(&store, settings).await;
     world.enqueue([0, 1, 2]).await;
     let (seen, mut attempts) = mpsc::unbounded_channel();
-    let handler = move |delivery: Arc<Delivery<u64>>| {
+    let handler = move |delivery: Delivery<u64>| {
         let seen = seen.clone();
         async move {
             seen.send((*delivery.value(), delivery.attempt())).unwrap();
@@ -117,7 +117,7 @@ async fn a_handler_that_hangs_is_dropped_and_its_item_goes_to_another(store: Tes
     world.enqueue([7]).await;
     let (done, calls) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
     let handled = done.clone();
-    let handler = move |_: Arc<Delivery<u64>>| {
+    let handler = move |_: Delivery<u64>| {
         let (handled, first) = (handled.clone(), calls.fetch_add(1, Ordering::Relaxed) == 0);
         async move {
             if first {
@@ -142,7 +142,7 @@ async fn a_shut_down_lets_handlers_finish(store: TestStore) {
     world.enqueue([7]).await;
     let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (tell, wait) = (begun.clone(), go_on.clone());
-    let handler = move |_: Arc<Delivery<u64>>| {
+    let handler = move |_: Delivery<u64>| {
         let (tell, wait) = (tell.clone(), wait.clone());
         async move {
             tell.notify_one();
@@ -164,7 +164,7 @@ async fn a_shut_down_returns_what_is_not_finished_in_time(store: TestStore) {
     world.enqueue([7, 8]).await;
     let begun = Arc::new(Notify::new());
     let tell = begun.clone();
-    let handler = move |_: Arc<Delivery<u64>>| {
+    let handler = move |_: Delivery<u64>| {
         let tell = tell.clone();
         async move {
             tell.notify_one();

@@ -38,7 +38,7 @@ pub(crate) async fn add_hostile(world: &World) {
         enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         match place {
-            "dead" => delivery.reject(HOSTILE).await.unwrap(),
+            "dead" => delivery.discard(HOSTILE).await.unwrap(),
             "done" => {
                 delivery.set_result(HOSTILE).unwrap();
                 delivery.complete().await.unwrap();

@@ -56,7 +56,7 @@ async fn the_overview_moves_while_work_runs(driver: &Driver) {
     let done = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     done.complete().await.unwrap();
     let dead = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    dead.reject("no such tenant").await.unwrap();
+    dead.discard("no such tenant").await.unwrap();
     let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     let after = [
         ("Queued", "6"),

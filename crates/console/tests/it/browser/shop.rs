@@ -9,7 +9,9 @@ use export_queue::combine::{CombineQueue, Sum};
 use export_queue::hc_dequeue::{Consumer, ConsumerOptions, Delivery, Enqueue, Queue, Settings};
 use export_queue::keyspace::codec::{Json, MessagePack};
 use export_queue::keyspace::env::{BoxFuture, Clock, ManualClock};
-use export_queue::keyspace::{self, Environment, RunOptions, Runner, Store, Subspace, Tx};
+use export_queue::keyspace::{
+    self, Environment, OpenOptions, RunOptions, Runner, Store, Subspace, Tx,
+};
 use export_queue::microqueue::MicroQueue;
 use export_queue::{ExportQueue, Start};
 use serde_json::{Value, json};
@@ -57,7 +59,7 @@ impl Shop {
         let options = RunOptions::default().environment(env);
         let runner = Runner::with_options(TestStore::memory().db, options);
         let settings = Settings::new().keep_done(LONG * 60).lease(LONG);
-        let mails = Mails::open(&runner, queue("mails"), settings);
+        let mails = Mails::open_with(&runner, queue("mails"), settings, OpenOptions::default());
         let mails = mails.await.unwrap();
         let consumer = mails.consumer(&runner, ConsumerOptions::default());
         let mut shop = Self {
@@ -90,7 +92,7 @@ impl Shop {
             let again = "connection to smtp.example.org timed out";
             delivery.retry_after(Duration::ZERO, again).await.unwrap();
             self.clock.advance(Duration::from_secs(7));
-            self.next().await.reject(reason).await.unwrap();
+            self.next().await.discard(reason).await.unwrap();
         }
         for number in 4..8 {
             self.add(&mail(number), LONG * 30).await;
@@ -98,7 +100,7 @@ impl Shop {
     }
 
     async fn fill_invoices(&self) {
-        let invoices = Mails::open(&self.runner, queue("invoices"), Settings::new());
+        let invoices = Mails::open(&self.runner, queue("invoices"));
         let invoices = &invoices.await.unwrap();
         for number in 1..=18 {
             let invoice = json!({ "invoice": number });

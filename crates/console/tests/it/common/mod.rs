@@ -158,7 +158,7 @@ impl World {
                 let again = delivery.retry_after(Duration::ZERO, "not yet");
                 again.await.unwrap();
             }
-            self.next().await.reject(reason).await.unwrap();
+            self.next().await.discard(reason).await.unwrap();
             self.items.dead.push(item);
         }
         let once = Enqueue::new().dedupe(RETAINED);

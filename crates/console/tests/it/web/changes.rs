@@ -38,7 +38,7 @@ async fn forms_change_items_and_come_back_with_a_notice() {
     let consumer = consumer.unwrap();
     for _ in 0..3 {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
-        dead.reject("no").await.unwrap();
+        dead.discard("no").await.unwrap();
     }
     consumer.shut_down(PATIENCE).await.unwrap();
     let site = Site::with_changes(&runner);

@@ -73,7 +73,7 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
     let held = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     for reason in ["no route", "disk full", "disk full"] {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
-        dead.reject(reason).await.unwrap();
+        dead.discard(reason).await.unwrap();
     }
     let site = Site::read_only(&runner);
     let page = site.shown("/queues/jobs").await;

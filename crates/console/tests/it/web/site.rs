@@ -13,8 +13,8 @@ use export_queue::hc_dequeue::{ConsumerOptions, Enqueue, Error, Queue, Schedule,
 use export_queue::keyspace::env::ManualClock;
 use export_queue::keyspace::limits::END_OF_KEYSPACE;
 use export_queue::keyspace::{
-    Database, Environment, Isolation, RangeQuery, RunOptions, Runner, Store, Subspace, Transaction,
-    Tx,
+    Database, Environment, Isolation, OpenOptions, RangeQuery, RunOptions, Runner, Store, Subspace,
+    Transaction, Tx,
 };
 use serde_json::Value;
 use tower::ServiceExt;
@@ -45,7 +45,9 @@ pub(crate) fn runner_on<D: Database>(db: D, clock: &ManualClock) -> Runner<D> {
 
 pub(crate) async fn open<D: Database>(runner: &Runner<D>, subspace: Subspace) -> Jobs {
     let settings = Settings::new().keep_done(Duration::from_secs(3_600));
-    Jobs::open(runner, subspace, settings).await.unwrap()
+    Jobs::open_with(runner, subspace, settings, OpenOptions::default())
+        .await
+        .unwrap()
 }
 
 pub(crate) async fn enqueue<D: Database>(runner: &Runner<D>, queue: &Jobs, values: &[&str]) {
@@ -65,7 +67,7 @@ pub(crate) async fn evil_queue(runner: &Runner<Store>) -> Jobs {
     let consumer = queue.consumer(runner, ConsumerOptions::default()).await;
     let consumer = consumer.unwrap();
     let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
-    dead.reject(EVIL).await.unwrap();
+    dead.discard(EVIL).await.unwrap();
     let done = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     done.set_result(EVIL).unwrap();
     done.complete().await.unwrap();

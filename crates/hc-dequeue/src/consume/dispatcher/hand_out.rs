@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::Dispatcher;
 use crate::consume::command::Reply;
-use crate::consume::delivery::{Delivery, DeliveryState, Out};
+use crate::consume::delivery::{Delivery, DeliveryState, HeldItem, Out};
 use crate::items::item_ref::ItemRef;
 use crate::items::record::Record;
 use crate::options::Backoff;
@@ -107,7 +107,7 @@ where
         record.payload = Bytes::new();
         let out = Arc::new(Out::new(record.deliveries, deadline));
         self.deliveries.insert(id, out.clone());
-        Some(Delivery {
+        Some(Delivery::new(HeldItem {
             id,
             value,
             record,
@@ -117,6 +117,6 @@ where
             commands,
             state: AtomicU8::new(DeliveryState::Open as u8),
             result: Mutex::default(),
-        })
+        }))
     }
 }

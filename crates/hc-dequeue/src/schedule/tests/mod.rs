@@ -17,7 +17,6 @@ use super::fire::{Fired, fire_due};
 use super::*;
 use crate::items::error::{Error, Result};
 use crate::items::record::Record;
-use crate::items::settings::Settings;
 use crate::testing::ManualWall;
 
 fn utc(text: &str) -> SystemTime {
@@ -54,7 +53,7 @@ impl<D: Database> World<D> {
             .environment(manual.environment());
         let runner = Runner::with_options(db, options);
         let root = store.root.subspace(&"queue");
-        let queue = Queue::open(&runner, root, Settings::default()).await;
+        let queue = Queue::open(&runner, root).await;
         let queue = queue.unwrap();
         Self {
             wall: manual,

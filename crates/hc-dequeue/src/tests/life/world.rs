@@ -1,5 +1,6 @@
 //! A queue in a store, on which the steps of a program run.
 
+use microqueue::keyspace::OpenOptions;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -10,14 +11,14 @@ use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::run::RunOptions;
-use microqueue::keyspace::{Bytes, Environment, Runner, Store, Subspace};
+use microqueue::keyspace::{Bytes, Environment, Runner, Store};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::model::{FIRST_WAIT, Life, Model, Place as At, Rules, Said};
 use super::program::{Change, How, NewItem, Op};
 use super::{DEDUPE_IDS, SESSIONS, START};
-use crate::consume::delivery::{Delivery, DeliveryState, Out, Shared};
+use crate::consume::delivery::{Delivery, DeliveryState, HeldItem, Out, Shared};
 use crate::consume::shared_task::SharedTask;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
@@ -79,7 +80,7 @@ impl World {
         let env = Environment::seeded(seed, Arc::new(clock.clone()));
         let store = microqueue::keyspace::open("memory:").unwrap();
         let runner = Runner::with_options(store, RunOptions::default().environment(env));
-        let queue = Queue::open(&runner, Subspace::from("queue"), settings(rules));
+        let queue = Queue::open_with(&runner, "queue", settings(rules), OpenOptions::default());
         let mut world = Self {
             queue: queue.await.unwrap(),
             settings: settings(rules),
@@ -298,7 +299,7 @@ impl World {
     async fn acknowledge(&self, item: usize, is_late: bool) -> Result<Said> {
         let (session, number) = self.held_by(item, is_late).await?;
         let (commands, _dispatcher) = mpsc::unbounded_channel();
-        let delivery = &Delivery {
+        let delivery = &Delivery::new(HeldItem {
             id: self.items[item].id(),
             value: Guarded::new(0_u64),
             record: Record::default(),
@@ -315,7 +316,7 @@ impl World {
             commands,
             state: AtomicU8::new(DeliveryState::Open as u8),
             result: Mutex::new(Bytes::from("done")),
-        };
+        });
         let ack = |tr| async move { delivery.ack(&tr).await };
         match self.runner.run(ack).await {
             Ok(()) => Ok(Said::Acknowledged),

@@ -19,7 +19,7 @@ async fn a_busy_queue_is_always_clean(store: TestStore) {
         .max_attempts(3)
         .keep_done(moment * 20);
     let world = Arc::new(World::new(&store, settings).await);
-    let handler = move |delivery: Arc<Delivery<u64>>| async move {
+    let handler = move |delivery: Delivery<u64>| async move {
         match (*delivery.value() + delivery.deliveries()) % 4 {
             0 => Ok(Outcome::snooze(moment)),
             1 => Ok(Outcome::retry_after(moment, "again")),

@@ -30,7 +30,7 @@ async fn world_in_use(store: &TestStore) -> (World, Delivery<u64>, Consumer<u64>
     world.enqueue(0..5).await;
     let held = consumer.dequeue().await.unwrap().unwrap();
     let dead = consumer.dequeue().await.unwrap().unwrap();
-    dead.reject("no good").await.unwrap();
+    dead.discard("no good").await.unwrap();
     let delayed = consumer.dequeue().await.unwrap().unwrap();
     delayed
         .retry_after(crate::common::LONG, "not now")

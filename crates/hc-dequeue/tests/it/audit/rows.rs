@@ -52,7 +52,7 @@ async fn full(store: &TestStore) -> Full {
     delivery.complete().await.unwrap();
     let dead = world.enqueue_ref(2, &named("dead")).await;
     let delivery = consumer.dequeue().await.unwrap().unwrap();
-    delivery.reject("no good").await.unwrap();
+    delivery.discard("no good").await.unwrap();
     world.enqueue_ref(3, &named("held")).await;
     let held = consumer.dequeue().await.unwrap().unwrap();
     let queued = world.enqueue_ref(4, &named("queued")).await;

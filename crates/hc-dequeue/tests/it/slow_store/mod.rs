@@ -3,6 +3,7 @@
 
 mod simulation;
 
+use keyspace::OpenOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -242,7 +243,7 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     };
     let settings = Settings::new().lease(LEASE);
     let ((doomed, its_runner), (slow, runner)) = (begin(), begin());
-    let queue = Queue::<u64>::open(&runner, Subspace::from("queue"), settings);
+    let queue = Queue::<u64>::open_with(&runner, "queue", settings, OpenOptions::default());
     let queue = &queue.await.unwrap();
     let enqueue = |tr| async move { queue.enqueue(&tr, &7).await.map(drop) };
     runner.run(enqueue).await.unwrap();
@@ -269,7 +270,7 @@ async fn who_waits_for_less_time_than_an_answer_takes_gets_what_there_is() {
     let options = RunOptions::default().environment(env);
     let runner = &Runner::with_options(chaos.clone(), options);
     let settings = Settings::new().lease(LEASE);
-    let queue = Queue::<u64>::open(runner, Subspace::from("queue"), settings);
+    let queue = Queue::<u64>::open_with(runner, "queue", settings, OpenOptions::default());
     let queue = &queue.await.unwrap();
     let options = ConsumerOptions::default();
     let consumer = queue.consumer(runner, options).await.unwrap();

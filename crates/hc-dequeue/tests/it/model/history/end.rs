@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use hc_dequeue::session::Sessions;
-use hc_dequeue::{ConsumerOptions, Delivery, End, Error, Place};
+use hc_dequeue::{ConsumerOptions, Delivery, End, Error, Place, PlaceKind};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, Isolation, RangeQuery, read_all};
 
@@ -76,7 +76,7 @@ impl Player {
             }
             let queue = &self.queue;
             let redrive = |tr| async move {
-                for letter in queue.dead_letters(&tr, None, 100).await? {
+                for letter in queue.list(&tr, PlaceKind::Dead, None, 100).await?.items {
                     queue.redrive(&tr, &letter.item).await?;
                 }
                 Ok::<_, Error>(())

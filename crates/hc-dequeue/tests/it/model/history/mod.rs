@@ -372,7 +372,7 @@ impl Player {
         let delivery = self.held.swap_remove(0);
         match self.rng.random_range(0..8) {
             6 => drop(tokio::spawn(async move { delivery.release().await })),
-            7 => drop(tokio::spawn(async move { delivery.reject("no").await })),
+            7 => drop(tokio::spawn(async move { delivery.discard("no").await })),
             0 => drop(delivery),
             1 => drop(tokio::spawn(async move { delivery.nack().await })),
             2 => {
