@@ -44,47 +44,16 @@
 //! at most 64 MiB. A copy of `path` without these files is not a copy of an open store. A store that was
 //! closed with [`Embedded::close`] is the single file `path`.
 
-mod arena;
-mod atomic;
-mod backup;
-mod checkpoint;
-mod damage;
-#[cfg(target_os = "linux")]
-mod direct;
+mod client;
+mod collections;
+mod disk;
 mod engine;
-mod file;
-mod files;
-mod guard;
-mod held;
-mod history;
-mod journal;
 mod layers;
 mod log;
-mod meta;
-mod pace;
-mod pipeline;
-mod publisher;
-mod queue;
-mod quiet;
-mod ranges;
-mod read;
-mod refusal;
-mod resolver;
-mod snapshot;
-mod sorted_map;
-mod state;
-mod store;
-mod stored;
 #[cfg(test)]
 mod tests;
-mod timeline;
-mod transaction;
 mod tree;
-mod verify;
-mod view;
-mod watch;
 mod window;
-mod write_map;
 
 use std::fmt;
 use std::path::Path;
@@ -93,13 +62,15 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use self::transaction::EmbeddedTransaction;
-pub use self::verify::Verified;
+pub use self::client::transaction::EmbeddedTransaction;
+pub use self::disk::verify::Verified;
 
+use self::client::state::{self, Defaults};
+use self::disk::location;
+use self::disk::open::{Setup, Store};
 use self::engine::Engine;
 use self::log::segment::Sizes;
-use self::state::Defaults;
-use self::store::Setup;
+use self::tree::{guard, refusal};
 use crate::env::Environment;
 use crate::error::{Code, OpenError, Result};
 use crate::limits::MAX_WATCHES;
@@ -252,7 +223,7 @@ impl Options {
     /// ```
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
-        let store = file::open(path, &self.setup())?;
+        let store = location::open(path, &self.setup())?;
         self.start(store, path)
     }
 
@@ -262,7 +233,7 @@ impl Options {
     /// [`OpenError::NoStore`] if there is no file, otherwise the errors of [`open`](Self::open).
     pub fn open_existing(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
-        let store = file::open_existing(path, &self.setup())?;
+        let store = location::open_existing(path, &self.setup())?;
         self.start(store, path)
     }
 
@@ -273,8 +244,8 @@ impl Options {
     /// # Errors
     /// [`OpenError::Open`] if the system cannot start a thread.
     pub fn memory(&self) -> Result<Embedded, OpenError> {
-        let store = file::memory(&self.setup())?;
-        self.start(store, Path::new(file::IN_MEMORY))
+        let store = location::memory(&self.setup())?;
+        self.start(store, Path::new(location::IN_MEMORY))
     }
 
     fn setup(&self) -> Setup {
@@ -287,7 +258,7 @@ impl Options {
         }
     }
 
-    fn start(&self, store: store::Store, path: &Path) -> Result<Embedded, OpenError> {
+    fn start(&self, store: Store, path: &Path) -> Result<Embedded, OpenError> {
         guard::silence_panics();
         let engine =
             Engine::start(store, self).map_err(|cause| refusal::open_error(path, cause))?;
@@ -415,7 +386,7 @@ pub fn verify(
     path: impl AsRef<Path>,
     progress: impl FnMut(u64, u64),
 ) -> Result<Verified, OpenError> {
-    file::verify(path.as_ref(), &Options::new().setup(), progress)
+    location::verify(path.as_ref(), &Options::new().setup(), progress)
 }
 
 impl Database for Embedded {

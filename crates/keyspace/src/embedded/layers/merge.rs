@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use super::{Base, BaseRow};
-use crate::embedded::damage::Damage;
+use crate::embedded::tree::damage::Damage;
 use crate::embedded::window::{Cursor, Entry, PartSnapshot, Position};
 
 /// How many rows or entries to step over one by one before a seek is cheaper.

@@ -10,8 +10,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Base, BaseRow, Layers};
-use crate::embedded::damage::Damage;
 use crate::embedded::tests::seeds;
+use crate::embedded::tree::damage::Damage;
 use crate::embedded::window::tests::assert_sound;
 use crate::embedded::window::{Below, Entry, Part, PartSnapshot};
 use crate::transaction::key_after;

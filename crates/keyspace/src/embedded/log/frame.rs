@@ -23,7 +23,7 @@ use super::effect::{Effect, Effects};
 use crate::record::Fields;
 
 /// The alignment of frames, in bytes.
-pub(in super::super) const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCK_BYTES: usize = 4096;
 
 const HEADER_BYTES: usize = 48;
 
@@ -34,11 +34,11 @@ const SEAL: u8 = 4;
 
 /// The end of the log when a segment began, as recorded in the first frame of each segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Begin {
-    pub(in super::super) previous_segment: u64,
+pub(crate) struct Begin {
+    pub(crate) previous_segment: u64,
     /// The end of its frames, in bytes.
-    pub(in super::super) end: u64,
-    pub(in super::super) last_frame: u64,
+    pub(crate) end: u64,
+    pub(crate) last_frame: u64,
 }
 
 /// The place of a frame in the log.
@@ -51,7 +51,7 @@ pub(super) struct Place {
 
 /// A frame to be written, with its buffer.
 #[derive(Debug)]
-pub(in super::super) struct Record {
+pub(crate) struct Record {
     /// Room for the header, then the body, and the padding once the frame is finished.
     bytes: Vec<u8>,
     /// The length without the padding.
@@ -63,12 +63,12 @@ pub(in super::super) struct Record {
 
 impl Record {
     /// Returns a batch without effects.
-    pub(in super::super) fn batch(version: i64) -> Self {
+    pub(crate) fn batch(version: i64) -> Self {
         Self::new(BATCH, version)
     }
 
     /// Returns a claim of a version, without effects.
-    pub(in super::super) fn clock(version: i64) -> Self {
+    pub(crate) fn clock(version: i64) -> Self {
         Self::new(CLOCK, version)
     }
 
@@ -101,13 +101,13 @@ impl Record {
     }
 
     /// Makes room for this number of effects, with this total length of keys and values.
-    pub(in super::super) fn reserve(&mut self, effects: usize, bytes: usize) {
+    pub(crate) fn reserve(&mut self, effects: usize, bytes: usize) {
         self.bytes
             .reserve(bytes + effects * Effect::USUAL_HEADER_BYTES);
     }
 
     /// Adds an effect to a batch that was not appended yet.
-    pub(in super::super) fn push(&mut self, effect: Effect<'_>) {
+    pub(crate) fn push(&mut self, effect: Effect<'_>) {
         assert!(self.kind == BATCH && self.len == self.bytes.len());
         effect.encode(&mut self.bytes);
         self.len = self.bytes.len();
@@ -115,12 +115,12 @@ impl Record {
     }
 
     /// Returns the bytes of the effects. It may also be called after the batch was appended.
-    pub(in super::super) fn body(&self) -> &[u8] {
+    pub(crate) fn body(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..self.len]
     }
 
     /// Returns the effects. It may also be called after the batch was appended.
-    pub(in super::super) fn effects(&self) -> Effects<'_> {
+    pub(crate) fn effects(&self) -> Effects<'_> {
         Effects::pushed(self.body())
     }
 

@@ -8,10 +8,10 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::super::Options;
-use super::super::engine::{Committer, Engine};
 use super::disk::{Disk, Fault};
 use super::workload::Workload;
 use super::{new_store, open_on, path};
+use crate::embedded::engine::{Committer, Engine};
 use crate::env::{Environment, ManualClock};
 
 /// More commits than the window has room for, so that rows are in each layer of the store.

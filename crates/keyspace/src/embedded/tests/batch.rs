@@ -5,13 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 
-use super::super::engine::{CommitRequest, Committer, Engine};
-use super::super::file::memory;
-use super::super::queue::Mutation;
-use super::super::ranges::{KeyRange, RangeSet};
 use super::super::{Durability, Options};
 use super::disk::Disk;
 use super::{new_store, open_on, set, setup, still};
+use crate::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::embedded::disk::location::memory;
+use crate::embedded::engine::queue::Mutation;
+use crate::embedded::engine::{CommitRequest, Committer, Engine};
 use crate::error::{Code, Result};
 use crate::mutation::MutationOp;
 use crate::transaction::Commit;

@@ -10,19 +10,19 @@ use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::damage::{Damage, reason_of};
-use super::super::engine::{CommitRequest, Engine, Snapshot};
-use super::super::files::Folder;
-use super::super::log::effect::Effect;
-use super::super::log::frame::BLOCK_BYTES;
-use super::super::log::segment::Sizes;
-use super::super::queue::Mutation;
-use super::super::store::{Setup, Store};
-use super::super::watch::WatchFuture;
 use super::super::{Durability, Options};
 use super::disk::{Disk, Fault, Image};
 use super::workload::Workload;
 use super::{new_store, open_on, path, seeds, set, setup};
+use crate::embedded::disk::open::{Setup, Store};
+use crate::embedded::engine::queue::Mutation;
+use crate::embedded::engine::watch::WatchFuture;
+use crate::embedded::engine::{CommitRequest, Engine, Snapshot};
+use crate::embedded::log::effect::Effect;
+use crate::embedded::log::files::Folder;
+use crate::embedded::log::frame::BLOCK_BYTES;
+use crate::embedded::log::segment::Sizes;
+use crate::embedded::tree::damage::{Damage, reason_of};
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, Error, OpenError, chain};
 

@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use self::disk::{Disk, Image};
-use super::engine::CommitRequest;
-use super::file::create_in;
-use super::log::segment::Sizes;
-use super::queue::Mutation;
-use super::ranges::{KeyRange, RangeSet};
-use super::store::{Setup, Store};
+use crate::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::embedded::disk::location::create_in;
+use crate::embedded::disk::open::{Setup, Store};
+use crate::embedded::engine::CommitRequest;
+use crate::embedded::engine::queue::Mutation;
+use crate::embedded::log::segment::Sizes;
 use crate::env::{Environment, ManualClock};
 use crate::error::OpenError;
 

@@ -9,13 +9,13 @@ use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::engine::Engine;
-use super::super::log::effect::Effect;
-use super::super::store::Store;
 use super::super::{Durability, Options};
 use super::disk::{Disk, Fault, Image};
 use super::workload::{Workload, stamp_key};
 use super::{new_store, open_on, seeds};
+use crate::embedded::disk::open::Store;
+use crate::embedded::engine::Engine;
+use crate::embedded::log::effect::Effect;
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, OpenError};
 use crate::limits::RECOVERY_VERSIONS;

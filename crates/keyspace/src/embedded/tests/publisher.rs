@@ -10,12 +10,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::Mutex;
 
-use super::super::engine::{Committer, Engine};
-use super::super::log::segment::Sizes;
-use super::super::store::{Setup, Store};
 use super::super::{Durability, Options};
 use super::disk::{Disk, Fault};
 use super::{new_store, path, set, setup, still};
+use crate::embedded::disk::open::{Setup, Store};
+use crate::embedded::engine::{Committer, Engine};
+use crate::embedded::log::segment::Sizes;
 use crate::env::ManualClock;
 use crate::error::{Code, Result};
 use crate::transaction::Commit;

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use super::super::engine::CommitRequest;
-use super::super::queue::Mutation;
-use super::super::store::Store;
+use crate::embedded::disk::open::Store;
+use crate::embedded::engine::CommitRequest;
+use crate::embedded::engine::queue::Mutation;
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
 

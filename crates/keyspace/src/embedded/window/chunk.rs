@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 /// An entry, which hides the layers below: a row of the part, or a range without live keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::embedded) enum Entry<'a> {
+pub(crate) enum Entry<'a> {
     /// `key` has `value`.
     Set { key: &'a [u8], value: &'a [u8] },
     /// No key lives in `begin <= key < end`.
@@ -18,7 +18,7 @@ pub(in crate::embedded) enum Entry<'a> {
 
 impl<'a> Entry<'a> {
     /// Returns the key of a Set, or the begin of a Gap.
-    pub(in crate::embedded) fn key(self) -> &'a [u8] {
+    pub(crate) fn key(self) -> &'a [u8] {
         match self {
             Entry::Set { key, .. } => key,
             Entry::Gap { begin, .. } => begin,
@@ -26,7 +26,7 @@ impl<'a> Entry<'a> {
     }
 
     /// Returns the total length of its keys and value.
-    pub(in crate::embedded) fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         let (_, tail) = self.kind_and_tail();
         self.key().len() + tail.len()
     }

@@ -15,7 +15,7 @@ use crate::embedded::tests::seeds;
 use crate::limits::END_OF_KEYSPACE;
 
 /// Panics if the part violates what [`Part`] promises, over the layers below.
-pub(in crate::embedded) fn assert_sound<B: Below<Error: std::fmt::Debug>>(part: &Part, below: &B) {
+pub(crate) fn assert_sound<B: Below<Error: std::fmt::Debug>>(part: &Part, below: &B) {
     let source = part.chunks.source();
     let mut entries = Vec::new();
     check_node(source, part.tree.root(), true, &mut entries);

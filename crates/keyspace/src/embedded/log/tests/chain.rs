@@ -2,12 +2,12 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::super::files::Slot;
-use super::super::super::tests::disk::{Disk, Image};
+use super::super::files::Slot;
 use super::super::frame::{BLOCK_BYTES, Begin, Place, Record};
 use super::super::recover::{LogError, Start};
 use super::super::segment::{Header, LogId};
 use super::{ID, read};
+use crate::embedded::tests::disk::{Disk, Image};
 
 const START: Start = Start {
     segment: 1,

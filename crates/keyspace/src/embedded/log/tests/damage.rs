@@ -2,14 +2,14 @@
 
 use rand::{Rng, RngCore};
 
-use super::super::super::files::Slot;
-use super::super::super::tests::disk::{Disk, Image};
+use super::super::files::Slot;
 use super::super::frame::{BLOCK_BYTES, Content, Frame};
 use super::super::recover::{LogError, leftovers};
 use super::super::segment::{FRAMES_START, Header, Mark};
 use super::Step::{Append, Clock, Flush, Free, Prepare};
 use super::flaw::Flaw;
 use super::{ID, Log, Model, Step, read};
+use crate::embedded::tests::disk::{Disk, Image};
 
 const SECTOR_BYTES: usize = 512;
 

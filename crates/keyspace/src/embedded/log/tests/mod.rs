@@ -13,14 +13,14 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use self::flaw::{Flaw, Flawed};
-use super::super::files::Files;
-use super::super::tests::disk::{Disk, Image};
 use super::effect::Effect;
+use super::files::Files;
 use super::frame::{BLOCK_BYTES, Record};
 use super::recover::{LogError, Recovered, Start, recover};
 use super::segment::{LogId, Sizes};
 use super::slots::Slots;
 use super::writer::{AppendError, Writer};
+use crate::embedded::tests::disk::{Disk, Image};
 
 const ID: LogId = LogId {
     store: [1; 16],

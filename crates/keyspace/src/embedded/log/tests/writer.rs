@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::super::super::files::{Files, Folder, Slot};
-use super::super::super::tests::disk::{Disk, Fault, Image};
 use super::super::effect::Effect;
+use super::super::files::{Files, Folder, Slot};
 use super::super::frame::{BLOCK_BYTES, Record};
 use super::super::recover::{Recovered, Start};
 use super::super::segment::Sizes;
@@ -12,6 +11,7 @@ use super::super::slots::Slots;
 use super::super::writer::{AppendError, Writer};
 use super::Step::{Append, Clock, Flush, Free, Prepare};
 use super::{ID, Log, Model, read};
+use crate::embedded::tests::disk::{Disk, Fault, Image};
 
 fn create() -> (Disk, Model, Log) {
     let disk = Disk::new(Vec::new());
