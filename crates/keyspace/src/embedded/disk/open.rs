@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use redb::StorageBackend;
 
+use super::checkpoint::{Checkpoint, StoreFiles};
 use super::journal::Journal;
 use super::location::IN_MEMORY;
-use crate::embedded::engine::checkpointer::{Checkpoint, StoreFiles};
 use crate::embedded::layers::{Checkpointed, FrozenPart, Window};
 use crate::embedded::log::files::{Files, Slot};
 use crate::embedded::log::frame::Record;

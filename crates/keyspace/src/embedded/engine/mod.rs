@@ -24,7 +24,7 @@
 //! itself, if it is alone and flushes are short.
 
 pub(super) mod atomic;
-pub(super) mod checkpointer;
+mod checkpointer;
 mod history;
 mod pace;
 mod pipeline;
@@ -32,15 +32,14 @@ mod publisher;
 pub(super) mod queue;
 mod quiet;
 mod resolver;
+mod shared;
 mod snapshot;
 mod timeline;
 pub(super) mod watch;
 
-use std::error::Error as StdError;
 use std::future::Future;
 use std::io;
-use std::panic::{self, AssertUnwindSafe};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -56,18 +55,17 @@ use self::pipeline::Pipeline;
 use self::publisher::Publisher;
 use self::queue::{PendingCommit, Queue};
 use self::resolver::Resolver;
+use self::shared::{EndOnPanic, EngineShared};
 use self::timeline::Timeline;
-use self::watch::{Registry, Watches};
-use crate::embedded::Options;
+use self::watch::Watches;
 use crate::embedded::disk::open::Store;
 use crate::embedded::disk::verify::{self, Verified};
 use crate::embedded::disk::{backup, location};
 use crate::embedded::layers;
-use crate::embedded::tree::damage;
-use crate::embedded::tree::held::Health;
+use crate::embedded::options::Options;
 use crate::embedded::tree::meta::{Meta, Totals};
 use crate::env::Environment;
-use crate::error::{Code, Error, OpenError, Result, StorageFailure};
+use crate::error::{Code, OpenError, Result};
 use crate::transaction::Commit;
 
 pub(crate) use self::queue::CommitRequest;
@@ -75,7 +73,7 @@ pub(crate) use self::snapshot::Snapshot;
 
 /// A running store. Dropping it finishes the commits that were sent, ends the threads and closes the file.
 pub(crate) struct Engine {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     watches: Watches,
     /// The resolver. The caller of a short commit uses it directly; otherwise a thread does. `None` after
     /// the end.
@@ -89,21 +87,6 @@ pub(crate) struct Engine {
     opened_at: i64,
     /// The id of the store.
     id: [u8; 16],
-}
-
-/// The state that the threads and the transactions share.
-pub(crate) struct Shared {
-    timeline: Timeline,
-    queue: Queue,
-    pipeline: Pipeline,
-    checkpoints: Checkpoints,
-    registry: Arc<Registry>,
-    /// The path of the store, for errors.
-    path: PathBuf,
-    /// What is wrong with the store's file.
-    health: Arc<Health>,
-    /// Whether the engine is being dropped, and should therefore end quickly.
-    is_dropped: AtomicBool,
 }
 
 impl Engine {
@@ -126,7 +109,7 @@ impl Engine {
             window.parts(),
             store.tree,
         );
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(EngineShared {
             timeline,
             queue: Queue::new(options.queue_bytes),
             pipeline: Pipeline::default(),
@@ -230,7 +213,7 @@ impl Engine {
     /// - `not_committed`, `transaction_too_old`
     /// - `commit_proxy_memory_limit_exceeded` if too many commits wait
     /// - `commit_unknown_result` if the store fails during this commit
-    /// - [`Error::Poisoned`] if the store failed before it
+    /// - [`Error::Poisoned`](crate::Error::Poisoned) if the store failed before it
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the commit.
@@ -379,7 +362,7 @@ impl Engine {
 }
 
 /// Resolves commits until the queue is closed and empty, or the store has ended.
-fn resolve(shared: &Shared, resolver: &Mutex<Option<Resolver>>) -> Result<()> {
+fn resolve(shared: &EngineShared, resolver: &Mutex<Option<Resolver>>) -> Result<()> {
     while shared.pipeline.wait_for_room()
         && shared.checkpoints.wait_for_room()
         && shared.queue.wait()
@@ -391,9 +374,6 @@ fn resolve(shared: &Shared, resolver: &Mutex<Option<Resolver>>) -> Result<()> {
     last.into_iter().for_each(Resolver::finish);
     Ok(())
 }
-
-/// The reason given when a thread of the store has panicked.
-const PANICKED: &str = "a thread of the store panicked";
 
 /// Runs the steps of committing, on three threads or one step at a time.
 pub(crate) struct Committer {
@@ -478,128 +458,10 @@ impl Committer {
     }
 }
 
-/// Ends the store if a thread of the engine panics.
-struct EndOnPanic<'a>(&'a Shared);
-
-impl Drop for EndOnPanic<'_> {
-    fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.poison(io::Error::other(PANICKED));
-        }
-    }
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.is_dropped.store(true, Ordering::Relaxed);
         // The failure was logged, and `Embedded::close` would return it.
         let _ = self.shut_down();
-    }
-}
-
-impl Shared {
-    pub(crate) fn timeline(&self) -> &Timeline {
-        &self.timeline
-    }
-
-    pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    pub(crate) fn pipeline(&self) -> &Pipeline {
-        &self.pipeline
-    }
-
-    pub(crate) fn checkpoints(&self) -> &Checkpoints {
-        &self.checkpoints
-    }
-
-    /// Ends the active part of the window, with a commit that writes nothing.
-    pub(crate) fn end_part(&self) {
-        self.pipeline.end_part();
-        let Ok((read_version, _)) = self.timeline.read_version() else {
-            return;
-        };
-        // No caller waits for the result.
-        let (verdict, _) = oneshot::channel();
-        let commit = PendingCommit {
-            request: CommitRequest::default(),
-            read_version,
-            verdict,
-        };
-        // If the queue is full, another commit ends the part.
-        if self.queue.push(commit).is_ok() {
-            self.queue.wake();
-        }
-    }
-
-    /// Returns whether the store leaves its log for the next opening: it is being dropped, and the log
-    /// alone holds too much to be moved to the tree in a short time.
-    pub(crate) fn keeps_log(&self, last_part_bytes: usize) -> bool {
-        const MAX_BYTES: usize = 8 << 20;
-        self.is_dropped.load(Ordering::Relaxed)
-            && self.checkpoints.bytes() + last_part_bytes > MAX_BYTES
-    }
-
-    pub(crate) fn registry(&self) -> &Arc<Registry> {
-        &self.registry
-    }
-
-    /// Returns the state that the newest commit left.
-    pub(crate) fn newest(self: &Arc<Self>) -> Result<Snapshot> {
-        let (version, state) = self.timeline.read_version()?;
-        Ok(Snapshot::new(version, state, self.clone()))
-    }
-
-    /// Runs a step of the engine on the thread of a caller. If it panics, ends the store and returns `None`.
-    fn or_poison<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
-        let stepped = panic::catch_unwind(AssertUnwindSafe(step));
-        stepped
-            .inspect_err(|_| drop(self.poison(io::Error::other(PANICKED))))
-            .ok()
-    }
-
-    /// Ends the store because redb failed: on damage, or on a failure of the disk. Returns the error that
-    /// every later operation gets.
-    pub(crate) fn fail(&self, cause: redb::Error) -> Error {
-        let cause = self.health.explain(cause);
-        let Some(reason) = damage::reason_of(&cause) else {
-            return self.poison(cause);
-        };
-        // Before anything else: a checkpoint may be writing.
-        self.health.give_up(&reason);
-        tracing::error!(reason, "the store stops: it is damaged");
-        let path = self.path.clone();
-        self.end(Error::Damaged {
-            path,
-            reason,
-            code: Code::FILE_CORRUPT,
-        })
-    }
-
-    /// Ends the store because its storage failed. Returns the error that every later operation gets.
-    pub(crate) fn poison(&self, cause: impl StdError + Send + Sync + 'static) -> Error {
-        tracing::error!(%cause, "the store stops: its storage failed");
-        let cause = StorageFailure::new(cause);
-        self.end(Error::Poisoned { cause })
-    }
-
-    /// Ends the store. All waiting and later operations get the returned error: `error`, unless the store
-    /// had already ended with another one.
-    pub(crate) fn end(&self, error: Error) -> Error {
-        // Record the reason first: the threads end once their queues are closed, and then look for it.
-        let error = self.timeline.end(error);
-        self.queue.close();
-        self.pipeline.close(None);
-        self.checkpoints.abandon();
-        if let Some(batch) = self.pipeline.take() {
-            batch.answer_unknown();
-        }
-        for commit in self.queue.take_all() {
-            // The caller may have stopped waiting.
-            let _ = commit.verdict.send(Err(error.clone()));
-        }
-        self.registry.fail_all(&error);
-        error
     }
 }

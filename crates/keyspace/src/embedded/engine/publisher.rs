@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Shared;
-use super::checkpointer::Checkpoint;
 use super::pipeline::{Batch, Pipeline};
 use super::quiet::Quiet;
-use crate::embedded::Durability;
+use super::shared::EngineShared;
+use crate::embedded::disk::checkpoint::Checkpoint;
 use crate::embedded::disk::journal::Journal;
 use crate::embedded::layers::FrozenPart;
 use crate::embedded::log::effect::Effects;
 use crate::embedded::log::frame::Record;
 use crate::embedded::log::writer::AppendError;
+use crate::embedded::options::Durability;
 use crate::error::Result;
 
 /// The pause before a batch is written again while the system is short of room on the disk, descriptors or memory.
@@ -30,7 +30,7 @@ const MAX_LONE_BATCHES: u32 = 32;
 
 /// Owns the log and publishes batches.
 pub(crate) struct Publisher {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     /// The log, `None` for a store in memory.
     journal: Option<Journal>,
     durability: Durability,
@@ -73,7 +73,7 @@ impl Lone {
 
 impl Publisher {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<EngineShared>,
         journal: Option<Journal>,
         durability: Durability,
         newest_version: i64,
@@ -97,7 +97,7 @@ impl Publisher {
 
     /// Publishes batches until the pipeline is closed and empty, or the store has ended. All batches are
     /// then in the log, on disk.
-    pub(crate) fn run(shared: &Shared, publisher: &Mutex<Self>) -> Result<()> {
+    pub(crate) fn run(shared: &EngineShared, publisher: &Mutex<Self>) -> Result<()> {
         let served = Self::serve(shared.pipeline(), publisher);
         let mut publisher = publisher.lock();
         let finished = served

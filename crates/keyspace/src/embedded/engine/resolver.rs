@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Shared;
 use super::atomic;
 use super::history::History;
 use super::pipeline::{Batch, Verdict};
 use super::queue::{Mutation, PendingCommit};
+use super::shared::EngineShared;
 use crate::embedded::collections::ranges::KeyRange;
 use crate::embedded::layers::Window;
 use crate::embedded::log::effect::Effect;
@@ -21,13 +21,13 @@ use crate::transaction::Commit;
 
 /// Owns the conflict history and the newest state of the rows.
 pub(crate) struct Resolver {
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
     history: History,
     window: Window,
 }
 
 impl Resolver {
-    pub(crate) fn new(shared: Arc<Shared>, history: History, window: Window) -> Self {
+    pub(crate) fn new(shared: Arc<EngineShared>, history: History, window: Window) -> Self {
         Self {
             shared,
             history,

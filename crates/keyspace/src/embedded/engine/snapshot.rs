@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use redb::StorageError;
 
-use super::Shared;
+use super::shared::EngineShared;
 use crate::embedded::layers::{self, Checkpointed, PartId, Parts};
 use crate::embedded::tree::guard::guarded;
 use crate::error::{Code, Error, Result};
@@ -77,11 +77,11 @@ impl State {
 pub(crate) struct Snapshot {
     version: i64,
     state: Arc<State>,
-    shared: Arc<Shared>,
+    shared: Arc<EngineShared>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(version: i64, state: Arc<State>, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(version: i64, state: Arc<State>, shared: Arc<EngineShared>) -> Self {
         Self {
             version,
             state,

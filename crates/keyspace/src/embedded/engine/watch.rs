@@ -16,15 +16,15 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::Shared;
+use super::shared::EngineShared;
 use crate::embedded::log::effect::Effect;
 use crate::error::{Code, Error, Result};
 
 /// The watches of a store, for its transactions.
-pub(crate) struct Watches(Arc<Shared>);
+pub(crate) struct Watches(Arc<EngineShared>);
 
 impl Watches {
-    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(shared: Arc<EngineShared>) -> Self {
         Self(shared)
     }
 

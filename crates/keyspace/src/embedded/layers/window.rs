@@ -202,7 +202,7 @@ mod tests {
         let before = store.tree.clone();
         store
             .replayed
-            .push(crate::embedded::engine::checkpointer::Checkpoint {
+            .push(crate::embedded::disk::checkpoint::Checkpoint {
                 part,
                 last_version: store.version,
                 log: None,
