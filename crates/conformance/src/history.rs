@@ -15,7 +15,7 @@
 //! There is no search, so the check takes time in proportion to the length of the history.
 //!
 //! Put the recorder directly around the store. A wrapper that reports lost or late commits, such as
-//! [`Chaos`](keyspace::chaos::Chaos), goes around the recorder, which then sees the real outcomes.
+//! [`Chaos`](crate::chaos::Chaos), goes around the recorder, which then sees the real outcomes.
 //!
 //! # What is not checked
 //!
@@ -261,7 +261,7 @@ impl<D: Database> Recorded<D> {
     }
 
     /// Waits for commits whose futures were dropped, then replays all recorded transactions. No transaction
-    /// may be under way. Flush a [`Chaos`](keyspace::chaos::Chaos) before.
+    /// may be under way. Flush a [`Chaos`](crate::chaos::Chaos) before.
     ///
     /// # Errors
     /// The first [`HistoryError`] found.

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::common::{Doomed, LONG, World};
+use conformance::chaos::{Chaos, Faults};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, Settings};
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, RunOptions, Runner};
 use tokio::task::JoinSet;

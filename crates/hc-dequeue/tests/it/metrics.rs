@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{Doomed, LONG, World, process, settings};
+use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::stores::TestStore;
 use hc_dequeue::{ConsumerOptions, Delivery, Enqueue, Error, Outcome, Settings, WorkerOptions};
-use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use conformance::chaos::{Chaos, Faults};
 use conformance::scale;
 use conformance::stores::TestStore;
 use futures::future::join_all;
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::env::ManualClock;
 use keyspace::{
     Environment, Error, Isolation, MutationOp, RunOptions, Runner, Store, Subspace, Transaction,

@@ -8,12 +8,12 @@ mod workload;
 use std::path::Path;
 use std::sync::Arc;
 
+use conformance::chaos::{Chaos, Faults, Tally};
 use conformance::history::{Checked, HistoryError, Recorded};
 use conformance::model::Model;
 use conformance::plant::{Plant, Planted};
 use conformance::scale;
 use conformance::stores::{self, Kind};
-use keyspace::chaos::{Chaos, Faults, Tally};
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{Database, Embedded, Environment};

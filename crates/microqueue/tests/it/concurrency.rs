@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::common::{jobs, memory};
+use conformance::chaos::{Chaos, Faults};
 use conformance::history::Recorded;
 use conformance::scale;
 use conformance::stores::{Kind, TestStore};
-use microqueue::keyspace::chaos::{Chaos, Faults};
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{
     Database, Environment, Isolation, OwnedTransaction, RangeQuery, Transaction, Versionstamp,

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use crate::common::{items, jobs_of};
+use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
-use microqueue::keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{self, Code, Database, Environment, OwnedTransaction, Transaction};

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::chaos::{Chaos, Faults, Tally};
 use conformance::scale;
 use conformance::stores::TestStore;
-use microqueue::keyspace::chaos::{Chaos, Faults, Tally};
 use microqueue::keyspace::embedded::Options;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};

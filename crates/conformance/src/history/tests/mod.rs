@@ -1,7 +1,7 @@
 //! Tests of the recorder and its check.
 
+use crate::chaos::{Chaos, CommitFault, Fate, Faults};
 use futures::FutureExt;
-use keyspace::chaos::{Chaos, CommitFault, Fate, Faults};
 use keyspace::error::Code;
 use keyspace::transaction::{OwnedTransaction, Transaction};
 use keyspace::{Environment, Store};

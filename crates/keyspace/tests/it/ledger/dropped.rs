@@ -4,9 +4,9 @@
 use std::future::{self, Future};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use conformance::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
 use futures::FutureExt;
-use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint};
 use keyspace::{Code, Error, Runner, Transaction, TransactionOption, foreign};
 
 use crate::ledger::log;

@@ -1,7 +1,7 @@
 //! Every fate of one commit, followed by every kind of attempt, with and without a sweep.
 
+use conformance::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint, Tally};
 use conformance::stores::TestStore;
-use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint, Tally};
 use keyspace::{Code, Commit, Error, Transaction, TransactionOption};
 
 use crate::ledger::log::{self, Item};

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use conformance::chaos::Faults;
 use conformance::scale;
 use conformance::stores::TestStore;
-use keyspace::chaos::Faults;
 use keyspace::env::ManualClock;
 use keyspace::{Commit, Environment, Error, Isolation, Runner, Transaction};
 

@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use conformance::chaos::{CommitFault, Fate};
 use conformance::stores::TestStore;
-use keyspace::chaos::{CommitFault, Fate};
 use keyspace::{
     Code, Commit, ConflictKind, Database, Embedded, Error, Isolation, KeyValue, MutationOp,
     OwnedTransaction, RangeQuery, Receipt, RunOptions, Runner, Transaction, TransactionOption, Tx,

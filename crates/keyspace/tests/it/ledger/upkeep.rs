@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
+use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use keyspace::ledger::MIN_SWEEP_AGE;
 use keyspace::{
     Code, Database, Error, Isolation, KeyValue, OwnedTransaction, RangeQuery, Runner, Transaction,

@@ -1,14 +1,16 @@
 //! The effect of each fault, one by one, and a test that the seed decides which faults happen.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::chaos::{
+    Chaos, ChaosTransaction, CommitFault, Fate, Faults, Landing, LandingPoint, Tally,
+};
 use conformance::part::Part;
 use conformance::stores::TestStore;
 use futures::FutureExt;
-use keyspace::chaos::{
-    Chaos, ChaosTransaction, CommitFault, Fate, Faults, Landing, LandingPoint, Tally,
-};
 use keyspace::env::ManualClock;
 use keyspace::{
     Code, Commit, ConflictKind, Database, Embedded, Environment, Isolation, KeySelector,

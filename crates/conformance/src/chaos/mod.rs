@@ -15,7 +15,7 @@
 //! its future is polled, because late commits land there. The backoff restarts after a commit that was
 //! applied, or is under way, although the client got `commit_unknown_result`.
 //!
-//! [`Transaction::read_version`]: crate::Transaction::read_version
+//! [`Transaction::read_version`]: keyspace::Transaction::read_version
 
 mod transaction;
 
@@ -25,13 +25,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use keyspace::{Code, Database, DatabaseOption, Environment, OwnedTransaction, Result};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 pub use self::transaction::ChaosTransaction;
-use crate::env::Environment;
-use crate::error::{Code, Result};
-use crate::transaction::{Database, DatabaseOption, OwnedTransaction};
 
 /// The probabilities of faults, from 0 to 1. All are 0 by default.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -148,7 +146,7 @@ pub struct Tally {
 /// # Examples
 ///
 /// ```
-/// use keyspace::chaos::{Chaos, CommitFault, Fate, Faults};
+/// use conformance::chaos::{Chaos, CommitFault, Fate, Faults};
 /// use keyspace::{Environment, Error, Runner, Transaction};
 ///
 /// # #[tokio::main(flavor = "current_thread")]

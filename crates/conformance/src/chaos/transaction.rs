@@ -6,16 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
+use keyspace::{
+    Code, Commit, ConflictKind, Database, Error, Isolation, KeySelector, MutationOp,
+    OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption, Versionstamp,
+};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::{Chaos, CommitFault, Fate, LandingPoint, WatchFault};
-use crate::error::{Code, Error, Result};
-use crate::mutation::{MutationOp, Versionstamp};
-use crate::selector::{KeySelector, RangeBatch, RangeQuery};
-use crate::transaction::{
-    Commit, ConflictKind, Database, Isolation, OwnedTransaction, Transaction, TransactionOption,
-};
 
 /// A transaction of a [`Chaos`] database.
 pub struct ChaosTransaction<D: Database> {
