@@ -16,7 +16,7 @@ use super::program::{BEGIN, END, Op, Program, Step};
 
 /// A kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OperationKind {
     Get,
     GetKey,
     GetRange,
@@ -34,7 +34,7 @@ enum Kind {
     Reset,
 }
 
-impl Kind {
+impl OperationKind {
     /// Every kind, with its weight among those of a program.
     const WEIGHTS: [(Self, u32); 15] = [
         (Self::Get, 12),
@@ -90,15 +90,15 @@ fn keys(rng: &mut StdRng) -> Vec<Bytes> {
 }
 
 /// Draws the kinds of operations of a program: about two thirds of all, each repeated by its weight.
-fn kinds(rng: &mut StdRng) -> Vec<Kind> {
+fn kinds(rng: &mut StdRng) -> Vec<OperationKind> {
     let mut kinds = Vec::new();
-    for (kind, weight) in Kind::WEIGHTS {
+    for (kind, weight) in OperationKind::WEIGHTS {
         if rng.random_bool(0.65) {
             kinds.extend((0..weight).map(|_| kind));
         }
     }
     if kinds.is_empty() {
-        kinds.push(Kind::GetRange);
+        kinds.push(OperationKind::GetRange);
     }
     kinds
 }
@@ -107,7 +107,7 @@ fn kinds(rng: &mut StdRng) -> Vec<Kind> {
 pub(super) struct Generator {
     pub(super) rng: StdRng,
     keys: Vec<Bytes>,
-    kinds: Vec<Kind>,
+    kinds: Vec<OperationKind>,
 }
 
 impl Generator {
@@ -152,51 +152,51 @@ impl Generator {
             .choose(&mut self.rng)
             .expect("a program has kinds")
         {
-            Kind::Get => Op::Get {
+            OperationKind::Get => Op::Get {
                 key: self.key(),
                 isolation: self.isolation(),
             },
-            Kind::GetKey => Op::GetKey {
+            OperationKind::GetKey => Op::GetKey {
                 selector: self.selector(),
                 isolation: self.isolation(),
             },
-            Kind::GetRange => Op::GetRange {
+            OperationKind::GetRange => Op::GetRange {
                 query: self.query(),
                 isolation: self.isolation(),
             },
-            Kind::ReadVersion => Op::ReadVersion,
-            Kind::Set => Op::Set {
+            OperationKind::ReadVersion => Op::ReadVersion,
+            OperationKind::Set => Op::Set {
                 key: self.key(),
                 value: self.value(),
             },
-            Kind::Clear => Op::Clear { key: self.key() },
-            Kind::ClearRange => {
+            OperationKind::Clear => Op::Clear { key: self.key() },
+            OperationKind::ClearRange => {
                 let (begin, end) = self.range();
                 Op::ClearRange { begin, end }
             }
-            Kind::Atomic => self.atomic(),
-            Kind::StampedKey => {
+            OperationKind::Atomic => self.atomic(),
+            OperationKind::StampedKey => {
                 let (op, key) = (MutationOp::SetVersionstampedKey, self.key());
                 let key = self.template(&key);
                 let param = self.value();
                 Op::Atomic { op, key, param }
             }
-            Kind::StampedValue => {
+            OperationKind::StampedValue => {
                 let (op, key) = (MutationOp::SetVersionstampedValue, self.key());
                 let prefix = self.value();
                 let param = self.template(&prefix);
                 Op::Atomic { op, key, param }
             }
-            Kind::ReadConflict => self.conflict(ConflictKind::Read),
-            Kind::WriteConflict => self.conflict(ConflictKind::Write),
-            Kind::NoWriteConflict => {
+            OperationKind::ReadConflict => self.conflict(ConflictKind::Read),
+            OperationKind::WriteConflict => self.conflict(ConflictKind::Write),
+            OperationKind::NoWriteConflict => {
                 Op::SetOption(TransactionOption::NextWriteNoWriteConflictRange)
             }
-            Kind::SnapshotRyw if self.rng.random_bool(0.6) => {
+            OperationKind::SnapshotRyw if self.rng.random_bool(0.6) => {
                 Op::SetOption(TransactionOption::SnapshotRywDisable)
             }
-            Kind::SnapshotRyw => Op::SetOption(TransactionOption::SnapshotRywEnable),
-            Kind::Reset => Op::Reset,
+            OperationKind::SnapshotRyw => Op::SetOption(TransactionOption::SnapshotRywEnable),
+            OperationKind::Reset => Op::Reset,
         }
     }
 

@@ -97,7 +97,7 @@ struct Log {
 struct Record {
     /// Its number, in the order in which transactions began.
     number: u64,
-    steps: Vec<Step>,
+    steps: Vec<RecordedStep>,
     /// The read version, `None` if the transaction read nothing.
     read_version: Option<i64>,
     /// Its place in the order of commits, `None` if it was read-only.
@@ -113,11 +113,11 @@ type Event = u64;
 
 /// An operation of a transaction.
 #[derive(Debug)]
-enum Step {
+enum RecordedStep {
     /// A read that never got an answer.
     Unanswered,
     Read(Isolation, Read),
-    Write(Write),
+    RecordedWrite(RecordedWrite),
 }
 
 /// A read and its answer.
@@ -138,7 +138,7 @@ enum Read {
 }
 
 #[derive(Debug)]
-enum Write {
+enum RecordedWrite {
     Set {
         key: Bytes,
         value: Bytes,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::chaos::{
-    Chaos, ChaosTransaction, CommitFault, Fate, Faults, Landing, LandingPoint, Tally,
+    Chaos, ChaosTransaction, CommitFault, Fate, FaultTally, Faults, Landing, LandingPoint,
 };
 use conformance::part::Part;
 use conformance::stores::TestStore;
@@ -94,7 +94,7 @@ async fn without_faults_nothing_goes_wrong(store: TestStore) {
     assert_eq!(Some(versionstamp.await.unwrap()), commit.versionstamp);
     set(&db, b"key", b"value").await.unwrap();
     watch.await.unwrap();
-    assert_eq!(chaos.tally(), Tally::default());
+    assert_eq!(chaos.tally(), FaultTally::default());
 }
 
 async fn a_refused_commit_changes_nothing_and_can_be_retried(store: TestStore) {
@@ -389,7 +389,7 @@ async fn a_reset_makes_a_transaction_new_whose_commit_was_taken_away(store: Test
 }
 
 async fn one_seed_gives_one_course_of_faults(store: TestStore) {
-    async fn course(store: &TestStore, seed: u64) -> (Vec<Option<Code>>, Tally) {
+    async fn course(store: &TestStore, seed: u64) -> (Vec<Option<Code>>, FaultTally) {
         let World { chaos, .. } = world(store, seed, Faults::all(0.1));
         let mut codes = Vec::new();
         for number in 0..200u8 {

@@ -128,7 +128,7 @@ pub enum LandingPoint {
 
 /// The number of faults so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
+pub struct FaultTally {
     /// Reads that failed.
     pub reads: usize,
     /// Commits that were refused, reported as unknown, or never answered.
@@ -169,21 +169,21 @@ pub struct Tally {
 /// ```
 pub struct Chaos<D: Database> {
     db: D,
-    shared: Arc<Shared<D::Transaction>>,
+    shared: Arc<ChaosShared<D::Transaction>>,
 }
 
-struct Shared<T> {
+struct ChaosShared<T> {
     environment: Environment,
     faults: Faults,
-    state: Mutex<State<T>>,
+    state: Mutex<ChaosState<T>>,
     is_stopped: watch::Sender<bool>,
 }
 
-struct State<T> {
+struct ChaosState<T> {
     script: VecDeque<CommitFault>,
     attempts_begun: u64,
     outstanding: Vec<Outstanding<T>>,
-    tally: Tally,
+    tally: FaultTally,
     latency: Duration,
 }
 
@@ -200,14 +200,14 @@ impl<D: Database> Chaos<D> {
     pub fn new(db: D, environment: Environment, faults: Faults) -> Self {
         Self {
             db,
-            shared: Arc::new(Shared {
+            shared: Arc::new(ChaosShared {
                 environment,
                 faults,
-                state: Mutex::new(State {
+                state: Mutex::new(ChaosState {
                     script: VecDeque::new(),
                     attempts_begun: 0,
                     outstanding: Vec::new(),
-                    tally: Tally::default(),
+                    tally: FaultTally::default(),
                     latency: Duration::ZERO,
                 }),
                 is_stopped: watch::Sender::new(false),
@@ -270,7 +270,7 @@ impl<D: Database> Chaos<D> {
 
     /// Returns the number of faults so far.
     #[must_use]
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> FaultTally {
         self.lock().tally
     }
 
@@ -384,7 +384,7 @@ impl<D: Database> Chaos<D> {
         self.shared.environment.random_unit()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<D::Transaction>> {
+    fn lock(&self) -> MutexGuard<'_, ChaosState<D::Transaction>> {
         self.shared.state.lock()
     }
 }

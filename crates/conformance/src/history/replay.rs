@@ -6,7 +6,9 @@ use keyspace::mutation::{MutationOp, Versionstamp};
 use keyspace::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery};
 use keyspace::transaction::{Isolation, key_after};
 
-use super::{Checked, Event, HistoryError, Moment, Read, Record, Rows, Step, Write};
+use super::{
+    Checked, Event, HistoryError, Moment, Read, Record, RecordedStep, RecordedWrite, Rows,
+};
 use crate::model::atomic;
 
 /// Checks a history between the first and the last content of a store.
@@ -16,7 +18,7 @@ pub(super) fn check(
     last: &Rows,
 ) -> Result<Checked, HistoryError> {
     check_order(records)?;
-    let mut state = State::new(first);
+    let mut state = ReplayState::new(first);
     for (moment, record) in moments(records)? {
         match moment {
             Moment::Version(_) => {
@@ -126,12 +128,14 @@ fn count(records: &[Record]) -> Checked {
     Checked {
         commits,
         read_only: records.len() - commits,
-        reads: steps.filter(|step| matches!(step, Step::Read(..))).count(),
+        reads: steps
+            .filter(|step| matches!(step, RecordedStep::Read(..)))
+            .count(),
     }
 }
 
 /// The content of the store at a moment.
-struct State {
+struct ReplayState {
     rows: Rows,
     /// The keys that the current transaction has changed, with their earlier values.
     changed: Vec<(Bytes, Option<Bytes>)>,
@@ -140,7 +144,7 @@ struct State {
     has_uncertain: bool,
 }
 
-impl State {
+impl ReplayState {
     fn new(rows: &Rows) -> Self {
         Self {
             rows: rows.clone(),
@@ -158,7 +162,9 @@ impl State {
     ) -> Result<(), HistoryError> {
         for step in &record.steps {
             match step {
-                Step::Read(isolation, read) if checked(*isolation) && !self.is_open(read) => {
+                RecordedStep::Read(isolation, read)
+                    if checked(*isolation) && !self.is_open(read) =>
+                {
                     let expected = self.repeat(read);
                     if *read != expected {
                         return Err(HistoryError::Read {
@@ -169,8 +175,8 @@ impl State {
                         });
                     }
                 }
-                Step::Read(..) | Step::Unanswered => {}
-                Step::Write(write) => {
+                RecordedStep::Read(..) | RecordedStep::Unanswered => {}
+                RecordedStep::RecordedWrite(write) => {
                     let stamp = record.versionstamp.unwrap_or(Versionstamp::INCOMPLETE);
                     self.write(write, stamp);
                 }
@@ -203,11 +209,11 @@ impl State {
         self.has_uncertain = false;
     }
 
-    fn write(&mut self, write: &Write, stamp: Versionstamp) {
+    fn write(&mut self, write: &RecordedWrite, stamp: Versionstamp) {
         match write {
-            Write::Set { key, value } => self.put(key.clone(), Some(value.clone())),
-            Write::ClearRange { begin, end } => self.clear_range(begin, end),
-            Write::Atomic { op, key, param } => self.atomic(*op, key, param, stamp),
+            RecordedWrite::Set { key, value } => self.put(key.clone(), Some(value.clone())),
+            RecordedWrite::ClearRange { begin, end } => self.clear_range(begin, end),
+            RecordedWrite::Atomic { op, key, param } => self.atomic(*op, key, param, stamp),
         }
     }
 

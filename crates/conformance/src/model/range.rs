@@ -10,7 +10,7 @@ use keyspace::limits::END_OF_KEYSPACE;
 use keyspace::{Code, KeySelector, KeyValue, RangeQuery, key_after};
 
 use super::read::Reader;
-use super::view::{Place, Resolved, Seen, View};
+use super::view::{Resolved, Seen, View, WalkEnd};
 
 /// The result of a range read.
 #[derive(Debug, Default)]
@@ -118,8 +118,8 @@ impl RangeRead {
     fn resolve(&mut self, view: &View) -> (Resolved, Resolved) {
         let (begin, end) = (view.resolve(&self.begin), view.resolve(&self.end));
         for selector in [&begin, &end] {
-            self.found.ran_to_begin |= selector.place == Place::Begin;
-            self.found.ran_to_end |= selector.place == Place::End;
+            self.found.ran_to_begin |= selector.place == WalkEnd::Begin;
+            self.found.ran_to_end |= selector.place == WalkEnd::End;
         }
         // A selector without a rest keeps the rest that it had when it ran off an end.
         if self.begin.offset != 1 {

@@ -33,7 +33,7 @@ pub(super) enum Seen {
 /// A selector after its walk, as far as that could be done.
 #[derive(Debug, Clone)]
 pub(super) struct Resolved {
-    pub(super) place: Place,
+    pub(super) place: WalkEnd,
     /// The key that the selector has reached, its own key if it did not move.
     pub(super) key: Bytes,
     /// The rest of the offset: 1, unless the selector ran off an end or is stuck.
@@ -44,7 +44,7 @@ pub(super) struct Resolved {
 
 /// Where the walk of a selector ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum WalkEnd {
     /// It ran off the first key.
     Begin,
     /// Before the stretch with this number, or after the last stretch.
@@ -84,19 +84,19 @@ impl View {
             key = self.0[at].begin.clone();
         }
         let (place, stuck) = match left {
-            1 => (Place::Before(at), None),
-            2.. if at == self.0.len() => (Place::End, None),
-            2.. => (Place::Before(at), Some(at)),
-            ..1 if at == 0 => (Place::Begin, None),
-            ..1 => (Place::Before(at), Some(at - 1)),
+            1 => (WalkEnd::Before(at), None),
+            2.. if at == self.0.len() => (WalkEnd::End, None),
+            2.. => (WalkEnd::Before(at), Some(at)),
+            ..1 if at == 0 => (WalkEnd::Begin, None),
+            ..1 => (WalkEnd::Before(at), Some(at - 1)),
         };
         // The walk also passes the empty keys before the stretch that stopped it.
         let key = match place {
-            Place::Begin => Bytes::new(),
-            Place::End => Bytes::from_static(END_OF_KEYSPACE),
-            Place::Before(at) if left < 1 => key.min(self.0[at - 1].end.clone()),
-            Place::Before(at) if at < self.0.len() => self.0[at].begin.clone(),
-            Place::Before(_) => key,
+            WalkEnd::Begin => Bytes::new(),
+            WalkEnd::End => Bytes::from_static(END_OF_KEYSPACE),
+            WalkEnd::Before(at) if left < 1 => key.min(self.0[at - 1].end.clone()),
+            WalkEnd::Before(at) if at < self.0.len() => self.0[at].begin.clone(),
+            WalkEnd::Before(_) => key,
         };
         Resolved {
             place,
@@ -113,9 +113,9 @@ impl View {
             return vec![at];
         }
         let index = |selector: &Resolved| match selector.place {
-            Place::Begin => 0,
-            Place::Before(at) => at,
-            Place::End => self.0.len(),
+            WalkEnd::Begin => 0,
+            WalkEnd::Before(at) => at,
+            WalkEnd::End => self.0.len(),
         };
         match (reverse, far.stuck) {
             (false, None) => (index(near)..index(far)).collect(),

@@ -12,7 +12,7 @@ use keyspace::{
 use serde_json::Value;
 
 use super::{ATOMIC_NAMES, PLAIN_OPTIONS, Trace, TraceError};
-use crate::program::{Answers, Op, Outcome, Part, Program, Step, Text};
+use crate::program::{Answers, Op, Outcome, Program, Step, Text, TextPart};
 
 /// The longest fill: twice the longest value of a store, so that a line cannot fill the memory.
 const FILL_BYTES: usize = 200_000;
@@ -414,21 +414,21 @@ fn text(value: &Value) -> Parsed<Text> {
     }
 }
 
-fn parts(mut rest: &str) -> Option<Vec<Part>> {
+fn parts(mut rest: &str) -> Option<Vec<TextPart>> {
     let mut parts = Vec::new();
     let mut len = 0;
     while !rest.is_empty() {
         if let Some(stamp) = rest.strip_prefix("<S") {
             let (number, after) = stamp.split_once('>')?;
             let digits = number.bytes().all(|byte| byte.is_ascii_digit());
-            parts.push(Part::Stamp(number.parse().ok().filter(|_| digits)?));
+            parts.push(TextPart::Stamp(number.parse().ok().filter(|_| digits)?));
             len += 10;
             rest = after;
         } else {
             let (hex, after) = rest.split_at(rest.find('<').unwrap_or(rest.len()));
             let bytes = unhex(hex).filter(|bytes| !bytes.is_empty())?;
             len += bytes.len();
-            parts.push(Part::Bytes(bytes));
+            parts.push(TextPart::Bytes(bytes));
             rest = after;
         }
     }

@@ -68,7 +68,7 @@ pub use self::options::{Durability, Options};
 
 use self::client::state::{self, Defaults};
 use self::disk::location;
-use self::disk::open::{Setup, Store};
+use self::disk::open::{OpenedStore, Setup};
 use self::engine::Engine;
 use self::log::segment::Sizes;
 use self::tree::{guard, refusal};
@@ -148,7 +148,7 @@ impl Options {
         }
     }
 
-    fn start(&self, store: Store, path: &Path) -> Result<Embedded, OpenError> {
+    fn start(&self, store: OpenedStore, path: &Path) -> Result<Embedded, OpenError> {
         guard::silence_panics();
         let engine =
             Engine::start(store, self).map_err(|cause| refusal::open_error(path, cause))?;

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use super::Runner;
 use crate::error::{Code, Error, Result};
-use crate::ledger::{Ledger, MIN_SWEEP_AGE, Receipt, Slot, SlotRecord};
+use crate::ledger::{Ledger, MIN_SWEEP_AGE, OwnedSlot, Receipt, SlotRecord};
 use crate::mutation::MutationOp;
 use crate::selector::RangeQuery;
 use crate::transaction::{Database, Isolation, Transaction, key_after, visit_rows};
@@ -34,7 +34,7 @@ impl<D: Database> Runner<D> {
     ///
     /// If this write arrives late, its serializable read makes the store refuse it. The [module
     /// documentation](crate::ledger) describes the race.
-    async fn write_first_record(&self, slot: &Slot) -> Result<()> {
+    async fn write_first_record(&self, slot: &OwnedSlot) -> Result<()> {
         let ledger = self.ledger();
         let time = self.environment().now();
         let key = &slot.key;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::chaos::{Chaos, Faults, Tally};
+use conformance::chaos::{Chaos, FaultTally, Faults};
 use conformance::scale;
 use conformance::stores::TestStore;
 use microqueue::keyspace::embedded::Options;
@@ -153,7 +153,7 @@ struct Run {
 
 impl Run {
     /// Runs on a store in memory that depends on the seed alone.
-    async fn in_memory(self) -> Result<Tally, String> {
+    async fn in_memory(self) -> Result<FaultTally, String> {
         let env = self.environment();
         let db = Options::new().environment(env).memory().unwrap();
         self.on(db.into(), &Subspace::from("root")).await
@@ -165,7 +165,7 @@ impl Run {
 
     /// Runs operations on a queue and on the model until they differ. Returns the failures that occurred
     /// on the way.
-    async fn on(self, db: Store, root: &Subspace) -> Result<Tally, String> {
+    async fn on(self, db: Store, root: &Subspace) -> Result<FaultTally, String> {
         let env = self.environment();
         let Self {
             order,
@@ -208,7 +208,7 @@ impl Run {
 
 #[tokio::test]
 async fn random_operations_answer_as_a_deque_does_whatever_becomes_of_commits() {
-    let mut late = Tally::default();
+    let mut late = FaultTally::default();
     for seed in 0..scale(150, 20_000) as u64 {
         for order in [Order::Commit, Order::Index] {
             let probability = [0.0, 0.02, 0.1][seed as usize % 3];

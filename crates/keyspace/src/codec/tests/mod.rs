@@ -258,7 +258,7 @@ fn a_decode_error_becomes_the_corrupt_record_under_its_key() {
 
 /// A value whose parts nest, and of which each codec refuses some.
 #[derive(Debug, Serialize, Deserialize)]
-enum Tree {
+enum ValueTree {
     Leaf,
     Unit(()),
     Number(i64),
@@ -269,15 +269,15 @@ enum Tree {
     Text(String),
     Letter(char),
     Empty(Empty),
-    Branch(Box<Tree>),
-    Pair(Box<Tree>, Box<Tree>),
-    List(Vec<Tree>),
-    Named(BTreeMap<String, Tree>),
-    Numbered(BTreeMap<i128, Tree>),
-    Switched(BTreeMap<bool, Tree>),
-    Optional(BTreeMap<Option<u8>, Tree>),
-    Maybe(Option<Box<Tree>>),
-    MaybeTwice(Option<Option<Box<Tree>>>),
+    Branch(Box<ValueTree>),
+    Pair(Box<ValueTree>, Box<ValueTree>),
+    List(Vec<ValueTree>),
+    Named(BTreeMap<String, ValueTree>),
+    Numbered(BTreeMap<i128, ValueTree>),
+    Switched(BTreeMap<bool, ValueTree>),
+    Optional(BTreeMap<Option<u8>, ValueTree>),
+    Maybe(Option<Box<ValueTree>>),
+    MaybeTwice(Option<Option<Box<ValueTree>>>),
     MaybeUnit(Option<()>),
     MaybeEmpty(Option<Empty>),
     MaybeNew(Option<New>),
@@ -353,7 +353,7 @@ impl Kids {
 }
 
 /// Returns a random value with at most this many levels of variants.
-fn tree(rng: &mut StdRng, levels: usize) -> Tree {
+fn tree(rng: &mut StdRng, levels: usize) -> ValueTree {
     let float = [
         f64::NAN,
         f64::INFINITY,
@@ -365,49 +365,51 @@ fn tree(rng: &mut StdRng, levels: usize) -> Tree {
     let float = *float.choose(rng).unwrap();
     let ends = levels == 0;
     match rng.random_range(if ends { 0..17 } else { 0..25 }) {
-        0 => Tree::Leaf,
-        1 => Tree::Unit(()),
-        2 => Tree::Number(rng.random()),
-        3 => Tree::Large(rng.random()),
-        4 => Tree::Small(rng.random()),
-        5 => Tree::Float(float),
-        6 => Tree::Single(if rng.random() {
+        0 => ValueTree::Leaf,
+        1 => ValueTree::Unit(()),
+        2 => ValueTree::Number(rng.random()),
+        3 => ValueTree::Large(rng.random()),
+        4 => ValueTree::Small(rng.random()),
+        5 => ValueTree::Float(float),
+        6 => ValueTree::Single(if rng.random() {
             float as f32
         } else {
             f32::from_bits(rng.random())
         }),
-        7 => Tree::Text("a\0\u{e4}\u{10ffff}\"".repeat(rng.random_range(0..3))),
-        8 => Tree::Letter(rng.random()),
-        9 => Tree::Empty(Empty),
-        10 => Tree::MaybeUnit([None, Some(())].choose(rng).copied().unwrap()),
-        11 => Tree::MaybeEmpty(rng.random::<bool>().then_some(Empty)),
-        12 => Tree::MaybeNew(
+        7 => ValueTree::Text("a\0\u{e4}\u{10ffff}\"".repeat(rng.random_range(0..3))),
+        8 => ValueTree::Letter(rng.random()),
+        9 => ValueTree::Empty(Empty),
+        10 => ValueTree::MaybeUnit([None, Some(())].choose(rng).copied().unwrap()),
+        11 => ValueTree::MaybeEmpty(rng.random::<bool>().then_some(Empty)),
+        12 => ValueTree::MaybeNew(
             rng.random::<bool>()
                 .then(|| New(rng.random::<bool>().then_some(7))),
         ),
-        13 => Tree::Kids {
+        13 => ValueTree::Kids {
             kids: vec![Kids::nested(
                 *[2, 60, 122, 124, 126, 400].choose(rng).unwrap(),
             )],
         },
-        14 => Tree::Partial(Partial {
+        14 => ValueTree::Partial(Partial {
             count: rng.random::<bool>().then_some(1),
             last: true,
         }),
-        15 => Tree::Maybe(None),
-        16 => Tree::Blob(Blob(vec![0xa7; rng.random_range(0..3)])),
-        17 => Tree::Branch(Box::new(tree(rng, levels - 1))),
-        18 => Tree::Pair(Box::new(tree(rng, 0)), Box::new(tree(rng, levels - 1))),
-        19 => Tree::List(
+        15 => ValueTree::Maybe(None),
+        16 => ValueTree::Blob(Blob(vec![0xa7; rng.random_range(0..3)])),
+        17 => ValueTree::Branch(Box::new(tree(rng, levels - 1))),
+        18 => ValueTree::Pair(Box::new(tree(rng, 0)), Box::new(tree(rng, levels - 1))),
+        19 => ValueTree::List(
             (0..rng.random_range(0..3))
                 .map(|_| tree(rng, levels / 2))
                 .collect(),
         ),
-        20 => Tree::Named([("a".to_owned(), tree(rng, levels - 1))].into()),
-        21 => Tree::Numbered([(rng.random(), tree(rng, levels - 1))].into()),
-        22 => Tree::Switched([(rng.random(), tree(rng, levels - 1))].into()),
-        23 => Tree::Optional([(rng.random::<bool>().then_some(1), tree(rng, levels - 1))].into()),
-        _ => Tree::MaybeTwice(match rng.random_range(0..3) {
+        20 => ValueTree::Named([("a".to_owned(), tree(rng, levels - 1))].into()),
+        21 => ValueTree::Numbered([(rng.random(), tree(rng, levels - 1))].into()),
+        22 => ValueTree::Switched([(rng.random(), tree(rng, levels - 1))].into()),
+        23 => {
+            ValueTree::Optional([(rng.random::<bool>().then_some(1), tree(rng, levels - 1))].into())
+        }
+        _ => ValueTree::MaybeTwice(match rng.random_range(0..3) {
             0 => None,
             1 => Some(None),
             _ => Some(Some(Box::new(tree(rng, levels - 1)))),
@@ -417,7 +419,7 @@ fn tree(rng: &mut StdRng, levels: usize) -> Tree {
 
 /// Returns the first value that a codec encodes and does not read again as it was. It must also have refused
 /// and encoded some.
-fn first_lost<C: Codec<Tree>>(codec: &C, seeds: u64) -> Option<String> {
+fn first_lost<C: Codec<ValueTree>>(codec: &C, seeds: u64) -> Option<String> {
     let (mut refused, mut read) = (0, 0);
     for seed in 0..seeds {
         let mut rng = StdRng::seed_from_u64(seed);
@@ -460,11 +462,11 @@ macro_rules! careless {
         #[derive(Clone)]
         struct Careless;
 
-        impl Codec<Tree> for Careless {
+        impl Codec<ValueTree> for Careless {
             const NAME: &'static str = "careless";
 
-            fn encode(&self, value: &Tree, buffer: &mut Vec<u8>) -> Result<()> {
-                let encode: fn(&Tree, &mut Vec<u8>) -> bool = $encode;
+            fn encode(&self, value: &ValueTree, buffer: &mut Vec<u8>) -> Result<()> {
+                let encode: fn(&ValueTree, &mut Vec<u8>) -> bool = $encode;
                 if encode(value, buffer) {
                     Ok(())
                 } else {
@@ -472,7 +474,7 @@ macro_rules! careless {
                 }
             }
 
-            fn decode(&self, bytes: Bytes) -> Result<Tree, DecodeError> {
+            fn decode(&self, bytes: Bytes) -> Result<ValueTree, DecodeError> {
                 $codec.decode(bytes)
             }
         }

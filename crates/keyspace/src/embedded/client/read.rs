@@ -17,9 +17,10 @@
 
 use bytes::Bytes;
 
-use super::stored::{Direction, Limits};
-use super::view::{Cursor, Step, View};
+use super::stored::Limits;
+use super::view::{Stretch, View, Walk};
 use super::write_map::WriteMap;
+use crate::embedded::collections::direction::Direction;
 use crate::error::{Code, Result};
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::{KeySelector, KeyValue};
@@ -169,7 +170,7 @@ impl View<'_> {
         } else {
             Direction::Backward
         };
-        let mut cursor = Cursor::new(direction, selector.key.clone());
+        let mut cursor = Walk::new(direction, selector.key.clone());
         let (mut key, mut offset) = (selector.key.clone(), selector.offset);
         loop {
             let step = cursor.next(self)?;
@@ -191,8 +192,8 @@ impl View<'_> {
                         break;
                     }
                 }
-                (Step::End, None) if offset == 1 => break,
-                (Step::End, None) => {
+                (Stretch::End, None) if offset == 1 => break,
+                (Stretch::End, None) => {
                     let selector = KeySelector::first_greater_or_equal(cursor.bound);
                     return Ok(Resolved {
                         selector,
@@ -225,9 +226,9 @@ impl View<'_> {
             if is_parted && direction != ahead {
                 return Ok(position.clone());
             }
-            let mut cursor = Cursor::new(direction, position.clone());
+            let mut cursor = Walk::new(direction, position.clone());
             let edge = match cursor.next(self)? {
-                Step::Unknown(edge) if cursor.position == *position => edge,
+                Stretch::Unknown(edge) if cursor.position == *position => edge,
                 _ => return Ok(position.clone()),
             };
             let parted = conflicts.and_then(|conflicts| match direction {
@@ -253,7 +254,7 @@ impl View<'_> {
         far: &Bytes,
         direction: Direction,
     ) -> Result<Bytes> {
-        let mut cursor = Cursor::new(direction, position.clone());
+        let mut cursor = Walk::new(direction, position.clone());
         let mut end = position.clone();
         loop {
             let from = cursor.position.clone();
@@ -272,9 +273,9 @@ impl View<'_> {
                 return Ok(end);
             }
             match step {
-                Step::Unreadable | Step::End => return Ok(end),
-                Step::Row(_) | Step::Missing(_) => {}
-                Step::Unknown(edge) => {
+                Stretch::Unreadable | Stretch::End => return Ok(end),
+                Stretch::Row(_) | Stretch::Missing(_) => {}
+                Stretch::Unknown(edge) => {
                     end = edge.clone();
                     cursor.position = edge;
                     if direction.passes(far, &end) {
@@ -416,7 +417,7 @@ impl RangeRead {
         };
         // A stuck near selector is just before the obstacle, in its own direction.
         let direction = direction_from(near.selector.offset).unwrap_or(self.direction);
-        let mut cursor = Cursor::new(direction, near.key().clone());
+        let mut cursor = Walk::new(direction, near.key().clone());
         if !far.is_stuck() && !near.is_stuck() {
             cursor.bound = far.key().clone();
         }
@@ -427,22 +428,22 @@ impl RangeRead {
                 return Ok(Next::Done);
             }
             match cursor.next(view)? {
-                Step::Row(_) if self.limits.is_reached() => self.rows_beyond += 1,
-                Step::Row(row) => {
+                Stretch::Row(_) if self.limits.is_reached() => self.rows_beyond += 1,
+                Stretch::Row(row) => {
                     self.limits.take(&row);
                     self.result.rows.push(row);
                 }
-                Step::Missing(_) => {}
-                Step::Unreadable => return Err(Code::ACCESSED_UNREADABLE.into()),
-                Step::Unknown(_)
+                Stretch::Missing(_) => {}
+                Stretch::Unreadable => return Err(Code::ACCESSED_UNREADABLE.into()),
+                Stretch::Unknown(_)
                     if self.limits.bytes != usize::MAX && self.has_rows() && enough =>
                 {
                     self.result.more = true;
                     return Ok(Next::Done);
                 }
-                Step::Unknown(_) => return Ok(Next::Ask(cursor.position)),
-                Step::End if far.is_stuck() => return Ok(Next::Nothing),
-                Step::End => return Ok(Next::Done),
+                Stretch::Unknown(_) => return Ok(Next::Ask(cursor.position)),
+                Stretch::End if far.is_stuck() => return Ok(Next::Nothing),
+                Stretch::End => return Ok(Next::Done),
             }
         }
     }

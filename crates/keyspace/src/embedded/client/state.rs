@@ -7,10 +7,11 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::read::without_or_equal;
-use super::stored::{Direction, Limits, Stored};
+use super::stored::{Limits, Stored};
 use super::view::View;
 use super::write_map::WriteMap;
 use crate::embedded::collections::arena::Arena;
+use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::engine::watch::WatchSetter;
 use crate::embedded::engine::{CommitRequest, Engine};
@@ -65,7 +66,7 @@ pub(crate) struct Persistent {
     pub(crate) backoff: Duration,
 }
 
-pub(crate) struct State {
+pub(crate) struct TransactionState {
     /// The memory of the keys and values of the transaction.
     pub(crate) arena: Arena,
     /// Whether commit was called, with any result. After that, only the read version and the size are still
@@ -91,7 +92,7 @@ pub(crate) struct State {
     pub(crate) stamp_waiters: Vec<oneshot::Sender<Result<Versionstamp>>>,
 }
 
-impl State {
+impl TransactionState {
     pub(crate) fn new(persistent: Persistent, size_limit: usize) -> Self {
         Self {
             arena: Arena::default(),

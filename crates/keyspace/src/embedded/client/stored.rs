@@ -6,6 +6,7 @@
 
 use bytes::Bytes;
 
+use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::engine::{Engine, Snapshot};
 use crate::error::Result;
@@ -19,29 +20,6 @@ const ROW_OVERHEAD_BYTES: usize = 8;
 /// The rows taken from the snapshot at once: at first, and at most.
 const FIRST_CHUNK_ROWS: usize = 32;
 const LARGEST_CHUNK_ROWS: usize = 256;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Forward,
-    Backward,
-}
-
-impl Direction {
-    pub(crate) fn reversed(self) -> Self {
-        match self {
-            Self::Forward => Self::Backward,
-            Self::Backward => Self::Forward,
-        }
-    }
-
-    /// Returns whether a walk that ends at `far` excludes `key`.
-    pub(crate) fn passes(self, far: &[u8], key: &[u8]) -> bool {
-        match self {
-            Self::Forward => key >= far,
-            Self::Backward => key < far,
-        }
-    }
-}
 
 /// The limits of a range read.
 #[derive(Clone, Copy)]

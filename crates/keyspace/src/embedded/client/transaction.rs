@@ -9,7 +9,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::state::{Defaults, PendingWatch, Persistent, State};
+use super::state::{Defaults, PendingWatch, Persistent, TransactionState};
 use super::write_map::stamp_offset;
 use crate::embedded::collections::ranges::KeyRange;
 use crate::embedded::engine::{CommitRequest, Engine};
@@ -33,7 +33,7 @@ const FUTURE_VERSION_DELAY: Duration = Duration::from_secs(1);
 pub struct EmbeddedTransaction {
     engine: Arc<Engine>,
     defaults: Defaults,
-    state: Mutex<State>,
+    state: Mutex<TransactionState>,
 }
 
 impl EmbeddedTransaction {
@@ -46,7 +46,7 @@ impl EmbeddedTransaction {
         }
     }
 
-    fn fresh_state(engine: &Engine, defaults: &Defaults) -> State {
+    fn fresh_state(engine: &Engine, defaults: &Defaults) -> TransactionState {
         let persistent = Persistent {
             started: engine.environment().now(),
             timeout: defaults.timeout,
@@ -55,16 +55,16 @@ impl EmbeddedTransaction {
             retries: 0,
             backoff: limits::INITIAL_BACKOFF,
         };
-        State::new(persistent, defaults.size_limit)
+        TransactionState::new(persistent, defaults.size_limit)
     }
 
     /// Locks the state. A panic of code that holds the lock cannot leave it half changed.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TransactionState> {
         self.state.lock()
     }
 
     /// Stages a write if it is valid, and otherwise keeps the error for the next read and the commit.
-    fn write(&self, check: Result<(), Code>, stage: impl FnOnce(&mut State, bool)) {
+    fn write(&self, check: Result<(), Code>, stage: impl FnOnce(&mut TransactionState, bool)) {
         let mut state = self.lock();
         let conflict = !std::mem::take(&mut state.next_write_no_conflict);
         if state.check_write(&self.engine, check) {

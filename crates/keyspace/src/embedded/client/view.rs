@@ -2,15 +2,16 @@
 //!
 //! The keyspace is divided into *stretches*: a row; an operation of the transaction that left no value;
 //! keys whose values are not known before the commit; keys that the store has to be asked for. Everything
-//! else is empty. [`Cursor`] walks from stretch to stretch in either direction.
+//! else is empty. [`Walk`] goes from stretch to stretch in either direction.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::stored::{Direction, Stored};
+use super::stored::Stored;
 use super::write_map::{Own, Stack, WriteMap};
+use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::engine::Engine;
 use crate::error::{Code, Result};
@@ -59,7 +60,7 @@ impl View<'_> {
 }
 
 /// A stretch of the keyspace that a walk has reached.
-pub(crate) enum Step {
+pub(crate) enum Stretch {
     Row(KeyValue),
     /// The transaction's operation left no value under this key.
     Missing(Bytes),
@@ -70,7 +71,7 @@ pub(crate) enum Step {
     End,
 }
 
-impl Step {
+impl Stretch {
     /// Returns the key that the walk has passed, with or without a value.
     pub(crate) fn key(&self) -> Option<Bytes> {
         match self {
@@ -82,7 +83,7 @@ impl Step {
 }
 
 /// Walks from stretch to stretch: forward from a key on, or backward from before a key.
-pub(crate) struct Cursor {
+pub(crate) struct Walk {
     direction: Direction,
     /// Where the walk continues. Forward: inclusive. Backward: exclusive.
     pub(crate) position: Bytes,
@@ -92,7 +93,7 @@ pub(crate) struct Cursor {
     rows: VecDeque<KeyValue>,
 }
 
-impl Cursor {
+impl Walk {
     pub(crate) fn new(direction: Direction, position: Bytes) -> Self {
         let bound = match direction {
             Direction::Forward => Bytes::from_static(END_OF_KEYSPACE),
@@ -108,13 +109,13 @@ impl Cursor {
 
     /// Takes the next step. The walk moves past rows and missing values, and stops before the other
     /// stretches.
-    pub(crate) fn next(&mut self, view: &mut View<'_>) -> Result<Step> {
+    pub(crate) fn next(&mut self, view: &mut View<'_>) -> Result<Stretch> {
         while !self.is_at_bound() {
             if let ControlFlow::Break(step) = self.advance(view)? {
                 return Ok(step);
             }
         }
-        Ok(Step::End)
+        Ok(Stretch::End)
     }
 
     fn is_at_bound(&self) -> bool {
@@ -125,12 +126,12 @@ impl Cursor {
     }
 
     /// Takes the next step, or moves past a stretch without rows.
-    fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Step>> {
+    fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Stretch>> {
         // The keys next to the position that the transaction has not written end here.
         let mut edge = self.bound.clone();
         if let Some(writes) = view.writes {
             if self.neighbor(writes.unreadable(), &mut edge).is_some() {
-                return Ok(ControlFlow::Break(Step::Unreadable));
+                return Ok(ControlFlow::Break(Stretch::Unreadable));
             }
             if let Some((key, stack)) = self.neighbor_stack(writes, &mut edge) {
                 return self.take_written(view, key, stack).map(ControlFlow::Break);
@@ -146,9 +147,9 @@ impl Cursor {
         self.advance_stored(view, edge)
     }
 
-    fn take_written(&mut self, view: &mut View<'_>, key: Bytes, stack: &Stack) -> Result<Step> {
+    fn take_written(&mut self, view: &mut View<'_>, key: Bytes, stack: &Stack) -> Result<Stretch> {
         if stack.is_dependent() && !view.stored.known().contains(&key) {
-            return Ok(Step::Unknown(match self.direction {
+            return Ok(Stretch::Unknown(match self.direction {
                 Direction::Forward => key_after(&key).into(),
                 Direction::Backward => key,
             }));
@@ -156,16 +157,16 @@ impl Cursor {
         let value = view.written(&key, stack)?;
         self.pass(&key);
         Ok(match value {
-            Some(value) => Step::Row(KeyValue::new(&key, &value)),
-            None => Step::Missing(key),
+            Some(value) => Stretch::Row(KeyValue::new(&key, &value)),
+            None => Stretch::Missing(key),
         })
     }
 
     /// Takes the next row of the store before `edge`, or moves to `edge`.
-    fn advance_stored(&mut self, view: &mut View<'_>, edge: Bytes) -> Result<ControlFlow<Step>> {
+    fn advance_stored(&mut self, view: &mut View<'_>, edge: Bytes) -> Result<ControlFlow<Stretch>> {
         let mut unknown_edge = edge.clone();
         let Some((begin, end)) = self.neighbor(view.stored.known(), &mut unknown_edge) else {
-            return Ok(ControlFlow::Break(Step::Unknown(unknown_edge)));
+            return Ok(ControlFlow::Break(Stretch::Unknown(unknown_edge)));
         };
         let (edge, range) = match self.direction {
             Direction::Forward => {
@@ -185,7 +186,7 @@ impl Cursor {
         Ok(match self.rows.pop_front() {
             Some(row) => {
                 self.pass(&row.to_key());
-                ControlFlow::Break(Step::Row(row))
+                ControlFlow::Break(Stretch::Row(row))
             }
             None => {
                 self.position = edge;

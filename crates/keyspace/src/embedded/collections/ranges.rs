@@ -14,12 +14,12 @@ use crate::transaction::key_after;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeyRange {
     begin: Bytes,
-    end: End,
+    end: RangeEnd,
 }
 
 /// The end of a range: a key, or `None` if the range holds only its begin. A range of one key has the end
 /// `None` even if it was made from two keys.
-type End = Option<Bytes>;
+type RangeEnd = Option<Bytes>;
 
 impl KeyRange {
     /// Returns the range between two keys, which is empty if they are not in order.
@@ -74,7 +74,7 @@ fn bounds_bytes(begin: &[u8], end: Option<&Bytes>) -> usize {
 }
 
 /// Compares the end of a range with a key.
-fn compare_end(begin: &[u8], end: &End, key: &[u8]) -> Ordering {
+fn compare_end(begin: &[u8], end: &RangeEnd, key: &[u8]) -> Ordering {
     match end {
         Some(end) => end[..].cmp(key),
         None if begin >= key => Ordering::Greater,
@@ -87,7 +87,7 @@ fn compare_end(begin: &[u8], end: &End, key: &[u8]) -> Ordering {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct RangeSet {
     /// Maps each range's begin to its end.
-    ranges: SortedMap<End>,
+    ranges: SortedMap<RangeEnd>,
 }
 
 impl RangeSet {
@@ -253,13 +253,13 @@ impl RangeSet {
     }
 }
 
-fn range((begin, end): (&Bytes, &End)) -> KeyRange {
+fn range((begin, end): (&Bytes, &RangeEnd)) -> KeyRange {
     let (begin, end) = (begin.clone(), end.clone());
     KeyRange { begin, end }
 }
 
 /// Returns whether a range from `begin` to `end` ends at or after the end of another one.
-fn covers_end((begin, end): (&Bytes, &End), other: &KeyRange) -> bool {
+fn covers_end((begin, end): (&Bytes, &RangeEnd), other: &KeyRange) -> bool {
     match &other.end {
         Some(other) => compare_end(begin, end, other).is_ge(),
         None => compare_end(begin, end, &other.begin).is_gt(),

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use redb::StorageBackend;
 
-use crate::embedded::layers::Snapshot;
+use crate::embedded::layers::StoreLayers;
 use crate::embedded::tree::Tree;
 use crate::embedded::tree::guard::guarded;
 use crate::embedded::tree::meta::Meta;
@@ -28,7 +28,7 @@ pub(crate) fn write(
     backend: impl StorageBackend,
     path: &Path,
     mut meta: Meta,
-    rows: &Snapshot,
+    rows: &StoreLayers,
     failed: impl Fn(redb::Error) -> OpenError,
 ) -> Result<(), OpenError> {
     let refused = |error| refusal(path, error);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::embedded::log::frame::Record;
-use crate::embedded::log::recover::{End, Start};
+use crate::embedded::log::recover::{LogEnd, Start};
 use crate::embedded::log::segment::{LogId, Sizes};
 use crate::embedded::log::slots::Slots;
 use crate::embedded::log::writer::{AppendError, Writer};
@@ -31,7 +31,7 @@ impl Journal {
         mut slots: Slots,
         sizes: Sizes,
         env: Environment,
-        end: &End,
+        end: &LogEnd,
     ) -> io::Result<Self> {
         let spare = slots.prepare(salt(&env))?;
         Ok(Self {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{BackendError, StorageBackend};
 
-use super::open::{Setup, Store};
+use super::open::{OpenedStore, Setup};
 use super::verify::{self, Verified};
 use crate::embedded::log::files::{Files, Folder, folder_of, sync_folder};
 use crate::embedded::tree::guard::silence_panics;
@@ -24,7 +24,7 @@ use crate::error::OpenError;
 pub(crate) const IN_MEMORY: &str = ":memory:";
 
 /// Opens the store at `path`, and creates it if nothing is there.
-pub(crate) fn open(path: &Path, setup: &Setup) -> Result<Store, OpenError> {
+pub(crate) fn open(path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
     let file = match find(path)? {
         Some(file) => file,
         None => {
@@ -38,7 +38,7 @@ pub(crate) fn open(path: &Path, setup: &Setup) -> Result<Store, OpenError> {
 }
 
 /// Opens the store at `path`, and never creates one.
-pub(crate) fn open_existing(path: &Path, setup: &Setup) -> Result<Store, OpenError> {
+pub(crate) fn open_existing(path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
     let none = || OpenError::NoStore {
         path: path.to_owned(),
     };
@@ -80,12 +80,12 @@ fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn open_file(file: File, path: &Path, setup: &Setup) -> Result<Store, OpenError> {
+fn open_file(file: File, path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
     silence_panics();
     let backend = backend(file, path)?;
     let files = Folder::open_beside(path).map_err(|error| open_error(path, error))?;
     let files = files.direct(setup.is_log_direct);
-    Store::open(backend, Arc::new(files), path, setup)
+    OpenedStore::open(backend, Arc::new(files), path, setup)
 }
 
 fn backend(file: File, path: &Path) -> Result<FileBackend, OpenError> {
@@ -170,7 +170,7 @@ impl StorageBackend for ReadOnly {
 }
 
 /// Creates a store in memory.
-pub(crate) fn memory(setup: &Setup) -> Result<Store, OpenError> {
+pub(crate) fn memory(setup: &Setup) -> Result<OpenedStore, OpenError> {
     create_in(InMemoryBackend::new(), Path::new(IN_MEMORY), setup)
 }
 
@@ -179,8 +179,8 @@ pub(crate) fn create_in(
     backend: impl StorageBackend,
     path: &Path,
     setup: &Setup,
-) -> Result<Store, OpenError> {
-    Store::create(backend, setup).map_err(|error| refusal(path, error))
+) -> Result<OpenedStore, OpenError> {
+    OpenedStore::create(backend, setup).map_err(|error| refusal(path, error))
 }
 
 /// Creates the store at `path`. If another opener was faster, its store stays.

@@ -39,7 +39,7 @@ pub(crate) struct Setup {
 }
 
 /// An open store, before the engine starts.
-pub(crate) struct Store {
+pub(crate) struct OpenedStore {
     /// The version at which the clock starts, later than all versions that were ever assigned.
     pub(crate) version: i64,
     /// The path of the store, for errors.
@@ -54,7 +54,7 @@ pub(crate) struct Store {
     pub(crate) log_batches: u64,
 }
 
-impl Store {
+impl OpenedStore {
     /// Creates a store in an empty backend, without a log.
     pub(crate) fn create(backend: impl StorageBackend, setup: &Setup) -> Result<Self, redb::Error> {
         let mut meta = Meta {
@@ -269,7 +269,7 @@ impl Store {
 }
 
 #[cfg(test)]
-impl Store {
+impl OpenedStore {
     /// Commits a batch without the engine.
     pub(crate) fn commit(
         &mut self,

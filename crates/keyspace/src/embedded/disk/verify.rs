@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use redb::StorageBackend;
 
-use super::open::{Setup, Store};
+use super::open::{OpenedStore, Setup};
 use crate::embedded::log::files::Files;
 use crate::embedded::tree::held::HeldBackend;
 use crate::embedded::tree::refusal::refusal;
-use crate::embedded::tree::{Rows, Tree};
+use crate::embedded::tree::{Tree, TreeRows};
 use crate::error::OpenError;
 
 /// How many rows are read between two calls of a callback.
@@ -31,7 +31,7 @@ pub struct Verified {
 
 /// Reads all rows, and compares them with the store's record.
 pub(crate) fn rows(
-    rows: &Rows,
+    rows: &TreeRows,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Verified, redb::Error> {
     let mut read = 0;
@@ -62,14 +62,14 @@ pub(crate) fn store<B: StorageBackend>(
     progress: impl FnMut(u64, u64),
 ) -> Result<Verified, OpenError> {
     let file = open()?;
-    Store::check_not_empty(&file, &**files, path)?;
+    OpenedStore::check_not_empty(&file, &**files, path)?;
     let (tree, meta) = Tree::open_checked(HeldBackend::new(file), setup.cache_bytes, path)?;
-    let (store, _) = Store::read(tree, meta, &**files, path, setup)?;
+    let (store, _) = OpenedStore::read(tree, meta, &**files, path, setup)?;
     let verified = rows(store.tree.rows(), progress);
     let verified = verified.map_err(|error| refusal(path, error))?;
     let log_batches = store.log_batches;
     drop(store);
-    let opened = Store::prepare(HeldBackend::new(open()?), &**files, path, setup);
+    let opened = OpenedStore::prepare(HeldBackend::new(open()?), &**files, path, setup);
     opened.map(drop)?;
     Ok(Verified {
         log_batches,

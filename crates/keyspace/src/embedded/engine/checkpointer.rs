@@ -21,7 +21,7 @@ const MAX_PARTS: usize = 16;
 
 /// The parts that are to be moved, oldest first.
 pub(crate) struct Checkpoints {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingParts>,
     /// Notified when there is a part to move, and at the end.
     for_checkpointer: Condvar,
     /// Notified when a part was moved, and at the end.
@@ -30,7 +30,7 @@ pub(crate) struct Checkpoints {
     limit_bytes: usize,
 }
 
-struct Waiting {
+struct WaitingParts {
     parts: VecDeque<Checkpoint>,
     /// The sizes of the waiting parts, including the one that is being moved.
     bytes: usize,
@@ -41,7 +41,7 @@ struct Waiting {
 impl Checkpoints {
     pub(crate) fn new(limit_bytes: usize) -> Self {
         Self {
-            waiting: Mutex::new(Waiting {
+            waiting: Mutex::new(WaitingParts {
                 parts: VecDeque::new(),
                 bytes: 0,
                 is_closed: false,
@@ -64,7 +64,7 @@ impl Checkpoints {
     /// Waits until the waiting parts are below their limits. Returns false once parts are no longer moved.
     pub(crate) fn wait_for_room(&self) -> bool {
         let mut waiting = self.waiting.lock();
-        let is_full = |waiting: &mut Waiting| !waiting.is_closed && !self.is_within(waiting);
+        let is_full = |waiting: &mut WaitingParts| !waiting.is_closed && !self.is_within(waiting);
         self.for_resolver.wait_while(&mut waiting, is_full);
         !waiting.is_closed
     }
@@ -75,14 +75,14 @@ impl Checkpoints {
         !waiting.is_closed && self.is_within(&waiting)
     }
 
-    fn is_within(&self, waiting: &Waiting) -> bool {
+    fn is_within(&self, waiting: &WaitingParts) -> bool {
         waiting.bytes <= self.limit_bytes && waiting.parts.len() <= MAX_PARTS
     }
 
     /// Waits for a part. Returns false once all parts were taken and no more will come.
     fn wait(&self, limit: Option<Duration>) -> bool {
         let mut waiting = self.waiting.lock();
-        let is_idle = |waiting: &mut Waiting| !waiting.is_closed && waiting.parts.is_empty();
+        let is_idle = |waiting: &mut WaitingParts| !waiting.is_closed && waiting.parts.is_empty();
         match limit {
             Some(limit) => {
                 let timed_out = self

@@ -231,9 +231,9 @@ mod tests {
 
     /// The history as a plain list of writes.
     #[derive(Default)]
-    struct Model(Vec<(Vec<u8>, Vec<u8>, i64)>);
+    struct ListOfWrites(Vec<(Vec<u8>, Vec<u8>, i64)>);
 
-    impl Model {
+    impl ListOfWrites {
         fn written_after(&self, begin: &[u8], end: &[u8], read_version: i64) -> bool {
             self.0.iter().any(|(b, e, version)| {
                 *version > read_version && b.as_slice() < end && begin < e.as_slice()
@@ -289,7 +289,7 @@ mod tests {
         for seed in 0..200 {
             let mut rng = StdRng::seed_from_u64(seed);
             let mut history = History::new(0, 4_000);
-            let mut model = Model::default();
+            let mut model = ListOfWrites::default();
             let mut version = 0;
             for _ in 0..100 {
                 version += rng.random_range(1..LIFE / 4);

@@ -58,7 +58,7 @@ use self::resolver::Resolver;
 use self::shared::{EndOnPanic, EngineShared};
 use self::timeline::Timeline;
 use self::watch::Watches;
-use crate::embedded::disk::open::Store;
+use crate::embedded::disk::open::OpenedStore;
 use crate::embedded::disk::verify::{self, Verified};
 use crate::embedded::disk::{backup, location};
 use crate::embedded::layers;
@@ -91,7 +91,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Starts the clock and the threads.
-    pub(crate) fn start(store: Store, options: &Options) -> io::Result<Self> {
+    pub(crate) fn start(store: OpenedStore, options: &Options) -> io::Result<Self> {
         let (mut engine, committer) = Self::prepare(store, options);
         let spawned = engine.spawn_all(committer);
         // Threads that have started would wait for the missing ones, so the store ends.
@@ -100,7 +100,7 @@ impl Engine {
     }
 
     /// Starts the clock. Returns the [`Committer`], which the caller runs on threads or step by step.
-    pub(crate) fn prepare(store: Store, options: &Options) -> (Self, Committer) {
+    pub(crate) fn prepare(store: OpenedStore, options: &Options) -> (Self, Committer) {
         let id = store.files.meta.id;
         let mut window = store.window;
         let timeline = Timeline::new(
@@ -249,7 +249,7 @@ impl Engine {
     }
 
     /// Returns the newest state, which can then be read for any time, and its version.
-    fn newest_layers(&self) -> Result<(i64, layers::Snapshot)> {
+    fn newest_layers(&self) -> Result<(i64, layers::StoreLayers)> {
         let (_, state) = self.shared.timeline.read_version()?;
         let Some(layers) = state.layers() else {
             self.shared.timeline.check()?;

@@ -61,7 +61,7 @@ impl Batch {
 /// Holds the open batch, which transactions join while the publisher writes.
 #[derive(Default)]
 pub(crate) struct Pipeline {
-    state: Mutex<State>,
+    state: Mutex<PipelineState>,
     /// Notified when there is a batch to take, when other work was requested, and at the end.
     for_publisher: Condvar,
     /// Notified when the batch was taken, and at the end.
@@ -71,7 +71,7 @@ pub(crate) struct Pipeline {
 }
 
 #[derive(Default)]
-struct State {
+struct PipelineState {
     open: Option<Batch>,
     /// The last part of the window, at the end.
     last_part: Option<FrozenPart>,
@@ -82,7 +82,7 @@ struct State {
     publisher_waits_for: Option<usize>,
 }
 
-impl State {
+impl PipelineState {
     /// Returns the number of transactions in the open batch.
     fn len(&self) -> usize {
         self.open.as_ref().map_or(0, |batch| batch.verdicts.len())
@@ -93,8 +93,9 @@ impl Pipeline {
     /// Waits until the open batch has room for transactions. Returns false once the pipeline is closed.
     pub(crate) fn wait_for_room(&self) -> bool {
         let mut state = self.state.lock();
-        let is_full =
-            |state: &mut State| !state.is_closed && state.open.as_ref().is_some_and(Batch::is_full);
+        let is_full = |state: &mut PipelineState| {
+            !state.is_closed && state.open.as_ref().is_some_and(Batch::is_full)
+        };
         self.for_resolver.wait_while(&mut state, is_full);
         !state.is_closed
     }
@@ -142,7 +143,7 @@ impl Pipeline {
     /// Waits for `time`. Returns false if the pipeline is closed or being closed.
     pub(crate) fn pause(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
-        let goes_on = |state: &mut State| !state.is_closing && !state.is_closed;
+        let goes_on = |state: &mut PipelineState| !state.is_closing && !state.is_closed;
         self.for_publisher.wait_while_for(&mut state, goes_on, time);
         goes_on(&mut state)
     }
@@ -189,7 +190,7 @@ impl Pipeline {
     /// Waits until the open batch has `count` transactions, but for no longer than `limit`.
     pub(crate) fn gather(&self, count: usize, limit: Duration) {
         let mut state = self.state.lock();
-        let is_small = |state: &mut State| {
+        let is_small = |state: &mut PipelineState| {
             let waits = !state.is_closed && (1..count).contains(&state.len());
             state.publisher_waits_for = waits.then_some(count);
             waits

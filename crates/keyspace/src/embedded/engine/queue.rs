@@ -91,14 +91,14 @@ pub(crate) struct PendingCommit {
 
 /// The commits that wait for the resolver.
 pub(crate) struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingCommits>,
     /// Notified when a commit arrives while the resolver is idle, and when the queue closes.
     wake: Condvar,
     limit_bytes: usize,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct WaitingCommits {
     /// The commits, each with its size.
     commits: VecDeque<(PendingCommit, usize)>,
     bytes: usize,
@@ -184,7 +184,7 @@ impl Queue {
         commits.into_iter().map(|(commit, _)| commit).collect()
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingCommits> {
         self.waiting.lock()
     }
 }

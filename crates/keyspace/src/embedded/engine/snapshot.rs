@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
 
 /// The rows as one batch left them.
-pub(crate) struct State {
+pub(crate) struct PublishedState {
     version: i64,
     /// The size of the batch.
     bytes: usize,
@@ -21,10 +21,10 @@ pub(crate) struct State {
     newest: PartId,
     /// Emptied when transactions may no longer read the state. Old pages and parts are then freed even if a
     /// transaction is never dropped.
-    layers: RwLock<Option<layers::Snapshot>>,
+    layers: RwLock<Option<layers::StoreLayers>>,
 }
 
-impl State {
+impl PublishedState {
     pub(crate) fn new(version: i64, parts: Parts, tree: &Checkpointed, bytes: usize) -> Self {
         Self {
             version,
@@ -53,7 +53,7 @@ impl State {
 
     /// Returns the rows, which can then be read for any time. `None` if transactions may no longer read
     /// them.
-    pub(crate) fn layers(&self) -> Option<layers::Snapshot> {
+    pub(crate) fn layers(&self) -> Option<layers::StoreLayers> {
         self.layers.read().clone()
     }
 
@@ -64,7 +64,7 @@ impl State {
 }
 
 #[cfg(test)]
-impl State {
+impl PublishedState {
     pub(crate) fn is_empty(&self) -> bool {
         self.layers.read().is_none()
     }
@@ -76,12 +76,12 @@ impl State {
 #[derive(Clone)]
 pub(crate) struct Snapshot {
     version: i64,
-    state: Arc<State>,
+    state: Arc<PublishedState>,
     shared: Arc<EngineShared>,
 }
 
 impl Snapshot {
-    pub(crate) fn new(version: i64, state: Arc<State>, shared: Arc<EngineShared>) -> Self {
+    pub(crate) fn new(version: i64, state: Arc<PublishedState>, shared: Arc<EngineShared>) -> Self {
         Self {
             version,
             state,
@@ -107,7 +107,7 @@ impl Snapshot {
 
     fn read<T>(
         &self,
-        read: impl FnOnce(&layers::Snapshot) -> Result<T, StorageError>,
+        read: impl FnOnce(&layers::StoreLayers) -> Result<T, StorageError>,
     ) -> Result<T> {
         if self.shared.timeline().is_too_old(self.version) {
             return Err(Code::TRANSACTION_TOO_OLD.into());

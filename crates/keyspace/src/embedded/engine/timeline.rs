@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::snapshot::State;
+use super::snapshot::PublishedState;
 use crate::embedded::layers::{Checkpointed, Parts};
 use crate::env::Environment;
 use crate::error::{Code, Error, Result};
@@ -73,11 +73,11 @@ struct Line {
     /// The tree below the states, `None` after the store has ended.
     tree: Option<Checkpointed>,
     /// The newest published states, oldest first. The last one is what new transactions read.
-    reachable: VecDeque<Arc<State>>,
+    reachable: VecDeque<Arc<PublishedState>>,
     /// The total size of the batches after the first of these states, in bytes.
     reachable_bytes: usize,
     /// Older states that transactions still hold, each with the version of the next state.
-    held: VecDeque<(i64, Weak<State>)>,
+    held: VecDeque<(i64, Weak<PublishedState>)>,
     /// Why the store has ended, if it has.
     ended: Option<Error>,
 }
@@ -100,7 +100,7 @@ impl Timeline {
             line: Mutex::new(Line {
                 last_given: base,
                 in_flight: VecDeque::new(),
-                reachable: VecDeque::from([Arc::new(State::new(base, parts, &tree, 0))]),
+                reachable: VecDeque::from([Arc::new(PublishedState::new(base, parts, &tree, 0))]),
                 reachable_bytes: 0,
                 tree: Some(tree),
                 held: VecDeque::new(),
@@ -114,13 +114,13 @@ impl Timeline {
     }
 
     /// Returns a read version that is at least every acknowledged commit version, and its state.
-    pub(crate) fn read_version(&self) -> Result<(i64, Arc<State>)> {
+    pub(crate) fn read_version(&self) -> Result<(i64, Arc<PublishedState>)> {
         let mut line = self.serving()?;
         Ok((self.give(&mut line), line.newest().clone()))
     }
 
     /// Returns the state to read at a version that was assigned before.
-    pub(crate) fn state_at(&self, version: i64) -> Result<Arc<State>> {
+    pub(crate) fn state_at(&self, version: i64) -> Result<Arc<PublishedState>> {
         let mut line = self.serving()?;
         let newest = self.give(&mut line);
         if version > newest {
@@ -191,7 +191,7 @@ impl Timeline {
         let Some(tree) = &line.tree else {
             return;
         };
-        let state = Arc::new(State::new(version, parts, tree, bytes));
+        let state = Arc::new(PublishedState::new(version, parts, tree, bytes));
         line.reachable.push_back(state);
         line.reachable_bytes += bytes;
         let expired = line.expire(version - TRANSACTION_LIFE_VERSIONS);
@@ -309,7 +309,7 @@ impl Timeline {
 }
 
 impl Line {
-    fn newest(&self) -> &Arc<State> {
+    fn newest(&self) -> &Arc<PublishedState> {
         self.reachable
             .back()
             .expect("a store that serves has published a state")
@@ -319,7 +319,7 @@ impl Line {
     /// transaction still holds.
     ///
     /// A state is read at versions below that of the next state.
-    fn expire(&mut self, oldest: i64) -> Vec<Arc<State>> {
+    fn expire(&mut self, oldest: i64) -> Vec<Arc<PublishedState>> {
         while let Some(next) = self.reachable.get(1)
             && (self.reachable.len() > REACHABLE_STATES
                 || self.reachable_bytes > REACHABLE_BYTES
@@ -346,7 +346,7 @@ mod tests {
     use redb::backends::InMemoryBackend;
 
     use super::*;
-    use crate::embedded::disk::open::Store;
+    use crate::embedded::disk::open::OpenedStore;
     use crate::embedded::layers::Window;
     use crate::embedded::tests::setup;
     use crate::env::ManualClock;
@@ -363,9 +363,9 @@ mod tests {
         fn new() -> Self {
             let clock = ManualClock::new();
             let environment = Environment::seeded(0, Arc::new(clock.clone()));
-            let Store {
+            let OpenedStore {
                 tree, mut window, ..
-            } = Store::create(InMemoryBackend::new(), &setup()).unwrap();
+            } = OpenedStore::create(InMemoryBackend::new(), &setup()).unwrap();
             Self {
                 clock,
                 timeline: Timeline::new(environment, LIFE, window.parts(), tree),

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::{Base, BaseRow};
+use crate::embedded::collections::direction::Direction;
 use crate::embedded::tree::damage::Damage;
 use crate::embedded::window::{Cursor, Entry, PartSnapshot, Position};
 
@@ -147,12 +148,6 @@ impl<'a, B: Base> Merge<'a, B> {
             }
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Forward,
-    Backward,
 }
 
 impl Direction {

@@ -22,7 +22,7 @@ use redb::StorageError;
 
 use self::merge::Merge;
 use crate::embedded::tree::damage::Damage;
-use crate::embedded::tree::{Guard, Range as TreeRange, Rows as TreeRows};
+use crate::embedded::tree::{TreeRange, TreeRows, ValueGuard};
 use crate::embedded::window::{Below, Lookup, PartSnapshot, Position};
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::KeyValue;
@@ -58,7 +58,7 @@ pub(crate) trait BaseRow {
 }
 
 /// One state of an open store.
-pub(crate) type Snapshot = Layers<Arc<TreeRows>>;
+pub(crate) type StoreLayers = Layers<Arc<TreeRows>>;
 
 /// One state of the store, for reading.
 #[derive(Clone)]
@@ -169,7 +169,7 @@ impl<B: Base> Below for Layers<B> {
 /// The states between two checkpoints share one snapshot of the tree.
 impl Base for Arc<TreeRows> {
     type Error = StorageError;
-    type Row = (Guard, Guard);
+    type Row = (ValueGuard, ValueGuard);
     type Range<'a> = TreeRange;
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
@@ -186,7 +186,7 @@ impl Base for Arc<TreeRows> {
     }
 }
 
-impl BaseRow for (Guard, Guard) {
+impl BaseRow for (ValueGuard, ValueGuard) {
     fn key(&self) -> &[u8] {
         self.0.value()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::StorageError;
 
-use super::{Layers, Snapshot, TreeRows};
+use super::{Layers, StoreLayers, TreeRows};
 use crate::embedded::log::effect::Effect;
 use crate::embedded::window::{Lookup, Part, PartSnapshot};
 
@@ -45,7 +45,7 @@ impl Checkpointed {
 
     /// Rebases layers, whose newest part has the number `newest`, onto this tree. Does nothing if the tree
     /// has writes that may be newer than the layers.
-    pub(crate) fn take_over(&self, layers: &mut Snapshot, newest: PartId) {
+    pub(crate) fn take_over(&self, layers: &mut StoreLayers, newest: PartId) {
         if let Some(left) = newest.0.checked_sub(self.through.0)
             && left > 0
         {
@@ -67,7 +67,7 @@ pub(crate) struct Parts {
 
 impl Parts {
     /// Puts the parts that are not in the tree on top of it.
-    pub(crate) fn over(self, tree: &Checkpointed) -> Snapshot {
+    pub(crate) fn over(self, tree: &Checkpointed) -> StoreLayers {
         let mut layers = Layers::new(self.parts, tree.rows.clone());
         tree.take_over(&mut layers, self.newest);
         layers
@@ -88,7 +88,7 @@ pub(crate) struct Window {
     active: Part,
     active_id: PartId,
     /// The layers below the active part. A checkpoint moves their content, but does not change it.
-    below: Snapshot,
+    below: StoreLayers,
     /// The number of the newest part that is in the tree of `below`.
     through: PartId,
     limit_bytes: usize,
@@ -183,17 +183,17 @@ mod tests {
     use redb::backends::InMemoryBackend;
 
     use super::*;
-    use crate::embedded::disk::open::Store;
+    use crate::embedded::disk::open::OpenedStore;
     use crate::embedded::tests::setup;
 
-    fn set(store: &mut Store, key: &[u8]) {
+    fn set(store: &mut OpenedStore, key: &[u8]) {
         let value = b"";
         store.commit(&[Effect::Set { key, value }]).unwrap();
     }
 
     #[test]
     fn a_part_that_is_in_the_tree_is_not_brought_back_by_a_batch_that_was_resolved_before() {
-        let mut store = Store::create(InMemoryBackend::new(), &setup()).unwrap();
+        let mut store = OpenedStore::create(InMemoryBackend::new(), &setup()).unwrap();
         set(&mut store, b"a");
         let while_active = store.window.parts();
         let part = store.window.freeze();

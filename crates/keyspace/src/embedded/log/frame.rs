@@ -43,7 +43,7 @@ pub(crate) struct Begin {
 
 /// The place of a frame in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FramePlace {
     pub(super) number: u64,
     /// The last frame that had been flushed when this one was written.
     pub(super) flushed_through: u64,
@@ -130,7 +130,7 @@ impl Record {
     }
 
     /// Fills in the header and the padding, and returns the bytes to write.
-    pub(super) fn finish(&mut self, place: Place, salt: u64) -> &[u8] {
+    pub(super) fn finish(&mut self, place: FramePlace, salt: u64) -> &[u8] {
         let len = u32::try_from(self.len).expect("a frame fits into a segment");
         let padded = self.frame_bytes();
         self.bytes.resize(padded, 0);
@@ -150,7 +150,7 @@ impl Record {
 /// A frame that was read.
 #[derive(Debug, Clone)]
 pub(super) struct Frame<'a> {
-    pub(super) place: Place,
+    pub(super) place: FramePlace,
     pub(super) content: Content<'a>,
     /// The bytes that the frame takes in its segment.
     pub(super) bytes: usize,
@@ -187,8 +187,8 @@ impl<'a> Frame<'a> {
     }
 
     /// Returns the place that these bytes would have as a frame. They may be anything.
-    pub(super) fn unchecked_place(bytes: &[u8]) -> Option<Place> {
-        Some(Place {
+    pub(super) fn unchecked_place(bytes: &[u8]) -> Option<FramePlace> {
+        Some(FramePlace {
             number: u64::from_be_bytes(*bytes.get(16..)?.first_chunk()?),
             flushed_through: u64::from_be_bytes(*bytes.get(24..)?.first_chunk()?),
         })
@@ -199,7 +199,7 @@ impl<'a> Frame<'a> {
         let mut fields = Fields::new(bytes);
         let _len = fields.u32()?;
         let [kind, zeros @ ..]: [u8; 4] = fields.array()?;
-        let place = Place {
+        let place = FramePlace {
             number: fields.u64()?,
             flushed_through: fields.u64()?,
         };
@@ -267,7 +267,7 @@ mod tests {
 
     const SALT: u64 = 0x0123_4567_89ab_cdef;
 
-    const PLACE: Place = Place {
+    const PLACE: FramePlace = FramePlace {
         number: 0x0a0b,
         flushed_through: 0x0a01,
     };

@@ -30,7 +30,7 @@ use std::io;
 
 use super::effect::Effects;
 use super::files::{File, Files, Slot};
-use super::frame::{BLOCK_BYTES, Content, Defect, Frame, Place};
+use super::frame::{BLOCK_BYTES, Content, Defect, Frame, FramePlace};
 use super::segment::{FORMAT, FRAMES_START, Header, HeaderDefect, LogId, Mark};
 
 /// The reason why a log is refused. No file was changed.
@@ -83,7 +83,7 @@ pub(crate) struct Start {
 
 /// The end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct End {
+pub(crate) struct LogEnd {
     pub(crate) segment: u64,
     /// The offset of the next frame, in bytes.
     pub(crate) offset: u64,
@@ -92,7 +92,7 @@ pub(crate) struct End {
     pub(crate) newest_version: Option<i64>,
 }
 
-impl End {
+impl LogEnd {
     /// Returns the start of the segment after the end.
     pub(crate) fn next_start(&self) -> Start {
         Start {
@@ -105,7 +105,7 @@ impl End {
 /// The result of recovering a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Recovered {
-    pub(crate) end: End,
+    pub(crate) end: LogEnd,
     /// The segments that were read, and their slots.
     pub(crate) segments: BTreeMap<u64, Slot>,
     /// The slot of the segment after the last one, which has not begun. If the last segment is sealed and
@@ -120,7 +120,7 @@ impl Recovered {
     /// it.
     pub(crate) fn nothing(unused: Vec<Slot>) -> Self {
         Self {
-            end: End {
+            end: LogEnd {
                 segment: 0,
                 offset: 0,
                 last_frame: 0,
@@ -269,7 +269,7 @@ impl Survey {
         files: &dyn Files,
         start: Start,
         visit: &mut impl FnMut(Replayed<'_>) -> Result<(), E>,
-    ) -> Result<End, E> {
+    ) -> Result<LogEnd, E> {
         let first = self.load(files, start.segment)?;
         let mut segment = first.ok_or_else(|| self.missing(start.segment))?;
         segment.check_whole()?;
@@ -330,7 +330,7 @@ impl Survey {
     }
 
     /// Separates the segments that are part of the log from later ones.
-    fn divide(self, end: End) -> Recovered {
+    fn divide(self, end: LogEnd) -> Recovered {
         let mut recovered = Recovered {
             end,
             segments: BTreeMap::new(),
@@ -402,7 +402,8 @@ impl Segment {
     /// Checks that no frame from `offset` on records that frame `number`, which is missing, had been
     /// flushed.
     fn check_not_flushed(&self, offset: u64, number: u64, from: u64) -> Result<(), LogError> {
-        let says_flushed = |place: Place| place.number > number && place.flushed_through >= number;
+        let says_flushed =
+            |place: FramePlace| place.number > number && place.flushed_through >= number;
         let offsets = (from..self.bytes.len() as u64).step_by(BLOCK_BYTES);
         for later in offsets {
             // Check the place first: checksums over bytes that are not a frame would take long.
@@ -419,7 +420,7 @@ impl Segment {
 
 /// The progress of reading a log.
 struct Scan {
-    end: End,
+    end: LogEnd,
     is_sealed: bool,
     newest_batch: Option<i64>,
 }
@@ -427,7 +428,7 @@ struct Scan {
 impl Scan {
     fn new(start: Start) -> Self {
         Self {
-            end: End {
+            end: LogEnd {
                 segment: start.segment,
                 offset: FRAMES_START,
                 last_frame: start.frame.saturating_sub(1),

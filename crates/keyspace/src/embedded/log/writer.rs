@@ -3,8 +3,8 @@
 use std::io;
 
 use super::files::is_shortage;
-use super::frame::{BLOCK_BYTES, Begin, Place, Record};
-use super::recover::End;
+use super::frame::{BLOCK_BYTES, Begin, FramePlace, Record};
+use super::recover::LogEnd;
 use super::segment::{FRAMES_START, Mark, SEAL_BYTES, Sizes};
 use super::slots::{Spare, write_zeros};
 
@@ -66,7 +66,7 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Continues a log, which ended at `end`, in `spare`. Writes nothing yet.
-    pub(crate) fn start(sizes: Sizes, spare: Spare, end: &End) -> Self {
+    pub(crate) fn start(sizes: Sizes, spare: Spare, end: &LogEnd) -> Self {
         assert_eq!(spare.segment, end.segment + 1, "the chain has no gap");
         Self {
             sizes,
@@ -175,10 +175,10 @@ impl Writer {
         self.write_bytes(&bytes)
     }
 
-    fn next_place(&mut self) -> Place {
+    fn next_place(&mut self) -> FramePlace {
         let number = self.next_frame;
         self.next_frame += 1;
-        Place {
+        FramePlace {
             number,
             flushed_through: self.flushed_through,
         }

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rand::Rng;
 use redb::StorageBackend;
 
-use self::cached::{Cached, Change};
+use self::cached::{Cached, FileChange};
 use crate::embedded::log::files::{File, Files, Slot};
 
 /// The unit that a disk writes completely or not at all, in bytes.
@@ -45,9 +45,9 @@ pub(crate) struct Image {
 
 /// A disk with a cache. Clones are the same disk.
 #[derive(Clone)]
-pub(crate) struct Disk(Arc<Mutex<State>>);
+pub(crate) struct Disk(Arc<Mutex<DiskState>>);
 
-struct State {
+struct DiskState {
     main: Cached,
     /// Every slot that ever existed, including those that were removed.
     slots: Vec<Cached>,
@@ -109,7 +109,7 @@ impl Disk {
     pub(crate) fn with(image: Image) -> Self {
         let (names, slots): (Vec<_>, Vec<_>) = image.slots.into_iter().unzip();
         let folder: BTreeMap<_, _> = names.into_iter().zip(0..).collect();
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(DiskState {
             main: Cached::new(image.main),
             slots: slots.into_iter().map(Cached::new).collect(),
             durable_folder: folder.clone(),
@@ -227,7 +227,7 @@ impl Disk {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.0.lock().unwrap()
     }
 
@@ -246,7 +246,7 @@ impl Disk {
     }
 }
 
-impl State {
+impl DiskState {
     /// Counts a change or flush. Returns the fault that it must have, if any.
     fn next_fault(&mut self, call: Call) -> Option<Fault> {
         if self.countdown > 0 {
@@ -403,7 +403,7 @@ impl StorageBackend for DiskFile {
         match state.next_fault(Call::SetLen) {
             Some(fault) => Err(error(fault)),
             None => {
-                state.file(self.of).change(Change::SetLen(len as usize));
+                state.file(self.of).change(FileChange::SetLen(len as usize));
                 Ok(())
             }
         }
@@ -442,7 +442,7 @@ impl StorageBackend for DiskFile {
             Some(Fault::ShortWrite) => &data[..data.len() / 2],
             Some(Fault::Error | Fault::Full | Fault::FullAtFlush) => &[],
         };
-        state.file(self.of).change(Change::Write {
+        state.file(self.of).change(FileChange::Write {
             offset: offset as usize,
             bytes: written.to_vec(),
         });

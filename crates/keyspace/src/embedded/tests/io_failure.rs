@@ -14,7 +14,7 @@ use super::super::{Durability, Options};
 use super::disk::{Disk, Fault, Image};
 use super::workload::Workload;
 use super::{new_store, open_on, path, seeds, set, setup};
-use crate::embedded::disk::open::{Setup, Store};
+use crate::embedded::disk::open::{OpenedStore, Setup};
 use crate::embedded::engine::queue::Mutation;
 use crate::embedded::engine::watch::WatchFuture;
 use crate::embedded::engine::{CommitRequest, Engine, Snapshot};
@@ -181,7 +181,7 @@ fn an_empty_file_whose_folder_cannot_be_read_is_not_called_a_file_of_another_pro
     let files = Folder::beside(&folder.path().join("store")).unwrap();
     drop(folder);
     let empty = Disk::new(Vec::new());
-    let error = Store::check_not_empty(&empty, &files, path()).unwrap_err();
+    let error = OpenedStore::check_not_empty(&empty, &files, path()).unwrap_err();
     assert!(matches!(error, OpenError::Open { .. }), "{error:?}");
 }
 
@@ -234,7 +234,7 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
         ..setup()
     };
     let files = Arc::new(disk.clone());
-    let mut store = Store::open(disk.clone(), files, path(), &setup).unwrap();
+    let mut store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
     for number in 0..1000_u32 {
         let (key, value) = (&number.to_be_bytes(), &[0; 100]);
         store.commit(&[Effect::Set { key, value }]).unwrap();
@@ -269,7 +269,7 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
     };
     let setup = Setup { log, ..setup() };
     let files = Arc::new(disk.clone());
-    let store = Store::open(disk.clone(), files, path(), &setup).unwrap();
+    let store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
     let engine = Engine::start(store, &options()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -337,7 +337,7 @@ fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
         ..setup()
     };
     let files = Arc::new(disk.clone());
-    let store = Store::open(disk.clone(), files, path(), &setup).unwrap();
+    let store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
     let interval = Duration::MAX;
     let relaxed = options().durability(Durability::Relaxed { interval });
     let engine = Engine::start(store, &relaxed).unwrap();
@@ -360,7 +360,7 @@ fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
     let left = disk.flushed();
     assert!(!left.slots.is_empty(), "the log was left");
     let disk = Disk::with(left);
-    let store = Store::open(disk.clone(), Arc::new(disk), path(), &setup).unwrap();
+    let store = OpenedStore::open(disk.clone(), Arc::new(disk), path(), &setup).unwrap();
     assert!(
         keys.into_iter()
             .all(|key| store.window.get(&key).unwrap().is_some())

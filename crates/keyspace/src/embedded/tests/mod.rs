@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock};
 use self::disk::{Disk, Image};
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::disk::location::create_in;
-use crate::embedded::disk::open::{Setup, Store};
+use crate::embedded::disk::open::{OpenedStore, Setup};
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::engine::queue::Mutation;
 use crate::embedded::log::segment::Sizes;
@@ -38,8 +38,8 @@ pub(super) fn setup() -> Setup {
 }
 
 /// Opens the store on a disk.
-fn open_on(disk: &Disk) -> Result<Store, OpenError> {
-    Store::open(disk.clone(), Arc::new(disk.clone()), path(), &setup())
+fn open_on(disk: &Disk) -> Result<OpenedStore, OpenError> {
+    OpenedStore::open(disk.clone(), Arc::new(disk.clone()), path(), &setup())
 }
 
 /// The path of the store under test, for errors.

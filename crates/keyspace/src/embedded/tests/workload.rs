@@ -6,7 +6,7 @@ use bytes::Bytes;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use crate::embedded::disk::open::Store;
+use crate::embedded::disk::open::OpenedStore;
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::engine::queue::Mutation;
 use crate::mutation::{MutationOp, Versionstamp};
@@ -91,7 +91,7 @@ impl Workload {
 
     /// Checks that the store holds the state after some commit, with all acknowledged commits, and
     /// continues from that state.
-    pub(super) fn check(&mut self, store: &mut Store) -> Result<(), String> {
+    pub(super) fn check(&mut self, store: &mut OpenedStore) -> Result<(), String> {
         let mut contents = read(store);
         let number = contents.get(NEWEST).map_or(0, |value| decode(value));
         if number < self.acknowledged {
@@ -218,7 +218,7 @@ fn apply(contents: &mut Contents, mutation: &Mutation) {
     }
 }
 
-fn read(store: &mut Store) -> Contents {
+fn read(store: &mut OpenedStore) -> Contents {
     let rows = store.window.parts().over(&store.tree);
     let rows = rows.scan(b"", b"\xff", false, usize::MAX);
     let rows = rows.expect("the store can be read").into_iter();

@@ -21,7 +21,7 @@ pub(crate) struct HeldBackend(Arc<Held>);
 struct Held {
     file: Box<dyn StorageBackend>,
     /// The steps that were held back, `None` once the backend was released.
-    steps: RwLock<Option<Vec<Step>>>,
+    steps: RwLock<Option<Vec<HeldCall>>>,
     health: Arc<Health>,
 }
 
@@ -71,13 +71,13 @@ fn copy(error: &io::Error) -> io::Error {
 
 /// A call of redb that changes the file.
 #[derive(Debug)]
-enum Step {
+enum HeldCall {
     Write { offset: u64, bytes: Vec<u8> },
     SetLen(u64),
     Sync,
 }
 
-impl Step {
+impl HeldCall {
     fn take(&self, file: &dyn StorageBackend) -> io::Result<()> {
         match self {
             Self::Write { offset, bytes } => file.write(*offset, bytes),
@@ -139,7 +139,7 @@ impl HeldBackend {
     }
 
     /// Holds a step back, or applies it if the backend was released.
-    fn hold(&self, step: Step) -> io::Result<()> {
+    fn hold(&self, step: HeldCall) -> io::Result<()> {
         let mut steps = self.0.steps.write();
         match &mut *steps {
             Some(steps) => steps.push(step),
@@ -161,7 +161,7 @@ impl HeldBackend {
         }
     }
 
-    fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<Step>>> {
+    fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<HeldCall>>> {
         self.0.steps.read()
     }
 }
@@ -170,8 +170,8 @@ impl StorageBackend for HeldBackend {
     fn len(&self) -> io::Result<u64> {
         let steps = self.steps();
         let set = steps.iter().flatten().rev().find_map(|step| match step {
-            Step::SetLen(len) => Some(*len),
-            Step::Write { .. } | Step::Sync => None,
+            HeldCall::SetLen(len) => Some(*len),
+            HeldCall::Write { .. } | HeldCall::Sync => None,
         });
         set.map_or_else(|| self.0.file.len(), Ok)
     }
@@ -199,14 +199,14 @@ impl StorageBackend for HeldBackend {
     fn set_len(&self, len: u64) -> io::Result<()> {
         match self.writable()? {
             Some(file) => self.0.health.note(file.set_len(len)),
-            None => self.hold(Step::SetLen(len)),
+            None => self.hold(HeldCall::SetLen(len)),
         }
     }
 
     fn sync_data(&self) -> io::Result<()> {
         match self.writable()? {
             Some(file) => self.0.health.note(file.sync_data()),
-            None => self.hold(Step::Sync),
+            None => self.hold(HeldCall::Sync),
         }
     }
 
@@ -215,7 +215,7 @@ impl StorageBackend for HeldBackend {
             Some(file) => self.0.health.note(file.write(offset, data)),
             None => {
                 let bytes = data.to_vec();
-                self.hold(Step::Write { offset, bytes })
+                self.hold(HeldCall::Write { offset, bytes })
             }
         }
     }

@@ -3,7 +3,7 @@
 //! | table | key | value |
 //! |---|---|---|
 //! | `keyspace.rows` | a key of the keyspace | its value |
-//! | `keyspace.meta` | `store` | [the store's own record](crate::embedded::tree::meta) |
+//! | `keyspace.meta` | `store` | [the store's own record](meta) |
 
 pub(super) mod damage;
 pub(super) mod guard;
@@ -32,21 +32,21 @@ const ROWS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("keyspace.r
 const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyspace.meta");
 
 /// The rows of one state.
-pub(crate) struct Rows {
+pub(crate) struct TreeRows {
     table: redb::ReadOnlyTable<&'static [u8], &'static [u8]>,
     /// The totals of the rows, as the store's record has them.
     totals: Totals,
 }
 
 /// A key or a value.
-pub(crate) type Guard = redb::AccessGuard<'static, &'static [u8]>;
+pub(crate) type ValueGuard = redb::AccessGuard<'static, &'static [u8]>;
 
 /// Rows in the order of their keys.
-pub(crate) type Range = redb::Range<'static, &'static [u8], &'static [u8]>;
+pub(crate) type TreeRange = redb::Range<'static, &'static [u8], &'static [u8]>;
 
-impl Rows {
+impl TreeRows {
     /// Reads a key.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Guard>, StorageError> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<ValueGuard>, StorageError> {
         self.table.get(key)
     }
 
@@ -55,7 +55,7 @@ impl Rows {
         &self,
         begin: Bound<&[u8]>,
         end: Bound<&[u8]>,
-    ) -> Result<Range, StorageError> {
+    ) -> Result<TreeRange, StorageError> {
         self.table.range::<&[u8]>((begin, end))
     }
 
@@ -69,9 +69,9 @@ impl Rows {
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) -> Result<Totals, redb::Error> {
         let mut totals = Totals::default();
-        let mut last: Option<Guard> = None;
+        let mut last: Option<ValueGuard> = None;
         let mut rows = guarded(|| Ok(self.range(Bound::Unbounded, Bound::Unbounded)?))?;
-        let mut next = |last: Option<&Guard>| {
+        let mut next = |last: Option<&ValueGuard>| {
             let Some((key, value)) = rows.next().transpose()? else {
                 return Ok(None);
             };
@@ -250,7 +250,7 @@ impl Tree {
     }
 
     /// Returns the rows after the last part that was written. `meta` is the record since then.
-    pub(crate) fn rows(&self, meta: &Meta) -> Result<Rows, redb::Error> {
+    pub(crate) fn rows(&self, meta: &Meta) -> Result<TreeRows, redb::Error> {
         let table = self.database().begin_read()?.open_table(ROWS)?;
         let rows = table.len()?;
         if rows != meta.totals.rows {
@@ -258,7 +258,7 @@ impl Tree {
             let reason = format!("it holds {rows} rows, and its record says {said} rows");
             return Err(Damage::new(reason).into());
         }
-        Ok(Rows {
+        Ok(TreeRows {
             table,
             totals: meta.totals,
         })

@@ -2,12 +2,12 @@
 
 use super::chunk::{Entry, Source};
 use super::key_array::KeyArray;
-use super::node::{Inner, Node, Tree};
+use super::node::{EntryTree, Inner, Node};
 use super::position::Position;
 
 /// A position between two entries of a tree, or at one of its ends.
 pub(crate) struct Cursor<'a> {
-    tree: &'a Tree,
+    tree: &'a EntryTree,
     source: Source<'a>,
     /// The inner nodes from the root on, each with the index of the child that the path takes.
     path: Vec<(&'a Inner, usize)>,
@@ -18,7 +18,7 @@ pub(crate) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// Returns a cursor before the first entry.
-    pub(super) fn new(tree: &'a Tree, source: Source<'a>) -> Self {
+    pub(super) fn new(tree: &'a EntryTree, source: Source<'a>) -> Self {
         let mut path = Vec::new();
         let leaf = descend(&mut path, tree.root(), |_| 0);
         Self {

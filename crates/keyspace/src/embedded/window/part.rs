@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::chunk::{ChunkWriter, Chunks, Entry, EntryRef, Source};
 use super::cursor::Cursor;
-use super::node::Tree;
+use super::node::EntryTree;
 use super::position::Position;
 use crate::limits::END_OF_KEYSPACE;
 use crate::transaction::key_after;
@@ -40,14 +40,14 @@ pub(crate) enum Lookup<'a> {
 /// - A Gap extends as far to the right as possible: it ends at a Set, at a key that lives below, or at the
 ///   end of the keyspace. Clears of neighboring keys therefore become one Gap.
 pub(crate) struct Part {
-    pub(super) tree: Tree,
+    pub(super) tree: EntryTree,
     pub(super) chunks: ChunkWriter,
 }
 
 impl Part {
     pub(crate) fn new() -> Self {
         Self {
-            tree: Tree::new(),
+            tree: EntryTree::new(),
             chunks: ChunkWriter::default(),
         }
     }
@@ -216,7 +216,7 @@ impl Part {
 /// A part as one batch left it, or a frozen part. It never changes, and a clone is O(1).
 #[derive(Clone)]
 pub(crate) struct PartSnapshot {
-    tree: Tree,
+    tree: EntryTree,
     chunks: Arc<Chunks>,
 }
 
@@ -238,7 +238,7 @@ impl PartSnapshot {
     }
 }
 
-fn lookup<'a>(tree: &Tree, source: Source<'a>, key: &[u8]) -> Lookup<'a> {
+fn lookup<'a>(tree: &EntryTree, source: Source<'a>, key: &[u8]) -> Lookup<'a> {
     let entry = tree.last_before(source, Position::after(key));
     match entry.map(|entry| source.entry(entry)) {
         Some(Entry::Set { key: found, value }) if found == key => Lookup::Value(value),

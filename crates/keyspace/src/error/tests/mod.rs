@@ -53,7 +53,7 @@ fn hidden(error: &Error) -> Vec<(&'static str, Source)> {
 
     #[derive(Debug, thiserror::Error)]
     #[error(transparent)]
-    struct Job(#[from] Recipe);
+    struct JobError(#[from] Recipe);
 
     #[derive(Debug, thiserror::Error)]
     #[error(transparent)]
@@ -61,20 +61,20 @@ fn hidden(error: &Error) -> Vec<(&'static str, Source)> {
 
     #[derive(Debug, thiserror::Error)]
     #[error(transparent)]
-    struct Shared(Arc<Error>);
+    struct SharedError(Arc<Error>);
 
     let application = || Application::Transparent(error.clone());
     vec![
         ("as it is", error.clone().into()),
         ("transparent", application().into()),
-        ("transparent twice", Job(Recipe(error.clone())).into()),
+        ("transparent twice", JobError(Recipe(error.clone())).into()),
         (
             "transparent over a box",
             Anything(error.clone().into()).into(),
         ),
         (
             "transparent over an Arc",
-            Shared(Arc::new(error.clone())).into(),
+            SharedError(Arc::new(error.clone())).into(),
         ),
         ("a box of a box", Box::new(Box::new(error.clone())).into()),
         ("an Arc", Arc::new(error.clone()).into()),

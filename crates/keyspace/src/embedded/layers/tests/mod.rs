@@ -71,7 +71,7 @@ impl BaseRow for (Vec<u8>, Vec<u8>) {
 }
 
 /// A store without its engine: the layers, and their expected content.
-struct World {
+struct LayersWorld {
     active: Part,
     frozen: Vec<PartSnapshot>,
     base: MapBase,
@@ -80,7 +80,7 @@ struct World {
     versions: Vec<(Layers<MapBase>, Map)>,
 }
 
-impl World {
+impl LayersWorld {
     fn new(base: Map) -> Self {
         Self {
             active: Part::new(),
@@ -147,7 +147,7 @@ impl World {
 
 /// The keys that a program uses.
 #[derive(Debug, Clone, Copy)]
-enum Keys {
+enum KeyKind {
     /// Up to three bytes, most of them zero, so that keys are often adjacent.
     Short,
     /// Up to 3,000 different keys, mostly ascending, so that trees have three levels.
@@ -156,19 +156,19 @@ enum Keys {
     Long,
 }
 
-impl Keys {
+impl KeyKind {
     fn random(self, rng: &mut StdRng) -> Vec<u8> {
         match self {
-            Keys::Short => {
+            KeyKind::Short => {
                 let len = rng.random_range(0..=3);
                 (0..len)
                     .map(|_| [0, 0, 1, b'a'][rng.random_range(0..4)])
                     .collect()
             }
-            Keys::Numbered => rng.random_range(0..3000_u16).to_be_bytes().to_vec(),
-            Keys::Long => {
+            KeyKind::Numbered => rng.random_range(0..3000_u16).to_be_bytes().to_vec(),
+            KeyKind::Long => {
                 let mut key = vec![b'k'; 9_990];
-                key.extend(Keys::Short.random(rng));
+                key.extend(KeyKind::Short.random(rng));
                 key
             }
         }
@@ -180,7 +180,7 @@ impl Keys {
         let end = match rng.random_range(0..10) {
             0 => b"\xff".to_vec(),
             1 => key_after(&begin),
-            2..5 if matches!(self, Keys::Numbered) => {
+            2..5 if matches!(self, KeyKind::Numbered) => {
                 let number = u16::from_be_bytes([begin[0], begin[1]]);
                 (number + rng.random_range(0..200)).to_be_bytes().to_vec()
             }
@@ -195,7 +195,7 @@ fn random_value(rng: &mut StdRng) -> Vec<u8> {
     (0..len).map(|_| rng.random()).collect()
 }
 
-fn compare(layers: &Layers<MapBase>, model: &Map, keys: Keys, rng: &mut StdRng) {
+fn compare(layers: &Layers<MapBase>, model: &Map, keys: KeyKind, rng: &mut StdRng) {
     for _ in 0..4 {
         let key = keys.random(rng);
         let value = layers.get(&key).unwrap();
@@ -236,14 +236,14 @@ fn compare(layers: &Layers<MapBase>, model: &Map, keys: Keys, rng: &mut StdRng) 
     }
 }
 
-fn run_program(seed: u64, keys: Keys, steps: usize) {
+fn run_program(seed: u64, keys: KeyKind, steps: usize) {
     let mut rng = StdRng::seed_from_u64(seed);
     let rng = &mut rng;
     let mut base = Map::new();
     for _ in 0..rng.random_range(0..steps) {
         base.insert(keys.random(rng), random_value(rng));
     }
-    let mut world = World::new(base);
+    let mut world = LayersWorld::new(base);
     let mut ascending = 0_u16;
     let sets = rng.random_range(10..60);
     for step in 0..steps {
@@ -251,7 +251,7 @@ fn run_program(seed: u64, keys: Keys, steps: usize) {
             choice if choice < sets => {
                 ascending = (ascending + 1) % 3000;
                 let key = match keys {
-                    Keys::Numbered if choice % 4 > 0 => ascending.to_be_bytes().to_vec(),
+                    KeyKind::Numbered if choice % 4 > 0 => ascending.to_be_bytes().to_vec(),
                     _ => keys.random(rng),
                 };
                 world.set(&key, &random_value(rng));
@@ -274,7 +274,7 @@ fn run_program(seed: u64, keys: Keys, steps: usize) {
             98..100 => world.checkpoint(),
             _ => {}
         }
-        if !matches!(keys, Keys::Numbered) || step % 16 == 0 {
+        if !matches!(keys, KeyKind::Numbered) || step % 16 == 0 {
             assert_sound(&world.active, &world.below());
         }
         if step % 64 == 0 {
@@ -292,7 +292,7 @@ fn run_program(seed: u64, keys: Keys, steps: usize) {
 }
 
 /// Runs programs. To repeat one that failed, set `TEST_SEED=<seed>`.
-fn run_programs(keys: Keys, programs: usize, steps: usize) {
+fn run_programs(keys: KeyKind, programs: usize, steps: usize) {
     for seed in seeds(programs) {
         println!("TEST_SEED={seed}, {keys:?}");
         run_program(seed, keys, steps);
@@ -301,25 +301,25 @@ fn run_programs(keys: Keys, programs: usize, steps: usize) {
 
 #[test]
 fn programs_of_short_keys_read_at_every_version_what_the_model_holds() {
-    run_programs(Keys::Short, 200, 300);
+    run_programs(KeyKind::Short, 200, 300);
 }
 
 #[test]
 fn programs_of_many_keys_read_at_every_version_what_the_model_holds() {
-    run_programs(Keys::Numbered, 6, 4000);
+    run_programs(KeyKind::Numbered, 6, 4000);
 }
 
 #[test]
 fn programs_of_long_keys_read_at_every_version_what_the_model_holds() {
-    run_programs(Keys::Long, 4, 200);
+    run_programs(KeyKind::Long, 4, 200);
 }
 
 fn numbered(number: u32) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
-fn world_of(rows: u32) -> World {
-    World::new(
+fn world_of(rows: u32) -> LayersWorld {
+    LayersWorld::new(
         (0..rows)
             .map(|row| (numbered(row), b"value".to_vec()))
             .collect(),

@@ -60,7 +60,7 @@ struct Model {
 }
 
 /// The version and the effects of a batch.
-type Content = (i64, Vec<u8>);
+type BatchContent = (i64, Vec<u8>);
 
 impl Model {
     fn new(seed: u64, flaw: Option<Flaw>) -> Self {
@@ -94,7 +94,7 @@ impl Model {
     }
 
     /// Returns the batches that are only in the log.
-    fn expected(&self) -> Vec<Content> {
+    fn expected(&self) -> Vec<BatchContent> {
         let first = self.start.segment;
         let in_log = self.sent.iter().filter(|sent| sent.segment >= first);
         in_log
@@ -123,7 +123,7 @@ impl Model {
 }
 
 /// Reads all batches of a log.
-fn read(files: &dyn Files, start: Start) -> Result<(Vec<Content>, Recovered), LogError> {
+fn read(files: &dyn Files, start: Start) -> Result<(Vec<BatchContent>, Recovered), LogError> {
     let mut found = Vec::new();
     let recovered = recover::<LogError>(files, ID, start, 0, |batch| {
         let mut body = Vec::new();

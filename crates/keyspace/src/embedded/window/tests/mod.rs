@@ -108,9 +108,9 @@ fn check_array(source: Source<'_>, array: &KeyArray) {
 }
 
 /// The keys that live below.
-struct Keys(BTreeSet<Bytes>);
+struct LiveKeys(BTreeSet<Bytes>);
 
-impl Keys {
+impl LiveKeys {
     fn numbered(numbers: impl IntoIterator<Item = u32>) -> Self {
         Self(
             numbers
@@ -121,7 +121,7 @@ impl Keys {
     }
 }
 
-impl Below for Keys {
+impl Below for LiveKeys {
     type Error = Infallible;
 
     fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, Infallible> {
@@ -134,7 +134,7 @@ fn key(number: u32) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
-fn clear(part: &mut Part, number: u32, below: &Keys) {
+fn clear(part: &mut Part, number: u32, below: &LiveKeys) {
     part.clear(&key(number), below).unwrap();
     assert_sound(part, below);
 }
@@ -162,7 +162,7 @@ fn count_nodes(node: &Node) -> usize {
 
 #[test]
 fn clears_of_neighboring_keys_become_one_gap_in_any_order() {
-    let below = Keys::numbered(0..10);
+    let below = LiveKeys::numbered(0..10);
     let ascending: Vec<u32> = (2..8).collect();
     let descending: Vec<u32> = (2..8).rev().collect();
     for order in [ascending, descending, vec![4, 2, 6, 7, 3, 5]] {
@@ -176,7 +176,7 @@ fn clears_of_neighboring_keys_become_one_gap_in_any_order() {
 
 #[test]
 fn a_clear_of_what_does_not_live_below_leaves_nothing() {
-    let below = Keys::numbered([5]);
+    let below = LiveKeys::numbered([5]);
     let mut part = Part::new();
     part.set(&key(7), b"value");
     clear(&mut part, 7, &below);
@@ -187,7 +187,7 @@ fn a_clear_of_what_does_not_live_below_leaves_nothing() {
 
 #[test]
 fn a_gap_at_the_end_of_what_lives_below_reaches_to_the_end_of_the_keyspace() {
-    let below = Keys::numbered([5]);
+    let below = LiveKeys::numbered([5]);
     let mut part = Part::new();
     clear(&mut part, 5, &below);
     assert_eq!(entries(&mut part), [[key(5), b"\xff".to_vec()]]);
@@ -195,7 +195,7 @@ fn a_gap_at_the_end_of_what_lives_below_reaches_to_the_end_of_the_keyspace() {
 
 #[test]
 fn a_set_splits_a_gap_and_a_clear_of_it_joins_the_halves() {
-    let below = Keys::numbered([2, 9]);
+    let below = LiveKeys::numbered([2, 9]);
     for set in [3, 4, 8] {
         let mut part = Part::new();
         clear(&mut part, 2, &below);
@@ -232,7 +232,7 @@ fn a_part_is_unchanged_by_a_clear_whose_read_fails() {
 #[test]
 fn erased_entries_leave_no_nodes() {
     const ENTRIES: u32 = 20_000;
-    let below = Keys::numbered([]);
+    let below = LiveKeys::numbered([]);
     let mut part = Part::new();
     for number in 0..ENTRIES {
         part.set(&key(number), b"value");
@@ -260,7 +260,7 @@ fn keys_of_all_lengths_are_found_while_others_come_and_go() {
         b"keys/of/one",
         b"keys/of/another/subspace",
     ];
-    let below = Keys::numbered([]);
+    let below = LiveKeys::numbered([]);
     for seed in seeds(20) {
         let mut rng = StdRng::seed_from_u64(seed);
         let mut keys: Vec<_> = (0..5000)
