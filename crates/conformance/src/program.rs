@@ -254,7 +254,7 @@ pub enum Outcome {
 pub enum Text {
     /// All of the bytes.
     Whole(Vec<TextPart>),
-    /// More than [`Text::WHOLE_BYTES`] bytes, stated by their number and the last four of them.
+    /// More than [`Text::MAX_WHOLE_BYTES`] bytes, stated by their number and the last four of them.
     Long {
         /// The number of bytes.
         len: usize,
@@ -274,12 +274,12 @@ pub enum TextPart {
 
 impl Text {
     /// The length of the longest text that is stated as a whole.
-    pub const WHOLE_BYTES: usize = 64;
+    pub const MAX_WHOLE_BYTES: usize = 64;
 
     /// States `bytes`, given the versionstamps of the program's transactions.
     #[must_use]
     pub fn new(bytes: &[u8], stamps: &[(Versionstamp, usize)]) -> Self {
-        if bytes.len() > Self::WHOLE_BYTES {
+        if bytes.len() > Self::MAX_WHOLE_BYTES {
             let tail = *bytes.last_chunk().expect("more than 64 bytes hold four");
             let len = bytes.len();
             return Self::Long { len, tail };

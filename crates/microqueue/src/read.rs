@@ -30,7 +30,7 @@ use crate::order::Order;
 use crate::queue::MicroQueue;
 
 /// The most bytes of rows that are read to count them.
-const MOST_COUNTED_BYTES: usize = 8 << 20;
+const MAX_COUNTED_BYTES: usize = 8 << 20;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Returns the first item without taking it, or `None` if the queue is empty.
@@ -164,7 +164,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         let query = page(begin, end, limit.saturating_add(1));
         // Safe as a snapshot read: the count is that of the read version, and nothing is taken.
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
-            if counted.count == limit || row_bytes >= MOST_COUNTED_BYTES {
+            if counted.count == limit || row_bytes >= MAX_COUNTED_BYTES {
                 counted.has_more = true;
                 return Ok(ControlFlow::Break(()));
             }

@@ -15,7 +15,7 @@ use super::{ATOMIC_NAMES, PLAIN_OPTIONS, Trace, TraceError};
 use crate::program::{Answers, Op, Outcome, Program, Step, Text, TextPart};
 
 /// The longest fill: twice the longest value of a store, so that a line cannot fill the memory.
-const FILL_BYTES: usize = 200_000;
+const MAX_FILL_BYTES: usize = 200_000;
 
 /// A content that the format does not define there.
 struct Mismatch {
@@ -385,7 +385,7 @@ fn fill(value: &Value) -> Parsed<Bytes> {
     let byte = byte.as_str().and_then(unhex);
     let count = count.as_u64().and_then(|count| usize::try_from(count).ok());
     match (prefix, byte.as_deref(), count) {
-        (Some(mut filled), Some([byte]), Some(count)) if count <= FILL_BYTES => {
+        (Some(mut filled), Some([byte]), Some(count)) if count <= MAX_FILL_BYTES => {
             filled.resize(filled.len() + count, *byte);
             Ok(filled.into())
         }
@@ -403,7 +403,7 @@ fn text(value: &Value) -> Parsed<Text> {
             None => mismatch("four bytes", tail),
         })?;
         fields.end()?;
-        if len <= Text::WHOLE_BYTES {
+        if len <= Text::MAX_WHOLE_BYTES {
             return mismatch(EXPECTED, value);
         }
         return Ok(Text::Long { len, tail });
@@ -432,7 +432,7 @@ fn parts(mut rest: &str) -> Option<Vec<TextPart>> {
             rest = after;
         }
     }
-    (len <= Text::WHOLE_BYTES).then_some(parts)
+    (len <= Text::MAX_WHOLE_BYTES).then_some(parts)
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -25,22 +25,22 @@ fn bytes_that_nest_too_deep_are_refused_before_the_stack_is_full() {
     #[derive(Debug, Deserialize, Serialize)]
     struct Rest(Option<Box<Rest>>);
 
-    let most = limits::VALUE_BYTES;
-    too_deep::<Nested, MessagePack>(vec![0x91; most]);
-    too_deep::<Nested, Json>(vec![b'['; most]);
-    too_deep::<Nested, Bincode>(vec![1; most]);
-    too_deep::<Boxes, MessagePack>(b"\x81\xa1B".repeat(most / 3));
-    too_deep::<Boxes, MessagePack>(b"\x81\xa1P\x92\x07".repeat(most / 5));
-    too_deep::<Boxes, MessagePack>(b"\x81\xa1S\x81\xa1s".repeat(most / 6));
-    too_deep::<Boxes, Json>(br#"{"B":"#.repeat(most / 5));
-    too_deep::<Boxes, Json>(br#"{"S":{"s":"#.repeat(most / 10));
-    too_deep::<Boxes, Bincode>(vec![0; most]);
-    too_deep::<Boxes, Bincode>(b"\x01\x07".repeat(most / 2));
-    too_deep::<Rest, Bincode>(vec![1; most]);
+    let max_bytes = limits::VALUE_BYTES;
+    too_deep::<Nested, MessagePack>(vec![0x91; max_bytes]);
+    too_deep::<Nested, Json>(vec![b'['; max_bytes]);
+    too_deep::<Nested, Bincode>(vec![1; max_bytes]);
+    too_deep::<Boxes, MessagePack>(b"\x81\xa1B".repeat(max_bytes / 3));
+    too_deep::<Boxes, MessagePack>(b"\x81\xa1P\x92\x07".repeat(max_bytes / 5));
+    too_deep::<Boxes, MessagePack>(b"\x81\xa1S\x81\xa1s".repeat(max_bytes / 6));
+    too_deep::<Boxes, Json>(br#"{"B":"#.repeat(max_bytes / 5));
+    too_deep::<Boxes, Json>(br#"{"S":{"s":"#.repeat(max_bytes / 10));
+    too_deep::<Boxes, Bincode>(vec![0; max_bytes]);
+    too_deep::<Boxes, Bincode>(b"\x01\x07".repeat(max_bytes / 2));
+    too_deep::<Rest, Bincode>(vec![1; max_bytes]);
     // These bytes are read again and again.
     too_deep::<Rest, MessagePack>(vec![1]);
     too_deep::<Rest, Json>(vec![b'1']);
-    too_deep::<serde_json::Value, MessagePack>(vec![0x91; most]);
+    too_deep::<serde_json::Value, MessagePack>(vec![0x91; max_bytes]);
 }
 
 #[test]

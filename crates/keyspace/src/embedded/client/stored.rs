@@ -19,7 +19,7 @@ const ROW_OVERHEAD_BYTES: usize = 8;
 
 /// The rows taken from the snapshot at once: at first, and at most.
 const FIRST_CHUNK_ROWS: usize = 32;
-const LARGEST_CHUNK_ROWS: usize = 256;
+const MAX_CHUNK_ROWS: usize = 256;
 
 /// The limits of a range read.
 #[derive(Clone, Copy)]
@@ -235,7 +235,7 @@ impl Stored {
                 (Some(last), Direction::Backward) => end = last.to_key(),
                 (None, _) => break,
             }
-            chunk_rows = (chunk_rows * 2).min(LARGEST_CHUNK_ROWS);
+            chunk_rows = (chunk_rows * 2).min(MAX_CHUNK_ROWS);
         }
         Ok(rows)
     }

@@ -106,7 +106,7 @@ impl EmbeddedTransaction {
         if matches!(code, Code::TRANSACTION_TOO_OLD | Code::FUTURE_VERSION) {
             return Ok(limits::INITIAL_BACKOFF.min(persistent.max_retry_delay));
         }
-        let longest = match code {
+        let max_delay = match code {
             Code::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED | Code::GRV_PROXY_MEMORY_LIMIT_EXCEEDED => {
                 limits::RESOURCE_CONSTRAINED_MAX_BACKOFF
             }
@@ -115,7 +115,7 @@ impl EmbeddedTransaction {
         let wait = persistent
             .backoff
             .mul_f64(self.engine.environment().random_unit());
-        persistent.backoff = persistent.backoff.saturating_mul(2).min(longest);
+        persistent.backoff = persistent.backoff.saturating_mul(2).min(max_delay);
         Ok(wait)
     }
 

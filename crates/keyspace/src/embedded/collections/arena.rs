@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 const FIRST_CHUNK_BYTES: usize = 512;
 
 /// The size that chunks grow to, in bytes. Longer strings get memory of their own.
-const LARGEST_CHUNK_BYTES: usize = 32 << 10;
+const MAX_CHUNK_BYTES: usize = 32 << 10;
 
 /// Copies byte strings into chunks that they share, so that most copies allocate nothing.
 ///
@@ -28,7 +28,7 @@ impl Arena {
     /// Copies a byte string.
     pub(crate) fn copy(&mut self, bytes: &[u8]) -> Bytes {
         if bytes.len() > self.free.capacity() {
-            if bytes.len() > LARGEST_CHUNK_BYTES / 4 {
+            if bytes.len() > MAX_CHUNK_BYTES / 4 {
                 self.allocated_bytes += bytes.len();
                 return Bytes::copy_from_slice(bytes);
             }
@@ -42,7 +42,7 @@ impl Arena {
     /// before.
     fn grow(&mut self, needed_bytes: usize) {
         let doubled = self.allocated_bytes;
-        let chunk_bytes = doubled.clamp(FIRST_CHUNK_BYTES, LARGEST_CHUNK_BYTES);
+        let chunk_bytes = doubled.clamp(FIRST_CHUNK_BYTES, MAX_CHUNK_BYTES);
         let chunk_bytes = chunk_bytes.max(needed_bytes);
         self.allocated_bytes += chunk_bytes;
         self.free = BytesMut::with_capacity(chunk_bytes);

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 
 /// The largest number of entries in a chunk.
-const CHUNK_ENTRIES: usize = 64;
+const MAX_CHUNK_ENTRIES: usize = 64;
 
 /// The number of entries that the first chunk has room for at first. Most maps need no more.
 const FIRST_CHUNK_ENTRIES: usize = 4;
@@ -120,9 +120,9 @@ impl<V> SortedMap<V> {
         if chunk == self.chunks.len() {
             // Chunks of ascending keys are filled completely, not split.
             match self.chunks.last_mut() {
-                Some(last) if last.len() < CHUNK_ENTRIES => last.push((key, value)),
+                Some(last) if last.len() < MAX_CHUNK_ENTRIES => last.push((key, value)),
                 Some(_) => {
-                    let mut last = Vec::with_capacity(CHUNK_ENTRIES);
+                    let mut last = Vec::with_capacity(MAX_CHUNK_ENTRIES);
                     last.push((key, value));
                     self.chunks.push(last);
                 }
@@ -134,11 +134,11 @@ impl<V> SortedMap<V> {
             }
             return;
         }
-        if self.chunks[chunk].len() == CHUNK_ENTRIES {
-            let half = self.chunks[chunk].split_off(CHUNK_ENTRIES / 2);
+        if self.chunks[chunk].len() == MAX_CHUNK_ENTRIES {
+            let half = self.chunks[chunk].split_off(MAX_CHUNK_ENTRIES / 2);
             self.chunks.insert(chunk + 1, half);
-            if index > CHUNK_ENTRIES / 2 {
-                (chunk, index) = (chunk + 1, index - CHUNK_ENTRIES / 2);
+            if index > MAX_CHUNK_ENTRIES / 2 {
+                (chunk, index) = (chunk + 1, index - MAX_CHUNK_ENTRIES / 2);
             }
         }
         self.chunks[chunk].insert(index, (key, value));
@@ -215,7 +215,7 @@ mod tests {
         assert!(
             map.chunks
                 .iter()
-                .all(|chunk| (1..=CHUNK_ENTRIES).contains(&chunk.len()))
+                .all(|chunk| (1..=MAX_CHUNK_ENTRIES).contains(&chunk.len()))
         );
         for number in 0..keys {
             let key = key(number);
@@ -269,6 +269,6 @@ mod tests {
     fn keys_in_ascending_order_fill_their_chunks() {
         let mut map = SortedMap::default();
         (0..1000).for_each(|number| insert(&mut map, number, 0));
-        assert_eq!(map.chunks.len(), 1000_usize.div_ceil(CHUNK_ENTRIES));
+        assert_eq!(map.chunks.len(), 1000_usize.div_ceil(MAX_CHUNK_ENTRIES));
     }
 }

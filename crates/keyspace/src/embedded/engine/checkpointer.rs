@@ -13,7 +13,7 @@ use crate::embedded::tree::guard::guarded;
 use crate::error::{Code, Result};
 
 /// How long an idle store keeps states that transactions may no longer read.
-const IDLE_LIMIT: Duration = Duration::from_secs(5);
+const MAX_IDLE_WAIT: Duration = Duration::from_secs(5);
 
 /// The number of waiting parts at which commits wait. It bounds the length of the log, however small the
 /// parts.
@@ -156,7 +156,7 @@ impl Checkpointer {
         let mut has_old_states = true;
         while shared
             .checkpoints()
-            .wait(has_old_states.then_some(IDLE_LIMIT))
+            .wait(has_old_states.then_some(MAX_IDLE_WAIT))
         {
             has_old_states = self.step()?;
             shared.timeline().expire();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::queue::{BATCH_BYTES, BATCH_TRANSACTIONS};
+use super::queue::{MAX_BATCH_BYTES, MAX_BATCH_TRANSACTIONS};
 use crate::embedded::layers::{FrozenPart, Parts};
 use crate::embedded::log::frame::Record;
 use crate::error::{Code, Result};
@@ -54,7 +54,7 @@ impl Batch {
     }
 
     fn is_full(&self) -> bool {
-        self.verdicts.len() >= BATCH_TRANSACTIONS || self.record.body().len() >= BATCH_BYTES
+        self.verdicts.len() >= MAX_BATCH_TRANSACTIONS || self.record.body().len() >= MAX_BATCH_BYTES
     }
 }
 

@@ -23,7 +23,7 @@ const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest flush that may block the thread of a caller. If flushes take longer, waking the publisher's
 /// thread costs little in comparison.
-const SHORT_FLUSH: Duration = Duration::from_micros(500);
+const MAX_SHORT_FLUSH: Duration = Duration::from_micros(500);
 
 /// The most batches in a row that callers publish.
 const MAX_LONE_BATCHES: u32 = 32;
@@ -142,7 +142,7 @@ impl Publisher {
                 .is_none_or(|batch| journal.has_room(&batch.record))
         };
         let is_quick = self.lone.left > 0
-            && self.last_flush <= SHORT_FLUSH
+            && self.last_flush <= MAX_SHORT_FLUSH
             && self.postponed.is_none()
             && !self.flush_is_due()
             && self.journal.as_ref().is_some_and(has_room);

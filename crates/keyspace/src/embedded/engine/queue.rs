@@ -12,14 +12,14 @@ use crate::mutation::MutationOp;
 use crate::transaction::Commit;
 
 /// The number of transactions at which a batch is full.
-pub(crate) const BATCH_TRANSACTIONS: usize = 1024;
+pub(crate) const MAX_BATCH_TRANSACTIONS: usize = 1024;
 
 /// The size at which a batch is full, in bytes.
-pub(crate) const BATCH_BYTES: usize = 4 << 20;
+pub(crate) const MAX_BATCH_BYTES: usize = 4 << 20;
 
 /// The largest number and total size of commits that are resolved on the caller's thread.
-const SHORT_COMMITS: usize = 4;
-const SHORT_BYTES: usize = 16 << 10;
+const MAX_SHORT_COMMITS: usize = 4;
+const MAX_SHORT_BYTES: usize = 16 << 10;
 
 /// A write of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +140,7 @@ impl Queue {
     /// Returns whether the waiting commits can be resolved quickly.
     pub(crate) fn is_short(&self) -> bool {
         let waiting = self.waiting();
-        waiting.commits.len() <= SHORT_COMMITS && waiting.bytes <= SHORT_BYTES
+        waiting.commits.len() <= MAX_SHORT_COMMITS && waiting.bytes <= MAX_SHORT_BYTES
     }
 
     /// Waits for commits. Returns false once the queue is closed and empty.
@@ -159,8 +159,8 @@ impl Queue {
         let mut waiting = self.waiting();
         let mut taken = Vec::new();
         let mut taken_bytes = 0;
-        while taken.len() < BATCH_TRANSACTIONS
-            && taken_bytes < BATCH_BYTES
+        while taken.len() < MAX_BATCH_TRANSACTIONS
+            && taken_bytes < MAX_BATCH_BYTES
             && let Some((commit, bytes)) = waiting.commits.pop_front()
         {
             waiting.bytes -= bytes;
@@ -216,13 +216,13 @@ mod tests {
     #[test]
     fn a_batch_ends_at_its_number_of_transactions_or_at_its_size() {
         let queue = Queue::new(usize::MAX);
-        for _ in 0..BATCH_TRANSACTIONS + 1 {
+        for _ in 0..MAX_BATCH_TRANSACTIONS + 1 {
             queue.push(commit(0)).unwrap();
         }
-        assert_eq!(queue.take().len(), BATCH_TRANSACTIONS);
+        assert_eq!(queue.take().len(), MAX_BATCH_TRANSACTIONS);
         assert_eq!(queue.take().len(), 1);
         for _ in 0..3 {
-            queue.push(commit(BATCH_BYTES / 2)).unwrap();
+            queue.push(commit(MAX_BATCH_BYTES / 2)).unwrap();
         }
         assert_eq!(queue.take().len(), 2);
         assert_eq!(queue.take().len(), 1);

@@ -31,11 +31,11 @@ use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_S
 
 /// The number of published states that `set_read_version` can reach. Each keeps the data that later batches
 /// have replaced in memory.
-const REACHABLE_STATES: usize = 64;
+const MAX_REACHABLE_STATES: usize = 64;
 
 /// The largest total size of the batches after the oldest of these states, in bytes. The data that these
 /// batches replaced takes several times as much memory.
-const REACHABLE_BYTES: usize = 4 << 20;
+const MAX_REACHABLE_BYTES: usize = 4 << 20;
 
 /// How long, in versions, an idle store returns the same read version. A FoundationDB cluster, too, returns
 /// the newest commit version until an empty commit advances it.
@@ -321,8 +321,8 @@ impl Line {
     /// A state is read at versions below that of the next state.
     fn expire(&mut self, oldest: i64) -> Vec<Arc<PublishedState>> {
         while let Some(next) = self.reachable.get(1)
-            && (self.reachable.len() > REACHABLE_STATES
-                || self.reachable_bytes > REACHABLE_BYTES
+            && (self.reachable.len() > MAX_REACHABLE_STATES
+                || self.reachable_bytes > MAX_REACHABLE_BYTES
                 || next.version() <= oldest)
         {
             self.reachable_bytes -= next.bytes();
@@ -438,7 +438,7 @@ mod tests {
         let it = Fixture::new();
         let (_, forgotten) = it.timeline.read_version().unwrap();
         let replaced = it.commit();
-        for _ in 0..REACHABLE_STATES {
+        for _ in 0..MAX_REACHABLE_STATES {
             it.commit();
         }
         it.advance(LIFE - 1);
@@ -452,11 +452,11 @@ mod tests {
     #[test]
     fn states_that_nobody_holds_do_not_pile_up() {
         let it = Fixture::new();
-        for _ in 0..10 * REACHABLE_STATES {
+        for _ in 0..10 * MAX_REACHABLE_STATES {
             it.commit();
         }
         let line = it.timeline.line();
-        assert_eq!(line.reachable.len(), REACHABLE_STATES);
+        assert_eq!(line.reachable.len(), MAX_REACHABLE_STATES);
         assert!(line.held.is_empty());
     }
 
@@ -479,7 +479,7 @@ mod tests {
         for _ in 0..10 {
             let version = it.timeline.begin_commit();
             let parts = it.window.borrow_mut().parts();
-            it.timeline.publish(version, parts, REACHABLE_BYTES / 2);
+            it.timeline.publish(version, parts, MAX_REACHABLE_BYTES / 2);
         }
         assert_eq!(it.timeline.line().reachable.len(), 3);
         for _ in 0..10 {
@@ -492,7 +492,7 @@ mod tests {
     fn versions_that_nothing_reaches_back_to_are_too_old_before_their_time() {
         let it = Fixture::new();
         let version = it.read_version();
-        for _ in 0..REACHABLE_STATES {
+        for _ in 0..MAX_REACHABLE_STATES {
             it.commit();
         }
         let error = it.timeline.state_at(version).err().unwrap();

@@ -579,9 +579,9 @@ fn read_header(slot: Slot, file: &File) -> Result<Found, LogError> {
 }
 
 /// Reads a file from its start, up to `most` bytes.
-fn read(file: &dyn redb::StorageBackend, most: usize) -> io::Result<Vec<u8>> {
+fn read(file: &dyn redb::StorageBackend, max_bytes: usize) -> io::Result<Vec<u8>> {
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
-    let mut bytes = vec![0; len.min(most)];
+    let mut bytes = vec![0; len.min(max_bytes)];
     file.read(0, &mut bytes)?;
     Ok(bytes)
 }

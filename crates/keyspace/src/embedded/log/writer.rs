@@ -109,12 +109,12 @@ impl Writer {
     /// Writes a frame in one call, after a Begin frame if it is the first of its segment. If the frame does
     /// not fit into the segment, the log first continues in the spare.
     pub(crate) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
-        let most = self.sizes.segment_bytes - SEAL_BYTES;
+        let max_end = self.sizes.segment_bytes - SEAL_BYTES;
         let bytes = record.frame_bytes() as u64;
-        if FRAMES_START + BLOCK_BYTES as u64 + bytes > most {
+        if FRAMES_START + BLOCK_BYTES as u64 + bytes > max_end {
             return Err(AppendError::TooLarge { bytes });
         }
-        if !self.is_empty() && self.end + bytes > most {
+        if !self.is_empty() && self.end + bytes > max_end {
             self.roll_over()?;
         }
         self.make_room(record)?;

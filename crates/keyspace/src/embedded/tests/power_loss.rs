@@ -55,8 +55,8 @@ impl Life {
         for _ in 0..LOSSES {
             // Few calls end during the recovery, more during the commits, and many during the clean
             // shutdown.
-            let most = 1 << self.rng.random_range(0..10);
-            let calls = self.rng.random_range(1..=most);
+            let max_calls = 1 << self.rng.random_range(0..10);
+            let calls = self.rng.random_range(1..=max_calls);
             self.disk.fail_after(calls, Fault::PowerLoss);
             self.open_and_commit(&plant)?;
             if self.rng.random_range(0..4) > 0 {

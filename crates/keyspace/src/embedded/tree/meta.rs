@@ -318,12 +318,12 @@ mod tests {
         assert!(too_long.to_string().contains("more bytes"), "{too_long}");
         let too_many = Totals::default().remove(b"", b"").unwrap_err();
         assert!(too_many.to_string().contains("more rows"), "{too_many}");
-        let mut most = Totals {
+        let mut full = Totals {
             rows: u64::MAX,
             bytes: u64::MAX,
             checksums: u64::MAX,
         };
-        most.add(b"a", b"1");
+        full.add(b"a", b"1");
         for different in [
             [rows[0], rows[1], rows[0]],
             [rows[0], (b"b", b"23"), rows[2]],

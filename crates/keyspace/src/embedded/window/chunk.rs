@@ -98,7 +98,7 @@ impl Chunks {
 
 /// The size of a batch, in bytes, up to which its buffer is copied and used again. A larger one becomes the
 /// chunk.
-const REUSED_BYTES: usize = 1 << 20;
+const MAX_REUSED_BYTES: usize = 1 << 20;
 
 /// The writer's side of a part's chunks.
 #[derive(Default)]
@@ -131,7 +131,7 @@ impl ChunkWriter {
     pub(super) fn publish(&mut self) -> Arc<Chunks> {
         if !self.open.is_empty() {
             self.published_bytes += self.open.len();
-            let bytes = if self.open.len() <= REUSED_BYTES {
+            let bytes = if self.open.len() <= MAX_REUSED_BYTES {
                 let copy = self.open[..].into();
                 self.open.clear();
                 copy
