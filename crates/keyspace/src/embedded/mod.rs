@@ -71,7 +71,8 @@ use self::disk::location;
 use self::disk::open::{OpenedStore, Setup};
 use self::engine::Engine;
 use self::log::segment::Sizes;
-use self::tree::{guard, refusal};
+use self::tree::guard::silence_panics;
+use self::tree::open_errors::open_error;
 use crate::error::{Code, OpenError, Result};
 use crate::limits::MAX_WATCHES;
 use crate::transaction::{Database, DatabaseOption};
@@ -149,9 +150,8 @@ impl Options {
     }
 
     fn start(&self, store: OpenedStore, path: &Path) -> Result<Embedded, OpenError> {
-        guard::silence_panics();
-        let engine =
-            Engine::start(store, self).map_err(|cause| refusal::open_error(path, cause))?;
+        silence_panics();
+        let engine = Engine::start(store, self).map_err(|cause| open_error(path, cause))?;
         Ok(Embedded {
             engine: Arc::new(engine),
             defaults: Arc::default(),

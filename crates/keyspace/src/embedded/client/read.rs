@@ -17,7 +17,7 @@
 
 use bytes::Bytes;
 
-use super::stored::Limits;
+use super::known_rows::Limits;
 use super::view::{Stretch, View, Walk};
 use super::write_map::WriteMap;
 use crate::embedded::collections::direction::Direction;

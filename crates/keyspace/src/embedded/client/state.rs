@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::known_rows::{KnownRows, Limits};
 use super::read::without_or_equal;
-use super::stored::{Limits, Stored};
 use super::view::View;
 use super::write_map::WriteMap;
 use crate::embedded::collections::arena::Arena;
@@ -77,7 +77,7 @@ pub(crate) struct TransactionState {
     ended: Option<Code>,
     pub(crate) persistent: Persistent,
     pub(crate) size_limit: usize,
-    pub(crate) stored: Stored,
+    pub(crate) stored: KnownRows,
     pub(crate) writes: WriteMap,
     pub(crate) reads: RangeSet,
     /// The first error of a write or an option, which every later read and the commit report.
@@ -100,7 +100,7 @@ impl TransactionState {
             ended: None,
             persistent,
             size_limit,
-            stored: Stored::default(),
+            stored: KnownRows::default(),
             writes: WriteMap::default(),
             reads: RangeSet::default(),
             deferred: None,

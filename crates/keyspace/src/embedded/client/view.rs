@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::stored::Stored;
+use super::known_rows::KnownRows;
 use super::write_map::{Own, Stack, WriteMap};
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
@@ -22,7 +22,7 @@ use crate::transaction::key_after;
 /// The view of one read.
 pub(crate) struct View<'a> {
     pub(crate) engine: &'a Engine,
-    pub(crate) stored: &'a mut Stored,
+    pub(crate) stored: &'a mut KnownRows,
     /// The transaction's own writes, unless the read bypasses them.
     pub(crate) writes: Option<&'a WriteMap>,
     /// Reads the key of a versionstamped operation as set, without the stamp filled in. Selectors and

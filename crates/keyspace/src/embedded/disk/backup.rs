@@ -10,7 +10,7 @@ use crate::embedded::layers::StoreLayers;
 use crate::embedded::tree::Tree;
 use crate::embedded::tree::guard::guarded;
 use crate::embedded::tree::meta::Meta;
-use crate::embedded::tree::refusal::refusal;
+use crate::embedded::tree::open_errors::refusal;
 use crate::embedded::window::{Part, PartSnapshot};
 use crate::error::OpenError;
 

@@ -1,6 +1,6 @@
 //! Finds or creates the store's file.
 //!
-//! Nothing is written to a file before it is known to be a store. redb opens it on a `HeldBackend`, which
+//! Nothing is written to a file before it is known to be a store. redb opens it on a `DeferredBackend`, which
 //! holds back redb's writes until the store's own record was read.
 
 use std::error::Error;
@@ -17,7 +17,7 @@ use super::open::{OpenedStore, Setup};
 use super::verify::{self, Verified};
 use crate::embedded::log::files::{Files, Folder, folder_of, sync_folder};
 use crate::embedded::tree::guard::silence_panics;
-use crate::embedded::tree::refusal::{not_a_store, open_error, refusal};
+use crate::embedded::tree::open_errors::{not_a_store, open_error, refusal};
 use crate::error::OpenError;
 
 /// The name of a store in memory, for errors.

@@ -19,10 +19,10 @@ use crate::embedded::log::recover::{LogError, Recovered, Replayed, leftovers, re
 use crate::embedded::log::segment::{LogId, Sizes};
 use crate::embedded::log::slots::Slots;
 use crate::embedded::tree::Tree;
+use crate::embedded::tree::deferred::DeferredBackend;
 use crate::embedded::tree::guard::guarded;
-use crate::embedded::tree::held::HeldBackend;
 use crate::embedded::tree::meta::{LogStart, Meta, Totals};
-use crate::embedded::tree::refusal::{damaged, log_refusal, not_a_store, open_error, refusal};
+use crate::embedded::tree::open_errors::{damaged, log_refusal, not_a_store, open_error, refusal};
 use crate::env::Environment;
 use crate::error::OpenError;
 use crate::limits::RECOVERY_VERSIONS;
@@ -101,7 +101,7 @@ impl OpenedStore {
     ) -> Result<Self, OpenError> {
         let failed = |error: io::Error| open_error(path, error);
         Self::check_not_empty(&backend, &*files, path)?;
-        let backend = HeldBackend::new(backend);
+        let backend = DeferredBackend::new(backend);
         let (mut store, id, recovered) = Self::prepare(backend.clone(), &*files, path, setup)?;
         let journal = store.start_log(files, id, recovered, setup);
         let journal = journal.map_err(failed)?;
@@ -131,7 +131,7 @@ impl OpenedStore {
     /// Opens the store at `path` in memory: reads its files, and holds back what is to be written to them.
     /// Returns the id of its log, and what the log was.
     pub(crate) fn prepare(
-        backend: HeldBackend,
+        backend: DeferredBackend,
         files: &dyn Files,
         path: &Path,
         setup: &Setup,

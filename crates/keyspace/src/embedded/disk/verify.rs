@@ -8,8 +8,8 @@ use redb::StorageBackend;
 
 use super::open::{OpenedStore, Setup};
 use crate::embedded::log::files::Files;
-use crate::embedded::tree::held::HeldBackend;
-use crate::embedded::tree::refusal::refusal;
+use crate::embedded::tree::deferred::DeferredBackend;
+use crate::embedded::tree::open_errors::refusal;
 use crate::embedded::tree::{Tree, TreeRows};
 use crate::error::OpenError;
 
@@ -63,13 +63,13 @@ pub(crate) fn store<B: StorageBackend>(
 ) -> Result<Verified, OpenError> {
     let file = open()?;
     OpenedStore::check_not_empty(&file, &**files, path)?;
-    let (tree, meta) = Tree::open_checked(HeldBackend::new(file), setup.cache_bytes, path)?;
+    let (tree, meta) = Tree::open_checked(DeferredBackend::new(file), setup.cache_bytes, path)?;
     let (store, _) = OpenedStore::read(tree, meta, &**files, path, setup)?;
     let verified = rows(store.tree.rows(), progress);
     let verified = verified.map_err(|error| refusal(path, error))?;
     let log_batches = store.log_batches;
     drop(store);
-    let opened = OpenedStore::prepare(HeldBackend::new(open()?), &**files, path, setup);
+    let opened = OpenedStore::prepare(DeferredBackend::new(open()?), &**files, path, setup);
     opened.map(drop)?;
     Ok(Verified {
         log_batches,

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::part_growth::PartGrowth;
 use super::pipeline::{Batch, Pipeline};
-use super::quiet::Quiet;
 use super::shared::EngineShared;
 use crate::embedded::disk::checkpoint::Checkpoint;
 use crate::embedded::disk::journal::Journal;
@@ -47,7 +47,7 @@ pub(crate) struct Publisher {
     /// How long the last batch was written and flushed, zero if its flush was left for later.
     last_flush: Duration,
     lone: Lone,
-    quiet: Quiet,
+    growth: PartGrowth,
 }
 
 /// How many batches callers may publish themselves.
@@ -79,7 +79,7 @@ impl Publisher {
         newest_version: i64,
     ) -> Self {
         let log = journal.as_ref().map(Journal::place);
-        let quiet = Quiet::new(shared.timeline().environment().now());
+        let growth = PartGrowth::new(shared.timeline().environment().now());
         Self {
             part_segment: log.map_or(0, |log| log.start.segment),
             shared,
@@ -91,7 +91,7 @@ impl Publisher {
             expected: 0,
             last_flush: Duration::ZERO,
             lone: Lone::default(),
-            quiet,
+            growth,
         }
     }
 
@@ -216,8 +216,8 @@ impl Publisher {
         if self.shared.timeline().wants_claim() {
             self.claim()?;
         }
-        if self.quiet.due().is_some_and(|due| due <= self.now()) {
-            self.quiet = Quiet::new(self.now());
+        if self.growth.due().is_some_and(|due| due <= self.now()) {
+            self.growth = PartGrowth::new(self.now());
             self.shared.end_part();
         }
         Ok(())
@@ -248,7 +248,7 @@ impl Publisher {
                 self.newest_version = batch.version;
                 timeline.publish(batch.version, parts, batch.record.body().len());
                 if self.journal.is_some() {
-                    self.quiet.note(self.now(), batch.part_bytes);
+                    self.growth.note(self.now(), batch.part_bytes);
                 }
                 self.tell_watches(batch.record.effects());
             }
@@ -328,7 +328,7 @@ impl Publisher {
 
     /// Returns when there is something to do without a batch.
     fn due(&self) -> Option<Duration> {
-        [self.flush_due(), self.quiet.due()]
+        [self.flush_due(), self.growth.due()]
             .into_iter()
             .flatten()
             .min()

@@ -17,7 +17,7 @@ use super::snapshot::Snapshot;
 use super::timeline::Timeline;
 use super::watch::Registry;
 use crate::embedded::tree::damage;
-use crate::embedded::tree::held::Health;
+use crate::embedded::tree::deferred::Health;
 use crate::error::{Code, Error, Result, StorageFailure};
 
 /// The state that the threads and the transactions share.

@@ -23,7 +23,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::damage::Damage;
-use super::refusal::damaged;
+use super::open_errors::damaged;
 use crate::embedded::log::recover::Start;
 use crate::error::OpenError;
 use crate::record::Fields;

@@ -6,10 +6,10 @@
 //! | `keyspace.meta` | `store` | [the store's own record](meta) |
 
 pub(super) mod damage;
+pub(super) mod deferred;
 pub(super) mod guard;
-pub(super) mod held;
 pub(super) mod meta;
-pub(super) mod refusal;
+pub(super) mod open_errors;
 
 use std::ops::{Bound, ControlFlow};
 use std::path::Path;
@@ -21,10 +21,10 @@ use redb::{
 };
 
 use self::damage::Damage;
+use self::deferred::{DeferredBackend, Health};
 use self::guard::guarded;
-use self::held::{Health, HeldBackend};
 use self::meta::{META_KEY, Meta, Totals};
-use self::refusal::unreadable;
+use self::open_errors::unreadable;
 use crate::embedded::window::{Entry, Part, PartSnapshot};
 use crate::error::OpenError;
 
@@ -104,7 +104,7 @@ pub(crate) struct Tree {
     database: Option<Database>,
     cache_bytes: usize,
     /// The file of an opened store, `None` for a store that was created here.
-    file: Option<HeldBackend>,
+    file: Option<DeferredBackend>,
 }
 
 /// The bytes of pages that a row changes at most, without its own bytes: a page of rows, and its share of
@@ -132,7 +132,7 @@ impl Tree {
 
     /// Opens a tree, and reads the record of the store at `path`.
     pub(crate) fn open(
-        file: HeldBackend,
+        file: DeferredBackend,
         cache_bytes: usize,
         path: &Path,
     ) -> Result<(Self, Meta), OpenError> {
@@ -141,7 +141,7 @@ impl Tree {
 
     /// Opens a tree as [`open`](Self::open) does, after the checksums of all its pages were checked.
     pub(crate) fn open_checked(
-        file: HeldBackend,
+        file: DeferredBackend,
         cache_bytes: usize,
         path: &Path,
     ) -> Result<(Self, Meta), OpenError> {
@@ -149,7 +149,7 @@ impl Tree {
     }
 
     fn open_with(
-        file: HeldBackend,
+        file: DeferredBackend,
         cache_bytes: usize,
         path: &Path,
         pages: Pages,
@@ -184,7 +184,7 @@ impl Tree {
     pub(crate) fn health(&self) -> Arc<Health> {
         self.file
             .as_ref()
-            .map(HeldBackend::health)
+            .map(DeferredBackend::health)
             .unwrap_or_default()
     }
 
@@ -299,7 +299,7 @@ fn open_database(
 }
 
 /// Compacts a closed file, unless it was opened again in the meantime.
-fn compact(file: HeldBackend, cache_bytes: usize) -> Result<(), redb::Error> {
+fn compact(file: DeferredBackend, cache_bytes: usize) -> Result<(), redb::Error> {
     guarded(|| match open_database(file, cache_bytes) {
         Err(redb::Error::DatabaseAlreadyOpen) => Ok(()),
         Err(error) => Err(error),
@@ -401,13 +401,13 @@ mod tests {
     const CACHE_BYTES: usize = 1 << 20;
 
     fn open(disk: &Disk) -> Tree {
-        let file = HeldBackend::new(disk.clone());
+        let file = DeferredBackend::new(disk.clone());
         let (tree, _) = open_with_meta(file.clone());
         file.release().unwrap();
         tree
     }
 
-    fn open_with_meta(file: HeldBackend) -> (Tree, Meta) {
+    fn open_with_meta(file: DeferredBackend) -> (Tree, Meta) {
         Tree::open(file, CACHE_BYTES, Path::new("store")).unwrap()
     }
 
@@ -426,7 +426,7 @@ mod tests {
     }
 
     fn assert_has_the_last_rows(disk: &Disk) {
-        let (tree, meta) = open_with_meta(HeldBackend::new(disk.clone()));
+        let (tree, meta) = open_with_meta(DeferredBackend::new(disk.clone()));
         let mut keys = Vec::new();
         let read = tree.rows(&meta).unwrap().read_all(|key, _| {
             keys.push(key.to_vec());
@@ -505,7 +505,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let open = || {
             let file = file.reopen().unwrap();
-            HeldBackend::new(FileBackend::new(file).unwrap())
+            DeferredBackend::new(FileBackend::new(file).unwrap())
         };
         let opened = open();
         let tree = Tree::create(opened, 0, &mut meta()).unwrap();
@@ -527,7 +527,7 @@ mod tests {
         });
         assert!(applied.is_err());
         drop(tree);
-        let (tree, meta) = open_with_meta(HeldBackend::new(disk));
+        let (tree, meta) = open_with_meta(DeferredBackend::new(disk));
         let rows = tree.rows(&meta).unwrap();
         let totals = rows.read_all(|_, _| ControlFlow::Continue(())).unwrap();
         assert_eq!((meta.last_version, meta.totals), (1, totals));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use redb::StorageBackend;
 
 use super::damage::{reason_in, reason_of};
-use super::held::HeldBackend;
+use super::deferred::DeferredBackend;
 use crate::embedded::log::files::{Files, Slot};
 use crate::embedded::log::recover::LogError;
 use crate::error::OpenError;
@@ -58,7 +58,7 @@ pub(crate) fn refusal(path: &Path, error: redb::Error) -> OpenError {
 }
 
 /// Returns the error for a file that redb cannot read: a damaged store, or no store.
-pub(crate) fn unreadable(path: &Path, file: &HeldBackend, error: redb::Error) -> OpenError {
+pub(crate) fn unreadable(path: &Path, file: &DeferredBackend, error: redb::Error) -> OpenError {
     if reason_of(&error).is_none() {
         return refusal(path, error);
     }

@@ -15,13 +15,13 @@ use super::damage::Damage;
 /// On this backend, these writes stay in memory. Once the file is known to be a store, they are written to
 /// it in redb's order, including the flushes.
 #[derive(Debug, Clone)]
-pub(crate) struct HeldBackend(Arc<Held>);
+pub(crate) struct DeferredBackend(Arc<DeferredFile>);
 
 #[derive(Debug)]
-struct Held {
+struct DeferredFile {
     file: Box<dyn StorageBackend>,
     /// The steps that were held back, `None` once the backend was released.
-    steps: RwLock<Option<Vec<HeldCall>>>,
+    steps: RwLock<Option<Vec<DeferredCall>>>,
     health: Arc<Health>,
 }
 
@@ -71,13 +71,13 @@ fn copy(error: &io::Error) -> io::Error {
 
 /// A call of redb that changes the file.
 #[derive(Debug)]
-enum HeldCall {
+enum DeferredCall {
     Write { offset: u64, bytes: Vec<u8> },
     SetLen(u64),
     Sync,
 }
 
-impl HeldCall {
+impl DeferredCall {
     fn take(&self, file: &dyn StorageBackend) -> io::Result<()> {
         match self {
             Self::Write { offset, bytes } => file.write(*offset, bytes),
@@ -110,9 +110,9 @@ fn as_index(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }
 
-impl HeldBackend {
+impl DeferredBackend {
     pub(crate) fn new(file: impl StorageBackend) -> Self {
-        Self(Arc::new(Held {
+        Self(Arc::new(DeferredFile {
             file: Box::new(file),
             steps: RwLock::new(Some(Vec::new())),
             health: Arc::default(),
@@ -139,7 +139,7 @@ impl HeldBackend {
     }
 
     /// Holds a step back, or applies it if the backend was released.
-    fn hold(&self, step: HeldCall) -> io::Result<()> {
+    fn hold(&self, step: DeferredCall) -> io::Result<()> {
         let mut steps = self.0.steps.write();
         match &mut *steps {
             Some(steps) => steps.push(step),
@@ -161,17 +161,17 @@ impl HeldBackend {
         }
     }
 
-    fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<HeldCall>>> {
+    fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<DeferredCall>>> {
         self.0.steps.read()
     }
 }
 
-impl StorageBackend for HeldBackend {
+impl StorageBackend for DeferredBackend {
     fn len(&self) -> io::Result<u64> {
         let steps = self.steps();
         let set = steps.iter().flatten().rev().find_map(|step| match step {
-            HeldCall::SetLen(len) => Some(*len),
-            HeldCall::Write { .. } | HeldCall::Sync => None,
+            DeferredCall::SetLen(len) => Some(*len),
+            DeferredCall::Write { .. } | DeferredCall::Sync => None,
         });
         set.map_or_else(|| self.0.file.len(), Ok)
     }
@@ -199,14 +199,14 @@ impl StorageBackend for HeldBackend {
     fn set_len(&self, len: u64) -> io::Result<()> {
         match self.writable()? {
             Some(file) => self.0.health.note(file.set_len(len)),
-            None => self.hold(HeldCall::SetLen(len)),
+            None => self.hold(DeferredCall::SetLen(len)),
         }
     }
 
     fn sync_data(&self) -> io::Result<()> {
         match self.writable()? {
             Some(file) => self.0.health.note(file.sync_data()),
-            None => self.hold(HeldCall::Sync),
+            None => self.hold(DeferredCall::Sync),
         }
     }
 
@@ -215,7 +215,7 @@ impl StorageBackend for HeldBackend {
             Some(file) => self.0.health.note(file.write(offset, data)),
             None => {
                 let bytes = data.to_vec();
-                self.hold(HeldCall::Write { offset, bytes })
+                self.hold(DeferredCall::Write { offset, bytes })
             }
         }
     }
@@ -276,17 +276,17 @@ mod tests {
 
     #[test]
     fn a_damaged_file_is_not_written_again() {
-        let held = HeldBackend::new(file());
-        held.release().unwrap();
-        held.health().give_up("its pages are gone");
+        let deferred = DeferredBackend::new(file());
+        deferred.release().unwrap();
+        deferred.health().give_up("its pages are gone");
         for error in [
-            held.write(0, &[1]).unwrap_err(),
-            held.set_len(1).unwrap_err(),
-            held.sync_data().unwrap_err(),
+            deferred.write(0, &[1]).unwrap_err(),
+            deferred.set_len(1).unwrap_err(),
+            deferred.sync_data().unwrap_err(),
         ] {
             assert_eq!(error.to_string(), "its pages are gone");
         }
-        assert_eq!(contents(&held), vec![7; 100]);
+        assert_eq!(contents(&deferred), vec![7; 100]);
     }
 
     #[test]
@@ -294,35 +294,35 @@ mod tests {
         for seed in 0..200 {
             let mut rng = StdRng::seed_from_u64(seed);
             let plain = file();
-            let held = HeldBackend::new(file());
+            let deferred = DeferredBackend::new(file());
             for _ in 0..rng.random_range(1..20) {
                 if rng.random_bool(0.2) {
                     let len = rng.random_range(0..200);
                     plain.set_len(len).unwrap();
-                    held.set_len(len).unwrap();
+                    deferred.set_len(len).unwrap();
                 } else {
                     let len = plain.len().unwrap();
                     let from = rng.random_range(0..=len);
                     let bytes =
                         vec![rng.random(); rng.random_range(from..=len) as usize - from as usize];
                     plain.write(from, &bytes).unwrap();
-                    held.write(from, &bytes).unwrap();
+                    deferred.write(from, &bytes).unwrap();
                 }
                 let len = plain.len().unwrap();
                 let from = rng.random_range(0..=len);
                 let mut expected = vec![0; rng.random_range(from..=len) as usize - from as usize];
                 let mut found = expected.clone();
                 plain.read(from, &mut expected).unwrap();
-                held.read(from, &mut found).unwrap();
+                deferred.read(from, &mut found).unwrap();
                 assert_eq!(found, expected, "seed {seed}");
-                assert!(held.read(len, &mut [0]).is_err());
+                assert!(deferred.read(len, &mut [0]).is_err());
             }
-            assert_eq!(contents(&*held.0.file), vec![7; 100], "seed {seed}");
-            held.release().unwrap();
-            assert_eq!(contents(&*held.0.file), contents(&plain), "seed {seed}");
-            held.set_len(1).unwrap();
-            held.write(0, &[9]).unwrap();
-            assert_eq!(contents(&*held.0.file), [9]);
+            assert_eq!(contents(&*deferred.0.file), vec![7; 100], "seed {seed}");
+            deferred.release().unwrap();
+            assert_eq!(contents(&*deferred.0.file), contents(&plain), "seed {seed}");
+            deferred.set_len(1).unwrap();
+            deferred.write(0, &[9]).unwrap();
+            assert_eq!(contents(&*deferred.0.file), [9]);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 /// opening after a crash. A part that grows steadily is not moved before it is full, because with more rows in
 /// a part, each page of the tree is written less often.
 #[derive(Debug)]
-pub(crate) struct Quiet {
+pub(crate) struct PartGrowth {
     /// The size of the part in bytes, zero if it is too small to be moved.
     bytes: usize,
     /// An earlier size, which differs by little.
@@ -32,7 +32,7 @@ const MIN_PAUSE: Duration = Duration::from_millis(100);
 /// The longest such time.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
 
-impl Quiet {
+impl PartGrowth {
     /// Watches a part that begins now.
     pub(crate) fn new(now: Duration) -> Self {
         Self {
@@ -71,8 +71,8 @@ mod tests {
 
     #[test]
     fn a_part_is_moved_when_its_size_has_hardly_changed_for_some_time() {
-        let mut quiet = Quiet::new(1000 * MILLIS);
-        assert_eq!(quiet.due(), None);
+        let mut growth = PartGrowth::new(1000 * MILLIS);
+        assert_eq!(growth.due(), None);
         for (at, bytes, marked, pause) in [
             (1100, 8_000, 1100, 100),
             (1200, 9_000, 1100, 100),
@@ -84,15 +84,15 @@ mod tests {
             (9100, 9_001, 9010, 100),
             (9810, 18_000, 9810, 200),
         ] {
-            quiet.note(at * MILLIS, bytes);
-            assert_eq!(quiet.due(), Some((marked + pause) * MILLIS), "at {at} ms");
+            growth.note(at * MILLIS, bytes);
+            assert_eq!(growth.due(), Some((marked + pause) * MILLIS), "at {at} ms");
         }
         // A new part, which is too small at first.
-        quiet.note(20_000 * MILLIS, 0);
-        assert_eq!(quiet.due(), None);
-        quiet.note(20_100 * MILLIS, 0);
-        quiet.note(20_800 * MILLIS, 10);
-        assert_eq!(quiet.due(), Some(21_000 * MILLIS));
+        growth.note(20_000 * MILLIS, 0);
+        assert_eq!(growth.due(), None);
+        growth.note(20_100 * MILLIS, 0);
+        growth.note(20_800 * MILLIS, 10);
+        assert_eq!(growth.due(), Some(21_000 * MILLIS));
     }
 
     #[test]
@@ -100,12 +100,12 @@ mod tests {
         const LEAST: u32 = 1 << 20;
         const FULL: u32 = 16 << 20;
         for (bytes_per_milli, expected_seconds) in [(20_000, None), (4_000, None), (500, Some(9))] {
-            let mut quiet = Quiet::new(Duration::ZERO);
+            let mut growth = PartGrowth::new(Duration::ZERO);
             let moved = (1..FULL / bytes_per_milli).find(|&milli| {
-                let is_due = quiet.due().is_some_and(|due| due <= milli * MILLIS);
+                let is_due = growth.due().is_some_and(|due| due <= milli * MILLIS);
                 let bytes = milli * bytes_per_milli;
                 let movable = if bytes < LEAST { 0 } else { bytes };
-                quiet.note(milli * MILLIS, movable as usize);
+                growth.note(milli * MILLIS, movable as usize);
                 is_due
             });
             assert_eq!(moved.map(|milli| milli / 1000), expected_seconds);
