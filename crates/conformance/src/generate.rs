@@ -176,13 +176,15 @@ impl Generator {
             }
             OperationKind::Atomic => self.atomic(),
             OperationKind::StampedKey => {
-                let (op, key) = (MutationOp::SetVersionstampedKey, self.key());
+                let op = MutationOp::SetVersionstampedKey;
+                let key = self.key();
                 let key = self.template(&key);
                 let param = self.value();
                 Op::Atomic { op, key, param }
             }
             OperationKind::StampedValue => {
-                let (op, key) = (MutationOp::SetVersionstampedValue, self.key());
+                let op = MutationOp::SetVersionstampedValue;
+                let key = self.key();
                 let prefix = self.value();
                 let param = self.template(&prefix);
                 Op::Atomic { op, key, param }
@@ -211,7 +213,8 @@ impl Generator {
                 .choose(&mut self.rng)
                 .expect("there are operations");
         }
-        let (key, param) = (self.key(), self.value());
+        let key = self.key();
+        let param = self.value();
         Op::Atomic { op, key, param }
     }
 
@@ -222,9 +225,10 @@ impl Generator {
         if self.rng.random_bool(0.3) {
             template.extend_from_slice(&[0, 1]);
         }
-        let offset = match self.rng.random_bool(0.05) {
-            true => template.len(),
-            false => prefix.len(),
+        let offset = if self.rng.random_bool(0.05) {
+            template.len()
+        } else {
+            prefix.len()
         };
         let offset = u32::try_from(offset).expect("templates are short");
         template.extend_from_slice(&offset.to_le_bytes());
@@ -251,17 +255,20 @@ impl Generator {
 
     /// Draws two bounds. One pair in ten is in the wrong order.
     pub(super) fn range(&mut self) -> (Bytes, Bytes) {
-        let (one, other) = (self.key(), self.bound());
-        match self.rng.random_bool(0.9) {
-            true => (one.clone().min(other.clone()), one.max(other)),
-            false => (one, other),
+        let one = self.key();
+        let other = self.bound();
+        if self.rng.random_bool(0.9) {
+            (one.clone().min(other.clone()), one.max(other))
+        } else {
+            (one, other)
         }
     }
 
     fn bound(&mut self) -> Bytes {
-        match self.rng.random_bool(0.3) {
-            true => Bytes::from_static(END),
-            false => self.key(),
+        if self.rng.random_bool(0.3) {
+            Bytes::from_static(END)
+        } else {
+            self.key()
         }
     }
 
@@ -286,9 +293,10 @@ impl Generator {
     }
 
     fn isolation(&mut self) -> Isolation {
-        match self.rng.random_bool(0.6) {
-            true => Isolation::Serializable,
-            false => Isolation::Snapshot,
+        if self.rng.random_bool(0.6) {
+            Isolation::Serializable
+        } else {
+            Isolation::Snapshot
         }
     }
 

@@ -357,7 +357,8 @@ impl fmt::Display for Read {
                 write!(f, "{} = {}", Selector(selector), printable(key))
             }
             Self::GetRange { query, batch } => {
-                let (begin, end) = (Selector(&query.begin), Selector(&query.end));
+                let begin = Selector(&query.begin);
+                let end = Selector(&query.end);
                 let order = if query.reverse { " reversed" } else { "" };
                 write!(f, "{begin}..{end} limit {}{order} = {{", query.limit)?;
                 for row in &batch.rows {

@@ -328,7 +328,8 @@ mod tests {
         let tr = store.db.begin().unwrap();
         let rows = tr.get_range(&store.everything(), Isolation::Snapshot).await;
         assert_eq!(rows.unwrap().rows, []);
-        let (one, other) = (store.fresh(), store.fresh());
+        let one = store.fresh();
+        let other = store.fresh();
         assert_ne!(one.root, other.root);
         assert!(one.root.bytes().starts_with(store.root.bytes()));
     }

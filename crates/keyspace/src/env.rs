@@ -325,7 +325,8 @@ mod tests {
         let clock = ManualClock::moved_by_sleepers();
         clock.sleep(3 * SECOND).await;
         assert_eq!(clock.now(), 3 * SECOND);
-        let (first, second) = (clock.sleep(SECOND), clock.sleep(2 * SECOND));
+        let first = clock.sleep(SECOND);
+        let second = clock.sleep(2 * SECOND);
         second.await;
         first.await;
         assert_eq!(clock.now(), 5 * SECOND);
@@ -359,7 +360,8 @@ mod tests {
 
     #[test]
     fn system_environments_share_one_call_counter() {
-        let (one, other) = (Environment::system(), Environment::system());
+        let one = Environment::system();
+        let other = Environment::system();
         let first = one.next_call();
         assert!(other.next_call() > first);
     }

@@ -408,7 +408,8 @@ pub async fn count_rows(
     max_bytes: usize,
 ) -> Result<RowCount> {
     let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
-    let (mut counted, mut row_bytes) = (RowCount::default(), 0);
+    let mut counted = RowCount::default();
+    let mut row_bytes = 0;
     // A snapshot read is safe: the caller acts on no row.
     visit_rows(tr, query, Isolation::Snapshot, |row| {
         if row_bytes >= max_bytes {

@@ -82,7 +82,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         };
         // A single clear covers all items. The read conflict covers the same range, so the range
         // cannot contain an item at the commit that this transaction has not seen.
-        let (begin, end) = (first.key(), key_after(last.key()));
+        let begin = first.key();
+        let end = key_after(last.key());
         let items = rows
             .iter()
             .map(|row| self.layout.decode(row))

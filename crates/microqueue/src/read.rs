@@ -157,7 +157,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # Cancel safety
     /// As [`peek`](Self::peek).
     pub async fn count_up_to(&self, tr: &impl Transaction, limit: usize) -> Result<RowCount> {
-        let (mut counted, mut row_bytes) = (RowCount::default(), 0);
+        let mut counted = RowCount::default();
+        let mut row_bytes = 0;
         let probe = self.probe(tr);
         let (begin, end) = self.layout.subspace.range();
         // The row after the last one counted is read, too: it says whether there are more.

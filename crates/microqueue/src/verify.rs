@@ -130,7 +130,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             layout: Layout::new(subspace, Order::Commit, options.get_codec().clone()),
             env: runner.environment().clone(),
         };
-        let (handle, options) = (&queue, &options);
+        let handle = &queue;
+        let options = &options;
         runner
             .run(|tr| async move {
                 options

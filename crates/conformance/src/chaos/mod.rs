@@ -249,7 +249,8 @@ impl<D: Database> Chaos<D> {
     /// Waits while the store is stopped, and then for the latency.
     fn answer(&self) -> impl Future<Output = ()> + Send + use<D> {
         let gate = self.gate();
-        let (environment, latency) = (self.shared.environment.clone(), self.lock().latency);
+        let environment = self.shared.environment.clone();
+        let latency = self.lock().latency;
         async move {
             gate.await;
             if !latency.is_zero() {

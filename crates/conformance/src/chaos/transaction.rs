@@ -66,9 +66,10 @@ impl<D: Database> ChaosTransaction<D> {
 
     async fn commit_unless_faulty(&self) -> Result<Commit> {
         let mut tr = self.take().ok_or(Code::USED_DURING_COMMIT)?;
-        match self.wrote.load(Ordering::Relaxed) {
-            true => self.chaos.answer().await,
-            false => self.chaos.gate().await,
+        if self.wrote.load(Ordering::Relaxed) {
+            self.chaos.answer().await;
+        } else {
+            self.chaos.gate().await;
         }
         self.chaos.land_before(LandingPoint::Commit).await;
         if let Some(code) = *self.failed_read.lock() {
@@ -179,7 +180,8 @@ impl<D: Database> Transaction for ChaosTransaction<D> {
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<D> {
-        let (chaos, tr) = (self.chaos.clone(), self.tr.clone());
+        let chaos = self.chaos.clone();
+        let tr = self.tr.clone();
         async move {
             chaos.answer().await;
             chaos.land_before(LandingPoint::ReadVersion).await;

@@ -273,7 +273,8 @@ impl ReplayState {
 
     /// Returns the rows of a batch: the number of rows that the batch had, if more followed.
     fn get_range(&self, query: &RangeQuery, found: &RangeBatch) -> RangeBatch {
-        let (begin, end) = (self.resolve(&query.begin), self.resolve(&query.end));
+        let begin = self.resolve(&query.begin);
+        let end = self.resolve(&query.end);
         if begin >= end {
             return RangeBatch {
                 rows: Vec::new(),
@@ -299,9 +300,10 @@ impl ReplayState {
     }
 
     fn resolve(&self, selector: &KeySelector) -> Bytes {
-        let from = match selector.or_equal {
-            true => key_after(&selector.key).into(),
-            false => selector.key.clone(),
+        let from = if selector.or_equal {
+            key_after(&selector.key).into()
+        } else {
+            selector.key.clone()
         };
         let steps = |count: i32| count.unsigned_abs() as usize;
         if selector.offset > 0 {

@@ -275,7 +275,8 @@ impl<D: Database> OwnedTransaction for RecordedTransaction<D> {
     async fn commit(&mut self) -> Result<Commit> {
         self.version_is_asked();
         let tr = self.tr.take().ok_or(Code::USED_DURING_COMMIT)?;
-        let (history, attempt) = (self.db.history.clone(), self.attempt.clone());
+        let history = self.db.history.clone();
+        let attempt = self.attempt.clone();
         let mut commit = Committing {
             history: &self.db.history,
             running: Some(Box::pin(commit(tr, history, attempt))),

@@ -207,9 +207,10 @@ impl ModelTransaction {
     /// Stages a write. After an invalid write, or a write after the commit, all calls fail.
     fn write(&self, write: impl FnOnce(&mut Life) -> Result<(), Code>) {
         let mut life = self.lock();
-        let written = match life.attempt.is_sent {
-            true => life.alive(self.model.env.now()).map(drop),
-            false => write(&mut life),
+        let written = if life.attempt.is_sent {
+            life.alive(self.model.env.now()).map(drop)
+        } else {
+            write(&mut life)
         };
         life.fail(written);
     }

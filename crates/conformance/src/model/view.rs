@@ -72,7 +72,8 @@ impl View {
     /// Walks from a selector's key over the number of keys that its offset says. The walk passes rows and
     /// ghosts, and is stuck at any other stretch.
     pub(super) fn resolve(&self, selector: &KeySelector) -> Resolved {
-        let (mut key, mut left) = (selector.key.clone(), selector.offset);
+        let mut key = selector.key.clone();
+        let mut left = selector.offset;
         let mut at = self.0.partition_point(|stretch| stretch.begin < key);
         let is_key = |at: usize| matches!(self.0[at].seen, Seen::Row(_) | Seen::Ghost);
         while left > 1 && at < self.0.len() && is_key(at) {
@@ -139,7 +140,8 @@ impl View {
         at: usize,
     ) -> (KeySelector, KeySelector, usize) {
         let first = |key: &Bytes| KeySelector::first_greater_or_equal(key.clone());
-        let (mut from, mut to) = (begin.clone(), end.clone());
+        let mut from = begin.clone();
+        let mut to = end.clone();
         let mut extra = 0;
         if from.offset > 1 {
             extra += from.offset.abs_diff(1) as usize;
@@ -176,7 +178,8 @@ impl View {
     /// far selector may already be beyond the stretch, and then the whole stretch is requested.
     fn unknown_around(&self, at: usize) -> (&Bytes, &Bytes) {
         let continues = |at: usize| self.0.get(at).is_some_and(|stretch| stretch.continues);
-        let (mut first, mut last) = (at, at);
+        let mut first = at;
+        let mut last = at;
         while continues(first) {
             first -= 1;
         }

@@ -72,7 +72,8 @@ impl FdbTransaction {
         F: Future<Output = Result<V>> + Send,
         V: Send,
     {
-        let (cluster, answered) = (self.cluster.clone(), self.answered.clone());
+        let cluster = self.cluster.clone();
+        let answered = self.answered.clone();
         async move { cluster.note(&answered, issued?.await) }
     }
 

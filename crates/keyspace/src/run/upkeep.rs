@@ -144,7 +144,8 @@ impl<D: Database> Runner<D> {
         let mut cleared_count = 0;
         let mut damaged = None;
         loop {
-            let (from, to) = (&begin, &end);
+            let from = &begin;
+            let to = &end;
             let step = self
                 .run_idempotent(|tr| sweep_next(tr, self.ledger(), clock, from, to))
                 .await?;
@@ -231,9 +232,10 @@ async fn is_abandoned<T: Transaction>(
     visit_rows(tr, query, Isolation::Serializable, |row| {
         let record = SlotRecord::decode(row.key(), row.value())?;
         is_abandoned = record.versionstamp.commit_version() <= version_ago;
-        Ok::<_, Error>(match is_abandoned {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        Ok::<_, Error>(if is_abandoned {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         })
     })
     .await?;

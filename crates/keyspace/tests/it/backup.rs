@@ -58,7 +58,8 @@ async fn a_copy_is_the_store_at_one_version_while_commits_go_on() {
     let copies = async {
         let mut found = Vec::new();
         for copy in 0..10 {
-            let (source, path) = (db.clone(), folder.path().join(copy.to_string()));
+            let source = db.clone();
+            let path = folder.path().join(copy.to_string());
             let target = path.clone();
             let copied = tokio::task::spawn_blocking(move || source.backup(target));
             copied.await.unwrap().unwrap();

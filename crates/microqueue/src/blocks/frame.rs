@@ -92,7 +92,8 @@ pub fn decode_block(block: &Bytes) -> Result<Vec<Entry>, DecodeError> {
         let max_entries = fields.rest().len() / MIN_ENTRY_BYTES;
         let mut entries = Vec::with_capacity(usize::from(count).min(max_entries));
         for _ in 0..count {
-            let (key, value) = (read_length(&mut fields)?, read_length(&mut fields)?);
+            let key = read_length(&mut fields)?;
+            let value = read_length(&mut fields)?;
             entries.push(Entry {
                 key: block.slice_ref(fields.take(key)?),
                 value: block.slice_ref(fields.take(value)?),

@@ -204,12 +204,14 @@ impl BlockLogs {
 
     /// Returns the last of some logs whose keys begin at or before a key. Those of the first one do.
     fn last_at_or_before(&self, key: &[u8], logs: &Range<u32>) -> u32 {
-        let (mut low, mut high) = (logs.start, logs.end);
+        let mut low = logs.start;
+        let mut high = logs.end;
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            match self.subspace(middle).range().0[..] <= *key {
-                true => low = middle,
-                false => high = middle,
+            if self.subspace(middle).range().0[..] <= *key {
+                low = middle;
+            } else {
+                high = middle;
             }
         }
         low

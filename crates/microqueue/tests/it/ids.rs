@@ -18,7 +18,8 @@ async fn two_handles_in_one_transaction_keep_all_items_in_call_order(store: Test
     for order in [Order::Commit, Order::Index] {
         let store = store.fresh();
         let db = &store.db;
-        let (one, other) = (jobs_of(&store, order), jobs_of(&store, order));
+        let one = jobs_of(&store, order);
+        let other = jobs_of(&store, order);
         let mut tr = db.begin().unwrap();
         for value in (0..100).step_by(4) {
             one.enqueue(&tr, &value).await.unwrap();
@@ -37,10 +38,8 @@ async fn more_enqueues_than_a_user_version_counts_are_all_there_in_call_order(st
     const ITEMS: u64 = 70_000;
     let store = store.fresh();
     let db = &store.db;
-    let (one, other) = (
-        jobs_of(&store, Order::Commit),
-        jobs_of(&store, Order::Commit),
-    );
+    let one = jobs_of(&store, Order::Commit);
+    let other = jobs_of(&store, Order::Commit);
     let mut tr = db.begin().unwrap();
     let mut staged = Vec::new();
     for value in 0..ITEMS / 2 {
@@ -63,11 +62,13 @@ async fn more_enqueues_than_a_user_version_counts_are_all_there_in_call_order(st
 async fn pages_together_are_the_queue(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         let store = store.fresh();
-        let (db, queue) = (&store.db, jobs_of(&store, order));
+        let db = &store.db;
+        let queue = jobs_of(&store, order);
         crate::common::enqueue_committed(db, &queue, &(0..25).collect::<Vec<_>>()).await;
         for limit in [1, 7, 24, 25, 26] {
             let tr = db.begin().unwrap();
-            let (mut values, mut after) = (Vec::new(), None);
+            let mut values = Vec::new();
+            let mut after = None;
             loop {
                 let page = queue.items(&tr, after, limit).await.unwrap();
                 assert!(page.len() <= limit);

@@ -143,7 +143,8 @@ fn judge(records: &[Record]) -> Result<Checked, HistoryError> {
 
 #[test]
 fn a_commit_after_an_acknowledgement_has_a_larger_versionstamp() {
-    let (small, large) = (Versionstamp::new(7, 1), Versionstamp::new(7, 2));
+    let small = Versionstamp::new(7, 1);
+    let large = Versionstamp::new(7, 2);
     judge(&[blind(0, small, 0, 1), blind(1, large, 2, 3)]).unwrap();
     // The two overlap, so either order is right.
     judge(&[blind(0, large, 0, 2), blind(1, small, 1, 3)]).unwrap();

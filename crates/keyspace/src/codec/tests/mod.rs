@@ -420,7 +420,8 @@ fn tree(rng: &mut StdRng, levels: usize) -> ValueTree {
 /// Returns the first value that a codec encodes and does not read again as it was. It must also have refused
 /// and encoded some.
 fn first_lost<C: Codec<ValueTree>>(codec: &C, seeds: u64) -> Option<String> {
-    let (mut refused, mut read) = (0, 0);
+    let mut refused = 0;
+    let mut read = 0;
     for seed in 0..seeds {
         let mut rng = StdRng::seed_from_u64(seed);
         let levels = if rng.random_ratio(1, 4) { 140 } else { 6 };

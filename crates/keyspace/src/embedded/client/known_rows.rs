@@ -132,7 +132,8 @@ impl KnownRows {
         mut limits: Limits,
         direction: Direction,
     ) -> Result<(Vec<KeyValue>, bool)> {
-        let (from, to) = (self.locate(engine, begin)?, self.locate(engine, end)?);
+        let from = self.locate(engine, begin)?;
+        let to = self.locate(engine, end)?;
         let back = match direction {
             Direction::Forward => 2i32.saturating_sub(begin.offset),
             Direction::Backward => end.offset,
@@ -183,7 +184,8 @@ impl KnownRows {
         if rows == 0 {
             return Ok(Located::Key(selector.key.clone()));
         }
-        let (start, finish) = (Bytes::new(), Bytes::from_static(END_OF_KEYSPACE));
+        let start = Bytes::new();
+        let finish = Bytes::from_static(END_OF_KEYSPACE);
         let forward = selector.offset > 1;
         let (range, direction) = if forward {
             ((&selector.key, &finish), Direction::Forward)
@@ -214,7 +216,8 @@ impl KnownRows {
         direction: Direction,
     ) -> Result<Vec<KeyValue>> {
         let snapshot = self.snapshot(engine)?;
-        let (mut begin, mut end) = (begin.clone(), end.clone());
+        let mut begin = begin.clone();
+        let mut end = end.clone();
         let mut rows: Vec<KeyValue> = Vec::new();
         let mut chunk_rows = FIRST_CHUNK_ROWS;
         while !limits.is_reached() {

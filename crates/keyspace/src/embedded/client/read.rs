@@ -51,14 +51,16 @@ impl RangeResult {
             Direction::Backward if begin.offset <= 1 && self.more => (&end.key, &end.key),
             _ => (&begin.key, &end.key),
         };
-        let (start, finish) = (Bytes::new(), Bytes::from_static(END_OF_KEYSPACE));
+        let start = Bytes::new();
+        let finish = Bytes::from_static(END_OF_KEYSPACE);
         if self.read_to_begin && begin.offset <= 0 {
             from = &start;
         }
         if self.read_through_end && end.offset > 0 {
             to = &finish;
         }
-        let (mut from, mut to) = (from.clone(), to.clone());
+        let mut from = from.clone();
+        let mut to = to.clone();
         if let (Some(first), Some(last)) = (self.rows.first(), self.rows.last()) {
             let (lowest, highest) = match direction {
                 Direction::Forward => (first.to_key(), last.key()),
@@ -111,7 +113,8 @@ impl View<'_> {
     /// Resolves a selector to its key.
     pub(crate) fn get_key(&mut self, selector: &KeySelector) -> Result<Bytes> {
         let mut selector = without_or_equal(selector);
-        let (begin, end) = (Bytes::new(), Bytes::from_static(END_OF_KEYSPACE));
+        let begin = Bytes::new();
+        let end = Bytes::from_static(END_OF_KEYSPACE);
         if selector.offset > 0 {
             let last = KeySelector::first_greater_or_equal(end.clone());
             let found = self.range(&selector, &last, Limits::ONE_ROW, Direction::Forward)?;
@@ -171,7 +174,8 @@ impl View<'_> {
             Direction::Backward
         };
         let mut cursor = Walk::new(direction, selector.key.clone());
-        let (mut key, mut offset) = (selector.key.clone(), selector.offset);
+        let mut key = selector.key.clone();
+        let mut offset = selector.offset;
         loop {
             let step = cursor.next(self)?;
             let passed = step.key();
@@ -355,7 +359,8 @@ impl RangeRead {
     }
 
     fn resolve(&mut self, view: &mut View<'_>) -> Result<(Resolved, Resolved)> {
-        let (begin, end) = (view.resolve(&self.begin)?, view.resolve(&self.end)?);
+        let begin = view.resolve(&self.begin)?;
+        let end = view.resolve(&self.end)?;
         for resolved in [&begin, &end] {
             let ran_off = !resolved.is_stuck() && resolved.left != 1;
             self.result.read_to_begin |= ran_off && resolved.left < 1;
@@ -471,7 +476,8 @@ impl RangeRead {
             Direction::Backward => self.end.offset,
         };
         let stuck = direction_from(near);
-        let (mut from, mut to) = (self.begin.clone(), self.end.clone());
+        let mut from = self.begin.clone();
+        let mut to = self.end.clone();
         let extra = rows_toward(Direction::Forward, from.offset)
             + rows_toward(Direction::Backward, to.offset);
         from.offset = from.offset.min(1);

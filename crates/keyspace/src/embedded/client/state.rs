@@ -258,7 +258,8 @@ impl TransactionState {
         if query.mode == StreamingMode::Iterator && query.iteration == 0 {
             return Err(Code::CLIENT_INVALID_OPERATION.into());
         }
-        let (begin, end) = (without_or_equal(&query.begin), without_or_equal(&query.end));
+        let begin = without_or_equal(&query.begin);
+        let end = without_or_equal(&query.end);
         if begin.offset >= end.offset && begin.key >= end.key {
             return Ok(RangeBatch::default());
         }

@@ -254,7 +254,8 @@ impl RangeSet {
 }
 
 fn range((begin, end): (&Bytes, &RangeEnd)) -> KeyRange {
-    let (begin, end) = (begin.clone(), end.clone());
+    let begin = begin.clone();
+    let end = end.clone();
     KeyRange { begin, end }
 }
 
@@ -337,7 +338,8 @@ mod tests {
         for seed in 0..200 {
             println!("seed {seed}");
             let mut rng = StdRng::seed_from_u64(seed);
-            let (mut set, mut model) = (RangeSet::default(), BTreeSet::new());
+            let mut set = RangeSet::default();
+            let mut model = BTreeSet::new();
             for _ in 0..40 {
                 let begin = rng.random_range(0..KEYS);
                 let end = match rng.random_range(0..3) {

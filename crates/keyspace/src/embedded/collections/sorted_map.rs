@@ -78,7 +78,8 @@ impl<V> SortedMap<V> {
             let index = index + 1;
             Place { chunk, index }
         } else {
-            let (chunk, index) = (chunk + 1, 0);
+            let chunk = chunk + 1;
+            let index = 0;
             Place { chunk, index }
         }
     }
@@ -236,14 +237,16 @@ mod tests {
         const KEYS: u16 = 300;
         for seed in 0..20 {
             let mut rng = StdRng::seed_from_u64(seed);
-            let (mut map, mut model) = (SortedMap::default(), BTreeMap::new());
+            let mut map = SortedMap::default();
+            let mut model = BTreeMap::new();
             for _ in 0..30 {
                 let first = rng.random_range(0..KEYS);
                 let count = rng.random_range(0..KEYS / 2);
                 match rng.random_range(0..4) {
                     0 => {
                         let end = key(first.saturating_add(count));
-                        let (from, to) = (map.at_or_after(&key(first)), map.at_or_after(&end));
+                        let from = map.at_or_after(&key(first));
+                        let to = map.at_or_after(&end);
                         let removed = map.remove(from, to);
                         let expected: Vec<_> =
                             model.extract_if(key(first)..end, |_, _| true).collect();
@@ -254,7 +257,8 @@ mod tests {
                         model.insert(key(number), *map.get(&key(number)).unwrap());
                     }),
                     _ => (0..count).for_each(|_| {
-                        let (number, value) = (rng.random_range(0..KEYS), rng.random());
+                        let number = rng.random_range(0..KEYS);
+                        let value = rng.random();
                         insert(&mut map, number, value);
                         model.insert(key(number), value);
                     }),

@@ -72,11 +72,12 @@ fn find_for(path: &Path, options: &OpenOptions) -> Result<Option<File>, OpenErro
 fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
     // Without a folder there is no log.
     let slots = Folder::beside(path).and_then(|folder| folder.list());
-    match slots.is_ok_and(|slots| !slots.is_empty()) {
-        true => Err(OpenError::LogWithoutStore {
+    if slots.is_ok_and(|slots| !slots.is_empty()) {
+        Err(OpenError::LogWithoutStore {
             path: path.to_owned(),
-        }),
-        false => Ok(()),
+        })
+    } else {
+        Ok(())
     }
 }
 

@@ -266,7 +266,8 @@ mod tests {
                 .map(|_| rng.random_range(b'a'..b'd'))
                 .collect::<Vec<u8>>()
         };
-        let (a, b) = (key(), key());
+        let a = key();
+        let b = key();
         if a < b {
             (a, b)
         } else {

@@ -120,7 +120,8 @@ impl Engine {
             is_dropped: AtomicBool::new(false),
         });
         let history = History::new(store.version, options.history_bytes);
-        let (journal, durability) = (store.journal, options.durability);
+        let journal = store.journal;
+        let durability = options.durability;
         let committer = Committer {
             resolver: Resolver::new(shared.clone(), history, window),
             publisher: Publisher::new(shared.clone(), journal, durability, store.version),
@@ -148,13 +149,15 @@ impl Engine {
             checkpointer,
         } = committer;
         self.spawn("keyspace-checkpointer", || checkpointer.run())?;
-        let (shared, publisher) = (self.shared.clone(), Arc::new(Mutex::new(publisher)));
+        let shared = self.shared.clone();
+        let publisher = Arc::new(Mutex::new(publisher));
         self.publisher = Some(publisher.clone());
         self.spawn("keyspace-publisher", move || {
             Publisher::run(&shared, &publisher)
         })?;
         *self.resolver.lock() = Some(resolver);
-        let (shared, resolver) = (self.shared.clone(), self.resolver.clone());
+        let shared = self.shared.clone();
+        let resolver = self.resolver.clone();
         self.spawn("keyspace-resolver", move || resolve(&shared, &resolver))
     }
 

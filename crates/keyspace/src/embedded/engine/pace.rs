@@ -76,14 +76,16 @@ impl Pace {
         // Commits that did not wait for their turns must not hold up those of another flood.
         let turn = self.next_turn.clamp(now, now + MAX_WAIT);
         self.next_turn = turn + takes;
-        let max_share = match is_nearly_full {
-            true => MAX_SHARE_NEARLY_FULL,
-            false => MAX_SHARE,
+        let max_share = if is_nearly_full {
+            MAX_SHARE_NEARLY_FULL
+        } else {
+            MAX_SHARE
         };
         let wait = start_of(turn).saturating_sub(now).min(takes * max_share);
-        match wait < MIN_WAIT {
-            true => Duration::ZERO,
-            false => wait.min(MAX_WAIT),
+        if wait < MIN_WAIT {
+            Duration::ZERO
+        } else {
+            wait.min(MAX_WAIT)
         }
     }
 }
@@ -116,7 +118,8 @@ mod tests {
         const SECONDS: u64 = 10;
         let mut now = Duration::from_secs(start);
         let end = now + Duration::from_secs(SECONDS);
-        let (mut due, mut sent) = (vec![now; writers], 0);
+        let mut due = vec![now; writers];
+        let mut sent = 0;
         while now < end {
             for due in due.iter_mut().filter(|due| **due <= now) {
                 *due = now + pace.wait(now, LARGE, waiting_bytes);

@@ -188,7 +188,8 @@ impl Publisher {
     /// stay in the log.
     pub(crate) fn finish(&mut self) -> Result<()> {
         self.flush()?;
-        let (pipeline, checkpoints) = (self.shared.pipeline(), self.shared.checkpoints());
+        let pipeline = self.shared.pipeline();
+        let checkpoints = self.shared.checkpoints();
         match pipeline.take_last_part() {
             Some(part) if self.journal.is_some() && !self.shared.keeps_log(part.bytes) => {
                 checkpoints.push(Checkpoint {

@@ -132,9 +132,12 @@ impl<B: Base> Layers<B> {
         while rows.len() < max_rows
             && let Some(row) = merge.next()?
         {
-            let is_behind = |last: &KeyValue| match reverse {
-                false => row.key() <= last.key(),
-                true => row.key() >= last.key(),
+            let is_behind = |last: &KeyValue| {
+                if reverse {
+                    row.key() >= last.key()
+                } else {
+                    row.key() <= last.key()
+                }
             };
             if rows.last().is_some_and(is_behind) {
                 return Err(Damage::of_order().into());

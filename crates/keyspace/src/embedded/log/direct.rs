@@ -95,9 +95,10 @@ impl StorageBackend for DirectFile {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        match self.write_direct(offset, data)? {
-            true => Ok(()),
-            false => self.file.write(offset, data),
+        if self.write_direct(offset, data)? {
+            Ok(())
+        } else {
+            self.file.write(offset, data)
         }
     }
 }

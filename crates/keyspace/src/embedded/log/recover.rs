@@ -155,9 +155,12 @@ pub(crate) fn recover<E: From<LogError>>(
     after: i64,
     mut visit: impl FnMut(Replayed<'_>) -> Result<(), E>,
 ) -> Result<Recovered, E> {
-    let mut visit = |batch: Replayed<'_>| match batch.version > after {
-        true => visit(batch),
-        false => Ok(()),
+    let mut visit = |batch: Replayed<'_>| {
+        if batch.version > after {
+            visit(batch)
+        } else {
+            Ok(())
+        }
     };
     let survey = Survey::take(files, id, start.segment)?;
     let end = survey.scan(files, start, &mut visit)?;

@@ -32,9 +32,10 @@ impl AppendError {
     /// Returns the error for a call, other than a flush, that failed to make room for frames. Nothing was
     /// appended.
     pub(crate) fn of_preparing(error: io::Error) -> Self {
-        match is_shortage(&error) {
-            true => Self::NoSpace(error),
-            false => Self::Io(error),
+        if is_shortage(&error) {
+            Self::NoSpace(error)
+        } else {
+            Self::Io(error)
         }
     }
 }
@@ -242,9 +243,10 @@ impl Writer {
     }
 
     fn check(&self) -> io::Result<()> {
-        match self.has_failed {
-            true => Err(io::Error::other("an earlier write of the log has failed")),
-            false => Ok(()),
+        if self.has_failed {
+            Err(io::Error::other("an earlier write of the log has failed"))
+        } else {
+            Ok(())
         }
     }
 }

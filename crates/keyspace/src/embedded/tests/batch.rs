@@ -69,7 +69,8 @@ fn a_batch_has_one_version_and_its_index_counts_rejected_transactions_too() {
         ],
     );
     assert!(rejected.is_err());
-    let (first, third) = (first.unwrap(), third.unwrap());
+    let first = first.unwrap();
+    let third = third.unwrap();
     assert_eq!(first.version, third.version);
     let index = |commit: Commit| commit.versionstamp.unwrap().batch_index();
     assert_eq!((index(first), index(third)), (0, 2));

@@ -236,7 +236,8 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     let files = Arc::new(disk.clone());
     let mut store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
     for number in 0..1000_u32 {
-        let (key, value) = (&number.to_be_bytes(), &[0; 100]);
+        let key = &number.to_be_bytes();
+        let value = &[0; 100];
         store.commit(&[Effect::Set { key, value }]).unwrap();
     }
     store.checkpoint().unwrap();

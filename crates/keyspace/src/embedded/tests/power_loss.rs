@@ -174,7 +174,8 @@ fn the_check_finds_half_a_commit() {
 #[test]
 fn the_check_finds_a_commit_lost_from_the_middle() {
     let failure = first_failure(|_, store| {
-        let (begin, end) = (&stamp_key(2), &stamp_key(3));
+        let begin = &stamp_key(2);
+        let end = &stamp_key(3);
         store.commit(&[Effect::ClearRange { begin, end }]).ok();
     });
     assert!(failure.unwrap().contains("commit 2 has no stamp"));

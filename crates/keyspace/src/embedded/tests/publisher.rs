@@ -205,11 +205,13 @@ fn the_publisher_expects_those_it_answers_and_those_that_arrive_during_the_flush
         committer,
         ..
     } = PublisherWorld::new();
-    let (engine, late) = (Arc::new(engine), Arc::new(Mutex::default()));
+    let engine = Arc::new(engine);
+    let late = Arc::new(Mutex::default());
     let mut publisher = engine.resolve_on_callers(committer);
     let first = [commit(&engine), commit(&engine)];
     disk.during_flush({
-        let (engine, late) = (engine.clone(), late.clone());
+        let engine = engine.clone();
+        let late = late.clone();
         move || *late.lock() = vec![commit(&engine)]
     });
     publisher.step_on_thread().unwrap();

@@ -171,7 +171,10 @@ pub(super) fn stamp_key(number: usize) -> Vec<u8> {
 
 fn random_mutation(rng: &mut StdRng) -> Mutation {
     let mut key = |prefix: &str| Bytes::from(format!("{prefix}/{:02}", rng.random_range(0..50)));
-    let (row, begin, end, counter) = (key("row"), key("row"), key("row"), key("counter"));
+    let row = key("row");
+    let begin = key("row");
+    let end = key("row");
+    let counter = key("counter");
     match rng.random_range(0..5) {
         4 => Mutation::Clear { key: row },
         0 => Mutation::ClearRange {

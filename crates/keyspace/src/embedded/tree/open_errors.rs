@@ -98,9 +98,10 @@ fn identify(file: &dyn StorageBackend) -> io::Result<Identity> {
             return Ok(Identity::OpenedStore);
         }
     }
-    Ok(match is_database {
-        true => Identity::Database,
-        false => Identity::Unknown,
+    Ok(if is_database {
+        Identity::Database
+    } else {
+        Identity::Unknown
     })
 }
 

@@ -74,7 +74,8 @@ impl Part {
         let Some((begin, end)) = self.as_gap(floor, |end| end > key) else {
             return;
         };
-        let (begin, end) = (begin.to_vec(), end.to_vec());
+        let begin = begin.to_vec();
+        let end = end.to_vec();
         if *begin < *key {
             self.insert(Entry::Gap {
                 begin: &begin,

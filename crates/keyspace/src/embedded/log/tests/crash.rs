@@ -187,10 +187,13 @@ fn random_step(model: &mut Model) -> Step {
         0..6 => Append(model.rng.random_range(1..=3)),
         6..9 => Flush,
         9 => Prepare,
-        10 => match model.rng.random() {
-            true => RollOver,
-            false => Clock,
-        },
+        10 => {
+            if model.rng.random() {
+                RollOver
+            } else {
+                Clock
+            }
+        }
         _ => Free,
     }
 }

@@ -247,9 +247,10 @@ impl Log {
     }
 
     fn prepare_if_needed(&mut self, model: &mut Model) -> io::Result<()> {
-        match self.writer.needs_spare() {
-            true => self.prepare(model),
-            false => Ok(()),
+        if self.writer.needs_spare() {
+            self.prepare(model)
+        } else {
+            Ok(())
         }
     }
 
