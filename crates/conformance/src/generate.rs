@@ -177,8 +177,8 @@ impl Generator {
             OperationKind::Atomic => self.atomic(),
             OperationKind::StampedKey => {
                 let op = MutationOp::SetVersionstampedKey;
-                let key = self.key();
-                let key = self.template(&key);
+                let prefix = self.key();
+                let key = self.template(&prefix);
                 let param = self.value();
                 Op::Atomic { op, key, param }
             }
@@ -225,12 +225,12 @@ impl Generator {
         if self.rng.random_bool(0.3) {
             template.extend_from_slice(&[0, 1]);
         }
-        let offset = if self.rng.random_bool(0.05) {
+        let stamp_offset = if self.rng.random_bool(0.05) {
             template.len()
         } else {
             prefix.len()
         };
-        let offset = u32::try_from(offset).expect("templates are short");
+        let offset = u32::try_from(stamp_offset).expect("templates are short");
         template.extend_from_slice(&offset.to_le_bytes());
         template.into()
     }
@@ -330,8 +330,10 @@ mod tests {
             let program = program(seed);
             let mut last = BTreeMap::new();
             for step in &program.steps {
-                let name = format!("{:?}", step.op);
-                let name = name.split([' ', '(']).next().map(str::to_owned);
+                let name = format!("{:?}", step.op)
+                    .split([' ', '('])
+                    .next()
+                    .map(str::to_owned);
                 seen.extend(name);
                 last.insert(step.transaction, &step.op);
             }

@@ -115,8 +115,8 @@ impl Scene {
     fn new(seed: u64) -> Self {
         let mut generator = Generator::new(seed);
         let init = generator.init();
-        let staged = generator.rng.random_range(0..=3);
-        let staged = (0..staged).map(|_| own_write(&mut generator)).collect();
+        let count = generator.rng.random_range(0..=3);
+        let staged = (0..count).map(|_| own_write(&mut generator)).collect();
         let read = read(&mut generator);
         let key = generator.key();
         let exists = init.iter().any(|(stored, _)| *stored == key);

@@ -170,8 +170,9 @@ impl TestStore {
     /// If the rows cannot be read.
     pub async fn rows(&self) -> Vec<KeyValue> {
         let tr = self.db.begin().expect("a store for a test is open");
-        let rows = read_all(&tr, self.everything(), Isolation::Snapshot).await;
-        let mut rows = rows.expect("a test's part of a store can be read");
+        let mut rows = read_all(&tr, self.everything(), Isolation::Snapshot)
+            .await
+            .expect("a test's part of a store can be read");
         let ledgers = self.root.subspace(&"ledgers");
         rows.retain(|row| !row.key().starts_with(ledgers.bytes()));
         rows
@@ -340,8 +341,7 @@ mod tests {
         let outcome = AssertUnwindSafe(run(Kind::Memory, "test", |store| {
             let kept = &kept;
             async move {
-                let key = store.root.pack(&"key");
-                let key = key.as_slice();
+                let key = &store.root.pack(&"key");
                 let outcome = store
                     .runner()
                     .run(|tr| async move {

@@ -246,8 +246,11 @@ impl ReplayState {
     }
 
     fn clear_range(&mut self, begin: &Bytes, end: &Bytes) {
-        let cleared = self.rows.range::<Bytes, _>(begin..end);
-        let cleared: Vec<Bytes> = cleared.map(|(key, _)| key.clone()).collect();
+        let cleared: Vec<Bytes> = self
+            .rows
+            .range::<Bytes, _>(begin..end)
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in cleared {
             self.put(key, None);
         }

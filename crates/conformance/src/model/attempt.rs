@@ -305,12 +305,17 @@ impl Attempt {
 
     /// Returns the size of the commit.
     pub(super) fn bytes(&self) -> usize {
-        let mutations = self.staged.clone().into_mutations();
-        let mutations = mutations
-            .iter()
+        let mutations = self
+            .staged
+            .clone()
+            .into_mutations()
+            .into_iter()
             .map(|mutation| mutation.bytes() + MUTATION_BYTES);
-        let ranges = self.reads.iter().chain(&self.writes);
-        let ranges = ranges.map(|(begin, end)| begin.len() + end.len() + RANGE_BYTES);
+        let ranges = self
+            .reads
+            .iter()
+            .chain(&self.writes)
+            .map(|(begin, end)| begin.len() + end.len() + RANGE_BYTES);
         mutations.sum::<usize>() + ranges.sum::<usize>()
     }
 

@@ -137,8 +137,7 @@ fn run_and_kill(name: &str, path: &Path, lines: usize) -> Vec<Versionstamp> {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let output = child.stdout.take().unwrap();
-    let mut output = BufReader::new(output);
+    let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut printed = Vec::new();
     let mut next_line = || {
         let mut line = String::new();

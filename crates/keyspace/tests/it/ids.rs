@@ -104,8 +104,8 @@ async fn registered_recipes_are_listed_page_by_page(store: TestStore) {
     let mut listed = Vec::<(Subspace, String, Vec<String>)>::new();
     loop {
         let after = listed.last().map(|(subspace, ..)| subspace);
-        let page = |tr| async move { ids.recipes(&tr, after, 2).await };
-        let page = store.runner().run(page).await.unwrap();
+        let read = |tr| async move { ids.recipes(&tr, after, 2).await };
+        let page = store.runner().run(read).await.unwrap();
         if page.is_empty() {
             break;
         }
@@ -208,8 +208,8 @@ async fn with_a_subspace_all_inside_of_it_is_unregistered(store: TestStore) {
             ids.unregister(&tr, freed);
             ids.recipes(&tr, None, 10).await
         };
-        let listed = store.runner().run(unregister).await.unwrap();
-        let listed = listed.iter().map(|recipe| recipe.id.bytes());
+        let unregistered = store.runner().run(unregister).await.unwrap();
+        let listed = unregistered.iter().map(|recipe| recipe.id.bytes());
         assert_eq!(listed.collect::<Vec<_>>(), left, "{freed:?}");
     }
 }

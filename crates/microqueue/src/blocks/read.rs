@@ -98,8 +98,7 @@ impl BlockLogs {
         let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
         let layout = self.layout(log);
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
-            let id = layout.id(row.key()).map_err(Either::Ours)?;
-            let id = of_block(&id);
+            let id = of_block(&layout.id(row.key()).map_err(Either::Ours)?);
             let block = StoredBlock {
                 id,
                 row: row.to_key(),

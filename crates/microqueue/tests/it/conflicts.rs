@@ -244,8 +244,8 @@ async fn commit_order_is_the_order_of_commits_not_of_enqueues(store: TestStore) 
     let early = early.commit().await.unwrap().versionstamp.unwrap();
 
     let tr = db.begin().unwrap();
-    let expected = [(staged_late.at(late), 2), (staged_early.at(early), 1)];
-    let expected = expected.map(|(id, value)| Item { id, value });
+    let values = [(staged_late.at(late), 2), (staged_early.at(early), 1)];
+    let expected = values.map(|(id, value)| Item { id, value });
     assert_eq!(items(queue.items(&tr, None, 10).await.unwrap()), expected);
 }
 

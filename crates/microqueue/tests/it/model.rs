@@ -182,8 +182,9 @@ impl Run {
             // The clock moves little, so few transactions become too old.
             .max_retry_delay(Duration::from_millis(20));
         let runner = Runner::with_options(chaos.clone(), options);
-        let queue = MicroQueue::with_order(root.subspace(&"jobs"), order);
-        let queue = queue.environment(env).committing(&runner);
+        let queue = MicroQueue::with_order(root.subspace(&"jobs"), order)
+            .environment(env)
+            .committing(&runner);
 
         let mut model = VecDeque::new();
         for number in 0..40 {

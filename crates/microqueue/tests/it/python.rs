@@ -54,8 +54,13 @@ fn find_python() -> Result<OsString, String> {
 
 /// Starts the recipe on the queue.
 fn recipe(python: &OsString, verb: &str, queue: &Queue) -> Child {
-    let prefix = queue.queue().subspace().bytes().iter();
-    let prefix: String = prefix.map(|byte| format!("{byte:02x}")).collect();
+    let prefix: String = queue
+        .queue()
+        .subspace()
+        .bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     Command::new(python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/python/recipe.py"))
         .args([verb, &prefix, &ITEMS.to_string()])

@@ -164,8 +164,13 @@ async fn a_listing_tells_of_each_item_whether_it_decodes(store: TestStore) {
         let db = &store.db;
         let queue = jobs_of(&store, order);
         enqueue_committed(db, &queue, &[1, 2, 3]).await;
-        let ids = queue.items(&db.begin().unwrap(), None, 3).await.unwrap();
-        let ids: Vec<_> = ids.into_iter().map(|item| item.id).collect();
+        let ids: Vec<_> = queue
+            .items(&db.begin().unwrap(), None, 3)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|item| item.id)
+            .collect();
         let damaged = store.rows().await[1].to_key();
         set_committed(db, &damaged, damage).await;
 

@@ -354,7 +354,7 @@ impl Kids {
 
 /// Returns a random value with at most this many levels of variants.
 fn tree(rng: &mut StdRng, levels: usize) -> ValueTree {
-    let float = [
+    let floats = [
         f64::NAN,
         f64::INFINITY,
         f64::MIN_POSITIVE,
@@ -362,7 +362,7 @@ fn tree(rng: &mut StdRng, levels: usize) -> ValueTree {
         1.5,
         -2.100_000_000_000_000_2e301,
     ];
-    let float = *float.choose(rng).unwrap();
+    let float = *floats.choose(rng).unwrap();
     let ends = levels == 0;
     match rng.random_range(if ends { 0..17 } else { 0..25 }) {
         0 => ValueTree::Leaf,

@@ -268,8 +268,9 @@ impl Transaction for EmbeddedTransaction {
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
         let mut state = self.lock();
-        let version = state.check_deferred();
-        let version = version.and_then(|()| state.check_ended(&self.engine));
+        let version = state
+            .check_deferred()
+            .and_then(|()| state.check_ended(&self.engine));
         ready(version.and_then(|()| state.stored.read_version(&self.engine)))
     }
 

@@ -311,8 +311,10 @@ impl WriteMap {
             ops.map(|op| key.len() + op.param.len() + OPERATION_OVERHEAD_BYTES)
         });
         let cleared = self.cleared.bounds_bytes() + self.cleared.len() * OPERATION_OVERHEAD_BYTES;
-        let flushed = self.flushed.iter();
-        let flushed = flushed.map(|sent| sent.operand_bytes() + OPERATION_OVERHEAD_BYTES);
+        let flushed = self
+            .flushed
+            .iter()
+            .map(|sent| sent.operand_bytes() + OPERATION_OVERHEAD_BYTES);
         cleared + stacked.chain(flushed).sum::<usize>()
     }
 

@@ -42,8 +42,9 @@ impl Arena {
     /// before.
     fn grow(&mut self, needed_bytes: usize) {
         let doubled = self.allocated_bytes;
-        let chunk_bytes = doubled.clamp(FIRST_CHUNK_BYTES, MAX_CHUNK_BYTES);
-        let chunk_bytes = chunk_bytes.max(needed_bytes);
+        let chunk_bytes = doubled
+            .clamp(FIRST_CHUNK_BYTES, MAX_CHUNK_BYTES)
+            .max(needed_bytes);
         self.allocated_bytes += chunk_bytes;
         self.free = BytesMut::with_capacity(chunk_bytes);
     }

@@ -84,8 +84,9 @@ fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
 fn open_file(file: File, path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
     silence_panics();
     let backend = backend(file, path)?;
-    let files = Folder::open_beside(path).map_err(|error| open_error(path, error))?;
-    let files = files.direct(setup.is_log_direct);
+    let files = Folder::open_beside(path)
+        .map_err(|error| open_error(path, error))?
+        .direct(setup.is_log_direct);
     OpenedStore::open(backend, Arc::new(files), path, setup)
 }
 
@@ -107,8 +108,8 @@ pub(crate) fn verify(
         let file = find_for(path, File::options().read(true))?;
         Ok(ReadOnly(backend(file.ok_or_else(none)?, path)?))
     };
-    let files = Folder::beside(path).map_err(|error| open_error(path, error))?;
-    let files: Arc<dyn Files> = Arc::new(files.read_only());
+    let folder = Folder::beside(path).map_err(|error| open_error(path, error))?;
+    let files: Arc<dyn Files> = Arc::new(folder.read_only());
     verify::store(open, &files, path, setup, progress)
 }
 
@@ -249,8 +250,10 @@ fn is_taken(cause: &(dyn Error + Send + Sync + 'static)) -> bool {
 /// Returns an error that names the folder of the new store, and not the temporary file.
 fn no_new_file(folder: &Path, error: &io::Error) -> io::Error {
     // The error names the temporary file, and its source does not.
-    let cause = error.get_ref().and_then(Error::source);
-    let cause = cause.map_or_else(|| error.kind().to_string(), ToString::to_string);
+    let cause = error
+        .get_ref()
+        .and_then(Error::source)
+        .map_or_else(|| error.kind().to_string(), ToString::to_string);
     let folder = folder.display();
     let text =
         format!("no file can be made in {folder}, which must exist and be writable: {cause}");

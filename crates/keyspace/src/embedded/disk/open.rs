@@ -103,8 +103,9 @@ impl OpenedStore {
         Self::check_not_empty(&backend, &*files, path)?;
         let backend = DeferredBackend::new(backend);
         let (mut store, id, recovered) = Self::prepare(backend.clone(), &*files, path, setup)?;
-        let journal = store.start_log(files, id, recovered, setup);
-        let journal = journal.map_err(failed)?;
+        let journal = store
+            .start_log(files, id, recovered, setup)
+            .map_err(failed)?;
         backend.release().map_err(failed)?;
         store.files.slots = Some(journal.slots());
         store.journal = Some(journal);
@@ -138,8 +139,9 @@ impl OpenedStore {
     ) -> Result<(Self, LogId, Recovered), OpenError> {
         let (tree, meta) = Tree::open(backend, setup.cache_bytes, path)?;
         let (mut store, recovered) = Self::read(tree, meta, files, path, setup)?;
-        let id = store.begin_log(&recovered, setup);
-        let id = id.map_err(|error| refusal(path, error))?;
+        let id = store
+            .begin_log(&recovered, setup)
+            .map_err(|error| refusal(path, error))?;
         Ok((store, id, recovered))
     }
 
@@ -153,8 +155,9 @@ impl OpenedStore {
     ) -> Result<(Self, Recovered), OpenError> {
         let opened = Self::over(tree, meta, path, setup);
         let mut store = opened.map_err(|error| refusal(path, error))?;
-        let recovered = store.recover(files);
-        let recovered = recovered.map_err(|error| log_refusal(path, files, error))?;
+        let recovered = store
+            .recover(files)
+            .map_err(|error| log_refusal(path, files, error))?;
         Ok((store, recovered))
     }
 

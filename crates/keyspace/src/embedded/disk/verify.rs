@@ -65,8 +65,7 @@ pub(crate) fn store<B: StorageBackend>(
     OpenedStore::check_not_empty(&file, &**files, path)?;
     let (tree, meta) = Tree::open_checked(DeferredBackend::new(file), setup.cache_bytes, path)?;
     let (store, _) = OpenedStore::read(tree, meta, &**files, path, setup)?;
-    let verified = rows(store.tree.rows(), progress);
-    let verified = verified.map_err(|error| refusal(path, error))?;
+    let verified = rows(store.tree.rows(), progress).map_err(|error| refusal(path, error))?;
     let log_batches = store.log_batches;
     drop(store);
     let opened = OpenedStore::prepare(DeferredBackend::new(open()?), &**files, path, setup);

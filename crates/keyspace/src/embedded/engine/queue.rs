@@ -76,8 +76,10 @@ impl CommitRequest {
     fn bytes(&self) -> usize {
         let mutations = self.operand_bytes();
         let sets = [&self.read_conflicts, &self.write_conflicts];
-        let ranges = sets.map(|set| set.bounds_bytes() + set.len() * size_of::<KeyRange>());
-        let ranges: usize = ranges.iter().sum();
+        let ranges: usize = sets
+            .map(|set| set.bounds_bytes() + set.len() * size_of::<KeyRange>())
+            .iter()
+            .sum();
         ranges + mutations + self.mutations.len() * size_of::<Mutation>()
     }
 }

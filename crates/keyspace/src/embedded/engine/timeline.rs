@@ -333,8 +333,8 @@ impl Line {
                 self.held.push_back((next, Arc::downgrade(&state)));
             }
         }
-        let expired = self.held.partition_point(|&(next, _)| next <= oldest);
-        let expired = self.held.drain(..expired);
+        let expired_count = self.held.partition_point(|&(next, _)| next <= oldest);
+        let expired = self.held.drain(..expired_count);
         expired.filter_map(|(_, state)| state.upgrade()).collect()
     }
 }

@@ -120,8 +120,9 @@ impl<'a, B: Base> Merge<'a, B> {
             return false;
         }
         let far = self.direction.edges(entry).1;
-        let newer = self.tracks[..track].iter();
-        let newer = newer.filter_map(|track| Some(self.direction.edges(track.head?).0));
+        let newer = self.tracks[..track]
+            .iter()
+            .filter_map(|track| Some(self.direction.edges(track.head?).0));
         let next = newer.fold(far, |next, near| self.direction.nearer(next, near));
         self.move_to(next);
         true

@@ -170,8 +170,8 @@ impl Window {
     /// Reads the rows that a checkpoint has moved to `tree` from there.
     pub(crate) fn rebase(&mut self, tree: &Checkpointed) {
         if tree.through != self.through {
-            let left = self.active_id.0 - 1 - tree.through.0;
-            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            let parts_left = self.active_id.0 - 1 - tree.through.0;
+            let left = usize::try_from(parts_left).unwrap_or(usize::MAX);
             self.below.rebase(left, tree.rows.clone());
             self.through = tree.through;
         }

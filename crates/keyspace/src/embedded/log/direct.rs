@@ -39,10 +39,10 @@ impl DirectFile {
     pub(crate) fn new(file: FileBackend, path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let flags = OFlags::DIRECT.bits().cast_signed();
-        let direct = options.write(true).custom_flags(flags).open(path);
-        let direct = match direct {
+        let opened = options.write(true).custom_flags(flags).open(path);
+        let direct = match opened {
             Err(error) if is_shortage(&error) => return Err(error),
-            direct => direct.ok(),
+            opened => opened.ok(),
         };
         Ok(Self {
             file,

@@ -242,8 +242,7 @@ impl<'a> Frame<'a> {
 /// Returns the length of the frame at the start of `bytes` if its checksum is right.
 fn checked_len(bytes: &[u8], salt: u64) -> Option<usize> {
     let (checksum, rest) = bytes.split_first_chunk()?;
-    let len = u32::from_be_bytes(*rest.first_chunk()?);
-    let len = usize::try_from(len).ok()?;
+    let len = usize::try_from(u32::from_be_bytes(*rest.first_chunk()?)).ok()?;
     let checked = bytes.get(8..len).filter(|_| len >= HEADER_BYTES)?;
     (xxh3_64_with_seed(checked, salt) == u64::from_be_bytes(*checksum)).then_some(len)
 }

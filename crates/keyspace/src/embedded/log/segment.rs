@@ -174,8 +174,8 @@ impl Header {
         let damaged = |reason: &str| HeaderDefect::Damaged(reason.to_owned());
         let checksum = bytes
             .get(CHECKED_BYTES..)
-            .and_then(|rest| rest.first_chunk());
-        let checksum = checksum.ok_or_else(|| damaged("its header ends early"))?;
+            .and_then(|rest| rest.first_chunk())
+            .ok_or_else(|| damaged("its header ends early"))?;
         if xxh3_64(&bytes[..CHECKED_BYTES]) != u64::from_be_bytes(*checksum) {
             return Err(damaged("the checksum of its header is wrong"));
         }

@@ -224,9 +224,8 @@ impl Writer {
                 file_bytes: to,
                 flushed_through: self.flushed_through,
             };
-            let mark = mark.encode(self.segment.salt);
             let offset = Mark::offset(self.segment.marks);
-            let marked = file.write(offset, &mark);
+            let marked = file.write(offset, &mark.encode(self.segment.salt));
             marked.map_err(AppendError::of_preparing)?;
             self.segment.marks += 1;
             self.segment.grown_bytes = to;

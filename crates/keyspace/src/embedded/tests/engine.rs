@@ -102,8 +102,12 @@ async fn versionstamps_fill_keys_and_values_and_grow_with_the_commits() {
     }
     assert!(stamps.is_sorted_by(|a, b| a < b));
     let (_, snapshot) = engine.read_version().unwrap();
-    let keys = snapshot.scan(b"k/", b"k0", false, 10).unwrap();
-    let keys: Vec<_> = keys.into_iter().map(|row| row.to_key()).collect();
+    let keys: Vec<_> = snapshot
+        .scan(b"k/", b"k0", false, 10)
+        .unwrap()
+        .into_iter()
+        .map(|row| row.to_key())
+        .collect();
     let expected: Vec<_> = stamps
         .iter()
         .map(|stamp| Bytes::from([b"k/", &stamp.as_bytes()[..], b"!"].concat()))

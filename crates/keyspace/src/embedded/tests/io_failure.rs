@@ -107,8 +107,8 @@ fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
     } else {
         disk.image_after_power_loss(&mut rng)
     };
-    let store = open_on(&Disk::with(left));
-    let mut store = store.map_err(|error| format!("does not open: {error}"))?;
+    let mut store =
+        open_on(&Disk::with(left)).map_err(|error| format!("does not open: {error}"))?;
     workload.check(&mut store)
 }
 

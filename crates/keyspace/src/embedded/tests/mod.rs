@@ -86,8 +86,9 @@ fn new_store() -> Image {
 
 /// Returns the seeds to run: `count` of them, or the one in the environment variable `TEST_SEED`.
 pub(super) fn seeds(count: usize) -> impl Iterator<Item = u64> {
-    let one = std::env::var("TEST_SEED").ok();
-    let one = one.map(|seed| seed.parse().expect("TEST_SEED is a number"));
+    let one = std::env::var("TEST_SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("TEST_SEED is a number"));
     let first = one.unwrap_or(0);
     (first..).take(if one.is_some() { 1 } else { count })
 }

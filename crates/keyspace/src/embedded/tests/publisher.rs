@@ -47,8 +47,9 @@ impl PublisherWorld {
     fn with(durability: Durability) -> Self {
         let (environment, clock) = still();
         let disk = Disk::with(new_store());
-        let options = Options::new().environment(environment);
-        let options = options.durability(durability);
+        let options = Options::new()
+            .environment(environment)
+            .durability(durability);
         let (engine, committer) = Engine::prepare(open_with_room(&disk), &options);
         let mut world = Self {
             disk,

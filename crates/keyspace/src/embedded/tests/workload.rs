@@ -126,10 +126,12 @@ impl Workload {
     fn check_stamps(&mut self, contents: &mut Contents) -> Result<(), String> {
         let mut previous = None;
         for number in 1..=self.durable {
-            let stamp = contents.remove(&stamp_key(number));
-            let stamp = stamp.ok_or_else(|| format!("commit {number} has no stamp"))?;
-            let stamp = stamp.try_into().map(Versionstamp::from_bytes);
-            let stamp = stamp.map_err(|bytes| format!("commit {number} has stamp {bytes:?}"))?;
+            let row = contents.remove(&stamp_key(number));
+            let stamp = row
+                .ok_or_else(|| format!("commit {number} has no stamp"))?
+                .try_into()
+                .map(Versionstamp::from_bytes)
+                .map_err(|bytes| format!("commit {number} has stamp {bytes:?}"))?;
             if self
                 .stamps
                 .get(&number)
@@ -222,8 +224,11 @@ fn apply(contents: &mut Contents, mutation: &Mutation) {
 }
 
 fn read(store: &mut OpenedStore) -> Contents {
-    let rows = store.window.parts().over(&store.tree);
-    let rows = rows.scan(b"", b"\xff", false, usize::MAX);
+    let rows = store
+        .window
+        .parts()
+        .over(&store.tree)
+        .scan(b"", b"\xff", false, usize::MAX);
     let rows = rows.expect("the store can be read").into_iter();
     rows.map(|row| (row.key().to_vec(), row.value().to_vec()))
         .collect()

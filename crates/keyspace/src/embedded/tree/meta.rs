@@ -77,8 +77,10 @@ impl Totals {
     /// # Errors
     /// If there are fewer rows or bytes than that.
     pub(crate) fn remove(&mut self, key: &[u8], value: &[u8]) -> Result<(), Damage> {
-        let rows = self.rows.checked_sub(1);
-        let rows = rows.ok_or_else(|| Damage::new("it holds more rows than its record says"))?;
+        let rows = self
+            .rows
+            .checked_sub(1)
+            .ok_or_else(|| Damage::new("it holds more rows than its record says"))?;
         let bytes = self.bytes.checked_sub(row_bytes(key, value));
         let bytes =
             bytes.ok_or_else(|| Damage::new("its rows have more bytes than its record says"))?;
@@ -150,8 +152,9 @@ impl Meta {
     pub(crate) fn decode(bytes: &[u8], path: &Path) -> Result<Self, OpenError> {
         let is_damaged =
             |reason: String| damaged(path, format!("its record is not valid: {reason}"));
-        let checked = bytes.split_last_chunk();
-        let checked = checked.ok_or_else(|| is_damaged("it is too short".to_owned()))?;
+        let checked = bytes
+            .split_last_chunk()
+            .ok_or_else(|| is_damaged("it is too short".to_owned()))?;
         let (fields, checksum) = checked;
         if xxh3_64(fields) != u64::from_be_bytes(*checksum) {
             return Err(is_damaged("its checksum is wrong".to_owned()));

@@ -163,8 +163,8 @@ impl Tree {
             cache_bytes,
             file: Some(file),
         };
-        let meta = guarded(|| read_meta(tree.database()));
-        let meta = meta.map_err(|error| tree.unreadable(path, error))?;
+        let meta =
+            guarded(|| read_meta(tree.database())).map_err(|error| tree.unreadable(path, error))?;
         let meta = Meta::decode(&meta, path)?;
         // Finds a table that does not belong to the record.
         guarded(|| tree.rows(&meta)).map_err(|error| tree.unreadable(path, error))?;

@@ -217,8 +217,8 @@ fn compare(layers: &Layers<MapBase>, model: &Map, keys: KeyKind, rng: &mut StdRn
     for (begin, end) in ranges {
         for reverse in [false, true] {
             let max_rows = [0, 1, 2, 20, usize::MAX][rng.random_range(0..5)];
-            let rows = layers.scan(&begin, &end, reverse, max_rows).unwrap();
-            let rows: Vec<_> = rows.iter().map(|row| (row.key(), row.value())).collect();
+            let found = layers.scan(&begin, &end, reverse, max_rows).unwrap();
+            let rows: Vec<_> = found.iter().map(|row| (row.key(), row.value())).collect();
             let mut expected: Vec<_> = model
                 .iter()
                 .map(|(key, value)| (&key[..], &value[..]))
@@ -237,8 +237,7 @@ fn compare(layers: &Layers<MapBase>, model: &Map, keys: KeyKind, rng: &mut StdRn
 }
 
 fn run_program(seed: u64, keys: KeyKind, steps: usize) {
-    let mut rng = StdRng::seed_from_u64(seed);
-    let rng = &mut rng;
+    let rng = &mut StdRng::seed_from_u64(seed);
     let mut base = Map::new();
     for _ in 0..rng.random_range(0..steps) {
         base.insert(keys.random(rng), random_value(rng));

@@ -215,8 +215,9 @@ fn the_check_finds_growth_that_is_not_marked() {
 impl Case {
     /// Returns the last segment of the log: its slot, and its content.
     fn last_segment(&self) -> (Slot, &[u8]) {
-        let recovered = read(&Disk::with(self.image.clone()), self.model.start);
-        let recovered = recovered.unwrap().1;
+        let recovered = read(&Disk::with(self.image.clone()), self.model.start)
+            .unwrap()
+            .1;
         let slot = recovered.segments[&recovered.end.segment];
         (slot, &self.image.slots[&slot])
     }

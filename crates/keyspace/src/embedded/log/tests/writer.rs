@@ -203,8 +203,11 @@ fn no_frame_is_written_over_before_its_segment_is_free() {
         let after = disk.image();
         for (slot, old) in &before.slots {
             // The marks in the header are written again.
-            let kept = old.iter().zip(&after.slots[slot]).skip(BLOCK_BYTES);
-            let mut kept = kept.filter(|&(&old, _)| old != 0);
+            let mut kept = old
+                .iter()
+                .zip(&after.slots[slot])
+                .skip(BLOCK_BYTES)
+                .filter(|&(&old, _)| old != 0);
             assert!(kept.all(|(old, new)| old == new), "{slot:?}");
         }
         before = after;
@@ -254,8 +257,8 @@ fn a_spare_that_could_not_be_prepared_is_prepared_later() {
 #[test]
 fn a_log_in_a_folder_has_the_sizes_that_are_documented_and_is_recovered() {
     let folder = tempfile::tempdir().unwrap();
-    let files = Folder::beside(&folder.path().join("store")).unwrap();
-    let files: Arc<dyn Files> = Arc::new(files);
+    let slots = Folder::beside(&folder.path().join("store")).unwrap();
+    let files: Arc<dyn Files> = Arc::new(slots);
     let new = Recovered::nothing(files.list().unwrap());
     let end = new.end;
     let mut slots = Slots::start(files.clone(), ID, Sizes::default(), new).unwrap();
