@@ -38,7 +38,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
-    /// jobs.committing(&runner).enqueue(&"resize 17.png".to_owned()).await?;
+    /// let jobs = &jobs;
+    /// let job = &"resize 17.png".to_owned();
+    /// runner.run(|tr| async move { jobs.enqueue(&tr, job).await }).await?;
     ///
     /// // The job leaves the queue if and only if its result is stored.
     /// let done = &Subspace::from("done");

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{jobs, memory};
+use crate::common::{committing, jobs, memory};
 use conformance::chaos::{Chaos, Faults};
 use conformance::history::Recorded;
 use conformance::scale;
@@ -137,8 +137,7 @@ async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, 
     let left = replay(order, transactions).unwrap_or_else(|difference| {
         panic!("in {order:?} order, seed {seed}: {difference}");
     });
-    let listed = queue
-        .committing(&runner)
+    let listed = committing(&queue, &runner)
         .items(None, usize::MAX)
         .await
         .unwrap();

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Committing, committing};
 use conformance::chaos::{Chaos, FaultTally, Faults};
 use conformance::scale;
 use conformance::stores::TestStore;
@@ -12,7 +13,7 @@ use microqueue::keyspace::embedded::Options;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{self, Code, Environment, Store, Subspace};
-use microqueue::{CommittingQueue, Error, Item, Listed, MicroQueue, Order, Result};
+use microqueue::{Error, Item, Listed, MicroQueue, Order, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -82,7 +83,7 @@ fn apply(op: &Op, model: &mut VecDeque<u64>) -> Answer {
     Answer::Nothing
 }
 
-type Queue = CommittingQueue<u64, Chaos<Store>>;
+type Queue = Committing<u64, Chaos<Store>>;
 
 async fn call(op: &Op, queue: &Queue, runner: &Runner<Chaos<Store>>) -> Result<Answer> {
     let items = match op {
@@ -182,9 +183,8 @@ impl Run {
             // The clock moves little, so few transactions become too old.
             .max_retry_delay(Duration::from_millis(20));
         let runner = Runner::with_options(chaos.clone(), options);
-        let queue = MicroQueue::with_order(root.subspace(&"jobs"), order)
-            .environment(env)
-            .committing(&runner);
+        let jobs = MicroQueue::with_order(root.subspace(&"jobs"), order).environment(env);
+        let queue = committing(&jobs, &runner);
 
         let mut model = VecDeque::new();
         for number in 0..40 {

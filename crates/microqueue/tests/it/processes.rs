@@ -38,7 +38,9 @@ async fn work(role: &str) -> Result<()> {
     for number in 0_u64.. {
         if verb == "enqueue" {
             let item = format!("{name}-{number}");
-            queue().committing(&runner).enqueue(&item).await?;
+            crate::common::committing(&queue(), &runner)
+                .enqueue(&item)
+                .await?;
             acknowledge(&item);
         } else {
             take(&runner).await?;

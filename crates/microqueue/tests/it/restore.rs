@@ -1,6 +1,6 @@
 //! Opening a queue whose items come from a store with a larger version.
 
-use crate::common::{contents, corrupt_key, enqueue_committed, jobs_of, set_committed};
+use crate::common::{committing, contents, corrupt_key, enqueue_committed, jobs_of, set_committed};
 use conformance::stores::TestStore;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{Database, OwnedTransaction, Transaction, Versionstamp};
@@ -105,7 +105,7 @@ async fn index_order_depends_on_no_version(store: TestStore) {
     let far = queue.subspace().pack(&(FAR, &[0_u8; 20][..]));
     set_committed(db, &far, b"\x01").await;
     queue.verify_order(&db.begin().unwrap()).await.unwrap();
-    let queue = queue.committing(&store.runner());
+    let queue = committing(&queue, &store.runner());
     queue.enqueue(&2).await.unwrap();
     assert_eq!(contents(db, queue.queue()).await, [1, 2]);
 }
