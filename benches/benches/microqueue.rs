@@ -6,7 +6,7 @@ use benches::{TempStore, cores, run_tasks, runtime};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Database, Environment, OwnedTransaction, Runner, Subspace, Transaction};
-use microqueue::{CommittingQueue, Error, MicroQueue, Order};
+use microqueue::{Error, MicroQueue, Order};
 
 const VALUE: Bytes = Bytes::from_static(&[7; 100]);
 const TASKS: usize = 64;
@@ -15,11 +15,14 @@ fn queue(order: Order) -> MicroQueue<Bytes, Raw> {
     MicroQueue::with_order(Subspace::from("bench"), order)
 }
 
-async fn enqueue<D: Database>(queue: &CommittingQueue<Bytes, D, Raw>, items: usize) {
+async fn enqueue<D: Database>(queue: &MicroQueue<Bytes, Raw>, runner: &Runner<D>, items: usize) {
     const ITEMS_PER_COMMIT: usize = 1_000;
-    let values = vec![VALUE; ITEMS_PER_COMMIT];
+    let values = &vec![VALUE; ITEMS_PER_COMMIT][..];
     for _ in 0..items / ITEMS_PER_COMMIT {
-        queue.enqueue_all(&values).await.expect("nothing conflicts");
+        runner
+            .run(|tr| async move { queue.enqueue_all(&tr, values).await })
+            .await
+            .expect("nothing conflicts");
     }
 }
 
@@ -32,7 +35,7 @@ fn dequeue(c: &mut Criterion) {
         let store = TempStore::new();
         let runner = Runner::new(store.db.clone());
         let queue = &queue(Order::Commit);
-        runtime.block_on(enqueue(&queue.committing(&runner), backlog));
+        runtime.block_on(enqueue(queue, &runner, backlog));
         group.bench_function(format!("backlog of {backlog}"), |b| {
             b.to_async(&runtime).iter(|| {
                 runner.run(|tr| async move {
@@ -72,14 +75,21 @@ fn enqueues(c: &mut Criterion) {
 
     for order in [Order::Commit, Order::Index] {
         let store = TempStore::new();
-        let queue = queue(order).committing(&Runner::new(store.db.clone()));
-        group.bench_function(format!("self-committing, {order:?} order"), |b| {
+        let queue = queue(order);
+        let runner = Runner::new(store.db.clone());
+        group.bench_function(format!("committed by a runner, {order:?} order"), |b| {
             b.iter_custom(|count| {
                 let queue = queue.clone();
+                let runner = runner.clone();
                 let enqueue = move |_number| {
                     let queue = queue.clone();
+                    let runner = runner.clone();
                     async move {
-                        queue.enqueue(&VALUE).await.expect("nothing conflicts");
+                        let queue = &queue;
+                        runner
+                            .run(|tr| async move { queue.enqueue(&tr, &VALUE).await })
+                            .await
+                            .expect("nothing conflicts");
                     }
                 };
                 runtime.block_on(run_tasks(&env, TASKS, count, enqueue))

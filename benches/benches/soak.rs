@@ -14,7 +14,7 @@ use benches::{TempStore, cores, memory_bytes, runtime};
 use keyspace::codec::Raw;
 use keyspace::embedded::Embedded;
 use keyspace::{Bytes, Environment, Runner, Subspace};
-use microqueue::{CommittingQueue, MicroQueue};
+use microqueue::MicroQueue;
 use tokio::sync::Semaphore;
 
 const CYCLES: u64 = 10_000_000;
@@ -26,11 +26,10 @@ const ENQUEUE_BATCH: usize = 100;
 const DEQUEUE_BATCH: usize = 1_000;
 const VALUE: Bytes = Bytes::from_static(&[7; 100]);
 
-type Queue = CommittingQueue<Bytes, Embedded, Raw>;
-
 /// What the tasks share.
 struct Soak {
-    queue: Queue,
+    queue: MicroQueue<Bytes, Raw>,
+    runner: Runner<Embedded>,
     env: Environment,
     store: TempStore,
     cycles: u64,
@@ -51,9 +50,9 @@ fn main() -> io::Result<()> {
     let extent = Arguments::get().extent();
     let cycles = cycles.unwrap_or(extent.choose(5_000, CYCLES, CYCLES));
     let (store, env) = (TempStore::new(), Environment::system());
-    let queue = MicroQueue::new(Subspace::from("soak"));
     let soak = Arc::new(Soak {
-        queue: queue.committing(&Runner::new(store.db.clone())),
+        queue: MicroQueue::new(Subspace::from("soak")),
+        runner: Runner::new(store.db.clone()),
         tenth_began: Mutex::new(env.now()),
         env,
         store,
@@ -79,7 +78,8 @@ fn main() -> io::Result<()> {
 }
 
 async fn produce(soak: Arc<Soak>) {
-    let values = vec![VALUE; ENQUEUE_BATCH];
+    let values = &vec![VALUE; ENQUEUE_BATCH][..];
+    let queue = &soak.queue;
     let total = soak.cycles + BACKLOG as u64;
     while soak
         .claimed
@@ -88,8 +88,8 @@ async fn produce(soak: Arc<Soak>) {
     {
         let room = soak.room.acquire_many(ENQUEUE_BATCH as u32).await;
         room.expect("the semaphore stays open").forget();
-        soak.queue
-            .enqueue_all(&values)
+        soak.runner
+            .run(|tr| async move { queue.enqueue_all(&tr, values).await })
             .await
             .expect("nothing conflicts");
     }
@@ -97,10 +97,11 @@ async fn produce(soak: Arc<Soak>) {
 
 async fn consume(soak: Arc<Soak>) {
     let tenth = (soak.cycles / 10).max(1);
+    let queue = &soak.queue;
     loop {
         let items = soak
-            .queue
-            .dequeue_batch(DEQUEUE_BATCH)
+            .runner
+            .run(|tr| async move { queue.dequeue_batch(&tr, DEQUEUE_BATCH).await })
             .await
             .expect("conflicts are retried");
         let count = items.len() as u64;

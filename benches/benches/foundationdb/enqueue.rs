@@ -35,9 +35,9 @@ pub(crate) fn table(cluster: &Cluster) -> String {
             composable(cluster),
         ),
         (
-            "self-committing, exactly once",
+            "committed by a runner, exactly once",
             0.8,
-            self_committing(cluster),
+            by_runner(cluster),
         ),
     ] {
         let rate = |cost: &Cost| 1e6 / cost.wall_micros;
@@ -67,14 +67,19 @@ fn composable(cluster: &Cluster) -> Vec<Pair> {
     compare(cluster, enqueue)
 }
 
-fn self_committing(cluster: &Cluster) -> Vec<Pair> {
-    let queue = Queue::new(cluster.root.subspace(&"self-committing"));
+fn by_runner(cluster: &Cluster) -> Vec<Pair> {
+    let queue = Queue::new(cluster.root.subspace(&"by-runner"));
     let options = RunOptions::default().ledger_subspace(cluster.root.subspace(&"ledger"));
-    let queue = queue.committing(&Runner::with_options(cluster.store.clone(), options));
+    let runner = Runner::with_options(cluster.store.clone(), options);
     let enqueue = move |_| {
         let queue = queue.clone();
+        let runner = runner.clone();
         async move {
-            queue.enqueue(&VALUE).await.expect("nothing conflicts");
+            let queue = &queue;
+            runner
+                .run(|tr| async move { queue.enqueue(&tr, &VALUE).await })
+                .await
+                .expect("nothing conflicts");
         }
     };
     compare(cluster, enqueue)

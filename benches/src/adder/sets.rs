@@ -32,7 +32,7 @@ impl Adder for BlindSets {
     async fn add(&self, keys: &[Key]) {
         let mut tr = self.db.begin().expect("the store serves");
         for key in keys {
-            let number = self.env.next_call();
+            let number = self.env.next_calls(1);
             let mut stamp = [0; 10];
             stamp[..8].copy_from_slice(&number.to_be_bytes());
             let stamp = tuple::Versionstamp::complete(stamp, 0);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use keyspace::codec::Raw;
 use keyspace::{Bytes, RunOptions, Runner, Store};
-use microqueue::{CommittingQueue, MicroQueue};
+use microqueue::MicroQueue;
 
 use super::{Contender, Site};
 use crate::meter::Metered;
@@ -14,7 +14,10 @@ const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// A microqueue whose consumers collide at its head.
 #[derive(Debug)]
-pub struct Naive(CommittingQueue<Bytes, Metered<Store>, Raw>);
+pub struct Naive {
+    queue: MicroQueue<Bytes, Raw>,
+    runner: Runner<Metered<Store>>,
+}
 
 impl Contender for Naive {
     type Site = Site;
@@ -24,16 +27,26 @@ impl Contender for Naive {
             .ledger_subspace(site.ledger())
             .time_limit(TIME_LIMIT);
         let runner = Runner::with_options(site.db.clone(), options);
-        Self(MicroQueue::new(site.queue()).committing(&runner))
+        Self {
+            queue: MicroQueue::new(site.queue()),
+            runner,
+        }
     }
 
     async fn enqueue(&self, items: &[Bytes]) {
-        let enqueued = self.0.enqueue_all(items).await;
-        enqueued.expect("nothing conflicts");
+        let queue = &self.queue;
+        self.runner
+            .run(|tr| async move { queue.enqueue_all(&tr, items).await })
+            .await
+            .expect("nothing conflicts");
     }
 
     async fn pop(&self) -> Option<Bytes> {
-        let item = self.0.dequeue().await;
-        item.expect("conflicts are retried").map(|item| item.value)
+        let queue = &self.queue;
+        self.runner
+            .run(|tr| async move { queue.dequeue(&tr).await })
+            .await
+            .expect("conflicts are retried")
+            .map(|item| item.value)
     }
 }

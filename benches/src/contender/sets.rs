@@ -21,7 +21,7 @@ pub struct BlindSets {
 
 impl BlindSets {
     fn next_key(&self) -> Vec<u8> {
-        let number = self.env.next_call();
+        let number = self.env.next_calls(1);
         let mut stamp = [0; 10];
         stamp[..8].copy_from_slice(&number.to_be_bytes());
         stamp[8..].copy_from_slice(&self.session);

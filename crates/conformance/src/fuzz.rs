@@ -104,8 +104,8 @@ pub fn reads_what_it_writes<T, C: Codec<T> + Default>(input: &[u8]) {
         Err(Error::Encode { codec: "Tuple", .. }) => return,
         Err(error) => panic!("{error}"),
     };
-    let again = (codec.decode(written.clone().into())).expect("what was written can be read");
-    let again = encode(&codec, &again).expect("what was read before can be written");
+    let read = (codec.decode(written.clone().into())).expect("what was written can be read");
+    let again = encode(&codec, &read).expect("what was read before can be written");
     assert_eq!(again, written);
 }
 

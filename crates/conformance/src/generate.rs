@@ -16,7 +16,7 @@ use super::program::{BEGIN, END, Op, Program, Step};
 
 /// A kind of operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum OperationKind {
     Get,
     GetKey,
     GetRange,
@@ -34,7 +34,7 @@ enum Kind {
     Reset,
 }
 
-impl Kind {
+impl OperationKind {
     /// Every kind, with its weight among those of a program.
     const WEIGHTS: [(Self, u32); 15] = [
         (Self::Get, 12),
@@ -90,15 +90,15 @@ fn keys(rng: &mut StdRng) -> Vec<Bytes> {
 }
 
 /// Draws the kinds of operations of a program: about two thirds of all, each repeated by its weight.
-fn kinds(rng: &mut StdRng) -> Vec<Kind> {
+fn kinds(rng: &mut StdRng) -> Vec<OperationKind> {
     let mut kinds = Vec::new();
-    for (kind, weight) in Kind::WEIGHTS {
+    for (kind, weight) in OperationKind::WEIGHTS {
         if rng.random_bool(0.65) {
             kinds.extend((0..weight).map(|_| kind));
         }
     }
     if kinds.is_empty() {
-        kinds.push(Kind::GetRange);
+        kinds.push(OperationKind::GetRange);
     }
     kinds
 }
@@ -107,7 +107,7 @@ fn kinds(rng: &mut StdRng) -> Vec<Kind> {
 pub(super) struct Generator {
     pub(super) rng: StdRng,
     keys: Vec<Bytes>,
-    kinds: Vec<Kind>,
+    kinds: Vec<OperationKind>,
 }
 
 impl Generator {
@@ -152,51 +152,53 @@ impl Generator {
             .choose(&mut self.rng)
             .expect("a program has kinds")
         {
-            Kind::Get => Op::Get {
+            OperationKind::Get => Op::Get {
                 key: self.key(),
                 isolation: self.isolation(),
             },
-            Kind::GetKey => Op::GetKey {
+            OperationKind::GetKey => Op::GetKey {
                 selector: self.selector(),
                 isolation: self.isolation(),
             },
-            Kind::GetRange => Op::GetRange {
+            OperationKind::GetRange => Op::GetRange {
                 query: self.query(),
                 isolation: self.isolation(),
             },
-            Kind::ReadVersion => Op::ReadVersion,
-            Kind::Set => Op::Set {
+            OperationKind::ReadVersion => Op::ReadVersion,
+            OperationKind::Set => Op::Set {
                 key: self.key(),
                 value: self.value(),
             },
-            Kind::Clear => Op::Clear { key: self.key() },
-            Kind::ClearRange => {
+            OperationKind::Clear => Op::Clear { key: self.key() },
+            OperationKind::ClearRange => {
                 let (begin, end) = self.range();
                 Op::ClearRange { begin, end }
             }
-            Kind::Atomic => self.atomic(),
-            Kind::StampedKey => {
-                let (op, key) = (MutationOp::SetVersionstampedKey, self.key());
-                let key = self.template(&key);
+            OperationKind::Atomic => self.atomic(),
+            OperationKind::StampedKey => {
+                let op = MutationOp::SetVersionstampedKey;
+                let prefix = self.key();
+                let key = self.template(&prefix);
                 let param = self.value();
                 Op::Atomic { op, key, param }
             }
-            Kind::StampedValue => {
-                let (op, key) = (MutationOp::SetVersionstampedValue, self.key());
+            OperationKind::StampedValue => {
+                let op = MutationOp::SetVersionstampedValue;
+                let key = self.key();
                 let prefix = self.value();
                 let param = self.template(&prefix);
                 Op::Atomic { op, key, param }
             }
-            Kind::ReadConflict => self.conflict(ConflictKind::Read),
-            Kind::WriteConflict => self.conflict(ConflictKind::Write),
-            Kind::NoWriteConflict => {
+            OperationKind::ReadConflict => self.conflict(ConflictKind::Read),
+            OperationKind::WriteConflict => self.conflict(ConflictKind::Write),
+            OperationKind::NoWriteConflict => {
                 Op::SetOption(TransactionOption::NextWriteNoWriteConflictRange)
             }
-            Kind::SnapshotRyw if self.rng.random_bool(0.6) => {
+            OperationKind::SnapshotRyw if self.rng.random_bool(0.6) => {
                 Op::SetOption(TransactionOption::SnapshotRywDisable)
             }
-            Kind::SnapshotRyw => Op::SetOption(TransactionOption::SnapshotRywEnable),
-            Kind::Reset => Op::Reset,
+            OperationKind::SnapshotRyw => Op::SetOption(TransactionOption::SnapshotRywEnable),
+            OperationKind::Reset => Op::Reset,
         }
     }
 
@@ -211,7 +213,8 @@ impl Generator {
                 .choose(&mut self.rng)
                 .expect("there are operations");
         }
-        let (key, param) = (self.key(), self.value());
+        let key = self.key();
+        let param = self.value();
         Op::Atomic { op, key, param }
     }
 
@@ -222,11 +225,12 @@ impl Generator {
         if self.rng.random_bool(0.3) {
             template.extend_from_slice(&[0, 1]);
         }
-        let offset = match self.rng.random_bool(0.05) {
-            true => template.len(),
-            false => prefix.len(),
+        let stamp_offset = if self.rng.random_bool(0.05) {
+            template.len()
+        } else {
+            prefix.len()
         };
-        let offset = u32::try_from(offset).expect("templates are short");
+        let offset = u32::try_from(stamp_offset).expect("templates are short");
         template.extend_from_slice(&offset.to_le_bytes());
         template.into()
     }
@@ -251,17 +255,20 @@ impl Generator {
 
     /// Draws two bounds. One pair in ten is in the wrong order.
     pub(super) fn range(&mut self) -> (Bytes, Bytes) {
-        let (one, other) = (self.key(), self.bound());
-        match self.rng.random_bool(0.9) {
-            true => (one.clone().min(other.clone()), one.max(other)),
-            false => (one, other),
+        let one = self.key();
+        let other = self.bound();
+        if self.rng.random_bool(0.9) {
+            (one.clone().min(other.clone()), one.max(other))
+        } else {
+            (one, other)
         }
     }
 
     fn bound(&mut self) -> Bytes {
-        match self.rng.random_bool(0.3) {
-            true => Bytes::from_static(END),
-            false => self.key(),
+        if self.rng.random_bool(0.3) {
+            Bytes::from_static(END)
+        } else {
+            self.key()
         }
     }
 
@@ -286,9 +293,10 @@ impl Generator {
     }
 
     fn isolation(&mut self) -> Isolation {
-        match self.rng.random_bool(0.6) {
-            true => Isolation::Serializable,
-            false => Isolation::Snapshot,
+        if self.rng.random_bool(0.6) {
+            Isolation::Serializable
+        } else {
+            Isolation::Snapshot
         }
     }
 
@@ -322,8 +330,10 @@ mod tests {
             let program = program(seed);
             let mut last = BTreeMap::new();
             for step in &program.steps {
-                let name = format!("{:?}", step.op);
-                let name = name.split([' ', '(']).next().map(str::to_owned);
+                let name = format!("{:?}", step.op)
+                    .split([' ', '('])
+                    .next()
+                    .map(str::to_owned);
                 seen.extend(name);
                 last.insert(step.transaction, &step.op);
             }

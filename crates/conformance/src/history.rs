@@ -15,7 +15,7 @@
 //! There is no search, so the check takes time in proportion to the length of the history.
 //!
 //! Put the recorder directly around the store. A wrapper that reports lost or late commits, such as
-//! [`Chaos`](keyspace::chaos::Chaos), goes around the recorder, which then sees the real outcomes.
+//! [`Chaos`](crate::chaos::Chaos), goes around the recorder, which then sees the real outcomes.
 //!
 //! # What is not checked
 //!
@@ -97,7 +97,7 @@ struct Log {
 struct Record {
     /// Its number, in the order in which transactions began.
     number: u64,
-    steps: Vec<Step>,
+    steps: Vec<RecordedStep>,
     /// The read version, `None` if the transaction read nothing.
     read_version: Option<i64>,
     /// Its place in the order of commits, `None` if it was read-only.
@@ -113,11 +113,11 @@ type Event = u64;
 
 /// An operation of a transaction.
 #[derive(Debug)]
-enum Step {
+enum RecordedStep {
     /// A read that never got an answer.
     Unanswered,
     Read(Isolation, Read),
-    Write(Write),
+    RecordedWrite(RecordedWrite),
 }
 
 /// A read and its answer.
@@ -138,7 +138,7 @@ enum Read {
 }
 
 #[derive(Debug)]
-enum Write {
+enum RecordedWrite {
     Set {
         key: Bytes,
         value: Bytes,
@@ -261,7 +261,7 @@ impl<D: Database> Recorded<D> {
     }
 
     /// Waits for commits whose futures were dropped, then replays all recorded transactions. No transaction
-    /// may be under way. Flush a [`Chaos`](keyspace::chaos::Chaos) before.
+    /// may be under way. Flush a [`Chaos`](crate::chaos::Chaos) before.
     ///
     /// # Errors
     /// The first [`HistoryError`] found.
@@ -357,7 +357,8 @@ impl fmt::Display for Read {
                 write!(f, "{} = {}", Selector(selector), printable(key))
             }
             Self::GetRange { query, batch } => {
-                let (begin, end) = (Selector(&query.begin), Selector(&query.end));
+                let begin = Selector(&query.begin);
+                let end = Selector(&query.end);
                 let order = if query.reverse { " reversed" } else { "" };
                 write!(f, "{begin}..{end} limit {}{order} = {{", query.limit)?;
                 for row in &batch.rows {

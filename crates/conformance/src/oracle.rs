@@ -86,9 +86,10 @@ pub async fn check<D: Database>(
     let answers = store.run(&scene.program()).await?;
     let fault = scene.judge(&answers);
     let refused = answers.outcomes.last() == Some(&Outcome::Failed(Code::NOT_COMMITTED));
-    match refused {
-        true => tally.refused += 1,
-        false => tally.committed += 1,
+    if refused {
+        tally.refused += 1;
+    } else {
+        tally.committed += 1;
     }
     Ok(fault.map(|fault| Misjudged {
         seed,
@@ -114,8 +115,8 @@ impl Scene {
     fn new(seed: u64) -> Self {
         let mut generator = Generator::new(seed);
         let init = generator.init();
-        let staged = generator.rng.random_range(0..=3);
-        let staged = (0..staged).map(|_| own_write(&mut generator)).collect();
+        let count = generator.rng.random_range(0..=3);
+        let staged = (0..count).map(|_| own_write(&mut generator)).collect();
         let read = read(&mut generator);
         let key = generator.key();
         let exists = init.iter().any(|(stored, _)| *stored == key);
@@ -204,7 +205,8 @@ fn own_write(generator: &mut Generator) -> Op {
             key: generator.key(),
         },
         _ => {
-            let (one, other) = (generator.key(), generator.key());
+            let one = generator.key();
+            let other = generator.key();
             Op::ClearRange {
                 begin: one.clone().min(other.clone()),
                 end: one.max(other),

@@ -140,7 +140,8 @@ impl<T: Transaction> Transaction for PartTransaction<T> {
     }
 
     fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
-        let (begin, end) = (self.key(begin), self.key(end));
+        let begin = self.key(begin);
+        let end = self.key(end);
         self.tr.add_conflict_range(kind, &begin, &end)
     }
 

@@ -230,7 +230,8 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
         let read = self.tr.get_range(query, self.isolation(isolation));
         let widens = self.store.plant == Plant::LimitsWithoutEffect;
         if widens && isolation == Isolation::Serializable && query.begin.key < query.end.key {
-            let (begin, end) = (&query.begin.key, &query.end.key);
+            let begin = &query.begin.key;
+            let end = &query.end.key;
             let kind = ConflictKind::Read;
             let added = self.tr.add_conflict_range(kind, begin, end);
             added.expect("the range is not inverted");
@@ -254,7 +255,8 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
     }
 
     fn set(&self, key: &[u8], value: &[u8]) {
-        let (key, value) = (key.to_vec(), value.to_vec());
+        let key = key.to_vec();
+        let value = value.to_vec();
         self.write(move |tr| tr.set(&key, &value));
     }
 
@@ -264,7 +266,8 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
     }
 
     fn clear_range(&self, begin: &[u8], end: &[u8]) {
-        let (begin, end) = (begin.to_vec(), end.to_vec());
+        let begin = begin.to_vec();
+        let end = end.to_vec();
         self.write(move |tr| tr.clear_range(&begin, &end));
     }
 
@@ -276,7 +279,8 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
                 self.comparisons.lock().push((key.to_vec(), read));
             }
             _ => {
-                let (key, param) = (key.to_vec(), param.to_vec());
+                let key = key.to_vec();
+                let param = param.to_vec();
                 self.write(move |tr| tr.atomic(op, &key, &param));
             }
         }

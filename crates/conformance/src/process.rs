@@ -191,8 +191,10 @@ pub fn program(package: &str) -> PathBuf {
     let built = build.status().expect("cargo can be started");
     assert!(built.success(), "{package} does not build");
     let test = env::current_exe().expect("a test knows its own program");
-    let profile = test.parent().and_then(Path::parent);
-    let profile = profile.expect("tests lie in a folder of their profile's");
+    let profile = test
+        .parent()
+        .and_then(Path::parent)
+        .expect("tests lie in a folder of their profile's");
     profile.join(format!("{package}{}", env::consts::EXE_SUFFIX))
 }
 
@@ -220,8 +222,8 @@ pub fn misaccounted(
 ) -> Vec<String> {
     let lost = acknowledged
         .iter()
-        .filter(|item| !effects.contains_key(*item));
-    let lost = lost.map(|item| format!("{item} was acknowledged and had no effect"));
+        .filter(|item| !effects.contains_key(*item))
+        .map(|item| format!("{item} was acknowledged and had no effect"));
     let repeated = effects.iter().filter(|(_, count)| **count != 1);
     lost.chain(repeated.map(|(item, count)| format!("{item} took effect {count} times")))
         .collect()

@@ -253,8 +253,8 @@ pub enum Outcome {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Text {
     /// All of the bytes.
-    Whole(Vec<Part>),
-    /// More than [`Text::WHOLE_BYTES`] bytes, stated by their number and the last four of them.
+    Whole(Vec<TextPart>),
+    /// More than [`Text::MAX_WHOLE_BYTES`] bytes, stated by their number and the last four of them.
     Long {
         /// The number of bytes.
         len: usize,
@@ -265,7 +265,7 @@ pub enum Text {
 
 /// A piece of a [`Text`].
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum TextPart {
     /// Bytes as they are.
     Bytes(Vec<u8>),
     /// The ten bytes of the versionstamp of this transaction's commit.
@@ -274,12 +274,12 @@ pub enum Part {
 
 impl Text {
     /// The length of the longest text that is stated as a whole.
-    pub const WHOLE_BYTES: usize = 64;
+    pub const MAX_WHOLE_BYTES: usize = 64;
 
     /// States `bytes`, given the versionstamps of the program's transactions.
     #[must_use]
     pub fn new(bytes: &[u8], stamps: &[(Versionstamp, usize)]) -> Self {
-        if bytes.len() > Self::WHOLE_BYTES {
+        if bytes.len() > Self::MAX_WHOLE_BYTES {
             let tail = *bytes.last_chunk().expect("more than 64 bytes hold four");
             let len = bytes.len();
             return Self::Long { len, tail };
@@ -293,9 +293,9 @@ impl Text {
                 .find(|(stamp, _)| rest.starts_with(stamp.as_bytes()));
             if let Some((stamp, transaction)) = stamp {
                 if !plain.is_empty() {
-                    parts.push(Part::Bytes(std::mem::take(&mut plain)));
+                    parts.push(TextPart::Bytes(std::mem::take(&mut plain)));
                 }
-                parts.push(Part::Stamp(*transaction));
+                parts.push(TextPart::Stamp(*transaction));
                 rest = &rest[stamp.as_bytes().len()..];
             } else {
                 plain.push(first);
@@ -303,7 +303,7 @@ impl Text {
             }
         }
         if !plain.is_empty() {
-            parts.push(Part::Bytes(plain));
+            parts.push(TextPart::Bytes(plain));
         }
         Self::Whole(parts)
     }
@@ -313,8 +313,8 @@ impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Whole(parts) => parts.iter().try_for_each(|part| match part {
-                Part::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
-                Part::Stamp(transaction) => write!(f, "<S{transaction}>"),
+                TextPart::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+                TextPart::Stamp(transaction) => write!(f, "<S{transaction}>"),
             }),
             Self::Long { len, tail } => {
                 write!(f, "({len} bytes, ..{:08x})", u32::from_be_bytes(*tail))

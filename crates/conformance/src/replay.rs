@@ -284,8 +284,11 @@ impl<D: Database> Run<'_, D> {
     }
 
     async fn poll_watch(&mut self, id: u64, wait: Duration) -> Result<Outcome> {
-        let watch = self.watches.get(&id).cloned();
-        let watch = watch.ok_or(Code::CLIENT_INVALID_OPERATION)?;
+        let watch = self
+            .watches
+            .get(&id)
+            .cloned()
+            .ok_or(Code::CLIENT_INVALID_OPERATION)?;
         let sleep = self.replay.env.sleep(wait.min(self.replay.watch_limit));
         match future::select(watch, sleep).await {
             Either::Left((fired, _)) => fired.map(|()| Outcome::Fired),

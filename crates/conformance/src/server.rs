@@ -68,8 +68,8 @@ impl Server {
             .arg("-C")
             .arg(self.cluster_file())
             .args(["--timeout", "60", "--exec", command])
-            .output();
-        let output = output.expect("what is installed can be run");
+            .output()
+            .expect("what is installed can be run");
         assert!(output.status.success(), "{command}: {output:?}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }

@@ -170,8 +170,9 @@ impl TestStore {
     /// If the rows cannot be read.
     pub async fn rows(&self) -> Vec<KeyValue> {
         let tr = self.db.begin().expect("a store for a test is open");
-        let rows = read_all(&tr, self.everything(), Isolation::Snapshot).await;
-        let mut rows = rows.expect("a test's part of a store can be read");
+        let mut rows = read_all(&tr, self.everything(), Isolation::Snapshot)
+            .await
+            .expect("a test's part of a store can be read");
         let ledgers = self.root.subspace(&"ledgers");
         rows.retain(|row| !row.key().starts_with(ledgers.bytes()));
         rows
@@ -328,7 +329,8 @@ mod tests {
         let tr = store.db.begin().unwrap();
         let rows = tr.get_range(&store.everything(), Isolation::Snapshot).await;
         assert_eq!(rows.unwrap().rows, []);
-        let (one, other) = (store.fresh(), store.fresh());
+        let one = store.fresh();
+        let other = store.fresh();
         assert_ne!(one.root, other.root);
         assert!(one.root.bytes().starts_with(store.root.bytes()));
     }
@@ -339,8 +341,7 @@ mod tests {
         let outcome = AssertUnwindSafe(run(Kind::Memory, "test", |store| {
             let kept = &kept;
             async move {
-                let key = store.root.pack(&"key");
-                let key = key.as_slice();
+                let key = &store.root.pack(&"key");
                 let outcome = store
                     .runner()
                     .run(|tr| async move {

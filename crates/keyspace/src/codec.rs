@@ -297,7 +297,7 @@ pub struct Bincode;
 /// each number by its size in memory. The largest number, a `u128` of 16 bytes, may take only one byte
 /// encoded.
 #[cfg(feature = "bincode")]
-const BINCODE_LIMIT: usize = crate::limits::VALUE_BYTES * size_of::<u128>();
+const MAX_BINCODE_BYTES: usize = crate::limits::VALUE_BYTES * size_of::<u128>();
 
 #[cfg(feature = "bincode")]
 impl Rules for Bincode {
@@ -328,7 +328,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Bincode {
     }
 
     fn decode(&self, bytes: Bytes) -> Result<T, DecodeError> {
-        let config = bincode::config::standard().with_limit::<BINCODE_LIMIT>();
+        let config = bincode::config::standard().with_limit::<MAX_BINCODE_BYTES>();
         let decoded = bincode::serde::decode_from_slice(&bytes, config);
         let (Bounded(value), read) = decoded.map_err(|error| undecodable("Bincode", error))?;
         if read < bytes.len() {

@@ -105,29 +105,17 @@ impl Environment {
         }
     }
 
-    /// Returns a number that no other call in this environment gets. It distinguishes the stamped keys of
-    /// one transaction.
-    #[must_use]
-    pub fn next_call(&self) -> u64 {
-        self.calls.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Reserves `count` consecutive call numbers and returns the first.
     #[must_use]
     pub fn next_calls(&self, count: u64) -> u64 {
         self.calls.fetch_add(count, Ordering::Relaxed)
     }
 
-    /// Fills a buffer with random bytes.
-    pub fn fill_random(&self, buffer: &mut [u8]) {
-        self.rng.lock().fill_bytes(buffer);
-    }
-
     /// Returns `N` random bytes.
     #[must_use]
     pub fn random_bytes<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
-        self.fill_random(&mut bytes);
+        self.rng.lock().fill_bytes(&mut bytes);
         bytes
     }
 
@@ -325,7 +313,8 @@ mod tests {
         let clock = ManualClock::moved_by_sleepers();
         clock.sleep(3 * SECOND).await;
         assert_eq!(clock.now(), 3 * SECOND);
-        let (first, second) = (clock.sleep(SECOND), clock.sleep(2 * SECOND));
+        let first = clock.sleep(SECOND);
+        let second = clock.sleep(2 * SECOND);
         second.await;
         first.await;
         assert_eq!(clock.now(), 5 * SECOND);
@@ -349,7 +338,7 @@ mod tests {
         let course = |seed| {
             let env = Environment::seeded(seed, Arc::new(ManualClock::new()));
             let first = env.next_calls(3);
-            (env.random_bytes::<16>(), first, env.next_call())
+            (env.random_bytes::<16>(), first, env.next_calls(1))
         };
         assert_eq!(course(1), course(1));
         assert_eq!(course(1).1, 0);
@@ -359,9 +348,10 @@ mod tests {
 
     #[test]
     fn system_environments_share_one_call_counter() {
-        let (one, other) = (Environment::system(), Environment::system());
-        let first = one.next_call();
-        assert!(other.next_call() > first);
+        let one = Environment::system();
+        let other = Environment::system();
+        let first = one.next_calls(1);
+        assert!(other.next_calls(1) > first);
     }
 
     #[test]
@@ -371,7 +361,7 @@ mod tests {
         let other = one.with_clock(Arc::new(clock.clone()));
         clock.advance(SECOND);
         assert_eq!((one.now(), other.now()), (Duration::ZERO, SECOND));
-        assert_eq!((one.next_call(), other.next_call()), (0, 1));
+        assert_eq!((one.next_calls(1), other.next_calls(1)), (0, 1));
         assert_ne!(one.random_bytes::<16>(), other.random_bytes::<16>());
     }
 

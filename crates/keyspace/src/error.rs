@@ -121,8 +121,7 @@ impl Code {
 
     /// Returns true if the transaction may have committed, as `fdb_error_predicate` with
     /// `MAYBE_COMMITTED` does: `commit_unknown_result` and `cluster_version_changed`.
-    #[must_use]
-    pub const fn is_maybe_committed(self) -> bool {
+    const fn is_maybe_committed(self) -> bool {
         matches!(
             self,
             Self::COMMIT_UNKNOWN_RESULT | Self::CLUSTER_VERSION_CHANGED
@@ -131,8 +130,7 @@ impl Code {
 
     /// Returns true if the transaction certainly did not commit and a retry may succeed, as
     /// `fdb_error_predicate` with `RETRYABLE_NOT_COMMITTED` does.
-    #[must_use]
-    pub const fn is_retryable_not_committed(self) -> bool {
+    const fn is_retryable_not_committed(self) -> bool {
         matches!(
             self,
             Self::TRANSACTION_TOO_OLD

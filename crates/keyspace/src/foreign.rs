@@ -63,8 +63,10 @@ impl Panicked {
 
 /// Returns the message of a panic.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    let text = payload
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("without a message")
 }
 
@@ -151,8 +153,10 @@ impl<F: Future> Future for Run<F> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut future = self.project().future;
         let mut poll = || {
-            let running = future.as_mut().as_pin_mut();
-            let running = running.expect("a future is not polled after its end");
+            let running = future
+                .as_mut()
+                .as_pin_mut()
+                .expect("a future is not polled after its end");
             let output = running.poll(context);
             if output.is_ready() {
                 future.set(None);

@@ -78,7 +78,6 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-pub mod chaos;
 pub mod codec;
 pub mod embedded;
 

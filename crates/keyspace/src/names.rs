@@ -49,7 +49,8 @@ pub fn parse_queue_name(name: &str) -> Option<Subspace> {
     if let Some(digits) = name.strip_prefix(RAW) {
         return parse_hex(digits).map(Subspace::from_bytes);
     }
-    let (mut elements, mut rest) = (Vec::new(), name);
+    let mut elements = Vec::new();
+    let mut rest = name;
     loop {
         let (element, after) = parse_element(rest)?;
         elements.push(element);
@@ -101,9 +102,10 @@ pub fn tuple_text(bytes: &[u8]) -> Option<String> {
 pub fn elements(bytes: &[u8]) -> Option<Vec<Element<'_>>> {
     // A nested tuple begins with 05. Counting all of these bytes errs on the safe side.
     let nested = bytes.iter().filter(|byte| **byte == 5).count();
-    match nested > MAX_DEPTH {
-        true => None,
-        false => tuple::unpack(bytes).ok(),
+    if nested > MAX_DEPTH {
+        None
+    } else {
+        tuple::unpack(bytes).ok()
     }
 }
 

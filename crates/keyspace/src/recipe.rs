@@ -239,13 +239,14 @@ async fn agree<S: StoredSettings>(
     };
     let is_same = stored == bytes;
     let stored = S::decode(key, &stored)?;
-    Ok(match is_same || given.agrees_with(&stored) {
-        true => Ok(stored),
-        false => Err(SettingsDiffer {
+    Ok(if is_same || given.agrees_with(&stored) {
+        Ok(stored)
+    } else {
+        Err(SettingsDiffer {
             subspace: subspace.clone(),
             stored,
             given,
-        }),
+        })
     })
 }
 

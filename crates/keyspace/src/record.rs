@@ -196,7 +196,7 @@ pub fn push_millis(record: &mut Vec<u8>, time: Duration) {
 ///
 /// # Errors
 /// If the field is longer than [`SHORT_BYTES`]. Nothing is appended then.
-pub fn push_short(record: &mut Vec<u8>, field: &[u8]) -> Result<(), String> {
+fn push_short(record: &mut Vec<u8>, field: &[u8]) -> Result<(), String> {
     let length = u8::try_from(field.len())
         .map_err(|_| format!("{} bytes in a field of up to {SHORT_BYTES}", field.len()))?;
     record.push(length);

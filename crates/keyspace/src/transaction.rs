@@ -394,7 +394,7 @@ pub struct RowCount {
     pub has_more: bool,
 }
 
-/// Counts the rows between two keys, up to the one with which keys and values reach `most_bytes`.
+/// Counts the rows between two keys, up to the one with which keys and values reach `max_bytes`.
 ///
 /// # Conflicts
 /// Reads by snapshot.
@@ -405,13 +405,14 @@ pub async fn count_rows(
     tr: &impl Transaction,
     begin: impl Into<Bytes>,
     end: impl Into<Bytes>,
-    most_bytes: usize,
+    max_bytes: usize,
 ) -> Result<RowCount> {
     let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
-    let (mut counted, mut row_bytes) = (RowCount::default(), 0);
+    let mut counted = RowCount::default();
+    let mut row_bytes = 0;
     // A snapshot read is safe: the caller acts on no row.
     visit_rows(tr, query, Isolation::Snapshot, |row| {
-        if row_bytes >= most_bytes {
+        if row_bytes >= max_bytes {
             counted.has_more = true;
             return Ok(ControlFlow::Break(()));
         }

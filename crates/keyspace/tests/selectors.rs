@@ -16,9 +16,12 @@ const OFFSETS: [i32; 9] = [i32::MIN, i32::MIN + 1, -2, -1, 0, 1, 2, 3, i32::MAX]
 
 /// Returns the number of keys before the key that a selector names.
 fn place(keys: &[Vec<u8>], selector: &KeySelector) -> usize {
-    let before = keys.partition_point(|key| match selector.or_equal {
-        true => key[..] <= selector.key[..],
-        false => key[..] < selector.key[..],
+    let before = keys.partition_point(|key| {
+        if selector.or_equal {
+            key[..] <= selector.key[..]
+        } else {
+            key[..] < selector.key[..]
+        }
     });
     let place = before as i64 + i64::from(selector.offset) - 1;
     place.clamp(0, keys.len() as i64) as usize
@@ -56,7 +59,8 @@ async fn a_selector_is_found_however_far_it_points_and_however_large_the_rows_on
     }
     for begin in &selectors {
         for end in &selectors {
-            let (from, to) = (place(&keys, begin), place(&keys, end));
+            let from = place(&keys, begin);
+            let to = place(&keys, end);
             let mut expected: Vec<_> = (from..to).collect();
             let query = RangeQuery::selectors(begin.clone(), end.clone());
             for query in [query.clone(), query.reversed()] {

@@ -69,8 +69,10 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     pub async fn get(&self, tr: &impl Transaction, id: &ItemId) -> Result<Option<T>> {
         self.check_order(*id)?;
         let key = self.layout.key(id);
-        let value = tr.get(&key, Isolation::Serializable).await;
-        let value = value.map_err(|error| self.read_error(error))?;
+        let value = tr
+            .get(&key, Isolation::Serializable)
+            .await
+            .map_err(|error| self.read_error(error))?;
         let row = value.map(|value| KeyValue::new(&key, &value));
         let item = row
             .as_ref()

@@ -38,7 +38,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
-    /// jobs.committing(&runner).enqueue(&"resize 17.png".to_owned()).await?;
+    /// let jobs = &jobs;
+    /// let job = &"resize 17.png".to_owned();
+    /// runner.run(|tr| async move { jobs.enqueue(&tr, job).await }).await?;
     ///
     /// // The job leaves the queue if and only if its result is stored.
     /// let done = &Subspace::from("done");
@@ -82,7 +84,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         };
         // A single clear covers all items. The read conflict covers the same range, so the range
         // cannot contain an item at the commit that this transaction has not seen.
-        let (begin, end) = (first.key(), key_after(last.key()));
+        let begin = first.key();
+        let end = key_after(last.key());
         let items = rows
             .iter()
             .map(|row| self.layout.decode(row))

@@ -71,7 +71,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///     .await?;
     /// // The id is complete once the transaction has committed.
     /// let id = staged.at(commit.versionstamp.expect("the transaction has written"));
-    /// # assert_eq!(jobs.committing(&runner).dequeue().await?.map(|item| item.id), Some(id));
+    /// # let first = runner.run(|tr| async move { jobs.dequeue(&tr).await }).await?;
+    /// # assert_eq!(first.map(|item| item.id), Some(id));
     /// # Ok(())
     /// # }
     /// ```
@@ -101,7 +102,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
 
     /// Encodes values and draws the numbers or bytes that make their keys unique. Every attempt of a
     /// transaction that stages the result uses the same ones.
-    pub(crate) fn prepare(&self, values: &[T]) -> Result<Prepared> {
+    fn prepare(&self, values: &[T]) -> Result<Prepared> {
         self.layout.check_prefix()?;
         let values: Vec<_> = values
             .iter()
@@ -119,11 +120,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     }
 
     /// Stages prepared values and returns one id for each.
-    pub(crate) async fn stage(
-        &self,
-        tr: &impl Transaction,
-        prepared: &Prepared,
-    ) -> Result<Vec<StagedId>> {
+    async fn stage(&self, tr: &impl Transaction, prepared: &Prepared) -> Result<Vec<StagedId>> {
         match &prepared.unique {
             Unique::Calls { first } => {
                 let staged = (*first..).zip(&prepared.values).map(|(call, value)| {

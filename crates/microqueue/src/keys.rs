@@ -349,8 +349,7 @@ mod tests {
             assert!(layout.key(&id).len() <= limits::KEY_BYTES);
             assert!(layout.key_template(u64::MAX).len() <= limits::KEY_BYTES);
         }
-        let prefix = vec![b'x'; MAX_PREFIX_BYTES + 1];
-        let prefix = Subspace::from_bytes(prefix);
+        let prefix = Subspace::from_bytes(vec![b'x'; MAX_PREFIX_BYTES + 1]);
         let layout: Layout<(), Bincode> = Layout::new(prefix, Order::Index, Bincode);
         assert!(matches!(
             layout.check_prefix(),

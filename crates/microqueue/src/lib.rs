@@ -11,8 +11,6 @@
 //!   them fails with a conflict.
 //! - Operations compose: one transaction can work on several queues, on one queue through several
 //!   handles, and on the application's own keys.
-//! - Each operation of [`CommittingQueue`] happens exactly once, even if the outcome of a commit is
-//!   unknown.
 //!
 //! # Key schema
 //!
@@ -39,11 +37,12 @@
 //! let inbox = MicroQueue::<String>::new(Subspace::from("inbox"));
 //! let outbox = MicroQueue::<String>::new(Subspace::from("outbox"));
 //!
-//! // On its own: one call, one commit.
-//! inbox.committing(&runner).enqueue(&"Alice".to_owned()).await?;
+//! let inbox = &inbox;
+//! let outbox = &outbox;
+//! let name = &"Alice".to_owned();
+//! runner.run(|tr| async move { inbox.enqueue(&tr, name).await }).await?;
 //!
-//! // Composed: one commit removes the item from one queue and adds the answer to the other.
-//! let (inbox, outbox) = (&inbox, &outbox);
+//! // One commit removes the item from one queue and adds the answer to the other.
 //! runner
 //!     .run(|tr| async move {
 //!         if let Some(name) = inbox.dequeue(&tr).await? {
@@ -54,9 +53,9 @@
 //!     })
 //!     .await?;
 //!
-//! let greeting = outbox.committing(&runner).dequeue().await?.unwrap();
-//! assert_eq!(greeting.value, "Hello, Alice!");
-//! assert!(inbox.committing(&runner).is_empty().await?);
+//! let greeting = runner.run(|tr| async move { outbox.dequeue(&tr).await }).await?;
+//! assert_eq!(greeting.unwrap().value, "Hello, Alice!");
+//! assert!(runner.run(|tr| async move { inbox.is_empty(&tr).await }).await?);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! # })?;
 //! # Ok::<_, Box<dyn std::error::Error>>(())
@@ -124,7 +123,6 @@
 
 pub mod blocks;
 mod by_id;
-mod committing;
 mod dequeue;
 mod enqueue;
 mod error;
@@ -135,7 +133,6 @@ mod queue;
 mod read;
 mod verify;
 
-pub use crate::committing::CommittingQueue;
 pub use crate::error::{Error, Result};
 pub use crate::item::{Item, ItemId, Listed, SUFFIX_BYTES, StagedId};
 pub use crate::keys::MAX_PREFIX_BYTES;

@@ -12,7 +12,7 @@ use crate::order::Order;
 ///
 /// Each operation takes a transaction and stages its reads and writes there. The owner of the transaction
 /// commits it, so the operation happens together with everything else in that transaction.
-/// [`committing`](Self::committing) returns the same operations in a form that commits.
+/// To run an operation on its own, call it in a closure of a [`Runner`](keyspace::Runner).
 ///
 /// A handle keeps no state from the store, so cloning it is cheap.
 pub struct MicroQueue<T, C = MessagePack> {
@@ -41,7 +41,9 @@ impl<T, C: Codec<T> + Default> MicroQueue<T, C> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let names = MicroQueue::<String, Json>::new(Subspace::from("names"));
-    /// names.committing(&runner).enqueue(&"Alice".to_owned()).await?;
+    /// let names = &names;
+    /// let name = &"Alice".to_owned();
+    /// runner.run(|tr| async move { names.enqueue(&tr, name).await }).await?;
     ///
     /// let stored = MicroQueue::<Bytes, Raw>::new(Subspace::from("names"));
     /// let items = stored.items(&runner.database().begin()?, None, 10).await?;

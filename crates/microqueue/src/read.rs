@@ -30,7 +30,7 @@ use crate::order::Order;
 use crate::queue::MicroQueue;
 
 /// The most bytes of rows that are read to count them.
-const MOST_COUNTED_BYTES: usize = 8 << 20;
+const MAX_COUNTED_BYTES: usize = 8 << 20;
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Returns the first item without taking it, or `None` if the queue is empty.
@@ -61,7 +61,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
-    /// jobs.committing(&runner).enqueue(&"resize 17.png".to_owned()).await?;
+    /// let jobs = &jobs;
+    /// let job = &"resize 17.png".to_owned();
+    /// runner.run(|tr| async move { jobs.enqueue(&tr, job).await }).await?;
     ///
     /// let first = jobs.peek(&runner.database().begin()?).await?.expect("a job was enqueued");
     /// assert_eq!(first.value?, "resize 17.png");
@@ -157,14 +159,15 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # Cancel safety
     /// As [`peek`](Self::peek).
     pub async fn count_up_to(&self, tr: &impl Transaction, limit: usize) -> Result<RowCount> {
-        let (mut counted, mut row_bytes) = (RowCount::default(), 0);
+        let mut counted = RowCount::default();
+        let mut row_bytes = 0;
         let probe = self.probe(tr);
         let (begin, end) = self.layout.subspace.range();
         // The row after the last one counted is read, too: it says whether there are more.
         let query = page(begin, end, limit.saturating_add(1));
         // Safe as a snapshot read: the count is that of the read version, and nothing is taken.
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
-            if counted.count == limit || row_bytes >= MOST_COUNTED_BYTES {
+            if counted.count == limit || row_bytes >= MAX_COUNTED_BYTES {
                 counted.has_more = true;
                 return Ok(ControlFlow::Break(()));
             }

@@ -94,7 +94,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
-    /// jobs.committing(&runner).enqueue(&"first".to_owned()).await?;
+    /// let jobs = &jobs;
+    /// let first = &"first".to_owned();
+    /// runner.run(|tr| async move { jobs.enqueue(&tr, first).await }).await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -130,7 +132,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             layout: Layout::new(subspace, Order::Commit, options.get_codec().clone()),
             env: runner.environment().clone(),
         };
-        let (handle, options) = (&queue, &options);
+        let handle = &queue;
+        let options = &options;
         runner
             .run(|tr| async move {
                 options

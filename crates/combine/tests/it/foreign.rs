@@ -16,10 +16,10 @@ use combine::{
     BoxError, Bucket, Change, ChangeObserver, CombineOptions, Combiner, Error, NotEnded,
     ShutdownReport, Sum, Unobserved, WorkerOptions,
 };
+use conformance::chaos::{Chaos, Faults};
 use conformance::hostile::{Bomb, Place};
 use conformance::stores::TestStore;
 use conformance::timeout;
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Bytes, Environment, Transaction};
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::mpsc;

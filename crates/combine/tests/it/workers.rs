@@ -11,10 +11,10 @@ use combine::hc_dequeue::Backoff;
 use combine::{
     BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Sum, Unobserved, WorkerOptions,
 };
+use conformance::chaos::{Chaos, Faults};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
 use conformance::timeout;
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, RunOptions, Runner, Transaction};
 
 conformance::on_every_store!(threads:

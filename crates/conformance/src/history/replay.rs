@@ -6,7 +6,9 @@ use keyspace::mutation::{MutationOp, Versionstamp};
 use keyspace::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery};
 use keyspace::transaction::{Isolation, key_after};
 
-use super::{Checked, Event, HistoryError, Moment, Read, Record, Rows, Step, Write};
+use super::{
+    Checked, Event, HistoryError, Moment, Read, Record, RecordedStep, RecordedWrite, Rows,
+};
 use crate::model::atomic;
 
 /// Checks a history between the first and the last content of a store.
@@ -16,7 +18,7 @@ pub(super) fn check(
     last: &Rows,
 ) -> Result<Checked, HistoryError> {
     check_order(records)?;
-    let mut state = State::new(first);
+    let mut state = ReplayState::new(first);
     for (moment, record) in moments(records)? {
         match moment {
             Moment::Version(_) => {
@@ -126,12 +128,14 @@ fn count(records: &[Record]) -> Checked {
     Checked {
         commits,
         read_only: records.len() - commits,
-        reads: steps.filter(|step| matches!(step, Step::Read(..))).count(),
+        reads: steps
+            .filter(|step| matches!(step, RecordedStep::Read(..)))
+            .count(),
     }
 }
 
 /// The content of the store at a moment.
-struct State {
+struct ReplayState {
     rows: Rows,
     /// The keys that the current transaction has changed, with their earlier values.
     changed: Vec<(Bytes, Option<Bytes>)>,
@@ -140,7 +144,7 @@ struct State {
     has_uncertain: bool,
 }
 
-impl State {
+impl ReplayState {
     fn new(rows: &Rows) -> Self {
         Self {
             rows: rows.clone(),
@@ -158,7 +162,9 @@ impl State {
     ) -> Result<(), HistoryError> {
         for step in &record.steps {
             match step {
-                Step::Read(isolation, read) if checked(*isolation) && !self.is_open(read) => {
+                RecordedStep::Read(isolation, read)
+                    if checked(*isolation) && !self.is_open(read) =>
+                {
                     let expected = self.repeat(read);
                     if *read != expected {
                         return Err(HistoryError::Read {
@@ -169,8 +175,8 @@ impl State {
                         });
                     }
                 }
-                Step::Read(..) | Step::Unanswered => {}
-                Step::Write(write) => {
+                RecordedStep::Read(..) | RecordedStep::Unanswered => {}
+                RecordedStep::RecordedWrite(write) => {
                     let stamp = record.versionstamp.unwrap_or(Versionstamp::INCOMPLETE);
                     self.write(write, stamp);
                 }
@@ -203,11 +209,11 @@ impl State {
         self.has_uncertain = false;
     }
 
-    fn write(&mut self, write: &Write, stamp: Versionstamp) {
+    fn write(&mut self, write: &RecordedWrite, stamp: Versionstamp) {
         match write {
-            Write::Set { key, value } => self.put(key.clone(), Some(value.clone())),
-            Write::ClearRange { begin, end } => self.clear_range(begin, end),
-            Write::Atomic { op, key, param } => self.atomic(*op, key, param, stamp),
+            RecordedWrite::Set { key, value } => self.put(key.clone(), Some(value.clone())),
+            RecordedWrite::ClearRange { begin, end } => self.clear_range(begin, end),
+            RecordedWrite::Atomic { op, key, param } => self.atomic(*op, key, param, stamp),
         }
     }
 
@@ -240,8 +246,11 @@ impl State {
     }
 
     fn clear_range(&mut self, begin: &Bytes, end: &Bytes) {
-        let cleared = self.rows.range::<Bytes, _>(begin..end);
-        let cleared: Vec<Bytes> = cleared.map(|(key, _)| key.clone()).collect();
+        let cleared: Vec<Bytes> = self
+            .rows
+            .range::<Bytes, _>(begin..end)
+            .map(|(key, _)| key.clone())
+            .collect();
         for key in cleared {
             self.put(key, None);
         }
@@ -267,7 +276,8 @@ impl State {
 
     /// Returns the rows of a batch: the number of rows that the batch had, if more followed.
     fn get_range(&self, query: &RangeQuery, found: &RangeBatch) -> RangeBatch {
-        let (begin, end) = (self.resolve(&query.begin), self.resolve(&query.end));
+        let begin = self.resolve(&query.begin);
+        let end = self.resolve(&query.end);
         if begin >= end {
             return RangeBatch {
                 rows: Vec::new(),
@@ -293,9 +303,10 @@ impl State {
     }
 
     fn resolve(&self, selector: &KeySelector) -> Bytes {
-        let from = match selector.or_equal {
-            true => key_after(&selector.key).into(),
-            false => selector.key.clone(),
+        let from = if selector.or_equal {
+            key_after(&selector.key).into()
+        } else {
+            selector.key.clone()
         };
         let steps = |count: i32| count.unsigned_abs() as usize;
         if selector.offset > 0 {

@@ -18,7 +18,7 @@ use keyspace::transaction::{
     key_after,
 };
 
-use super::{Event, History, Read, Record, Recorded, Step, Write};
+use super::{Event, History, Read, Record, Recorded, RecordedStep, RecordedWrite};
 
 /// A transaction of a [`Recorded`] database.
 ///
@@ -28,13 +28,13 @@ pub struct RecordedTransaction<D: Database> {
     db: Recorded<D>,
     /// Empty while its commit is running, and after a commit that was dropped.
     tr: Option<D::Transaction>,
-    attempt: Arc<Mutex<Attempt>>,
+    attempt: Arc<Mutex<RecordedAttempt>>,
 }
 
 /// The record of one attempt so far.
-struct Attempt {
+struct RecordedAttempt {
     number: u64,
-    steps: Vec<Step>,
+    steps: Vec<RecordedStep>,
     version_asked: Option<Event>,
     version_given: bool,
     /// Whether an option is set that hides the transaction's own writes from reads.
@@ -43,12 +43,12 @@ struct Attempt {
 
 /// The place of a read's answer.
 struct Slot {
-    attempt: Arc<Mutex<Attempt>>,
+    attempt: Arc<Mutex<RecordedAttempt>>,
     index: usize,
     isolation: Isolation,
 }
 
-impl Attempt {
+impl RecordedAttempt {
     fn new(history: &History) -> Arc<Mutex<Self>> {
         Arc::new(Mutex::new(Self {
             number: history.next_transaction(),
@@ -60,12 +60,12 @@ impl Attempt {
     }
 
     fn has_read(&self) -> bool {
-        let is_read = |step: &Step| matches!(step, Step::Read(..));
+        let is_read = |step: &RecordedStep| matches!(step, RecordedStep::Read(..));
         self.steps.iter().any(is_read)
     }
 
     fn has_written(&self) -> bool {
-        let is_write = |step: &Step| matches!(step, Step::Write(_));
+        let is_write = |step: &RecordedStep| matches!(step, RecordedStep::RecordedWrite(_));
         self.steps.iter().any(is_write)
     }
 }
@@ -78,7 +78,7 @@ impl Slot {
             return;
         }
         if let Some(step) = attempt.steps.get_mut(self.index) {
-            *step = Step::Read(self.isolation, read);
+            *step = RecordedStep::Read(self.isolation, read);
         }
     }
 }
@@ -86,7 +86,7 @@ impl Slot {
 impl<D: Database> RecordedTransaction<D> {
     pub(super) fn new(db: Recorded<D>, tr: D::Transaction) -> Self {
         Self {
-            attempt: Attempt::new(&db.history),
+            attempt: RecordedAttempt::new(&db.history),
             tr: Some(tr),
             db,
         }
@@ -114,7 +114,7 @@ impl<D: Database> RecordedTransaction<D> {
         let answer = issue(self.tr()?);
         let mut attempt = lock(&self.attempt);
         let index = attempt.steps.len();
-        attempt.steps.push(Step::Unanswered);
+        attempt.steps.push(RecordedStep::Unanswered);
         let slot = Slot {
             attempt: self.attempt.clone(),
             index,
@@ -123,16 +123,18 @@ impl<D: Database> RecordedTransaction<D> {
         Ok((answer, slot))
     }
 
-    fn write(&self, write: Write, stage: impl FnOnce(&D::Transaction)) {
+    fn write(&self, write: RecordedWrite, stage: impl FnOnce(&D::Transaction)) {
         // If a commit has taken the transaction away, that commit reports the misuse.
         if let Ok(tr) = self.tr() {
             stage(tr);
-            lock(&self.attempt).steps.push(Step::Write(write));
+            lock(&self.attempt)
+                .steps
+                .push(RecordedStep::RecordedWrite(write));
         }
     }
 
     fn begin_attempt(&mut self) {
-        self.attempt = Attempt::new(&self.db.history);
+        self.attempt = RecordedAttempt::new(&self.db.history);
     }
 }
 
@@ -207,7 +209,7 @@ impl<D: Database> Transaction for RecordedTransaction<D> {
     }
 
     fn set(&self, key: &[u8], value: &[u8]) {
-        let write = Write::Set {
+        let write = RecordedWrite::Set {
             key: Bytes::copy_from_slice(key),
             value: Bytes::copy_from_slice(value),
         };
@@ -215,7 +217,7 @@ impl<D: Database> Transaction for RecordedTransaction<D> {
     }
 
     fn clear(&self, key: &[u8]) {
-        let write = Write::ClearRange {
+        let write = RecordedWrite::ClearRange {
             begin: Bytes::copy_from_slice(key),
             end: key_after(key).into(),
         };
@@ -223,7 +225,7 @@ impl<D: Database> Transaction for RecordedTransaction<D> {
     }
 
     fn clear_range(&self, begin: &[u8], end: &[u8]) {
-        let write = Write::ClearRange {
+        let write = RecordedWrite::ClearRange {
             begin: Bytes::copy_from_slice(begin),
             end: Bytes::copy_from_slice(end),
         };
@@ -231,7 +233,7 @@ impl<D: Database> Transaction for RecordedTransaction<D> {
     }
 
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
-        let write = Write::Atomic {
+        let write = RecordedWrite::Atomic {
             op,
             key: Bytes::copy_from_slice(key),
             param: Bytes::copy_from_slice(param),
@@ -273,7 +275,8 @@ impl<D: Database> OwnedTransaction for RecordedTransaction<D> {
     async fn commit(&mut self) -> Result<Commit> {
         self.version_is_asked();
         let tr = self.tr.take().ok_or(Code::USED_DURING_COMMIT)?;
-        let (history, attempt) = (self.db.history.clone(), self.attempt.clone());
+        let history = self.db.history.clone();
+        let attempt = self.attempt.clone();
         let mut commit = Committing {
             history: &self.db.history,
             running: Some(Box::pin(commit(tr, history, attempt))),
@@ -319,7 +322,7 @@ impl<D: Database> fmt::Debug for RecordedTransaction<D> {
 async fn commit<T: OwnedTransaction>(
     mut tr: T,
     history: Arc<History>,
-    attempt: Arc<Mutex<Attempt>>,
+    attempt: Arc<Mutex<RecordedAttempt>>,
 ) -> (T, Result<Commit>) {
     let has_read = lock(&attempt).has_read();
     // A transaction that has read has its version, or has read only its own writes. One that has not read

@@ -150,14 +150,12 @@ impl Attempt {
         let (no_rows, no_writes) = Default::default();
         let answer = ask(&mut Reader {
             stored: stored.as_deref().unwrap_or(&no_rows),
-            writes: match sees_own_writes {
-                true => &self.staged,
-                false => &no_writes,
+            writes: if sees_own_writes {
+                &self.staged
+            } else {
+                &no_writes
             },
-            conflicts: match sees_own_writes {
-                true => &self.writes,
-                false => &[],
-            },
+            conflicts: if sees_own_writes { &self.writes } else { &[] },
             known: &mut self.known,
             bypass: self.bypass_unreadable,
         });
@@ -194,7 +192,8 @@ impl Attempt {
         let conflict = self.takes_conflict();
         check_key(key)?;
         check_value(value)?;
-        let (key, value) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+        let key = Bytes::copy_from_slice(key);
+        let value = Bytes::copy_from_slice(value);
         self.wrote(
             conflict,
             &key,
@@ -217,7 +216,8 @@ impl Attempt {
         if template.is_some_and(|template| atomic::stamp_offset(template).is_none()) {
             return Err(Code::CLIENT_INVALID_OPERATION);
         }
-        let (key, param) = (Bytes::copy_from_slice(key), Bytes::copy_from_slice(param));
+        let key = Bytes::copy_from_slice(key);
+        let param = Bytes::copy_from_slice(param);
         if op == MutationOp::SetVersionstampedKey {
             let least = Versionstamp::new(self.version.unwrap_or(0), 0);
             self.staged.stamped_key(&key, &param, least);
@@ -242,7 +242,8 @@ impl Attempt {
         if begin > end {
             return Err(Code::INVERTED_RANGE);
         }
-        let (begin, end) = (cut(begin), cut(end));
+        let begin = cut(begin);
+        let end = cut(end);
         if begin < end {
             self.wrote(conflict, &begin, &end, &Change::To(None));
             self.staged.clear(begin, end);
@@ -280,7 +281,8 @@ impl Attempt {
         end: &[u8],
     ) -> Result<(), Code> {
         check_range(begin, end)?;
-        let (begin, end) = (cut(begin), cut(end));
+        let begin = cut(begin);
+        let end = cut(end);
         if begin < end {
             match kind {
                 ConflictKind::Read => self.depend(Isolation::Serializable, &begin, &end),
@@ -303,12 +305,17 @@ impl Attempt {
 
     /// Returns the size of the commit.
     pub(super) fn bytes(&self) -> usize {
-        let mutations = self.staged.clone().into_mutations();
-        let mutations = mutations
-            .iter()
+        let mutations = self
+            .staged
+            .clone()
+            .into_mutations()
+            .into_iter()
             .map(|mutation| mutation.bytes() + MUTATION_BYTES);
-        let ranges = self.reads.iter().chain(&self.writes);
-        let ranges = ranges.map(|(begin, end)| begin.len() + end.len() + RANGE_BYTES);
+        let ranges = self
+            .reads
+            .iter()
+            .chain(&self.writes)
+            .map(|(begin, end)| begin.len() + end.len() + RANGE_BYTES);
         mutations.sum::<usize>() + ranges.sum::<usize>()
     }
 

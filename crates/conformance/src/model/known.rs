@@ -41,7 +41,8 @@ impl Known {
             let base = keys.partition_point(|key| **key < selector.key);
             base.checked_add_signed(selector.offset as isize - 1)
         };
-        let (from, to) = (find(begin), find(end).unwrap_or(0));
+        let from = find(begin);
+        let to = find(end).unwrap_or(0);
         let to_end = to > keys.len();
         let to = to.min(keys.len());
         let mut inside = &keys[from.unwrap_or(0).min(to)..to];

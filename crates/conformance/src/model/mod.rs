@@ -37,13 +37,13 @@ type Ranges = Vec<(Bytes, Bytes)>;
 /// The reference model of a store.
 #[derive(Debug, Clone)]
 pub struct Model {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<ModelState>>,
     defaults: Arc<Mutex<Defaults>>,
     env: Environment,
 }
 
 #[derive(Debug)]
-struct State {
+struct ModelState {
     /// All rows at each version at which they changed, oldest first.
     versions: Vec<(i64, Arc<Rows>)>,
     /// The writes of each commit, oldest first.
@@ -81,7 +81,7 @@ impl Model {
     #[must_use]
     pub fn new(env: Environment) -> Self {
         Self {
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(ModelState {
                 versions: vec![(RECOVERY_VERSIONS, Arc::default())],
                 commits: Vec::new(),
                 watches: Vec::new(),
@@ -92,7 +92,7 @@ impl Model {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ModelState> {
         self.state.lock()
     }
 
@@ -174,7 +174,7 @@ impl Model {
     }
 }
 
-impl State {
+impl ModelState {
     /// Fires every watch whose key has a different value now.
     fn fire(&mut self) {
         let (_, rows) = self.versions.last().expect("there is a first version");

@@ -10,7 +10,7 @@ use keyspace::limits::END_OF_KEYSPACE;
 use keyspace::{Code, KeySelector, KeyValue, RangeQuery, key_after};
 
 use super::read::Reader;
-use super::view::{Place, Resolved, Seen, View};
+use super::view::{Resolved, Seen, View, WalkEnd};
 
 /// The result of a range read.
 #[derive(Debug, Default)]
@@ -65,7 +65,8 @@ impl RangeRead {
             if self.found.rows.is_empty() && begin.key >= end.key && self.left.0 >= self.left.1 {
                 return Ok(Rows::default());
             }
-            let (begins_at_end, ends_at_begin) = (begin.key == END_OF_KEYSPACE, end.key.is_empty());
+            let begins_at_end = begin.key == END_OF_KEYSPACE;
+            let ends_at_begin = end.key.is_empty();
             match self.reverse {
                 false if ends_at_begin || first && begins_at_end => return Ok(self.nothing()),
                 true if begins_at_end || first && ends_at_begin => return Ok(self.nothing()),
@@ -98,15 +99,16 @@ impl RangeRead {
     /// Decides on a range whose selectors seemed crossed, after the far one was found. Returns the answer
     /// if the range is empty.
     fn crossed(&mut self, begin: &Resolved, end: &Resolved, found: &Bytes) -> Option<Rows> {
-        let (inverted, outside) = match self.reverse {
-            false => (
-                begin.key >= *found && begin.rest().offset >= 1,
-                found.is_empty(),
-            ),
-            true => (
+        let (inverted, outside) = if self.reverse {
+            (
                 *found >= end.key && end.rest().offset <= 1,
                 found == END_OF_KEYSPACE,
-            ),
+            )
+        } else {
+            (
+                begin.key >= *found && begin.rest().offset >= 1,
+                found.is_empty(),
+            )
         };
         match (inverted, outside) {
             (true, _) => Some(Rows::default()),
@@ -116,10 +118,11 @@ impl RangeRead {
     }
 
     fn resolve(&mut self, view: &View) -> (Resolved, Resolved) {
-        let (begin, end) = (view.resolve(&self.begin), view.resolve(&self.end));
+        let begin = view.resolve(&self.begin);
+        let end = view.resolve(&self.end);
         for selector in [&begin, &end] {
-            self.found.ran_to_begin |= selector.place == Place::Begin;
-            self.found.ran_to_end |= selector.place == Place::End;
+            self.found.ran_to_begin |= selector.place == WalkEnd::Begin;
+            self.found.ran_to_end |= selector.place == WalkEnd::End;
         }
         // A selector without a rest keeps the rest that it had when it ran off an end.
         if self.begin.offset != 1 {
@@ -149,9 +152,10 @@ impl RangeRead {
         } else {
             (begin, end)
         };
-        let margin = match self.reverse {
-            false => 1 - far.rest().offset,
-            true => far.rest().offset - 1,
+        let margin = if self.reverse {
+            far.rest().offset - 1
+        } else {
+            1 - far.rest().offset
         };
         let path = view.path(self.reverse, near, far);
         for at in path {
@@ -241,12 +245,15 @@ impl RangeRead {
 impl Rows {
     /// Returns the conflict range of a serializable read, without regard to the transaction's own writes.
     pub(super) fn conflict(&self, query: &RangeQuery) -> (Bytes, Bytes) {
-        let (begin, end) = (&query.begin, &query.end);
-        let (lowest, highest) = match query.reverse {
-            true => (self.rows.last(), self.rows.first()),
-            false => (self.rows.first(), self.rows.last()),
+        let begin = &query.begin;
+        let end = &query.end;
+        let (lowest, highest) = if query.reverse {
+            (self.rows.last(), self.rows.first())
+        } else {
+            (self.rows.first(), self.rows.last())
         };
-        let (mut low, mut high) = (begin.key.clone(), end.key.clone());
+        let mut low = begin.key.clone();
+        let mut high = end.key.clone();
         if low >= high {
             (low, high) = (high, low);
         } else if self.more && !query.reverse && end.offset > 0 {

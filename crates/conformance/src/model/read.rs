@@ -91,7 +91,8 @@ impl Reader<'_> {
         boundaries.extend(asked.into_iter().chain([&end]).cloned());
         let boundaries: Vec<_> = boundaries.range(..=end).cloned().collect();
         let stretches = boundaries.windows(2).filter_map(|bounds| {
-            let (begin, end) = (bounds[0].clone(), bounds[1].clone());
+            let begin = bounds[0].clone();
+            let end = bounds[1].clone();
             let seen = self.seen(&begin)?;
             let continues = is_only_asked(&begin) && seen == Seen::Unknown;
             Some(Stretch {

@@ -150,7 +150,7 @@ impl Life {
             return Err(error);
         };
         self.retries += 1;
-        let longest = match code {
+        let max_delay = match code {
             Code::TRANSACTION_TOO_OLD | Code::FUTURE_VERSION => {
                 return Ok(INITIAL_BACKOFF.min(max_delay));
             }
@@ -160,7 +160,7 @@ impl Life {
             _ => max_delay,
         };
         let wait = self.backoff.mul_f64(model.env.random_unit());
-        self.backoff = (self.backoff * 2).min(longest);
+        self.backoff = (self.backoff * 2).min(max_delay);
         Ok(wait)
     }
 }
@@ -207,9 +207,10 @@ impl ModelTransaction {
     /// Stages a write. After an invalid write, or a write after the commit, all calls fail.
     fn write(&self, write: impl FnOnce(&mut Life) -> Result<(), Code>) {
         let mut life = self.lock();
-        let written = match life.attempt.is_sent {
-            true => life.alive(self.model.env.now()).map(drop),
-            false => write(&mut life),
+        let written = if life.attempt.is_sent {
+            life.alive(self.model.env.now()).map(drop)
+        } else {
+            write(&mut life)
         };
         life.fail(written);
     }

@@ -33,7 +33,7 @@ pub(super) enum Seen {
 /// A selector after its walk, as far as that could be done.
 #[derive(Debug, Clone)]
 pub(super) struct Resolved {
-    pub(super) place: Place,
+    pub(super) place: WalkEnd,
     /// The key that the selector has reached, its own key if it did not move.
     pub(super) key: Bytes,
     /// The rest of the offset: 1, unless the selector ran off an end or is stuck.
@@ -44,7 +44,7 @@ pub(super) struct Resolved {
 
 /// Where the walk of a selector ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Place {
+pub(super) enum WalkEnd {
     /// It ran off the first key.
     Begin,
     /// Before the stretch with this number, or after the last stretch.
@@ -72,7 +72,8 @@ impl View {
     /// Walks from a selector's key over the number of keys that its offset says. The walk passes rows and
     /// ghosts, and is stuck at any other stretch.
     pub(super) fn resolve(&self, selector: &KeySelector) -> Resolved {
-        let (mut key, mut left) = (selector.key.clone(), selector.offset);
+        let mut key = selector.key.clone();
+        let mut left = selector.offset;
         let mut at = self.0.partition_point(|stretch| stretch.begin < key);
         let is_key = |at: usize| matches!(self.0[at].seen, Seen::Row(_) | Seen::Ghost);
         while left > 1 && at < self.0.len() && is_key(at) {
@@ -84,19 +85,19 @@ impl View {
             key = self.0[at].begin.clone();
         }
         let (place, stuck) = match left {
-            1 => (Place::Before(at), None),
-            2.. if at == self.0.len() => (Place::End, None),
-            2.. => (Place::Before(at), Some(at)),
-            ..1 if at == 0 => (Place::Begin, None),
-            ..1 => (Place::Before(at), Some(at - 1)),
+            1 => (WalkEnd::Before(at), None),
+            2.. if at == self.0.len() => (WalkEnd::End, None),
+            2.. => (WalkEnd::Before(at), Some(at)),
+            ..1 if at == 0 => (WalkEnd::Begin, None),
+            ..1 => (WalkEnd::Before(at), Some(at - 1)),
         };
         // The walk also passes the empty keys before the stretch that stopped it.
         let key = match place {
-            Place::Begin => Bytes::new(),
-            Place::End => Bytes::from_static(END_OF_KEYSPACE),
-            Place::Before(at) if left < 1 => key.min(self.0[at - 1].end.clone()),
-            Place::Before(at) if at < self.0.len() => self.0[at].begin.clone(),
-            Place::Before(_) => key,
+            WalkEnd::Begin => Bytes::new(),
+            WalkEnd::End => Bytes::from_static(END_OF_KEYSPACE),
+            WalkEnd::Before(at) if left < 1 => key.min(self.0[at - 1].end.clone()),
+            WalkEnd::Before(at) if at < self.0.len() => self.0[at].begin.clone(),
+            WalkEnd::Before(_) => key,
         };
         Resolved {
             place,
@@ -113,9 +114,9 @@ impl View {
             return vec![at];
         }
         let index = |selector: &Resolved| match selector.place {
-            Place::Begin => 0,
-            Place::Before(at) => at,
-            Place::End => self.0.len(),
+            WalkEnd::Begin => 0,
+            WalkEnd::Before(at) => at,
+            WalkEnd::End => self.0.len(),
         };
         match (reverse, far.stuck) {
             (false, None) => (index(near)..index(far)).collect(),
@@ -139,7 +140,8 @@ impl View {
         at: usize,
     ) -> (KeySelector, KeySelector, usize) {
         let first = |key: &Bytes| KeySelector::first_greater_or_equal(key.clone());
-        let (mut from, mut to) = (begin.clone(), end.clone());
+        let mut from = begin.clone();
+        let mut to = end.clone();
         let mut extra = 0;
         if from.offset > 1 {
             extra += from.offset.abs_diff(1) as usize;
@@ -176,7 +178,8 @@ impl View {
     /// far selector may already be beyond the stretch, and then the whole stretch is requested.
     fn unknown_around(&self, at: usize) -> (&Bytes, &Bytes) {
         let continues = |at: usize| self.0.get(at).is_some_and(|stretch| stretch.continues);
-        let (mut first, mut last) = (at, at);
+        let mut first = at;
+        let mut last = at;
         while continues(first) {
             first -= 1;
         }

@@ -12,10 +12,10 @@ use keyspace::{
 use serde_json::Value;
 
 use super::{ATOMIC_NAMES, PLAIN_OPTIONS, Trace, TraceError};
-use crate::program::{Answers, Op, Outcome, Part, Program, Step, Text};
+use crate::program::{Answers, Op, Outcome, Program, Step, Text, TextPart};
 
 /// The longest fill: twice the longest value of a store, so that a line cannot fill the memory.
-const FILL_BYTES: usize = 200_000;
+const MAX_FILL_BYTES: usize = 200_000;
 
 /// A content that the format does not define there.
 struct Mismatch {
@@ -385,7 +385,7 @@ fn fill(value: &Value) -> Parsed<Bytes> {
     let byte = byte.as_str().and_then(unhex);
     let count = count.as_u64().and_then(|count| usize::try_from(count).ok());
     match (prefix, byte.as_deref(), count) {
-        (Some(mut filled), Some([byte]), Some(count)) if count <= FILL_BYTES => {
+        (Some(mut filled), Some([byte]), Some(count)) if count <= MAX_FILL_BYTES => {
             filled.resize(filled.len() + count, *byte);
             Ok(filled.into())
         }
@@ -403,7 +403,7 @@ fn text(value: &Value) -> Parsed<Text> {
             None => mismatch("four bytes", tail),
         })?;
         fields.end()?;
-        if len <= Text::WHOLE_BYTES {
+        if len <= Text::MAX_WHOLE_BYTES {
             return mismatch(EXPECTED, value);
         }
         return Ok(Text::Long { len, tail });
@@ -414,25 +414,25 @@ fn text(value: &Value) -> Parsed<Text> {
     }
 }
 
-fn parts(mut rest: &str) -> Option<Vec<Part>> {
+fn parts(mut rest: &str) -> Option<Vec<TextPart>> {
     let mut parts = Vec::new();
     let mut len = 0;
     while !rest.is_empty() {
         if let Some(stamp) = rest.strip_prefix("<S") {
             let (number, after) = stamp.split_once('>')?;
             let digits = number.bytes().all(|byte| byte.is_ascii_digit());
-            parts.push(Part::Stamp(number.parse().ok().filter(|_| digits)?));
+            parts.push(TextPart::Stamp(number.parse().ok().filter(|_| digits)?));
             len += 10;
             rest = after;
         } else {
             let (hex, after) = rest.split_at(rest.find('<').unwrap_or(rest.len()));
             let bytes = unhex(hex).filter(|bytes| !bytes.is_empty())?;
             len += bytes.len();
-            parts.push(Part::Bytes(bytes));
+            parts.push(TextPart::Bytes(bytes));
             rest = after;
         }
     }
-    (len <= Text::WHOLE_BYTES).then_some(parts)
+    (len <= Text::MAX_WHOLE_BYTES).then_some(parts)
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, mpsc as blocking};
 use std::time::Duration;
 
 use crate::common::{LONG, Receiver, World, no_backoff, settings};
+use conformance::chaos::{Chaos, Faults};
 use conformance::hostile::Place;
 use conformance::stores::TestStore;
 use conformance::timeout;
@@ -13,7 +14,6 @@ use export_queue::{
     WorkerOptions, async_trait,
 };
 use keyspace::Environment;
-use keyspace::chaos::{Chaos, Faults};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 

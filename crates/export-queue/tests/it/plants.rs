@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use crate::common::{LONG, Receiver, World};
+use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::stores::TestStore;
 use export_queue::microqueue::blocks::EntryId;
 use export_queue::{
     BoxError, Error, ExportOptions, Exporter, SEQUENCE_BYTES, SequencedExport, Start, async_trait,
 };
-use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::{
     Database, Environment, OwnedTransaction, RunOptions, Runner, Transaction, Versionstamp,
 };

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::{LONG, Receiver, World, no_backoff, settings};
+use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use export_queue::combine::Bucket;
 use export_queue::{
     BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
 };
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::error::corrupt_key;
 use keyspace::{Environment, RunOptions, Runner};
 

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::common::{Doomed, LONG, World};
+use conformance::chaos::{Chaos, Faults};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, PlaceKind, Settings};
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::codec::Raw;
-use keyspace::{Bytes, Environment, RunOptions, Runner};
+use keyspace::{Bytes, Environment, RunOptions, Runner, Tx};
 use tokio::task::JoinSet;
 
 conformance::on_every_store!(threads:
@@ -235,8 +235,10 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
     };
     let requests = MicroQueue::<Bytes, Raw>::new(world.queue.subspace().subspace(&"r"));
     let records: Vec<_> = (0..ABANDONED).map(record).collect();
-    let requests = requests.committing(&world.runner);
-    requests.enqueue_all(&records).await.unwrap();
+    let requests = &requests;
+    let records = &records[..];
+    let enqueue = |tr: Tx<_>| async move { requests.enqueue_all(&tr, records).await };
+    world.runner.run(enqueue).await.unwrap();
 
     world.enqueue([7]).await;
     let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{LONG, World};
+use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::hostile::{Bomb, Place};
 use conformance::stores::TestStore;
 use conformance::timeout;
@@ -17,7 +18,6 @@ use hc_dequeue::{
     Backoff, BoxError, Cancelled, ConsumerOptions, Delivery, IntoOutcome, Outcome, Queue, Settings,
     WorkerOptions,
 };
-use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::codec::{Codec, DecodeError, MessagePack};
 use keyspace::{Bytes, Environment, Tx};
 use metrics::{

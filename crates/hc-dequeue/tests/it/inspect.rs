@@ -109,13 +109,16 @@ async fn a_session_is_shown_with_its_life_its_heartbeat_and_its_requests(store: 
     world.runner.run(clear).await.unwrap();
     let requests = world.queue.subspace().subspace(&"r");
     let requests = MicroQueue::<Bytes, Raw>::new(requests);
+    let mut records = Vec::new();
     for (session, wanted) in [(named(1), 5_u32), (named(3), 2), (named(1), 6)] {
         let record = [&[1][..], &session.0, &wanted.to_be_bytes()].concat();
-        let requests = requests.committing(&world.runner);
-        requests.enqueue(&Bytes::from(record)).await.unwrap();
+        records.push(Bytes::from(record));
     }
-    let requests = requests.committing(&world.runner);
-    requests.enqueue(&Bytes::from("damaged")).await.unwrap();
+    records.push(Bytes::from("damaged"));
+    let requests = &requests;
+    let records = &records[..];
+    let enqueue = |tr: Tx<_>| async move { requests.enqueue_all(&tr, records).await };
+    world.runner.run(enqueue).await.unwrap();
 
     assert_eq!(sessions.subspace(), world.queue.subspace());
     let page = world.page(None, 10).await;

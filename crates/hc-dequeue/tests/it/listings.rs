@@ -87,8 +87,7 @@ async fn a_payload_that_does_not_decode_is_listed_with_its_bytes(store: TestStor
     let (whole, whole_letters) = list(&world, &world.queue).await.unwrap();
     // Opens the same items as values of another type.
     let (runner, subspace) = (&world.runner, world.queue.subspace().clone());
-    let names = Names::open(runner, subspace)
-    .await;
+    let names = Names::open(runner, subspace).await;
     let (items, letters) = list(&world, &names.unwrap()).await.unwrap();
     let (item_rows, letter_rows) = (rows(&world, "i").await, rows(&world, "d").await);
     assert_eq!((items.len(), letters.len()), (2, 1));

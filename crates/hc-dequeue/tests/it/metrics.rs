@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::common::{Doomed, LONG, World, process, settings};
+use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::stores::TestStore;
 use hc_dequeue::{ConsumerOptions, Delivery, Enqueue, Error, Outcome, Settings, WorkerOptions};
-use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(

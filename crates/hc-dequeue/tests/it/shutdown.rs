@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{LONG, Queue, World};
+use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use futures::FutureExt;
@@ -14,7 +15,6 @@ use hc_dequeue::{
     ConsumerOptions, Delivery, Error, NotEnded, Outcome, Settings, ShutdownReport, Worker,
     WorkerOptions,
 };
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, Runner};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc;

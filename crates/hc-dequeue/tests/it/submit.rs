@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use hc_dequeue::testing::ManualWall;
 use hc_dequeue::{Enqueue, Enqueued, Error, MAX_PAYLOAD_BYTES, OnRepeat, Place, Settings};
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Database, Environment, OwnedTransaction};
 

@@ -30,16 +30,16 @@ pub(super) trait Rules {
 
 /// Returns a value whose serialization fails if the rules refuse a part of it.
 pub(super) fn checked<R: Rules, T: Serialize + ?Sized>(value: &T) -> impl Serialize {
-    let place = Place {
+    let place = Nesting {
         depth: 0,
         is_in_some: false,
     };
-    Part::<T, R>::new(value, place)
+    Piece::<T, R>::new(value, place)
 }
 
 /// Where a part of a value is.
 #[derive(Clone, Copy)]
-struct Place {
+struct Nesting {
     /// The number of arrays, maps and `Some` around it.
     depth: u8,
     /// Whether it is the content of an `Option`.
@@ -49,19 +49,19 @@ struct Place {
 /// A serializer that checks a value at a place.
 struct Checked<S, R> {
     inner: S,
-    place: Place,
+    place: Nesting,
     rules: PhantomData<R>,
 }
 
 /// A part of a value, which is serialized by a [`Checked`] around the serializer that it is given.
-struct Part<'a, T: ?Sized, R> {
+struct Piece<'a, T: ?Sized, R> {
     value: &'a T,
-    place: Place,
+    place: Nesting,
     rules: PhantomData<R>,
 }
 
-impl<'a, T: ?Sized, R> Part<'a, T, R> {
-    fn new(value: &'a T, place: Place) -> Self {
+impl<'a, T: ?Sized, R> Piece<'a, T, R> {
+    fn new(value: &'a T, place: Nesting) -> Self {
         Self {
             value,
             place,
@@ -70,7 +70,7 @@ impl<'a, T: ?Sized, R> Part<'a, T, R> {
     }
 }
 
-impl<T: Serialize + ?Sized, R: Rules> Serialize for Part<'_, T, R> {
+impl<T: Serialize + ?Sized, R: Rules> Serialize for Piece<'_, T, R> {
     #[inline]
     fn serialize<S: Serializer>(&self, inner: S) -> Result<S::Ok, S::Error> {
         self.value.serialize(Checked::<S, R> {
@@ -84,12 +84,12 @@ impl<T: Serialize + ?Sized, R: Rules> Serialize for Part<'_, T, R> {
 impl<S: Serializer, R: Rules> Checked<S, R> {
     /// Returns the place inside a number of further levels.
     #[inline]
-    fn inside(&self, levels: u8) -> Result<Place, S::Error> {
+    fn inside(&self, levels: u8) -> Result<Nesting, S::Error> {
         let depth = self.place.depth + levels;
         if depth > MAX_DEPTH {
             return Err(too_deep());
         }
-        Ok(Place {
+        Ok(Nesting {
             depth,
             is_in_some: false,
         })
@@ -149,13 +149,13 @@ macro_rules! forward {
 impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
     type Ok = S::Ok;
     type Error = S::Error;
-    type SerializeSeq = Parts<S::SerializeSeq, R>;
-    type SerializeTuple = Parts<S::SerializeTuple, R>;
-    type SerializeTupleStruct = Parts<S::SerializeTupleStruct, R>;
-    type SerializeTupleVariant = Parts<S::SerializeTupleVariant, R>;
-    type SerializeMap = Parts<S::SerializeMap, R>;
-    type SerializeStruct = Parts<S::SerializeStruct, R>;
-    type SerializeStructVariant = Parts<S::SerializeStructVariant, R>;
+    type SerializeSeq = Pieces<S::SerializeSeq, R>;
+    type SerializeTuple = Pieces<S::SerializeTuple, R>;
+    type SerializeTupleStruct = Pieces<S::SerializeTupleStruct, R>;
+    type SerializeTupleVariant = Pieces<S::SerializeTupleVariant, R>;
+    type SerializeMap = Pieces<S::SerializeMap, R>;
+    type SerializeStruct = Pieces<S::SerializeStruct, R>;
+    type SerializeStructVariant = Pieces<S::SerializeStructVariant, R>;
 
     forward! {
         serialize_bool(bool);
@@ -201,11 +201,11 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
 
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        let place = Place {
+        let place = Nesting {
             is_in_some: true,
             ..self.inside(1)?
         };
-        self.inner.serialize_some(&Part::<T, R>::new(value, place))
+        self.inner.serialize_some(&Piece::<T, R>::new(value, place))
     }
 
     #[inline]
@@ -238,7 +238,7 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         name: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let part = Part::<T, R>::new(value, self.place);
+        let part = Piece::<T, R>::new(value, self.place);
         self.inner.serialize_newtype_struct(name, &part)
     }
 
@@ -250,7 +250,7 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let part = Part::<T, R>::new(value, self.inside(1)?);
+        let part = Piece::<T, R>::new(value, self.inside(1)?);
         self.inner
             .serialize_newtype_variant(name, index, variant, &part)
     }
@@ -259,13 +259,13 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
     fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
         self.refuse_unknown_length(len)?;
         let place = self.inside(1)?;
-        Ok(Parts::new(self.inner.serialize_seq(len)?, place))
+        Ok(Pieces::new(self.inner.serialize_seq(len)?, place))
     }
 
     #[inline]
     fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
         let place = self.inside(1)?;
-        Ok(Parts::new(self.inner.serialize_tuple(len)?, place))
+        Ok(Pieces::new(self.inner.serialize_tuple(len)?, place))
     }
 
     #[inline]
@@ -276,7 +276,7 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
     ) -> Result<Self::SerializeTupleStruct, S::Error> {
         let place = self.inside(1)?;
         let parts = self.inner.serialize_tuple_struct(name, len)?;
-        Ok(Parts::new(parts, place))
+        Ok(Pieces::new(parts, place))
     }
 
     #[inline]
@@ -292,14 +292,14 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         let parts = self
             .inner
             .serialize_tuple_variant(name, index, variant, len)?;
-        Ok(Parts::new(parts, place))
+        Ok(Pieces::new(parts, place))
     }
 
     #[inline]
     fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
         self.refuse_unknown_length(len)?;
         let place = self.inside(1)?;
-        Ok(Parts::new(self.inner.serialize_map(len)?, place))
+        Ok(Pieces::new(self.inner.serialize_map(len)?, place))
     }
 
     #[inline]
@@ -309,7 +309,7 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         len: usize,
     ) -> Result<Self::SerializeStruct, S::Error> {
         let place = self.inside(1)?;
-        Ok(Parts::new(self.inner.serialize_struct(name, len)?, place))
+        Ok(Pieces::new(self.inner.serialize_struct(name, len)?, place))
     }
 
     #[inline]
@@ -325,7 +325,7 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         let parts = self
             .inner
             .serialize_struct_variant(name, index, variant, len)?;
-        Ok(Parts::new(parts, place))
+        Ok(Pieces::new(parts, place))
     }
 
     #[inline]
@@ -340,14 +340,14 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
 }
 
 /// The parts of an array or a map, all at the same place.
-struct Parts<S, R> {
+struct Pieces<S, R> {
     inner: S,
-    place: Place,
+    place: Nesting,
     rules: PhantomData<R>,
 }
 
-impl<S, R> Parts<S, R> {
-    fn new(inner: S, place: Place) -> Self {
+impl<S, R> Pieces<S, R> {
+    fn new(inner: S, place: Nesting) -> Self {
         Self {
             inner,
             place,
@@ -355,8 +355,8 @@ impl<S, R> Parts<S, R> {
         }
     }
 
-    fn part<'a, T: ?Sized>(&self, value: &'a T) -> Part<'a, T, R> {
-        Part::new(value, self.place)
+    fn part<'a, T: ?Sized>(&self, value: &'a T) -> Piece<'a, T, R> {
+        Piece::new(value, self.place)
     }
 }
 
@@ -364,7 +364,7 @@ impl<S, R> Parts<S, R> {
 macro_rules! array {
     ($($of:ident, $method:ident;)*) => {
         $(
-            impl<S: $of, R: Rules> $of for Parts<S, R> {
+            impl<S: $of, R: Rules> $of for Pieces<S, R> {
                 type Ok = S::Ok;
                 type Error = S::Error;
 
@@ -394,7 +394,7 @@ array! {
 macro_rules! named {
     ($($of:ident;)*) => {
         $(
-            impl<S: $of, R: Rules> $of for Parts<S, R> {
+            impl<S: $of, R: Rules> $of for Pieces<S, R> {
                 type Ok = S::Ok;
                 type Error = S::Error;
 
@@ -438,7 +438,7 @@ fn left_out<E: serde::ser::Error>(field: &str) -> E {
     ))
 }
 
-impl<S: SerializeMap, R: Rules> SerializeMap for Parts<S, R> {
+impl<S: SerializeMap, R: Rules> SerializeMap for Pieces<S, R> {
     type Ok = S::Ok;
     type Error = S::Error;
 

@@ -44,177 +44,40 @@
 //! at most 64 MiB. A copy of `path` without these files is not a copy of an open store. A store that was
 //! closed with [`Embedded::close`] is the single file `path`.
 
-mod arena;
-mod atomic;
-mod backup;
-mod checkpoint;
-mod damage;
-#[cfg(target_os = "linux")]
-mod direct;
+mod client;
+mod collections;
+mod disk;
 mod engine;
-mod file;
-mod files;
-mod guard;
-mod held;
-mod history;
-mod journal;
 mod layers;
 mod log;
-mod meta;
-mod pace;
-mod pipeline;
-mod publisher;
-mod queue;
-mod quiet;
-mod ranges;
-mod read;
-mod refusal;
-mod resolver;
-mod snapshot;
-mod sorted_map;
-mod state;
-mod store;
-mod stored;
+mod options;
 #[cfg(test)]
 mod tests;
-mod timeline;
-mod transaction;
 mod tree;
-mod verify;
-mod view;
-mod watch;
 mod window;
-mod write_map;
 
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub use self::transaction::EmbeddedTransaction;
-pub use self::verify::Verified;
+pub use self::client::transaction::EmbeddedTransaction;
+pub use self::disk::verify::Verified;
+pub use self::options::{Durability, Options};
 
+use self::client::state::{self, Defaults};
+use self::disk::location;
+use self::disk::open::{OpenedStore, Setup};
 use self::engine::Engine;
 use self::log::segment::Sizes;
-use self::state::Defaults;
-use self::store::Setup;
-use crate::env::Environment;
+use self::tree::guard::silence_panics;
+use self::tree::open_errors::open_error;
 use crate::error::{Code, OpenError, Result};
 use crate::limits::MAX_WATCHES;
 use crate::transaction::{Database, DatabaseOption};
 
-/// When a commit is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Durability {
-    /// After its flush to disk, which all commits of a batch share. Acknowledged commits survive a power
-    /// loss.
-    #[default]
-    Immediate,
-    /// After it is written to the log's file. A flush follows within `interval`. Acknowledged commits
-    /// survive the end of the process, even by `kill -9`. **A power loss or a crash of the operating system
-    /// may lose commits that were acknowledged since the last flush.** These are always the latest commits:
-    /// a commit is never lost without all those after it.
-    Relaxed {
-        /// The longest time that an acknowledged commit may stay unflushed.
-        interval: Duration,
-    },
-}
-
-/// The options of an embedded store, and the ways to open it.
-///
-/// ```
-/// use keyspace::embedded::Options;
-///
-/// # fn main() -> Result<(), keyspace::OpenError> {
-/// let db = Options::new().cache_bytes(16 << 20).memory()?;
-/// # drop(db);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone)]
-pub struct Options {
-    durability: Durability,
-    cache_bytes: usize,
-    window_bytes: usize,
-    history_bytes: usize,
-    queue_bytes: usize,
-    environment: Environment,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Options {
-    /// Returns the default options: [`Durability::Immediate`], 64 MiB each for cache, window, history and
-    /// queue, and the machine's environment.
-    #[must_use]
-    pub fn new() -> Self {
-        const DEFAULT_BYTES: usize = 64 << 20;
-        Self {
-            durability: Durability::default(),
-            cache_bytes: DEFAULT_BYTES,
-            window_bytes: DEFAULT_BYTES,
-            history_bytes: DEFAULT_BYTES,
-            queue_bytes: DEFAULT_BYTES,
-            environment: Environment::system(),
-        }
-    }
-
-    /// Sets when a commit is acknowledged. Has no effect on a store in memory.
-    #[must_use]
-    pub fn durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
-        self
-    }
-
-    /// Sets how much memory the store may use to cache pages of the tree.
-    #[must_use]
-    pub fn cache_bytes(mut self, bytes: usize) -> Self {
-        self.cache_bytes = bytes;
-        self
-    }
-
-    /// Sets the size of the window: the bytes of recent writes that are in the log and wait to be moved to
-    /// the tree.
-    ///
-    /// The store moves them in parts of about a quarter of this size at most, and in smaller ones when writes
-    /// pause. While more bytes than this wait, commits wait. Together with the part that takes new writes, the
-    /// window holds up to twice this size, plus an index.
-    #[must_use]
-    pub fn window_bytes(mut self, bytes: usize) -> Self {
-        self.window_bytes = bytes;
-        self
-    }
-
-    /// Sets how much memory the conflict history may use. If five seconds of writes do not fit, older
-    /// transactions fail with `transaction_too_old`.
-    #[must_use]
-    pub fn history_bytes(mut self, bytes: usize) -> Self {
-        self.history_bytes = bytes;
-        self
-    }
-
-    /// Sets how much memory waiting commits may use. When it is used up, further commits fail with
-    /// `commit_proxy_memory_limit_exceeded`, which a runner retries after a backoff.
-    #[must_use]
-    pub fn queue_bytes(mut self, bytes: usize) -> Self {
-        self.queue_bytes = bytes;
-        self
-    }
-
-    /// Sets the source of time and randomness.
-    #[must_use]
-    pub fn environment(mut self, environment: Environment) -> Self {
-        self.environment = environment;
-        self
-    }
-
     /// Opens the store in the file at `path`, and creates the file if it does not exist.
     ///
     /// Only the owner can read a new file. Its folder must exist. If the store was not closed properly, the
@@ -236,8 +99,7 @@ impl Options {
     ///
     /// # Examples
     /// ```
-    /// use std::time::Duration;
-    ///
+    ///     ///
     /// use keyspace::embedded::{Durability, Options};
     ///
     /// # fn main() -> Result<(), keyspace::OpenError> {
@@ -252,7 +114,7 @@ impl Options {
     /// ```
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
-        let store = file::open(path, &self.setup())?;
+        let store = location::open(path, &self.setup())?;
         self.start(store, path)
     }
 
@@ -262,7 +124,7 @@ impl Options {
     /// [`OpenError::NoStore`] if there is no file, otherwise the errors of [`open`](Self::open).
     pub fn open_existing(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let path = path.as_ref();
-        let store = file::open_existing(path, &self.setup())?;
+        let store = location::open_existing(path, &self.setup())?;
         self.start(store, path)
     }
 
@@ -273,8 +135,8 @@ impl Options {
     /// # Errors
     /// [`OpenError::Open`] if the system cannot start a thread.
     pub fn memory(&self) -> Result<Embedded, OpenError> {
-        let store = file::memory(&self.setup())?;
-        self.start(store, Path::new(file::IN_MEMORY))
+        let store = location::memory(&self.setup())?;
+        self.start(store, Path::new(location::IN_MEMORY))
     }
 
     fn setup(&self) -> Setup {
@@ -287,10 +149,9 @@ impl Options {
         }
     }
 
-    fn start(&self, store: store::Store, path: &Path) -> Result<Embedded, OpenError> {
-        guard::silence_panics();
-        let engine =
-            Engine::start(store, self).map_err(|cause| refusal::open_error(path, cause))?;
+    fn start(&self, store: OpenedStore, path: &Path) -> Result<Embedded, OpenError> {
+        silence_panics();
+        let engine = Engine::start(store, self).map_err(|cause| open_error(path, cause))?;
         Ok(Embedded {
             engine: Arc::new(engine),
             defaults: Arc::default(),
@@ -415,7 +276,7 @@ pub fn verify(
     path: impl AsRef<Path>,
     progress: impl FnMut(u64, u64),
 ) -> Result<Verified, OpenError> {
-    file::verify(path.as_ref(), &Options::new().setup(), progress)
+    location::verify(path.as_ref(), &Options::new().setup(), progress)
 }
 
 impl Database for Embedded {

@@ -47,7 +47,8 @@ pub(super) fn start() -> Result<(), OpenError> {
 
 fn boot() -> Result<(), OpenError> {
     let builder = FdbApiBuilder::default();
-    let (wanted, supported) = (builder.runtime_version(), api::get_max_api_version());
+    let wanted = builder.runtime_version();
+    let supported = api::get_max_api_version();
     if supported < wanted {
         return Err(OpenError::ClientVersion { wanted, supported });
     }

@@ -120,13 +120,13 @@ fn is_snapshot(isolation: Isolation) -> bool {
 /// The largest offset of a key selector. A storage server of 7.3.79 computes with the offset in 32 bits,
 /// and crashes with a segmentation fault when that overflows. No server could count that many keys in time
 /// anyway.
-const FURTHEST: i32 = 1 << 30;
+const MAX_OFFSET: i32 = 1 << 30;
 
 fn selector_of(selector: &KeySelector) -> foundationdb::KeySelector<'_> {
     foundationdb::KeySelector::new(
         Cow::Borrowed(&selector.key),
         selector.or_equal,
-        selector.offset.clamp(-FURTHEST, FURTHEST),
+        selector.offset.clamp(-MAX_OFFSET, MAX_OFFSET),
     )
 }
 

@@ -25,11 +25,11 @@ pub struct FdbTransaction {
     cluster: Arc<Cluster>,
     /// Whether the cluster has answered at all in this attempt.
     answered: Arc<AtomicBool>,
-    state: State,
+    state: FdbState,
 }
 
 /// The state of a transaction's life. The `foundationdb` crate has a type for each.
-enum State {
+enum FdbState {
     Live(foundationdb::Transaction),
     /// A commit was sent, and its future is not done or was dropped.
     Sent,
@@ -49,7 +49,7 @@ impl FdbTransaction {
         Ok(Self {
             cluster,
             answered: Arc::default(),
-            state: State::Live(tr),
+            state: FdbState::Live(tr),
         })
     }
 
@@ -58,11 +58,11 @@ impl FdbTransaction {
             return Err(Code::TRANSACTION_CANCELLED.into());
         }
         match &self.state {
-            State::Live(tr) => Ok(tr),
-            State::Sent | State::Committed(_) | State::Failed(_) => {
+            FdbState::Live(tr) => Ok(tr),
+            FdbState::Sent | FdbState::Committed(_) | FdbState::Failed(_) => {
                 Err(Code::USED_DURING_COMMIT.into())
             }
-            State::Cancelled(_) | State::Lost => Err(Code::TRANSACTION_CANCELLED.into()),
+            FdbState::Cancelled(_) | FdbState::Lost => Err(Code::TRANSACTION_CANCELLED.into()),
         }
     }
 
@@ -72,22 +72,23 @@ impl FdbTransaction {
         F: Future<Output = Result<V>> + Send,
         V: Send,
     {
-        let (cluster, answered) = (self.cluster.clone(), self.answered.clone());
+        let cluster = self.cluster.clone();
+        let answered = self.answered.clone();
         async move { cluster.note(&answered, issued?.await) }
     }
 
     /// Resets the transaction and returns it.
     fn renew(&mut self) -> Result<foundationdb::Transaction> {
         self.answered = Arc::default();
-        Ok(match mem::replace(&mut self.state, State::Lost) {
-            State::Live(mut tr) => {
+        Ok(match mem::replace(&mut self.state, FdbState::Lost) {
+            FdbState::Live(mut tr) => {
                 tr.reset();
                 tr
             }
-            State::Committed(committed) => committed.reset(),
-            State::Failed(failed) => failed.reset(),
-            State::Cancelled(cancelled) => cancelled.reset(),
-            State::Sent | State::Lost => self.cluster.database.create_trx().map_err(error)?,
+            FdbState::Committed(committed) => committed.reset(),
+            FdbState::Failed(failed) => failed.reset(),
+            FdbState::Cancelled(cancelled) => cancelled.reset(),
+            FdbState::Sent | FdbState::Lost => self.cluster.database.create_trx().map_err(error)?,
         })
     }
 }
@@ -95,7 +96,7 @@ impl FdbTransaction {
 impl Drop for FdbTransaction {
     fn drop(&mut self) {
         if network::is_exiting() {
-            mem::forget(mem::replace(&mut self.state, State::Lost));
+            mem::forget(mem::replace(&mut self.state, FdbState::Lost));
         }
     }
 }
@@ -121,12 +122,12 @@ impl Cluster {
 impl fmt::Debug for FdbTransaction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match self.state {
-            State::Live(_) => "live",
-            State::Sent => "sent",
-            State::Committed(_) => "committed",
-            State::Failed(_) => "failed",
-            State::Cancelled(_) => "cancelled",
-            State::Lost => "lost",
+            FdbState::Live(_) => "live",
+            FdbState::Sent => "sent",
+            FdbState::Committed(_) => "committed",
+            FdbState::Failed(_) => "failed",
+            FdbState::Cancelled(_) => "cancelled",
+            FdbState::Lost => "lost",
         };
         f.debug_struct("FdbTransaction")
             .field("state", &state)
@@ -225,14 +226,14 @@ impl Transaction for FdbTransaction {
 impl OwnedTransaction for FdbTransaction {
     async fn commit(&mut self) -> Result<Commit> {
         self.live()?;
-        let State::Live(tr) = mem::replace(&mut self.state, State::Sent) else {
+        let FdbState::Live(tr) = mem::replace(&mut self.state, FdbState::Sent) else {
             unreachable!("`live` has just said so");
         };
         let versionstamp = tr.versionstamp();
         match tr.commit().await {
             Ok(committed) => {
                 let version = committed.committed_version();
-                self.state = State::Committed(committed);
+                self.state = FdbState::Committed(committed);
                 let version = version.map_err(error)?;
                 if version < 0 {
                     return Ok(Commit::READ_ONLY);
@@ -245,7 +246,7 @@ impl OwnedTransaction for FdbTransaction {
             }
             Err(failed) => {
                 let refusal = error(*failed);
-                self.state = State::Failed(failed);
+                self.state = FdbState::Failed(failed);
                 self.cluster.note(&self.answered, Err(refusal))
             }
         }
@@ -257,10 +258,10 @@ impl OwnedTransaction for FdbTransaction {
             return Err(given);
         };
         let native = FdbError::from_code(code.number());
-        let recovered = match mem::replace(&mut self.state, State::Lost) {
-            State::Live(tr) => tr.on_error(native).await,
-            State::Failed(failed) if failed.code() == native.code() => failed.on_error().await,
-            cancelled @ (State::Cancelled(_) | State::Lost) => {
+        let recovered = match mem::replace(&mut self.state, FdbState::Lost) {
+            FdbState::Live(tr) => tr.on_error(native).await,
+            FdbState::Failed(failed) if failed.code() == native.code() => failed.on_error().await,
+            cancelled @ (FdbState::Cancelled(_) | FdbState::Lost) => {
                 self.state = cancelled;
                 return Err(Code::TRANSACTION_CANCELLED.into());
             }
@@ -272,7 +273,7 @@ impl OwnedTransaction for FdbTransaction {
         match recovered {
             Ok(tr) => {
                 self.answered = Arc::default();
-                self.state = State::Live(tr);
+                self.state = FdbState::Live(tr);
                 Ok(())
             }
             Err(refusal) if refusal.code() == native.code() => Err(given),
@@ -282,19 +283,19 @@ impl OwnedTransaction for FdbTransaction {
 
     fn reset(&mut self) {
         if let Ok(tr) = self.renew() {
-            self.state = State::Live(tr);
+            self.state = FdbState::Live(tr);
         }
     }
 
     fn cancel(&mut self) {
-        self.state = match mem::replace(&mut self.state, State::Lost) {
-            State::Live(tr) => State::Cancelled(tr.cancel()),
-            State::Committed(committed) => State::Cancelled(committed.reset().cancel()),
-            State::Failed(failed) => State::Cancelled(failed.reset().cancel()),
+        self.state = match mem::replace(&mut self.state, FdbState::Lost) {
+            FdbState::Live(tr) => FdbState::Cancelled(tr.cancel()),
+            FdbState::Committed(committed) => FdbState::Cancelled(committed.reset().cancel()),
+            FdbState::Failed(failed) => FdbState::Cancelled(failed.reset().cancel()),
             ended => ended,
         };
-        if let State::Sent = self.state {
-            self.state = State::Lost;
+        if let FdbState::Sent = self.state {
+            self.state = FdbState::Lost;
         }
     }
 }

@@ -103,7 +103,9 @@ impl SlotRecord {
     /// Decodes the record under `key`.
     pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self> {
         record::decode(key, value, Self::FORMAT, |fields| {
-            let (operation, attempt, stamp) = (fields.u64()?, fields.u32()?, fields.array()?);
+            let operation = fields.u64()?;
+            let attempt = fields.u32()?;
+            let stamp = fields.array()?;
             fields.end()?;
             Ok(Self {
                 operation,

@@ -120,16 +120,16 @@ pub(crate) struct Pool {
     pub(crate) id: LedgerId,
     /// The number of slots that were created under this id.
     slot_count: u64,
-    clean: Vec<Slot>,
+    clean: Vec<OwnedSlot>,
     /// Slots on which a commit may still land.
-    in_doubt: Vec<Slot>,
+    in_doubt: Vec<OwnedSlot>,
     /// A time before the commit of the newest record under this id.
     recorded: Option<Duration>,
 }
 
 /// A slot that an operation or the pool owns.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct OwnedSlot {
     pub(crate) ledger: LedgerId,
     pub(crate) key: Vec<u8>,
     /// The number of the last operation on the slot, 0 if there was none.
@@ -165,7 +165,7 @@ impl Ledger {
     }
 
     /// Takes a slot for one operation: preferably one in doubt, else a clean one, else a new one.
-    pub(crate) fn take(&self) -> Slot {
+    pub(crate) fn take(&self) -> OwnedSlot {
         let now = self.environment.now();
         let mut pool = self.lock();
         if (pool.recorded).is_some_and(|recorded| now.saturating_sub(recorded) > MAX_IDLE) {
@@ -175,7 +175,7 @@ impl Ledger {
         free.unwrap_or_else(|| {
             let key = self.keys.slot(pool.id, pool.slot_count);
             pool.slot_count += 1;
-            Slot {
+            OwnedSlot {
                 ledger: pool.id,
                 key,
                 operation: 0,
@@ -185,7 +185,7 @@ impl Ledger {
     }
 
     /// Returns a slot to the pool, unless the ledger has a new id by now.
-    fn give_back(&self, slot: Slot) {
+    fn give_back(&self, slot: OwnedSlot) {
         let mut pool = self.lock();
         if slot.ledger != pool.id {
             return;

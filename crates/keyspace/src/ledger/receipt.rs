@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Ledger, Slot, SlotRecord};
+use super::{Ledger, OwnedSlot, SlotRecord};
 use crate::error::{Error, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::{ConflictKind, Isolation, Transaction};
@@ -61,7 +61,7 @@ use crate::transaction::{ConflictKind, Isolation, Transaction};
 #[derive(Debug)]
 pub struct Receipt {
     ledger: Arc<Ledger>,
-    slot: Slot,
+    slot: OwnedSlot,
     progress: Mutex<Progress>,
 }
 
@@ -97,7 +97,7 @@ pub struct EarlierCommit {
 
 impl Receipt {
     /// Begins the next operation on a slot whose first record is committed.
-    pub(crate) fn new(ledger: Arc<Ledger>, mut slot: Slot) -> Self {
+    pub(crate) fn new(ledger: Arc<Ledger>, mut slot: OwnedSlot) -> Self {
         slot.operation += 1;
         let doubt = if slot.in_doubt {
             Doubt::Predecessor
@@ -232,7 +232,7 @@ impl Receipt {
 
 impl Drop for Receipt {
     fn drop(&mut self) {
-        self.ledger.give_back(Slot {
+        self.ledger.give_back(OwnedSlot {
             ledger: self.slot.ledger,
             key: mem::take(&mut self.slot.key),
             operation: self.slot.operation,

@@ -36,9 +36,9 @@ use crate::transaction::{Commit, Database};
 /// the options and the ledger.
 ///
 /// The [module documentation](self) states the contract.
-pub struct Runner<D: Database>(Arc<Shared<D>>);
+pub struct Runner<D: Database>(Arc<RunnerShared<D>>);
 
-struct Shared<D> {
+struct RunnerShared<D> {
     db: D,
     options: RunOptions,
     ledger: Arc<Ledger>,
@@ -155,7 +155,7 @@ impl<D: Database> Runner<D> {
     #[must_use]
     pub fn with_options(db: D, options: RunOptions) -> Self {
         let ledger = Ledger::new(options.ledgers.clone(), options.environment.clone());
-        Self(Arc::new(Shared {
+        Self(Arc::new(RunnerShared {
             db,
             options,
             ledger: Arc::new(ledger),

@@ -29,7 +29,7 @@ pub(super) struct Operation<'a, D: Database, R, E> {
 }
 
 /// The end of an attempt: break with the operation's result, or continue after a failure.
-type Step<R, E> = ControlFlow<Result<(R, Commit), E>, Failure<E>>;
+type AttemptEnd<R, E> = ControlFlow<Result<(R, Commit), E>, Failure<E>>;
 
 /// The reason why an attempt failed.
 enum Failure<E> {
@@ -105,7 +105,7 @@ where
         }
     }
 
-    async fn attempt<F, Fut>(&mut self, closure: &F) -> Step<R, E>
+    async fn attempt<F, Fut>(&mut self, closure: &F) -> AttemptEnd<R, E>
     where
         F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
         Fut: Future<Output = Result<R, E>> + Send,

@@ -19,10 +19,10 @@ use crate::transaction::{ConflictKind, Isolation, Transaction, TransactionOption
 /// remaining handles fail with `transaction_cancelled`. The futures of reads and watches are not handles,
 /// and may be kept.
 #[derive(Debug)]
-pub struct Tx<T>(Arc<Shared<T>>);
+pub struct Tx<T>(Arc<TxShared<T>>);
 
 #[derive(Debug)]
-struct Shared<T> {
+struct TxShared<T> {
     tr: T,
     /// The attempt that the transaction belongs to.
     attempt: Attempt,
@@ -47,7 +47,7 @@ impl<T> Tx<T> {
     }
 
     pub(super) fn new(tr: T) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(TxShared {
             tr,
             attempt: Attempt {
                 number: 0,

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use super::Runner;
 use crate::error::{Code, Error, Result};
-use crate::ledger::{Ledger, MIN_SWEEP_AGE, Receipt, Slot, SlotRecord};
+use crate::ledger::{Ledger, MIN_SWEEP_AGE, OwnedSlot, Receipt, SlotRecord};
 use crate::mutation::MutationOp;
 use crate::selector::RangeQuery;
 use crate::transaction::{Database, Isolation, Transaction, key_after, visit_rows};
@@ -34,7 +34,7 @@ impl<D: Database> Runner<D> {
     ///
     /// If this write arrives late, its serializable read makes the store refuse it. The [module
     /// documentation](crate::ledger) describes the race.
-    async fn write_first_record(&self, slot: &Slot) -> Result<()> {
+    async fn write_first_record(&self, slot: &OwnedSlot) -> Result<()> {
         let ledger = self.ledger();
         let time = self.environment().now();
         let key = &slot.key;
@@ -144,7 +144,8 @@ impl<D: Database> Runner<D> {
         let mut cleared_count = 0;
         let mut damaged = None;
         loop {
-            let (from, to) = (&begin, &end);
+            let from = &begin;
+            let to = &end;
             let step = self
                 .run_idempotent(|tr| sweep_next(tr, self.ledger(), clock, from, to))
                 .await?;
@@ -231,9 +232,10 @@ async fn is_abandoned<T: Transaction>(
     visit_rows(tr, query, Isolation::Serializable, |row| {
         let record = SlotRecord::decode(row.key(), row.value())?;
         is_abandoned = record.versionstamp.commit_version() <= version_ago;
-        Ok::<_, Error>(match is_abandoned {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        Ok::<_, Error>(if is_abandoned {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         })
     })
     .await?;

@@ -27,10 +27,13 @@ async fn commit(db: &Embedded, number: u64) {
 /// Returns the number of the newest commit, after checking that the store holds the state of that commit.
 async fn check(db: &Embedded) -> u64 {
     let tr = db.begin().unwrap();
-    let newest = tr.get(b"newest", Isolation::Snapshot).await.unwrap();
-    let newest = newest.map_or(0, |newest| {
-        u64::from_be_bytes(newest[..].try_into().unwrap())
-    });
+    let newest = tr
+        .get(b"newest", Isolation::Snapshot)
+        .await
+        .unwrap()
+        .map_or(0, |newest| {
+            u64::from_be_bytes(newest[..].try_into().unwrap())
+        });
     let rows = read_all(&tr, RangeQuery::keys("row/", "row0"), Isolation::Snapshot);
     let found = rows.await.unwrap().into_iter().map(|row| {
         assert_eq!(row.key()[4..], row.value()[..8]);
@@ -58,7 +61,8 @@ async fn a_copy_is_the_store_at_one_version_while_commits_go_on() {
     let copies = async {
         let mut found = Vec::new();
         for copy in 0..10 {
-            let (source, path) = (db.clone(), folder.path().join(copy.to_string()));
+            let source = db.clone();
+            let path = folder.path().join(copy.to_string());
             let target = path.clone();
             let copied = tokio::task::spawn_blocking(move || source.backup(target));
             copied.await.unwrap().unwrap();

@@ -332,8 +332,11 @@ fn a_store_that_is_to_be_there_and_is_not_is_named_and_nothing_is_made() {
         assert!(error.to_string().starts_with(&expected), "{error}");
         assert!(!path.exists());
     }
-    let made = fs::read_dir(folder.path("")).unwrap().map(Result::unwrap);
-    let made: Vec<_> = made.map(|entry| entry.file_name()).collect();
+    let made: Vec<_> = fs::read_dir(folder.path(""))
+        .unwrap()
+        .map(Result::unwrap)
+        .map(|entry| entry.file_name())
+        .collect();
     assert!(made.iter().all(|name| name == "link"), "{made:?}");
 }
 

@@ -65,7 +65,8 @@ fn a_process_that_is_killed_while_it_copies_its_store_leaves_whole_copies_only()
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("crash.redb");
     let mut acknowledged = Vec::new();
-    let (mut whole, mut partial) = (0, 0);
+    let mut whole = 0;
+    let mut partial = 0;
     for _ in 0..scale(10, 100) {
         let before = acknowledged.clone();
         acknowledged.extend(run_and_kill(name, &path, 300));
@@ -136,8 +137,7 @@ fn run_and_kill(name: &str, path: &Path, lines: usize) -> Vec<Versionstamp> {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let output = child.stdout.take().unwrap();
-    let mut output = BufReader::new(output);
+    let mut output = BufReader::new(child.stdout.take().unwrap());
     let mut printed = Vec::new();
     let mut next_line = || {
         let mut line = String::new();

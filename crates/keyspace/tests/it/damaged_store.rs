@@ -256,8 +256,10 @@ fn outcome(sound: &Sound, damaged: &Files) -> Outcome {
     }
     let logged = sound.rows.len() - ROWS as usize;
     let is_lost = |count: &usize| {
-        let left = sound.rows.iter().take(sound.rows.len() - count);
-        let left: Rows = left
+        let left: Rows = sound
+            .rows
+            .iter()
+            .take(sound.rows.len() - count)
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         found.iter().all(|rows| *rows == left)
@@ -314,8 +316,9 @@ fn watch() -> Sender<u64> {
 
 /// Damages a store again and again. Returns the number of cases for each kind of damage and outcome.
 fn damage_again_and_again(sound: &Sound) -> BTreeMap<(Kind, Outcome), usize> {
-    let one = std::env::var("TEST_SEED").ok();
-    let one: Option<u64> = one.map(|seed| seed.parse().expect("TEST_SEED is a number"));
+    let one: Option<u64> = std::env::var("TEST_SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("TEST_SEED is a number"));
     let seeds = match one {
         Some(seed) => seed..seed + 1,
         None => 0..scale(40, 5_000) as u64,
@@ -330,8 +333,8 @@ fn damage_again_and_again(sound: &Sound) -> BTreeMap<(Kind, Outcome), usize> {
             continue;
         }
         let check = || outcome(sound, &damaged);
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check));
-        let outcome = outcome.unwrap_or_else(|_| panic!("{kind:?}; to repeat: TEST_SEED={seed}"));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(check))
+            .unwrap_or_else(|_| panic!("{kind:?}; to repeat: TEST_SEED={seed}"));
         *counts.entry((kind, outcome)).or_insert(0) += 1;
     }
     counts

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
+use conformance::chaos::{Chaos, Faults};
 use conformance::scale;
 use conformance::stores::TestStore;
 use futures::future::join_all;
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::env::ManualClock;
 use keyspace::{
     Environment, Error, Isolation, MutationOp, RunOptions, Runner, Store, Subspace, Transaction,
@@ -33,7 +33,8 @@ fn number(value: Option<&[u8]>) -> u64 {
 
 /// Adds one to two keys in each operation.
 async fn add(runner: &Runner<Chaos<Store>>, root: &Subspace) -> Result<(), Error> {
-    let (added, counted) = (&root.pack(&"added"), &root.pack(&"counted"));
+    let added = &root.pack(&"added");
+    let counted = &root.pack(&"counted");
     let operation = runner.run(|tr| async move {
         tr.atomic(MutationOp::Add, added, &1_u64.to_le_bytes());
         let count = number(tr.get(counted, Isolation::Serializable).await?.as_deref());

@@ -34,7 +34,8 @@ async fn only_overlapping_subspaces_are_refused(store: TestStore) {
     let env = Environment::system();
     for _ in 0..10 {
         let store = store.fresh();
-        let (ids, mut registered) = (ids(&store), Vec::<Vec<u8>>::new());
+        let ids = ids(&store);
+        let mut registered = Vec::<Vec<u8>>::new();
         for _ in 0..40 {
             let [length, random @ ..] = env.random_bytes::<5>();
             let length = usize::from(length) % random.len() + 1;
@@ -80,7 +81,8 @@ async fn an_unregistered_subspace_can_be_registered_for_another_recipe(store: Te
     let refused = register(&store, &ids, &own, "other").await.unwrap_err();
     assert!(matches!(refused, Error::Overlap { .. }), "{refused}");
 
-    let (ids, subspace) = (&ids, &subspace);
+    let ids = &ids;
+    let subspace = &subspace;
     let unregister = |tr| async move {
         ids.unregister(&tr, subspace);
         Ok::<_, Error>(())
@@ -102,8 +104,8 @@ async fn registered_recipes_are_listed_page_by_page(store: TestStore) {
     let mut listed = Vec::<(Subspace, String, Vec<String>)>::new();
     loop {
         let after = listed.last().map(|(subspace, ..)| subspace);
-        let page = |tr| async move { ids.recipes(&tr, after, 2).await };
-        let page = store.runner().run(page).await.unwrap();
+        let read = |tr| async move { ids.recipes(&tr, after, 2).await };
+        let page = store.runner().run(read).await.unwrap();
         if page.is_empty() {
             break;
         }
@@ -192,7 +194,8 @@ async fn with_a_subspace_all_inside_of_it_is_unregistered(store: TestStore) {
     ];
     for freed in [&b"a"[..], b"a\xff", b"a\0", b"_", b"\xff"] {
         let store = store.fresh();
-        let (ids, freed) = (&ids(&store), &Subspace::from_bytes(freed));
+        let ids = &ids(&store);
+        let freed = &Subspace::from_bytes(freed);
         let mut left = Vec::new();
         for prefix in all {
             let subspace = Subspace::from_bytes(prefix);
@@ -205,8 +208,8 @@ async fn with_a_subspace_all_inside_of_it_is_unregistered(store: TestStore) {
             ids.unregister(&tr, freed);
             ids.recipes(&tr, None, 10).await
         };
-        let listed = store.runner().run(unregister).await.unwrap();
-        let listed = listed.iter().map(|recipe| recipe.id.bytes());
+        let unregistered = store.runner().run(unregister).await.unwrap();
+        let listed = unregistered.iter().map(|recipe| recipe.id.bytes());
         assert_eq!(listed.collect::<Vec<_>>(), left, "{freed:?}");
     }
 }

@@ -172,7 +172,8 @@ fn an_older_copy_opens_once_the_log_is_moved_away() {
 
 #[test]
 fn the_log_of_another_store_is_refused() {
-    let (killed, other) = (Killed::new(), Killed::new());
+    let killed = Killed::new();
+    let other = Killed::new();
     fs::copy(other.log(), killed.log()).unwrap();
     let error = killed.refused();
     let is_named = matches!(&error, OpenError::LogForeign { path } if *path == killed.log());
@@ -225,7 +226,8 @@ fn assert_damaged(killed: &Killed, log: &Path) {
 #[test]
 fn a_log_that_was_cut_anywhere_is_refused() {
     let killed = Killed::new();
-    let (log, whole) = (killed.log(), fs::read(killed.log()).unwrap());
+    let log = killed.log();
+    let whole = fs::read(killed.log()).unwrap();
     let in_frames = [FRAMES, FRAMES + 1, FRAMES + 4096, FRAMES + 4 * 4096];
     let cuts = [0, 1, 7, 8, 50, 79, 80, 511, 512, 4095].into_iter();
     for len in cuts
@@ -242,7 +244,8 @@ fn a_log_that_was_cut_anywhere_is_refused() {
 #[test]
 fn a_log_that_was_overwritten_is_refused() {
     let killed = Killed::new();
-    let (log, whole) = (killed.log(), fs::read(killed.log()).unwrap());
+    let log = killed.log();
+    let whole = fs::read(killed.log()).unwrap();
     let overwrites: [(std::ops::Range<usize>, u8); 6] = [
         (0..whole.len(), 0),
         (0..FRAMES, 0),

@@ -4,7 +4,6 @@
 
 mod backup;
 mod bad_input;
-mod chaos;
 mod crash;
 mod damage;
 mod damaged_store;

@@ -49,7 +49,8 @@ const ONCE_WRONG: [u64; 5] = [23_086, 47_264, 61_192, 84_954, 165_946];
 async fn a_store_agrees_with_one_in_memory(store: TestStore) {
     let prefix = store.root.subspace(&"programs").bytes().to_vec();
     let under = |db| Replay::new(db, Environment::system()).under(prefix.clone());
-    let (memory, store) = (under(keyspace::open("memory:").unwrap()), under(store.db));
+    let memory = under(keyspace::open("memory:").unwrap());
+    let store = under(store.db);
     for seed in ONCE_WRONG.into_iter().chain(0..scale(500, 100_000) as u64) {
         if let Some(found) = compare::check(&memory, &store, seed).await.unwrap() {
             panic!("{found}");

@@ -56,8 +56,7 @@ async fn every_verdict_of_a_store_follows_from_what_was_read(store: TestStore) {
 
 #[tokio::test]
 async fn every_verdict_of_the_model_follows_from_what_was_read() {
-    let model = Model::new(Environment::system());
-    let model = Replay::new(model, Environment::system());
+    let model = Replay::new(Model::new(Environment::system()), Environment::system());
     assert_none(misjudged(model, seeds(2_000, 20_000)).await);
 }
 
@@ -68,8 +67,8 @@ async fn each_planted_bug_shows_in_a_verdict() {
         (Plant::WritesWithoutConflicts, Fault::Missed),
         (Plant::LimitsWithoutEffect, Fault::TooWide),
     ] {
-        let db = Planted::new(keyspace::open("memory:").unwrap(), plant);
-        let db = Replay::new(db, Environment::system());
+        let planted = Planted::new(keyspace::open("memory:").unwrap(), plant);
+        let db = Replay::new(planted, Environment::system());
         let found = misjudged(db, (0..1_000).collect()).await;
         assert_eq!(found.map(|found| found.fault), Some(fault), "{plant:?}");
     }

@@ -29,7 +29,8 @@ fn write(tr: &EmbeddedTransaction, model: &mut Rows, rng: &mut StdRng) {
         }
         1 => {
             let end = format!("key/{:03}", rng.random_range(0..200)).into_bytes();
-            let (begin, end) = (key.clone().min(end.clone()), key.max(end));
+            let begin = key.clone().min(end.clone());
+            let end = key.max(end);
             tr.clear_range(&begin, &end);
             model.retain(|key, _| !(&begin..&end).contains(&key));
         }
@@ -48,10 +49,12 @@ fn write(tr: &EmbeddedTransaction, model: &mut Rows, rng: &mut StdRng) {
 }
 
 async fn assert_reads(tr: &EmbeddedTransaction, model: &Rows, rng: &mut StdRng) {
-    let (one, other) = (key(rng), key(rng));
+    let one = key(rng);
+    let other = key(rng);
     let value = tr.get(&one, Isolation::Snapshot).await.unwrap();
     assert_eq!(value.as_deref(), model.get(&one).map(|value| &value[..]));
-    let (begin, end) = (one.clone().min(other.clone()), one.max(other));
+    let begin = one.clone().min(other.clone());
+    let end = one.max(other);
     let mut query = RangeQuery::keys(begin.clone(), end.clone());
     query.reverse = rng.random();
     let mut rows = read_all(tr, query.clone(), Isolation::Snapshot)

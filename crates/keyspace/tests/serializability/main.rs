@@ -8,12 +8,12 @@ mod workload;
 use std::path::Path;
 use std::sync::Arc;
 
+use conformance::chaos::{Chaos, FaultTally, Faults};
 use conformance::history::{Checked, HistoryError, Recorded};
 use conformance::model::Model;
 use conformance::plant::{Plant, Planted};
 use conformance::scale;
 use conformance::stores::{self, Kind};
-use keyspace::chaos::{Chaos, Faults, Tally};
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{Database, Embedded, Environment};
@@ -47,7 +47,7 @@ async fn run_and_replay<D: Database>(db: D, seed: u64) -> Result<Checked, Histor
 async fn run_and_replay_chaos<D: Database>(
     db: D,
     seed: u64,
-) -> (Result<Checked, HistoryError>, Tally) {
+) -> (Result<Checked, HistoryError>, FaultTally) {
     let recorded = Recorded::new(db).await.unwrap();
     let faults = Faults::all(FAULT_PROBABILITY);
     let chaos = Chaos::new(recorded.clone(), environment(seed), faults);

@@ -20,10 +20,10 @@ pub(super) const USUAL_BLOCK_BYTES: usize = 16 << 10;
 const FIRST_BYTES: usize = 256;
 
 /// The bytes of the shortest entry: its two lengths.
-const LEAST_ENTRY_BYTES: usize = 2;
+const MIN_ENTRY_BYTES: usize = 2;
 
 /// A full block of the shortest entries has an index for each entry, and one for the whole block.
-const _: () = assert!(USUAL_BLOCK_BYTES / LEAST_ENTRY_BYTES < u16::MAX as usize);
+const _: () = assert!(USUAL_BLOCK_BYTES / MIN_ENTRY_BYTES < u16::MAX as usize);
 
 /// The format number of a block.
 const FORMAT: u8 = 1;
@@ -89,10 +89,11 @@ pub fn decode_block(block: &Bytes) -> Result<Vec<Entry>, DecodeError> {
             return Err(format!("{bytes} bytes are more than {MAX_BLOCK_BYTES}"));
         }
         // A wrong count must not reserve more memory than the entries can take.
-        let most = fields.rest().len() / LEAST_ENTRY_BYTES;
-        let mut entries = Vec::with_capacity(usize::from(count).min(most));
+        let max_entries = fields.rest().len() / MIN_ENTRY_BYTES;
+        let mut entries = Vec::with_capacity(usize::from(count).min(max_entries));
         for _ in 0..count {
-            let (key, value) = (read_length(&mut fields)?, read_length(&mut fields)?);
+            let key = read_length(&mut fields)?;
+            let value = read_length(&mut fields)?;
             entries.push(Entry {
                 key: block.slice_ref(fields.take(key)?),
                 value: block.slice_ref(fields.take(value)?),

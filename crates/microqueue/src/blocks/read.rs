@@ -16,10 +16,10 @@ use crate::error::{Error, Result};
 use crate::item::ItemId;
 
 /// The most logs that are read at the same time.
-const LOOKS_AT_ONCE: u32 = 64;
+const MAX_CONCURRENT_READS: u32 = 64;
 
 /// The most keys at the end of a log that are skipped because they are not keys of blocks.
-const FOREIGN_KEYS_AT_END: usize = 16;
+const MAX_FOREIGN_KEYS: usize = 16;
 
 /// A stored block.
 #[derive(Debug, Clone)]
@@ -98,8 +98,7 @@ impl BlockLogs {
         let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
         let layout = self.layout(log);
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
-            let id = layout.id(row.key()).map_err(Either::Ours)?;
-            let id = of_block(&id);
+            let id = of_block(&layout.id(row.key()).map_err(Either::Ours)?);
             let block = StoredBlock {
                 id,
                 row: row.to_key(),
@@ -168,7 +167,7 @@ impl BlockLogs {
     /// # Errors
     /// Those of the store.
     pub async fn firsts(&self, tr: &impl Transaction) -> Result<Vec<(u32, Result<EntryId>)>> {
-        let step = self.log_count.div_ceil(LOOKS_AT_ONCE).max(1);
+        let step = self.log_count.div_ceil(MAX_CONCURRENT_READS).max(1);
         let walks = (0..self.log_count).step_by(step as usize).map(|begin| {
             let end = begin.saturating_add(step).min(self.log_count);
             self.walk(tr, begin..end)
@@ -204,12 +203,14 @@ impl BlockLogs {
 
     /// Returns the last of some logs whose keys begin at or before a key. Those of the first one do.
     fn last_at_or_before(&self, key: &[u8], logs: &Range<u32>) -> u32 {
-        let (mut low, mut high) = (logs.start, logs.end);
+        let mut low = logs.start;
+        let mut high = logs.end;
         while high - low > 1 {
             let middle = low + (high - low) / 2;
-            match self.subspace(middle).range().0[..] <= *key {
-                true => low = middle,
-                false => high = middle,
+            if self.subspace(middle).range().0[..] <= *key {
+                low = middle;
+            } else {
+                high = middle;
             }
         }
         low
@@ -228,7 +229,11 @@ impl BlockLogs {
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         // Safe as snapshot reads: a block that commits after the read version gets a larger versionstamp.
         let read_version = tr.read_version().await?;
-        for logs in self.non_empty(tr).await?.chunks(LOOKS_AT_ONCE as usize) {
+        for logs in self
+            .non_empty(tr)
+            .await?
+            .chunks(MAX_CONCURRENT_READS as usize)
+        {
             let looks = logs.iter().map(|log| self.last(tr, *log));
             for (log, last) in logs.iter().zip(try_join_all(looks).await?) {
                 let stamp = last.map(|last| last.versionstamp);
@@ -250,7 +255,7 @@ impl BlockLogs {
     async fn last(&self, tr: &impl Transaction, log: u32) -> Result<Option<EntryId>> {
         let (begin, mut end) = self.subspace(log).range();
         let mut foreign = None;
-        for _ in 0..FOREIGN_KEYS_AT_END {
+        for _ in 0..MAX_FOREIGN_KEYS {
             let selector = KeySelector::last_less_than(end);
             let key = tr.get_key(&selector, Isolation::Snapshot).await?;
             if *key < begin[..] {

@@ -50,7 +50,8 @@ async fn read(
     position: Option<EntryId>,
 ) -> Result<(Vec<(EntryId, String)>, Vec<EntryId>)> {
     let tr = db.begin().unwrap();
-    let (mut entries, mut blocks) = (Vec::new(), Vec::new());
+    let mut entries = Vec::new();
+    let mut blocks = Vec::new();
     let visited = logs.visit(&tr, log, position, |block| {
         let listed = block.entries().unwrap();
         assert_eq!(usize::from(block.entry_count().unwrap()), listed.len());
@@ -73,7 +74,8 @@ async fn keys(db: &Store, logs: &BlockLogs, log: u32, position: Option<EntryId>)
 }
 
 async fn entries_come_in_the_order_of_commits_then_calls_then_indexes(store: TestStore) {
-    let (db, logs) = (&store.db, logs(&store, 2));
+    let db = &store.db;
+    let logs = logs(&store, 2);
     let mut tr = db.begin().unwrap();
     for keys in [["a", "b"], ["c", "d"]] {
         let mut batch = logs.batch();
@@ -93,7 +95,8 @@ async fn entries_come_in_the_order_of_commits_then_calls_then_indexes(store: Tes
 }
 
 async fn a_batch_has_as_many_blocks_as_its_bytes_need(store: TestStore) {
-    let (db, logs) = (&store.db, logs(&store, 1));
+    let db = &store.db;
+    let logs = logs(&store, 1);
     let mut tr = db.begin().unwrap();
     let mut batch = logs.batch();
     for key in 0..100_u8 {
@@ -112,7 +115,8 @@ async fn a_batch_has_as_many_blocks_as_its_bytes_need(store: TestStore) {
 }
 
 async fn a_position_is_before_or_after_a_block(store: TestStore) {
-    let (db, logs) = (&store.db, logs(&store, 1));
+    let db = &store.db;
+    let logs = logs(&store, 1);
     add(db, &logs, &[(0, "a"), (0, "b")]).await;
     add(db, &logs, &[(0, "c")]).await;
     let (entries, blocks) = read(db, &logs, 0, None).await.unwrap();
@@ -156,7 +160,8 @@ async fn logs_with_blocks_are_found_among_few_and_many(store: TestStore) {
 }
 
 async fn additions_to_one_log_never_conflict(store: TestStore) {
-    let (db, logs) = (&store.db, logs(&store, 1));
+    let db = &store.db;
+    let logs = logs(&store, 1);
     let mut transactions: Vec<_> = (0..20).map(|_| db.begin().unwrap()).collect();
     for tr in &transactions {
         tr.read_version().await.unwrap();
@@ -171,7 +176,8 @@ async fn additions_to_one_log_never_conflict(store: TestStore) {
 }
 
 async fn a_log_is_not_read_after_an_addition(store: TestStore) {
-    let (db, logs) = (&store.db, logs(&store, 2));
+    let db = &store.db;
+    let logs = logs(&store, 2);
     add(db, &logs, &[(0, "a"), (1, "b")]).await;
     let tr = db.begin().unwrap();
     let mut batch = logs.batch();
@@ -186,7 +192,8 @@ async fn a_log_is_not_read_after_an_addition(store: TestStore) {
 }
 
 async fn a_log_with_a_stamp_above_the_stores_version_is_refused(store: TestStore) {
-    let (db, logs) = (&store.db, logs(&store, 70));
+    let db = &store.db;
+    let logs = logs(&store, 70);
     add(db, &logs, &[(1, "a"), (66, "b")]).await;
     let ahead = EntryId {
         versionstamp: Versionstamp::new(1 << 56, 3),
@@ -208,7 +215,8 @@ async fn a_log_with_a_stamp_above_the_stores_version_is_refused(store: TestStore
 }
 
 async fn an_update_too_large_for_a_block_is_refused_before_staging(store: TestStore) {
-    let (db, logs) = (&store.db, logs(&store, 1));
+    let db = &store.db;
+    let logs = logs(&store, 1);
     let mut batch = logs.batch();
     let refused = batch
         .push(0, b"key", &vec![0; MAX_ENTRY_BYTES - 2])

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{jobs, memory};
+use crate::common::{committing, jobs, memory};
+use conformance::chaos::{Chaos, Faults};
 use conformance::history::Recorded;
 use conformance::scale;
 use conformance::stores::{Kind, TestStore};
-use microqueue::keyspace::chaos::{Chaos, Faults};
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{
     Database, Environment, Isolation, OwnedTransaction, RangeQuery, Transaction, Versionstamp,
@@ -101,7 +101,8 @@ async fn work<D: Database>(
         let count = rng.random_range(0..4);
         let first = (task * rounds + round) * 10;
         let values: Vec<_> = (first..first + count).collect();
-        let (queue, values) = (&queue, &values);
+        let queue = &queue;
+        let values = &values;
         let (steps, commit) = runner
             .run_committed(|tr| async move {
                 // This write gives a place in the order also to a transaction that found nothing.
@@ -136,8 +137,7 @@ async fn run_and_replay<D: Database>(runner: Runner<D>, queue: MicroQueue<u64>, 
     let left = replay(order, transactions).unwrap_or_else(|difference| {
         panic!("in {order:?} order, seed {seed}: {difference}");
     });
-    let listed = queue
-        .committing(&runner)
+    let listed = committing(&queue, &runner)
         .items(None, usize::MAX)
         .await
         .unwrap();
@@ -162,7 +162,8 @@ async fn transactions_of_many_tasks_replay_in_commit_order(store: TestStore) {
 }
 
 async fn they_do_so_when_commits_fail_and_land_late(store: TestStore) {
-    let (mut landed, mut refused) = (0, 0);
+    let mut landed = 0;
+    let mut refused = 0;
     for order in [Order::Commit, Order::Index] {
         let db = Recorded::new(store.fresh().part()).await.unwrap();
         let chaos = Chaos::new(db.clone(), Environment::system(), Faults::all(0.1));
@@ -187,7 +188,8 @@ async fn they_do_so_when_commits_fail_and_land_late(store: TestStore) {
 
 #[tokio::test]
 async fn the_replay_catches_a_dequeue_that_reads_the_head_by_snapshot() {
-    let (db, queue) = (memory(), jobs(Order::Commit));
+    let db = memory();
+    let queue = jobs(Order::Commit);
     let mut setup = db.begin().unwrap();
     let enqueued = put(&queue, &setup, &[1, 2]).await.unwrap();
     let mut stamps = vec![setup.commit().await.unwrap().versionstamp.unwrap()];
@@ -213,7 +215,8 @@ async fn the_replay_catches_a_dequeue_that_reads_the_head_by_snapshot() {
 
 #[tokio::test]
 async fn the_replay_catches_a_key_that_two_enqueues_share() {
-    let (db, queue) = (memory(), jobs(Order::Commit));
+    let db = memory();
+    let queue = jobs(Order::Commit);
     let mut tr = db.begin().unwrap();
     let staged = queue.enqueue(&tr, &1).await.unwrap();
     let versionstamp = tr.commit().await.unwrap().versionstamp.unwrap();

@@ -51,7 +51,8 @@ async fn conflicts(store: &TestStore, order: Order, items: u64, first: Op, secon
     let values: Vec<_> = (0..items).collect();
     enqueue_committed(db, &queue, &values).await;
 
-    let (mut one, mut other) = (db.begin().unwrap(), db.begin().unwrap());
+    let mut one = db.begin().unwrap();
+    let mut other = db.begin().unwrap();
     for tr in [&one, &other] {
         tr.read_version().await.unwrap();
     }
@@ -166,7 +167,8 @@ async fn a_clear_makes_every_read_fail(store: TestStore) {
 
 async fn a_later_page_does_not_conflict_with_a_dequeue_before_it(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Commit);
     enqueue_committed(db, &queue, &[1, 2, 3, 4]).await;
     let mut page = db.begin().unwrap();
     let first = queue.items(&db.begin().unwrap(), None, 2).await.unwrap();
@@ -188,7 +190,8 @@ async fn a_later_page_does_not_conflict_with_a_dequeue_before_it(store: TestStor
 
 async fn in_index_order_an_item_that_ties_with_the_head_makes_a_dequeue_fail(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Index);
     // The head has the highest possible suffix, so an item with the same index sorts before it.
     let head = queue.subspace().pack(&(1, &[0xff_u8; SUFFIX_BYTES][..]));
     let stale = db.begin().unwrap();
@@ -207,7 +210,8 @@ async fn in_index_order_an_item_that_ties_with_the_head_makes_a_dequeue_fail(sto
 async fn items_enqueued_at_the_same_time_are_all_there(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         let store = store.fresh();
-        let (db, queue) = (&store.db, jobs_of(&store, order));
+        let db = &store.db;
+        let queue = jobs_of(&store, order);
         let mut transactions: Vec<_> = (0..20).map(|_| db.begin().unwrap()).collect();
         for tr in &transactions {
             tr.read_version().await.unwrap();
@@ -230,22 +234,25 @@ async fn items_enqueued_at_the_same_time_are_all_there(store: TestStore) {
 
 async fn commit_order_is_the_order_of_commits_not_of_enqueues(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
-    let (mut early, mut late) = (db.begin().unwrap(), db.begin().unwrap());
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Commit);
+    let mut early = db.begin().unwrap();
+    let mut late = db.begin().unwrap();
     let staged_early = queue.enqueue(&early, &1).await.unwrap();
     let staged_late = queue.enqueue(&late, &2).await.unwrap();
     let late = late.commit().await.unwrap().versionstamp.unwrap();
     let early = early.commit().await.unwrap().versionstamp.unwrap();
 
     let tr = db.begin().unwrap();
-    let expected = [(staged_late.at(late), 2), (staged_early.at(early), 1)];
-    let expected = expected.map(|(id, value)| Item { id, value });
+    let values = [(staged_late.at(late), 2), (staged_early.at(early), 1)];
+    let expected = values.map(|(id, value)| Item { id, value });
     assert_eq!(items(queue.items(&tr, None, 10).await.unwrap()), expected);
 }
 
 async fn index_order_gives_ids_at_once(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Index);
     let mut tr = db.begin().unwrap();
     let staged = queue.enqueue_all(&tr, &[1, 2, 3]).await.unwrap();
     let versionstamp = tr.commit().await.unwrap().versionstamp.unwrap();

@@ -1,16 +1,16 @@
-//! Each committing call, and closures that compose calls, under each way in which the result of a commit
+//! Transactions of one operation, and closures that compose calls, under each way in which the result of a commit
 //! can be lost. The queue is checked item by item: an answer means that the effect is there once, an
 //! error that it is not there.
 
 use std::sync::Arc;
 
-use crate::common::{items, jobs_of};
+use crate::common::{Committing, committing, items, jobs_of};
+use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
-use microqueue::keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{self, Code, Database, Environment, OwnedTransaction, Transaction};
-use microqueue::{CommittingQueue, Error, Order, Result};
+use microqueue::{Error, Order, Result};
 
 conformance::on_every_store!(
     an_answer_means_one_effect_and_an_error_none,
@@ -63,7 +63,7 @@ enum Answer {
 
 type Store = Chaos<keyspace::Store>;
 
-async fn call(call: Call, queue: &CommittingQueue<u64, Store>, runner: &Runner<Store>) -> Answer {
+async fn call(call: Call, queue: &Committing<u64, Store>, runner: &Runner<Store>) -> Answer {
     let answer = match call {
         Call::Enqueue => queue.enqueue(&8).await.map(|_| Vec::new()),
         Call::EnqueueAll => queue.enqueue_all(&[8, 9]).await.map(|_| Vec::new()),
@@ -96,7 +96,7 @@ async fn call(call: Call, queue: &CommittingQueue<u64, Store>, runner: &Runner<S
 
 async fn move_one(
     call: Call,
-    queue: &CommittingQueue<u64, Store>,
+    queue: &Committing<u64, Store>,
     runner: &Runner<Store>,
 ) -> Result<Option<u64>> {
     let queue = queue.queue();
@@ -157,22 +157,19 @@ fn scripts() -> Vec<[CommitFault; 2]> {
 }
 
 /// A queue with the items of [`BEFORE`], on a store whose commits can be scripted.
-async fn setup(
-    store: &TestStore,
-    order: Order,
-) -> (Store, Runner<Store>, CommittingQueue<u64, Store>) {
+async fn setup(store: &TestStore, order: Order) -> (Store, Runner<Store>, Committing<u64, Store>) {
     let env = Environment::seeded(7, Arc::new(ManualClock::moved_by_sleepers()));
     let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::default());
     let options = RunOptions::default()
         .environment(env.clone())
         .ledger_subspace(store.root.subspace(&LEDGERS));
     let runner = Runner::with_options(chaos.clone(), options);
-    let queue = jobs_of(store, order).environment(env).committing(&runner);
+    let queue = committing(&jobs_of(store, order).environment(env), &runner);
     queue.enqueue_all(&BEFORE).await.unwrap();
     (chaos, runner, queue)
 }
 
-async fn values(queue: &CommittingQueue<u64, Store>) -> Vec<u64> {
+async fn values(queue: &Committing<u64, Store>) -> Vec<u64> {
     let listed = queue.items(None, 100).await.unwrap();
     items(listed).into_iter().map(|item| item.value).collect()
 }

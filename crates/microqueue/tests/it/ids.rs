@@ -1,24 +1,25 @@
 //! Ids are unique and in call order, for any number of enqueues in one transaction and through any
 //! handles.
 
-use crate::common::{contents, items, jobs_of};
+use crate::common::{committing, contents, items, jobs_of};
 use conformance::stores::TestStore;
 use microqueue::keyspace::Store;
 use microqueue::keyspace::{Database, OwnedTransaction};
-use microqueue::{CommittingQueue, ItemId, MicroQueue, Order};
+use microqueue::{ItemId, MicroQueue, Order};
 
 conformance::on_every_store!(
     two_handles_in_one_transaction_keep_all_items_in_call_order,
     more_enqueues_than_a_user_version_counts_are_all_there_in_call_order,
     pages_together_are_the_queue,
-    self_committing_operations_return_the_ids_that_are_stored,
+    ids_at_the_versionstamp_of_the_commit_are_those_that_are_stored,
 );
 
 async fn two_handles_in_one_transaction_keep_all_items_in_call_order(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         let store = store.fresh();
         let db = &store.db;
-        let (one, other) = (jobs_of(&store, order), jobs_of(&store, order));
+        let one = jobs_of(&store, order);
+        let other = jobs_of(&store, order);
         let mut tr = db.begin().unwrap();
         for value in (0..100).step_by(4) {
             one.enqueue(&tr, &value).await.unwrap();
@@ -37,10 +38,8 @@ async fn more_enqueues_than_a_user_version_counts_are_all_there_in_call_order(st
     const ITEMS: u64 = 70_000;
     let store = store.fresh();
     let db = &store.db;
-    let (one, other) = (
-        jobs_of(&store, Order::Commit),
-        jobs_of(&store, Order::Commit),
-    );
+    let one = jobs_of(&store, Order::Commit);
+    let other = jobs_of(&store, Order::Commit);
     let mut tr = db.begin().unwrap();
     let mut staged = Vec::new();
     for value in 0..ITEMS / 2 {
@@ -63,11 +62,13 @@ async fn more_enqueues_than_a_user_version_counts_are_all_there_in_call_order(st
 async fn pages_together_are_the_queue(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         let store = store.fresh();
-        let (db, queue) = (&store.db, jobs_of(&store, order));
+        let db = &store.db;
+        let queue = jobs_of(&store, order);
         crate::common::enqueue_committed(db, &queue, &(0..25).collect::<Vec<_>>()).await;
         for limit in [1, 7, 24, 25, 26] {
             let tr = db.begin().unwrap();
-            let (mut values, mut after) = (Vec::new(), None);
+            let mut values = Vec::new();
+            let mut after = None;
             loop {
                 let page = queue.items(&tr, after, limit).await.unwrap();
                 assert!(page.len() <= limit);
@@ -83,10 +84,10 @@ async fn pages_together_are_the_queue(store: TestStore) {
     }
 }
 
-async fn self_committing_operations_return_the_ids_that_are_stored(store: TestStore) {
+async fn ids_at_the_versionstamp_of_the_commit_are_those_that_are_stored(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         let runner = store.runner();
-        let queue = jobs_of(&store, order).committing(&runner);
+        let queue = committing(&jobs_of(&store, order), &runner);
         let mut ids = vec![queue.enqueue(&0).await.unwrap()];
         ids.extend(queue.enqueue_all(&[1, 2]).await.unwrap());
         assert_eq!(queue.enqueue_all(&[]).await.unwrap(), []);
@@ -114,7 +115,6 @@ fn futures_and_handles_can_be_sent_to_another_thread() {
     fn assert_send_sync<T: Send + Sync + 'static>() {}
 
     assert_send_sync::<MicroQueue<u64>>();
-    assert_send_sync::<CommittingQueue<u64, Store>>();
     assert_send_sync::<microqueue::Error>();
 
     fn composable<D: Database>(queue: &MicroQueue<u64>, tr: &D::Transaction, after: ItemId) {
@@ -128,16 +128,4 @@ fn futures_and_handles_can_be_sent_to_another_thread() {
         assert_send(queue.count_up_to(tr, 1));
     }
     let _ = composable::<Store>;
-
-    fn committing<D: Database>(queue: &CommittingQueue<u64, D>, after: ItemId) {
-        assert_send(queue.enqueue(&1));
-        assert_send(queue.enqueue_all(&[1]));
-        assert_send(queue.dequeue());
-        assert_send(queue.dequeue_batch(1));
-        assert_send(queue.peek());
-        assert_send(queue.is_empty());
-        assert_send(queue.items(Some(after), 1));
-        assert_send(queue.clear());
-    }
-    let _ = committing::<Store>;
 }

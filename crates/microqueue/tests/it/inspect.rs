@@ -97,21 +97,22 @@ async fn a_count_fails_for_no_other_transaction_but_a_clear(store: TestStore) {
             let store = store.fresh();
             let queue = jobs_of(&store, order);
             enqueue_committed(&store.db, &queue, &[1, 2]).await;
-            let (mut counting, mut other) = (store.db.begin().unwrap(), store.db.begin().unwrap());
+            let mut counting = store.db.begin().unwrap();
+            let mut other = store.db.begin().unwrap();
             assert_eq!(queue.count_up_to(&counting, 9).await.unwrap().count, 2);
             // A transaction that only reads never conflicts.
             counting.set(&store.root.pack(&"count"), b"2");
-            match clears {
-                true => queue.clear(&other),
-                false => {
-                    queue.dequeue(&other).await.unwrap().unwrap();
-                    queue.enqueue(&other, &3).await.unwrap();
-                }
+            if clears {
+                queue.clear(&other);
+            } else {
+                queue.dequeue(&other).await.unwrap().unwrap();
+                queue.enqueue(&other, &3).await.unwrap();
             }
             other.commit().await.unwrap();
-            match clears && order == Order::Commit {
-                true => assert_eq!(code(counting.commit().await), Some(Code::NOT_COMMITTED)),
-                false => drop(counting.commit().await.unwrap()),
+            if clears && order == Order::Commit {
+                assert_eq!(code(counting.commit().await), Some(Code::NOT_COMMITTED));
+            } else {
+                counting.commit().await.unwrap();
             }
         }
     }

@@ -5,14 +5,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::common::{Committing, committing};
+use conformance::chaos::{Chaos, FaultTally, Faults};
 use conformance::scale;
 use conformance::stores::TestStore;
-use microqueue::keyspace::chaos::{Chaos, Faults, Tally};
 use microqueue::keyspace::embedded::Options;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::{RunOptions, Runner};
 use microqueue::keyspace::{self, Code, Environment, Store, Subspace};
-use microqueue::{CommittingQueue, Error, Item, Listed, MicroQueue, Order, Result};
+use microqueue::{Error, Item, Listed, MicroQueue, Order, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -82,7 +83,7 @@ fn apply(op: &Op, model: &mut VecDeque<u64>) -> Answer {
     Answer::Nothing
 }
 
-type Queue = CommittingQueue<u64, Chaos<Store>>;
+type Queue = Committing<u64, Chaos<Store>>;
 
 async fn call(op: &Op, queue: &Queue, runner: &Runner<Chaos<Store>>) -> Result<Answer> {
     let items = match op {
@@ -153,7 +154,7 @@ struct Run {
 
 impl Run {
     /// Runs on a store in memory that depends on the seed alone.
-    async fn in_memory(self) -> Result<Tally, String> {
+    async fn in_memory(self) -> Result<FaultTally, String> {
         let env = self.environment();
         let db = Options::new().environment(env).memory().unwrap();
         self.on(db.into(), &Subspace::from("root")).await
@@ -165,7 +166,7 @@ impl Run {
 
     /// Runs operations on a queue and on the model until they differ. Returns the failures that occurred
     /// on the way.
-    async fn on(self, db: Store, root: &Subspace) -> Result<Tally, String> {
+    async fn on(self, db: Store, root: &Subspace) -> Result<FaultTally, String> {
         let env = self.environment();
         let Self {
             order,
@@ -182,8 +183,8 @@ impl Run {
             // The clock moves little, so few transactions become too old.
             .max_retry_delay(Duration::from_millis(20));
         let runner = Runner::with_options(chaos.clone(), options);
-        let queue = MicroQueue::with_order(root.subspace(&"jobs"), order);
-        let queue = queue.environment(env).committing(&runner);
+        let jobs = MicroQueue::with_order(root.subspace(&"jobs"), order).environment(env);
+        let queue = committing(&jobs, &runner);
 
         let mut model = VecDeque::new();
         for number in 0..40 {
@@ -208,7 +209,7 @@ impl Run {
 
 #[tokio::test]
 async fn random_operations_answer_as_a_deque_does_whatever_becomes_of_commits() {
-    let mut late = Tally::default();
+    let mut late = FaultTally::default();
     for seed in 0..scale(150, 20_000) as u64 {
         for order in [Order::Commit, Order::Index] {
             let probability = [0.0, 0.02, 0.1][seed as usize % 3];

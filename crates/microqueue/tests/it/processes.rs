@@ -38,7 +38,9 @@ async fn work(role: &str) -> Result<()> {
     for number in 0_u64.. {
         if verb == "enqueue" {
             let item = format!("{name}-{number}");
-            queue().committing(&runner).enqueue(&item).await?;
+            crate::common::committing(&queue(), &runner)
+                .enqueue(&item)
+                .await?;
             acknowledge(&item);
         } else {
             take(&runner).await?;
@@ -49,7 +51,8 @@ async fn work(role: &str) -> Result<()> {
 
 /// Takes an item and counts it in one transaction. Returns whether there was one.
 async fn take<D: Database>(runner: &Runner<D>) -> Result<bool> {
-    let (queue, takes) = (&queue(), &takes());
+    let queue = &queue();
+    let takes = &takes();
     let taken = runner.run(|tr| async move {
         let item = queue.dequeue(&tr).await?;
         if let Some(item) = &item {
@@ -86,7 +89,8 @@ async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
         Err(reason) => return stores::skip(NAME, reason),
     };
     let url = server.url();
-    let (mut names, store) = (0.., url.clone());
+    let mut names = 0..;
+    let store = url.clone();
     let role = move |place| {
         let verb = ["enqueue", "dequeue"][place % 2];
         format!("{verb} {} {store}", names.next().unwrap())

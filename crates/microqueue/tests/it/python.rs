@@ -6,14 +6,15 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 
+use crate::common::{Committing, committing};
 use conformance::stores::{self, Kind};
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::Raw;
-use microqueue::{CommittingQueue, MicroQueue, Order};
+use microqueue::{MicroQueue, Order};
 
 const ITEMS: usize = 1_000;
 
-type Queue = CommittingQueue<Bytes, microqueue::keyspace::Store, Raw>;
+type Queue = Committing<Bytes, microqueue::keyspace::Store, Raw>;
 
 /// Returns a Python interpreter that has the client. The tests share it.
 fn python() -> Result<OsString, String> {
@@ -54,8 +55,13 @@ fn find_python() -> Result<OsString, String> {
 
 /// Starts the recipe on the queue.
 fn recipe(python: &OsString, verb: &str, queue: &Queue) -> Child {
-    let prefix = queue.queue().subspace().bytes().iter();
-    let prefix: String = prefix.map(|byte| format!("{byte:02x}")).collect();
+    let prefix: String = queue
+        .queue()
+        .subspace()
+        .bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     Command::new(python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/python/recipe.py"))
         .args([verb, &prefix, &ITEMS.to_string()])
@@ -76,7 +82,7 @@ async fn with_python<F: Future<Output = ()>>(name: &str, test: impl FnOnce(OsStr
             Err(reason) => return stores::skip(name, &reason),
         };
         let queue = MicroQueue::with_order(store.root.subspace(&"queue"), Order::Index);
-        test(python, queue.committing(&store.runner())).await;
+        test(python, committing(&queue, &store.runner())).await;
     })
     .await;
 }

@@ -290,7 +290,9 @@ async fn an_enqueue_into_one_queue_does_not_refuse_reads_of_another(store: TestS
     let store = store.fresh();
     let db = &store.db;
     let queue = |name: &str| MicroQueue::<u64>::new(microqueue::keyspace::Subspace::from(name));
-    let (one, below, above) = (queue("jobs"), queue("job"), queue("jobss"));
+    let one = queue("jobs");
+    let below = queue("job");
+    let above = queue("jobss");
     let mut tr = db.begin().unwrap();
     one.enqueue(&tr, &1).await.unwrap();
     assert!(below.is_empty(&tr).await.unwrap());

@@ -128,7 +128,8 @@ async fn a_transaction_over_the_stores_limit_commits_none_of_its_items(store: Te
 async fn a_record_that_does_not_decode_is_named_and_stays(store: TestStore) {
     for order in ORDERS {
         let store = store.fresh();
-        let (db, queue) = (&store.db, jobs_of(&store, order));
+        let db = &store.db;
+        let queue = jobs_of(&store, order);
         enqueue_committed(db, &queue, &[1, 2, 3]).await;
         let damaged = store.rows().await[1].to_key();
         set_committed(db, &damaged, b"\x01\xff").await;
@@ -160,10 +161,16 @@ async fn a_listing_tells_of_each_item_whether_it_decodes(store: TestStore) {
         (Order::Index, b"\xc1", "MessagePack", b"\xc1"),
     ] {
         let store = store.fresh();
-        let (db, queue) = (&store.db, jobs_of(&store, order));
+        let db = &store.db;
+        let queue = jobs_of(&store, order);
         enqueue_committed(db, &queue, &[1, 2, 3]).await;
-        let ids = queue.items(&db.begin().unwrap(), None, 3).await.unwrap();
-        let ids: Vec<_> = ids.into_iter().map(|item| item.id).collect();
+        let ids: Vec<_> = queue
+            .items(&db.begin().unwrap(), None, 3)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|item| item.id)
+            .collect();
         let damaged = store.rows().await[1].to_key();
         set_committed(db, &damaged, damage).await;
 
@@ -189,7 +196,8 @@ async fn a_listing_tells_of_each_item_whether_it_decodes(store: TestStore) {
 
 async fn a_record_of_a_newer_format_is_named_and_stays(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Commit);
     enqueue_committed(db, &queue, &[1]).await;
     let key = store.rows().await[0].to_key();
     set_committed(db, &key, b"\x02\x01").await;
@@ -252,7 +260,8 @@ async fn an_id_of_another_order_is_refused(store: TestStore) {
 
 async fn an_index_that_none_can_follow_is_refused(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Index);
     let last = queue.subspace().pack(&(u64::MAX - 1, &[0_u8; 20][..]));
     set_committed(db, &last, b"\x01").await;
     let mut tr = db.begin().unwrap();
@@ -266,7 +275,8 @@ async fn an_index_that_none_can_follow_is_refused(store: TestStore) {
 async fn a_limit_of_zero_takes_and_shows_nothing(store: TestStore) {
     for order in ORDERS {
         let store = store.fresh();
-        let (db, queue) = (&store.db, jobs_of(&store, order));
+        let db = &store.db;
+        let queue = jobs_of(&store, order);
         enqueue_committed(db, &queue, &[1]).await;
         let tr = db.begin().unwrap();
         assert_eq!(queue.dequeue_batch(&tr, 0).await.unwrap(), []);

@@ -1,6 +1,6 @@
 //! Opening a queue whose items come from a store with a larger version.
 
-use crate::common::{contents, corrupt_key, enqueue_committed, jobs_of, set_committed};
+use crate::common::{committing, contents, corrupt_key, enqueue_committed, jobs_of, set_committed};
 use conformance::stores::TestStore;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{Database, OwnedTransaction, Transaction, Versionstamp};
@@ -30,7 +30,8 @@ async fn open(store: &TestStore) -> Result<MicroQueue<u64>> {
 
 async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Commit);
     enqueue_committed(db, &queue, &[1]).await;
     let ahead = Versionstamp::new(FAR, 3);
     set_committed(db, &key(&queue, ahead), b"\x01\x02").await;
@@ -61,7 +62,8 @@ async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: Test
 
 async fn the_stores_own_stamps_are_in_order_up_to_the_read_version(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Commit);
     open(&store).await.unwrap();
     enqueue_committed(db, &queue, &[1, 2]).await;
     open(&store).await.unwrap();
@@ -87,7 +89,8 @@ async fn the_stores_own_stamps_are_in_order_up_to_the_read_version(store: TestSt
 
 async fn verifying_the_order_conflicts_with_no_enqueue(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Commit);
     let mut tr = db.begin().unwrap();
     queue.verify_order(&tr).await.unwrap();
     tr.set(b"other", b"");
@@ -97,18 +100,20 @@ async fn verifying_the_order_conflicts_with_no_enqueue(store: TestStore) {
 
 async fn index_order_depends_on_no_version(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Index));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Index);
     let far = queue.subspace().pack(&(FAR, &[0_u8; 20][..]));
     set_committed(db, &far, b"\x01").await;
     queue.verify_order(&db.begin().unwrap()).await.unwrap();
-    let queue = queue.committing(&store.runner());
+    let queue = committing(&queue, &store.runner());
     queue.enqueue(&2).await.unwrap();
     assert_eq!(contents(db, queue.queue()).await, [1, 2]);
 }
 
 async fn a_last_key_that_does_not_decode_is_named(store: TestStore) {
     let store = store.fresh();
-    let (db, queue) = (&store.db, jobs_of(&store, Order::Commit));
+    let db = &store.db;
+    let queue = jobs_of(&store, Order::Commit);
     enqueue_committed(db, &jobs_of(&store, Order::Index), &[1]).await;
     let error = open(&store).await.unwrap_err();
     assert!(corrupt_key(error).starts_with(queue.subspace().bytes()));

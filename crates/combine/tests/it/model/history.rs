@@ -10,9 +10,9 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use combine::{CombineOptions, CombineQueue, Error, Exact, WorkerOptions};
+use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use futures::future::try_join_all;
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::{
     Environment, Isolation, KeyValue, RangeQuery, RunOptions, Runner, Store, Subspace, Transaction,
     Tx, Versionstamp, read_all,

@@ -7,10 +7,10 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, resume_unwind};
 
 use combine::{Combiner, Sum};
+use conformance::chaos::Faults;
 use conformance::scale;
 use conformance::stores::TestStore;
 use futures::FutureExt;
-use keyspace::chaos::Faults;
 use rand::Rng;
 use rand::rngs::StdRng;
 use tokio::task::{JoinError, JoinSet};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use combine::{Backoff, BoxError, Change, ChangeObserver, CombineOptions, Worker, WorkerOptions};
+use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
-use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use keyspace::{Environment, RunOptions, Runner, Store, Transaction};
 use rand::Rng;
 use rand::rngs::StdRng;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
-use microqueue::keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use microqueue::keyspace::{Code, Database, Environment, OwnedTransaction, Store};
 
 use super::*;

@@ -8,7 +8,7 @@ use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Consumer, Delivery, Error, Finding, Settings};
 use keyspace::codec::Raw;
-use keyspace::{Bytes, Isolation, KeyValue, MutationOp, RangeQuery, Transaction, read_all};
+use keyspace::{Bytes, Isolation, KeyValue, MutationOp, RangeQuery, Transaction, Tx, read_all};
 
 conformance::on_every_store!(
     a_queue_in_use_is_clean,
@@ -120,8 +120,11 @@ async fn strays_are_removed(store: TestStore) {
     // A request of a session that does not exist: format, session, wanted number.
     let requests = MicroQueue::<Bytes, Raw>::new(world.key("r"));
     let record = [&[1][..], &session, &1_u32.to_be_bytes()].concat();
-    let requests = requests.committing(&world.runner);
-    let request = requests.enqueue(&Bytes::from(record)).await.unwrap();
+    let requests = &requests;
+    let record = &Bytes::from(record);
+    let enqueue = |tr: Tx<_>| async move { requests.enqueue(&tr, record).await };
+    let (staged, commit) = world.runner.run_committed(enqueue).await.unwrap();
+    let request = staged.at(commit.versionstamp.unwrap());
     world
         .finds_and_repairs(&[Finding::StrayRequest { request }])
         .await;

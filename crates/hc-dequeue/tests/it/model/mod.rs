@@ -5,10 +5,10 @@ mod process;
 
 use std::time::Duration;
 
+use conformance::chaos::Faults;
 use conformance::scale;
 use conformance::stores::{Kind, TestStore};
 use futures::StreamExt;
-use keyspace::chaos::Faults;
 
 use history::{Course, HOUR, Play, play};
 

@@ -4,9 +4,9 @@
 use std::sync::mpsc;
 use std::thread;
 
+use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
 use hc_dequeue::{Consumer, ConsumerOptions};
-use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use keyspace::{Environment, RunOptions, Runner, Store};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use conformance::chaos::{Chaos, Faults};
 use hc_dequeue::session::{Member, SessionId, Sessions, Tick};
 use hc_dequeue::{ConsumerOptions, Queue, Settings};
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::env::ManualClock;
 use keyspace::{Embedded, Environment, Error, RunOptions, Runner, Subspace, Transaction};
 

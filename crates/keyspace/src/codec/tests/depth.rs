@@ -16,31 +16,31 @@ fn bytes_that_nest_too_deep_are_refused_before_the_stack_is_full() {
     #[derive(Debug, Deserialize, Serialize)]
     struct Nested(Vec<Nested>);
     #[derive(Debug, Deserialize, Serialize)]
-    enum Chain {
-        B(Box<Chain>),
-        P(u8, Box<Chain>),
-        S { s: Box<Chain> },
+    enum Boxes {
+        B(Box<Boxes>),
+        P(u8, Box<Boxes>),
+        S { s: Box<Boxes> },
         E,
     }
     #[derive(Debug, Deserialize, Serialize)]
     struct Rest(Option<Box<Rest>>);
 
-    let most = limits::VALUE_BYTES;
-    too_deep::<Nested, MessagePack>(vec![0x91; most]);
-    too_deep::<Nested, Json>(vec![b'['; most]);
-    too_deep::<Nested, Bincode>(vec![1; most]);
-    too_deep::<Chain, MessagePack>(b"\x81\xa1B".repeat(most / 3));
-    too_deep::<Chain, MessagePack>(b"\x81\xa1P\x92\x07".repeat(most / 5));
-    too_deep::<Chain, MessagePack>(b"\x81\xa1S\x81\xa1s".repeat(most / 6));
-    too_deep::<Chain, Json>(br#"{"B":"#.repeat(most / 5));
-    too_deep::<Chain, Json>(br#"{"S":{"s":"#.repeat(most / 10));
-    too_deep::<Chain, Bincode>(vec![0; most]);
-    too_deep::<Chain, Bincode>(b"\x01\x07".repeat(most / 2));
-    too_deep::<Rest, Bincode>(vec![1; most]);
+    let max_bytes = limits::VALUE_BYTES;
+    too_deep::<Nested, MessagePack>(vec![0x91; max_bytes]);
+    too_deep::<Nested, Json>(vec![b'['; max_bytes]);
+    too_deep::<Nested, Bincode>(vec![1; max_bytes]);
+    too_deep::<Boxes, MessagePack>(b"\x81\xa1B".repeat(max_bytes / 3));
+    too_deep::<Boxes, MessagePack>(b"\x81\xa1P\x92\x07".repeat(max_bytes / 5));
+    too_deep::<Boxes, MessagePack>(b"\x81\xa1S\x81\xa1s".repeat(max_bytes / 6));
+    too_deep::<Boxes, Json>(br#"{"B":"#.repeat(max_bytes / 5));
+    too_deep::<Boxes, Json>(br#"{"S":{"s":"#.repeat(max_bytes / 10));
+    too_deep::<Boxes, Bincode>(vec![0; max_bytes]);
+    too_deep::<Boxes, Bincode>(b"\x01\x07".repeat(max_bytes / 2));
+    too_deep::<Rest, Bincode>(vec![1; max_bytes]);
     // These bytes are read again and again.
     too_deep::<Rest, MessagePack>(vec![1]);
     too_deep::<Rest, Json>(vec![b'1']);
-    too_deep::<serde_json::Value, MessagePack>(vec![0x91; most]);
+    too_deep::<serde_json::Value, MessagePack>(vec![0x91; max_bytes]);
 }
 
 #[test]
@@ -48,13 +48,15 @@ fn what_is_decoded_nests_no_deeper_than_what_is_encoded() {
     let chain = |levels| b"\x81\xa6Branch".repeat(levels);
     let decoded = |levels| {
         let bytes = [chain(levels), b"\xa4Leaf".to_vec()].concat();
-        <MessagePack as Codec<Tree>>::decode(&MessagePack, bytes.into())
+        <MessagePack as Codec<ValueTree>>::decode(&MessagePack, bytes.into())
     };
     survives::<_, MessagePack>(&decoded(127).unwrap());
     assert!(decoded(128).is_err());
     let maybe = |levels| {
-        let inner = (0..levels).fold(Tree::Leaf, |inner, _| Tree::Maybe(Some(Box::new(inner))));
-        Tree::List(vec![inner])
+        let inner = (0..levels).fold(ValueTree::Leaf, |inner, _| {
+            ValueTree::Maybe(Some(Box::new(inner)))
+        });
+        ValueTree::List(vec![inner])
     };
     // A variant and an array, and then a variant and a `Some` for each level.
     survives::<_, MessagePack>(&maybe(62));
@@ -68,8 +70,8 @@ fn what_is_decoded_nests_no_deeper_than_what_is_encoded() {
 #[test]
 fn bytes_are_a_level_where_they_are_an_array() {
     let blob = |levels| {
-        (0..levels).fold(Tree::Blob(Blob(vec![7])), |inner, _| {
-            Tree::Branch(Box::new(inner))
+        (0..levels).fold(ValueTree::Blob(Blob(vec![7])), |inner, _| {
+            ValueTree::Branch(Box::new(inner))
         })
     };
     survives::<_, Json>(&blob(125));
@@ -98,7 +100,11 @@ fn a_value_nests_as_deep_as_it_can_be_read() {
         }
     }
     // The odd limit itself.
-    let list = |levels| (0..levels).fold(Tree::Leaf, |inner, _| Tree::Branch(Box::new(inner)));
+    let list = |levels| {
+        (0..levels).fold(ValueTree::Leaf, |inner, _| {
+            ValueTree::Branch(Box::new(inner))
+        })
+    };
     survives::<_, MessagePack>(&list(127));
     survives::<_, Json>(&list(127));
     reason::<_, MessagePack>(&list(128));

@@ -6,7 +6,8 @@
 use std::ops::Range;
 
 use super::{Base, BaseRow};
-use crate::embedded::damage::Damage;
+use crate::embedded::collections::direction::Direction;
+use crate::embedded::tree::damage::Damage;
 use crate::embedded::window::{Cursor, Entry, PartSnapshot, Position};
 
 /// How many rows or entries to step over one by one before a seek is cheaper.
@@ -119,8 +120,9 @@ impl<'a, B: Base> Merge<'a, B> {
             return false;
         }
         let far = self.direction.edges(entry).1;
-        let newer = self.tracks[..track].iter();
-        let newer = newer.filter_map(|track| Some(self.direction.edges(track.head?).0));
+        let newer = self.tracks[..track]
+            .iter()
+            .filter_map(|track| Some(self.direction.edges(track.head?).0));
         let next = newer.fold(far, |next, near| self.direction.nearer(next, near));
         self.move_to(next);
         true
@@ -147,12 +149,6 @@ impl<'a, B: Base> Merge<'a, B> {
             }
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Forward,
-    Backward,
 }
 
 impl Direction {

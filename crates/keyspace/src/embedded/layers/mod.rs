@@ -21,16 +21,16 @@ use bytes::Bytes;
 use redb::StorageError;
 
 use self::merge::Merge;
-use super::damage::Damage;
-use super::tree::{Guard, Range as TreeRange, Rows as TreeRows};
-use super::window::{Below, Lookup, PartSnapshot, Position};
+use crate::embedded::tree::damage::Damage;
+use crate::embedded::tree::{TreeRange, TreeRows, ValueGuard};
+use crate::embedded::window::{Below, Lookup, PartSnapshot, Position};
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::KeyValue;
 
-pub(super) use self::window::{Checkpointed, FrozenPart, PartId, Parts, Window};
+pub(crate) use self::window::{Checkpointed, FrozenPart, PartId, Parts, Window};
 
 /// The lowest layer: rows that do not change.
-pub(super) trait Base {
+pub(crate) trait Base {
     /// The error of a failed read, or of damage that a read has found.
     type Error: From<Damage>;
     /// A row of a range.
@@ -50,7 +50,7 @@ pub(super) trait Base {
 }
 
 /// A row of a [`Base`].
-pub(super) trait BaseRow {
+pub(crate) trait BaseRow {
     /// Returns the key.
     fn key(&self) -> &[u8];
     /// Returns the value.
@@ -58,11 +58,11 @@ pub(super) trait BaseRow {
 }
 
 /// One state of an open store.
-pub(super) type Snapshot = Layers<Arc<TreeRows>>;
+pub(crate) type StoreLayers = Layers<Arc<TreeRows>>;
 
 /// One state of the store, for reading.
 #[derive(Clone)]
-pub(super) struct Layers<B> {
+pub(crate) struct Layers<B> {
     /// Newest first.
     parts: Vec<PartSnapshot>,
     base: B,
@@ -70,27 +70,27 @@ pub(super) struct Layers<B> {
 
 impl<B: Base> Layers<B> {
     /// Returns the layers of parts, newest first, over a base.
-    pub(super) fn new(parts: Vec<PartSnapshot>, base: B) -> Self {
+    pub(crate) fn new(parts: Vec<PartSnapshot>, base: B) -> Self {
         Self { parts, base }
     }
 
     /// Returns the parts, newest first.
-    pub(super) fn parts(&self) -> &[PartSnapshot] {
+    pub(crate) fn parts(&self) -> &[PartSnapshot] {
         &self.parts
     }
 
     /// Returns the base, below all parts.
-    pub(super) fn base(&self) -> &B {
+    pub(crate) fn base(&self) -> &B {
         &self.base
     }
 
     /// Puts a part on top of all others.
-    pub(super) fn push(&mut self, part: PartSnapshot) {
+    pub(crate) fn push(&mut self, part: PartSnapshot) {
         self.parts.insert(0, part);
     }
 
     /// Keeps the newest `count` parts. `base` must contain the others.
-    pub(super) fn rebase(&mut self, count: usize, base: B) {
+    pub(crate) fn rebase(&mut self, count: usize, base: B) {
         self.parts.truncate(count);
         self.base = base;
     }
@@ -100,7 +100,7 @@ impl<B: Base> Layers<B> {
     /// # Errors
     ///
     /// Those of the base.
-    pub(super) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, B::Error> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, B::Error> {
         for part in &self.parts {
             match part.lookup(key) {
                 Lookup::Value(value) => return Ok(Some(Bytes::copy_from_slice(value))),
@@ -116,7 +116,7 @@ impl<B: Base> Layers<B> {
     /// # Errors
     ///
     /// Those of the base. Damage, if its rows are not in order.
-    pub(super) fn scan(
+    pub(crate) fn scan(
         &self,
         begin: &[u8],
         end: &[u8],
@@ -132,9 +132,12 @@ impl<B: Base> Layers<B> {
         while rows.len() < max_rows
             && let Some(row) = merge.next()?
         {
-            let is_behind = |last: &KeyValue| match reverse {
-                false => row.key() <= last.key(),
-                true => row.key() >= last.key(),
+            let is_behind = |last: &KeyValue| {
+                if reverse {
+                    row.key() >= last.key()
+                } else {
+                    row.key() <= last.key()
+                }
             };
             if rows.last().is_some_and(is_behind) {
                 return Err(Damage::of_order().into());
@@ -169,7 +172,7 @@ impl<B: Base> Below for Layers<B> {
 /// The states between two checkpoints share one snapshot of the tree.
 impl Base for Arc<TreeRows> {
     type Error = StorageError;
-    type Row = (Guard, Guard);
+    type Row = (ValueGuard, ValueGuard);
     type Range<'a> = TreeRange;
 
     fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
@@ -186,7 +189,7 @@ impl Base for Arc<TreeRows> {
     }
 }
 
-impl BaseRow for (Guard, Guard) {
+impl BaseRow for (ValueGuard, ValueGuard) {
     fn key(&self) -> &[u8] {
         self.0.value()
     }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use redb::StorageError;
 
-use super::{Layers, Snapshot, TreeRows};
+use super::{Layers, StoreLayers, TreeRows};
 use crate::embedded::log::effect::Effect;
 use crate::embedded::window::{Lookup, Part, PartSnapshot};
 
 /// The number of a part. Parts are numbered in order over the life of an engine, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::embedded) struct PartId(u64);
+pub(crate) struct PartId(u64);
 
 /// The tree after a checkpoint.
 #[derive(Clone)]
-pub(in crate::embedded) struct Checkpointed {
+pub(crate) struct Checkpointed {
     rows: Arc<TreeRows>,
     /// The newest part whose rows are in the tree.
     through: PartId,
@@ -23,7 +23,7 @@ pub(in crate::embedded) struct Checkpointed {
 
 impl Checkpointed {
     /// A tree to which no part was moved yet.
-    pub(in crate::embedded) fn new(rows: TreeRows) -> Self {
+    pub(crate) fn new(rows: TreeRows) -> Self {
         Self {
             rows: Arc::new(rows),
             through: PartId(0),
@@ -31,7 +31,7 @@ impl Checkpointed {
     }
 
     /// The tree after this part was moved to it.
-    pub(in crate::embedded) fn after(rows: TreeRows, through: PartId) -> Self {
+    pub(crate) fn after(rows: TreeRows, through: PartId) -> Self {
         Self {
             rows: Arc::new(rows),
             through,
@@ -39,13 +39,13 @@ impl Checkpointed {
     }
 
     /// Returns the rows of the tree.
-    pub(in crate::embedded) fn rows(&self) -> &TreeRows {
+    pub(crate) fn rows(&self) -> &TreeRows {
         &self.rows
     }
 
     /// Rebases layers, whose newest part has the number `newest`, onto this tree. Does nothing if the tree
     /// has writes that may be newer than the layers.
-    pub(in crate::embedded) fn take_over(&self, layers: &mut Snapshot, newest: PartId) {
+    pub(crate) fn take_over(&self, layers: &mut StoreLayers, newest: PartId) {
         if let Some(left) = newest.0.checked_sub(self.through.0)
             && left > 0
         {
@@ -58,16 +58,16 @@ impl Checkpointed {
 }
 
 /// The parts of the window as a batch left them, without the tree below.
-pub(in crate::embedded) struct Parts {
+pub(crate) struct Parts {
     /// The number of the first part.
-    pub(in crate::embedded) newest: PartId,
+    pub(crate) newest: PartId,
     /// Newest first, with consecutive numbers.
     parts: Vec<PartSnapshot>,
 }
 
 impl Parts {
     /// Puts the parts that are not in the tree on top of it.
-    pub(in crate::embedded) fn over(self, tree: &Checkpointed) -> Snapshot {
+    pub(crate) fn over(self, tree: &Checkpointed) -> StoreLayers {
         let mut layers = Layers::new(self.parts, tree.rows.clone());
         tree.take_over(&mut layers, self.newest);
         layers
@@ -76,19 +76,19 @@ impl Parts {
 
 /// A part that takes no more writes.
 #[derive(Clone)]
-pub(in crate::embedded) struct FrozenPart {
-    pub(in crate::embedded) id: PartId,
-    pub(in crate::embedded) part: PartSnapshot,
+pub(crate) struct FrozenPart {
+    pub(crate) id: PartId,
+    pub(crate) part: PartSnapshot,
     /// The memory of the part, approximately.
-    pub(in crate::embedded) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 /// The newest state of the rows: the active part, which takes writes, over frozen parts and the tree.
-pub(in crate::embedded) struct Window {
+pub(crate) struct Window {
     active: Part,
     active_id: PartId,
     /// The layers below the active part. A checkpoint moves their content, but does not change it.
-    below: Snapshot,
+    below: StoreLayers,
     /// The number of the newest part that is in the tree of `below`.
     through: PartId,
     limit_bytes: usize,
@@ -96,7 +96,7 @@ pub(in crate::embedded) struct Window {
 
 impl Window {
     /// Returns an empty window over a tree. Its parts may have about `limit_bytes` together.
-    pub(in crate::embedded) fn new(tree: &Checkpointed, limit_bytes: usize) -> Self {
+    pub(crate) fn new(tree: &Checkpointed, limit_bytes: usize) -> Self {
         Self {
             active: Part::new(),
             active_id: PartId(tree.through.0 + 1),
@@ -107,7 +107,7 @@ impl Window {
     }
 
     /// Reads a key.
-    pub(in crate::embedded) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
         match self.active.lookup(key) {
             Lookup::Value(value) => Ok(Some(Bytes::copy_from_slice(value))),
             Lookup::Cleared => Ok(None),
@@ -119,7 +119,7 @@ impl Window {
     ///
     /// # Errors
     /// Those of a read of the tree, which a clear needs. The state has not changed in that case.
-    pub(in crate::embedded) fn apply(&mut self, effect: Effect<'_>) -> Result<(), StorageError> {
+    pub(crate) fn apply(&mut self, effect: Effect<'_>) -> Result<(), StorageError> {
         match effect {
             Effect::Set { key, value } => {
                 self.active.set(key, value);
@@ -131,7 +131,7 @@ impl Window {
     }
 
     /// Returns the parts with all applied effects.
-    pub(in crate::embedded) fn parts(&mut self) -> Parts {
+    pub(crate) fn parts(&mut self) -> Parts {
         let mut parts = vec![self.active.snapshot()];
         parts.extend_from_slice(self.below.parts());
         Parts {
@@ -141,14 +141,14 @@ impl Window {
     }
 
     /// Returns whether the active part is so large that the next one should begin.
-    pub(in crate::embedded) fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         // Values that were replaced by later writes take memory, but no time in a checkpoint.
         self.active.content_bytes() >= self.limit_bytes / 4
             || self.active.held_bytes() >= self.limit_bytes / 2
     }
 
     /// Returns the size of the active part, or zero if it is too small to be moved before it is due.
-    pub(in crate::embedded) fn movable_bytes(&self) -> usize {
+    pub(crate) fn movable_bytes(&self) -> usize {
         let bytes = self.active.content_bytes();
         if bytes > self.limit_bytes / 64 {
             bytes
@@ -158,7 +158,7 @@ impl Window {
     }
 
     /// Ends the active part and begins the next one.
-    pub(in crate::embedded) fn freeze(&mut self) -> FrozenPart {
+    pub(crate) fn freeze(&mut self) -> FrozenPart {
         let bytes = self.active.held_bytes();
         let part = std::mem::replace(&mut self.active, Part::new()).freeze();
         self.below.push(part.clone());
@@ -168,10 +168,10 @@ impl Window {
     }
 
     /// Reads the rows that a checkpoint has moved to `tree` from there.
-    pub(in crate::embedded) fn rebase(&mut self, tree: &Checkpointed) {
+    pub(crate) fn rebase(&mut self, tree: &Checkpointed) {
         if tree.through != self.through {
-            let left = self.active_id.0 - 1 - tree.through.0;
-            let left = usize::try_from(left).unwrap_or(usize::MAX);
+            let parts_left = self.active_id.0 - 1 - tree.through.0;
+            let left = usize::try_from(parts_left).unwrap_or(usize::MAX);
             self.below.rebase(left, tree.rows.clone());
             self.through = tree.through;
         }
@@ -183,17 +183,17 @@ mod tests {
     use redb::backends::InMemoryBackend;
 
     use super::*;
-    use crate::embedded::store::Store;
+    use crate::embedded::disk::open::OpenedStore;
     use crate::embedded::tests::setup;
 
-    fn set(store: &mut Store, key: &[u8]) {
+    fn set(store: &mut OpenedStore, key: &[u8]) {
         let value = b"";
         store.commit(&[Effect::Set { key, value }]).unwrap();
     }
 
     #[test]
     fn a_part_that_is_in_the_tree_is_not_brought_back_by_a_batch_that_was_resolved_before() {
-        let mut store = Store::create(InMemoryBackend::new(), &setup()).unwrap();
+        let mut store = OpenedStore::create(InMemoryBackend::new(), &setup()).unwrap();
         set(&mut store, b"a");
         let while_active = store.window.parts();
         let part = store.window.freeze();
@@ -202,7 +202,7 @@ mod tests {
         let before = store.tree.clone();
         store
             .replayed
-            .push(crate::embedded::checkpoint::Checkpoint {
+            .push(crate::embedded::disk::checkpoint::Checkpoint {
                 part,
                 last_version: store.version,
                 log: None,

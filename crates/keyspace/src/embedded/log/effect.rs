@@ -16,7 +16,7 @@ const CLEAR_RANGE: u8 = 3;
 /// A change of rows that does not depend on their earlier values. Applying the effects of a log in order
 /// from any earlier state therefore always gives the same rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Effect<'a> {
+pub(crate) enum Effect<'a> {
     Set { key: &'a [u8], value: &'a [u8] },
     Clear { key: &'a [u8] },
     ClearRange { begin: &'a [u8], end: &'a [u8] },
@@ -57,7 +57,7 @@ fn encode_length(bytes: &mut Vec<u8>, length: usize) {
 
 /// The effects of a batch, in order. They were all checked, so reading them cannot fail.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Effects<'a>(Fields<'a>);
+pub(crate) struct Effects<'a>(Fields<'a>);
 
 impl<'a> Effects<'a> {
     /// Returns the effects that were encoded to `body`.

@@ -23,7 +23,7 @@ use super::effect::{Effect, Effects};
 use crate::record::Fields;
 
 /// The alignment of frames, in bytes.
-pub(in super::super) const BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOCK_BYTES: usize = 4096;
 
 const HEADER_BYTES: usize = 48;
 
@@ -34,16 +34,16 @@ const SEAL: u8 = 4;
 
 /// The end of the log when a segment began, as recorded in the first frame of each segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Begin {
-    pub(in super::super) previous_segment: u64,
+pub(crate) struct Begin {
+    pub(crate) previous_segment: u64,
     /// The end of its frames, in bytes.
-    pub(in super::super) end: u64,
-    pub(in super::super) last_frame: u64,
+    pub(crate) end: u64,
+    pub(crate) last_frame: u64,
 }
 
 /// The place of a frame in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct FramePlace {
     pub(super) number: u64,
     /// The last frame that had been flushed when this one was written.
     pub(super) flushed_through: u64,
@@ -51,7 +51,7 @@ pub(super) struct Place {
 
 /// A frame to be written, with its buffer.
 #[derive(Debug)]
-pub(in super::super) struct Record {
+pub(crate) struct Record {
     /// Room for the header, then the body, and the padding once the frame is finished.
     bytes: Vec<u8>,
     /// The length without the padding.
@@ -63,12 +63,12 @@ pub(in super::super) struct Record {
 
 impl Record {
     /// Returns a batch without effects.
-    pub(in super::super) fn batch(version: i64) -> Self {
+    pub(crate) fn batch(version: i64) -> Self {
         Self::new(BATCH, version)
     }
 
     /// Returns a claim of a version, without effects.
-    pub(in super::super) fn clock(version: i64) -> Self {
+    pub(crate) fn clock(version: i64) -> Self {
         Self::new(CLOCK, version)
     }
 
@@ -101,13 +101,13 @@ impl Record {
     }
 
     /// Makes room for this number of effects, with this total length of keys and values.
-    pub(in super::super) fn reserve(&mut self, effects: usize, bytes: usize) {
+    pub(crate) fn reserve(&mut self, effects: usize, bytes: usize) {
         self.bytes
             .reserve(bytes + effects * Effect::USUAL_HEADER_BYTES);
     }
 
     /// Adds an effect to a batch that was not appended yet.
-    pub(in super::super) fn push(&mut self, effect: Effect<'_>) {
+    pub(crate) fn push(&mut self, effect: Effect<'_>) {
         assert!(self.kind == BATCH && self.len == self.bytes.len());
         effect.encode(&mut self.bytes);
         self.len = self.bytes.len();
@@ -115,12 +115,12 @@ impl Record {
     }
 
     /// Returns the bytes of the effects. It may also be called after the batch was appended.
-    pub(in super::super) fn body(&self) -> &[u8] {
+    pub(crate) fn body(&self) -> &[u8] {
         &self.bytes[HEADER_BYTES..self.len]
     }
 
     /// Returns the effects. It may also be called after the batch was appended.
-    pub(in super::super) fn effects(&self) -> Effects<'_> {
+    pub(crate) fn effects(&self) -> Effects<'_> {
         Effects::pushed(self.body())
     }
 
@@ -130,7 +130,7 @@ impl Record {
     }
 
     /// Fills in the header and the padding, and returns the bytes to write.
-    pub(super) fn finish(&mut self, place: Place, salt: u64) -> &[u8] {
+    pub(super) fn finish(&mut self, place: FramePlace, salt: u64) -> &[u8] {
         let len = u32::try_from(self.len).expect("a frame fits into a segment");
         let padded = self.frame_bytes();
         self.bytes.resize(padded, 0);
@@ -150,7 +150,7 @@ impl Record {
 /// A frame that was read.
 #[derive(Debug, Clone)]
 pub(super) struct Frame<'a> {
-    pub(super) place: Place,
+    pub(super) place: FramePlace,
     pub(super) content: Content<'a>,
     /// The bytes that the frame takes in its segment.
     pub(super) bytes: usize,
@@ -187,8 +187,8 @@ impl<'a> Frame<'a> {
     }
 
     /// Returns the place that these bytes would have as a frame. They may be anything.
-    pub(super) fn unchecked_place(bytes: &[u8]) -> Option<Place> {
-        Some(Place {
+    pub(super) fn unchecked_place(bytes: &[u8]) -> Option<FramePlace> {
+        Some(FramePlace {
             number: u64::from_be_bytes(*bytes.get(16..)?.first_chunk()?),
             flushed_through: u64::from_be_bytes(*bytes.get(24..)?.first_chunk()?),
         })
@@ -199,7 +199,7 @@ impl<'a> Frame<'a> {
         let mut fields = Fields::new(bytes);
         let _len = fields.u32()?;
         let [kind, zeros @ ..]: [u8; 4] = fields.array()?;
-        let place = Place {
+        let place = FramePlace {
             number: fields.u64()?,
             flushed_through: fields.u64()?,
         };
@@ -242,8 +242,7 @@ impl<'a> Frame<'a> {
 /// Returns the length of the frame at the start of `bytes` if its checksum is right.
 fn checked_len(bytes: &[u8], salt: u64) -> Option<usize> {
     let (checksum, rest) = bytes.split_first_chunk()?;
-    let len = u32::from_be_bytes(*rest.first_chunk()?);
-    let len = usize::try_from(len).ok()?;
+    let len = usize::try_from(u32::from_be_bytes(*rest.first_chunk()?)).ok()?;
     let checked = bytes.get(8..len).filter(|_| len >= HEADER_BYTES)?;
     (xxh3_64_with_seed(checked, salt) == u64::from_be_bytes(*checksum)).then_some(len)
 }
@@ -267,7 +266,7 @@ mod tests {
 
     const SALT: u64 = 0x0123_4567_89ab_cdef;
 
-    const PLACE: Place = Place {
+    const PLACE: FramePlace = FramePlace {
         number: 0x0a0b,
         flushed_through: 0x0a01,
     };

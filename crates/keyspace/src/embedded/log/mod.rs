@@ -1,6 +1,6 @@
 //! The log, which makes commits durable.
 //!
-//! A log is a chain of segments, each in a [`Slot`](super::files::Slot). A segment is a header and frames.
+//! A log is a chain of segments, each in a [`Slot`](files::Slot). A segment is a header and frames.
 //! A frame holds the effects of one batch of commits. The [`Writer`](writer::Writer) appends and flushes,
 //! [`Slots`](slots::Slots) prepares the files of further segments, and [`recover`](recover::recover) reads
 //! a chain after a crash.
@@ -19,7 +19,10 @@
 //!
 //! All numbers are big-endian.
 
+#[cfg(target_os = "linux")]
+mod direct;
 pub(super) mod effect;
+pub(super) mod files;
 pub(super) mod frame;
 pub(super) mod recover;
 pub(super) mod segment;

@@ -28,14 +28,14 @@
 use std::collections::BTreeMap;
 use std::io;
 
-use super::super::files::{File, Files, Slot};
 use super::effect::Effects;
-use super::frame::{BLOCK_BYTES, Content, Defect, Frame, Place};
+use super::files::{File, Files, Slot};
+use super::frame::{BLOCK_BYTES, Content, Defect, Frame, FramePlace};
 use super::segment::{FORMAT, FRAMES_START, Header, HeaderDefect, LogId, Mark};
 
 /// The reason why a log is refused. No file was changed.
 #[derive(Debug, thiserror::Error)]
-pub(in super::super) enum LogError {
+pub(crate) enum LogError {
     /// A segment that the log must have is missing.
     #[error("segment {segment} of the log is missing")]
     Missing { segment: u64 },
@@ -64,7 +64,7 @@ pub(in super::super) enum LogError {
 
 impl LogError {
     /// Returns the error for the first segment of a log without its first frame.
-    pub(in super::super) fn without_frames(slot: Slot) -> Self {
+    pub(crate) fn without_frames(slot: Slot) -> Self {
         corrupt(
             slot,
             FRAMES_START,
@@ -75,26 +75,26 @@ impl LogError {
 
 /// The start of a log. Both numbers count from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Start {
-    pub(in super::super) segment: u64,
+pub(crate) struct Start {
+    pub(crate) segment: u64,
     /// The number of that segment's first frame.
-    pub(in super::super) frame: u64,
+    pub(crate) frame: u64,
 }
 
 /// The end of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct End {
-    pub(in super::super) segment: u64,
+pub(crate) struct LogEnd {
+    pub(crate) segment: u64,
     /// The offset of the next frame, in bytes.
-    pub(in super::super) offset: u64,
-    pub(in super::super) last_frame: u64,
+    pub(crate) offset: u64,
+    pub(crate) last_frame: u64,
     /// The newest version of a batch or a claim, `None` if there is neither.
-    pub(in super::super) newest_version: Option<i64>,
+    pub(crate) newest_version: Option<i64>,
 }
 
-impl End {
+impl LogEnd {
     /// Returns the start of the segment after the end.
-    pub(in super::super) fn next_start(&self) -> Start {
+    pub(crate) fn next_start(&self) -> Start {
         Start {
             segment: self.segment + 1,
             frame: self.last_frame + 1,
@@ -104,23 +104,23 @@ impl End {
 
 /// The result of recovering a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct Recovered {
-    pub(in super::super) end: End,
+pub(crate) struct Recovered {
+    pub(crate) end: LogEnd,
     /// The segments that were read, and their slots.
-    pub(in super::super) segments: BTreeMap<u64, Slot>,
+    pub(crate) segments: BTreeMap<u64, Slot>,
     /// The slot of the segment after the last one, which has not begun. If the last segment is sealed and
     /// this slot is missing, the log is refused.
-    pub(in super::super) next: Option<Slot>,
+    pub(crate) next: Option<Slot>,
     /// The other slots, which hold no part of the log.
-    pub(in super::super) unused: Vec<Slot>,
+    pub(crate) unused: Vec<Slot>,
 }
 
 impl Recovered {
     /// Returns an empty log, which begins with segment 1 and frame 1. The slots `unused` hold no part of
     /// it.
-    pub(in super::super) fn nothing(unused: Vec<Slot>) -> Self {
+    pub(crate) fn nothing(unused: Vec<Slot>) -> Self {
         Self {
-            end: End {
+            end: LogEnd {
                 segment: 0,
                 offset: 0,
                 last_frame: 0,
@@ -135,9 +135,9 @@ impl Recovered {
 
 /// A batch that was read from the log.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Replayed<'a> {
-    pub(in super::super) version: i64,
-    pub(in super::super) effects: Effects<'a>,
+pub(crate) struct Replayed<'a> {
+    pub(crate) version: i64,
+    pub(crate) effects: Effects<'a>,
 }
 
 /// Reads the log `id` from `start` on, and calls `visit` with each batch newer than `after`, in the order
@@ -148,16 +148,19 @@ pub(in super::super) struct Replayed<'a> {
 ///
 /// # Errors
 /// [`LogError`], and the error that `visit` returns.
-pub(in super::super) fn recover<E: From<LogError>>(
+pub(crate) fn recover<E: From<LogError>>(
     files: &dyn Files,
     id: LogId,
     start: Start,
     after: i64,
     mut visit: impl FnMut(Replayed<'_>) -> Result<(), E>,
 ) -> Result<Recovered, E> {
-    let mut visit = |batch: Replayed<'_>| match batch.version > after {
-        true => visit(batch),
-        false => Ok(()),
+    let mut visit = |batch: Replayed<'_>| {
+        if batch.version > after {
+            visit(batch)
+        } else {
+            Ok(())
+        }
     };
     let survey = Survey::take(files, id, start.segment)?;
     let end = survey.scan(files, start, &mut visit)?;
@@ -175,7 +178,7 @@ pub(in super::super) fn recover<E: From<LogError>>(
 ///
 /// # Errors
 /// [`LogError::Newer`] if the slots hold a newer commit, and [`LogError::Corrupt`] if they may have held one.
-pub(in super::super) fn leftovers(
+pub(crate) fn leftovers(
     files: &dyn Files,
     store: [u8; 16],
     last_version: i64,
@@ -269,7 +272,7 @@ impl Survey {
         files: &dyn Files,
         start: Start,
         visit: &mut impl FnMut(Replayed<'_>) -> Result<(), E>,
-    ) -> Result<End, E> {
+    ) -> Result<LogEnd, E> {
         let first = self.load(files, start.segment)?;
         let mut segment = first.ok_or_else(|| self.missing(start.segment))?;
         segment.check_whole()?;
@@ -330,7 +333,7 @@ impl Survey {
     }
 
     /// Separates the segments that are part of the log from later ones.
-    fn divide(self, end: End) -> Recovered {
+    fn divide(self, end: LogEnd) -> Recovered {
         let mut recovered = Recovered {
             end,
             segments: BTreeMap::new(),
@@ -402,7 +405,8 @@ impl Segment {
     /// Checks that no frame from `offset` on records that frame `number`, which is missing, had been
     /// flushed.
     fn check_not_flushed(&self, offset: u64, number: u64, from: u64) -> Result<(), LogError> {
-        let says_flushed = |place: Place| place.number > number && place.flushed_through >= number;
+        let says_flushed =
+            |place: FramePlace| place.number > number && place.flushed_through >= number;
         let offsets = (from..self.bytes.len() as u64).step_by(BLOCK_BYTES);
         for later in offsets {
             // Check the place first: checksums over bytes that are not a frame would take long.
@@ -419,7 +423,7 @@ impl Segment {
 
 /// The progress of reading a log.
 struct Scan {
-    end: End,
+    end: LogEnd,
     is_sealed: bool,
     newest_batch: Option<i64>,
 }
@@ -427,7 +431,7 @@ struct Scan {
 impl Scan {
     fn new(start: Start) -> Self {
         Self {
-            end: End {
+            end: LogEnd {
                 segment: start.segment,
                 offset: FRAMES_START,
                 last_frame: start.frame.saturating_sub(1),
@@ -578,9 +582,9 @@ fn read_header(slot: Slot, file: &File) -> Result<Found, LogError> {
 }
 
 /// Reads a file from its start, up to `most` bytes.
-fn read(file: &dyn redb::StorageBackend, most: usize) -> io::Result<Vec<u8>> {
+fn read(file: &dyn redb::StorageBackend, max_bytes: usize) -> io::Result<Vec<u8>> {
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
-    let mut bytes = vec![0; len.min(most)];
+    let mut bytes = vec![0; len.min(max_bytes)];
     file.read(0, &mut bytes)?;
     Ok(bytes)
 }

@@ -52,12 +52,12 @@ const MARK_BYTES: usize = 24;
 
 /// The sizes of the segments of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Sizes {
+pub(crate) struct Sizes {
     /// The largest size of a segment, in bytes.
-    pub(in super::super) segment_bytes: u64,
+    pub(crate) segment_bytes: u64,
     /// The size of the steps in which zeros are written ahead of the frames, in bytes. Overwriting zeros
     /// costs half as much as growing the file with each frame.
-    pub(in super::super) grow_bytes: u64,
+    pub(crate) grow_bytes: u64,
 }
 
 impl Default for Sizes {
@@ -71,10 +71,10 @@ impl Default for Sizes {
 
 /// The log that a segment belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct LogId {
-    pub(in super::super) store: [u8; 16],
+pub(crate) struct LogId {
+    pub(crate) store: [u8; 16],
     /// A different id for each log of the store.
-    pub(in super::super) log: [u8; 16],
+    pub(crate) log: [u8; 16],
 }
 
 /// The content of a segment's header.
@@ -174,8 +174,8 @@ impl Header {
         let damaged = |reason: &str| HeaderDefect::Damaged(reason.to_owned());
         let checksum = bytes
             .get(CHECKED_BYTES..)
-            .and_then(|rest| rest.first_chunk());
-        let checksum = checksum.ok_or_else(|| damaged("its header ends early"))?;
+            .and_then(|rest| rest.first_chunk())
+            .ok_or_else(|| damaged("its header ends early"))?;
         if xxh3_64(&bytes[..CHECKED_BYTES]) != u64::from_be_bytes(*checksum) {
             return Err(damaged("the checksum of its header is wrong"));
         }

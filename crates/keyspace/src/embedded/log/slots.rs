@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use super::super::files::{File, Files, Slot};
+use super::files::{File, Files, Slot};
 use super::frame::BLOCK_BYTES;
 use super::recover::Recovered;
 use super::segment::{FRAMES_START, Header, LogId, Mark, Sizes};
@@ -15,7 +15,7 @@ const MAX_FREE: usize = 1;
 
 /// An empty segment that is certainly on disk, including its name.
 #[derive(Debug)]
-pub(in super::super) struct Spare {
+pub(crate) struct Spare {
     pub(super) file: File,
     pub(super) segment: u64,
     pub(super) salt: u64,
@@ -27,7 +27,7 @@ pub(in super::super) struct Spare {
 
 /// The slots of one log.
 #[derive(Debug)]
-pub(in super::super) struct Slots {
+pub(crate) struct Slots {
     files: Arc<dyn Files>,
     id: LogId,
     sizes: Sizes,
@@ -45,7 +45,7 @@ impl Slots {
     ///
     /// Flushes the segments that were read, because after a crash of the process, parts of them may be only
     /// in the operating system's cache. Removes the slots that are not used.
-    pub(in super::super) fn start(
+    pub(crate) fn start(
         files: Arc<dyn Files>,
         id: LogId,
         sizes: Sizes,
@@ -78,7 +78,7 @@ impl Slots {
     /// # Errors
     /// [`AppendError::NoSpace`] if the system is short of something. The log has not changed, and the call
     /// may be repeated.
-    pub(in super::super) fn prepare(&mut self, salt: u64) -> Result<Spare, AppendError> {
+    pub(crate) fn prepare(&mut self, salt: u64) -> Result<Spare, AppendError> {
         let (slot, file) = self.open_free().map_err(AppendError::of_preparing)?;
         let first_bytes = (FRAMES_START + self.sizes.grow_bytes).min(self.sizes.segment_bytes);
         let file_bytes = fill(&file, first_bytes).map_err(AppendError::of_preparing)?;
@@ -122,7 +122,7 @@ impl Slots {
     }
 
     /// Frees the segments before `segment`. The record that the log begins there must already be on disk.
-    pub(in super::super) fn free_before(&mut self, segment: u64) -> io::Result<()> {
+    pub(crate) fn free_before(&mut self, segment: u64) -> io::Result<()> {
         let kept = self.segments.split_off(&segment);
         let freed = std::mem::replace(&mut self.segments, kept);
         self.free.extend(freed.into_values());
@@ -135,7 +135,7 @@ impl Slots {
     }
 
     /// Removes every slot durably. The record that the store has no log must already be on disk.
-    pub(in super::super) fn remove_all(&mut self) -> io::Result<()> {
+    pub(crate) fn remove_all(&mut self) -> io::Result<()> {
         let segments = std::mem::take(&mut self.segments);
         for slot in segments.into_values().chain(self.free.drain(..)) {
             self.files.remove(slot)?;

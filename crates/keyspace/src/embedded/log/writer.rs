@@ -2,15 +2,15 @@
 
 use std::io;
 
-use super::super::files::is_shortage;
-use super::frame::{BLOCK_BYTES, Begin, Place, Record};
-use super::recover::End;
+use super::files::is_shortage;
+use super::frame::{BLOCK_BYTES, Begin, FramePlace, Record};
+use super::recover::LogEnd;
 use super::segment::{FRAMES_START, Mark, SEAL_BYTES, Sizes};
 use super::slots::{Spare, write_zeros};
 
 /// The reason why a frame was not appended.
 #[derive(Debug, thiserror::Error)]
-pub(in super::super) enum AppendError {
+pub(crate) enum AppendError {
     /// The segment is full and there is no spare. Nothing was written. Append again after giving the writer
     /// a spare.
     #[error("the log has no segment to go on to")]
@@ -31,10 +31,11 @@ pub(in super::super) enum AppendError {
 impl AppendError {
     /// Returns the error for a call, other than a flush, that failed to make room for frames. Nothing was
     /// appended.
-    pub(in super::super) fn of_preparing(error: io::Error) -> Self {
-        match is_shortage(&error) {
-            true => Self::NoSpace(error),
-            false => Self::Io(error),
+    pub(crate) fn of_preparing(error: io::Error) -> Self {
+        if is_shortage(&error) {
+            Self::NoSpace(error)
+        } else {
+            Self::Io(error)
         }
     }
 }
@@ -51,7 +52,7 @@ impl From<AppendError> for io::Error {
 /// Appends to a log. Appending and flushing are separate calls: a frame is certainly on disk once the next
 /// flush has returned.
 #[derive(Debug)]
-pub(in super::super) struct Writer {
+pub(crate) struct Writer {
     sizes: Sizes,
     segment: Spare,
     /// The offset of the next frame. At the start of a segment, the Begin frame is written together with
@@ -66,7 +67,7 @@ pub(in super::super) struct Writer {
 
 impl Writer {
     /// Continues a log, which ended at `end`, in `spare`. Writes nothing yet.
-    pub(in super::super) fn start(sizes: Sizes, spare: Spare, end: &End) -> Self {
+    pub(crate) fn start(sizes: Sizes, spare: Spare, end: &LogEnd) -> Self {
         assert_eq!(spare.segment, end.segment + 1, "the chain has no gap");
         Self {
             sizes,
@@ -86,35 +87,35 @@ impl Writer {
 
     /// Returns true until the writer has been given the segment after the current one.
     #[cfg(test)]
-    pub(in super::super) fn needs_spare(&self) -> bool {
+    pub(crate) fn needs_spare(&self) -> bool {
         self.spare.is_none()
     }
 
     /// Gives the writer the next segment.
-    pub(in super::super) fn give_spare(&mut self, spare: Spare) {
+    pub(crate) fn give_spare(&mut self, spare: Spare) {
         assert!(self.spare.is_none() && spare.segment == self.segment.segment + 1);
         self.spare = Some(spare);
     }
 
     /// Returns the number of the segment that is being written.
-    pub(in super::super) fn segment(&self) -> u64 {
+    pub(crate) fn segment(&self) -> u64 {
         self.segment.segment
     }
 
     /// Returns the number of the next frame, unless that frame begins a segment.
-    pub(in super::super) fn next_frame(&self) -> u64 {
+    pub(crate) fn next_frame(&self) -> u64 {
         self.next_frame
     }
 
     /// Writes a frame in one call, after a Begin frame if it is the first of its segment. If the frame does
     /// not fit into the segment, the log first continues in the spare.
-    pub(in super::super) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
-        let most = self.sizes.segment_bytes - SEAL_BYTES;
+    pub(crate) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
+        let max_end = self.sizes.segment_bytes - SEAL_BYTES;
         let bytes = record.frame_bytes() as u64;
-        if FRAMES_START + BLOCK_BYTES as u64 + bytes > most {
+        if FRAMES_START + BLOCK_BYTES as u64 + bytes > max_end {
             return Err(AppendError::TooLarge { bytes });
         }
-        if !self.is_empty() && self.end + bytes > most {
+        if !self.is_empty() && self.end + bytes > max_end {
             self.roll_over()?;
         }
         self.make_room(record)?;
@@ -123,12 +124,12 @@ impl Writer {
     }
 
     /// Returns whether a frame fits into the part of the segment that was already written once.
-    pub(in super::super) fn has_room(&self, record: &Record) -> bool {
+    pub(crate) fn has_room(&self, record: &Record) -> bool {
         self.end + self.bytes_to_write(record) <= self.segment.grown_bytes
     }
 
     /// Makes the appended frames survive a power loss.
-    pub(in super::super) fn flush(&mut self) -> io::Result<()> {
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.attempt(|writer| {
             writer.segment.file.sync_data()?;
             writer.flushed_through = writer.next_frame - 1;
@@ -138,7 +139,7 @@ impl Writer {
 
     /// Ends and flushes the segment, so that the next frame begins the next one. Does nothing if the
     /// segment has no frames.
-    pub(in super::super) fn roll_over(&mut self) -> Result<(), AppendError> {
+    pub(crate) fn roll_over(&mut self) -> Result<(), AppendError> {
         if self.is_empty() {
             return Ok(());
         }
@@ -175,10 +176,10 @@ impl Writer {
         self.write_bytes(&bytes)
     }
 
-    fn next_place(&mut self) -> Place {
+    fn next_place(&mut self) -> FramePlace {
         let number = self.next_frame;
         self.next_frame += 1;
-        Place {
+        FramePlace {
             number,
             flushed_through: self.flushed_through,
         }
@@ -223,9 +224,8 @@ impl Writer {
                 file_bytes: to,
                 flushed_through: self.flushed_through,
             };
-            let mark = mark.encode(self.segment.salt);
             let offset = Mark::offset(self.segment.marks);
-            let marked = file.write(offset, &mark);
+            let marked = file.write(offset, &mark.encode(self.segment.salt));
             marked.map_err(AppendError::of_preparing)?;
             self.segment.marks += 1;
             self.segment.grown_bytes = to;
@@ -242,9 +242,10 @@ impl Writer {
     }
 
     fn check(&self) -> io::Result<()> {
-        match self.has_failed {
-            true => Err(io::Error::other("an earlier write of the log has failed")),
-            false => Ok(()),
+        if self.has_failed {
+            Err(io::Error::other("an earlier write of the log has failed"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -8,17 +8,17 @@ use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::super::Options;
-use super::super::engine::{Committer, Engine};
 use super::disk::{Disk, Fault};
 use super::workload::Workload;
 use super::{new_store, open_on, path};
+use crate::embedded::engine::{Committer, Engine};
 use crate::env::{Environment, ManualClock};
 
 /// More commits than the window has room for, so that rows are in each layer of the store.
 const COMMITS: usize = 60;
 
 /// An open store with rows, and what it must contain.
-struct Source {
+struct SourceStore {
     rng: StdRng,
     workload: Workload,
     disk: Disk,
@@ -26,7 +26,7 @@ struct Source {
     committer: Committer,
 }
 
-impl Source {
+impl SourceStore {
     fn new(seed: u64) -> Result<Self, String> {
         let disk = Disk::with(new_store());
         let store = open_on(&disk).unwrap();
@@ -63,7 +63,7 @@ impl Source {
 /// `plant` is applied to the disk of each copy. Returns the number of copies that failed.
 fn copy_with_faults(fault: Fault, plant: impl Fn(&Disk)) -> Result<usize, String> {
     const POWER_LOSSES: usize = 4;
-    let mut source = Source::new(0)?;
+    let mut source = SourceStore::new(0)?;
     let mut failed = 0;
     for calls in 1.. {
         let disk = Disk::new(Vec::new());

@@ -5,13 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 
-use super::super::engine::{CommitRequest, Committer, Engine};
-use super::super::file::memory;
-use super::super::queue::Mutation;
-use super::super::ranges::{KeyRange, RangeSet};
 use super::super::{Durability, Options};
 use super::disk::Disk;
 use super::{new_store, open_on, set, setup, still};
+use crate::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::embedded::disk::location::memory;
+use crate::embedded::engine::queue::Mutation;
+use crate::embedded::engine::{CommitRequest, Committer, Engine};
 use crate::error::{Code, Result};
 use crate::mutation::MutationOp;
 use crate::transaction::Commit;
@@ -69,7 +69,8 @@ fn a_batch_has_one_version_and_its_index_counts_rejected_transactions_too() {
         ],
     );
     assert!(rejected.is_err());
-    let (first, third) = (first.unwrap(), third.unwrap());
+    let first = first.unwrap();
+    let third = third.unwrap();
     assert_eq!(first.version, third.version);
     let index = |commit: Commit| commit.versionstamp.unwrap().batch_index();
     assert_eq!((index(first), index(third)), (0, 2));

@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rand::Rng;
 use redb::StorageBackend;
 
-use self::cached::{Cached, Change};
-use super::super::files::{File, Files, Slot};
+use self::cached::{Cached, FileChange};
+use crate::embedded::log::files::{File, Files, Slot};
 
 /// The unit that a disk writes completely or not at all, in bytes.
 const SECTOR_BYTES: usize = 512;
 
 /// The fault of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Fault {
+pub(crate) enum Fault {
     /// The call does not return, and neither does any later one.
     PowerLoss,
     /// The call fails without effect. Later ones succeed.
@@ -38,16 +38,16 @@ pub(in super::super) enum Fault {
 
 /// The contents of all files of a disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in super::super) struct Image {
-    pub(in super::super) main: Vec<u8>,
-    pub(in super::super) slots: BTreeMap<Slot, Vec<u8>>,
+pub(crate) struct Image {
+    pub(crate) main: Vec<u8>,
+    pub(crate) slots: BTreeMap<Slot, Vec<u8>>,
 }
 
 /// A disk with a cache. Clones are the same disk.
 #[derive(Clone)]
-pub(in super::super) struct Disk(Arc<Mutex<State>>);
+pub(crate) struct Disk(Arc<Mutex<DiskState>>);
 
-struct State {
+struct DiskState {
     main: Cached,
     /// Every slot that ever existed, including those that were removed.
     slots: Vec<Cached>,
@@ -98,7 +98,7 @@ impl Fault {
 
 impl Disk {
     /// Returns a disk without faults and slots whose main file holds `main`.
-    pub(in super::super) fn new(main: Vec<u8>) -> Self {
+    pub(crate) fn new(main: Vec<u8>) -> Self {
         Self::with(Image {
             main,
             slots: BTreeMap::new(),
@@ -106,10 +106,10 @@ impl Disk {
     }
 
     /// Returns a disk without faults that holds `image`.
-    pub(in super::super) fn with(image: Image) -> Self {
+    pub(crate) fn with(image: Image) -> Self {
         let (names, slots): (Vec<_>, Vec<_>) = image.slots.into_iter().unzip();
         let folder: BTreeMap<_, _> = names.into_iter().zip(0..).collect();
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(DiskState {
             main: Cached::new(image.main),
             slots: slots.into_iter().map(Cached::new).collect(),
             durable_folder: folder.clone(),
@@ -127,7 +127,7 @@ impl Disk {
     }
 
     /// Makes a change or a flush fail, of any file, after the next `calls` ones, which succeed.
-    pub(in super::super) fn fail_after(&self, calls: usize, fault: Fault) {
+    pub(crate) fn fail_after(&self, calls: usize, fault: Fault) {
         let mut state = self.state();
         state.countdown = calls;
         state.fault = fault;
@@ -135,56 +135,56 @@ impl Disk {
     }
 
     /// Makes every call fail from now on.
-    pub(in super::super) fn lose_power(&self) {
+    pub(crate) fn lose_power(&self) {
         let mut state = self.state();
         state.fault = Fault::PowerLoss;
         state.keeps_failing = true;
     }
 
     /// Makes all calls succeed from now on. Writes that were not flushed stay unflushed.
-    pub(in super::super) fn go_on(&self) {
+    pub(crate) fn go_on(&self) {
         let mut state = self.state();
         state.keeps_failing = false;
         state.countdown = usize::MAX;
     }
 
     /// Returns true once the fault has happened.
-    pub(in super::super) fn has_failed(&self) -> bool {
+    pub(crate) fn has_failed(&self) -> bool {
         self.state().countdown == 0
     }
 
     /// Sets whether no slot can be opened or created because the process has too many open files.
-    pub(in super::super) fn set_out_of_descriptors(&self, is_out: bool) {
+    pub(crate) fn set_out_of_descriptors(&self, is_out: bool) {
         self.state().is_out_of_descriptors = is_out;
     }
 
     /// Makes flushes do nothing but report success.
-    pub(in super::super) fn ignore_flushes(&self) {
+    pub(crate) fn ignore_flushes(&self) {
         self.state().ignores_flushes = true;
     }
 
     /// Calls `action` during each write from now on.
-    pub(in super::super) fn during_write(&self, action: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn during_write(&self, action: impl Fn() + Send + Sync + 'static) {
         self.state().during_write = Arc::new(action);
     }
 
     /// Calls `action` during each flush from now on.
-    pub(in super::super) fn during_flush(&self, action: impl Fn() + Send + Sync + 'static) {
+    pub(crate) fn during_flush(&self, action: impl Fn() + Send + Sync + 'static) {
         self.state().during_flush = Arc::new(action);
     }
 
     /// Returns the number of flushes of the disk's files.
-    pub(in super::super) fn flushes(&self) -> usize {
+    pub(crate) fn flushes(&self) -> usize {
         self.state().flushes
     }
 
     /// Returns the content that certainly survives a power loss.
-    pub(in super::super) fn flushed(&self) -> Image {
+    pub(crate) fn flushed(&self) -> Image {
         self.image_left(SECTOR_BYTES, &mut |_| 0)
     }
 
     /// Returns the content that reads of all files see.
-    pub(in super::super) fn image(&self) -> Image {
+    pub(crate) fn image(&self) -> Image {
         let state = self.state();
         let slots = state.folder.iter();
         Image {
@@ -197,13 +197,13 @@ impl Disk {
 
     /// Returns possible contents of all files after a power loss. Each cached change survives completely,
     /// not at all, or in some of its sectors.
-    pub(in super::super) fn image_after_power_loss(&self, rng: &mut impl Rng) -> Image {
+    pub(crate) fn image_after_power_loss(&self, rng: &mut impl Rng) -> Image {
         self.image_left(SECTOR_BYTES, &mut |choices| rng.random_range(0..choices))
     }
 
     /// Returns the contents of all files after a power loss. Each cached change survives completely, not at
     /// all, or in some of its pieces of `piece_bytes`. `choose(n)` decides, with a number below `n`.
-    pub(in super::super) fn image_left(
+    pub(crate) fn image_left(
         &self,
         piece_bytes: usize,
         choose: &mut dyn FnMut(usize) -> usize,
@@ -227,7 +227,7 @@ impl Disk {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, DiskState> {
         self.0.lock().unwrap()
     }
 
@@ -246,7 +246,7 @@ impl Disk {
     }
 }
 
-impl State {
+impl DiskState {
     /// Counts a change or flush. Returns the fault that it must have, if any.
     fn next_fault(&mut self, call: Call) -> Option<Fault> {
         if self.countdown > 0 {
@@ -403,7 +403,7 @@ impl StorageBackend for DiskFile {
         match state.next_fault(Call::SetLen) {
             Some(fault) => Err(error(fault)),
             None => {
-                state.file(self.of).change(Change::SetLen(len as usize));
+                state.file(self.of).change(FileChange::SetLen(len as usize));
                 Ok(())
             }
         }
@@ -442,7 +442,7 @@ impl StorageBackend for DiskFile {
             Some(Fault::ShortWrite) => &data[..data.len() / 2],
             Some(Fault::Error | Fault::Full | Fault::FullAtFlush) => &[],
         };
-        state.file(self.of).change(Change::Write {
+        state.file(self.of).change(FileChange::Write {
             offset: offset as usize,
             bytes: written.to_vec(),
         });

@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::engine::{CommitRequest, Engine};
-use super::super::queue::Mutation;
-use super::super::ranges::KeyRange;
-use super::super::{EmbeddedTransaction, Options, file};
+use super::super::{EmbeddedTransaction, Options};
 use super::{set, setup, still};
+use crate::embedded::collections::ranges::KeyRange;
+use crate::embedded::disk::location;
+use crate::embedded::engine::queue::Mutation;
+use crate::embedded::engine::{CommitRequest, Engine};
 use crate::env::ManualClock;
 use crate::error::Code;
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS};
@@ -29,7 +30,7 @@ fn advance(clock: &ManualClock, versions: i64) {
 }
 
 fn engine_with(options: &Options) -> Engine {
-    let store = file::memory(&setup()).unwrap();
+    let store = location::memory(&setup()).unwrap();
     Engine::start(store, options).unwrap()
 }
 
@@ -101,8 +102,12 @@ async fn versionstamps_fill_keys_and_values_and_grow_with_the_commits() {
     }
     assert!(stamps.is_sorted_by(|a, b| a < b));
     let (_, snapshot) = engine.read_version().unwrap();
-    let keys = snapshot.scan(b"k/", b"k0", false, 10).unwrap();
-    let keys: Vec<_> = keys.into_iter().map(|row| row.to_key()).collect();
+    let keys: Vec<_> = snapshot
+        .scan(b"k/", b"k0", false, 10)
+        .unwrap()
+        .into_iter()
+        .map(|row| row.to_key())
+        .collect();
     let expected: Vec<_> = stamps
         .iter()
         .map(|stamp| Bytes::from([b"k/", &stamp.as_bytes()[..], b"!"].concat()))
@@ -273,7 +278,7 @@ async fn a_closed_store_commits_what_was_sent_and_answers_cancelled_later() {
 #[test]
 fn no_change_falls_between_arming_a_watch_and_a_commit() {
     let (environment, _) = still();
-    let store = file::memory(&setup()).unwrap();
+    let store = location::memory(&setup()).unwrap();
     let (engine, mut committer) = Engine::prepare(store, &Options::new().environment(environment));
     let start = Barrier::new(2);
     for round in 0..1000_u32 {

@@ -10,19 +10,19 @@ use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::damage::{Damage, reason_of};
-use super::super::engine::{CommitRequest, Engine, Snapshot};
-use super::super::files::Folder;
-use super::super::log::effect::Effect;
-use super::super::log::frame::BLOCK_BYTES;
-use super::super::log::segment::Sizes;
-use super::super::queue::Mutation;
-use super::super::store::{Setup, Store};
-use super::super::watch::WatchFuture;
 use super::super::{Durability, Options};
 use super::disk::{Disk, Fault, Image};
 use super::workload::Workload;
 use super::{new_store, open_on, path, seeds, set, setup};
+use crate::embedded::disk::open::{OpenedStore, Setup};
+use crate::embedded::engine::queue::Mutation;
+use crate::embedded::engine::watch::WatchFuture;
+use crate::embedded::engine::{CommitRequest, Engine, Snapshot};
+use crate::embedded::log::effect::Effect;
+use crate::embedded::log::files::Folder;
+use crate::embedded::log::frame::BLOCK_BYTES;
+use crate::embedded::log::segment::Sizes;
+use crate::embedded::tree::damage::{Damage, reason_of};
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, Error, OpenError, chain};
 
@@ -107,8 +107,8 @@ fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
     } else {
         disk.image_after_power_loss(&mut rng)
     };
-    let store = open_on(&Disk::with(left));
-    let mut store = store.map_err(|error| format!("does not open: {error}"))?;
+    let mut store =
+        open_on(&Disk::with(left)).map_err(|error| format!("does not open: {error}"))?;
     workload.check(&mut store)
 }
 
@@ -181,7 +181,7 @@ fn an_empty_file_whose_folder_cannot_be_read_is_not_called_a_file_of_another_pro
     let files = Folder::beside(&folder.path().join("store")).unwrap();
     drop(folder);
     let empty = Disk::new(Vec::new());
-    let error = Store::check_not_empty(&empty, &files, path()).unwrap_err();
+    let error = OpenedStore::check_not_empty(&empty, &files, path()).unwrap_err();
     assert!(matches!(error, OpenError::Open { .. }), "{error:?}");
 }
 
@@ -234,9 +234,10 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
         ..setup()
     };
     let files = Arc::new(disk.clone());
-    let mut store = Store::open(disk.clone(), files, path(), &setup).unwrap();
+    let mut store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
     for number in 0..1000_u32 {
-        let (key, value) = (&number.to_be_bytes(), &[0; 100]);
+        let key = &number.to_be_bytes();
+        let value = &[0; 100];
         store.commit(&[Effect::Set { key, value }]).unwrap();
     }
     store.checkpoint().unwrap();
@@ -269,7 +270,7 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
     };
     let setup = Setup { log, ..setup() };
     let files = Arc::new(disk.clone());
-    let store = Store::open(disk.clone(), files, path(), &setup).unwrap();
+    let store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
     let engine = Engine::start(store, &options()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -337,7 +338,7 @@ fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
         ..setup()
     };
     let files = Arc::new(disk.clone());
-    let store = Store::open(disk.clone(), files, path(), &setup).unwrap();
+    let store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
     let interval = Duration::MAX;
     let relaxed = options().durability(Durability::Relaxed { interval });
     let engine = Engine::start(store, &relaxed).unwrap();
@@ -360,7 +361,7 @@ fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
     let left = disk.flushed();
     assert!(!left.slots.is_empty(), "the log was left");
     let disk = Disk::with(left);
-    let store = Store::open(disk.clone(), Arc::new(disk), path(), &setup).unwrap();
+    let store = OpenedStore::open(disk.clone(), Arc::new(disk), path(), &setup).unwrap();
     assert!(
         keys.into_iter()
             .all(|key| store.window.get(&key).unwrap().is_some())

@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 
 use self::disk::{Disk, Image};
-use super::engine::CommitRequest;
-use super::file::create_in;
-use super::log::segment::Sizes;
-use super::queue::Mutation;
-use super::ranges::{KeyRange, RangeSet};
-use super::store::{Setup, Store};
+use crate::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::embedded::disk::location::create_in;
+use crate::embedded::disk::open::{OpenedStore, Setup};
+use crate::embedded::engine::CommitRequest;
+use crate::embedded::engine::queue::Mutation;
+use crate::embedded::log::segment::Sizes;
 use crate::env::{Environment, ManualClock};
 use crate::error::OpenError;
 
@@ -38,8 +38,8 @@ pub(super) fn setup() -> Setup {
 }
 
 /// Opens the store on a disk.
-fn open_on(disk: &Disk) -> Result<Store, OpenError> {
-    Store::open(disk.clone(), Arc::new(disk.clone()), path(), &setup())
+fn open_on(disk: &Disk) -> Result<OpenedStore, OpenError> {
+    OpenedStore::open(disk.clone(), Arc::new(disk.clone()), path(), &setup())
 }
 
 /// The path of the store under test, for errors.
@@ -86,8 +86,9 @@ fn new_store() -> Image {
 
 /// Returns the seeds to run: `count` of them, or the one in the environment variable `TEST_SEED`.
 pub(super) fn seeds(count: usize) -> impl Iterator<Item = u64> {
-    let one = std::env::var("TEST_SEED").ok();
-    let one = one.map(|seed| seed.parse().expect("TEST_SEED is a number"));
+    let one = std::env::var("TEST_SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("TEST_SEED is a number"));
     let first = one.unwrap_or(0);
     (first..).take(if one.is_some() { 1 } else { count })
 }

@@ -9,13 +9,13 @@ use futures::FutureExt;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::engine::Engine;
-use super::super::log::effect::Effect;
-use super::super::store::Store;
 use super::super::{Durability, Options};
 use super::disk::{Disk, Fault, Image};
 use super::workload::{Workload, stamp_key};
 use super::{new_store, open_on, seeds};
+use crate::embedded::disk::open::OpenedStore;
+use crate::embedded::engine::Engine;
+use crate::embedded::log::effect::Effect;
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, OpenError};
 use crate::limits::RECOVERY_VERSIONS;
@@ -51,12 +51,12 @@ impl Life {
     /// Opens the store and commits until the power fails or the process is killed, each time on the
     /// remaining content, and then once more without a loss. `plant` is applied to each store before the
     /// commits.
-    fn run(mut self, plant: impl Fn(&Disk, &mut Store)) -> Result<(), String> {
+    fn run(mut self, plant: impl Fn(&Disk, &mut OpenedStore)) -> Result<(), String> {
         for _ in 0..LOSSES {
             // Few calls end during the recovery, more during the commits, and many during the clean
             // shutdown.
-            let most = 1 << self.rng.random_range(0..10);
-            let calls = self.rng.random_range(1..=most);
+            let max_calls = 1 << self.rng.random_range(0..10);
+            let calls = self.rng.random_range(1..=max_calls);
             self.disk.fail_after(calls, Fault::PowerLoss);
             self.open_and_commit(&plant)?;
             if self.rng.random_range(0..4) > 0 {
@@ -72,7 +72,7 @@ impl Life {
         self.open_and_commit(&plant)
     }
 
-    fn open_and_commit(&mut self, plant: &impl Fn(&Disk, &mut Store)) -> Result<(), String> {
+    fn open_and_commit(&mut self, plant: &impl Fn(&Disk, &mut OpenedStore)) -> Result<(), String> {
         let disk = self.disk.clone();
         let mut store = match open_on(&disk) {
             Ok(store) => store,
@@ -84,7 +84,7 @@ impl Life {
         self.commit(store)
     }
 
-    fn commit(&mut self, store: Store) -> Result<(), String> {
+    fn commit(&mut self, store: OpenedStore) -> Result<(), String> {
         const ROUNDS: usize = 30;
         let clock = ManualClock::new();
         let environment = Environment::seeded(0, Arc::new(clock.clone()));
@@ -120,7 +120,7 @@ impl Life {
 }
 
 /// Returns the report of the first life that goes wrong.
-fn first_failure(plant: impl Fn(&Disk, &mut Store)) -> Option<String> {
+fn first_failure(plant: impl Fn(&Disk, &mut OpenedStore)) -> Option<String> {
     seeds(scale(200, 2_000).div_ceil(LOSSES)).find_map(|seed| {
         let failure = Life::new(seed).run(&plant).err()?;
         Some(format!(
@@ -174,7 +174,8 @@ fn the_check_finds_half_a_commit() {
 #[test]
 fn the_check_finds_a_commit_lost_from_the_middle() {
     let failure = first_failure(|_, store| {
-        let (begin, end) = (&stamp_key(2), &stamp_key(3));
+        let begin = &stamp_key(2);
+        let end = &stamp_key(3);
         store.commit(&[Effect::ClearRange { begin, end }]).ok();
     });
     assert!(failure.unwrap().contains("commit 2 has no stamp"));

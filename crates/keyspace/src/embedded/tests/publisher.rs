@@ -10,35 +10,35 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::Mutex;
 
-use super::super::engine::{Committer, Engine};
-use super::super::log::segment::Sizes;
-use super::super::store::{Setup, Store};
 use super::super::{Durability, Options};
 use super::disk::{Disk, Fault};
 use super::{new_store, path, set, setup, still};
+use crate::embedded::disk::open::{OpenedStore, Setup};
+use crate::embedded::engine::{Committer, Engine};
+use crate::embedded::log::segment::Sizes;
 use crate::env::ManualClock;
 use crate::error::{Code, Result};
 use crate::transaction::Commit;
 
 /// Opens the store on a disk, with a log that has room for many batches.
-fn open_with_room(disk: &Disk) -> Store {
+fn open_with_room(disk: &Disk) -> OpenedStore {
     let log = Sizes {
         segment_bytes: 4 << 20,
         grow_bytes: 1 << 20,
     };
     let setup = Setup { log, ..setup() };
-    Store::open(disk.clone(), Arc::new(disk.clone()), path(), &setup).unwrap()
+    OpenedStore::open(disk.clone(), Arc::new(disk.clone()), path(), &setup).unwrap()
 }
 
 /// A store whose batches are published step by step, by its caller or as the thread would.
-struct World {
+struct PublisherWorld {
     disk: Disk,
     clock: ManualClock,
     engine: Engine,
     committer: Committer,
 }
 
-impl World {
+impl PublisherWorld {
     /// The world after a first batch, which the thread published: now callers may.
     fn new() -> Self {
         Self::with(Durability::Immediate)
@@ -47,8 +47,9 @@ impl World {
     fn with(durability: Durability) -> Self {
         let (environment, clock) = still();
         let disk = Disk::with(new_store());
-        let options = Options::new().environment(environment);
-        let options = options.durability(durability);
+        let options = Options::new()
+            .environment(environment)
+            .durability(durability);
         let (engine, committer) = Engine::prepare(open_with_room(&disk), &options);
         let mut world = Self {
             disk,
@@ -101,7 +102,7 @@ fn commit(engine: &Engine) -> impl Future<Output = Result<Commit>> + use<> {
 
 #[test]
 fn callers_publish_while_they_are_alone_and_the_thread_looks_from_time_to_time() {
-    let mut world = World::new();
+    let mut world = PublisherWorld::new();
     for by_callers in [1, 2, 4, 8, 16, 32, 32] {
         for _ in 0..by_callers {
             assert_eq!(world.commit_alone(Publishing::ByCaller), 1);
@@ -112,7 +113,7 @@ fn callers_publish_while_they_are_alone_and_the_thread_looks_from_time_to_time()
 
 #[test]
 fn the_thread_publishes_once_transactions_have_met_in_a_batch() {
-    let mut world = World::new();
+    let mut world = PublisherWorld::new();
     for met in [Publishing::ByCaller, Publishing::ByThread] {
         let commits = [commit(&world.engine), commit(&world.engine)];
         world.committer.resolve().unwrap();
@@ -130,7 +131,7 @@ fn the_thread_publishes_once_transactions_have_met_in_a_batch() {
 
 #[test]
 fn callers_do_not_wait_for_slow_flushes() {
-    let mut world = World::new();
+    let mut world = PublisherWorld::new();
     world.flushes_take(Duration::from_millis(1));
     world.commit_alone(Publishing::ByCaller);
     for _ in 0..9 {
@@ -144,7 +145,7 @@ fn callers_do_not_wait_for_slow_flushes() {
 #[test]
 fn a_write_that_takes_so_long_that_it_is_flushed_keeps_callers_waiting_only_once() {
     const INTERVAL: Duration = Duration::from_millis(5);
-    let mut world = World::with(Durability::Relaxed { interval: INTERVAL });
+    let mut world = PublisherWorld::with(Durability::Relaxed { interval: INTERVAL });
     assert_eq!(world.commit_alone(Publishing::ByCaller), 0);
     assert_eq!(world.commit_alone(Publishing::ByThread), 0);
     world.writes_take(INTERVAL);
@@ -156,12 +157,12 @@ fn a_write_that_takes_so_long_that_it_is_flushed_keeps_callers_waiting_only_once
 
 #[test]
 fn a_flush_that_fails_on_the_thread_of_a_caller_ends_the_store() {
-    let World {
+    let PublisherWorld {
         disk,
         engine,
         mut committer,
         ..
-    } = World::new();
+    } = PublisherWorld::new();
     let lost = commit(&engine);
     committer.resolve().unwrap();
     // The write succeeds.
@@ -199,17 +200,19 @@ async fn the_thread_flushes_what_callers_have_written() {
 
 #[test]
 fn the_publisher_expects_those_it_answers_and_those_that_arrive_during_the_flush() {
-    let World {
+    let PublisherWorld {
         disk,
         engine,
         committer,
         ..
-    } = World::new();
-    let (engine, late) = (Arc::new(engine), Arc::new(Mutex::default()));
+    } = PublisherWorld::new();
+    let engine = Arc::new(engine);
+    let late = Arc::new(Mutex::default());
     let mut publisher = engine.resolve_on_callers(committer);
     let first = [commit(&engine), commit(&engine)];
     disk.during_flush({
-        let (engine, late) = (engine.clone(), late.clone());
+        let engine = engine.clone();
+        let late = late.clone();
         move || *late.lock() = vec![commit(&engine)]
     });
     publisher.step_on_thread().unwrap();
@@ -230,9 +233,9 @@ fn a_task_that_commits_again_when_it_is_answered_is_still_alone() {
         }
     }
 
-    let World {
+    let PublisherWorld {
         engine, committer, ..
-    } = World::new();
+    } = PublisherWorld::new();
     let mut publisher = engine.resolve_on_callers(committer);
     let task = Arc::new(Task(engine));
     let mut first = pin!(commit(&task.0));
@@ -252,9 +255,9 @@ fn a_task_that_commits_again_when_it_is_answered_is_still_alone() {
 fn the_publisher_waits_until_all_it_expects_are_there() {
     const EXPECTED: usize = 3;
     const LONG: Duration = Duration::from_secs(60);
-    let World {
+    let PublisherWorld {
         engine, committer, ..
-    } = World::new();
+    } = PublisherWorld::new();
     let publisher = engine.resolve_on_callers(committer);
     let pipeline = engine.pipeline();
     let first = commit(&engine);
@@ -293,12 +296,12 @@ fn large_commit(engine: &Engine) -> impl Future<Output = Result<Commit>> + use<>
 
 #[test]
 fn a_part_that_has_stopped_growing_is_moved_to_the_tree() {
-    let World {
+    let PublisherWorld {
         disk,
         clock,
         engine,
         mut committer,
-    } = World::new();
+    } = PublisherWorld::new();
     let large = large_commit(&engine);
     committer.step().unwrap();
     large.now_or_never().unwrap().unwrap();

@@ -6,9 +6,9 @@ use bytes::Bytes;
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use super::super::engine::CommitRequest;
-use super::super::queue::Mutation;
-use super::super::store::Store;
+use crate::embedded::disk::open::OpenedStore;
+use crate::embedded::engine::CommitRequest;
+use crate::embedded::engine::queue::Mutation;
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
 
@@ -91,7 +91,7 @@ impl Workload {
 
     /// Checks that the store holds the state after some commit, with all acknowledged commits, and
     /// continues from that state.
-    pub(super) fn check(&mut self, store: &mut Store) -> Result<(), String> {
+    pub(super) fn check(&mut self, store: &mut OpenedStore) -> Result<(), String> {
         let mut contents = read(store);
         let number = contents.get(NEWEST).map_or(0, |value| decode(value));
         if number < self.acknowledged {
@@ -126,10 +126,12 @@ impl Workload {
     fn check_stamps(&mut self, contents: &mut Contents) -> Result<(), String> {
         let mut previous = None;
         for number in 1..=self.durable {
-            let stamp = contents.remove(&stamp_key(number));
-            let stamp = stamp.ok_or_else(|| format!("commit {number} has no stamp"))?;
-            let stamp = stamp.try_into().map(Versionstamp::from_bytes);
-            let stamp = stamp.map_err(|bytes| format!("commit {number} has stamp {bytes:?}"))?;
+            let row = contents.remove(&stamp_key(number));
+            let stamp = row
+                .ok_or_else(|| format!("commit {number} has no stamp"))?
+                .try_into()
+                .map(Versionstamp::from_bytes)
+                .map_err(|bytes| format!("commit {number} has stamp {bytes:?}"))?;
             if self
                 .stamps
                 .get(&number)
@@ -171,7 +173,10 @@ pub(super) fn stamp_key(number: usize) -> Vec<u8> {
 
 fn random_mutation(rng: &mut StdRng) -> Mutation {
     let mut key = |prefix: &str| Bytes::from(format!("{prefix}/{:02}", rng.random_range(0..50)));
-    let (row, begin, end, counter) = (key("row"), key("row"), key("row"), key("counter"));
+    let row = key("row");
+    let begin = key("row");
+    let end = key("row");
+    let counter = key("counter");
     match rng.random_range(0..5) {
         4 => Mutation::Clear { key: row },
         0 => Mutation::ClearRange {
@@ -218,9 +223,12 @@ fn apply(contents: &mut Contents, mutation: &Mutation) {
     }
 }
 
-fn read(store: &mut Store) -> Contents {
-    let rows = store.window.parts().over(&store.tree);
-    let rows = rows.scan(b"", b"\xff", false, usize::MAX);
+fn read(store: &mut OpenedStore) -> Contents {
+    let rows = store
+        .window
+        .parts()
+        .over(&store.tree)
+        .scan(b"", b"\xff", false, usize::MAX);
     let rows = rows.expect("the store can be read").into_iter();
     rows.map(|row| (row.key().to_vec(), row.value().to_vec()))
         .collect()

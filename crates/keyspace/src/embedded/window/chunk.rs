@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 /// An entry, which hides the layers below: a row of the part, or a range without live keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::embedded) enum Entry<'a> {
+pub(crate) enum Entry<'a> {
     /// `key` has `value`.
     Set { key: &'a [u8], value: &'a [u8] },
     /// No key lives in `begin <= key < end`.
@@ -18,7 +18,7 @@ pub(in crate::embedded) enum Entry<'a> {
 
 impl<'a> Entry<'a> {
     /// Returns the key of a Set, or the begin of a Gap.
-    pub(in crate::embedded) fn key(self) -> &'a [u8] {
+    pub(crate) fn key(self) -> &'a [u8] {
         match self {
             Entry::Set { key, .. } => key,
             Entry::Gap { begin, .. } => begin,
@@ -26,7 +26,7 @@ impl<'a> Entry<'a> {
     }
 
     /// Returns the total length of its keys and value.
-    pub(in crate::embedded) fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         let (_, tail) = self.kind_and_tail();
         self.key().len() + tail.len()
     }
@@ -98,7 +98,7 @@ impl Chunks {
 
 /// The size of a batch, in bytes, up to which its buffer is copied and used again. A larger one becomes the
 /// chunk.
-const REUSED_BYTES: usize = 1 << 20;
+const MAX_REUSED_BYTES: usize = 1 << 20;
 
 /// The writer's side of a part's chunks.
 #[derive(Default)]
@@ -131,7 +131,7 @@ impl ChunkWriter {
     pub(super) fn publish(&mut self) -> Arc<Chunks> {
         if !self.open.is_empty() {
             self.published_bytes += self.open.len();
-            let bytes = if self.open.len() <= REUSED_BYTES {
+            let bytes = if self.open.len() <= MAX_REUSED_BYTES {
                 let copy = self.open[..].into();
                 self.open.clear();
                 copy

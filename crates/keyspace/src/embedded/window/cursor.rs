@@ -2,12 +2,12 @@
 
 use super::chunk::{Entry, Source};
 use super::key_array::KeyArray;
-use super::node::{Inner, Node, Tree};
+use super::node::{EntryTree, Inner, Node};
 use super::position::Position;
 
 /// A position between two entries of a tree, or at one of its ends.
-pub(in crate::embedded) struct Cursor<'a> {
-    tree: &'a Tree,
+pub(crate) struct Cursor<'a> {
+    tree: &'a EntryTree,
     source: Source<'a>,
     /// The inner nodes from the root on, each with the index of the child that the path takes.
     path: Vec<(&'a Inner, usize)>,
@@ -18,7 +18,7 @@ pub(in crate::embedded) struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// Returns a cursor before the first entry.
-    pub(super) fn new(tree: &'a Tree, source: Source<'a>) -> Self {
+    pub(super) fn new(tree: &'a EntryTree, source: Source<'a>) -> Self {
         let mut path = Vec::new();
         let leaf = descend(&mut path, tree.root(), |_| 0);
         Self {
@@ -32,7 +32,7 @@ impl<'a> Cursor<'a> {
 
     /// Moves to the place where all entries on the left have keys before `position`, and none on the right
     /// has.
-    pub(in crate::embedded) fn seek(&mut self, position: Position<'_>) {
+    pub(crate) fn seek(&mut self, position: Position<'_>) {
         let source = self.source;
         self.path.clear();
         self.leaf = descend(&mut self.path, self.tree.root(), |inner| {
@@ -42,7 +42,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves past the next entry and returns it. Does not move at the end.
-    pub(in crate::embedded) fn next(&mut self) -> Option<Entry<'a>> {
+    pub(crate) fn next(&mut self) -> Option<Entry<'a>> {
         if self.index == self.leaf.entries().len() {
             self.leave(|index, children| (index + 1 < children).then_some(index + 1))?;
             self.descend_from_path(|_| 0);
@@ -54,7 +54,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Moves back past the previous entry and returns it. Does not move at the begin.
-    pub(in crate::embedded) fn prev(&mut self) -> Option<Entry<'a>> {
+    pub(crate) fn prev(&mut self) -> Option<Entry<'a>> {
         if self.index == 0 {
             self.leave(|index, _| index.checked_sub(1))?;
             self.descend_from_path(|inner| inner.children.len() - 1);

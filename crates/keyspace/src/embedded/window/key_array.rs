@@ -50,8 +50,8 @@ impl KeyArray {
         let head = head(key, self.prefix_bytes);
         let heads = &self.heads[..self.len];
         let begin = heads.partition_point(|&other| other < head);
-        let same = heads[begin..].partition_point(|&other| other == head);
-        let same = &self.entries[begin..begin + same];
+        let same_count = heads[begin..].partition_point(|&other| other == head);
+        let same = &self.entries[begin..begin + same_count];
         begin + same.partition_point(|&entry| position.follows(source.key(entry)))
     }
 

@@ -20,7 +20,7 @@ mod position;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub(super) use self::chunk::Entry;
-pub(super) use self::cursor::Cursor;
-pub(super) use self::part::{Below, Lookup, Part, PartSnapshot};
-pub(super) use self::position::Position;
+pub(crate) use self::chunk::Entry;
+pub(crate) use self::cursor::Cursor;
+pub(crate) use self::part::{Below, Lookup, Part, PartSnapshot};
+pub(crate) use self::position::Position;

@@ -13,7 +13,7 @@ use super::position::Position;
 /// A tree of entries in key order. A clone is O(1) and shares nodes. A change copies the shared nodes on
 /// its path.
 #[derive(Clone)]
-pub(super) struct Tree {
+pub(super) struct EntryTree {
     root: Node,
 }
 
@@ -53,7 +53,7 @@ struct Split {
     right: Node,
 }
 
-impl Tree {
+impl EntryTree {
     pub(super) fn new() -> Self {
         Self {
             root: Node::leaf(KeyArray::new()),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::chunk::{ChunkWriter, Chunks, Entry, EntryRef, Source};
 use super::cursor::Cursor;
-use super::node::Tree;
+use super::node::EntryTree;
 use super::position::Position;
 use crate::limits::END_OF_KEYSPACE;
 use crate::transaction::key_after;
@@ -15,7 +15,7 @@ use crate::transaction::key_after;
 /// The layers below the active part: the frozen parts and the tree.
 ///
 /// Their content does not change while the part is active. A checkpoint only moves it.
-pub(in crate::embedded) trait Below {
+pub(crate) trait Below {
     /// The error of a failed read.
     type Error;
 
@@ -25,7 +25,7 @@ pub(in crate::embedded) trait Below {
 
 /// What a part knows about a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::embedded) enum Lookup<'a> {
+pub(crate) enum Lookup<'a> {
     /// The key has this value.
     Value(&'a [u8]),
     /// The key has no value.
@@ -39,42 +39,43 @@ pub(in crate::embedded) enum Lookup<'a> {
 /// - Entries are in key order and do not overlap; two Gaps never touch.
 /// - A Gap extends as far to the right as possible: it ends at a Set, at a key that lives below, or at the
 ///   end of the keyspace. Clears of neighboring keys therefore become one Gap.
-pub(in crate::embedded) struct Part {
-    pub(super) tree: Tree,
+pub(crate) struct Part {
+    pub(super) tree: EntryTree,
     pub(super) chunks: ChunkWriter,
 }
 
 impl Part {
-    pub(in crate::embedded) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
-            tree: Tree::new(),
+            tree: EntryTree::new(),
             chunks: ChunkWriter::default(),
         }
     }
 
     /// Returns the total content of all entries, in bytes: keys, values, and ends of Gaps.
-    pub(in crate::embedded) fn content_bytes(&self) -> usize {
+    pub(crate) fn content_bytes(&self) -> usize {
         self.tree.content_bytes()
     }
 
     /// Returns the number of bytes that were written to the part, including those that later writes
     /// replaced. The part and its snapshots keep all of them in memory.
-    pub(in crate::embedded) fn held_bytes(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.chunks.held_bytes()
     }
 
     /// Returns what the part knows about a key, including all writes so far.
-    pub(in crate::embedded) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
+    pub(crate) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
         lookup(&self.tree, self.chunks.source(), key)
     }
 
     /// Sets a key. A Gap around it is split.
-    pub(in crate::embedded) fn set(&mut self, key: &[u8], value: &[u8]) {
+    pub(crate) fn set(&mut self, key: &[u8], value: &[u8]) {
         let floor = self.insert(Entry::Set { key, value });
         let Some((begin, end)) = self.as_gap(floor, |end| end > key) else {
             return;
         };
-        let (begin, end) = (begin.to_vec(), end.to_vec());
+        let begin = begin.to_vec();
+        let end = end.to_vec();
         if *begin < *key {
             self.insert(Entry::Gap {
                 begin: &begin,
@@ -95,11 +96,7 @@ impl Part {
     /// # Errors
     ///
     /// Those of `below`. The part has not changed in that case.
-    pub(in crate::embedded) fn clear<B: Below>(
-        &mut self,
-        key: &[u8],
-        below: &B,
-    ) -> Result<(), B::Error> {
+    pub(crate) fn clear<B: Below>(&mut self, key: &[u8], below: &B) -> Result<(), B::Error> {
         self.clear_range(key, &key_after(key), below)
     }
 
@@ -111,7 +108,7 @@ impl Part {
     /// # Errors
     ///
     /// Those of `below`. The part has not changed in that case.
-    pub(in crate::embedded) fn clear_range<B: Below>(
+    pub(crate) fn clear_range<B: Below>(
         &mut self,
         begin: &[u8],
         end: &[u8],
@@ -138,7 +135,7 @@ impl Part {
     }
 
     /// Publishes all writes so far, and returns the part as it is then.
-    pub(in crate::embedded) fn snapshot(&mut self) -> PartSnapshot {
+    pub(crate) fn snapshot(&mut self) -> PartSnapshot {
         PartSnapshot {
             chunks: self.chunks.publish(),
             tree: self.tree.clone(),
@@ -146,7 +143,7 @@ impl Part {
     }
 
     /// Ends the part, which takes no more writes.
-    pub(in crate::embedded) fn freeze(mut self) -> PartSnapshot {
+    pub(crate) fn freeze(mut self) -> PartSnapshot {
         self.snapshot()
     }
 }
@@ -219,30 +216,30 @@ impl Part {
 
 /// A part as one batch left it, or a frozen part. It never changes, and a clone is O(1).
 #[derive(Clone)]
-pub(in crate::embedded) struct PartSnapshot {
-    tree: Tree,
+pub(crate) struct PartSnapshot {
+    tree: EntryTree,
     chunks: Arc<Chunks>,
 }
 
 impl PartSnapshot {
     /// Returns what the part knows about a key.
-    pub(in crate::embedded) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
+    pub(crate) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
         lookup(&self.tree, Source::published(&self.chunks), key)
     }
 
     /// Returns a cursor before the first entry.
-    pub(in crate::embedded) fn cursor(&self) -> Cursor<'_> {
+    pub(crate) fn cursor(&self) -> Cursor<'_> {
         Cursor::new(&self.tree, Source::published(&self.chunks))
     }
 
     /// Returns all entries in key order.
-    pub(in crate::embedded) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry<'_>> {
         let mut cursor = self.cursor();
         std::iter::from_fn(move || cursor.next())
     }
 }
 
-fn lookup<'a>(tree: &Tree, source: Source<'a>, key: &[u8]) -> Lookup<'a> {
+fn lookup<'a>(tree: &EntryTree, source: Source<'a>, key: &[u8]) -> Lookup<'a> {
     let entry = tree.last_before(source, Position::after(key));
     match entry.map(|entry| source.entry(entry)) {
         Some(Entry::Set { key: found, value }) if found == key => Lookup::Value(value),

@@ -7,20 +7,20 @@ use std::ops::Bound;
 ///
 /// Two positions are equal if there is no key between them.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::embedded) struct Position<'a> {
+pub(crate) struct Position<'a> {
     key: &'a [u8],
     is_after: bool,
 }
 
 impl<'a> Position<'a> {
-    pub(in crate::embedded) fn before(key: &'a [u8]) -> Self {
+    pub(crate) fn before(key: &'a [u8]) -> Self {
         Self {
             key,
             is_after: false,
         }
     }
 
-    pub(in crate::embedded) fn after(key: &'a [u8]) -> Self {
+    pub(crate) fn after(key: &'a [u8]) -> Self {
         Self {
             key,
             is_after: true,
@@ -41,7 +41,7 @@ impl<'a> Position<'a> {
     }
 
     /// Returns the bound of a range that begins here.
-    pub(in crate::embedded) fn as_begin(self) -> Bound<&'a [u8]> {
+    pub(crate) fn as_begin(self) -> Bound<&'a [u8]> {
         if self.is_after {
             Bound::Excluded(self.key)
         } else {
@@ -50,7 +50,7 @@ impl<'a> Position<'a> {
     }
 
     /// Returns the bound of a range that ends here.
-    pub(in crate::embedded) fn as_end(self) -> Bound<&'a [u8]> {
+    pub(crate) fn as_end(self) -> Bound<&'a [u8]> {
         if self.is_after {
             Bound::Included(self.key)
         } else {

@@ -4,9 +4,9 @@
 use std::future::{self, Future};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use conformance::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
 use futures::FutureExt;
-use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint};
 use keyspace::{Code, Error, Runner, Transaction, TransactionOption, foreign};
 
 use crate::ledger::log;
@@ -199,7 +199,8 @@ async fn a_future_dropped_before_its_commit_leaves_nothing(store: TestStore) {
 async fn a_slot_in_doubt_is_taken_before_a_clean_one(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
-    let (clean, free) = (runner.receipt().await, runner.receipt().await);
+    let clean = runner.receipt().await;
+    let free = runner.receipt().await;
     free.unwrap().complete();
     let landing = Landing {
         attempts: 100,

@@ -1,7 +1,7 @@
 //! Every fate of one commit, followed by every kind of attempt, with and without a sweep.
 
+use conformance::chaos::{CommitFault, Fate, FaultTally, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
-use keyspace::chaos::{CommitFault, Fate, Faults, Landing, LandingPoint, Tally};
 use keyspace::{Code, Commit, Error, Transaction, TransactionOption};
 
 use crate::ledger::log::{self, Item};
@@ -98,7 +98,7 @@ fn scenarios() -> impl Iterator<Item = Scenario> {
 struct Outcome {
     answer: Result<(Value, Commit), Failure>,
     log: Vec<Item>,
-    tally: Tally,
+    tally: FaultTally,
 }
 
 /// Runs operation 1, whose first commit meets its fate, and then operation 2. Then lets all late commits

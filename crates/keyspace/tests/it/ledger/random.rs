@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use conformance::chaos::Faults;
 use conformance::scale;
 use conformance::stores::TestStore;
-use keyspace::chaos::Faults;
 use keyspace::env::ManualClock;
 use keyspace::{Commit, Environment, Error, Isolation, Runner, Transaction};
 
@@ -128,7 +128,8 @@ async fn play_in(world: World, seed: u64, swept: bool) -> Course {
     let ends = Arc::new(Mutex::new(HashMap::new()));
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..TASK_COUNT {
-        let (runner, ends) = (runner.clone(), ends.clone());
+        let runner = runner.clone();
+        let ends = ends.clone();
         let env = Environment::seeded(seed * TASK_COUNT + task, Arc::new(ManualClock::new()));
         tasks.spawn(async move {
             for number in 0..OPERATIONS_PER_TASK {

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use conformance::chaos::{CommitFault, Fate, Landing, LandingPoint};
 use conformance::stores::TestStore;
-use keyspace::chaos::{CommitFault, Fate, Landing, LandingPoint};
 use keyspace::{Code, Database, Error, OwnedTransaction, Receipt, Runner};
 
 use crate::ledger::log;

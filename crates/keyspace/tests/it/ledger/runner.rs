@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use conformance::chaos::{CommitFault, Fate};
 use conformance::stores::TestStore;
-use keyspace::chaos::{CommitFault, Fate};
 use keyspace::{
     Code, Commit, ConflictKind, Database, Embedded, Error, Isolation, KeyValue, MutationOp,
     OwnedTransaction, RangeQuery, Receipt, RunOptions, Runner, Transaction, TransactionOption, Tx,
@@ -231,8 +231,7 @@ async fn without_the_ledger_an_applied_commit_happens_twice(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = Runner::with_options(world.saboteur.clone(), world.options()).idempotent();
     world.chaos.script([CommitFault::Unknown(Fate::Applied)]);
-    let flags = Mutex::new(Vec::new());
-    let flags = &flags;
+    let flags = &Mutex::new(Vec::new());
     runner
         .run(|tr| async move {
             let attempt = tr.attempt();
@@ -261,8 +260,7 @@ async fn an_attempt_says_what_the_previous_one_failed_with(store: TestStore) {
             CommitFault::TooOld,
             CommitFault::NotCommitted,
         ]);
-        let attempts = Mutex::new(Vec::new());
-        let attempts = &attempts;
+        let attempts = &Mutex::new(Vec::new());
         runner
             .run(|tr| async move {
                 let attempt = tr.attempt();
@@ -313,8 +311,7 @@ async fn a_retryable_error_of_the_closure_runs_it_again(store: TestStore) {
 async fn any_other_error_of_the_closure_is_the_answer(store: TestStore) {
     let world = World::calm(&store).await;
     let runner = world.runner().await;
-    let runs = AtomicU32::new(0);
-    let runs = &runs;
+    let runs = &AtomicU32::new(0);
     let before = ledger_rows(&world.db).await;
     let answer = runner
         .run(|tr| async move {

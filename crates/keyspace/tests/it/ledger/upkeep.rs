@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keyspace::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
+use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use keyspace::ledger::MIN_SWEEP_AGE;
 use keyspace::{
     Code, Database, Error, Isolation, KeyValue, OwnedTransaction, RangeQuery, Runner, Transaction,
@@ -69,7 +69,8 @@ fn clock(world: &World) -> VersionClock {
 #[tokio::test]
 async fn closing_clears_the_ledger_of_the_handle_alone() {
     let world = World::calm_and_timed().await;
-    let (one, other) = (world.runner().await, world.runner().await);
+    let one = world.runner().await;
+    let other = world.runner().await;
     append(&one, 1).await.unwrap();
     append(&other, 2).await.unwrap();
     assert_eq!(ledger_count(&world).await, 2);
@@ -204,10 +205,13 @@ async fn an_operation_in_doubt_whose_ledger_was_swept_ends_unknown() {
     for (fate, item_count) in [(Fate::Lost, 0), (Fate::Applied, 1)] {
         let mut world = World::calm_and_timed().await;
         let sweeper = Runner::with_options(world.db.clone(), world.options());
-        let (moving, env) = (world.clock.clone(), world.env.clone());
+        let moving = world.clock.clone();
+        let env = world.env.clone();
         let clock = std::sync::Arc::new(clock(&world));
         world.between_attempts(move || {
-            let (sweeper, moving, clock) = (sweeper.clone(), moving.clone(), clock.clone());
+            let sweeper = sweeper.clone();
+            let moving = moving.clone();
+            let clock = clock.clone();
             let end = env.now() + AGE + STEP;
             let env = env.clone();
             async move {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use conformance::chaos::{Chaos, Faults};
 use conformance::history::Recorded;
 use conformance::part::Part;
 use conformance::stores::TestStore;
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{

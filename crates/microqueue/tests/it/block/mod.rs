@@ -27,8 +27,9 @@ async fn damaged_blocks_are_blocks_or_refused_and_never_a_panic() {
     tr.commit().await.unwrap();
     let tr = db.begin().unwrap();
     let (begin, end) = logs.subspace(0).range();
-    let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
-    let rows = rows.await.unwrap();
+    let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot)
+        .await
+        .unwrap();
     assert_eq!(rows.len(), 3);
 
     let mut rng = StdRng::seed_from_u64(0x5eed);

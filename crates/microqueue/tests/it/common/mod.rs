@@ -1,12 +1,13 @@
 //! Helpers that the tests share.
 
 use conformance::stores::TestStore;
-use microqueue::keyspace::Store;
+use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{
     self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery,
     Subspace, Transaction, read_all,
 };
-use microqueue::{Error, Item, Listed, MicroQueue, Order};
+use microqueue::keyspace::{Runner, Store};
+use microqueue::{Error, Item, ItemId, Listed, MicroQueue, Order, Result};
 
 /// Opens a new store in memory.
 pub(crate) fn memory() -> Store {
@@ -40,7 +41,7 @@ pub(crate) async fn contents(db: &Store, queue: &MicroQueue<u64>) -> Vec<u64> {
 /// Returns listed items, each of which decodes.
 pub(crate) fn items<T>(listed: Vec<Listed<T>>) -> Vec<Item<T>> {
     let items = listed.into_iter().map(Item::try_from);
-    items.collect::<Result<_, _>>().unwrap()
+    items.collect::<std::result::Result<_, _>>().unwrap()
 }
 
 /// Returns every row of the store.
@@ -70,4 +71,102 @@ pub(crate) fn corrupt_key(error: Error) -> Bytes {
 #[track_caller]
 pub(crate) fn code(result: keyspace::Result<Commit>) -> Option<Code> {
     result.unwrap_err().code()
+}
+
+/// A queue whose operations each run in a transaction of their own, as an application writes them.
+pub(crate) struct Committing<T, D: Database, C = MessagePack> {
+    queue: MicroQueue<T, C>,
+    runner: Runner<D>,
+}
+
+/// Runs the operations of a queue in transactions of their own.
+pub(crate) fn committing<T, D: Database, C: Codec<T>>(
+    queue: &MicroQueue<T, C>,
+    runner: &Runner<D>,
+) -> Committing<T, D, C> {
+    Committing {
+        queue: queue.clone(),
+        runner: runner.clone(),
+    }
+}
+
+impl<T, D, C> Committing<T, D, C>
+where
+    T: Send + Sync,
+    D: Database,
+    C: Codec<T>,
+{
+    pub(crate) fn queue(&self) -> &MicroQueue<T, C> {
+        &self.queue
+    }
+
+    pub(crate) async fn enqueue(&self, value: &T) -> Result<ItemId> {
+        let ids = self.enqueue_all(std::slice::from_ref(value)).await?;
+        Ok(ids[0])
+    }
+
+    pub(crate) async fn enqueue_all(&self, values: &[T]) -> Result<Vec<ItemId>> {
+        let queue = &self.queue;
+        let (staged, commit) = self
+            .runner
+            .run_committed(|tr| async move { queue.enqueue_all(&tr, values).await })
+            .await?;
+        let Some(versionstamp) = commit.versionstamp else {
+            return Ok(Vec::new());
+        };
+        Ok(staged.into_iter().map(|id| id.at(versionstamp)).collect())
+    }
+
+    pub(crate) async fn dequeue(&self) -> Result<Option<Item<T>>> {
+        let queue = &self.queue;
+        let runner = &self.runner;
+        runner
+            .run(|tr| async move { queue.dequeue(&tr).await })
+            .await
+    }
+
+    pub(crate) async fn dequeue_batch(&self, limit: usize) -> Result<Vec<Item<T>>> {
+        let queue = &self.queue;
+        let runner = &self.runner;
+        runner
+            .run(|tr| async move { queue.dequeue_batch(&tr, limit).await })
+            .await
+    }
+
+    pub(crate) async fn peek(&self) -> Result<Option<Listed<T>>> {
+        let queue = &self.queue;
+        let runner = &self.runner;
+        runner.run(|tr| async move { queue.peek(&tr).await }).await
+    }
+
+    pub(crate) async fn is_empty(&self) -> Result<bool> {
+        let queue = &self.queue;
+        let runner = &self.runner;
+        runner
+            .run(|tr| async move { queue.is_empty(&tr).await })
+            .await
+    }
+
+    pub(crate) async fn items(
+        &self,
+        after: Option<ItemId>,
+        limit: usize,
+    ) -> Result<Vec<Listed<T>>> {
+        let queue = &self.queue;
+        let runner = &self.runner;
+        runner
+            .run(|tr| async move { queue.items(&tr, after, limit).await })
+            .await
+    }
+
+    pub(crate) async fn clear(&self) -> Result<()> {
+        let queue = &self.queue;
+        let runner = &self.runner;
+        runner
+            .run(|tr| async move {
+                queue.clear(&tr);
+                Ok(())
+            })
+            .await
+    }
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use conformance::chaos::{Chaos, Faults};
 use hc_dequeue::session::Sessions;
 use hc_dequeue::{ConsumerOptions, Delivery, End, Error, Place, PlaceKind};
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, Isolation, RangeQuery, read_all};
 
 use super::{Course, Player, SAME, acknowledge, count_done, is_kept};

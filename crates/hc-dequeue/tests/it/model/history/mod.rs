@@ -5,12 +5,12 @@ mod end;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use hc_dequeue::{
     Backoff, Cancelled, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat,
     Place, Settings,
 };
-use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, MutationOp, RunOptions, Runner, Store, Transaction};
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};

@@ -2,12 +2,12 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::super::super::files::Slot;
-use super::super::super::tests::disk::{Disk, Image};
-use super::super::frame::{BLOCK_BYTES, Begin, Place, Record};
+use super::super::files::Slot;
+use super::super::frame::{BLOCK_BYTES, Begin, FramePlace, Record};
 use super::super::recover::{LogError, Start};
 use super::super::segment::{Header, LogId};
 use super::{ID, read};
+use crate::embedded::tests::disk::{Disk, Image};
 
 const START: Start = Start {
     segment: 1,
@@ -18,11 +18,11 @@ const START: Start = Start {
 type Numbered = (u64, u64, Record);
 
 /// A chain of slots, which each case changes.
-struct Chain {
+struct SlotChain {
     slots: Vec<(Header, Vec<Numbered>)>,
 }
 
-impl Chain {
+impl SlotChain {
     /// Returns two segments with two batches, and a spare.
     fn new() -> Self {
         let end = 4 * BLOCK_BYTES as u64;
@@ -65,7 +65,7 @@ impl Chain {
 fn encode((header, frames): (Header, Vec<Numbered>)) -> Vec<u8> {
     let mut bytes = header.encode().to_vec();
     for (number, flushed_through, mut record) in frames {
-        let place = Place {
+        let place = FramePlace {
             number,
             flushed_through,
         };
@@ -100,7 +100,7 @@ fn recovered(image: Image, start: Start) -> Result<Vec<i64>, String> {
 
 #[test]
 fn a_chain_is_read_from_the_segment_that_it_begins_with() {
-    let image = Chain::new().image();
+    let image = SlotChain::new().image();
     let (found, recovered) = read(&Disk::with(image.clone()), START).unwrap();
     assert_eq!(found, [(10, vec![]), (20, vec![])]);
     let end = recovered.end;
@@ -131,7 +131,7 @@ fn a_chain_is_read_from_the_segment_that_it_begins_with() {
 
 #[test]
 fn an_end_that_a_later_segment_states_is_settled() {
-    let mut chain = Chain::new();
+    let mut chain = SlotChain::new();
     // Frame 3 was torn, and a recovery has continued without it.
     chain.frames(0).truncate(2);
     chain.frames(1)[0] = (3, 2, begin(1, 3 * BLOCK_BYTES as u64, 2));
@@ -142,7 +142,7 @@ fn an_end_that_a_later_segment_states_is_settled() {
 
 #[test]
 fn unflushed_frames_after_a_torn_one_are_dropped() {
-    let mut chain = Chain::new();
+    let mut chain = SlotChain::new();
     // Frame 5 is torn, and frame 6 was written before it was flushed.
     chain.frames(1)[2].1 = 4;
     let mut image = chain.image();
@@ -158,7 +158,7 @@ fn tear(image: &mut Image, slot: Slot, block: usize) {
 #[test]
 fn every_rule_of_a_chain_refuses_what_breaks_it() {
     let end = 4 * BLOCK_BYTES as u64;
-    type Break = Box<dyn Fn(&mut Chain)>;
+    type Break = Box<dyn Fn(&mut SlotChain)>;
     let cases: Vec<(Break, &str)> = vec![
         (
             Box::new(|chain| chain.header(0).segment = 9),
@@ -241,7 +241,7 @@ fn every_rule_of_a_chain_refuses_what_breaks_it() {
         ),
     ];
     for (index, (change, reason)) in cases.iter().enumerate() {
-        let mut chain = Chain::new();
+        let mut chain = SlotChain::new();
         change(&mut chain);
         let refused = recovered(chain.image(), START).expect_err(reason);
         assert!(refused.contains(reason), "{index}: {refused}");
@@ -252,13 +252,13 @@ fn every_rule_of_a_chain_refuses_what_breaks_it() {
 fn a_frame_that_a_later_one_says_was_flushed_must_be_there() {
     // The Begin of the second segment, and the batch in it.
     for block in [1, 2] {
-        let mut image = Chain::new().image();
+        let mut image = SlotChain::new().image();
         tear(&mut image, Slot(2), block);
         let refused = recovered(image, START).unwrap_err();
         assert!(refused.contains("had been flushed"), "{refused}");
     }
     // The Seal of the first segment.
-    let mut image = Chain::new().image();
+    let mut image = SlotChain::new().image();
     tear(&mut image, Slot(1), 3);
     let refused = recovered(image, START).unwrap_err();
     assert!(refused.contains("the next segment says"), "{refused}");
@@ -267,7 +267,7 @@ fn a_frame_that_a_later_one_says_was_flushed_must_be_there() {
 #[test]
 fn slots_that_are_not_ours_are_named() {
     let with = |bytes: &[u8]| {
-        let mut image = Chain::new().image();
+        let mut image = SlotChain::new().image();
         image.slots.insert(Slot(7), bytes.to_vec());
         read(&Disk::with(image), START).map(|(_, recovered)| recovered.unused)
     };

@@ -5,12 +5,12 @@ use std::io;
 use conformance::scale;
 use rand::Rng;
 
-use super::super::super::tests::disk::{Disk, Fault};
-use super::super::super::tests::seeds;
 use super::super::frame::BLOCK_BYTES;
 use super::Step::{Append, Clock, Flush, Free, Prepare, RollOver};
 use super::flaw::Flaw;
 use super::{Log, Model, Step, check, each_choice};
+use crate::embedded::tests::disk::{Disk, Fault};
+use crate::embedded::tests::seeds;
 
 /// The steps on a small log. The power fails at every one of their calls.
 const SCRIPTS: [&[Step]; 6] = [
@@ -187,10 +187,13 @@ fn random_step(model: &mut Model) -> Step {
         0..6 => Append(model.rng.random_range(1..=3)),
         6..9 => Flush,
         9 => Prepare,
-        10 => match model.rng.random() {
-            true => RollOver,
-            false => Clock,
-        },
+        10 => {
+            if model.rng.random() {
+                RollOver
+            } else {
+                Clock
+            }
+        }
         _ => Free,
     }
 }

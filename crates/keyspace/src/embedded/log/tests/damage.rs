@@ -2,14 +2,14 @@
 
 use rand::{Rng, RngCore};
 
-use super::super::super::files::Slot;
-use super::super::super::tests::disk::{Disk, Image};
+use super::super::files::Slot;
 use super::super::frame::{BLOCK_BYTES, Content, Frame};
 use super::super::recover::{LogError, leftovers};
 use super::super::segment::{FRAMES_START, Header, Mark};
 use super::Step::{Append, Clock, Flush, Free, Prepare};
 use super::flaw::Flaw;
 use super::{ID, Log, Model, Step, read};
+use crate::embedded::tests::disk::{Disk, Image};
 
 const SECTOR_BYTES: usize = 512;
 
@@ -215,8 +215,9 @@ fn the_check_finds_growth_that_is_not_marked() {
 impl Case {
     /// Returns the last segment of the log: its slot, and its content.
     fn last_segment(&self) -> (Slot, &[u8]) {
-        let recovered = read(&Disk::with(self.image.clone()), self.model.start);
-        let recovered = recovered.unwrap().1;
+        let recovered = read(&Disk::with(self.image.clone()), self.model.start)
+            .unwrap()
+            .1;
         let slot = recovered.segments[&recovered.end.segment];
         (slot, &self.image.slots[&slot])
     }
@@ -238,20 +239,20 @@ impl Case {
 
     /// Fills the end of each file with zeros. Returns the largest number of batches that are then missing
     /// from a log that is recovered.
-    fn most_lost_to_zeros(&self) -> usize {
+    fn max_lost_to_zeros(&self) -> usize {
         let (last, _) = self.last_segment();
         let whole = self.model.expected();
-        let mut most_lost = 0;
+        let mut max_lost = 0;
         at_each(&self.image, BLOCK_BYTES, |image, slot, offset| {
             image.slots.get_mut(&slot).unwrap()[offset..].fill(0);
             if slot != last {
                 self.check(image).unwrap();
             } else if let Ok((found, _)) = read(&Disk::with(image.clone()), self.model.start) {
                 assert!(whole.starts_with(&found), "{offset}");
-                most_lost = most_lost.max(whole.len() - found.len());
+                max_lost = max_lost.max(whole.len() - found.len());
             }
         });
-        most_lost
+        max_lost
     }
 }
 
@@ -260,15 +261,15 @@ impl Case {
 #[test]
 fn a_last_segment_that_ends_in_zeros_loses_no_more_than_was_flushed_since_it_grew() {
     for case in [Case::new(None), Case::grown(None)] {
-        let most_lost = case.most_lost_to_zeros();
-        assert!(most_lost <= case.flushed_since_marked(), "{most_lost}");
+        let max_lost = case.max_lost_to_zeros();
+        assert!(max_lost <= case.flushed_since_marked(), "{max_lost}");
     }
 }
 
 #[test]
 fn the_check_finds_marks_that_say_that_nothing_was_flushed() {
-    let most_lost = Case::grown(Some(Flaw::NoneFlushed)).most_lost_to_zeros();
-    assert!(most_lost > Case::grown(None).flushed_since_marked());
+    let max_lost = Case::grown(Some(Flaw::NoneFlushed)).max_lost_to_zeros();
+    assert!(max_lost > Case::grown(None).flushed_since_marked());
 }
 
 /// The log of a store beside an older copy of its file, which was closed and has only the first commit.

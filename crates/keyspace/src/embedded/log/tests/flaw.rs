@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::StorageBackend;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::super::super::files::{File, Files, Slot};
-use super::super::super::tests::disk::Disk;
+use super::super::files::{File, Files, Slot};
 use super::super::frame::BLOCK_BYTES;
+use crate::embedded::tests::disk::Disk;
 
 /// The bug of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -13,14 +13,14 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use self::flaw::{Flaw, Flawed};
-use super::super::files::Files;
-use super::super::tests::disk::{Disk, Image};
 use super::effect::Effect;
+use super::files::Files;
 use super::frame::{BLOCK_BYTES, Record};
 use super::recover::{LogError, Recovered, Start, recover};
 use super::segment::{LogId, Sizes};
 use super::slots::Slots;
 use super::writer::{AppendError, Writer};
+use crate::embedded::tests::disk::{Disk, Image};
 
 const ID: LogId = LogId {
     store: [1; 16],
@@ -60,7 +60,7 @@ struct Model {
 }
 
 /// The version and the effects of a batch.
-type Content = (i64, Vec<u8>);
+type BatchContent = (i64, Vec<u8>);
 
 impl Model {
     fn new(seed: u64, flaw: Option<Flaw>) -> Self {
@@ -94,7 +94,7 @@ impl Model {
     }
 
     /// Returns the batches that are only in the log.
-    fn expected(&self) -> Vec<Content> {
+    fn expected(&self) -> Vec<BatchContent> {
         let first = self.start.segment;
         let in_log = self.sent.iter().filter(|sent| sent.segment >= first);
         in_log
@@ -123,7 +123,7 @@ impl Model {
 }
 
 /// Reads all batches of a log.
-fn read(files: &dyn Files, start: Start) -> Result<(Vec<Content>, Recovered), LogError> {
+fn read(files: &dyn Files, start: Start) -> Result<(Vec<BatchContent>, Recovered), LogError> {
     let mut found = Vec::new();
     let recovered = recover::<LogError>(files, ID, start, 0, |batch| {
         let mut body = Vec::new();
@@ -247,9 +247,10 @@ impl Log {
     }
 
     fn prepare_if_needed(&mut self, model: &mut Model) -> io::Result<()> {
-        match self.writer.needs_spare() {
-            true => self.prepare(model),
-            false => Ok(()),
+        if self.writer.needs_spare() {
+            self.prepare(model)
+        } else {
+            Ok(())
         }
     }
 

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::super::super::files::{Files, Folder, Slot};
-use super::super::super::tests::disk::{Disk, Fault, Image};
 use super::super::effect::Effect;
+use super::super::files::{Files, Folder, Slot};
 use super::super::frame::{BLOCK_BYTES, Record};
 use super::super::recover::{Recovered, Start};
 use super::super::segment::Sizes;
@@ -12,6 +11,7 @@ use super::super::slots::Slots;
 use super::super::writer::{AppendError, Writer};
 use super::Step::{Append, Clock, Flush, Free, Prepare};
 use super::{ID, Log, Model, read};
+use crate::embedded::tests::disk::{Disk, Fault, Image};
 
 fn create() -> (Disk, Model, Log) {
     let disk = Disk::new(Vec::new());
@@ -203,8 +203,11 @@ fn no_frame_is_written_over_before_its_segment_is_free() {
         let after = disk.image();
         for (slot, old) in &before.slots {
             // The marks in the header are written again.
-            let kept = old.iter().zip(&after.slots[slot]).skip(BLOCK_BYTES);
-            let mut kept = kept.filter(|&(&old, _)| old != 0);
+            let mut kept = old
+                .iter()
+                .zip(&after.slots[slot])
+                .skip(BLOCK_BYTES)
+                .filter(|&(&old, _)| old != 0);
             assert!(kept.all(|(old, new)| old == new), "{slot:?}");
         }
         before = after;
@@ -254,8 +257,8 @@ fn a_spare_that_could_not_be_prepared_is_prepared_later() {
 #[test]
 fn a_log_in_a_folder_has_the_sizes_that_are_documented_and_is_recovered() {
     let folder = tempfile::tempdir().unwrap();
-    let files = Folder::beside(&folder.path().join("store")).unwrap();
-    let files: Arc<dyn Files> = Arc::new(files);
+    let slots = Folder::beside(&folder.path().join("store")).unwrap();
+    let files: Arc<dyn Files> = Arc::new(slots);
     let new = Recovered::nothing(files.list().unwrap());
     let end = new.end;
     let mut slots = Slots::start(files.clone(), ID, Sizes::default(), new).unwrap();

@@ -8,13 +8,13 @@ pub(super) struct Cached {
     /// The content that reads see.
     pub(super) current: Vec<u8>,
     /// The changes from `durable` to `current`.
-    cached: Vec<Change>,
+    cached: Vec<FileChange>,
     /// Up to where the bytes were written. The rest is a hole.
     filled: usize,
 }
 
 /// A change of a file.
-pub(super) enum Change {
+pub(super) enum FileChange {
     Write { offset: usize, bytes: Vec<u8> },
     SetLen(usize),
 }
@@ -29,15 +29,15 @@ impl Cached {
         }
     }
 
-    pub(super) fn change(&mut self, change: Change) {
+    pub(super) fn change(&mut self, change: FileChange) {
         match &change {
-            Change::Write { offset, bytes } => {
+            FileChange::Write { offset, bytes } => {
                 write_to(&mut self.current, *offset, bytes);
                 if *offset <= self.filled {
                     self.filled = self.filled.max(offset + bytes.len());
                 }
             }
-            Change::SetLen(len) => {
+            FileChange::SetLen(len) => {
                 self.current.resize(*len, 0);
                 self.filled = self.filled.min(*len);
             }
@@ -64,9 +64,9 @@ impl Cached {
         let mut left = self.durable.clone();
         for change in &self.cached {
             match change {
-                Change::SetLen(len) if choose(2) == 1 => left.resize(*len, 0),
-                Change::SetLen(_) => {}
-                Change::Write { offset, bytes } => {
+                FileChange::SetLen(len) if choose(2) == 1 => left.resize(*len, 0),
+                FileChange::SetLen(_) => {}
+                FileChange::Write { offset, bytes } => {
                     // A write of one piece has no parts.
                     match choose(if bytes.len() > piece_bytes { 3 } else { 2 }) {
                         0 => {}

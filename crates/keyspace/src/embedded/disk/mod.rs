@@ -1,0 +1,8 @@
+//! The store at rest: opens, creates, checks and copies its files, and writes to its log.
+
+pub(super) mod backup;
+pub(super) mod checkpoint;
+pub(super) mod journal;
+pub(super) mod location;
+pub(super) mod open;
+pub(super) mod verify;

@@ -1,0 +1,157 @@
+//! What the threads of the engine and the transactions share, and how the store ends.
+
+use std::error::Error as StdError;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use tokio::sync::oneshot;
+
+use super::checkpointer::Checkpoints;
+use super::pipeline::Pipeline;
+use super::queue::{CommitRequest, PendingCommit, Queue};
+use super::snapshot::Snapshot;
+use super::timeline::Timeline;
+use super::watch::Registry;
+use crate::embedded::tree::damage;
+use crate::embedded::tree::deferred::Health;
+use crate::error::{Code, Error, Result, StorageFailure};
+
+/// The state that the threads and the transactions share.
+pub(crate) struct EngineShared {
+    pub(super) timeline: Timeline,
+    pub(super) queue: Queue,
+    pub(super) pipeline: Pipeline,
+    pub(super) checkpoints: Checkpoints,
+    pub(super) registry: Arc<Registry>,
+    /// The path of the store, for errors.
+    pub(super) path: PathBuf,
+    /// What is wrong with the store's file.
+    pub(super) health: Arc<Health>,
+    /// Whether the engine is being dropped, and should therefore end quickly.
+    pub(super) is_dropped: AtomicBool,
+}
+
+impl EngineShared {
+    pub(crate) fn timeline(&self) -> &Timeline {
+        &self.timeline
+    }
+
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    pub(crate) fn checkpoints(&self) -> &Checkpoints {
+        &self.checkpoints
+    }
+
+    /// Ends the active part of the window, with a commit that writes nothing.
+    pub(crate) fn end_part(&self) {
+        self.pipeline.end_part();
+        let Ok((read_version, _)) = self.timeline.read_version() else {
+            return;
+        };
+        // No caller waits for the result.
+        let (verdict, _) = oneshot::channel();
+        let commit = PendingCommit {
+            request: CommitRequest::default(),
+            read_version,
+            verdict,
+        };
+        // If the queue is full, another commit ends the part.
+        if self.queue.push(commit).is_ok() {
+            self.queue.wake();
+        }
+    }
+
+    /// Returns whether the store leaves its log for the next opening: it is being dropped, and the log
+    /// alone holds too much to be moved to the tree in a short time.
+    pub(crate) fn keeps_log(&self, last_part_bytes: usize) -> bool {
+        const MAX_BYTES: usize = 8 << 20;
+        self.is_dropped.load(Ordering::Relaxed)
+            && self.checkpoints.bytes() + last_part_bytes > MAX_BYTES
+    }
+
+    pub(crate) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Returns the state that the newest commit left.
+    pub(crate) fn newest(self: &Arc<Self>) -> Result<Snapshot> {
+        let (version, state) = self.timeline.read_version()?;
+        Ok(Snapshot::new(version, state, self.clone()))
+    }
+
+    /// Runs a step of the engine on the thread of a caller. If it panics, ends the store and returns `None`.
+    pub(super) fn or_poison<T>(&self, step: impl FnOnce() -> T) -> Option<T> {
+        let stepped = panic::catch_unwind(AssertUnwindSafe(step));
+        stepped
+            .inspect_err(|_| drop(self.poison(io::Error::other(PANICKED))))
+            .ok()
+    }
+
+    /// Ends the store because redb failed: on damage, or on a failure of the disk. Returns the error that
+    /// every later operation gets.
+    pub(crate) fn fail(&self, cause: redb::Error) -> Error {
+        let cause = self.health.explain(cause);
+        let Some(reason) = damage::reason_of(&cause) else {
+            return self.poison(cause);
+        };
+        // Before anything else: a checkpoint may be writing.
+        self.health.give_up(&reason);
+        tracing::error!(reason, "the store stops: it is damaged");
+        let path = self.path.clone();
+        self.end(Error::Damaged {
+            path,
+            reason,
+            code: Code::FILE_CORRUPT,
+        })
+    }
+
+    /// Ends the store because its storage failed. Returns the error that every later operation gets.
+    pub(crate) fn poison(&self, cause: impl StdError + Send + Sync + 'static) -> Error {
+        tracing::error!(%cause, "the store stops: its storage failed");
+        let cause = StorageFailure::new(cause);
+        self.end(Error::Poisoned { cause })
+    }
+
+    /// Ends the store. All waiting and later operations get the returned error: `error`, unless the store
+    /// had already ended with another one.
+    pub(crate) fn end(&self, error: Error) -> Error {
+        // Record the reason first: the threads end once their queues are closed, and then look for it.
+        let error = self.timeline.end(error);
+        self.queue.close();
+        self.pipeline.close(None);
+        self.checkpoints.abandon();
+        if let Some(batch) = self.pipeline.take() {
+            batch.answer_unknown();
+        }
+        for commit in self.queue.take_all() {
+            // The caller may have stopped waiting.
+            let _ = commit.verdict.send(Err(error.clone()));
+        }
+        self.registry.fail_all(&error);
+        error
+    }
+}
+
+/// The reason given when a thread of the store has panicked.
+const PANICKED: &str = "a thread of the store panicked";
+
+/// Ends the store if a thread of the engine panics.
+pub(super) struct EndOnPanic<'a>(pub(super) &'a EngineShared);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.poison(io::Error::other(PANICKED));
+        }
+    }
+}

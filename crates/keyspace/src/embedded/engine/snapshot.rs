@@ -1,0 +1,128 @@
+//! Reads the store as a commit left it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+use redb::StorageError;
+
+use super::shared::EngineShared;
+use crate::embedded::layers::{self, Checkpointed, PartId, Parts};
+use crate::embedded::tree::guard::guarded;
+use crate::error::{Code, Error, Result};
+use crate::selector::KeyValue;
+
+/// The rows as one batch left them.
+pub(crate) struct PublishedState {
+    version: i64,
+    /// The size of the batch.
+    bytes: usize,
+    /// The number of the newest part.
+    newest: PartId,
+    /// Emptied when transactions may no longer read the state. Old pages and parts are then freed even if a
+    /// transaction is never dropped.
+    layers: RwLock<Option<layers::StoreLayers>>,
+}
+
+impl PublishedState {
+    pub(crate) fn new(version: i64, parts: Parts, tree: &Checkpointed, bytes: usize) -> Self {
+        Self {
+            version,
+            bytes,
+            newest: parts.newest,
+            layers: RwLock::new(Some(parts.over(tree))),
+        }
+    }
+
+    /// Returns the version of the batch.
+    pub(crate) fn version(&self) -> i64 {
+        self.version
+    }
+
+    /// Returns the size of the batch.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Reads the rows that a checkpoint has moved to `tree` from there. Waits for a read that is under way.
+    pub(crate) fn rebase(&self, tree: &Checkpointed) {
+        if let Some(layers) = &mut *self.layers.write() {
+            tree.take_over(layers, self.newest);
+        }
+    }
+
+    /// Returns the rows, which can then be read for any time. `None` if transactions may no longer read
+    /// them.
+    pub(crate) fn layers(&self) -> Option<layers::StoreLayers> {
+        self.layers.read().clone()
+    }
+
+    /// Releases the rows. Waits for a read that is under way.
+    pub(crate) fn empty(&self) {
+        *self.layers.write() = None;
+    }
+}
+
+#[cfg(test)]
+impl PublishedState {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.layers.read().is_none()
+    }
+}
+
+/// A state as a transaction reads it, at the transaction's read version.
+///
+/// Reads fail with `transaction_too_old` once the version is older than five seconds.
+#[derive(Clone)]
+pub(crate) struct Snapshot {
+    version: i64,
+    state: Arc<PublishedState>,
+    shared: Arc<EngineShared>,
+}
+
+impl Snapshot {
+    pub(crate) fn new(version: i64, state: Arc<PublishedState>, shared: Arc<EngineShared>) -> Self {
+        Self {
+            version,
+            state,
+            shared,
+        }
+    }
+
+    /// Reads a key.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        self.read(|layers| layers.get(key))
+    }
+
+    /// Reads up to `max_rows` rows `begin <= key < end`, from the end backward if `reverse`.
+    pub(crate) fn scan(
+        &self,
+        begin: &[u8],
+        end: &[u8],
+        reverse: bool,
+        max_rows: usize,
+    ) -> Result<Vec<KeyValue>> {
+        self.read(|layers| layers.scan(begin, end, reverse, max_rows))
+    }
+
+    fn read<T>(
+        &self,
+        read: impl FnOnce(&layers::StoreLayers) -> Result<T, StorageError>,
+    ) -> Result<T> {
+        if self.shared.timeline().is_too_old(self.version) {
+            return Err(Code::TRANSACTION_TOO_OLD.into());
+        }
+        let answer = {
+            let layers = self.state.layers.read();
+            layers.as_ref().map(|layers| guarded(|| Ok(read(layers)?)))
+        };
+        match answer {
+            Some(Ok(answer)) => Ok(answer),
+            Some(Err(cause)) => Err(self.shared.fail(cause)),
+            None => {
+                self.shared.timeline().check()?;
+                Err(Error::from(Code::TRANSACTION_TOO_OLD))
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The options of an embedded store.
+
+use std::time::Duration;
+
+use crate::env::Environment;
+
+/// When a commit is acknowledged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Durability {
+    /// After its flush to disk, which all commits of a batch share. Acknowledged commits survive a power
+    /// loss.
+    #[default]
+    Immediate,
+    /// After it is written to the log's file. A flush follows within `interval`. Acknowledged commits
+    /// survive the end of the process, even by `kill -9`. **A power loss or a crash of the operating system
+    /// may lose commits that were acknowledged since the last flush.** These are always the latest commits:
+    /// a commit is never lost without all those after it.
+    Relaxed {
+        /// The longest time that an acknowledged commit may stay unflushed.
+        interval: Duration,
+    },
+}
+
+/// The options of an embedded store, and the ways to open it.
+///
+/// ```
+/// use keyspace::embedded::Options;
+///
+/// # fn main() -> Result<(), keyspace::OpenError> {
+/// let db = Options::new().cache_bytes(16 << 20).memory()?;
+/// # drop(db);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub(super) durability: Durability,
+    pub(super) cache_bytes: usize,
+    pub(super) window_bytes: usize,
+    pub(super) history_bytes: usize,
+    pub(super) queue_bytes: usize,
+    pub(super) environment: Environment,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Options {
+    /// Returns the default options: [`Durability::Immediate`], 64 MiB each for cache, window, history and
+    /// queue, and the machine's environment.
+    #[must_use]
+    pub fn new() -> Self {
+        const DEFAULT_BYTES: usize = 64 << 20;
+        Self {
+            durability: Durability::default(),
+            cache_bytes: DEFAULT_BYTES,
+            window_bytes: DEFAULT_BYTES,
+            history_bytes: DEFAULT_BYTES,
+            queue_bytes: DEFAULT_BYTES,
+            environment: Environment::system(),
+        }
+    }
+
+    /// Sets when a commit is acknowledged. Has no effect on a store in memory.
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// Sets how much memory the store may use to cache pages of the tree.
+    #[must_use]
+    pub fn cache_bytes(mut self, bytes: usize) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// Sets the size of the window: the bytes of recent writes that are in the log and wait to be moved to
+    /// the tree.
+    ///
+    /// The store moves them in parts of about a quarter of this size at most, and in smaller ones when writes
+    /// pause. While more bytes than this wait, commits wait. Together with the part that takes new writes, the
+    /// window holds up to twice this size, plus an index.
+    #[must_use]
+    pub fn window_bytes(mut self, bytes: usize) -> Self {
+        self.window_bytes = bytes;
+        self
+    }
+
+    /// Sets how much memory the conflict history may use. If five seconds of writes do not fit, older
+    /// transactions fail with `transaction_too_old`.
+    #[must_use]
+    pub fn history_bytes(mut self, bytes: usize) -> Self {
+        self.history_bytes = bytes;
+        self
+    }
+
+    /// Sets how much memory waiting commits may use. When it is used up, further commits fail with
+    /// `commit_proxy_memory_limit_exceeded`, which a runner retries after a backoff.
+    #[must_use]
+    pub fn queue_bytes(mut self, bytes: usize) -> Self {
+        self.queue_bytes = bytes;
+        self
+    }
+
+    /// Sets the source of time and randomness.
+    #[must_use]
+    pub fn environment(mut self, environment: Environment) -> Self {
+        self.environment = environment;
+        self
+    }
+}
