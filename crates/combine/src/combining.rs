@@ -14,7 +14,7 @@ use crate::bucket_worker::{Assignment, Job, Next};
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
-use crate::options::CombineOptions;
+use crate::options::PassOptions;
 use crate::pass::{Pass, Plan, StagedPass, observe};
 use crate::queue::CombineQueue;
 
@@ -142,7 +142,7 @@ impl RetryState {
 pub(crate) struct Combining<K, U, V, C, D: Database, O> {
     pub(crate) queue: CombineQueue<K, U, V, C>,
     pub(crate) runner: Runner<D>,
-    pub(crate) options: CombineOptions,
+    pub(crate) options: PassOptions,
     pub(crate) observer: O,
     pub(crate) metrics: Metrics,
 }
@@ -177,14 +177,14 @@ where
         if !assignment.is_owner {
             self.metrics.takeovers.increment(1);
         }
-        let plan = retry.plan(self.options.bytes_per_pass);
+        let plan = retry.plan(self.options.max_bytes);
         let began = self.runner.environment().now();
         let attempted = Mutex::new(Attempted::default());
         match self.pass(assignment, &plan, &attempted).await {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.note(&pass, took);
-                let interval = self.options.pass_interval;
+                let interval = self.options.interval;
                 let next = match pass.has_more {
                     true => Next::Again,
                     // Updates that are added in the meantime wait for the next pass.
@@ -243,7 +243,7 @@ where
         plan: &Plan,
         attempted: &Mutex<Attempted>,
     ) -> Result<Option<Pass>> {
-        let limit = self.options.observer_time_limit();
+        let limit = self.options.observer_time_limit;
         let once = |tr: Tx<_>| async move {
             let attempt = tr.attempt();
             if attempt.after == Some(Code::NOT_COMMITTED) {
@@ -273,13 +273,13 @@ where
         error: &Error,
     ) -> (RetryState, Next) {
         let failure = Failure::of(error);
-        let retry = retry.after_failure(attempted, &failure, self.options.bytes_per_pass);
+        let retry = retry.after_failure(attempted, &failure, self.options.max_bytes);
         if let Failure::TooLarge(_) = failure {
             return (retry, Next::Again);
         }
         let wait = self
             .options
-            .backoff()
+            .backoff
             .after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let error = chain(error);

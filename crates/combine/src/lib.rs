@@ -28,7 +28,7 @@
 //! use std::time::Duration;
 //!
 //! use combine::keyspace::{self, Isolation, Runner, Subspace};
-//! use combine::{CombineOptions, CombineQueue, Settings, Sum, Unobserved};
+//! use combine::{CombineQueue, Settings, Sum, Unobserved, WorkerOptions};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let runner = Runner::new(keyspace::open("memory:")?);
@@ -42,7 +42,7 @@
 //! }
 //!
 //! // There may be one worker or many, in any process.
-//! let worker = words.work(&runner, CombineOptions::default(), Unobserved).await?;
+//! let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
 //! words.wait_idle(&runner).await?;
 //! let count = runner
 //!     .run(|tr| async move { queue.settled(&tr, word, Isolation::Snapshot).await })
@@ -71,7 +71,7 @@
 //! - Commit additions exactly once, as [`Runner::run`] does. An addition that is committed twice counts
 //!   twice.
 //! - Write observers that act only through their transaction, since they may run several times for one
-//!   commit, and that finish within [their time limit](WorkerOptions::time_limit).
+//!   commit, and that finish within [their time limit](WorkerOptions::with_time_limit).
 //! - Run enough workers for the rate of updates. If updates of a bucket arrive faster than passes take
 //!   them, the workers keep folding that bucket, but report nothing until they have caught up.
 //! - Check regularly what was [set aside](CombineQueue::set_aside).
@@ -103,7 +103,7 @@
 //!
 //! - An encoded update, together with its key, has up to [`MAX_UPDATE_BYTES`], and an encoded value up to
 //!   [`MAX_VALUE_BYTES`]. If a combiner returns a larger value, the updates are set aside.
-//! - A pass stays within its [budget](CombineOptions::bytes_per_pass) and the limits of a transaction,
+//! - A pass stays within its [budget](WorkerOptions::with_max_batch_bytes) and the limits of a transaction,
 //!   whatever the observer stages. If a pass was too large or took too long, it is repeated with fewer
 //!   changes. If a single change does not fit a transaction, it is not reported: the reports of its key
 //!   are withheld until `redrive`.
@@ -168,7 +168,6 @@ pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
 pub use crate::error::{Error, Result};
 pub use crate::inspect::KeyState;
 pub use crate::observer::{Change, ChangeObserver, Unobserved};
-pub use crate::options::CombineOptions;
 pub use crate::queue::CombineQueue;
 pub use crate::read::Exact;
 pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES};

@@ -65,7 +65,7 @@ pub trait ChangeObserver<K, V>: Send + Sync + 'static {
     /// # Errors
     /// If the error or one of its sources has a code that FoundationDB considers retryable, the pass is
     /// repeated immediately. After any other error, after a panic, and after [the worker's time
-    /// limit](crate::WorkerOptions::time_limit), the bucket is retried later. In each case nothing of the
+    /// limit](crate::WorkerOptions::with_time_limit), the bucket is retried later. In each case nothing of the
     /// pass is committed, and nothing is lost.
     ///
     /// # Cancel safety

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hc_dequeue::WorkerOptions;
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::{Database, Runner};
 
@@ -10,7 +11,7 @@ use crate::combining::Combining;
 use crate::error::{Error, Result};
 use crate::metrics::Metrics;
 use crate::observer::ChangeObserver;
-use crate::options::CombineOptions;
+use crate::options::PassOptions;
 use crate::queue::CombineQueue;
 
 /// Combines the updates of a queue until it is shut down.
@@ -20,7 +21,7 @@ use crate::queue::CombineQueue;
 /// bucket, and the first one combines it. While sessions disagree about which of them are alive, two of
 /// them may work on the same bucket, and the pass of one fails with a conflict. When a worker dies, its
 /// session is declared dead after a lease, and the other workers combine its buckets. When a pass hangs,
-/// another worker takes over the bucket after the [takeover time](CombineOptions::takeover_after).
+/// another worker takes over the bucket after the [takeover time](WorkerOptions::with_takeover_after).
 ///
 /// # Conflicts
 /// A pass conflicts with another pass over the same bucket, with the
@@ -60,7 +61,7 @@ where
     /// use std::time::Duration;
     ///
     /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineOptions, CombineQueue, Settings, Sum, Unobserved};
+    /// use combine::{CombineQueue, Settings, Sum, Unobserved, WorkerOptions};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -68,7 +69,7 @@ where
     /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
     /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     ///
-    /// let worker = words.work(&runner, CombineOptions::default(), Unobserved).await?;
+    /// let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
     /// words.wait_idle(&runner).await?;
     /// worker.shut_down(Duration::from_secs(5)).await?;
     /// # Ok(())
@@ -77,22 +78,20 @@ where
     pub async fn work<D: Database>(
         &self,
         runner: &Runner<D>,
-        options: CombineOptions,
+        options: WorkerOptions,
         observer: impl ChangeObserver<K, V>,
     ) -> Result<Worker> {
-        let own = BucketWorkerOptions::new(self.sessions(), self.settings.lease, self.keys.wake());
-        let own = own
-            .concurrency(options.concurrency())
-            .takeover_after(options.takeover_after)
-            .poll_interval(options.poll_interval());
+        let lease = self.settings.lease;
+        let bucket_options =
+            BucketWorkerOptions::new(self.sessions(), lease, self.keys.wake(), &options);
         let job = Combining {
             queue: self.clone(),
             runner: runner.clone(),
-            options,
+            options: PassOptions::new(&options),
             observer,
             metrics: Metrics::new(self.subspace()),
         };
-        let worker = BucketWorker::open(Arc::new(job), runner.clone(), own).await?;
+        let worker = BucketWorker::open(Arc::new(job), runner.clone(), bucket_options).await?;
         let span =
             tracing::debug_span!("combine", queue = %self.subspace(), session = %worker.session());
         Ok(WorkerHandle::spawn(worker, span))

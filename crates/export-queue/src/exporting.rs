@@ -17,7 +17,7 @@ use crate::batch::{Advance, Batch, Claim, ClaimOutcome, Portion};
 use crate::error::{Error, Result};
 use crate::exporter::{Exporter, SequencedExport, call};
 use crate::metrics::Metrics;
-use crate::options::ExportOptions;
+use crate::options::BatchOptions;
 use crate::record::{Kept, Letter};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
@@ -44,7 +44,7 @@ pub(crate) struct RetryState {
 pub(crate) struct Exporting<K, V, C, D: Database, E> {
     pub(crate) subscription: Subscription<K, V, C>,
     pub(crate) runner: Runner<D>,
-    pub(crate) options: ExportOptions,
+    pub(crate) options: BatchOptions,
     pub(crate) exporter: E,
     pub(crate) metrics: Metrics,
 }
@@ -164,7 +164,7 @@ where
                 retry.claimed = before.or(Some((claim, self.runner.environment().now())));
                 // The other session may be declared dead before the takeover time is over.
                 let options = &self.options;
-                let wait = options.takeover_after.min(options.poll_interval());
+                let wait = options.takeover_after.min(options.poll_interval);
                 return Ok(Next::After(wait));
             }
         };
@@ -204,7 +204,7 @@ where
         let subscription = &self.subscription;
         let portion = Portion {
             entries: retry.limit.unwrap_or(usize::MAX),
-            bytes: self.options.bytes_per_batch,
+            bytes: self.options.max_bytes,
         };
         let now = self.runner.environment().now();
         let is_over =
@@ -263,7 +263,7 @@ where
         by_key.sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         let mut batch = Vec::with_capacity(entries.len());
         for of_key in by_key.chunk_by(|(_, one), (_, other)| one.key == other.key) {
-            let skipped = match self.options.coalesce {
+            let skipped = match self.options.coalesces {
                 true => of_key.len() - 1,
                 false => 0,
             };
@@ -306,7 +306,7 @@ where
         if batch.is_empty() {
             return Ok(());
         }
-        let limit = self.options.export_time_limit();
+        let limit = self.options.time_limit;
         let export = call(&self.exporter, batch);
         let ended = self.runner.environment().timeout(limit, export).await;
         ended.unwrap_or(Err(Error::ExporterTimedOut { limit }))
@@ -340,7 +340,10 @@ where
     /// Returns when to retry.
     fn later(&self, bucket: Bucket, retry: &mut RetryState, error: &Error) -> Next {
         retry.failures = retry.failures.saturating_add(1);
-        let wait = (self.options.backoff()).after(retry.failures, self.runner.environment());
+        let wait = self
+            .options
+            .backoff
+            .after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let subscription = self.subscription.name();
         let error = chain(error);

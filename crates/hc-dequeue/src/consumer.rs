@@ -17,7 +17,7 @@ use crate::command::{Command, Reply, Want, ask};
 use crate::delivery::{Commands, Delivery, Shared};
 use crate::dispatcher::Dispatcher;
 use crate::error::{Error, Result};
-use crate::options::ConsumerOptions;
+use crate::options::{DispatcherOptions, WorkerOptions};
 use crate::queue::Queue;
 use crate::registry::ITEMS_PER_FULFILLMENT;
 use crate::shared_task::let_others_run;
@@ -88,9 +88,9 @@ where
     /// ```
     /// # use std::time::Duration;
     /// # use hc_dequeue::keyspace::{Database, Runner};
-    /// # use hc_dequeue::{ConsumerOptions, Queue, Result};
+    /// # use hc_dequeue::{Queue, Result, WorkerOptions};
     /// # async fn example<D: Database>(runner: &Runner<D>, jobs: &Queue<String>) -> Result<()> {
-    /// let consumer = jobs.consumer(runner, ConsumerOptions::new()).await?;
+    /// let consumer = jobs.consumer(runner, WorkerOptions::new()).await?;
     /// while let Some(job) = consumer.dequeue_within(Duration::from_secs(1)).await? {
     ///     println!("{}", job.value());
     ///     job.complete().await?;
@@ -110,13 +110,13 @@ where
     pub async fn consumer<D: Database>(
         &self,
         runner: &Runner<D>,
-        options: ConsumerOptions,
+        options: WorkerOptions,
     ) -> Result<Consumer<T>> {
         let (commands, received) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::open(
             self.clone(),
             runner.clone(),
-            options,
+            DispatcherOptions::new(&options),
             commands.downgrade(),
             received,
         );

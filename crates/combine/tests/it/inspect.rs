@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::common::{LONG, Log, World, encoded, settings, write};
 use combine::microqueue::blocks::EntryId;
 use combine::{
-    Backlog, Bucket, CombineOptions, CombineQueue, Error, Exact, KeyState, LastWriter, Pending,
-    Sum, Unobserved, microqueue,
+    Backlog, Bucket, CombineQueue, Error, Exact, KeyState, LastWriter, Pending, Sum, Unobserved,
+    WorkerOptions, microqueue,
 };
 use conformance::stores::{TestStore, age, bytes_of};
 use keyspace::codec::{Codec, Json, MessagePack, Raw, Tuple};
@@ -66,7 +66,7 @@ where
     let (queue, a) = (&typed, &"a".to_owned());
     let add = |tr| async move { queue.add(&tr, a, &3).await };
     runner.run(add).await.unwrap();
-    let worker = typed.work(runner, CombineOptions::default(), Unobserved);
+    let worker = typed.work(runner, WorkerOptions::default(), Unobserved);
     let worker = worker.await.unwrap();
     typed.wait_idle(runner).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
@@ -160,7 +160,7 @@ async fn the_lag_is_that_of_the_oldest_update_of_all_buckets(store: TestStore) {
             let lag = world.queue.backlog(&tr).await.unwrap().lag;
             assert_eq!(lag, Some(age(&tr, oldest).await), "round {round}");
             let log = Log::new(&world.root);
-            world.combine(CombineOptions::default(), &log).await;
+            world.combine(WorkerOptions::default(), &log).await;
             assert_eq!(world.queue.backlog(&begin()).await.unwrap().lag, None);
         }
     }
@@ -192,7 +192,7 @@ async fn pending_totals_are_sums_over_all_buckets(store: TestStore) {
         }
         assert_eq!(total.bytes, bytes);
         let log = Log::new(&world.root);
-        world.combine(CombineOptions::default(), &log).await;
+        world.combine(WorkerOptions::default(), &log).await;
         assert_eq!(backlog(&world).await.pending, Pending::default());
     }
 }
@@ -364,7 +364,7 @@ async fn a_key_has_a_settled_and_a_current_value_and_pending_updates(store: Test
 
     world.add("a", 1).await;
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     set_current(&world, &[&b"\x01\x01"[..], &number(5)].concat()).await;
     let updates = [("a", 2), ("b", 9), ("a", 3)].map(|(key, update)| (key.to_owned(), update));
@@ -392,7 +392,7 @@ async fn why_the_reports_of_a_key_are_withheld_is_said(store: TestStore) {
     let world = World::sums(&store, 1).await;
     world.add("a", 1).await;
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     set_current(&world, &[&b"\x01\x03"[..], &number(5)].concat()).await;
     let row = world.queue.subspace();
@@ -408,7 +408,7 @@ async fn what_does_not_decode_of_a_key_hides_nothing_else(store: TestStore) {
     let world = World::sums(&store, 1).await;
     world.add("a", 1).await;
     let log = Log::new(&world.root);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     set_current(&world, &[&b"\x01\x01"[..], &number(5)].concat()).await;
     world.add("a", 2).await;
     let queue = world.queue.subspace();
@@ -484,7 +484,7 @@ async fn looking_fails_for_no_other_transaction(store: TestStore) {
     queue.sessions().all(&tr).await.unwrap();
     queue.sessions().heartbeats(&tr).await.unwrap();
     let log = Log::new(&world.root);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     world.add("a", 1).await;
     // A transaction that only reads never conflicts.
     tr.set(&world.root.pack(&"other"), b"");

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{LONG, Log, World, settings};
 use combine::{
-    AsideId, BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error,
-    Exact, MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved,
+    AsideId, BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact,
+    MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved, WorkerOptions,
 };
 use conformance::scale;
 use conformance::stores::TestStore;
@@ -72,13 +72,13 @@ impl Bytewise {
         self.runner.run(initialize).await
     }
 
-    async fn combine(&self, options: CombineOptions) {
+    async fn combine(&self, options: WorkerOptions) {
         self.combine_and_tell(options, Unobserved).await;
     }
 
     async fn combine_and_tell(
         &self,
-        options: CombineOptions,
+        options: WorkerOptions,
         observer: impl ChangeObserver<Bytes, Bytes>,
     ) {
         let worker = self.queue.work(&self.runner, options, observer);
@@ -150,7 +150,7 @@ async fn a_pass_takes_80_000_updates(store: TestStore) {
             world.runner.run(add).await.unwrap();
         }
         world
-            .combine(CombineOptions::new().bytes_per_pass(usize::MAX))
+            .combine(WorkerOptions::new().with_max_batch_bytes(usize::MAX))
             .await;
         // Each key comes with all its updates, so one pass took them.
         let per_key = UPDATES / keys;
@@ -175,7 +175,7 @@ async fn a_key_with_many_updates_takes_many_passes_and_is_reported_once(store: T
         world.add_all(ones.clone()).await;
     }
     let log = Log::new(&world.root);
-    let options = CombineOptions::new().bytes_per_pass(1 << 15);
+    let options = WorkerOptions::new().with_max_batch_bytes(1 << 15);
     let worker = world.work_with(options, log.clone()).await;
     // However long that takes.
     world.queue.wait_idle(&world.runner).await.unwrap();
@@ -212,7 +212,9 @@ async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     let value = Bytes::from([largest, rest].concat());
     assert_eq!(world.exact(&key).await.as_ref(), Some(&value));
     // One update at a time, so that the value is also stored before it is reported.
-    world.combine(CombineOptions::new().bytes_per_pass(1)).await;
+    world
+        .combine(WorkerOptions::new().with_max_batch_bytes(1))
+        .await;
     assert_eq!(world.settled(&key).await.as_ref(), Some(&value));
 
     let too_large = Bytes::from(vec![7; MAX_VALUE_BYTES + 1]);
@@ -237,7 +239,7 @@ async fn updates_that_make_a_value_too_large_are_set_aside_and_redriven(store: T
     for key in [&key, &other] {
         world.add(key, &more).await.unwrap();
     }
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     // The key is unchanged, and the other key continues.
     assert_eq!(world.settled(&key).await, Some(value.clone()));
     assert_eq!(world.exact(&key).await, Some(value));
@@ -257,15 +259,15 @@ async fn updates_that_make_a_value_too_large_are_set_aside_and_redriven(store: T
     // As long as there is no room, it is set aside again. With room, it fits.
     assert!(world.redrive(&aside[0].id).await);
     assert!(!world.redrive(&aside[0].id).await);
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     let again = world.set_aside().await;
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].value, aside[0].value);
     world.add(&key, &nothing).await.unwrap();
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     assert_eq!(world.settled(&key).await, None);
     assert!(world.redrive(&again[0].id).await);
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     assert_eq!(world.settled(&key).await, Some(more));
     assert_eq!(world.set_aside().await, []);
 }
@@ -299,7 +301,7 @@ async fn values_count_as_bytes_of_a_pass(store: TestStore) {
     // There is room for the updates of all of them and for two values, and at the end of the log for two
     // more values of keys that have waited.
     let (most, room) = (Most::default(), 3 * half.len());
-    let options = CombineOptions::new().bytes_per_pass(room);
+    let options = WorkerOptions::new().with_max_batch_bytes(room);
     world.combine_and_tell(options, most.clone()).await;
     assert_eq!(most.0.load(Ordering::Relaxed), 4);
     let value = Bytes::from([half, more].concat());
@@ -326,7 +328,7 @@ async fn keys_may_hold_any_bytes_and_begin_with_each_other(store: TestStore) {
             expected.insert(key, Bytes::from(value));
         }
         world
-            .combine(CombineOptions::new().bytes_per_pass(bytes_per_pass))
+            .combine(WorkerOptions::new().with_max_batch_bytes(bytes_per_pass))
             .await;
         assert_eq!(world.values().await, expected);
         for (key, value) in expected {
@@ -357,7 +359,7 @@ async fn the_largest_key_goes_everywhere(store: TestStore) {
     }
     world.add(&key, &update).await.unwrap();
     assert_eq!(world.exact(&key).await.as_ref(), Some(&update));
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     assert_eq!(world.settled(&key).await.as_ref(), Some(&update));
     assert_eq!(world.values().await, [(key, update)].into());
 }
@@ -379,7 +381,7 @@ async fn any_number_of_buckets_does_the_same(store: TestStore) {
                 .zip(1..)
                 .map(|(key, update)| (key.clone(), update));
             world.add_all(updates.clone().collect()).await;
-            world.combine(CombineOptions::default(), &log).await;
+            world.combine(WorkerOptions::default(), &log).await;
             let expected = updates.map(|(key, update)| (key, update * (round + 1)));
             assert_eq!(world.values().await, expected.collect());
             log.check(&world).await;

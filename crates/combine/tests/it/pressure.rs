@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{LONG, Log, Stages, World, settings};
 use combine::microqueue::{self, ItemId};
 use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Error, Exact, Sum, Unobserved,
+    BoxError, Change, ChangeObserver, CombineQueue, Error, Exact, Sum, Unobserved, WorkerOptions,
 };
 use conformance::stores::TestStore;
 use keyspace::{Transaction, Versionstamp};
@@ -46,7 +46,7 @@ async fn a_block_of_many_keys_with_large_values_is_folded_in_parts(store: TestSt
     world.add_all(updates.collect()).await;
     assert_eq!(world.rows("u").await.len(), 1);
     // Ten times as much as a transaction of this size holds.
-    let worker = world.work_with(CombineOptions::default(), Unobserved).await;
+    let worker = world.work_with(WorkerOptions::default(), Unobserved).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let values = world.values().await;
@@ -157,7 +157,7 @@ async fn exact_values_of_several_keys_are_those_of_each(store: TestStore) {
     };
     add(5).await;
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     add(2).await;
     add(8).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Log, World, settings};
 use combine::hc_dequeue::Backoff;
-use combine::{CombineOptions, CombineQueue, Sum, WorkerOptions};
+use combine::{CombineQueue, Sum, WorkerOptions};
 use conformance::process::{Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
 use conformance::{scale, stores};
@@ -51,13 +51,13 @@ async fn work(role: &str) {
     let (process, url) = role.split_once(' ').unwrap();
     let world = Arc::new(open(url).await);
     let log = Log::new(&world.root);
-    let options = CombineOptions::new()
-        .worker(WorkerOptions::new().backoff(Backoff::new(
+    let options = WorkerOptions::new()
+        .with_backoff(Backoff::new(
             Duration::from_millis(10),
             Duration::from_millis(100),
-        )))
-        .bytes_per_pass(10_000)
-        .takeover_after(Duration::from_millis(500));
+        ))
+        .with_max_batch_bytes(10_000)
+        .with_takeover_after(Duration::from_millis(500));
     let _worker = world.work_with(options, log.clone()).await;
     let writers = (0..WRITERS).map(|writer| {
         let (world, log) = (world.clone(), log.clone());

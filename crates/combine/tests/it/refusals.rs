@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::common::{LONG, Log, Queue, World, encoded, redrive, set_aside, settings, write};
 use combine::microqueue;
 use combine::{
-    AsideId, Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, SetAside,
-    Settings, Sum,
+    AsideId, Bucket, CombineQueue, Error, Exact, InvalidSettings, SetAside, Settings, Sum,
+    WorkerOptions,
 };
 use conformance::stores::TestStore;
 use conformance::timeout;
@@ -136,7 +136,7 @@ async fn a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes(store: 
     for key in ["a", "b", "c"] {
         world.add(key, 1).await;
     }
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let whole = set_aside(&world).await;
     let broken = &whole[1].id;
     let AsideId::Update { bucket, id } = broken else {
@@ -175,7 +175,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     let world = World::new(&store, 1, sums).await;
     let log = Log::new(&world.root);
     world.add("bad", 1).await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let updates = [("a", 2), ("bad", 4), ("bad", -1), ("z", 8)];
     world
         .add_all(updates.map(|(key, update)| (key.to_owned(), update)).into())
@@ -188,7 +188,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
         "{refused}"
     );
 
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let expected = [("a", 2), ("bad", 1), ("z", 8)].map(|(key, sum)| (key.to_owned(), sum));
     assert_eq!(world.values().await, expected.into());
     assert_eq!(world.exact("bad").await, Some(1));
@@ -201,7 +201,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     }
     // Updates that it can take alone do count.
     assert!(redrive(&world, &found[0].id).await);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     assert_eq!(world.settled("bad").await, Some(1 + 4));
     assert_eq!(set_aside(&world).await, found[1..]);
     log.check(&world).await;
@@ -240,7 +240,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     let keys: Vec<_> = (0..20).map(|key| format!("key {key}")).collect();
     let add_all = || world.add_all(keys.iter().map(|key| (key.clone(), 1)).collect());
     add_all().await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
 
     let (queue, key) = (&world.queue, &keys[0]);
     let packed = keyspace::tuple::pack(&encoded(key));
@@ -273,7 +273,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     }
     // Its updates are set aside, and all other keys continue.
     add_all().await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let found = set_aside(&world).await;
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].value.as_ref().unwrap().key, encoded(key));
@@ -282,7 +282,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     }
     write(&world, row, b"\x01\x01").await;
     assert!(redrive(&world, &found[0].id).await);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let expected = keys.into_iter().map(|key| (key, 2));
     assert_eq!(world.values().await, expected.collect());
     log.check(&world).await;
@@ -435,7 +435,7 @@ async fn a_row_that_is_no_current_value_keeps_no_change_from_being_reported(stor
         let log = Log::new(&world.root);
         world.add_all(twenty()).await;
         // Small passes leave values for later ones to report.
-        let options = CombineOptions::new().bytes_per_pass(1);
+        let options = WorkerOptions::new().with_max_batch_bytes(1);
         world.combine(options, &log).await;
         assert_eq!(world.values().await, twenty().into_iter().collect());
         log.check(&world).await;
@@ -456,7 +456,7 @@ async fn a_damaged_row_of_a_session_keeps_no_bucket(store: TestStore) {
     }
     let log = Log::new(&world.root);
     world.add_all(twenty()).await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     assert_eq!(world.values().await, twenty().into_iter().collect());
     // A worker that dies is still found by another one.
     let dies = world.queue.sessions();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Log, Stages, World};
 use combine::hc_dequeue::Backoff;
-use combine::{AsideId, BoxError, Change, ChangeObserver, CombineOptions, SetAside, WorkerOptions};
+use combine::{AsideId, BoxError, Change, ChangeObserver, SetAside, WorkerOptions};
 use conformance::stores::TestStore;
 use keyspace::limits::VALUE_BYTES;
 use keyspace::{Listed, Transaction};
@@ -134,7 +134,7 @@ async fn changes_before_one_that_fits_no_transaction_are_not_set_aside(store: Te
     };
     world.add("heavy", 1).await;
     // The first pass shows that the change does not fit, and is undone.
-    let options = CombineOptions::new().bytes_per_pass(1);
+    let options = WorkerOptions::new().with_max_batch_bytes(1);
     let worker = world.work_with(options, interrupts).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -175,16 +175,13 @@ async fn an_observer_that_is_slow_for_many_changes_gets_fewer(store: TestStore) 
     };
     let updates = (0..12).map(|key| (format!("key {key}"), 1));
     world.add_all(updates.clone().collect()).await;
-    let options = CombineOptions::new()
-        .worker(
-            WorkerOptions::new()
-                .time_limit(Duration::from_millis(100))
-                .backoff(Backoff::new(
-                    Duration::from_millis(1),
-                    Duration::from_millis(1),
-                )),
-        )
-        .bytes_per_pass(1 << 14);
+    let options = WorkerOptions::new()
+        .with_time_limit(Duration::from_millis(100))
+        .with_backoff(Backoff::new(
+            Duration::from_millis(1),
+            Duration::from_millis(1),
+        ))
+        .with_max_batch_bytes(1 << 14);
     let worker = world.work_with(options, takes_few.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Log, World, settings};
 use combine::hc_dequeue::Backoff;
-use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Sum, Unobserved, WorkerOptions,
-};
+use combine::{BoxError, Change, ChangeObserver, CombineQueue, Sum, Unobserved, WorkerOptions};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
 use conformance::timeout;
@@ -35,10 +33,10 @@ conformance::on_every_store!(threads:
 );
 
 /// Options with which a worker acts only on a wake-up, or after more time than a test takes.
-fn deaf_to_time() -> CombineOptions {
-    CombineOptions::new()
-        .worker(WorkerOptions::new().poll_interval(LONG * 60))
-        .takeover_after(LONG * 60)
+fn deaf_to_time() -> WorkerOptions {
+    WorkerOptions::new()
+        .with_poll_interval(LONG * 60)
+        .with_takeover_after(LONG * 60)
 }
 
 fn no_backoff() -> Backoff {
@@ -89,8 +87,7 @@ async fn without_watches_the_poll_finds_updates(store: TestStore) {
     let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
     let runner = Runner::with_options(deaf, options);
     let world = World::on(runner, &store, 4, Sum).await;
-    let often =
-        CombineOptions::new().worker(WorkerOptions::new().poll_interval(Duration::from_millis(10)));
+    let often = WorkerOptions::new().with_poll_interval(Duration::from_millis(10));
     let worker = world.work_with(often, Unobserved).await;
     world.add("a", 1).await;
     world.wait_idle().await;
@@ -139,7 +136,7 @@ async fn short_lived(store: &TestStore) -> (TestStore, World) {
 
 async fn the_buckets_of_a_dead_worker_continue_after_a_lease(store: TestStore) {
     let (_, world) = short_lived(&store).await;
-    let options = CombineOptions::new().takeover_after(LONG * 60);
+    let options = WorkerOptions::new().with_takeover_after(LONG * 60);
     let dead = world.work_with(options.clone(), Unobserved).await;
     let worker = world.work_with(options, Unobserved).await;
     assert_eq!(world.rows("s").await.len(), 2);
@@ -172,10 +169,10 @@ impl ChangeObserver<String, i64> for Hangs {
 async fn the_buckets_of_a_worker_that_hangs_are_taken_over(store: TestStore) {
     let world = World::sums(&store, 32).await;
     // It hangs for as long as the test waits, and its heartbeat continues.
-    let hangs = CombineOptions::new().worker(WorkerOptions::new().time_limit(LONG * 60));
+    let hangs = WorkerOptions::new().with_time_limit(LONG * 60);
     let hung = world.work_with(hangs, Hangs::default()).await;
     let log = Log::new(&world.root);
-    let impatient = CombineOptions::new().takeover_after(Duration::from_millis(100));
+    let impatient = WorkerOptions::new().with_takeover_after(Duration::from_millis(100));
     let worker = world.work_with(impatient, log.clone()).await;
     world.add_all(updates()).await;
     world.wait_idle().await;
@@ -189,11 +186,9 @@ async fn the_buckets_of_a_worker_that_hangs_are_taken_over(store: TestStore) {
 async fn an_observer_that_hangs_is_stopped_and_its_bucket_goes_on(store: TestStore) {
     let world = World::sums(&store, 1).await;
     let hangs = Hangs::default();
-    let options = CombineOptions::new().worker(
-        WorkerOptions::new()
-            .time_limit(Duration::from_millis(20))
-            .backoff(no_backoff()),
-    );
+    let options = WorkerOptions::new()
+        .with_time_limit(Duration::from_millis(20))
+        .with_backoff(no_backoff());
     let worker = world.work_with(options, hangs.clone()).await;
     world.add("a", 1).await;
     let idle = world.queue.wait_idle(&world.runner);
@@ -245,7 +240,7 @@ async fn recovers(store: TestStore, fail: fn() -> Result<(), BoxError>) {
         log: log.clone(),
         fail,
     };
-    let options = CombineOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work_with(options, fails).await;
     world.add_all(updates()).await;
     world.wait_idle().await;
@@ -330,7 +325,7 @@ async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
     let worker = world.work(Unobserved).await;
     let lost = world
         .queue
-        .work(&cut_off, CombineOptions::default(), Unobserved)
+        .work(&cut_off, WorkerOptions::default(), Unobserved)
         .await
         .unwrap();
     let before: BTreeSet<_> = world
@@ -365,9 +360,9 @@ async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
 async fn after_a_restart_everything_continues(store: TestStore) {
     let (_, world) = short_lived(&store).await;
     let log = Log::new(&world.root);
-    let options = CombineOptions::new()
-        .bytes_per_pass(1)
-        .takeover_after(LONG * 60);
+    let options = WorkerOptions::new()
+        .with_max_batch_bytes(1)
+        .with_takeover_after(LONG * 60);
     for _ in 0..5 {
         // The worker is dropped wherever it is, usually in the middle of its work.
         let worker = world.work_with(options.clone(), log.clone()).await;
@@ -394,7 +389,7 @@ async fn a_bucket_rests_between_passes_while_others_go_on(store: TestStore) {
         .clone()
         .find(|key| bucket(key) != bucket(&rests))
         .unwrap();
-    let options = CombineOptions::new().pass_interval(LONG * 60);
+    let options = WorkerOptions::new().with_pass_interval(LONG * 60);
     let worker = world.work_with(options, Unobserved).await;
     world.add(rests, 1).await;
     world.wait_idle().await;
@@ -438,7 +433,7 @@ async fn pending_updates_can_be_counted(store: TestStore) {
         assert_eq!(pending.count < all, has_more);
     }
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     assert_eq!(
         world.runner.run(count).await.unwrap(),

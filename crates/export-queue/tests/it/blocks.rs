@@ -9,8 +9,7 @@ use crate::common::{LONG, Reader, Receiver, World, no_backoff};
 use conformance::stores::TestStore;
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use export_queue::{
-    BoxError, Error, ExportOptions, Exporter, Sequence, SequencedExport, Start, WorkerOptions,
-    async_trait,
+    BoxError, Error, Exporter, Sequence, SequencedExport, Start, WorkerOptions, async_trait,
 };
 use keyspace::Versionstamp;
 
@@ -54,10 +53,10 @@ impl Exporter<String, Option<i64>> for Below {
     }
 }
 
-fn one_by_one() -> ExportOptions {
-    ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .bytes_per_batch(1)
+fn one_by_one() -> WorkerOptions {
+    WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_max_batch_bytes(1)
 }
 
 /// Exports values below a limit, one by one.
@@ -127,7 +126,7 @@ async fn batches_end_and_begin_inside_of_blocks(store: TestStore) {
         world.add_all(entries(begin..begin + 10)).await;
     }
     // An entry takes about 27 bytes.
-    let options = ExportOptions::new().bytes_per_batch(200);
+    let options = WorkerOptions::new().with_max_batch_bytes(200);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -165,9 +164,9 @@ async fn one_bad_entry_is_found_in_a_block_of_a_hundred(store: TestStore) {
     let receiver = Receiver::default();
     let stamp = world.add_all(entries(0..100)).await;
     assert_eq!(world.rows("e").await.len(), 1);
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .dead_letter_after(2);
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_dead_letter_after(2);
     let refuses = Refuses {
         value: 57,
         receiver: receiver.clone(),
@@ -203,7 +202,9 @@ async fn coalescing_takes_the_newest_of_each_key_in_the_part_of_a_block(store: T
     world.add_all((0..50).map(of_five).collect()).await;
     assert_eq!(world.rows("e").await.len(), 1);
     // Ten entries of 27 bytes in each batch.
-    let options = ExportOptions::new().coalesce(true).bytes_per_batch(275);
+    let options = WorkerOptions::new()
+        .with_coalesce(true)
+        .with_max_batch_bytes(275);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

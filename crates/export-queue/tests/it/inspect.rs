@@ -3,7 +3,7 @@
 use crate::common::{LONG, Reader, Receiver, World, settings};
 use conformance::stores::{TestStore, age, bytes_of};
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
-use export_queue::{Error, ExportOptions, ExportQueue, Start, SubscriptionState};
+use export_queue::{Error, ExportQueue, Start, SubscriptionState, WorkerOptions};
 use keyspace::codec::{Codec, Json, MessagePack, Raw, Tuple};
 use keyspace::error::corrupt_key;
 use keyspace::{
@@ -97,7 +97,7 @@ where
     let tr = store.db.begin().unwrap();
     let reader = stored.subscription(&tr, "two").await.unwrap().unwrap();
     let given = Given::default();
-    let worker = reader.work(runner, ExportOptions::default(), given.clone());
+    let worker = reader.work(runner, WorkerOptions::default(), given.clone());
     let worker = worker.await.unwrap();
     conformance::timeout(LONG, reader.wait_idle(runner))
         .await
@@ -389,7 +389,7 @@ async fn subscriptions_share_what_is_read_to_count_their_entries(store: TestStor
 /// Exports what can be exported beside a foreign key, with which the wait then fails. Returns how many entries there were.
 async fn exported_beside(world: &World, foreign: &[u8]) -> usize {
     let receiver = Receiver::default();
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let worker = world.work(WorkerOptions::default(), receiver.clone()).await;
     let idle = world.reader.wait_idle(&world.runner);
     let refused = conformance::timeout(LONG, idle).await.unwrap_err();
     assert_eq!(corrupt_key(&refused), Some(foreign), "{refused}");
@@ -475,7 +475,7 @@ async fn the_sessions_of_workers_are_listed(store: TestStore) {
         }
     };
     let worker = world
-        .work(ExportOptions::default(), Receiver::default())
+        .work(WorkerOptions::default(), Receiver::default())
         .await;
     assert_eq!(living(world.reader.clone()).await, 1);
     assert_eq!(living(other).await, 0);

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{LONG, Receiver, World, no_backoff};
 use conformance::stores::TestStore;
-use export_queue::{
-    BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
-};
+use export_queue::{BoxError, Error, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
 
 conformance::on_every_store!(threads:
     a_queue_writes_the_rows_of_the_schema,
@@ -71,7 +69,7 @@ async fn entries_leave_in_commit_order_key_by_key(store: TestStore) {
         let stamp = world.add_all(entries.clone()).await;
         stamps.extend(entries.into_iter().map(|(_, value)| (value, stamp)));
     }
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let worker = world.work(WorkerOptions::default(), receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let all = receiver.all();
@@ -100,7 +98,7 @@ async fn small_batches_lose_nothing(store: TestStore) {
     let world = World::new(&store, 2).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..50)).await;
-    let options = ExportOptions::new().bytes_per_batch(1);
+    let options = WorkerOptions::new().with_max_batch_bytes(1);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -190,7 +188,7 @@ async fn a_pause_keeps_entries_until_it_ends(store: TestStore) {
         Ok::<_, Error>(())
     };
     world.runner.run(pause).await.unwrap();
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let worker = world.work(WorkerOptions::default(), receiver.clone()).await;
     world.add_all(entries(0..20)).await;
     // Another subscription shows that there was enough time.
     let other = world.subscribe("other", Start::Oldest).await;
@@ -210,7 +208,7 @@ async fn coalescing_exports_the_newest_of_each_key(store: TestStore) {
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..50)).await;
-    let options = ExportOptions::new().coalesce(true);
+    let options = WorkerOptions::new().with_coalesce(true);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -260,9 +258,9 @@ async fn an_entry_that_fails_is_isolated_and_becomes_a_dead_letter(store: TestSt
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..64)).await;
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .dead_letter_after(3);
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_dead_letter_after(3);
     let worker = world
         .work(options, picky(&[17, 18, 63], u32::MAX, &receiver))
         .await;
@@ -296,7 +294,7 @@ async fn without_a_limit_an_entry_that_fails_is_tried_until_it_works(store: Test
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..20)).await;
-    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options, picky(&[7], 30, &receiver)).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -308,9 +306,9 @@ async fn dead_letters_can_be_redriven_and_purged(store: TestStore) {
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..10)).await;
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .dead_letter_after(1);
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_dead_letter_after(1);
     let worker = world
         .work(options, picky(&[1, 2, 3], u32::MAX, &receiver))
         .await;

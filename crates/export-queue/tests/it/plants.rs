@@ -7,7 +7,7 @@ use crate::common::{LONG, Receiver, World};
 use conformance::stores::TestStore;
 use export_queue::microqueue::blocks::EntryId;
 use export_queue::{
-    BoxError, Error, ExportOptions, Exporter, SEQUENCE_BYTES, SequencedExport, Start, async_trait,
+    BoxError, Error, Exporter, SEQUENCE_BYTES, SequencedExport, Start, WorkerOptions, async_trait,
 };
 use keyspace::chaos::{Chaos, CommitFault, Faults};
 use keyspace::{
@@ -52,7 +52,7 @@ async fn export(
         alter,
         receiver: receiver.clone(),
     };
-    let worker = world.work(ExportOptions::default(), altering).await;
+    let worker = world.work(WorkerOptions::default(), altering).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     receiver.values()
@@ -117,7 +117,7 @@ async fn exporting_before_the_commit_exports_uncommitted_entries(store: TestStor
             hasty.run(add).await.unwrap_err();
         }
     }
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let worker = world.work(WorkerOptions::default(), receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let committed = [0, 2].map(|value| (format!("key {value}"), value));
@@ -147,7 +147,7 @@ async fn coalescing_must_keep_the_newest(store: TestStore) {
         world.add("key", value).await;
     }
     let receiver = Receiver::default();
-    let options = ExportOptions::new().coalesce(true);
+    let options = WorkerOptions::new().with_coalesce(true);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

@@ -9,9 +9,7 @@ use export_queue::combine::Bucket;
 use export_queue::keyspace::codec::{Json, Raw};
 use export_queue::keyspace::ids::Ids;
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
-use export_queue::{
-    Error, ExportOptions, ExportQueue, MAX_ENTRY_BYTES, Start, WorkerOptions, microqueue,
-};
+use export_queue::{Error, ExportQueue, MAX_ENTRY_BYTES, Start, WorkerOptions, microqueue};
 use keyspace::{Bytes, OpenOptions, Transaction, Tx, Versionstamp};
 
 conformance::on_every_store!(threads:
@@ -142,7 +140,7 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
         .subscribe(&runner, "reader", Start::Oldest)
         .await
         .unwrap();
-    let options = ExportOptions::new().dead_letter_after(1);
+    let options = WorkerOptions::new().with_dead_letter_after(1);
     let worker = reader.work(&runner, options, Refuses).await.unwrap();
     let idle = reader.wait_idle(&runner);
     conformance::timeout(LONG, idle).await.unwrap();
@@ -163,7 +161,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     let block = b"\x01\x01\0\x01\x04\x01\xa3key\xc1";
     world.set(&damaged, block).await;
     let receiver = Receiver::default();
-    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -202,7 +200,7 @@ async fn a_listing_of_dead_letters_tells_of_each_whether_it_decodes(store: TestS
     for key in ["a", "b", "c"] {
         world.add(key, 1).await;
     }
-    let options = ExportOptions::new().dead_letter_after(1);
+    let options = WorkerOptions::new().with_dead_letter_after(1);
     let worker = world.work(options, Refuses).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -265,9 +263,9 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
     let queue = queue.await.unwrap();
     let reader = queue.subscribe(runner, "reader", Start::Oldest);
     let reader = reader.await.unwrap();
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .bytes_per_batch(100_000_000);
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_max_batch_bytes(100_000_000);
     let worker = reader.work(runner, options, Unreached).await.unwrap();
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -298,7 +296,7 @@ async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: Te
     assert_eq!(received.values().len(), 64);
 
     let received = Receiver::default();
-    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options, received.clone()).await;
     let pending = |tr| async move { reader.pending(&tr, damaged).await.map(drop) };
     let idle = conformance::timeout(LONG, reader.wait_idle(&world.runner));

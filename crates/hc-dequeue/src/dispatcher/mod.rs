@@ -50,7 +50,7 @@ use crate::give_back::{GiveBack, Given, Return, When};
 use crate::item_ref::ItemRef;
 use crate::keys::Keys;
 use crate::metrics::Metrics;
-use crate::options::ConsumerOptions;
+use crate::options::DispatcherOptions;
 use crate::policy::{Event, Facts, Policy, Returns, Step, Timer, Wants};
 use crate::queue::Queue;
 use crate::registry::front::Fronts;
@@ -81,7 +81,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     /// The settings that were stored at the last heartbeat.
     settings: Arc<Settings>,
     runner: Runner<D>,
-    options: ConsumerOptions,
+    options: DispatcherOptions,
     decode: Arc<Decode<T>>,
     fronts: Arc<Fronts>,
     shared: Arc<Shared>,
@@ -116,7 +116,7 @@ where
     pub(crate) async fn open(
         queue: Queue<T, C>,
         runner: Runner<D>,
-        options: ConsumerOptions,
+        options: DispatcherOptions,
         sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,
         commands: mpsc::UnboundedReceiver<Command<T, Delivery<T>>>,
     ) -> Result<Self> {

@@ -16,7 +16,7 @@ use crate::find::Place;
 use crate::give_back::{GiveBack, When};
 use crate::handler::Handler;
 use crate::keys::Counter;
-use crate::options::{Backoff, ConsumerOptions};
+use crate::options::{Backoff, WorkerOptions};
 use crate::outcome::Outcome;
 use crate::process::in_transaction;
 use crate::queue::Queue;
@@ -84,7 +84,7 @@ where
     Fut: Future<Output = R>,
     R: Into<Outcome>,
 {
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = queue.consumer(runner, options).await?;
     let mut drain = Drain {
         runner,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use combine::{
-    AsideId, BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error,
-    Exact, SetAside, Settings, Sum, Worker,
+    AsideId, BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact, SetAside,
+    Settings, Sum, Worker, WorkerOptions,
 };
 use conformance::stores::TestStore;
 use keyspace::codec::{Codec, MessagePack};
@@ -122,12 +122,12 @@ where
 
     /// Starts a worker that rarely polls, so that it acts only when it is woken.
     pub(crate) async fn work(&self, observer: impl ChangeObserver<String, V>) -> Worker {
-        self.work_with(CombineOptions::default(), observer).await
+        self.work_with(WorkerOptions::default(), observer).await
     }
 
     pub(crate) async fn work_with(
         &self,
-        options: CombineOptions,
+        options: WorkerOptions,
         observer: impl ChangeObserver<String, V>,
     ) -> Worker {
         let worker = self.queue.work(&self.runner, options, observer);
@@ -140,7 +140,7 @@ where
     }
 
     /// Combines everything with a worker of its own.
-    pub(crate) async fn combine(&self, options: CombineOptions, log: &Log<V>)
+    pub(crate) async fn combine(&self, options: WorkerOptions, log: &Log<V>)
     where
         V: Clone + PartialEq + std::fmt::Debug,
     {

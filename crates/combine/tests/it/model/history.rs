@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use combine::{CombineOptions, CombineQueue, Error, Exact, WorkerOptions};
+use combine::{CombineQueue, Error, Exact, WorkerOptions};
 use conformance::stores::TestStore;
 use futures::future::try_join_all;
 use keyspace::chaos::{Chaos, Faults};
@@ -320,9 +320,9 @@ where
             while runner.run(|_| async { Ok::<_, Error>(()) }).await.is_err() {}
         }
         // It knows only the changes that it has received.
-        let deaf = CombineOptions::new()
-            .worker(WorkerOptions::new().poll_interval(LONG * 60))
-            .takeover_after(LONG * 60);
+        let deaf = WorkerOptions::new()
+            .with_poll_interval(LONG * 60)
+            .with_takeover_after(LONG * 60);
         let last = self.world.work_with(deaf, self.log.clone()).await;
         let env = Environment::system();
         let finished = env.timeout(LONG, async {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use hc_dequeue::session::{Member, SessionId, Sessions, Tick};
-use hc_dequeue::{ConsumerOptions, Queue, Settings};
+use hc_dequeue::{Queue, Settings, WorkerOptions};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::env::ManualClock;
 use keyspace::{Embedded, Environment, Error, RunOptions, Runner, Subspace, Transaction};
@@ -246,7 +246,7 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     let queue = &queue.await.unwrap();
     let enqueue = |tr| async move { queue.enqueue(&tr, &7).await.map(drop) };
     runner.run(enqueue).await.unwrap();
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let holder = queue.consumer(&its_runner, options.clone()).await.unwrap();
     let held = holder.dequeue().await.unwrap().unwrap();
     doomed.stop();
@@ -271,7 +271,7 @@ async fn who_waits_for_less_time_than_an_answer_takes_gets_what_there_is() {
     let settings = Settings::new().lease(LEASE);
     let queue = Queue::<u64>::open(runner, Subspace::from("queue"), settings);
     let queue = &queue.await.unwrap();
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = queue.consumer(runner, options).await.unwrap();
     for latency in latencies() {
         chaos.set_latency(latency);

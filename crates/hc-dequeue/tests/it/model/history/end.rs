@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use hc_dequeue::session::Sessions;
-use hc_dequeue::{ConsumerOptions, Delivery, End, Error, Place};
+use hc_dequeue::{Delivery, End, Error, Place, WorkerOptions};
 use keyspace::chaos::{Chaos, Faults};
 use keyspace::{Environment, Isolation, RangeQuery, read_all};
 
@@ -28,7 +28,7 @@ impl Player {
         let quiet = Faults::default();
         let chaos = Chaos::new(self.store.db.clone(), Environment::system(), quiet.clone());
         self.runner = runner(&self.store, chaos);
-        let options = ConsumerOptions::default().poll_interval(Duration::from_millis(50));
+        let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(50));
         let last = Process::start(&self.store, &quiet, options).await;
         self.held.clear();
         self.configure().await;
