@@ -7,11 +7,11 @@ use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::{Database, Runner};
 
 use crate::bucket_worker::{BucketWorker, BucketWorkerOptions, WorkerHandle};
-use crate::combining::Combining;
 use crate::error::{Error, Result};
-use crate::metrics::Metrics;
-use crate::observer::ChangeObserver;
-use crate::options::PassOptions;
+use crate::pass::combining::Combining;
+use crate::pass::metrics::Metrics;
+use crate::pass::observer::ChangeObserver;
+use crate::pass::options::PassOptions;
 use crate::queue::CombineQueue;
 
 /// Combines the updates of a queue until it is shut down.

@@ -175,35 +175,30 @@
 //!
 //! [`Runner::run`]: combine::keyspace::Runner::run
 
-mod batch;
 mod error;
 mod exporter;
-mod exporting;
-mod inspect;
 mod keys;
-mod letters;
-mod metrics;
-mod options;
-#[cfg(test)]
-mod pairs;
-#[cfg(test)]
-mod positions;
-mod queue;
 mod record;
 mod sequence;
-mod subscribe;
+
+mod queue;
 mod subscription;
+
+mod exporting;
 mod worker;
+
+#[cfg(test)]
+mod tests;
 
 pub use crate::error::{Error, Result};
 pub use crate::exporter::{Exporter, SequencedExport};
-pub use crate::inspect::SubscriptionState;
-pub use crate::letters::DeadLetter;
 pub use crate::queue::ExportQueue;
 pub use crate::record::{MAX_ENTRY_BYTES, SettingsRecord};
 pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};
-pub use crate::subscribe::Start;
 pub use crate::subscription::Subscription;
+pub use crate::subscription::dead_letters::DeadLetter;
+pub use crate::subscription::inspect::SubscriptionState;
+pub use crate::subscription::subscribe::Start;
 pub use crate::worker::Worker;
 pub use async_trait::async_trait;
 pub use combine::{

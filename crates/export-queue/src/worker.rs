@@ -10,8 +10,8 @@ use combine::keyspace::{Database, Runner};
 use crate::error::{Error, Result};
 use crate::exporter::Exporter;
 use crate::exporting::Exporting;
-use crate::metrics::Metrics;
-use crate::options::BatchOptions;
+use crate::exporting::metrics::Metrics;
+use crate::exporting::options::BatchOptions;
 use crate::subscription::Subscription;
 
 /// Exports the entries of a subscription until it is shut down.

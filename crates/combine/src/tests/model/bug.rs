@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use hc_dequeue::keyspace::Bytes;
 
-use crate::model::store::{Rows, Span, Write};
 use crate::record::{Current, PassState};
+use crate::tests::model::store::{Rows, Span, Write};
 
 /// A rule of the protocol that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

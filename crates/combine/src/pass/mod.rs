@@ -26,6 +26,15 @@
 //! value of a report is the new value of the previous one, because only reports write values, and they
 //! follow one another.
 
+pub(crate) mod combining;
+pub(crate) mod decide;
+mod fold;
+pub(crate) mod log;
+pub(crate) mod metrics;
+pub(crate) mod observer;
+pub(crate) mod options;
+mod values;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,16 +45,16 @@ use hc_dequeue::keyspace::{Bytes, ConflictKind, Environment, Isolation, Transact
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bucket::{Bucket, KeyHash};
-use crate::decide::{ChangeBudget, KeyValues, PassEnd, Staged, Verdict};
 use crate::error::{Error, Result};
-use crate::fold::FoldedKey;
-use crate::log::Portion;
-use crate::observer::{Change, ChangeObserver};
+use crate::pass::decide::{ChangeBudget, KeyValues, PassEnd, Staged, Verdict};
+use crate::pass::fold::FoldedKey;
+use crate::pass::log::Portion;
+use crate::pass::observer::{Change, ChangeObserver};
+use crate::pass::values::{ReadKey, Waiting, cost, take, waiting};
 use crate::queue::CombineQueue;
 use crate::record::{
     Current, PassState, encode_block_aside, encode_update_aside, encode_value, encode_withheld,
 };
-use crate::values::{ReadKey, Waiting, cost, take, waiting};
 
 /// The limits of a pass.
 #[derive(Debug, Clone)]

@@ -11,14 +11,14 @@ use hc_dequeue::keyspace::{
 };
 use hc_dequeue::microqueue::ItemId;
 
-use crate::aside::AsideId;
 use crate::bucket::Bucket;
 use crate::combiner::Sum;
 use crate::error::Result;
-use crate::observer::Change;
+use crate::pass::observer::Change;
 use crate::pass::{Pass, Plan, StagedPass};
 use crate::queue::CombineQueue;
-use crate::read::Exact;
+use crate::queue::aside::AsideId;
+use crate::queue::read::Exact;
 use crate::settings::Settings;
 
 /// Three keys of one bucket, in their order, and one key of the other bucket.

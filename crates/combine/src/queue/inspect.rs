@@ -16,7 +16,7 @@ use crate::combiner::Combiner;
 use crate::error::{Error, Result};
 use crate::keys::settings_key;
 use crate::queue::CombineQueue;
-use crate::read::{Exact, PendingUpdates, waiting_log};
+use crate::queue::read::{Exact, PendingUpdates, waiting_log};
 use crate::record::AsideRecord;
 use crate::settings::SettingsRecord;
 

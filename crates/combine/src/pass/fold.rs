@@ -4,11 +4,11 @@ use hc_dequeue::keyspace::Bytes;
 use hc_dequeue::keyspace::codec::{self, Codec};
 use hc_dequeue::keyspace::foreign::{self, Guarded};
 
-use crate::decide::KeyValues;
-use crate::log::Portion;
+use crate::pass::decide::KeyValues;
+use crate::pass::log::Portion;
+use crate::pass::values::ReadKey;
 use crate::queue::CombineQueue;
 use crate::record::MAX_VALUE_BYTES;
-use crate::values::ReadKey;
 
 /// A key, its value, and the bytes of its values.
 pub(crate) type Folded<K, V> = (Guarded<K>, Guarded<Option<V>>, KeyValues);

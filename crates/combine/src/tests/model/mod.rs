@@ -51,14 +51,14 @@ use std::collections::BTreeSet;
 use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::model::bug::Bug;
-use crate::model::promises::{
+use crate::tests::model::bug::Bug;
+use crate::tests::model::promises::{
     CURRENT_DIFFERS, END_IS_TRUE, FINISHES, NEW_IS_SUM, OLD_IS_NEW, ONCE, STATE_KNOWS,
     WITHHELD_NOTED,
 };
-use crate::model::protocol::{Protocol, Update};
-use crate::model::state::Budget;
-use crate::model::steps::PassModel;
+use crate::tests::model::protocol::{Protocol, Update};
+use crate::tests::model::state::Budget;
+use crate::tests::model::steps::PassModel;
 
 /// The number of threads that check one model.
 const THREADS: usize = 2;

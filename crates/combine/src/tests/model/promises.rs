@@ -5,12 +5,12 @@ use std::sync::Arc;
 use hc_dequeue::microqueue::blocks::decode_block;
 use stateright::Property;
 
-use crate::aside::AsideId;
-use crate::model::bug::Bug;
-use crate::model::protocol::{Action, Extent, KEYS, Protocol};
-use crate::model::state::{State, aside, current, log, state_of_passes, value};
-use crate::model::steps::PassModel;
-use crate::model::store::Rows;
+use crate::queue::aside::AsideId;
+use crate::tests::model::bug::Bug;
+use crate::tests::model::protocol::{Action, Extent, KEYS, Protocol};
+use crate::tests::model::state::{State, aside, current, log, state_of_passes, value};
+use crate::tests::model::steps::PassModel;
+use crate::tests::model::store::Rows;
 
 pub(crate) const NEW_IS_SUM: &str =
     "a new value is the sum of all updates committed before its pass began";

@@ -1,5 +1,9 @@
 //! The steps of a worker in a bucket: batches, and the handling of batches that fail.
 
+pub(crate) mod batch;
+pub(crate) mod metrics;
+pub(crate) mod options;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,11 +17,11 @@ use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 use futures::try_join;
 
-use crate::batch::{Advance, Batch, Claim, ClaimOutcome, Portion};
 use crate::error::{Error, Result};
 use crate::exporter::{Exporter, SequencedExport, call};
-use crate::metrics::Metrics;
-use crate::options::BatchOptions;
+use crate::exporting::batch::{Advance, Batch, Claim, ClaimOutcome, Portion};
+use crate::exporting::metrics::Metrics;
+use crate::exporting::options::BatchOptions;
 use crate::record::{Kept, Letter};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;

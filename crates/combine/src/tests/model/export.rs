@@ -17,10 +17,10 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use conformance::scale;
 
-use crate::model::THREADS;
-use crate::model::bug::Parts;
-use crate::model::protocol::finish;
-use crate::model::store::{ModelTransaction, Rows, Staged, rows_of};
+use crate::tests::model::THREADS;
+use crate::tests::model::bug::Parts;
+use crate::tests::model::protocol::finish;
+use crate::tests::model::store::{ModelTransaction, Rows, Staged, rows_of};
 
 /// The number of subscriptions.
 const SUBSCRIPTIONS: usize = 2;

@@ -11,11 +11,11 @@ use combine::keyspace::{
 use combine::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use combine::{Bucket, Pending, Settings};
 
-use crate::batch::{Advance, Batch, ClaimOutcome, Portion};
 use crate::error::Error;
+use crate::exporting::batch::{Advance, Batch, ClaimOutcome, Portion};
 use crate::queue::ExportQueue;
-use crate::subscribe::Start;
 use crate::subscription::Subscription;
+use crate::subscription::subscribe::Start;
 
 const SESSION: SessionId = SessionId([1; 16]);
 

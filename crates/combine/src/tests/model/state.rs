@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use hc_dequeue::keyspace::Bytes;
 
-use crate::aside::AsideId;
 use crate::keys::AsideKey;
-use crate::model::protocol::{BUCKET, KEYS, LOADED, Protocol, Report, Update};
-use crate::model::store::{Rows, Staged, rows_of};
+use crate::queue::aside::AsideId;
 use crate::record::{Current, PassState, decode_value};
+use crate::tests::model::protocol::{BUCKET, KEYS, LOADED, Protocol, Report, Update};
+use crate::tests::model::store::{Rows, Staged, rows_of};
 
 /// The distance between the versions of commits. It leaves room for a commit of a restored store between
 /// two of them.

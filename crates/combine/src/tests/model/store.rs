@@ -18,7 +18,7 @@ use hc_dequeue::keyspace::{
 };
 use parking_lot::Mutex;
 
-use crate::model::bug::{Bug, Parts};
+use crate::tests::model::bug::{Bug, Parts};
 
 /// The committed rows.
 pub(crate) type Rows = BTreeMap<Bytes, Bytes>;

@@ -2,10 +2,12 @@
 
 use stateright::{Model, Property};
 
-use crate::aside::AsideId;
-use crate::model::promises;
-use crate::model::protocol::{Action, EVENTFUL_KEYS, Extent, OBSERVERS_KEY, Protocol, Update};
-use crate::model::state::{Budget, Effect, Flight, State, aside, log};
+use crate::queue::aside::AsideId;
+use crate::tests::model::promises;
+use crate::tests::model::protocol::{
+    Action, EVENTFUL_KEYS, Extent, OBSERVERS_KEY, Protocol, Update,
+};
+use crate::tests::model::state::{Budget, Effect, Flight, State, aside, log};
 
 /// The model: the blocks that are added, and the budget of other events.
 #[derive(Clone)]

@@ -12,9 +12,9 @@ use parking_lot::Mutex;
 use crate::bucket::Bucket;
 use crate::bucket_worker::{Assignment, Job, Next};
 use crate::error::{Error, Result};
-use crate::metrics::Metrics;
-use crate::observer::ChangeObserver;
-use crate::options::PassOptions;
+use crate::pass::metrics::Metrics;
+use crate::pass::observer::ChangeObserver;
+use crate::pass::options::PassOptions;
 use crate::pass::{Pass, Plan, StagedPass, observe};
 use crate::queue::CombineQueue;
 

@@ -11,7 +11,7 @@ use hc_dequeue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transact
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::log::{KeyUpdates, Portion};
+use crate::pass::log::{KeyUpdates, Portion};
 use crate::record::{Current, PassState, decode_value, refuse_newer};
 
 /// The number of keys whose values a pass reads at the same time. It limits how far they can exceed the

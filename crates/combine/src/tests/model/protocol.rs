@@ -6,16 +6,16 @@ use std::task::{Context, Poll, Waker};
 
 use hc_dequeue::keyspace::{Environment, MessagePack, Subspace};
 
-use crate::aside::AsideId;
 use crate::bucket::Bucket;
 use crate::combiner::Sum;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
-use crate::model::bug::{Bug, Parts};
-use crate::model::store::{ModelTransaction, Rows, Staged};
 use crate::pass::Plan;
 use crate::queue::CombineQueue;
+use crate::queue::aside::AsideId;
 use crate::settings::Settings;
+use crate::tests::model::bug::{Bug, Parts};
+use crate::tests::model::store::{ModelTransaction, Rows, Staged};
 
 /// The number of keys.
 pub(crate) const KEYS: usize = 3;

@@ -13,12 +13,12 @@ use combine::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use combine::{Bucket, Settings};
 use conformance::plant::{Plant, Planted};
 
-use crate::batch::{Advance, ClaimOutcome, Portion};
 use crate::error::Result;
+use crate::exporting::batch::{Advance, ClaimOutcome, Portion};
 use crate::queue::ExportQueue;
 use crate::sequence::Sequence;
-use crate::subscribe::Start;
 use crate::subscription::Subscription;
+use crate::subscription::subscribe::Start;
 
 /// Two workers of one subscription. Worker A has the bucket.
 const A: SessionId = SessionId([1; 16]);

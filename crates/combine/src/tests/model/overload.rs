@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::combining::{Attempted, Failure, RetryState};
-use crate::model::protocol::{BUCKET, Protocol, finish};
-use crate::model::store::Rows;
 use crate::pass::Plan;
+use crate::pass::combining::{Attempted, Failure, RetryState};
+use crate::tests::model::protocol::{BUCKET, Protocol, finish};
+use crate::tests::model::store::Rows;
 
 /// The number of times that updates arrive.
 const ROUNDS: usize = 40;

@@ -1,5 +1,11 @@
 //! The handle of a combine queue: the operations that an application calls in its own transactions.
 
+pub(crate) mod aside;
+mod initialize;
+pub(crate) mod inspect;
+pub(crate) mod read;
+mod settle;
+
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;

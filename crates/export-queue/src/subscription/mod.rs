@@ -1,5 +1,9 @@
 //! Subscriptions: each one exports to an external system, with its own positions in the logs.
 
+pub(crate) mod dead_letters;
+pub(crate) mod inspect;
+pub(crate) mod subscribe;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

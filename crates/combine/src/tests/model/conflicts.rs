@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::model::bug::Bug;
-use crate::model::protocol::{Action, BUCKET, Extent, Protocol};
-use crate::model::store::{Rows, rows_of};
+use crate::tests::model::bug::Bug;
+use crate::tests::model::protocol::{Action, BUCKET, Extent, Protocol};
+use crate::tests::model::store::{Rows, rows_of};
 
 /// A part of the queue, and the bug that removes it from the conflict ranges of a pass.
 const PARTS: [(&str, Option<Bug>); 7] = [

@@ -1,0 +1,4 @@
+//! Tests that need what is private to the crate.
+
+mod conflicts;
+mod positions;
