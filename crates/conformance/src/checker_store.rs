@@ -1,30 +1,68 @@
-//! The store of the model: rows, and optimistic transactions on them.
+//! A store whose rows are a value, for models in which a checker visits every reachable state.
 //!
 //! A transaction reads one state of the rows. It records its reads, which of them are in its conflict
-//! ranges, and its writes. Instead of versions the model keeps the transactions in flight: a commit dooms
-//! those that it makes fail, and they are removed immediately.
+//! ranges, and its writes. Instead of versions, a model keeps the transactions in flight: a commit dooms
+//! those that it makes fail, and the model removes them immediately.
 //!
-//! The rules that a [`Bug`] breaks are broken between the recipe and the rows, so the model runs the
-//! recipe itself.
+//! It supports what the recipes of log blocks use: all reads come before the first write, and a
+//! transaction adds at most one versionstamped key. Anything else panics.
+//!
+//! A model breaks rules of a recipe between the recipe and the rows, with [`Bugs`]. So it runs the recipe
+//! itself.
 
 use std::collections::BTreeMap;
 use std::future::{Future, ready};
 use std::ops::Bound;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
-use hc_dequeue::keyspace::{
+use keyspace::{
     Bytes, ConflictKind, Isolation, KeySelector, KeyValue, MutationOp, RangeBatch, RangeQuery,
     Result, Transaction, TransactionOption, Versionstamp, key_after,
 };
 use parking_lot::Mutex;
 
-use crate::tests::model::bug::{Bug, Parts};
+/// More polls than any operation needs.
+const MAX_POLLS: usize = 100;
+
+/// Rules of a recipe that are broken between the recipe and the rows. By default, none is.
+pub trait Bugs: Send + Sync + 'static {
+    /// Returns whether a serializable read that begins at a key adds no conflict range.
+    fn hides_read(&self, _key: &[u8]) -> bool {
+        false
+    }
+
+    /// Returns whether a read conflict range that begins at a key is not added.
+    fn hides_range(&self, _begin: &[u8]) -> bool {
+        false
+    }
+
+    /// Returns the value that a read of a key returns.
+    fn read(&self, _key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+        value
+    }
+
+    /// Returns whether a read of a range returns only its first row.
+    fn cuts(&self, _begin: &[u8]) -> bool {
+        false
+    }
+
+    /// Changes the writes of a transaction that reads these rows.
+    fn rewrite(&self, _writes: &mut Vec<Write>, _rows: &Rows) {}
+}
+
+/// No rule is broken.
+#[derive(Debug, Clone, Copy)]
+pub struct NoBugs;
+
+impl Bugs for NoBugs {}
 
 /// The committed rows.
-pub(crate) type Rows = BTreeMap<Bytes, Bytes>;
+pub type Rows = BTreeMap<Bytes, Bytes>;
 
 /// Returns the rows of a range.
-pub(crate) fn rows_of<'a>(
+pub fn rows_of<'a>(
     rows: &'a Rows,
     (begin, end): &(Vec<u8>, Vec<u8>),
 ) -> impl Iterator<Item = (&'a Bytes, &'a Bytes)> + use<'a> {
@@ -34,9 +72,11 @@ pub(crate) fn rows_of<'a>(
 
 /// A range of keys.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Span {
-    pub(crate) begin: Vec<u8>,
-    pub(crate) end: Vec<u8>,
+pub struct Span {
+    /// The first key.
+    pub begin: Vec<u8>,
+    /// The first key after the range.
+    pub end: Vec<u8>,
 }
 
 impl Span {
@@ -45,11 +85,15 @@ impl Span {
         Self { begin, end }
     }
 
-    pub(crate) fn key(key: &[u8]) -> Self {
+    /// Returns the range of a single key.
+    #[must_use]
+    pub fn key(key: &[u8]) -> Self {
         Self::new(key, &key_after(key))
     }
 
-    pub(crate) fn has(&self, key: &[u8]) -> bool {
+    /// Returns whether the range contains a key.
+    #[must_use]
+    pub fn has(&self, key: &[u8]) -> bool {
         *self.begin <= *key && *key < *self.end
     }
 
@@ -64,10 +108,12 @@ impl Span {
 
 /// A write, in the order of the transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Write {
+pub enum Write {
+    /// Sets a key to a value.
     Set(Vec<u8>, Vec<u8>),
+    /// Clears a range.
     Clear(Span),
-    /// A block with this prefix, followed by the versionstamp.
+    /// Adds a block whose key is this prefix, followed by the versionstamp.
     Append(Vec<u8>, Vec<u8>),
 }
 
@@ -86,17 +132,17 @@ struct Recorded {
 }
 
 /// A transaction that reads one state of the rows.
-pub(crate) struct ModelTransaction {
+#[derive(Debug)]
+pub struct CheckerTransaction<B> {
     rows: Arc<Rows>,
     version: i64,
-    parts: Arc<Parts>,
-    bug: Option<Bug>,
+    bugs: B,
     recorded: Mutex<Recorded>,
 }
 
 /// The parts of a transaction that its commit needs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Staged {
+pub struct Staged {
     conflicts: Vec<Span>,
     writes: Vec<Write>,
     /// The read version.
@@ -104,18 +150,13 @@ pub(crate) struct Staged {
     is_serializable: bool,
 }
 
-impl ModelTransaction {
-    pub(crate) fn begin(
-        rows: &Arc<Rows>,
-        version: i64,
-        parts: &Arc<Parts>,
-        bug: Option<Bug>,
-    ) -> Self {
+impl<B: Bugs> CheckerTransaction<B> {
+    /// Begins a transaction that reads these rows.
+    pub fn begin(rows: &Arc<Rows>, version: i64, bugs: B) -> Self {
         Self {
             rows: rows.clone(),
             version,
-            parts: parts.clone(),
-            bug,
+            bugs,
             recorded: Mutex::default(),
         }
     }
@@ -123,8 +164,7 @@ impl ModelTransaction {
     fn read(&self, span: Span, isolation: Isolation) {
         let mut recorded = self.recorded.lock();
         assert_eq!(recorded.writes, [], "a read of {span:?} after writes");
-        let is_hidden = (self.bug).is_some_and(|bug| bug.hides_read(&span.begin, &self.parts));
-        if isolation == Isolation::Serializable && !is_hidden {
+        if isolation == Isolation::Serializable && !self.bugs.hides_read(&span.begin) {
             recorded.conflicts.push(span.clone());
         }
         recorded.reads.push(span);
@@ -135,7 +175,7 @@ impl ModelTransaction {
     }
 
     /// Returns the transaction as it is to be committed, or `None` if it has no writes.
-    pub(crate) fn staged(self) -> Option<Staged> {
+    pub fn staged(self) -> Option<Staged> {
         let Recorded {
             reads,
             mut conflicts,
@@ -148,9 +188,7 @@ impl ModelTransaction {
         let is_serializable = reads.iter().all(is_covered);
         conflicts.sort_unstable();
         conflicts.dedup();
-        if let Some(bug) = self.bug {
-            bug.rewrite(&mut writes, &self.parts, &self.rows);
-        }
+        self.bugs.rewrite(&mut writes, &self.rows);
         Some(Staged {
             conflicts,
             writes,
@@ -163,18 +201,21 @@ impl ModelTransaction {
 impl Staged {
     /// Returns whether all reads of the transaction are in its conflict ranges. Such a transaction might
     /// as well happen entirely at its commit, and in the model it does.
-    pub(crate) fn is_serializable(&self) -> bool {
+    #[must_use]
+    pub fn is_serializable(&self) -> bool {
         self.is_serializable
     }
 
     /// Returns whether it adds a block.
-    pub(crate) fn appends(&self) -> bool {
+    #[must_use]
+    pub fn appends(&self) -> bool {
         let mut writes = self.writes.iter();
         writes.any(|write| matches!(write, Write::Append(..)))
     }
 
     /// Commits, and returns the resulting rows. `stamp` is the version of the versionstamp.
-    pub(crate) fn applied(&self, rows: &Rows, stamp: i64) -> Rows {
+    #[must_use]
+    pub fn applied(&self, rows: &Rows, stamp: i64) -> Rows {
         let mut rows = rows.clone();
         // Until the commit, a block has the place that the read version gives it.
         let mut appended: Vec<(&[u8], &[u8])> = Vec::new();
@@ -198,7 +239,8 @@ impl Staged {
     }
 
     /// Returns whether the commit of this transaction makes `other` fail.
-    pub(crate) fn dooms(&self, stamp: i64, other: &Self) -> bool {
+    #[must_use]
+    pub fn dooms(&self, stamp: i64, other: &Self) -> bool {
         self.writes.iter().any(|write| {
             let written = match write {
                 Write::Set(key, _) => Span::key(key),
@@ -210,25 +252,22 @@ impl Staged {
     }
 }
 
-impl Transaction for ModelTransaction {
+impl<B: Bugs> Transaction for CheckerTransaction<B> {
     fn get(
         &self,
         key: &[u8],
         isolation: Isolation,
-    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<> {
+    ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<B> {
         self.read(Span::key(key), isolation);
-        let mut value = self.rows.get(key).cloned();
-        if let Some(bug) = self.bug {
-            value = bug.read(key, value, &self.parts);
-        }
-        ready(Ok(value))
+        let value = self.rows.get(key).cloned();
+        ready(Ok(self.bugs.read(key, value)))
     }
 
     fn get_key(
         &self,
         selector: &KeySelector,
         isolation: Isolation,
-    ) -> impl Future<Output = Result<Bytes>> + Send + use<> {
+    ) -> impl Future<Output = Result<Bytes>> + Send + use<B> {
         let first = KeySelector::first_greater_or_equal(selector.key.clone());
         assert_eq!(*selector, first, "the recipe uses no other selector");
         let found = self.rows.range(selector.key.clone()..).next();
@@ -241,7 +280,7 @@ impl Transaction for ModelTransaction {
         &self,
         query: &RangeQuery,
         isolation: Isolation,
-    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<> {
+    ) -> impl Future<Output = Result<RangeBatch>> + Send + use<B> {
         assert!(query.limit == 0 && !query.reverse, "the recipe reads so");
         let (begin, end) = (&query.begin.key, &query.end.key);
         self.read(Span::new(begin, end), isolation);
@@ -249,13 +288,13 @@ impl Transaction for ModelTransaction {
         let mut rows: Vec<_> = found
             .map(|(key, value)| KeyValue::new(key, value))
             .collect();
-        if self.bug.is_some_and(|bug| bug.cuts(begin, &self.parts)) {
+        if self.bugs.cuts(begin) {
             rows.truncate(1);
         }
         ready(Ok(RangeBatch { rows, more: false }))
     }
 
-    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
+    fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<B> {
         ready(Ok(self.version))
     }
 
@@ -291,7 +330,7 @@ impl Transaction for ModelTransaction {
     fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
         assert_eq!(kind, ConflictKind::Read, "the recipe adds no other");
         let span = Span::new(begin, end);
-        let is_hidden = (self.bug).is_some_and(|bug| bug.hides_range(begin, &self.parts));
+        let is_hidden = self.bugs.hides_range(begin);
         let mut recorded = self.recorded.lock();
         // FoundationDB would leave out keys that the transaction has written.
         let is_written = recorded.writes.iter().any(|write| match write {
@@ -310,15 +349,30 @@ impl Transaction for ModelTransaction {
         unreachable!("the recipe sets no option")
     }
 
-    fn watch(&self, _: &[u8]) -> impl Future<Output = Result<()>> + Send + use<> {
+    fn watch(&self, _: &[u8]) -> impl Future<Output = Result<()>> + Send + use<B> {
         ready(Ok(()))
     }
 
-    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<> {
+    fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<B> {
         ready(Ok(Versionstamp::INCOMPLETE))
     }
 
-    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<> {
+    fn approximate_size(&self) -> impl Future<Output = Result<usize>> + Send + use<B> {
         ready(Ok(0))
     }
+}
+
+/// Runs an operation whose reads are all answered immediately.
+///
+/// # Panics
+/// If the operation waits for something else than a read.
+pub fn finish<T>(operation: impl Future<Output = T>) -> T {
+    let mut operation = pin!(operation);
+    let mut context = Context::from_waker(Waker::noop());
+    for _ in 0..MAX_POLLS {
+        if let Poll::Ready(output) = operation.as_mut().poll(&mut context) {
+            return output;
+        }
+    }
+    unreachable!("it waits for something else than a read")
 }

@@ -10,17 +10,15 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use hc_dequeue::keyspace::{Environment, Isolation, Subspace, Transaction};
-use hc_dequeue::microqueue;
-use hc_dequeue::microqueue::blocks::{BlockLogs, EntryId, WHOLE_BLOCK};
+use combine::keyspace::{Environment, Isolation, Subspace, Transaction};
+use combine::microqueue;
+use combine::microqueue::blocks::{BlockLogs, EntryId, WHOLE_BLOCK};
+use conformance::checker_store::{CheckerTransaction, NoBugs, Rows, Staged, finish, rows_of};
+use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use conformance::scale;
-
-use crate::tests::model::THREADS;
-use crate::tests::model::bug::Parts;
-use crate::tests::model::protocol::finish;
-use crate::tests::model::store::{ModelTransaction, Rows, Staged, rows_of};
+/// The number of threads that check the model.
+const THREADS: usize = 2;
 
 /// The number of subscriptions.
 const SUBSCRIPTIONS: usize = 2;
@@ -47,7 +45,6 @@ enum Bug {
 #[derive(Clone)]
 struct ExportModel {
     logs: BlockLogs,
-    parts: Arc<Parts>,
     blocks: &'static [u8],
     bug: Option<Bug>,
 }
@@ -166,20 +163,11 @@ impl State {
 impl ExportModel {
     fn new(blocks: &'static [u8], bug: Option<Bug>) -> Self {
         let logs = BlockLogs::new(Subspace::from("E"), 1, Environment::system());
-        let parts = Arc::new(Parts {
-            log: logs.after(0, None),
-            ..Parts::default()
-        });
-        Self {
-            logs,
-            parts,
-            blocks,
-            bug,
-        }
+        Self { logs, blocks, bug }
     }
 
-    fn begin(&self, state: &State) -> ModelTransaction {
-        ModelTransaction::begin(&state.rows, state.version, &self.parts, None)
+    fn begin(&self, state: &State) -> CheckerTransaction<NoBugs> {
+        CheckerTransaction::begin(&state.rows, state.version, NoBugs)
     }
 
     fn add(&self, next: &mut State) -> Option<Staged> {
@@ -235,7 +223,7 @@ impl ExportModel {
     /// Reads up to `limit` entries after a position. Returns the position after them, and their numbers.
     fn read(
         &self,
-        tr: &ModelTransaction,
+        tr: &CheckerTransaction<NoBugs>,
         position: Option<EntryId>,
         limit: usize,
     ) -> (Option<EntryId>, Vec<u8>) {

@@ -1,11 +1,12 @@
 //! Planted bugs: rules of the protocol that are broken between the recipe and the rows.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use conformance::checker_store::{Bugs, Rows, Span, Write};
 use hc_dequeue::keyspace::Bytes;
 
 use crate::record::{Current, PassState};
-use crate::tests::model::store::{Rows, Span, Write};
 
 /// A rule of the protocol that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,29 +52,33 @@ pub(crate) struct Parts {
     pub(crate) value_of: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-impl Bug {
-    /// Returns whether a serializable read adds no conflict range.
-    pub(crate) fn hides_read(self, key: &[u8], parts: &Parts) -> bool {
-        match self {
-            Self::StateNotInConflict => *key == *parts.state,
-            Self::CurrentNotInConflict => is_in(&parts.currents, key),
+/// The rule that a model breaks, if it breaks any, and where the rows are.
+#[derive(Debug, Clone)]
+pub(crate) struct PlantedBug {
+    pub(crate) bug: Option<Bug>,
+    pub(crate) parts: Arc<Parts>,
+}
+
+impl Bugs for PlantedBug {
+    fn hides_read(&self, key: &[u8]) -> bool {
+        match self.bug {
+            Some(Bug::StateNotInConflict) => *key == *self.parts.state,
+            Some(Bug::CurrentNotInConflict) => is_in(&self.parts.currents, key),
             _ => false,
         }
     }
 
-    /// Returns whether a read conflict range is not added.
-    pub(crate) fn hides_range(self, begin: &[u8], parts: &Parts) -> bool {
-        match self {
-            Self::LogNotInConflict => is_in(&parts.log, begin),
-            Self::ValuesNotInConflict => is_in(&parts.values, begin),
-            Self::CurrentsNotInConflict => is_in(&parts.currents, begin),
+    fn hides_range(&self, begin: &[u8]) -> bool {
+        match self.bug {
+            Some(Bug::LogNotInConflict) => is_in(&self.parts.log, begin),
+            Some(Bug::ValuesNotInConflict) => is_in(&self.parts.values, begin),
+            Some(Bug::CurrentsNotInConflict) => is_in(&self.parts.currents, begin),
             _ => false,
         }
     }
 
-    /// Returns the value that a read of a key returns.
-    pub(crate) fn read(self, key: &[u8], value: Option<Bytes>, parts: &Parts) -> Option<Bytes> {
-        if self != Self::PositionIgnored || *key != *parts.state {
+    fn read(&self, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+        if self.bug != Some(Bug::PositionIgnored) || *key != *self.parts.state {
             return value;
         }
         let state = PassState::decode(key, value.as_deref()).expect("a pass has written it");
@@ -81,26 +86,27 @@ impl Bug {
         Some(PassState { position, ..state }.encode().into())
     }
 
-    /// Returns whether a read returns only its first row.
-    pub(crate) fn cuts(self, begin: &[u8], parts: &Parts) -> bool {
-        self == Self::EndIgnored && is_in(&parts.log, begin)
+    fn cuts(&self, begin: &[u8]) -> bool {
+        self.bug == Some(Bug::EndIgnored) && is_in(&self.parts.log, begin)
     }
 
-    /// Changes the writes of a transaction.
-    pub(crate) fn rewrite(self, writes: &mut Vec<Write>, parts: &Parts, rows: &Rows) {
-        match self {
-            Self::ClearedLate => writes.sort_by_key(|write| match write {
+    fn rewrite(&self, writes: &mut Vec<Write>, rows: &Rows) {
+        let parts = &*self.parts;
+        match self.bug {
+            Some(Bug::ClearedLate) => writes.sort_by_key(|write| match write {
                 Write::Clear(span) => is_in(&parts.log, &span.begin),
                 _ => false,
             }),
-            Self::NoneUnsaid => (writes.iter_mut()).for_each(|write| without_none(write, parts)),
-            Self::CurrentKept => keep_current(writes, parts, rows),
-            Self::StateForgets => writes.iter_mut().for_each(|write| match write {
+            Some(Bug::NoneUnsaid) => {
+                (writes.iter_mut()).for_each(|write| without_none(write, parts));
+            }
+            Some(Bug::CurrentKept) => keep_current(writes, parts, rows),
+            Some(Bug::StateForgets) => writes.iter_mut().for_each(|write| match write {
                 // The flags are in the second byte.
                 Write::Set(key, state) if *key == parts.state => state[1] = 0,
                 _ => {}
             }),
-            Self::NoteKept => writes.retain(|write| match write {
+            Some(Bug::NoteKept) => writes.retain(|write| match write {
                 Write::Clear(span) => !is_in(&parts.notes, &span.begin),
                 _ => true,
             }),

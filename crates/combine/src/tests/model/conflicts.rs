@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::tests::model::bug::Bug;
 use crate::tests::model::protocol::{Action, BUCKET, Extent, Protocol};
-use crate::tests::model::store::{Rows, rows_of};
+use conformance::checker_store::{Rows, rows_of};
 
 /// A part of the queue, and the bug that removes it from the conflict ranges of a pass.
 const PARTS: [(&str, Option<Bug>); 7] = [

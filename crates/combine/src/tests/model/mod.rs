@@ -1,10 +1,9 @@
 //! Checks the passes over a bucket in every order of the events that may happen to it.
 //!
 //! The model has one bucket with three keys, and a checker that visits every reachable state. It runs the
-//! recipe's own functions, on a [`store`] whose rows are the state of the model, so it contains no copy
+//! recipe's own functions, on a [store](conformance::checker_store) whose rows are the state of the model, so it contains no copy
 //! of their rules.
 //!
-//! - [`store`]: rows, and optimistic transactions with their conflicts.
 //! - [`bug`]: the rules that a planted bug breaks.
 //! - [`protocol`]: the transactions.
 //! - [`steps`]: which steps can happen in which state.
@@ -13,7 +12,6 @@
 //! - [`promises`]: the properties that must hold.
 //! - [`conflicts`]: the writes that make a pass in flight fail.
 //! - [`overload`]: a bucket whose observer fails, in one order of steps.
-//! - [`export`]: positions inside the blocks of a log, and its trim, in a model of their own.
 //!
 //! # Events
 //!
@@ -38,13 +36,11 @@
 
 mod bug;
 mod conflicts;
-mod export;
 mod overload;
 mod promises;
 mod protocol;
 mod state;
 mod steps;
-mod store;
 
 use std::collections::BTreeSet;
 

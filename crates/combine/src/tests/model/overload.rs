@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::pass::Plan;
 use crate::pass::combining::{Attempted, Failure, RetryState};
-use crate::tests::model::protocol::{BUCKET, Protocol, finish};
-use crate::tests::model::store::Rows;
+use crate::tests::model::protocol::{BUCKET, Protocol};
+use conformance::checker_store::{Rows, finish};
 
 /// The number of times that updates arrive.
 const ROUNDS: usize = 40;

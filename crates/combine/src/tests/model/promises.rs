@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use conformance::checker_store::Rows;
 use hc_dequeue::microqueue::blocks::decode_block;
 use stateright::Property;
 
@@ -10,7 +11,6 @@ use crate::tests::model::bug::Bug;
 use crate::tests::model::protocol::{Action, Extent, KEYS, Protocol};
 use crate::tests::model::state::{State, aside, current, log, state_of_passes, value};
 use crate::tests::model::steps::PassModel;
-use crate::tests::model::store::Rows;
 
 pub(crate) const NEW_IS_SUM: &str =
     "a new value is the sum of all updates committed before its pass began";
@@ -119,7 +119,7 @@ fn is_finished_after(protocol: &Protocol, state: &State, extent: Extent, passes:
         };
         let after = staged.applied(&rows, state.version);
         let is_partial = state_of_passes(protocol, &after).position.is_some();
-        if protocol.bug == Some(Bug::WholeBlocks) && is_partial {
+        if protocol.bug() == Some(Bug::WholeBlocks) && is_partial {
             return false;
         }
         rows = Arc::new(after);

@@ -1,9 +1,8 @@
 //! The transactions of the model, which are the recipe's own.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
+use conformance::checker_store::{CheckerTransaction, Rows, Staged, finish};
 use hc_dequeue::keyspace::{Environment, MessagePack, Subspace};
 
 use crate::bucket::Bucket;
@@ -14,8 +13,7 @@ use crate::pass::Plan;
 use crate::queue::CombineQueue;
 use crate::queue::aside::AsideId;
 use crate::settings::Settings;
-use crate::tests::model::bug::{Bug, Parts};
-use crate::tests::model::store::{ModelTransaction, Rows, Staged};
+use crate::tests::model::bug::{Bug, Parts, PlantedBug};
 
 /// The number of keys.
 pub(crate) const KEYS: usize = 3;
@@ -34,9 +32,6 @@ pub(crate) const LOADED: i64 = 40;
 
 /// An update of a key, by the key's number. `None` does not decode.
 pub(crate) type Update = (usize, Option<i64>);
-
-/// More polls than any operation needs.
-const MOST_POLLS: usize = 100;
 
 /// How much a pass takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,8 +71,7 @@ pub(crate) struct Protocol {
     pub(crate) keys: [String; KEYS],
     /// The keys, encoded.
     pub(crate) encoded: [Vec<u8>; KEYS],
-    parts: Arc<Parts>,
-    pub(crate) bug: Option<Bug>,
+    planted: PlantedBug,
 }
 
 impl Protocol {
@@ -106,17 +100,24 @@ impl Protocol {
             value_of: rows.collect(),
         };
         Self {
-            parts: Arc::new(parts),
+            planted: PlantedBug {
+                bug,
+                parts: Arc::new(parts),
+            },
             queue,
             keys,
             encoded,
-            bug,
         }
     }
 
+    /// Returns the rule that the model breaks, if it breaks any.
+    pub(crate) fn bug(&self) -> Option<Bug> {
+        self.planted.bug
+    }
+
     /// Begins a transaction that reads these rows.
-    pub(crate) fn begin(&self, rows: &Arc<Rows>, version: i64) -> ModelTransaction {
-        ModelTransaction::begin(rows, version, &self.parts, self.bug)
+    pub(crate) fn begin(&self, rows: &Arc<Rows>, version: i64) -> CheckerTransaction<PlantedBug> {
+        CheckerTransaction::begin(rows, version, self.planted.clone())
     }
 
     /// Stages a transaction that reads these rows, and returns the changes that it reports. Returns
@@ -150,7 +151,7 @@ impl Protocol {
     }
 
     /// Like `add_all`, but also adds updates that do not decode.
-    pub(crate) fn add(&self, tr: &ModelTransaction, updates: &[Update]) {
+    pub(crate) fn add(&self, tr: &CheckerTransaction<PlantedBug>, updates: &[Update]) {
         let mut batch = self.queue.keys.logs.batch();
         for (key, update) in updates {
             let key = &self.encoded[*key];
@@ -163,7 +164,12 @@ impl Protocol {
         self.queue.stage(tr, &batch).unwrap();
     }
 
-    async fn pass(&self, tr: &ModelTransaction, extent: Extent, adds: bool) -> Result<Vec<Report>> {
+    async fn pass(
+        &self,
+        tr: &CheckerTransaction<PlantedBug>,
+        extent: Extent,
+        adds: bool,
+    ) -> Result<Vec<Report>> {
         let staged = self
             .queue
             .stage_pass(tr, BUCKET, &self.plan(extent))
@@ -206,16 +212,4 @@ impl Protocol {
             },
         }
     }
-}
-
-/// Runs an operation whose reads are all answered immediately.
-pub(crate) fn finish<T>(operation: impl Future<Output = T>) -> T {
-    let mut operation = pin!(operation);
-    let mut context = Context::from_waker(Waker::noop());
-    for _ in 0..MOST_POLLS {
-        if let Poll::Ready(output) = operation.as_mut().poll(&mut context) {
-            return output;
-        }
-    }
-    unreachable!("it waits for something else than a read")
 }

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
+use conformance::checker_store::{Rows, Staged, rows_of};
 use hc_dequeue::keyspace::Bytes;
 
 use crate::keys::AsideKey;
 use crate::queue::aside::AsideId;
 use crate::record::{Current, PassState, decode_value};
 use crate::tests::model::protocol::{BUCKET, KEYS, LOADED, Protocol, Report, Update};
-use crate::tests::model::store::{Rows, Staged, rows_of};
 
 /// The distance between the versions of commits. It leaves room for a commit of a restored store between
 /// two of them.
