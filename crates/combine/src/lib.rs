@@ -132,6 +132,7 @@
 //! [`Runner::run`]: hc_dequeue::keyspace::Runner::run
 
 mod bucket;
+pub mod bucket_logs;
 mod combiner;
 mod error;
 mod keys;

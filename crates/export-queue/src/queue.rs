@@ -2,17 +2,16 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use combine::bucket_logs::{encode_pairs, verify_stamps};
 use combine::keyspace::codec::{self, Codec, DecodeError, MessagePack};
 use combine::keyspace::recipe::stored_settings;
 use combine::keyspace::{
-    Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode, Subspace,
-    Transaction, Versionstamp, visit_rows,
+    Database, Environment, Isolation, KeyValue, OpenOptions, Runner, Subspace, Transaction,
 };
 use combine::microqueue::blocks::{BlockBatch, Entry};
-use combine::{Bucket, Settings, microqueue};
+use combine::{Bucket, Settings};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
@@ -147,25 +146,13 @@ where
     /// larger version; those of the store.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         self.keys.logs.verify_order(tr).await?;
-        // Safe as snapshot reads: an entry that commits after the read version gets a larger
-        // versionstamp.
-        let read_version = tr.read_version().await?;
-        let newest = Versionstamp::new(read_version, u16::MAX);
-        let (begin, end) = self.keys.positions().range();
-        let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
-        visit_rows(tr, query, Isolation::Snapshot, |row| {
-            // A position that does not decode stops its own bucket, but not the queue.
-            let position = decode_position(row.key(), Some(row.value())).ok().flatten();
-            match position.map(|position| position.versionstamp()) {
-                Some(stamp) if stamp > newest => Err(Error::Log(microqueue::Error::StampAhead {
-                    queue: self.keys.queue.clone(),
-                    stamp,
-                    read_version,
-                })),
-                _ => Ok(ControlFlow::Continue(())),
-            }
-        })
-        .await
+        let stamp_of = |row: &KeyValue| {
+            let position = decode_position(row.key(), Some(row.value())).ok()?;
+            Some(position?.versionstamp())
+        };
+        let positions = self.keys.positions().range();
+        verify_stamps(tr, &self.keys.queue, positions, stamp_of).await?;
+        Ok(())
     }
 
     /// Stages an entry, as one row in the log of its bucket.
@@ -226,14 +213,9 @@ where
         V: 'a,
     {
         let mut batch = self.keys.logs.batch();
-        let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
-        for (key, value) in entries {
-            key_bytes.clear();
-            value_bytes.clear();
-            <C as Codec<K>>::encode(&self.codec, key, &mut key_bytes)?;
-            <C as Codec<V>>::encode(&self.codec, value, &mut value_bytes)?;
-            self.push(&mut batch, &key_bytes, &value_bytes)?;
-        }
+        encode_pairs(&self.codec, entries, |key, value| {
+            self.push(&mut batch, key, value)
+        })?;
         if batch.logs().next().is_some() {
             batch.stage(tr)?;
             self.keys.wake_all(tr);

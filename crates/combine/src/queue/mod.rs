@@ -7,19 +7,18 @@ pub(crate) mod read;
 mod settle;
 
 use std::fmt;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use hc_dequeue::keyspace::codec::{self, Codec, MessagePack};
 use hc_dequeue::keyspace::{
-    Bytes, Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode,
-    Subspace, Transaction, Versionstamp, visit_rows,
+    Bytes, Database, Environment, KeyValue, OpenOptions, Runner, Subspace, Transaction,
+    Versionstamp,
 };
-use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::BlockBatch;
 use hc_dequeue::session::Sessions;
 
 use crate::bucket::Bucket;
+use crate::bucket_logs::{encode_pairs, verify_stamps};
 use crate::combiner::Combiner;
 use crate::error::{Error, Result};
 use crate::keys::Keys;
@@ -167,25 +166,12 @@ where
     /// with a larger version; those of the store.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         self.keys.logs.verify_order(tr).await?;
-        // Safe as snapshot reads: an update that commits after the read version gets a larger
-        // versionstamp.
-        let read_version = tr.read_version().await?;
-        let (begin, end) = self.keys.passes();
-        let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
-        visit_rows(tr, query, Isolation::Snapshot, |row| {
-            // A state that does not decode stops its own bucket, but not the queue.
-            let state = PassState::decode(row.key(), Some(row.value())).unwrap_or_default();
-            match state.last {
-                last if last > read_version => Err(microqueue::Error::StampAhead {
-                    queue: self.keys.queue.clone(),
-                    stamp: Versionstamp::new(last, 0),
-                    read_version,
-                }
-                .into()),
-                _ => Ok(ControlFlow::Continue(())),
-            }
-        })
-        .await
+        let stamp_of = |row: &KeyValue| {
+            let state = PassState::decode(row.key(), Some(row.value())).ok()?;
+            Some(Versionstamp::new(state.last, 0))
+        };
+        verify_stamps(tr, &self.keys.queue, self.keys.passes(), stamp_of).await?;
+        Ok(())
     }
 
     /// Stages an update of a key, as one row in the log of its bucket.
@@ -269,14 +255,9 @@ where
         U: 'a,
     {
         let mut batch = self.keys.logs.batch();
-        let (mut key_bytes, mut update_bytes) = (Vec::new(), Vec::new());
-        for (key, update) in updates {
-            key_bytes.clear();
-            update_bytes.clear();
-            <C as Codec<K>>::encode(&self.codec, key, &mut key_bytes)?;
-            <C as Codec<U>>::encode(&self.codec, update, &mut update_bytes)?;
-            self.push(&mut batch, &key_bytes, &update_bytes)?;
-        }
+        encode_pairs(&self.codec, updates, |key, update| {
+            self.push(&mut batch, key, update)
+        })?;
         self.stage(tr, &batch)
     }
 
@@ -340,7 +321,7 @@ where
         let step = usize::try_from(buckets_per_shard.max(1)).unwrap_or(usize::MAX);
         let updates = self.keys.buckets().step_by(step);
         let values = self.keys.buckets().step_by(step);
-        (updates.map(|bucket| self.keys.updates(bucket).into_bytes()))
+        (updates.map(|bucket| self.keys.logs.subspace(bucket.0).into_bytes()))
             .chain(values.map(|bucket| self.keys.values_of(bucket).0))
             .collect()
     }

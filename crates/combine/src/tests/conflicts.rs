@@ -544,7 +544,7 @@ async fn passes_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
         for step in [Step::Add(A), Step::Add(B), Step::Add(C)] {
             world.commit(step).await;
         }
-        let (begin, end) = world.queue.keys.updates(Bucket(0)).range();
+        let (begin, end) = world.queue.keys.logs.subspace(0).range();
         let tr = world.db.begin().unwrap();
         let blocks = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot);
         let row = blocks.await.unwrap()[1].to_key();
