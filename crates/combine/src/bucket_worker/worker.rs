@@ -34,7 +34,7 @@ enum Timer {
 }
 
 /// The bucket of a step that has ended, and the state and the time of the next one, unless it panicked.
-type Step<S> = (Bucket, Result<(S, Next), Panicked>);
+type EndedStep<S> = (Bucket, Result<(S, Next), Panicked>);
 
 /// Waits until a worker is stopped, and returns the grace period. It is zero if the handle is gone: then the
 /// task is about to be aborted.
@@ -52,7 +52,7 @@ pub struct BucketWorker<J: Job, D: Database> {
     member: Member<D>,
     roster: Roster,
     agenda: Agenda<J::State>,
-    steps: JoinSet<Step<J::State>>,
+    steps: JoinSet<EndedStep<J::State>>,
     /// The watch fires when there is new work, or when a session came or went, after the last read.
     alarms: Alarms<Timer, ()>,
 }
@@ -234,7 +234,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     }
 
     /// Records when the next step in a bucket is due. `None` means that the step was aborted.
-    fn end_step(&mut self, ended: Option<Step<J::State>>) {
+    fn end_step(&mut self, ended: Option<EndedStep<J::State>>) {
         let Some((bucket, ended)) = ended else {
             return;
         };
@@ -281,7 +281,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             return Ok(());
         }
         let (options, dead) = (&self.options, &dead);
-        let bury = |tr: Tx<_>| async move {
+        let remove = |tr: Tx<_>| async move {
             for session in dead {
                 if options.sessions.life(&tr, *session).await? != Some(Life::Alive) {
                     options.sessions.remove(&tr, *session);
@@ -290,7 +290,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             tr.set_to_versionstamp(&options.wake);
             Ok::<_, J::Error>(())
         };
-        self.runner.run(bury).await?;
+        self.runner.run(remove).await?;
         let recipe = options.sessions.subspace();
         tracing::info!(%recipe, sessions = dead.len(), "removed dead sessions");
         Ok(())

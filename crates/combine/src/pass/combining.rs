@@ -23,7 +23,7 @@ const SHRINK_BITS: u32 = 3;
 
 /// If a pass itself stages more bytes than this, then the pass and not its observer made the transaction
 /// too large.
-const OWN_BYTES: usize = limits::TRANSACTION_BYTES / 4;
+const MAX_OWN_BYTES: usize = limits::TRANSACTION_BYTES / 4;
 
 /// The recent failures of a bucket.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ pub(crate) struct RetryState {
     /// The number of bits by which the budget of bytes has shrunk.
     shrunk_bits: u32,
     /// The number of changes to which the budget of changes has shrunk.
-    most_changes: Option<usize>,
+    max_changes: Option<usize>,
     /// The key whose change alone does not fit a transaction, and the failure.
     withheld: Option<(Bytes, String)>,
 }
@@ -89,7 +89,7 @@ impl RetryState {
         let budget = bytes_per_pass.checked_shr(self.shrunk_bits);
         Plan {
             budget: budget.unwrap_or(0).max(1),
-            most_changes: self.most_changes.unwrap_or(usize::MAX),
+            max_changes: self.max_changes.unwrap_or(usize::MAX),
             withheld: self.withheld.clone(),
         }
     }
@@ -98,7 +98,7 @@ impl RetryState {
     pub(crate) fn after_success(&self) -> Self {
         Self {
             shrunk_bits: self.shrunk_bits.saturating_sub(1),
-            most_changes: self.most_changes.and_then(|most| most.checked_mul(2)),
+            max_changes: self.max_changes.and_then(|max| max.checked_mul(2)),
             ..Self::default()
         }
     }
@@ -116,20 +116,20 @@ impl RetryState {
             only,
         } = attempted;
         let is_too_large = matches!(failure, Failure::TooLarge(_));
-        if is_too_large && (bytes > OWN_BYTES || changes == 0) {
+        if is_too_large && (bytes > MAX_OWN_BYTES || changes == 0) {
             // The budget shrinks no further than to one update, since the way back would otherwise take
             // as long.
-            let most = usize::BITS - bytes_per_pass.leading_zeros();
-            self.shrunk_bits = (self.shrunk_bits + SHRINK_BITS).min(most);
+            let max_bits = usize::BITS - bytes_per_pass.leading_zeros();
+            self.shrunk_bits = (self.shrunk_bits + SHRINK_BITS).min(max_bits);
         } else if is_too_large || *failure == Failure::TooSlow {
             // The budget of bytes stays. With a smaller one, a bucket might never reach the end of its
             // log and then would report nothing.
-            self.most_changes = Some((changes >> SHRINK_BITS).max(1));
+            self.max_changes = Some((changes >> SHRINK_BITS).max(1));
         }
         match failure {
             Failure::TooLarge(cause) => {
                 let reason = format!("its change alone does not fit a transaction: {cause}");
-                let only = only.filter(|_| bytes <= OWN_BYTES);
+                let only = only.filter(|_| bytes <= MAX_OWN_BYTES);
                 self.withheld = only.map(|key| (key, reason));
             }
             _ => self.failures = self.failures.saturating_add(1),
@@ -183,7 +183,7 @@ where
         match self.pass(assignment, &plan, &attempted).await {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
-                self.metrics.note(&pass, took);
+                self.metrics.record_pass(&pass, took);
                 let interval = self.options.interval;
                 let next = match pass.has_more {
                     true => Next::Again,
@@ -210,20 +210,20 @@ where
     async fn report(&self, buckets: Vec<Bucket>) -> Result<()> {
         let queue = &self.queue;
         // A bucket whose backlog cannot be read must not keep the other buckets from being reported.
-        let mut told = Ok(());
+        let mut reported = Ok(());
         let mut lag = Duration::ZERO;
-        for bucket in self.metrics.pending.to_tell(buckets) {
-            let look = |tr| async move { queue.backlog_of(&tr, bucket).await };
-            match self.runner.run(look).await {
+        for bucket in self.metrics.pending.to_set(buckets) {
+            let read = |tr| async move { queue.backlog_of(&tr, bucket).await };
+            match self.runner.run(read).await {
                 Ok((pending, waited)) => {
                     self.metrics.pending.set(bucket, &pending);
                     lag = lag.max(waited.unwrap_or_default());
                 }
-                Err(error) => told = Err(error),
+                Err(error) => reported = Err(error),
             }
         }
         self.metrics.lag.set(lag.as_secs_f64());
-        told
+        reported
     }
 }
 

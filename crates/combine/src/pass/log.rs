@@ -55,7 +55,7 @@ pub(crate) struct KeyUpdates {
     pub(crate) key: Bytes,
     pub(crate) places: Vec<usize>,
     /// The size of the largest update.
-    pub(crate) largest: usize,
+    pub(crate) largest_bytes: usize,
 }
 
 impl Portion {
@@ -186,7 +186,7 @@ impl Portion {
             .map(|group| KeyUpdates {
                 key: group[0].1.clone(),
                 places: group.iter().map(|(_, _, place)| *place).collect(),
-                largest: group
+                largest_bytes: group
                     .iter()
                     .map(|(_, _, place)| self.updates[*place].update.len())
                     .max()

@@ -72,7 +72,8 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn note(&self, pass: &Pass, took: Duration) {
+    /// Records a pass that was committed.
+    pub(crate) fn record_pass(&self, pass: &Pass, took: Duration) {
         let count = |number| u64::try_from(number).unwrap_or(u64::MAX);
         self.passes.increment(1);
         self.updates.increment(count(pass.updates));

@@ -62,7 +62,7 @@ pub(crate) struct Plan {
     /// How many bytes of the transaction the pass uses for itself. It takes at least one update.
     pub(crate) budget: usize,
     /// How many changes the pass reports, at least one.
-    pub(crate) most_changes: usize,
+    pub(crate) max_changes: usize,
     /// The key whose change is withheld instead of reported, and the reason.
     pub(crate) withheld: Option<(Bytes, String)>,
 }
@@ -85,7 +85,7 @@ impl Plan {
         let shrink = |budget: usize| budget.checked_shr(halvings).unwrap_or(0).max(1);
         Self {
             budget: shrink(self.budget),
-            most_changes: shrink(self.most_changes),
+            max_changes: shrink(self.max_changes),
             withheld: self.withheld.clone(),
         }
     }
@@ -158,11 +158,7 @@ where
         }
         let (taken, read) = take(tr, keys, &portion, &state, plan.budget).await?;
         let has_reached_end = portion.is_whole && taken == portion.updates.len();
-        let mut budget = ChangeBudget::new(if has_reached_end {
-            plan.most_changes
-        } else {
-            0
-        });
+        let mut budget = ChangeBudget::new(if has_reached_end { plan.max_changes } else { 0 });
         let scans = has_reached_end && state.has_to_report;
         let turn = xxh3_64(&version.to_be_bytes());
         let waiting = match scans {
@@ -297,7 +293,7 @@ where
             }
             Staged::Withhold if !values.is_withheld() => {
                 let reason = refusal.unwrap_or_default();
-                self.note_withheld(tr, &key, &reason, staged);
+                self.stage_withheld(tr, &key, &reason, staged);
             }
             Staged::Withhold => staged.leaves_withheld = true,
             Staged::Keep => staged.leaves_to_report = true,
@@ -360,14 +356,14 @@ where
                     ..current
                 };
                 tr.set(&self.keys.current(key), &current.encode());
-                self.note_withheld(tr, key, reason, staged);
+                self.stage_withheld(tr, key, reason, staged);
             }
             // A record that does not decode has no flag to set.
-            Err(_) => self.note_withheld(tr, key, reason, staged),
+            Err(_) => self.stage_withheld(tr, key, reason, staged),
         }
     }
 
-    fn note_withheld(
+    fn stage_withheld(
         &self,
         tr: &impl Transaction,
         key: &[u8],

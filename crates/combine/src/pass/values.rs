@@ -16,7 +16,7 @@ use crate::record::{Current, PassState, decode_value, refuse_newer};
 
 /// The number of keys whose values a pass reads at the same time. It limits how far they can exceed the
 /// budget.
-const READS_AT_ONCE: usize = 100;
+const MAX_CONCURRENT_READS: usize = 100;
 
 /// The bytes that a key costs a transaction in addition to those of its keys and its value.
 const OVERHEAD_PER_KEY: usize = 77;
@@ -78,17 +78,17 @@ pub(crate) async fn take(
 ) -> Result<(usize, Vec<ReadKey>)> {
     let groups = portion.by_key();
     let read = |group: KeyUpdates| async move {
-        let largest = group.largest;
+        let largest_bytes = group.largest_bytes;
         let key = read_key(tr, keys, group.key, state.has_current).await?;
-        Ok::<_, Error>((key, group.places, largest))
+        Ok::<_, Error>((key, group.places, largest_bytes))
     };
     let (mut taken, mut left) = (Vec::with_capacity(groups.len()), budget);
-    let mut reads = stream::iter(groups.into_iter().map(read)).buffered(READS_AT_ONCE);
+    let mut reads = stream::iter(groups.into_iter().map(read)).buffered(MAX_CONCURRENT_READS);
     let mut end = portion.updates.len();
-    while let Some((mut key, places, largest)) = reads.try_next().await? {
+    while let Some((mut key, places, largest_bytes)) = reads.try_next().await? {
         let before = key.base().ok().flatten().map_or(0, |value| value.len());
         // The new value is not known yet. Typically it is as long as the old one, or as an update.
-        let bytes = cost(&key.key, before.max(largest));
+        let bytes = cost(&key.key, before.max(largest_bytes));
         if bytes > left && !taken.is_empty() {
             end = places[0];
             break;
@@ -162,7 +162,7 @@ pub(crate) async fn waiting(
         let current = current.map(Some);
         Ok::<_, Error>(ReadKey { current, ..key })
     };
-    let reads = stream::iter(found.into_iter().map(read)).buffered(READS_AT_ONCE);
+    let reads = stream::iter(found.into_iter().map(read)).buffered(MAX_CONCURRENT_READS);
     waiting.keys = reads.try_collect().await?;
     Ok(waiting)
 }

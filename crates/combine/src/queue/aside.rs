@@ -15,7 +15,7 @@ use crate::queue::CombineQueue;
 use crate::record::{AsideRecord, Current, PassState};
 
 /// The most bytes of records that are read to count them.
-const MOST_COUNTED_BYTES: usize = 1 << 20;
+const MAX_COUNTED_BYTES: usize = 1 << 20;
 
 /// The id of an update, a block or a key that was set aside.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -121,7 +121,7 @@ where
     /// Those of the store.
     pub async fn count_set_aside(&self, tr: &impl Transaction) -> Result<RowCount> {
         let (begin, end) = self.keys.all_aside();
-        Ok(count_rows(tr, begin, end, MOST_COUNTED_BYTES).await?)
+        Ok(count_rows(tr, begin, end, MAX_COUNTED_BYTES).await?)
     }
 
     /// Stages another attempt at an update, a block or a key that was set aside. Returns false if it is

@@ -11,7 +11,7 @@ use hc_dequeue::microqueue;
 use hc_dequeue::microqueue::blocks::EntryId;
 
 use crate::bucket::Bucket;
-use crate::bucket_worker::{BUCKETS_AT_ONCE, Backlog, MOST_BACKLOG_BYTES, WaitingLog};
+use crate::bucket_worker::{Backlog, MAX_BACKLOG_BYTES, MAX_CONCURRENT_BUCKETS, WaitingLog};
 use crate::combiner::Combiner;
 use crate::error::{Error, Result};
 use crate::keys::settings_key;
@@ -138,8 +138,11 @@ where
             })
         };
         let firsts = stream::iter(logs.firsts(tr).await?.into_iter().map(waiting));
-        let waiting = firsts.buffered(BUCKETS_AT_ONCE).try_collect().await?;
-        Ok(Backlog::read(tr, logs, waiting, MOST_BACKLOG_BYTES).await?)
+        let waiting = firsts
+            .buffered(MAX_CONCURRENT_BUCKETS)
+            .try_collect()
+            .await?;
+        Ok(Backlog::read(tr, logs, waiting, MAX_BACKLOG_BYTES).await?)
     }
 
     /// Returns the state of a key, without folding anything.

@@ -28,14 +28,14 @@ use crate::record::{Current, decode_value};
 /// use combine::Exact;
 /// use combine::keyspace::Isolation;
 ///
-/// let strict = Exact::new().isolation(Isolation::Serializable).most_bytes(1 << 20);
+/// let strict = Exact::new().isolation(Isolation::Serializable).max_bytes(1 << 20);
 /// # drop(strict);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Exact {
     isolation: Isolation,
-    most_bytes: usize,
+    max_bytes: usize,
 }
 
 impl Default for Exact {
@@ -43,7 +43,7 @@ impl Default for Exact {
     fn default() -> Self {
         Self {
             isolation: Isolation::Snapshot,
-            most_bytes: 8 << 20,
+            max_bytes: 8 << 20,
         }
     }
 }
@@ -66,8 +66,8 @@ impl Exact {
     /// Sets the most bytes of pending updates to read. The limit applies to all updates of the key's
     /// bucket, including those of other keys.
     #[must_use]
-    pub fn most_bytes(mut self, bytes: usize) -> Self {
-        self.most_bytes = bytes;
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
         self
     }
 }
@@ -202,7 +202,7 @@ where
                 return Err(Error::TooManyPending {
                     queue: self.keys.queue.clone(),
                     bucket,
-                    limit: options.most_bytes,
+                    limit: options.max_bytes,
                 });
             }
         }
@@ -264,7 +264,7 @@ where
         logs.refuse_after_add(tr, bucket.0).await?;
         // By snapshot, since a pass that folds an update of one of the keys also changes its value.
         let position = self.pass_state(tr, bucket).await?.position;
-        let mut left = Some(options.most_bytes);
+        let mut left = Some(options.max_bytes);
         logs.visit(tr, bucket.0, None, |block| {
             left = left.and_then(|left| left.checked_sub(block.bytes.len()));
             if left.is_none() {

@@ -14,7 +14,7 @@ use crate::queue::CombineQueue;
 use crate::record::{Current, PassState};
 
 /// How many ranges of buckets are searched at the same time for values to report.
-const SEARCHES_AT_ONCE: u32 = 64;
+const MAX_CONCURRENT_SEARCHES: u32 = 64;
 
 impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
@@ -67,23 +67,6 @@ where
     {
         wait_until_none(runner, |tr| async move {
             let bucket = self.first_unsettled(&tr, keys, up_to).await?;
-            Ok(bucket.map(|bucket| self.keys.pass(bucket)))
-        })
-        .await
-    }
-
-    /// Waits until [`is_all_settled`](Self::is_all_settled) returns true. Workers must be running in some
-    /// process.
-    ///
-    /// # Errors
-    /// As [`is_all_settled`](Self::is_all_settled), and those of [`Runner::run`].
-    pub async fn await_all_settled<D: Database>(
-        &self,
-        runner: &Runner<D>,
-        up_to: Versionstamp,
-    ) -> Result<()> {
-        wait_until_none(runner, |tr| async move {
-            let bucket = self.first_pending(&tr, Some(up_to)).await?;
             Ok(bucket.map(|bucket| self.keys.pass(bucket)))
         })
         .await
@@ -208,7 +191,7 @@ where
             return Ok(Vec::new());
         };
         let end = self.keys.bucket_count;
-        let step = (end - first).div_ceil(SEARCHES_AT_ONCE).max(1);
+        let step = (end - first).div_ceil(MAX_CONCURRENT_SEARCHES).max(1);
         let searches = (first..end).step_by(step as usize).map(|first| {
             let last = Bucket(first.saturating_add(step).min(end) - 1);
             self.to_report_in(tr, Bucket(first), last)

@@ -38,7 +38,7 @@ const ALL: usize = 1 << 22;
 
 /// A transaction with all its reads and writes. Each one must have work to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum Operation {
     Add(usize),
     /// Adds more updates than one batch of a range read contains.
     Flood(usize),
@@ -63,13 +63,13 @@ enum Step {
 /// the two commits first.
 #[derive(Debug, Clone, Copy)]
 struct Meeting {
-    before: &'static [Step],
-    first: Step,
-    second: Step,
+    before: &'static [Operation],
+    first: Operation,
+    second: Operation,
 }
 
 impl Meeting {
-    const fn new(before: &'static [Step], first: Step, second: Step) -> Self {
+    const fn new(before: &'static [Operation], first: Operation, second: Operation) -> Self {
         Self {
             before,
             first,
@@ -112,27 +112,27 @@ impl<D: Database> World<D> {
         }
     }
 
-    async fn stage(&self, tr: &D::Transaction, step: Step) -> Result<()> {
+    async fn stage(&self, tr: &D::Transaction, step: Operation) -> Result<()> {
         let queue = &self.queue;
         let key = |key: usize| &self.keys[key];
         match step {
-            Step::Add(place) => queue.add(tr, key(place), &1).await?,
-            Step::Flood(place) => {
+            Operation::Add(place) => queue.add(tr, key(place), &1).await?,
+            Operation::Flood(place) => {
                 let updates: Vec<_> = (0..FLOOD).map(|_| (key(place).clone(), 1)).collect();
                 let updates = updates.iter().map(|(key, update)| (key, update));
                 queue.add_all(tr, updates).await?;
             }
-            Step::Pass(place, budget) => {
+            Operation::Pass(place, budget) => {
                 let bucket = queue.bucket(key(place))?;
                 let staged = self.pass(tr, bucket, budget, None).await?;
                 assert!(staged.pass.updates > 0);
             }
-            Step::AddBroken(place) => {
+            Operation::AddBroken(place) => {
                 let mut batch = queue.keys.logs.batch();
                 queue.push(&mut batch, &queue.encode_key(key(place))?, b"\xc1")?;
                 queue.stage(tr, &batch)?;
             }
-            Step::AddBetween(place) => {
+            Operation::AddBetween(place) => {
                 let key = queue.encode_key(key(place))?;
                 let bucket = queue.keys.bucket(&key).0;
                 let first = queue.keys.logs.first(tr, bucket, None).await?.unwrap();
@@ -145,7 +145,7 @@ impl<D: Database> World<D> {
                 let block = [&[1, 1, 0, 1, length, 1], &key[..], &[1]].concat();
                 tr.set(&id.key_in(&log), &block);
             }
-            Step::Withhold(place) => {
+            Operation::Withhold(place) => {
                 let withheld = (
                     queue.encode_key(key(place))?.into(),
                     "on purpose".to_owned(),
@@ -154,21 +154,21 @@ impl<D: Database> World<D> {
                 let staged = self.pass(tr, bucket, ALL, Some(withheld)).await?;
                 assert_eq!(staged.pass.set_aside, 1);
             }
-            Step::Redrive | Step::Purge => {
+            Operation::Redrive | Operation::Purge => {
                 let aside = queue.set_aside(tr, None, 1).await?;
                 assert!(match step {
-                    Step::Redrive => queue.redrive(tr, &aside[0].id).await?,
+                    Operation::Redrive => queue.redrive(tr, &aside[0].id).await?,
                     _ => queue.purge(tr, &aside[0].id).await?,
                 });
             }
-            Step::Initialize(place) => queue.initialize(tr, key(place), &LOADED).await?,
-            Step::Settled(place) => {
+            Operation::Initialize(place) => queue.initialize(tr, key(place), &LOADED).await?,
+            Operation::Settled(place) => {
                 queue
                     .settled(tr, key(place), Isolation::Serializable)
                     .await?;
                 tr.set(b"elsewhere", b"");
             }
-            Step::Exact(place) => {
+            Operation::Exact(place) => {
                 let serializable = Exact::new().isolation(Isolation::Serializable);
                 queue.exact(tr, key(place), &serializable).await?;
                 tr.set(b"elsewhere", b"");
@@ -186,24 +186,24 @@ impl<D: Database> World<D> {
     ) -> Result<StagedPass<String, i64>> {
         let plan = Plan {
             budget,
-            most_changes: usize::MAX,
+            max_changes: usize::MAX,
             withheld,
         };
         self.queue.stage_pass(tr, bucket, &plan).await
     }
 
     /// Records a step that has committed.
-    fn note(&mut self, step: Step) {
+    fn note(&mut self, step: Operation) {
         let (key, change) = match step {
-            Step::Add(key) | Step::AddBetween(key) => (key, 1),
-            Step::Flood(key) => (key, FLOOD),
-            Step::Initialize(key) => (key, LOADED),
+            Operation::Add(key) | Operation::AddBetween(key) => (key, 1),
+            Operation::Flood(key) => (key, FLOOD),
+            Operation::Initialize(key) => (key, LOADED),
             _ => return,
         };
         *self.expected.entry(key).or_insert(0) += change;
     }
 
-    async fn commit(&mut self, step: Step) {
+    async fn commit(&mut self, step: Operation) {
         let mut tr = self.db.begin().unwrap();
         self.stage(&tr, step).await.unwrap();
         tr.commit().await.unwrap();
@@ -296,65 +296,74 @@ fn memory() -> Store {
 }
 
 /// A key with updates, another key of its bucket with one update, and a key of the other bucket.
-const PENDING: &[Step] = &[
-    Step::Add(A),
-    Step::Add(A),
-    Step::Add(C),
-    Step::Add(ELSEWHERE),
+const PENDING: &[Operation] = &[
+    Operation::Add(A),
+    Operation::Add(A),
+    Operation::Add(C),
+    Operation::Add(ELSEWHERE),
 ];
 
 /// An update is set aside, and others are pending.
-const UPDATE_ASIDE: &[Step] = &[Step::AddBroken(A), Step::Pass(A, ALL), Step::Add(A)];
+const UPDATE_ASIDE: &[Operation] = &[
+    Operation::AddBroken(A),
+    Operation::Pass(A, ALL),
+    Operation::Add(A),
+];
 
 /// The reports of a key are withheld, and updates of this key and of another one are pending.
-const KEY_ASIDE: &[Step] = &[Step::Add(A), Step::Withhold(A), Step::Add(A), Step::Add(C)];
+const KEY_ASIDE: &[Operation] = &[
+    Operation::Add(A),
+    Operation::Withhold(A),
+    Operation::Add(A),
+    Operation::Add(C),
+];
 
-const PASS: Step = Step::Pass(A, ALL);
+const PASS: Operation = Operation::Pass(A, ALL);
 
 const CONFLICTS: [Meeting; 21] = [
     // Passes over the same bucket follow one another, whatever updates they take.
     Meeting::new(PENDING, PASS, PASS),
-    Meeting::new(PENDING, Step::Pass(A, 1), PASS),
-    Meeting::new(PENDING, PASS, Step::Pass(A, 1)),
-    Meeting::new(PENDING, PASS, Step::Withhold(A)),
+    Meeting::new(PENDING, Operation::Pass(A, 1), PASS),
+    Meeting::new(PENDING, PASS, Operation::Pass(A, 1)),
+    Meeting::new(PENDING, PASS, Operation::Withhold(A)),
     // No value that was loaded or combined is overwritten.
-    Meeting::new(PENDING, Step::Initialize(A), PASS),
-    Meeting::new(PENDING, PASS, Step::Initialize(A)),
-    Meeting::new(PENDING, Step::Initialize(B), PASS),
-    Meeting::new(PENDING, Step::Initialize(B), Step::Initialize(B)),
-    Meeting::new(PENDING, Step::Withhold(A), Step::Initialize(A)),
+    Meeting::new(PENDING, Operation::Initialize(A), PASS),
+    Meeting::new(PENDING, PASS, Operation::Initialize(A)),
+    Meeting::new(PENDING, Operation::Initialize(B), PASS),
+    Meeting::new(PENDING, Operation::Initialize(B), Operation::Initialize(B)),
+    Meeting::new(PENDING, Operation::Withhold(A), Operation::Initialize(A)),
     // A pass clears the range from the first to the last update that it takes.
-    Meeting::new(PENDING, Step::AddBetween(B), PASS),
+    Meeting::new(PENDING, Operation::AddBetween(B), PASS),
     // A record that is set aside is redriven or purged only once.
-    Meeting::new(UPDATE_ASIDE, Step::Redrive, Step::Redrive),
-    Meeting::new(UPDATE_ASIDE, Step::Redrive, Step::Purge),
-    Meeting::new(UPDATE_ASIDE, Step::Purge, Step::Redrive),
-    Meeting::new(KEY_ASIDE, Step::Redrive, Step::Redrive),
-    Meeting::new(KEY_ASIDE, Step::Redrive, PASS),
-    Meeting::new(KEY_ASIDE, PASS, Step::Redrive),
+    Meeting::new(UPDATE_ASIDE, Operation::Redrive, Operation::Redrive),
+    Meeting::new(UPDATE_ASIDE, Operation::Redrive, Operation::Purge),
+    Meeting::new(UPDATE_ASIDE, Operation::Purge, Operation::Redrive),
+    Meeting::new(KEY_ASIDE, Operation::Redrive, Operation::Redrive),
+    Meeting::new(KEY_ASIDE, Operation::Redrive, PASS),
+    Meeting::new(KEY_ASIDE, PASS, Operation::Redrive),
     // A serializable read of a value conflicts with a change of its key. A serializable read of an exact
     // value conflicts with any change of its bucket.
-    Meeting::new(PENDING, PASS, Step::Settled(A)),
-    Meeting::new(PENDING, PASS, Step::Exact(A)),
-    Meeting::new(PENDING, PASS, Step::Exact(B)),
-    Meeting::new(PENDING, Step::Add(A), Step::Exact(A)),
-    Meeting::new(PENDING, Step::Add(C), Step::Exact(A)),
+    Meeting::new(PENDING, PASS, Operation::Settled(A)),
+    Meeting::new(PENDING, PASS, Operation::Exact(A)),
+    Meeting::new(PENDING, PASS, Operation::Exact(B)),
+    Meeting::new(PENDING, Operation::Add(A), Operation::Exact(A)),
+    Meeting::new(PENDING, Operation::Add(C), Operation::Exact(A)),
 ];
 
 const FREE: [Meeting; 13] = [
-    Meeting::new(PENDING, Step::Add(A), Step::Add(A)),
-    Meeting::new(PENDING, Step::Add(A), PASS),
-    Meeting::new(PENDING, PASS, Step::Add(A)),
-    Meeting::new(PENDING, Step::Pass(A, 1), Step::Add(A)),
-    Meeting::new(PENDING, PASS, Step::Pass(ELSEWHERE, ALL)),
-    Meeting::new(PENDING, PASS, Step::Initialize(B)),
-    Meeting::new(PENDING, Step::Initialize(ELSEWHERE), PASS),
-    Meeting::new(PENDING, Step::Add(A), Step::Initialize(A)),
-    Meeting::new(PENDING, Step::Add(A), Step::Settled(A)),
-    Meeting::new(PENDING, Step::Add(ELSEWHERE), Step::Exact(A)),
-    Meeting::new(UPDATE_ASIDE, PASS, Step::Redrive),
-    Meeting::new(UPDATE_ASIDE, Step::Redrive, PASS),
-    Meeting::new(UPDATE_ASIDE, Step::Add(A), Step::Redrive),
+    Meeting::new(PENDING, Operation::Add(A), Operation::Add(A)),
+    Meeting::new(PENDING, Operation::Add(A), PASS),
+    Meeting::new(PENDING, PASS, Operation::Add(A)),
+    Meeting::new(PENDING, Operation::Pass(A, 1), Operation::Add(A)),
+    Meeting::new(PENDING, PASS, Operation::Pass(ELSEWHERE, ALL)),
+    Meeting::new(PENDING, PASS, Operation::Initialize(B)),
+    Meeting::new(PENDING, Operation::Initialize(ELSEWHERE), PASS),
+    Meeting::new(PENDING, Operation::Add(A), Operation::Initialize(A)),
+    Meeting::new(PENDING, Operation::Add(A), Operation::Settled(A)),
+    Meeting::new(PENDING, Operation::Add(ELSEWHERE), Operation::Exact(A)),
+    Meeting::new(UPDATE_ASIDE, PASS, Operation::Redrive),
+    Meeting::new(UPDATE_ASIDE, Operation::Redrive, PASS),
+    Meeting::new(UPDATE_ASIDE, Operation::Add(A), Operation::Redrive),
 ];
 
 /// For each broken promise, the meeting that detects it.
@@ -362,34 +371,34 @@ const PLANTS: [(Plant, Meeting); 6] = [
     // A bulk load and a pass do not overwrite each other.
     (
         Plant::AddedConflictsWithoutEffect,
-        Meeting::new(&[Step::Add(A)], Step::Initialize(A), PASS),
+        Meeting::new(&[Operation::Add(A)], Operation::Initialize(A), PASS),
     ),
     (
         Plant::ReadsWithoutConflicts,
-        Meeting::new(&[Step::Add(A)], PASS, Step::Initialize(A)),
+        Meeting::new(&[Operation::Add(A)], PASS, Operation::Initialize(A)),
     ),
     // A block that lands between the updates taken is not cleared with them.
     (
         Plant::AddedConflictsWithoutEffect,
-        Meeting::new(PENDING, Step::AddBetween(B), PASS),
+        Meeting::new(PENDING, Operation::AddBetween(B), PASS),
     ),
     // The end of a batch is not the end of the log.
     (
         Plant::FirstBatchesOnly,
         Meeting::new(
-            &[Step::Flood(A)],
-            Step::Add(ELSEWHERE),
-            Step::Add(ELSEWHERE),
+            &[Operation::Flood(A)],
+            Operation::Add(ELSEWHERE),
+            Operation::Add(ELSEWHERE),
         ),
     ),
     // Two passes do not fold the same updates.
     (
         Plant::NoReadConflicts,
-        Meeting::new(PENDING, PASS, Step::Pass(A, 1)),
+        Meeting::new(PENDING, PASS, Operation::Pass(A, 1)),
     ),
     (
         Plant::NoReadConflicts,
-        Meeting::new(PENDING, Step::Pass(A, 1), PASS),
+        Meeting::new(PENDING, Operation::Pass(A, 1), PASS),
     ),
 ];
 
@@ -433,14 +442,14 @@ async fn each_broken_promise_is_detected() {
 async fn a_pass_has_more_if_it_leaves_updates_or_values() {
     let mut world = World::new(memory()).await;
     let state = world.queue.keys.pass(Bucket(0));
-    for step in [Step::Add(B), Step::Add(C)] {
+    for step in [Operation::Add(B), Operation::Add(C)] {
         world.commit(step).await;
     }
     for (updates, changes, has_more) in [(1, 0, true), (1, 1, true), (0, 1, false)] {
         let mut tr = world.db.begin().unwrap();
         let plan = Plan {
             budget: 1,
-            most_changes: 1,
+            max_changes: 1,
             withheld: None,
         };
         let staged = world.queue.stage_pass(&tr, Bucket(0), &plan).await.unwrap();
@@ -462,7 +471,7 @@ async fn a_pass_has_more_if_it_leaves_updates_or_values() {
 #[tokio::test]
 async fn a_damaged_state_with_values_to_report_keeps_no_other_bucket_from_being_found() {
     let mut world = World::new(memory()).await;
-    for step in [PENDING, &[Step::Pass(A, 1)]].concat() {
+    for step in [PENDING, &[Operation::Pass(A, 1)]].concat() {
         world.commit(step).await;
     }
     world
@@ -478,7 +487,7 @@ async fn a_current_value_that_does_not_decode_is_withheld_and_comes_back() {
     for damaged in [&b""[..], b"\0\x01", b"\x01\x01\xc1"] {
         let mut world = World::new(memory()).await;
         // The value of A is folded but not reported yet.
-        for step in [PENDING, &[Step::Pass(A, 1)]].concat() {
+        for step in [PENDING, &[Operation::Pass(A, 1)]].concat() {
             world.commit(step).await;
         }
         let queue = world.queue.clone();
@@ -541,7 +550,7 @@ async fn assert_refused(world: &World<Store>, row: &[u8]) {
 async fn passes_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
     for newer in [&b"\x02"[..], b"\x01\x02"] {
         let mut world = World::new(memory()).await;
-        for step in [Step::Add(A), Step::Add(B), Step::Add(C)] {
+        for step in [Operation::Add(A), Operation::Add(B), Operation::Add(C)] {
             world.commit(step).await;
         }
         let (begin, end) = world.queue.keys.logs.subspace(0).range();
@@ -574,10 +583,10 @@ async fn passes_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
 #[tokio::test]
 async fn updates_of_a_key_with_a_value_of_a_newer_version_wait_for_the_upgrade() {
     let mut world = World::new(memory()).await;
-    world.commit(Step::Add(A)).await;
+    world.commit(Operation::Add(A)).await;
     assert_eq!(world.wrong().await, [""; 0]);
     // A has a value as last reported, and a current value.
-    for step in [PENDING, &[Step::Pass(A, 1)]].concat() {
+    for step in [PENDING, &[Operation::Pass(A, 1)]].concat() {
         world.commit(step).await;
     }
     let key = world.queue.encode_key(&world.keys[A]).unwrap();

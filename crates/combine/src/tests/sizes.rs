@@ -27,12 +27,12 @@ struct Size {
     bytes: usize,
 }
 
-struct World {
+struct Measured {
     db: Store,
     queue: CombineQueue<String, i64>,
 }
 
-impl World {
+impl Measured {
     async fn new(bucket_count: u32) -> Self {
         let db = keyspace::open("memory:").unwrap();
         // Call numbers start at 0, so they have the same length in every run.
@@ -86,7 +86,7 @@ impl World {
     async fn pass(&self) -> Size {
         let plan = Plan {
             budget: 1 << 20,
-            most_changes: usize::MAX,
+            max_changes: usize::MAX,
             withheld: None,
         };
         let tr = self.db.begin().unwrap();
@@ -98,7 +98,7 @@ impl World {
 
 #[tokio::test]
 async fn additions_and_passes_stage_few_rows() {
-    let world = World::new(16).await;
+    let world = Measured::new(16).await;
     let mut sizes = vec![
         ("add", world.add(1, 1).await),
         ("add_all of 100", world.add(100, 100).await),
@@ -108,7 +108,7 @@ async fn additions_and_passes_stage_few_rows() {
         ("pass over 100 updates of 10 keys", 10),
         ("pass over 100 updates of one key", 1),
     ] {
-        let world = World::new(1).await;
+        let world = Measured::new(1).await;
         world.add(100, keys).await;
         sizes.push((name, world.pass().await));
     }

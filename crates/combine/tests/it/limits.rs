@@ -73,10 +73,10 @@ impl Bytewise {
     }
 
     async fn combine(&self, options: WorkerOptions) {
-        self.combine_and_tell(options, Unobserved).await;
+        self.combine_and_observe(options, Unobserved).await;
     }
 
-    async fn combine_and_tell(
+    async fn combine_and_observe(
         &self,
         options: WorkerOptions,
         observer: impl ChangeObserver<Bytes, Bytes>,
@@ -302,7 +302,7 @@ async fn values_count_as_bytes_of_a_pass(store: TestStore) {
     // more values of keys that have waited.
     let (most, room) = (Most::default(), 3 * half.len());
     let options = WorkerOptions::new().with_max_batch_bytes(room);
-    world.combine_and_tell(options, most.clone()).await;
+    world.combine_and_observe(options, most.clone()).await;
     assert_eq!(most.0.load(Ordering::Relaxed), 4);
     let value = Bytes::from([half, more].concat());
     let expected = keys.map(|key| (key, value.clone()));

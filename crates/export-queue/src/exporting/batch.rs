@@ -23,7 +23,9 @@ use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};
 
 use crate::error::{Error, Result};
-use crate::record::{Letter, decode_claim, decode_position, encode_claim, encode_position};
+use crate::record::{
+    DeadLetterRecord, decode_claim, decode_position, encode_claim, encode_position,
+};
 use crate::sequence::{SEQUENCE_BYTES, Sequence};
 use crate::subscription::Subscription;
 
@@ -262,11 +264,11 @@ where
         }
         let position_key = keys.position(&self.name, bucket);
         tr.set(&position_key, &encode_position(&advance.position));
-        if advance.gives_up {
+        if advance.releases_claim {
             tr.clear(&claim_key);
         }
         for (sequence, letter) in &advance.dead {
-            tr.set(&keys.letter(&self.name, sequence), &letter.encode());
+            tr.set(&keys.dead_letter(&self.name, sequence), &letter.encode());
         }
         let others = stored
             .subscriptions
@@ -314,7 +316,7 @@ pub(crate) struct Advance {
     /// The last entry of the batch, or the end of its block.
     pub(crate) position: Sequence,
     /// The entries and blocks that were not exported and are not retried.
-    pub(crate) dead: Vec<(Sequence, Letter)>,
+    pub(crate) dead: Vec<(Sequence, DeadLetterRecord)>,
     /// Whether the claim is released, so that another session may claim the bucket.
-    pub(crate) gives_up: bool,
+    pub(crate) releases_claim: bool,
 }

@@ -43,7 +43,7 @@ pub(crate) struct Metrics {
     export_seconds: Histogram,
     pub(crate) pending: PendingGauges,
     /// The subscriptions whose lag was reported last.
-    told: Mutex<BTreeSet<String>>,
+    reported: Mutex<BTreeSet<String>>,
 }
 
 impl Metrics {
@@ -68,7 +68,7 @@ impl Metrics {
                 "export_queue_pending_bytes",
                 labels.iter().map(Label::from).collect(),
             ),
-            told: Mutex::default(),
+            reported: Mutex::default(),
             queue,
         }
     }
@@ -83,7 +83,7 @@ impl Metrics {
 
     /// Sets the lags of all subscriptions, and whether they are paused. `None` leaves the gauges unchanged.
     pub(crate) fn lags(&self, lags: BTreeMap<String, Option<(Duration, bool)>>) {
-        let tell = |subscription: &str, lag: Duration, is_paused: bool| {
+        let set = |subscription: &str, lag: Duration, is_paused: bool| {
             let labels = [
                 ("queue", self.queue.clone()),
                 ("subscription", subscription.to_owned()),
@@ -91,15 +91,15 @@ impl Metrics {
             gauge!("export_queue_lag_seconds", &labels).set(lag.as_secs_f64());
             gauge!("export_queue_paused", &labels).set(f64::from(u8::from(is_paused)));
         };
-        let mut told = self.told.lock();
-        for removed in told.iter().filter(|name| !lags.contains_key(*name)) {
-            tell(removed, Duration::ZERO, false);
+        let mut reported = self.reported.lock();
+        for removed in reported.iter().filter(|name| !lags.contains_key(*name)) {
+            set(removed, Duration::ZERO, false);
         }
         for (subscription, standing) in &lags {
             if let Some((lag, is_paused)) = standing {
-                tell(subscription, *lag, *is_paused);
+                set(subscription, *lag, *is_paused);
             }
         }
-        *told = lags.into_keys().collect();
+        *reported = lags.into_keys().collect();
     }
 }

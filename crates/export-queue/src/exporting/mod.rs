@@ -22,7 +22,7 @@ use crate::exporter::{Exporter, SequencedExport, call};
 use crate::exporting::batch::{Advance, Batch, Claim, ClaimOutcome, Portion};
 use crate::exporting::metrics::Metrics;
 use crate::exporting::options::BatchOptions;
-use crate::record::{Kept, Letter};
+use crate::record::{DeadLetterRecord, Kept};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
 
@@ -104,7 +104,7 @@ where
     async fn report(&self, buckets: Vec<Bucket>) -> Result<()> {
         let subscription = &self.subscription;
         // A backlog that cannot be read must not keep the others from being reported.
-        let mut told = Ok(());
+        let mut reported = Ok(());
         let mut lags = BTreeMap::new();
         for name in self.subscriptions().await? {
             let other = Subscription {
@@ -114,13 +114,13 @@ where
             let other = &other;
             let look = |tr| async move { try_join!(other.lag(&tr), other.is_paused(&tr)) };
             let standing = self.runner.run(look).await;
-            let standing = standing.map_err(|error| told = Err(error)).ok();
+            let standing = standing.map_err(|error| reported = Err(error)).ok();
             lags.insert(
                 name,
                 standing.map(|(lag, paused)| (lag.unwrap_or_default(), paused)),
             );
         }
-        for bucket in self.metrics.pending.to_tell(buckets) {
+        for bucket in self.metrics.pending.to_set(buckets) {
             // No entry waits for a subscription that has been removed.
             let pending = match lags.contains_key(subscription.name()) {
                 true => {
@@ -131,11 +131,11 @@ where
             };
             match pending {
                 Ok(pending) => self.metrics.pending.set(bucket, &pending),
-                Err(error) => told = Err(error),
+                Err(error) => reported = Err(error),
             }
         }
         self.metrics.lags(lags);
-        told
+        reported
     }
 }
 
@@ -236,7 +236,7 @@ where
                 exported: block.exported,
                 bytes: block.bytes.clone(),
             };
-            self.bury(block.sequence, 0, block.error.to_string(), kept)
+            self.dead_letter(block.sequence, 0, block.error.to_string(), kept)
         });
         let mut dead: Vec<_> = broken.collect();
         let exports = Guarded::new(self.decode(&batch.entries, &mut dead));
@@ -251,7 +251,7 @@ where
         Ok(Advance {
             position: batch.end,
             dead,
-            gives_up: !batch.has_more || !assignment.is_owner,
+            releases_claim: !batch.has_more || !assignment.is_owner,
         })
     }
 
@@ -260,7 +260,7 @@ where
     fn decode(
         &self,
         entries: &[(Sequence, Entry)],
-        dead: &mut Vec<(Sequence, Letter)>,
+        dead: &mut Vec<(Sequence, DeadLetterRecord)>,
     ) -> Vec<SequencedExport<K, V>> {
         // The sort is stable, so the entries of a key stay in order.
         let mut by_key: Vec<_> = entries.iter().collect();
@@ -276,7 +276,7 @@ where
                     Ok((key, value)) => batch.push(SequencedExport::new(key, value, *sequence)),
                     Err(error) => {
                         let kept = Kept::Entry(entry.clone());
-                        dead.push(self.bury(*sequence, 0, error.to_string(), kept));
+                        dead.push(self.dead_letter(*sequence, 0, error.to_string(), kept));
                     }
                 }
             }
@@ -284,20 +284,20 @@ where
         batch
     }
 
-    fn bury(
+    fn dead_letter(
         &self,
         sequence: Sequence,
         failures: u32,
         reason: String,
         kept: Kept,
-    ) -> (Sequence, Letter) {
+    ) -> (Sequence, DeadLetterRecord) {
         let subscription = self.subscription.name();
         let what = match kept {
             Kept::Entry(_) => "an entry",
             Kept::Block { .. } => "a block",
         };
         tracing::warn!(subscription, %sequence, failures, reason, "{what} is a dead letter");
-        let letter = Letter {
+        let letter = DeadLetterRecord {
             failures,
             reason,
             kept,
@@ -323,7 +323,7 @@ where
         retry: &mut RetryState,
         entries: &[(Sequence, Entry)],
         error: Error,
-    ) -> Result<(Sequence, Letter)> {
+    ) -> Result<(Sequence, DeadLetterRecord)> {
         if let [(sequence, entry)] = entries {
             let before = retry.failing.filter(|(failing, _)| failing == sequence);
             let failures = before.map_or(0, |(_, failures)| failures) + 1;
@@ -332,7 +332,7 @@ where
                 let kept = Kept::Entry(entry.clone());
                 let reason = reason_of(&error);
                 foreign::discard(error);
-                return Ok(self.bury(*sequence, failures, reason, kept));
+                return Ok(self.dead_letter(*sequence, failures, reason, kept));
             }
             retry.failing = Some((*sequence, failures));
         } else if retry.failures + 1 >= FAILURES_BEFORE_BISECTION {

@@ -10,7 +10,7 @@ use combine::microqueue::blocks::{EntryId, decode_block};
 
 use crate::error::{Error, Result};
 use crate::exporter::{Exporter, SequencedExport, call};
-use crate::record::{Kept, Letter};
+use crate::record::{DeadLetterRecord, Kept};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
 
@@ -32,8 +32,8 @@ pub struct DeadLetter {
     pub exported: u16,
 }
 
-impl From<Letter> for DeadLetter {
-    fn from(letter: Letter) -> Self {
+impl From<DeadLetterRecord> for DeadLetter {
+    fn from(letter: DeadLetterRecord) -> Self {
         let (key, value, exported) = match letter.kept {
             Kept::Entry(entry) => (entry.key, entry.value, 0),
             Kept::Block { exported, bytes } => (Bytes::new(), bytes, exported),
@@ -75,15 +75,17 @@ where
             return Ok(Vec::new());
         }
         let keys = &self.queue.keys;
-        let (begin, end) = keys.letters(&self.name).range();
-        let begin = after.map_or(begin, |after| key_after(&keys.letter(&self.name, &after)));
+        let (begin, end) = keys.dead_letters(&self.name).range();
+        let begin = after.map_or(begin, |after| {
+            key_after(&keys.dead_letter(&self.name, &after))
+        });
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = read_all(tr, query, Isolation::Snapshot).await?;
         let letters = rows.iter().map(|row| {
-            let sequence = keys.parse_letter(&self.name, row.key());
+            let sequence = keys.parse_dead_letter(&self.name, row.key());
             let expected = "expected the key of a dead letter";
             let sequence = sequence.ok_or_else(|| keyspace::Error::corrupt(row.key(), expected))?;
-            let letter = match Letter::decode(&sequence, &row.to_value()) {
+            let letter = match DeadLetterRecord::decode(&sequence, &row.to_value()) {
                 Ok(letter) => Ok(DeadLetter::from(letter)),
                 Err(error) => Err(Undecodable::new(row.to_key(), row.to_value(), error)),
             };
@@ -121,14 +123,14 @@ where
         exporter: &impl Exporter<K, V>,
         sequence: &Sequence,
     ) -> Result<bool> {
-        let row = self.queue.keys.letter(&self.name, sequence);
+        let row = self.queue.keys.dead_letter(&self.name, sequence);
         let key = row.as_slice();
         let look =
             |tr: Tx<_>| async move { Ok::<_, Error>(tr.get(key, Isolation::Serializable).await?) };
         let Some(record) = runner.run(look).await? else {
             return Ok(false);
         };
-        let exports = self.decode_letter(sequence, &record);
+        let exports = self.decode_dead_letter(sequence, &record);
         let exports = Guarded::new(exports.map_err(|error| error.at(row.clone()))?);
         call(exporter, &exports).await?;
         let purge = |tr| async move { self.purge(&tr, sequence).await };
@@ -137,12 +139,12 @@ where
     }
 
     /// Returns the entries of a dead letter as the exporter receives them, sorted by key.
-    fn decode_letter(
+    fn decode_dead_letter(
         &self,
         sequence: &Sequence,
         record: &Bytes,
     ) -> Result<Vec<SequencedExport<K, V>>, DecodeError> {
-        let mut entries = match Letter::decode(sequence, record)?.kept {
+        let mut entries = match DeadLetterRecord::decode(sequence, record)?.kept {
             Kept::Entry(entry) => vec![(*sequence, entry)],
             Kept::Block { exported, bytes } => {
                 let of_entry = |index| {
@@ -184,7 +186,7 @@ where
     /// # Cancel safety
     /// Dropping the future stages nothing.
     pub async fn purge(&self, tr: &impl Transaction, sequence: &Sequence) -> Result<bool> {
-        let key = self.queue.keys.letter(&self.name, sequence);
+        let key = self.queue.keys.dead_letter(&self.name, sequence);
         let is_there = tr.get(&key, Isolation::Serializable).await?.is_some();
         if is_there {
             tr.clear(&key);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use combine::bucket_worker::{MOST_BACKLOG_BYTES, WaitingLog};
+use combine::bucket_worker::{MAX_BACKLOG_BYTES, WaitingLog};
 use combine::keyspace::codec::{Codec, Raw};
 use combine::keyspace::recipe::read_settings;
 use combine::keyspace::{
@@ -19,10 +19,10 @@ use crate::record::SettingsRecord;
 use crate::subscription::{Heads, Subscription, head_of, waiting_log};
 
 /// The most bytes of dead letters of a subscription that are read to count them.
-const MOST_LETTER_BYTES: usize = 1 << 20;
+const MAX_DEAD_LETTER_BYTES: usize = 1 << 20;
 
 /// The most bytes of dead letters of all subscriptions that are read to count them.
-const MOST_TOTAL_LETTER_BYTES: usize = 8 << 20;
+const MAX_ALL_DEAD_LETTER_BYTES: usize = 8 << 20;
 
 /// The progress of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -207,10 +207,14 @@ where
     C: Codec<K> + Codec<V>,
 {
     let subscription = &unfinished.subscription;
-    let (logs, share) = (unfinished.logs(heads), MOST_BACKLOG_BYTES / count);
+    let (logs, share) = (unfinished.logs(heads), MAX_BACKLOG_BYTES / count);
     let backlog = Backlog::read(tr, &subscription.queue.keys.logs, logs, share).await?;
-    let letter_bytes = MOST_LETTER_BYTES.min(MOST_TOTAL_LETTER_BYTES / count);
-    let (begin, end) = subscription.queue.keys.letters(subscription.name()).range();
+    let letter_bytes = MAX_DEAD_LETTER_BYTES.min(MAX_ALL_DEAD_LETTER_BYTES / count);
+    let (begin, end) = subscription
+        .queue
+        .keys
+        .dead_letters(subscription.name())
+        .range();
     Ok(SubscriptionState {
         name: subscription.name().to_owned(),
         is_paused: subscription.is_paused(tr).await?,

@@ -33,7 +33,7 @@ const EVERYTHING: Portion = Portion {
 
 /// A transaction with all its reads and writes. Each one must have work to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum Operation {
     Add,
     /// Claims the bucket for B, which has found that the claim of A makes no progress.
     Take(SessionId),
@@ -96,16 +96,16 @@ impl<D: Database> World<D> {
             index: WHOLE_BLOCK,
             ..batch.entries[0].0.id()
         });
-        world.commit(Step::Take(A)).await.unwrap();
+        world.commit(Operation::Take(A)).await.unwrap();
         world
     }
 
     /// Stages a step. Returns false if it was refused.
-    async fn stage(&self, tr: &D::Transaction, step: Step) -> Result<bool> {
+    async fn stage(&self, tr: &D::Transaction, step: Operation) -> Result<bool> {
         let (queue, reader) = (&self.queue, &self.reader);
         match step {
-            Step::Add => queue.add(tr, &"key".to_owned(), &9).await?,
-            Step::Take(session) => {
+            Operation::Add => queue.add(tr, &"key".to_owned(), &9).await?,
+            Operation::Take(session) => {
                 let stalled = match reader
                     .claim_batch(tr, session, BUCKET, EVERYTHING, None)
                     .await?
@@ -118,22 +118,22 @@ impl<D: Database> World<D> {
                     .await?;
                 return Ok(matches!(taken, ClaimOutcome::Batch(_)));
             }
-            Step::Settle(session) => {
+            Operation::Settle(session) => {
                 let settled = Advance {
                     position: self.first,
                     dead: Vec::new(),
-                    gives_up: false,
+                    releases_claim: false,
                 };
                 return reader.advance(tr, session, BUCKET, &settled).await;
             }
-            Step::Subscribe => queue.create(tr, "other", Start::Oldest).await?,
-            Step::DeclareDead(session) => reader.sessions().retire(tr, session).await?,
-            Step::Pause => reader.pause(tr),
+            Operation::Subscribe => queue.create(tr, "other", Start::Oldest).await?,
+            Operation::DeclareDead(session) => reader.sessions().retire(tr, session).await?,
+            Operation::Pause => reader.pause(tr),
         }
         Ok(true)
     }
 
-    async fn commit(&self, step: Step) -> Result<bool> {
+    async fn commit(&self, step: Operation) -> Result<bool> {
         let mut tr = self.db.begin().unwrap();
         let is_done = self.stage(&tr, step).await?;
         tr.commit().await?;
@@ -141,7 +141,7 @@ impl<D: Database> World<D> {
     }
 
     /// Stages both steps and commits them in order. Returns whether the second one fails with a conflict.
-    async fn conflict(&self, first: Step, second: Step) -> bool {
+    async fn conflict(&self, first: Operation, second: Operation) -> bool {
         let mut one = self.db.begin().unwrap();
         let mut other = self.db.begin().unwrap();
         assert!(self.stage(&one, first).await.unwrap(), "{first:?}");
@@ -174,16 +174,16 @@ fn broken() -> Planted<Store> {
 #[tokio::test]
 async fn steps_that_must_not_both_happen_conflict_and_others_do_not() {
     for (first, second, expected) in [
-        (Step::Add, Step::Add, false),
-        (Step::Add, Step::Settle(A), false),
-        (Step::Settle(A), Step::Add, false),
-        (Step::Add, Step::Take(B), false),
-        (Step::Pause, Step::Settle(A), false),
-        (Step::Take(B), Step::Settle(A), true),
-        (Step::Settle(A), Step::Take(B), true),
-        (Step::DeclareDead(A), Step::Settle(A), true),
-        (Step::DeclareDead(B), Step::Take(B), true),
-        (Step::Subscribe, Step::Settle(A), true),
+        (Operation::Add, Operation::Add, false),
+        (Operation::Add, Operation::Settle(A), false),
+        (Operation::Settle(A), Operation::Add, false),
+        (Operation::Add, Operation::Take(B), false),
+        (Operation::Pause, Operation::Settle(A), false),
+        (Operation::Take(B), Operation::Settle(A), true),
+        (Operation::Settle(A), Operation::Take(B), true),
+        (Operation::DeclareDead(A), Operation::Settle(A), true),
+        (Operation::DeclareDead(B), Operation::Take(B), true),
+        (Operation::Subscribe, Operation::Settle(A), true),
     ] {
         let world = World::new(memory()).await;
         let conflict = world.conflict(first, second).await;
@@ -199,12 +199,12 @@ async fn steps_that_must_not_both_happen_conflict_and_others_do_not() {
 #[tokio::test]
 async fn a_session_that_is_dead_or_lost_its_claim_cannot_set_the_position() {
     let world = World::new(memory()).await;
-    assert!(world.commit(Step::Take(B)).await.unwrap());
-    assert!(!world.commit(Step::Settle(A)).await.unwrap());
+    assert!(world.commit(Operation::Take(B)).await.unwrap());
+    assert!(!world.commit(Operation::Settle(A)).await.unwrap());
     assert_eq!(world.entries().await, 3);
-    assert!(world.commit(Step::DeclareDead(B)).await.unwrap());
-    assert!(!world.commit(Step::Settle(B)).await.unwrap());
-    assert!(!world.commit(Step::Take(B)).await.unwrap());
+    assert!(world.commit(Operation::DeclareDead(B)).await.unwrap());
+    assert!(!world.commit(Operation::Settle(B)).await.unwrap());
+    assert!(!world.commit(Operation::Take(B)).await.unwrap());
     // The claim of a dead session is free.
     let tr = world.db.begin().unwrap();
     let taken = world
@@ -220,7 +220,11 @@ async fn a_session_that_is_dead_or_lost_its_claim_cannot_set_the_position() {
 async fn without_the_conflict_on_the_claim_a_lost_claim_sets_the_position() {
     let moves = |position: Option<Sequence>| position.is_some();
     let sound = World::new(memory()).await;
-    assert!(sound.conflict(Step::Take(B), Step::Settle(A)).await);
+    assert!(
+        sound
+            .conflict(Operation::Take(B), Operation::Settle(A))
+            .await
+    );
     let tr = sound.db.begin().unwrap();
     let position = sound
         .reader
@@ -228,7 +232,11 @@ async fn without_the_conflict_on_the_claim_a_lost_claim_sets_the_position() {
         .await;
     assert!(!moves(position.unwrap()));
     let broken = World::new(broken()).await;
-    assert!(!broken.conflict(Step::Take(B), Step::Settle(A)).await);
+    assert!(
+        !broken
+            .conflict(Operation::Take(B), Operation::Settle(A))
+            .await
+    );
     let tr = broken.db.begin().unwrap();
     let position = broken
         .reader
@@ -242,12 +250,20 @@ async fn without_the_conflict_on_the_claim_a_lost_claim_sets_the_position() {
 #[tokio::test]
 async fn without_the_conflict_on_the_settings_a_new_subscription_loses_an_entry() {
     let sound = World::new(memory()).await;
-    assert!(sound.conflict(Step::Subscribe, Step::Settle(A)).await);
+    assert!(
+        sound
+            .conflict(Operation::Subscribe, Operation::Settle(A))
+            .await
+    );
     assert_eq!(sound.entries().await, 3);
     // Once it exists, it holds the log back.
-    assert!(sound.commit(Step::Settle(A)).await.unwrap());
+    assert!(sound.commit(Operation::Settle(A)).await.unwrap());
     assert_eq!(sound.entries().await, 3);
     let broken = World::new(broken()).await;
-    assert!(!broken.conflict(Step::Subscribe, Step::Settle(A)).await);
+    assert!(
+        !broken
+            .conflict(Operation::Subscribe, Operation::Settle(A))
+            .await
+    );
     assert_eq!(broken.entries().await, 2);
 }

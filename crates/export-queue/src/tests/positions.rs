@@ -23,12 +23,12 @@ const BUCKET: Bucket = Bucket(0);
 
 type Reader = Subscription<String, u64>;
 
-struct World {
+struct OneBucket {
     runner: Runner<Store>,
     queue: ExportQueue<String, u64>,
 }
 
-impl World {
+impl OneBucket {
     async fn new() -> Self {
         let runner = Runner::new(keyspace::open("memory:").unwrap());
         let settings = Settings::new().bucket_count(1);
@@ -87,7 +87,7 @@ impl World {
         let advance = Advance {
             position: batch.end,
             dead: Vec::new(),
-            gives_up: false,
+            releases_claim: false,
         };
         let mut tr = self.begin();
         let advanced = reader.advance(&tr, SESSION, BUCKET, &advance).await;
@@ -135,7 +135,7 @@ impl World {
 
 #[tokio::test]
 async fn the_last_entry_of_a_block_moves_the_position_past_the_block() {
-    let world = World::new().await;
+    let world = OneBucket::new().await;
     let reader = &world.subscribe("reader", Start::Oldest).await;
     world.add(3).await;
     let block = world.blocks().await[0];
@@ -150,8 +150,8 @@ async fn the_last_entry_of_a_block_moves_the_position_past_the_block() {
 }
 
 /// Returns a queue with two subscriptions, and a log of three blocks of three entries.
-async fn three_blocks() -> (World, Reader, Reader) {
-    let world = World::new().await;
+async fn three_blocks() -> (OneBucket, Reader, Reader) {
+    let world = OneBucket::new().await;
     let quick = world.subscribe("quick", Start::Oldest).await;
     let slow = world.subscribe("slow", Start::Oldest).await;
     for _ in 0..3 {
@@ -184,7 +184,7 @@ async fn a_trim_ends_before_the_block_that_the_slowest_is_inside_of() {
 #[tokio::test]
 async fn one_that_begins_with_a_commit_sees_nothing_that_it_adds() {
     for adds_first in [true, false] {
-        let world = World::new().await;
+        let world = OneBucket::new().await;
         world.subscribe("holds the log", Start::Oldest).await;
         world.add(2).await;
         let mut tr = world.begin();
@@ -209,7 +209,7 @@ async fn one_that_begins_with_a_commit_sees_nothing_that_it_adds() {
 
 #[tokio::test]
 async fn pending_entries_are_counted_after_the_position() {
-    let world = World::new().await;
+    let world = OneBucket::new().await;
     let reader = &world.subscribe("reader", Start::Oldest).await;
     world.add(3).await;
     world.add(2).await;
@@ -242,7 +242,7 @@ async fn pending_entries_are_counted_after_a_trim() {
 
 #[tokio::test]
 async fn a_broken_block_is_one_entry_that_waits_wherever_the_position_is() {
-    let world = World::new().await;
+    let world = OneBucket::new().await;
     let reader = &world.subscribe("reader", Start::Oldest).await;
     world.add(3).await;
     world.add(2).await;
@@ -258,7 +258,7 @@ async fn a_broken_block_is_one_entry_that_waits_wherever_the_position_is() {
 #[tokio::test]
 async fn batches_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
     for newer in [&b"\x02"[..], b"\x01\x02"] {
-        let world = World::new().await;
+        let world = OneBucket::new().await;
         let reader = &world.subscribe("reader", Start::Oldest).await;
         for entries in [3, 2, 1] {
             world.add(entries).await;

@@ -16,7 +16,7 @@ const ROUNDS: usize = 40;
 const BYTES_PER_PASS: usize = 1 << 12;
 
 /// More attempts than a pass takes until it succeeds.
-const MOST_ATTEMPTS: usize = 20;
+const MAX_ATTEMPTS: usize = 20;
 
 /// Returns how many changes of each key are reported if an update of each of `keys` keys arrives before
 /// every pass.
@@ -32,7 +32,7 @@ fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
         let added = tr.staged().expect("it adds a block");
         rows = Arc::new(added.applied(&rows, version));
         for attempt in 0.. {
-            assert!(attempt < MOST_ATTEMPTS, "the pass never succeeds");
+            assert!(attempt < MAX_ATTEMPTS, "the pass never succeeds");
             let plan = retry.plan(BYTES_PER_PASS);
             let plan = match has_one_budget {
                 true => of_one_budget(&plan),
@@ -61,11 +61,11 @@ fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
 /// Returns a plan in which fewer changes also mean fewer updates taken.
 fn of_one_budget(plan: &Plan) -> Plan {
     let all = usize::MAX;
-    match plan.most_changes {
+    match plan.max_changes {
         changes if changes == all => plan.clone(),
         _ => Plan {
             budget: 1,
-            most_changes: all,
+            max_changes: all,
             withheld: None,
         },
     }

@@ -28,7 +28,7 @@ pub(crate) const FINISHES: &str = "when nothing more happens, passes report ever
 const FULL_PASSES: usize = 2;
 
 /// More passes than it takes until everything is reported, if each takes as little as possible.
-const MOST_PASSES: usize = 40;
+const MAX_PASSES: usize = 40;
 
 /// Returns all properties.
 pub(crate) fn all() -> Vec<Property<PassModel>> {
@@ -107,7 +107,7 @@ fn knows(protocol: &Protocol, rows: &Rows) -> bool {
 /// possible do so, too.
 fn finishes(protocol: &Protocol, state: &State) -> bool {
     is_finished_after(protocol, state, Extent::All, FULL_PASSES)
-        && is_finished_after(protocol, state, Extent::Least, MOST_PASSES)
+        && is_finished_after(protocol, state, Extent::Least, MAX_PASSES)
 }
 
 fn is_finished_after(protocol: &Protocol, state: &State, extent: Extent, passes: usize) -> bool {

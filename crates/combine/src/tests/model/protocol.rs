@@ -190,20 +190,20 @@ impl Protocol {
     fn plan(&self, extent: Extent) -> Plan {
         let all = Plan {
             budget: 1 << 20,
-            most_changes: usize::MAX,
+            max_changes: usize::MAX,
             withheld: None,
         };
         match extent {
             Extent::All => all,
             Extent::OneChange => Plan {
-                most_changes: 1,
+                max_changes: 1,
                 ..all
             },
             // Blocks of the model have a few bytes, and a key costs more than half of this.
             Extent::OneKey => Plan { budget: 90, ..all },
             Extent::Least => Plan {
                 budget: 1,
-                most_changes: 1,
+                max_changes: 1,
                 ..all
             },
             Extent::Withholding(key) => Plan {
