@@ -178,8 +178,8 @@ impl Keys {
     pub(crate) fn currents_in_turn(&self, bucket: Bucket, turn: u64) -> [(Vec<u8>, Vec<u8>); 2] {
         let (begin, end) = self.currents_of(bucket);
         let hashes = bucket.hashes(self.bucket_count);
-        let first = hashes.start + turn % (hashes.end - hashes.start);
-        let first = self.currents.pack(&first);
+        let first_hash = hashes.start + turn % (hashes.end - hashes.start);
+        let first = self.currents.pack(&first_hash);
         [(first.clone(), end), (begin, first)]
     }
 
@@ -247,7 +247,8 @@ impl Keys {
     /// Returns the first bucket whose current values end after a row, or `None` if those of all buckets end
     /// before it. The row need not be the key of a current value.
     pub(crate) fn bucket_at_or_after(&self, row: &[u8]) -> Option<Bucket> {
-        let (mut low, mut high) = (0, self.bucket_count);
+        let mut low = 0;
+        let mut high = self.bucket_count;
         while low < high {
             let middle = low + (high - low) / 2;
             if self.currents_of(Bucket(middle)).1[..] <= *row {
@@ -290,11 +291,10 @@ pub(crate) fn bond(session: SessionId, bucket: Bucket) -> u64 {
 /// Returns the key in a row of a part that is sorted by hash.
 fn key_of(part: &Subspace, row: &[u8], expected: &str) -> Result<Vec<u8>> {
     let unpacked: Result<(u16, Vec<u8>), _> = part.unpack(row);
-    let key = unpacked
-        .ok()
-        .filter(|(hash, key)| KeyHash::of(key).0 == *hash);
-    let key = key.ok_or_else(|| keyspace::Error::corrupt(row, expected))?;
-    Ok(key.1)
+    match unpacked {
+        Ok((hash, key)) if KeyHash::of(&key).0 == hash => Ok(key),
+        _ => Err(keyspace::Error::corrupt(row, expected).into()),
+    }
 }
 
 #[cfg(test)]
@@ -411,8 +411,8 @@ mod tests {
     fn the_longest_key_fits_wherever_it_comes_to() {
         let keys = keys(65_536);
         for byte in *b"\0a" {
-            let longest = (1..).find(|bytes| keys.check(&vec![byte; *bytes]).is_err());
-            let longest = vec![byte; longest.unwrap() - 1];
+            let too_long = (1..).find(|bytes| keys.check(&vec![byte; *bytes]).is_err());
+            let longest = vec![byte; too_long.unwrap() - 1];
             assert!(keys.value(&longest).len() <= limits::KEY_BYTES);
             assert!(keys.current(&longest).len() <= limits::KEY_BYTES);
             let longest_row = keys.withheld(&longest).len();

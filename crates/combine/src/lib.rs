@@ -36,7 +36,8 @@
 //! let words = CombineQueue::<String, i64>::open(&runner, subspace, Settings::default(), Sum).await?;
 //!
 //! // Any number of transactions may do this at the same time, and none of them conflicts.
-//! let (queue, word) = (&words, &"fish".to_owned());
+//! let queue = &words;
+//! let word = &"fish".to_owned();
 //! for _ in 0..3 {
 //!     runner.run(|tr| async move { queue.add(&tr, word, &1).await }).await?;
 //! }

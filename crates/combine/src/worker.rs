@@ -66,7 +66,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let subspace = Subspace::from("words");
+    /// let settings = Settings::default();
     /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     ///
     /// let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;

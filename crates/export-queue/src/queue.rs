@@ -65,7 +65,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("changes"), Settings::new().bucket_count(8));
+    /// let subspace = Subspace::from("changes");
+    /// let settings = Settings::new().bucket_count(8);
     /// let changes = ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
     /// assert_eq!(changes.settings().get_bucket_count(), 8);
     /// # Ok(())
@@ -101,20 +102,21 @@ where
         options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
-        let (codec, env) = (options.get_codec().clone(), runner.environment().clone());
+        let codec = options.get_codec().clone();
+        let env = runner.environment().clone();
         let queue = Self::with_settings(subspace, settings, codec, env);
         let record = SettingsRecord {
             settings: queue.settings,
             codecs: [<C as Codec<K>>::NAME, <C as Codec<V>>::NAME].map(str::to_owned),
             subscriptions: Vec::new(),
         };
-        let (subspace, key) = (queue.subspace(), queue.keys.settings());
+        let subspace = queue.subspace();
+        let key = queue.keys.settings();
         let opened: Result<_> = options.open(runner, subspace, &key, &record).await;
         opened?;
-        let opened = &queue;
-        runner
-            .run(|tr| async move { opened.verify_order(&tr).await })
-            .await?;
+        let handle = &queue;
+        let verify = |tr| async move { handle.verify_order(&tr).await };
+        runner.run(verify).await?;
         Ok(queue)
     }
 
@@ -178,7 +180,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("changes"), Settings::default());
+    /// let subspace = Subspace::from("changes");
+    /// let settings = Settings::default();
     /// let changes = &ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
     ///
     /// let fish = &"fish".to_owned();

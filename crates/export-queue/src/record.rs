@@ -222,7 +222,8 @@ mod tests {
             reason: "why".to_owned(),
             kept,
         };
-        let (of_entry, of_block) = (sequence(2), sequence(WHOLE_BLOCK));
+        let of_entry = sequence(2);
+        let of_block = sequence(WHOLE_BLOCK);
         let entry = letter(Kept::Entry(entry));
         let bytes = entry.encode();
         assert_eq!(bytes, b"\x01\0\0\0\x07\x03why\0\0\0\x03keyvalue");
@@ -314,9 +315,9 @@ mod tests {
             key: vec![1; 1000].into(),
             value: vec![2; MAX_ENTRY_BYTES - 1000].into(),
         };
-        let entry = letter(1000, Kept::Entry(entry)).encode();
-        assert!(entry.len() <= limits::VALUE_BYTES);
-        assert_eq!(entry.len(), 10 + SHORT_BYTES + MAX_ENTRY_BYTES);
+        let of_entry = letter(1000, Kept::Entry(entry)).encode();
+        assert!(of_entry.len() <= limits::VALUE_BYTES);
+        assert_eq!(of_entry.len(), 10 + SHORT_BYTES + MAX_ENTRY_BYTES);
 
         let block = |bytes| Kept::Block {
             exported: 1,

@@ -89,24 +89,27 @@ impl WaitingLog {
             pending.has_more = true;
             return (pending, Ok(()));
         }
-        let visited = logs.visit(tr, self.bucket.0, self.after, |block| {
-            if pending.bytes >= MAX_BUCKET_BYTES || left.load(Ordering::Relaxed) == 0 {
-                pending.has_more = true;
-                return Ok(ControlFlow::Break(()));
-            }
-            let done = (self.next).filter(|next| next.block() == block.id.block());
-            let done = done.map_or(0, |next| next.index);
-            pending.count += match block.entry_count() {
-                Ok(count) => usize::from(count.saturating_sub(done)),
-                Err(_) => 1,
-            };
-            let bytes = block.row.len() + block.bytes.len();
-            pending.bytes += bytes;
-            let spend = |left: usize| Some(left.saturating_sub(bytes));
-            let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
-            Ok::<_, microqueue::Error>(ControlFlow::Continue(()))
-        });
-        let visited = visited.await;
+        let visited = logs
+            .visit(tr, self.bucket.0, self.after, |block| {
+                if pending.bytes >= MAX_BUCKET_BYTES || left.load(Ordering::Relaxed) == 0 {
+                    pending.has_more = true;
+                    return Ok(ControlFlow::Break(()));
+                }
+                let done = match self.next {
+                    Some(next) if next.block() == block.id.block() => next.index,
+                    _ => 0,
+                };
+                pending.count += match block.entry_count() {
+                    Ok(count) => usize::from(count.saturating_sub(done)),
+                    Err(_) => 1,
+                };
+                let bytes = block.row.len() + block.bytes.len();
+                pending.bytes += bytes;
+                let spend = |left: usize| Some(left.saturating_sub(bytes));
+                let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
+                Ok::<_, microqueue::Error>(ControlFlow::Continue(()))
+            })
+            .await;
         (pending, visited)
     }
 }
@@ -217,10 +220,11 @@ impl PendingGauges {
         labels.push(Label::new("bucket", bucket.to_string()));
         gauge!(self.count, labels.clone()).set(pending.count as f64);
         gauge!(self.bytes, labels).set(pending.bytes as f64);
-        match pending.count {
-            0 => self.nonzero().remove(&bucket),
-            _ => self.nonzero().insert(bucket),
-        };
+        if pending.count == 0 {
+            self.nonzero().remove(&bucket);
+        } else {
+            self.nonzero().insert(bucket);
+        }
     }
 
     fn nonzero(&self) -> MutexGuard<'_, BTreeSet<Bucket>> {

@@ -172,7 +172,8 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
 
     /// Reads which buckets have work and which sessions are alive, and watches for changes.
     async fn read(&mut self) -> Result<(), J::Error> {
-        let (job, options) = (&*self.job, &self.options);
+        let job = &*self.job;
+        let options = &self.options;
         let read = |tr: Tx<_>| async move {
             let woken = tr.watch(&options.wake);
             let sessions = options.sessions.all(&tr).map_err(J::Error::from);
@@ -202,7 +203,9 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     /// Reads which buckets of other sessions make no progress, and takes over those for which it is this
     /// session's turn.
     async fn take_over(&mut self) -> Result<(), J::Error> {
-        let (job, roster, own) = (&*self.job, &self.roster, self.member.id());
+        let job = &*self.job;
+        let roster = &self.roster;
+        let own = self.member.id();
         let read = |tr| async move {
             let mut pending = job.pending(&tr).await?;
             pending.retain(|bucket| roster.rank(own, *bucket) > 0);
@@ -210,8 +213,8 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Ok::<_, J::Error>((pending, marks))
         };
         let (pending, marks) = self.runner.run(read).await?;
-        let standing = pending.into_iter().zip(marks);
-        for bucket in self.roster.stalled(own, standing) {
+        let marked = pending.into_iter().zip(marks);
+        for bucket in self.roster.stalled(own, marked) {
             if !self.agenda.contains(bucket) {
                 let recipe = self.options.sessions.subspace();
                 tracing::info!(%recipe, %bucket, "takes over a bucket that makes no progress");
@@ -276,11 +279,11 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
 
     /// Removes sessions that are dead.
     async fn remove_dead(&mut self) -> Result<(), J::Error> {
-        let dead = self.member.find_dead().await?;
+        let dead = &self.member.find_dead().await?;
         if dead.is_empty() {
             return Ok(());
         }
-        let (options, dead) = (&self.options, &dead);
+        let options = &self.options;
         let remove = |tr: Tx<_>| async move {
             for session in dead {
                 if options.sessions.life(&tr, *session).await? != Some(Life::Alive) {
@@ -300,7 +303,8 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     async fn close(mut self, grace: Duration) -> Result<ShutdownReport, J::Error> {
         let env = self.runner.environment();
         let report = end_tasks(env, &mut self.steps, grace, || ()).await;
-        let (options, session) = (&self.options, self.member.id());
+        let options = &self.options;
+        let session = self.member.id();
         let leave = |tr: Tx<_>| async move {
             options.sessions.remove(&tr, session);
             tr.set_to_versionstamp(&options.wake);

@@ -185,11 +185,13 @@ where
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.record_pass(&pass, took);
                 let interval = self.options.interval;
-                let next = match pass.has_more {
-                    true => Next::Again,
+                let next = if pass.has_more {
+                    Next::Again
+                } else if pass.updates > 0 && !interval.is_zero() {
                     // Updates that are added in the meantime wait for the next pass.
-                    false if pass.updates > 0 && !interval.is_zero() => Next::After(interval),
-                    false => Next::Done,
+                    Next::After(interval)
+                } else {
+                    Next::Done
                 };
                 (retry.after_success(), next)
             }

@@ -64,18 +64,20 @@ impl KeyValues {
                 None => Staged::Nothing,
             };
         }
-        let is_same = |current: &Current| current.bytes == self.new;
+        let current = self.current.as_ref();
+        let is_stored = current.is_some_and(|current| current.bytes == self.new);
+        if self.is_withheld() {
+            return if is_stored {
+                Staged::Nothing
+            } else {
+                Staged::Withhold
+            };
+        }
         match verdict {
-            _ if self.is_withheld() => match self.current.as_ref().is_some_and(is_same) {
-                true => Staged::Nothing,
-                false => Staged::Withhold,
-            },
             Verdict::Withhold => Staged::Withhold,
             Verdict::Report => Staged::Report,
-            Verdict::Defer => match self.current.as_ref().is_some_and(is_same) {
-                true => Staged::Nothing,
-                false => Staged::Keep,
-            },
+            Verdict::Defer if is_stored => Staged::Nothing,
+            Verdict::Defer => Staged::Keep,
         }
     }
 }

@@ -34,7 +34,8 @@ where
     /// Folds the updates of a key. Updates that cannot be folded are set aside, so that the pass can
     /// continue.
     pub(crate) fn fold(&self, portion: &Portion, read: ReadKey) -> FoldedKey<K, V> {
-        let (mut updates, mut places) = (Vec::with_capacity(read.places.len()), Vec::new());
+        let mut updates = Vec::with_capacity(read.places.len());
+        let mut places = Vec::new();
         let mut aside = Vec::new();
         for place in &read.places {
             let update = portion.updates[*place].update.clone();
@@ -74,9 +75,9 @@ where
 
     /// Returns a key, its value before the updates, and the bytes of its values.
     fn decode_base(&self, read: &ReadKey) -> Result<Folded<K, V>, String> {
-        let key = codec::decode::<K, _>(&self.codec, read.key.clone());
-        let key = key.map_err(|error| format!("the key: {error}"))?;
-        let key = Guarded::new(key);
+        let key = codec::decode::<K, _>(&self.codec, read.key.clone())
+            .map(Guarded::new)
+            .map_err(|error| format!("the key: {error}"))?;
         let base = read.base()?;
         let value = Guarded::new(self.decode_stored(&base)?);
         let values = KeyValues {
@@ -105,14 +106,17 @@ where
         if updates.is_empty() {
             return Ok((value, bytes.clone()));
         }
-        let (value, updates) = (value.into_inner(), updates.into_inner());
+        let value = value.into_inner();
+        let updates = updates.into_inner();
         let fold = || self.combiner.fold(key, value, updates);
-        let value = foreign::call(fold)
+        let folded = foreign::call(fold)
+            .map(Guarded::new)
             .map_err(|panicked| format!("the combiner panicked: {}", panicked.message()))?;
-        let value = Guarded::new(value);
-        let encode = |value| encode(&self.codec, value);
-        let bytes = value.as_ref().map(encode).transpose()?;
-        Ok((value, bytes))
+        let bytes = match folded.as_ref() {
+            Some(value) => Some(encode(&self.codec, value)?),
+            None => None,
+        };
+        Ok((folded, bytes))
     }
 }
 
@@ -120,10 +124,11 @@ where
 fn encode<V>(codec: &impl Codec<V>, value: &V) -> Result<Bytes, String> {
     let mut bytes = Vec::new();
     codec::encode(codec, value, &mut bytes).map_err(|error| error.to_string())?;
-    match bytes.len() {
-        fits if fits <= MAX_VALUE_BYTES => Ok(bytes.into()),
-        bytes => Err(format!(
+    if bytes.len() > MAX_VALUE_BYTES {
+        let bytes = bytes.len();
+        return Err(format!(
             "the value of {bytes} bytes is too large: the limit is {MAX_VALUE_BYTES} bytes"
-        )),
+        ));
     }
+    Ok(bytes.into())
 }

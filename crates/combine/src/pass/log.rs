@@ -96,11 +96,11 @@ impl Portion {
             Ok::<_, Error>(ControlFlow::Break(()))
         });
         visited.await?;
-        match portion.is_empty() {
+        if portion.is_empty() {
             // The block no longer exists, so no block is folded in part.
-            true => Self::read_head(tr, keys, bucket, None, limit).await,
-            false => Ok(portion),
+            return Self::read_head(tr, keys, bucket, None, limit).await;
         }
+        Ok(portion)
     }
 
     async fn read_head(
@@ -137,8 +137,7 @@ impl Portion {
         let folded = position
             .filter(|position| position.block() == stored.id.block())
             .map_or(0, |position| position.index);
-        let entries = stored.entries().map_err(|error| error.to_string());
-        let broken = match entries {
+        let reason = match stored.entries() {
             // No pass leaves such a position: it is damaged, or the block is.
             Ok(entries) if folded > 0 && usize::from(folded) >= entries.len() => {
                 let count = entries.len();
@@ -157,14 +156,12 @@ impl Portion {
                 }));
                 None
             }
-            Err(reason) => Some(reason),
+            Err(error) => Some(error.to_string()),
         };
-        let broken = broken.map(|reason| Broken { reason, folded });
-        let end = self.updates.len();
         self.blocks.push(LoggedBlock {
             stored,
-            end,
-            broken,
+            end: self.updates.len(),
+            broken: reason.map(|reason| Broken { reason, folded }),
         });
     }
 

@@ -161,12 +161,11 @@ where
         let mut budget = ChangeBudget::new(if has_reached_end { plan.max_changes } else { 0 });
         let scans = has_reached_end && state.has_to_report;
         let turn = xxh3_64(&version.to_be_bytes());
-        let waiting = match scans {
-            true => {
-                let limits = (budget.for_waiting(), plan.budget.div_ceil(2));
-                waiting(tr, keys, bucket, &read, turn, limits).await?
-            }
-            false => Waiting::default(),
+        let waiting = if scans {
+            let limits = (budget.for_waiting(), plan.budget.div_ceil(2));
+            waiting(tr, keys, bucket, &read, turn, limits).await?
+        } else {
+            Waiting::default()
         };
         staged.leaves_withheld = waiting.has_withheld;
 

@@ -82,7 +82,8 @@ pub(crate) async fn take(
         let key = read_key(tr, keys, group.key, state.has_current).await?;
         Ok::<_, Error>((key, group.places, largest_bytes))
     };
-    let (mut taken, mut left) = (Vec::with_capacity(groups.len()), budget);
+    let mut taken = Vec::with_capacity(groups.len());
+    let mut left = budget;
     let mut reads = stream::iter(groups.into_iter().map(read)).buffered(MAX_CONCURRENT_READS);
     let mut end = portion.updates.len();
     while let Some((mut key, places, largest_bytes)) = reads.try_next().await? {
@@ -178,26 +179,27 @@ async fn read_key(
     let reported = tr.get(&value_key, Isolation::Snapshot);
     let current_key = may_have_current.then(|| keys.current(&key));
     let current = (current_key.as_ref()).map(|key| tr.get(key, Isolation::Snapshot));
-    let reported = reported.await?;
-    let current = match current {
+    let stored_value = reported.await?;
+    let stored_current = match current {
         Some(current) => current.await?,
         None => None,
     };
-    let current = current.zip(current_key);
     // The updates of a key whose value is damaged are set aside. Those of a key whose value is of a newer
     // version must wait.
-    if let Some(stored) = &reported {
-        refuse_newer(&value_key, stored)?;
+    let mut reported = Ok(None);
+    if let Some(stored) = stored_value {
+        refuse_newer(&value_key, &stored)?;
+        reported = decode_value(&value_key, &stored).map(Some);
     }
-    if let Some((stored, key)) = &current {
-        refuse_newer(key, stored)?;
+    let mut current = Ok(None);
+    if let (Some(current_key), Some(stored)) = (&current_key, stored_current) {
+        refuse_newer(current_key, &stored)?;
+        current = Current::decode(current_key, &stored).map(Some);
     }
-    let reported = reported.map(|stored| decode_value(&value_key, &stored));
-    let current = current.map(|(stored, key)| Current::decode(&key, &stored));
     Ok(ReadKey {
         key,
         places: Vec::new(),
-        reported: reported.transpose().map_err(|error| error.to_string()),
-        current: current.transpose().map_err(|error| error.to_string()),
+        reported: reported.map_err(|error| error.to_string()),
+        current: current.map_err(|error| error.to_string()),
     })
 }

@@ -104,9 +104,9 @@ where
                 AsideKey::Key(key) => AsideId::Key(key.into()),
                 AsideKey::Update(bucket, id) => AsideId::Update { bucket, id },
             };
-            let value = id.decode(&row.to_value());
-            let value =
-                value.map_err(|error| Undecodable::new(row.to_key(), row.to_value(), error));
+            let value = id
+                .decode(&row.to_value())
+                .map_err(|error| Undecodable::new(row.to_key(), row.to_value(), error));
             Ok(Listed { id, value })
         });
         decode.collect()
@@ -181,24 +181,23 @@ where
         let row = self.keys.current(key);
         let current = tr.get(&row, Isolation::Serializable).await?;
         let pass = self.keys.pass(self.keys.bucket(key));
-        let state = tr.get(&pass, Isolation::Serializable).await?;
-        let state = PassState::decode(&pass, state.as_deref())?;
+        let stored = tr.get(&pass, Isolation::Serializable).await?;
+        let state = PassState::decode(&pass, stored.as_deref())?;
         // A pass examines a value that does not decode again, and withholds its key again unless the
         // value has been repaired.
         if let Some(current) = current.and_then(|stored| Current::decode(&row, &stored).ok()) {
-            let is_withheld = false;
-            let current = Current {
-                is_withheld,
+            let released = Current {
+                is_withheld: false,
                 ..current
             };
-            tr.set(&row, &current.encode());
+            tr.set(&row, &released.encode());
         }
-        let state = PassState {
+        let to_report = PassState {
             has_current: true,
             has_to_report: true,
             ..state
         };
-        tr.set(&pass, &state.encode());
+        tr.set(&pass, &to_report.encode());
         Ok(())
     }
 

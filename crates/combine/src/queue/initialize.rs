@@ -38,7 +38,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let subspace = Subspace::from("words");
+    /// let settings = Settings::default();
     /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
@@ -60,11 +61,11 @@ where
             });
         }
         let row = self.keys.value(&key);
-        let (reported, current) = (
+        let current_row = self.keys.current(&key);
+        let (reported, current) = try_join!(
             tr.get(&row, Isolation::Serializable),
-            tr.get(&self.keys.current(&key), Isolation::Serializable),
-        );
-        let (reported, current) = try_join!(reported, current)?;
+            tr.get(&current_row, Isolation::Serializable),
+        )?;
         if reported.is_some() || current.is_some() {
             return Err(Error::AlreadyPresent {
                 queue: self.keys.queue.clone(),

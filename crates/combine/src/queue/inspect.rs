@@ -70,10 +70,12 @@ impl CombineQueue<Bytes, Bytes, Bytes, Raw> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, options) = (Subspace::from("words"), OpenOptions::new().codec(Json));
+    /// let subspace = Subspace::from("words");
+    /// let options = OpenOptions::new().codec(Json);
     /// let words: CombineQueue<String, i64, i64, Json> =
     ///     CombineQueue::open_with(&runner, subspace.clone(), Settings::default(), Sum, options).await?;
-    /// let (words, fish) = (&words, &"fish".to_owned());
+    /// let words = &words;
+    /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.add(&tr, fish, &3).await }).await?;
     ///
     /// // Elsewhere, without the types.
@@ -185,12 +187,11 @@ where
     /// Returns the reason why the reports of a key are withheld, if they are.
     async fn withheld(&self, tr: &impl Transaction, encoded: &[u8]) -> Result<Option<String>> {
         let row = self.keys.withheld(encoded);
-        let stored = tr.get(&row, Isolation::Snapshot).await?;
-        let record = stored
-            .map(|stored| AsideRecord::decode(&stored))
-            .transpose();
-        let record = record.map_err(|error| error.at(row))?;
-        Ok(record.map(|record| record.reason))
+        let Some(stored) = tr.get(&row, Isolation::Snapshot).await? else {
+            return Ok(None);
+        };
+        let record = AsideRecord::decode(&stored).map_err(|error| error.at(row))?;
+        Ok(Some(record.reason))
     }
 }
 

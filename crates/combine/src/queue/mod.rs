@@ -76,7 +76,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("words"), Settings::new().bucket_count(8));
+    /// let subspace = Subspace::from("words");
+    /// let settings = Settings::new().bucket_count(8);
     /// // The values are sums of `i64`, under keys of type `String`.
     /// let words = CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     /// assert_eq!(words.settings().get_bucket_count(), 8);
@@ -115,7 +116,8 @@ where
         options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
-        let (codec, env) = (options.get_codec().clone(), runner.environment().clone());
+        let codec = options.get_codec().clone();
+        let env = runner.environment().clone();
         let queue = Self::with_settings(subspace, settings, combiner, codec, env);
         let record = SettingsRecord {
             settings: queue.settings,
@@ -126,11 +128,13 @@ where
             ]
             .map(str::to_owned),
         };
-        let (subspace, key) = (queue.subspace(), queue.keys.settings());
-        let opened: Result<_> = options.open(runner, subspace, &key, &record).await;
+        let settings_key = queue.keys.settings();
+        let opened: Result<_> = options
+            .open(runner, queue.subspace(), &settings_key, &record)
+            .await;
         opened?;
-        let opened = &queue;
-        let verify = |tr| async move { opened.verify_order(&tr).await };
+        let handle = &queue;
+        let verify = |tr| async move { handle.verify_order(&tr).await };
         runner.run(verify).await?;
         Ok(queue)
     }
@@ -199,7 +203,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let subspace = Subspace::from("words");
+    /// let settings = Settings::default();
     /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
@@ -233,7 +238,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let subspace = Subspace::from("words");
+    /// let settings = Settings::default();
     /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     ///
     /// let updates = &[("red".to_owned(), 1), ("fish".to_owned(), 2)];

@@ -110,7 +110,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let subspace = Subspace::from("words");
+    /// let settings = Settings::default();
     /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
@@ -157,7 +158,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let subspace = Subspace::from("words");
+    /// let settings = Settings::default();
     /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
@@ -193,8 +195,10 @@ where
         options: &Exact,
     ) -> Result<Vec<Option<V>>> {
         self.refuse_after_add(tr).await?;
-        let encoded = keys.iter().map(|key| self.encode_key(key));
-        let encoded: Vec<Bytes> = encoded.map(|key| Ok(key?.into())).collect::<Result<_>>()?;
+        let mut encoded = Vec::with_capacity(keys.len());
+        for key in keys {
+            encoded.push(Bytes::from(self.encode_key(key)?));
+        }
         let buckets: BTreeSet<_> = encoded.iter().map(|key| self.keys.bucket(key)).collect();
         let mut pending: PendingUpdates<'_> = encoded.iter().map(|key| (key, Vec::new())).collect();
         for bucket in buckets {
@@ -295,12 +299,12 @@ where
         key: &[u8],
         isolation: Isolation,
     ) -> Result<Option<V>> {
-        let (value_row, current_row) = (self.keys.value(key), self.keys.current(key));
-        let reads = (
+        let value_row = self.keys.value(key);
+        let current_row = self.keys.current(key);
+        let (reported, current) = try_join!(
             tr.get(&value_row, isolation),
             tr.get(&current_row, isolation),
-        );
-        let (reported, current) = try_join!(reads.0, reads.1)?;
+        )?;
         match current {
             Some(stored) => {
                 let current = Current::decode(&current_row, &stored)?;

@@ -98,7 +98,7 @@ where
         keys: &[K],
         up_to: Versionstamp,
     ) -> Result<Option<Bucket>> {
-        let looks = keys.iter().map(|key| async move {
+        let reads = keys.iter().map(|key| async move {
             let key = self.encode_key(key)?;
             let bucket = self.keys.bucket(&key);
             let row = self.keys.current(&key);
@@ -116,7 +116,7 @@ where
             let is_pending = first.is_some_and(|first| first.versionstamp <= up_to);
             Ok::<_, Error>((is_to_report || is_pending).then_some(bucket))
         });
-        Ok(try_join_all(looks).await?.into_iter().flatten().next())
+        Ok(try_join_all(reads).await?.into_iter().flatten().next())
     }
 
     /// Returns a bucket that has work, other than those whose last complete pass covers every update up
@@ -167,9 +167,10 @@ where
             self.keys.logs.firsts(tr).map_err(Error::from),
             self.buckets_to_report(tr)
         )?;
-        let logs = logs.into_iter();
-        let logs = logs.map(|(log, first)| (Bucket(log), first.map(drop).map_err(Error::from)));
-        let mut buckets: BTreeMap<_, _> = logs.collect();
+        let mut buckets = BTreeMap::new();
+        for (log, first) in logs {
+            buckets.insert(Bucket(log), first.map(drop).map_err(Error::from));
+        }
         for bucket in to_report {
             buckets.entry(bucket).or_insert(Ok(()));
         }
@@ -218,11 +219,10 @@ where
             let row = tr.get_key(&selector, Isolation::Snapshot).await?;
             // The bucket is found by the place of the row. A row that is not the key of a current value must not
             // keep other buckets from being found.
-            let Some(bucket) = self
-                .keys
-                .bucket_at_or_after(&row)
-                .filter(|_| *row < end[..])
-            else {
+            if *row >= end[..] {
+                break;
+            }
+            let Some(bucket) = self.keys.bucket_at_or_after(&row) else {
                 break;
             };
             match self.pass_state(tr, bucket).await {

@@ -97,8 +97,10 @@ impl<D: Database> World<D> {
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
         let settings = Settings::new().bucket_count(2);
-        let queue = CombineQueue::open(&runner, Subspace::from("queue"), settings, Sum);
-        let queue: CombineQueue<String, i64> = queue.await.unwrap();
+        let queue: CombineQueue<String, i64> =
+            CombineQueue::open(&runner, Subspace::from("queue"), settings, Sum)
+                .await
+                .unwrap();
         let letters = ('a'..='z').map(String::from);
         let (mut keys, elsewhere): (Vec<_>, Vec<_>) =
             letters.partition(|letter| queue.bucket(letter).unwrap() == Bucket(0));
@@ -262,8 +264,10 @@ impl<D: Database> World<D> {
         }
         for part in ["u", "c"] {
             let (begin, end) = queue.subspace().subspace(&part).range();
-            let left = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await;
-            let left = left.unwrap().len();
+            let left = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot)
+                .await
+                .unwrap()
+                .len();
             if left > 0 {
                 wrong.push(format!("{left} keys are left under `{part}`"));
             }

@@ -50,8 +50,10 @@ impl Measured {
     async fn rows(&self) -> BTreeMap<Bytes, Bytes> {
         let (begin, end) = self.queue.subspace().range();
         let tr = self.db.begin().unwrap();
-        let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await;
-        let rows = rows.unwrap().into_iter();
+        let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot)
+            .await
+            .unwrap()
+            .into_iter();
         rows.map(|row| (row.to_key(), row.to_value())).collect()
     }
 
@@ -74,8 +76,9 @@ impl Measured {
 
     /// Adds updates of keys of nine bytes, in turn.
     async fn add(&self, updates: usize, keys: usize) -> Size {
-        let updates = (0..updates).map(|update| (format!("key {:04}", update % keys), 1));
-        let updates: Vec<_> = updates.collect();
+        let updates: Vec<_> = (0..updates)
+            .map(|update| (format!("key {:04}", update % keys), 1))
+            .collect();
         let tr = self.db.begin().unwrap();
         let updates = updates.iter().map(|(key, update)| (key, update));
         self.queue.add_all(&tr, updates).await.unwrap();

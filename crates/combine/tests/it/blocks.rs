@@ -58,7 +58,8 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         assert_eq!(world.values().await, expected.clone().into());
         log.check(&world).await;
 
-        let (mut of_updates, mut of_blocks) = (BTreeMap::new(), BTreeMap::new());
+        let mut of_updates = BTreeMap::new();
+        let mut of_blocks = BTreeMap::new();
         for aside in set_aside(&world).await {
             let AsideId::Update { bucket, id } = &aside.id else {
                 panic!("expected an update or a block, found {:?}", aside.id);

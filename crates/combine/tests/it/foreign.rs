@@ -186,10 +186,10 @@ async fn a_combiner_that_panics_with_any_payload_keeps_its_own_updates_only(stor
     let settled = [world.settled("a").await, world.settled("z").await];
     assert_eq!(settled, [Some(1), Some(1)]);
     let aside = set_aside(&world).await;
-    let reasons = aside
+    let mut reasons: Vec<_> = aside
         .iter()
-        .map(|aside| &*aside.value.as_ref().unwrap().reason);
-    let mut reasons: Vec<_> = reasons.collect();
+        .map(|aside| &*aside.value.as_ref().unwrap().reason)
+        .collect();
     reasons.sort_unstable();
     let expected = [
         "the combiner panicked: no drop",
@@ -300,13 +300,13 @@ async fn a_worker_that_a_fault_of_the_library_ends_starts_again_and_is_reported(
     let runner = store.runner();
     let sessions = Sessions::new(store.root.subspace(&"job"));
     let wake = store.root.pack(&"w");
-    let options = WorkerOptions::new().with_poll_interval(Duration::from_millis(1));
-    let options = BucketWorkerOptions::new(sessions, Duration::from_secs(10), wake, &options);
+    let often = WorkerOptions::new().with_poll_interval(Duration::from_millis(1));
+    let options = BucketWorkerOptions::new(sessions, Duration::from_secs(10), wake, &often);
     let job = Arc::new(Faulty::default());
-    let worker = BucketWorker::open(job.clone(), runner, options)
+    let opened = BucketWorker::open(job.clone(), runner, options)
         .await
         .unwrap();
-    let worker = WorkerHandle::spawn(worker, tracing::Span::none());
+    let worker = WorkerHandle::spawn(opened, tracing::Span::none());
     while job.reads.load(Ordering::Relaxed) < 3 {
         tokio::task::yield_now().await;
     }

@@ -44,7 +44,8 @@ async fn write(world: &Arc<World>) -> Vec<(String, i64, i64)> {
     let mut writers = JoinSet::new();
     let written = Arc::new(Mutex::new(Vec::new()));
     for writer in 0..WRITERS {
-        let (world, written) = (world.clone(), written.clone());
+        let world = world.clone();
+        let written = written.clone();
         writers.spawn(async move {
             for number in 0..UPDATES {
                 let key = format!("key {}", (writer + number) % KEYS);

@@ -81,8 +81,11 @@ impl Bytewise {
         options: WorkerOptions,
         observer: impl ChangeObserver<Bytes, Bytes>,
     ) {
-        let worker = self.queue.work(&self.runner, options, observer);
-        let worker = worker.await.unwrap();
+        let worker = self
+            .queue
+            .work(&self.runner, options, observer)
+            .await
+            .unwrap();
         self.queue.wait_idle(&self.runner).await.unwrap();
         worker.shut_down(LONG).await.unwrap();
     }
@@ -140,7 +143,8 @@ async fn a_pass_takes_80_000_updates(store: TestStore) {
         let updates: Vec<_> = (0..UPDATES_PER_TRANSACTION)
             .map(|number| (key(number), update.clone()))
             .collect();
-        let (queue, updates) = (&world.queue, &updates);
+        let queue = &world.queue;
+        let updates = &updates;
         for _ in 0..UPDATES / UPDATES_PER_TRANSACTION {
             let add = |tr| async move {
                 queue
@@ -194,7 +198,8 @@ async fn a_key_with_many_updates_takes_many_passes_and_is_reported_once(store: T
 
 async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
-    let (key, loaded) = (Bytes::from("key"), Bytes::from("loaded"));
+    let key = Bytes::from("key");
+    let loaded = Bytes::from("loaded");
     let most = MAX_UPDATE_BYTES - key.len();
     let largest = Bytes::from(vec![7; most]);
     let too_large = Bytes::from(vec![7; most + 1]);
@@ -232,9 +237,11 @@ async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
 
 async fn updates_that_make_a_value_too_large_are_set_aside_and_redriven(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
-    let (key, other) = (Bytes::from("key"), Bytes::from("other"));
+    let key = Bytes::from("key");
+    let other = Bytes::from("other");
     let value = Bytes::from(vec![7; MAX_VALUE_BYTES]);
-    let (more, nothing) = (Bytes::from("more"), Bytes::new());
+    let more = Bytes::from("more");
+    let nothing = Bytes::new();
     world.initialize(&key, &value).await.unwrap();
     for key in [&key, &other] {
         world.add(key, &more).await.unwrap();
@@ -290,17 +297,16 @@ impl ChangeObserver<Bytes, Bytes> for Most {
 async fn values_count_as_bytes_of_a_pass(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
     let keys = (0..8).map(|key| Bytes::from(format!("key {key}")));
-    let (half, more) = (
-        Bytes::from(vec![7; MAX_VALUE_BYTES / 2]),
-        Bytes::from("more"),
-    );
+    let half = Bytes::from(vec![7; MAX_VALUE_BYTES / 2]);
+    let more = Bytes::from("more");
     for key in keys.clone() {
         world.initialize(&key, &half).await.unwrap();
         world.add(&key, &more).await.unwrap();
     }
     // There is room for the updates of all of them and for two values, and at the end of the log for two
     // more values of keys that have waited.
-    let (most, room) = (Most::default(), 3 * half.len());
+    let most = Most::default();
+    let room = 3 * half.len();
     let options = WorkerOptions::new().with_max_batch_bytes(room);
     world.combine_and_observe(options, most.clone()).await;
     assert_eq!(most.0.load(Ordering::Relaxed), 4);
@@ -400,9 +406,12 @@ async fn adds_to_one_key_never_conflict(store: TestStore) {
     let worker = world.work(log.clone()).await;
     let mut writers = JoinSet::new();
     for _ in 0..WRITERS {
-        let (world, conflicts) = (world.clone(), conflicts.clone());
+        let world = world.clone();
+        let conflicts = conflicts.clone();
         writers.spawn(async move {
-            let (queue, key, conflicts) = (&world.queue, &"a".to_owned(), &*conflicts);
+            let queue = &world.queue;
+            let key = &"a".to_owned();
+            let conflicts = &*conflicts;
             let add = |tr: Tx<_>| async move {
                 if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                     conflicts.fetch_add(1, Ordering::Relaxed);

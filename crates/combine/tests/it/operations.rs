@@ -110,8 +110,9 @@ async fn what_is_added_by_many_transactions_is_combined(store: TestStore) {
     let worker = world.work(log.clone()).await;
     let mut expected = BTreeMap::new();
     for round in 0..20 {
-        let updates = (0..10).map(|key| (format!("key {key}"), round * key));
-        let updates: Vec<_> = updates.collect();
+        let updates: Vec<_> = (0..10)
+            .map(|key| (format!("key {key}"), round * key))
+            .collect();
         for (key, update) in &updates {
             *expected.entry(key.clone()).or_insert(0) += update;
         }
@@ -211,9 +212,9 @@ async fn exact_values_count_what_is_pending(store: TestStore) {
     assert_eq!(world.settled("a").await, Some(7));
     assert_eq!(world.exact("a").await, None);
 
-    let (queue, key) = (&world.queue, &"a".to_owned());
-    let strict = Exact::new().max_bytes(0);
-    let strict = &strict;
+    let queue = &world.queue;
+    let key = &"a".to_owned();
+    let strict = &Exact::new().max_bytes(0);
     let read = |tr| async move { queue.exact(&tr, key, strict).await };
     let refused = world.runner.run(read).await.unwrap_err();
     assert!(
@@ -243,7 +244,8 @@ async fn waiting_ends_with_the_report(store: TestStore) {
 
 async fn initialized_values_are_old_values(store: TestStore) {
     let world = World::sums(&store, 2).await;
-    let (queue, key) = (&world.queue, &"a".to_owned());
+    let queue = &world.queue;
+    let key = &"a".to_owned();
     world.add("a", 1).await;
     let load = |tr| async move { queue.initialize(&tr, key, &40).await };
     world.runner.run(load).await.unwrap();
@@ -268,11 +270,12 @@ async fn values_come_in_pages_of_a_bucket_and_of_all(store: TestStore) {
         .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     let queue = &world.queue;
-    let (mut all, mut last) = (Vec::new(), None::<Bytes>);
+    let mut all = Vec::new();
+    let mut last = None::<Bytes>;
     loop {
         let after = last.as_deref();
-        let page = |tr| async move { queue.values(&tr, after, 7, Isolation::Snapshot).await };
-        let page = world.runner.run(page).await.unwrap();
+        let read = |tr| async move { queue.values(&tr, after, 7, Isolation::Snapshot).await };
+        let page = world.runner.run(read).await.unwrap();
         let is_last = page.len() < 7;
         last = page.last().map(|listed| listed.id.clone());
         all.extend(page.into_iter().map(|listed| listed.value.unwrap()));

@@ -60,7 +60,8 @@ async fn work(role: &str) {
         .with_takeover_after(Duration::from_millis(500));
     let _worker = world.work_with(options, log.clone()).await;
     let writers = (0..WRITERS).map(|writer| {
-        let (world, log) = (world.clone(), log.clone());
+        let world = world.clone();
+        let log = log.clone();
         let name = format!("{process}-{writer}");
         tokio::spawn(async move {
             for number in 0_u64.. {
@@ -111,7 +112,8 @@ async fn on_fdb_every_acknowledged_update_is_in_its_value_exactly_once() {
         Err(reason) => return stores::skip(NAME, reason),
     };
     let url = server.url();
-    let (mut names, store) = (0.., url.clone());
+    let mut names = 0..;
+    let store = url.clone();
     let role = move |_| format!("{} {store}", names.next().unwrap());
     let mut herd = Herd::start(NAME, PROCESSES, role);
 

@@ -59,8 +59,9 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
         (other_lease, ["lease of 10s", "lease of 7s"]),
     ] {
         let subspace = world.queue.subspace().clone();
-        let refused = Queue::<i64>::open(&world.runner, subspace, other, Sum).await;
-        let refused = refused.unwrap_err();
+        let refused = Queue::<i64>::open(&world.runner, subspace, other, Sum)
+            .await
+            .unwrap_err();
         assert!(
             matches!(&refused, Error::SettingsDiffer(differ)
                 if differ.stored.settings == settings(4) && differ.given.settings == other),
@@ -180,7 +181,8 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     world
         .add_all(updates.map(|(key, update)| (key.to_owned(), update)).into())
         .await;
-    let (queue, bad) = (&world.queue, &"bad".to_owned());
+    let queue = &world.queue;
+    let bad = &"bad".to_owned();
     let exact = |tr| async move { queue.exact(&tr, bad, &Exact::default()).await };
     let refused = world.runner.run(exact).await.unwrap_err();
     assert!(
@@ -212,7 +214,9 @@ async fn a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction(s
     for is_there_before in [false, true] {
         let isolations = [Isolation::Snapshot, Isolation::Serializable];
         for (isolation, added_to) in isolations.into_iter().zip(["a", "b"]) {
-            let (queue, a, added_to) = (&world.queue, &"a".to_owned(), &added_to.to_owned());
+            let queue = &world.queue;
+            let a = &"a".to_owned();
+            let added_to = &added_to.to_owned();
             let options = &Exact::new().isolation(isolation);
             let read = |tr| async move {
                 // Reading first is allowed. After an addition no key can be read, in any bucket.
@@ -242,14 +246,15 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     add_all().await;
     world.combine(WorkerOptions::default(), &log).await;
 
-    let (queue, key) = (&world.queue, &keys[0]);
+    let queue = &world.queue;
+    let key = &keys[0];
     let packed = keyspace::tuple::pack(&encoded(key));
     let rows = world.rows("v").await;
     let row = rows
         .iter()
         .find(|row| row.key().ends_with(&packed))
-        .unwrap();
-    let row = row.key();
+        .unwrap()
+        .key();
     for damaged in [&b""[..], b"\0\x02", b"\x01\xc1"] {
         write(&world, row, damaged).await;
         let settled = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
@@ -260,11 +265,11 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
         ] {
             assert!(is_corrupt(&refused, row), "{refused}");
         }
-        let values = |tr| async move {
+        let read = |tr| async move {
             let values = queue.values(&tr, None, usize::MAX, Isolation::Snapshot);
             values.await
         };
-        let values = world.runner.run(values).await.unwrap();
+        let values = world.runner.run(read).await.unwrap();
         let (bad, good): (Vec<_>, Vec<_>) =
             values.into_iter().partition(|listed| listed.value.is_err());
         assert_eq!((bad.len(), good.len()), (1, keys.len() - 1));
@@ -334,10 +339,8 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
 async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) {
     let runner = store.runner();
     let ids = &Ids::new(store.root.subspace(&"ids"));
-    let (jobs, counts) = (
-        &store.root.subspace(&"jobs"),
-        store.root.subspace(&"counts"),
-    );
+    let jobs = &store.root.subspace(&"jobs");
+    let counts = store.root.subspace(&"counts");
     let register = |tr| async move { ids.register(&tr, jobs, "hc-dequeue", &[]).await };
     runner.run(register).await.unwrap();
     let options = || OpenOptions::new().ids(ids.clone());
@@ -381,11 +384,13 @@ async fn a_foreign_key_in_a_log_keeps_its_own_bucket_only(store: TestStore) {
         let opened = Queue::<i64>::open(&world.runner, subspace, settings(bucket_count), Sum);
         opened.await.unwrap();
         let worker = world.work(Log::new(&world.root)).await;
-        let refused = timeout(LONG, world.queue.wait_idle(&world.runner)).await;
-        let refused = refused.unwrap_err();
+        let refused = timeout(LONG, world.queue.wait_idle(&world.runner))
+            .await
+            .unwrap_err();
         assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
-        let others = twenty().into_iter();
-        let others = others.filter(|(key, _)| bucket_of(&world, key) != damaged);
+        let others = twenty()
+            .into_iter()
+            .filter(|(key, _)| bucket_of(&world, key) != damaged);
         assert_eq!(world.values().await, others.collect());
         clear(&world, &row).await;
         world.wait_idle().await;
@@ -404,8 +409,9 @@ async fn a_foreign_key_after_blocks_keeps_none_of_them_from_being_folded(store: 
     let row = [log.bytes(), b"\x40"].concat();
     write(&world, &row, b"").await;
     let worker = world.work(Log::new(&world.root)).await;
-    let refused = timeout(LONG, world.queue.wait_idle(&world.runner)).await;
-    let refused = refused.unwrap_err();
+    let refused = timeout(LONG, world.queue.wait_idle(&world.runner))
+        .await
+        .unwrap_err();
     assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
     // All updates are folded. Those of the bucket are reported at the end of its log.
     let left: Vec<_> = world.rows("u").await;

@@ -55,9 +55,10 @@ fn encoded(key: &str) -> Vec<u8> {
 async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: TestStore) {
     let world = World::sums(&store, 1).await;
     let stages = Stages::new(&world, VALUE_BYTES, too_much_for_one);
-    let updates = ["a", "heavy", "z", "heavy", "heavy"];
-    let updates = updates.into_iter().zip(1..);
-    let updates = updates.map(|(key, update)| (key.to_owned(), update));
+    let updates = ["a", "heavy", "z", "heavy", "heavy"]
+        .into_iter()
+        .zip(1..)
+        .map(|(key, update)| (key.to_owned(), update));
     world.add_all(updates.collect()).await;
     let worker = world.work(stages.clone()).await;
     world.wait_idle().await;
@@ -75,7 +76,8 @@ async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: Te
     assert_eq!(world.exact("heavy").await, Some(2 + 4 + 5));
 
     stages.is_fixed.store(true, Ordering::Relaxed);
-    let (queue, heavy) = (&world.queue, &found[0].id);
+    let queue = &world.queue;
+    let heavy = &found[0].id;
     let redrive = |tr| async move { queue.redrive(&tr, heavy).await };
     assert!(world.runner.run(redrive).await.unwrap());
     world.wait_idle().await;
@@ -91,8 +93,10 @@ async fn several_changes_that_fit_no_transaction_are_all_set_aside(store: TestSt
         let world = World::sums(&store, 1).await;
         let too_much = |key: &str| u32::from(key.starts_with("heavy")) * 101;
         let stages = Stages::new(&world, VALUE_BYTES, too_much);
-        let updates = [light, &heavy].concat().into_iter();
-        let updates = updates.map(|key| (key.to_owned(), 1));
+        let updates = [light, &heavy]
+            .concat()
+            .into_iter()
+            .map(|key| (key.to_owned(), 1));
         world.add_all(updates.collect()).await;
         let worker = world.work(stages.clone()).await;
         world.wait_idle().await;

@@ -97,14 +97,16 @@ async fn without_watches_the_poll_finds_updates(store: TestStore) {
 
 async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
     let world = World::sums(&store, 32).await;
-    let (first, second) = (Seen::default(), Seen::default());
+    let first = Seen::default();
+    let second = Seen::default();
     let first_worker = world.work_with(deaf_to_time(), first.clone()).await;
     let second_worker = world.work_with(deaf_to_time(), second.clone()).await;
     // Until both know of each other.
     loop {
         world.add_all(updates()).await;
         world.wait_idle().await;
-        let (first, second) = (first.take(), second.take());
+        let first = first.take();
+        let second = second.take();
         if !first.is_empty() && !second.is_empty() && first.is_disjoint(&second) {
             assert_eq!(first.len() + second.len(), updates().len());
             break;
@@ -159,10 +161,10 @@ impl ChangeObserver<String, i64> for Hangs {
         _tr: &T,
         _changes: &[Change<String, i64>],
     ) -> Result<(), BoxError> {
-        match self.0.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => pending().await,
+        if !self.0.load(Ordering::Relaxed) {
+            pending::<()>().await;
         }
+        Ok(())
     }
 }
 
@@ -309,8 +311,8 @@ async fn an_observer_may_add_to_the_queue_that_it_observes(store: TestStore) {
             world.add("aaaa", 16).await;
         }
         world.wait_idle().await;
-        let expected = [("aaaa", 48), ("aaa", 24), ("aa", 12), ("a", 6)];
-        let expected = expected.map(|(key, sum)| (key.to_owned(), sum));
+        let expected = [("aaaa", 48), ("aaa", 24), ("aa", 12), ("a", 6)]
+            .map(|(key, sum)| (key.to_owned(), sum));
         assert_eq!(world.values().await, expected.into());
         worker.shut_down(LONG).await.unwrap();
         world.assert_nothing_left().await;
@@ -384,8 +386,9 @@ async fn after_a_restart_everything_continues(store: TestStore) {
 async fn a_bucket_rests_between_passes_while_others_go_on(store: TestStore) {
     let world = World::sums(&store, 2).await;
     let bucket = |key: &&str| world.queue.bucket(&(*key).to_owned()).unwrap();
-    let (rests, goes_on) = ("a", ["b", "c", "d", "e"].into_iter());
-    let goes_on = goes_on
+    let rests = "a";
+    let goes_on = ["b", "c", "d", "e"]
+        .into_iter()
         .clone()
         .find(|key| bucket(key) != bucket(&rests))
         .unwrap();
@@ -444,7 +447,8 @@ async fn pending_updates_can_be_counted(store: TestStore) {
 async fn a_session_whose_state_does_not_decode_stops_no_worker(store: TestStore) {
     let world = World::sums(&store, 4).await;
     let sessions = world.queue.sessions();
-    let (subspace, unknown) = (sessions.subspace().clone(), [7_u8; 16]);
+    let subspace = sessions.subspace().clone();
+    let unknown = [7_u8; 16];
     let write = |tr: keyspace::Tx<_>| {
         let subspace = subspace.clone();
         async move {

@@ -166,7 +166,8 @@ where
         portion: Portion,
         stalled: Option<Claim>,
     ) -> Result<ClaimOutcome> {
-        let (keys, sessions) = (&self.queue.keys, self.sessions());
+        let keys = &self.queue.keys;
+        let sessions = self.sessions();
         let claim_key = keys.claim(&self.name, bucket);
         let claim = tr.get(&claim_key, Isolation::Serializable);
         let own_life = sessions.life(tr, session).map_err(Error::from);
@@ -250,15 +251,16 @@ where
         bucket: Bucket,
         advance: &Advance,
     ) -> Result<bool> {
-        let (keys, sessions) = (&self.queue.keys, self.sessions());
+        let keys = &self.queue.keys;
+        let sessions = self.sessions();
         let claim_key = keys.claim(&self.name, bucket);
-        let claim = tr.get(&claim_key, Isolation::Serializable);
-        let (claim, life, stored) = try_join!(
-            claim.map_err(Error::from),
+        let (stored_claim, life, settings) = try_join!(
+            tr.get(&claim_key, Isolation::Serializable)
+                .map_err(Error::from),
             sessions.life(tr, session).map_err(Error::from),
             self.queue.stored(tr, Isolation::Serializable),
         )?;
-        let claim = decode_claim(&claim_key, claim.as_deref())?;
+        let claim = decode_claim(&claim_key, stored_claim.as_deref())?;
         if claim != Some(session) || life != Some(Life::Alive) {
             return Ok(false);
         }
@@ -270,23 +272,20 @@ where
         for (sequence, letter) in &advance.dead {
             tr.set(&keys.dead_letter(&self.name, sequence), &letter.encode());
         }
-        let others = stored
-            .subscriptions
-            .iter()
-            .filter(|name| **name != *self.name);
-        let others = others.map(|name| {
+        let others = settings.subscriptions.iter();
+        let reads = others.filter(|name| **name != *self.name).map(|name| {
             let key = keys.position(name, bucket);
             async move {
-                let position = tr.get(&key, Isolation::Snapshot).await?;
+                let stored = tr.get(&key, Isolation::Snapshot).await?;
                 // A position that does not decode keeps entries from being removed, but does not stop the
                 // other subscriptions.
-                let position = decode_position(&key, position.as_deref()).unwrap_or_default();
+                let position = decode_position(&key, stored.as_deref()).unwrap_or_default();
                 Ok::<_, Error>(position)
             }
         });
-        let others = try_join_all(others).await?;
+        let positions = try_join_all(reads).await?;
         // A subscription that has exported nothing yet has passed nothing.
-        let passed = (others.into_iter()).fold(Some(advance.position), Option::min);
+        let passed = (positions.into_iter()).fold(Some(advance.position), Option::min);
         if let Some(passed) = passed {
             // Up to the block that contains the slowest position, or including it if that subscription
             // has exported all of it.

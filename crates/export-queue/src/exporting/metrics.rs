@@ -95,8 +95,8 @@ impl Metrics {
         for removed in reported.iter().filter(|name| !lags.contains_key(*name)) {
             set(removed, Duration::ZERO, false);
         }
-        for (subscription, standing) in &lags {
-            if let Some((lag, is_paused)) = standing {
+        for (subscription, lag) in &lags {
+            if let Some((lag, is_paused)) = lag {
                 set(subscription, *lag, *is_paused);
             }
         }

@@ -68,15 +68,16 @@ where
         let subscription = &self.subscription;
         let (is_paused, is_there) =
             try_join!(subscription.is_paused(tr), subscription.is_there(tr))?;
-        match is_there && !is_paused {
-            true => subscription.all_behind(tr).await,
-            false => Ok(Vec::new()),
+        if !is_there || is_paused {
+            return Ok(Vec::new());
         }
+        subscription.unfinished_buckets(tr).await
     }
 
     /// Returns the stored positions, whether or not they decode, since every batch sets its position.
     async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
-        let (keys, name) = (&self.subscription.queue.keys, &self.subscription.name);
+        let keys = &self.subscription.queue.keys;
+        let name = &self.subscription.name;
         let marks = buckets.iter().map(|bucket| async move {
             let position = keys.position(name, *bucket);
             let mark = tr.get(&position, Isolation::Snapshot).await?;
@@ -107,27 +108,27 @@ where
         let mut reported = Ok(());
         let mut lags = BTreeMap::new();
         for name in self.subscriptions().await? {
-            let other = Subscription {
+            let other = &Subscription {
                 name: name.clone().into(),
                 ..subscription.clone()
             };
-            let other = &other;
-            let look = |tr| async move { try_join!(other.lag(&tr), other.is_paused(&tr)) };
-            let standing = self.runner.run(look).await;
-            let standing = standing.map_err(|error| reported = Err(error)).ok();
-            lags.insert(
-                name,
-                standing.map(|(lag, paused)| (lag.unwrap_or_default(), paused)),
-            );
+            let read = |tr| async move { try_join!(other.lag(&tr), other.is_paused(&tr)) };
+            let lag = match self.runner.run(read).await {
+                Ok((lag, is_paused)) => Some((lag.unwrap_or_default(), is_paused)),
+                Err(error) => {
+                    reported = Err(error);
+                    None
+                }
+            };
+            lags.insert(name, lag);
         }
         for bucket in self.metrics.pending.to_set(buckets) {
             // No entry waits for a subscription that has been removed.
-            let pending = match lags.contains_key(subscription.name()) {
-                true => {
-                    let look = |tr| async move { subscription.pending(&tr, bucket).await };
-                    self.runner.run(look).await
-                }
-                false => Ok(Pending::default()),
+            let pending = if lags.contains_key(subscription.name()) {
+                let read = |tr| async move { subscription.pending(&tr, bucket).await };
+                self.runner.run(read).await
+            } else {
+                Ok(Pending::default())
             };
             match pending {
                 Ok(pending) => self.metrics.pending.set(bucket, &pending),
@@ -156,7 +157,9 @@ where
     /// Claims a batch, exports it and sets the position. After an error, all of that must be retried
     /// later.
     async fn next_batch(&self, assignment: Assignment, retry: &mut RetryState) -> Result<Next> {
-        let (session, bucket) = (assignment.session, assignment.bucket);
+        let Assignment {
+            session, bucket, ..
+        } = assignment;
         let batch = match self.claim_batch(assignment, retry).await? {
             ClaimOutcome::Batch(batch) => batch,
             ClaimOutcome::Nothing | ClaimOutcome::SessionLost => {
@@ -193,10 +196,11 @@ where
             limit: limit.and_then(|limit| limit.checked_mul(2)),
             ..RetryState::default()
         };
-        Ok(match batch.has_more {
-            true => Next::Again,
-            false => Next::Done,
-        })
+        if batch.has_more {
+            Ok(Next::Again)
+        } else {
+            Ok(Next::Done)
+        }
     }
 
     async fn claim_batch(
@@ -204,7 +208,9 @@ where
         assignment: Assignment,
         retry: &RetryState,
     ) -> Result<ClaimOutcome> {
-        let (session, bucket) = (assignment.session, assignment.bucket);
+        let Assignment {
+            session, bucket, ..
+        } = assignment;
         let subscription = &self.subscription;
         let portion = Portion {
             entries: retry.limit.unwrap_or(usize::MAX),
@@ -267,9 +273,10 @@ where
         by_key.sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         let mut batch = Vec::with_capacity(entries.len());
         for of_key in by_key.chunk_by(|(_, one), (_, other)| one.key == other.key) {
-            let skipped = match self.options.coalesces {
-                true => of_key.len() - 1,
-                false => 0,
+            let skipped = if self.options.coalesces {
+                of_key.len() - 1
+            } else {
+                0
             };
             for (sequence, entry) in &of_key[skipped..] {
                 match self.subscription.queue.decode(entry) {

@@ -125,13 +125,15 @@ where
     ) -> Result<bool> {
         let row = self.queue.keys.dead_letter(&self.name, sequence);
         let key = row.as_slice();
-        let look =
+        let read =
             |tr: Tx<_>| async move { Ok::<_, Error>(tr.get(key, Isolation::Serializable).await?) };
-        let Some(record) = runner.run(look).await? else {
+        let Some(record) = runner.run(read).await? else {
             return Ok(false);
         };
-        let exports = self.decode_dead_letter(sequence, &record);
-        let exports = Guarded::new(exports.map_err(|error| error.at(row.clone()))?);
+        let exports = self
+            .decode_dead_letter(sequence, &record)
+            .map(Guarded::new)
+            .map_err(|error| error.at(row.clone()))?;
         call(exporter, &exports).await?;
         let purge = |tr| async move { self.purge(&tr, sequence).await };
         runner.run(purge).await?;

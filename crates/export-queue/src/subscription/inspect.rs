@@ -83,11 +83,13 @@ impl ExportQueue<Bytes, Bytes, Raw> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, options) = (Subspace::from("changes"), OpenOptions::new().codec(Json));
+    /// let subspace = Subspace::from("changes");
+    /// let options = OpenOptions::new().codec(Json);
     /// let changes: ExportQueue<String, u64, Json> =
     ///     ExportQueue::open_with(&runner, subspace.clone(), Settings::default(), options).await?;
     /// changes.subscribe(&runner, "table", Start::Oldest).await?;
-    /// let (changes, fish) = (&changes, &"fish".to_owned());
+    /// let changes = &changes;
+    /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { changes.add(&tr, fish, &3).await }).await?;
     ///
     /// // Elsewhere, without the types.
@@ -207,7 +209,8 @@ where
     C: Codec<K> + Codec<V>,
 {
     let subscription = &unfinished.subscription;
-    let (logs, share) = (unfinished.logs(heads), MAX_BACKLOG_BYTES / count);
+    let logs = unfinished.logs(heads);
+    let share = MAX_BACKLOG_BYTES / count;
     let backlog = Backlog::read(tr, &subscription.queue.keys.logs, logs, share).await?;
     let letter_bytes = MAX_DEAD_LETTER_BYTES.min(MAX_ALL_DEAD_LETTER_BYTES / count);
     let (begin, end) = subscription

@@ -167,7 +167,7 @@ where
 
     /// Returns the buckets with entries that are not exported yet. They include buckets whose positions
     /// do not decode, so that their batches fail and no others.
-    pub(crate) async fn all_behind(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+    pub(crate) async fn unfinished_buckets(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
         let heads = self.queue.keys.logs.firsts(tr).await?;
         let waiting = self.waiting(tr, &heads).await?.into_iter();
         Ok(waiting.map(|(bucket, _)| bucket).collect())
@@ -182,7 +182,7 @@ where
         tr: &impl Transaction,
         heads: &Heads,
     ) -> Result<Vec<(Bucket, Result<WaitingLog>)>> {
-        let looks = heads.iter().map(|(log, head)| async move {
+        let reads = heads.iter().map(|(log, head)| async move {
             let bucket = Bucket(*log);
             match self.first_waiting(tr, bucket, head).await {
                 Ok(waiting) => Ok(waiting.map(|waiting| (bucket, Ok(waiting)))),
@@ -190,7 +190,7 @@ where
                 Err(error) => Err(error),
             }
         });
-        Ok(try_join_all(looks).await?.into_iter().flatten().collect())
+        Ok(try_join_all(reads).await?.into_iter().flatten().collect())
     }
 
     /// Returns what waits in a bucket, given the first block of its log, or `None` if nothing does.

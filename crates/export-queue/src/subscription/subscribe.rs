@@ -51,7 +51,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("changes"), Settings::default());
+    /// let subspace = Subspace::from("changes");
+    /// let settings = Settings::default();
     /// let changes = &ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
     ///
     /// // The receiver starts with the oldest entry that still exists.
@@ -114,12 +115,12 @@ where
         }
         stored.subscriptions.push(name.to_owned());
         stored.subscriptions.sort_unstable();
-        let stored = stored.encode();
-        if stored.len() > limits::VALUE_BYTES {
+        let record = stored.encode();
+        if record.len() > limits::VALUE_BYTES {
             let queue = self.keys.queue.clone();
             return Err(Error::TooManySubscriptions { queue });
         }
-        tr.set(&self.keys.settings(), &stored);
+        tr.set(&self.keys.settings(), &record);
         if start == Start::Now {
             self.begin_now(tr, name);
         }

@@ -67,7 +67,8 @@ impl<D: Database> World<D> {
             queue,
             db,
         };
-        let (reader, handle) = (&world.reader, &world.queue);
+        let reader = &world.reader;
+        let handle = &world.queue;
         let fill = |tr| async move {
             for session in [A, B] {
                 reader.sessions().open(
@@ -102,7 +103,8 @@ impl<D: Database> World<D> {
 
     /// Stages a step. Returns false if it was refused.
     async fn stage(&self, tr: &D::Transaction, step: Operation) -> Result<bool> {
-        let (queue, reader) = (&self.queue, &self.reader);
+        let queue = &self.queue;
+        let reader = &self.reader;
         match step {
             Operation::Add => queue.add(tr, &"key".to_owned(), &9).await?,
             Operation::Take(session) => {

@@ -190,8 +190,9 @@ impl ExportModel {
         match step {
             Step::Export(subscription, limit) => {
                 let row = position_row(subscription);
-                let position = finish(tr.get(&row, Isolation::Serializable)).unwrap();
-                let position = position.map(|bytes| EntryId::try_from(&bytes[..]).unwrap());
+                let position = finish(tr.get(&row, Isolation::Serializable))
+                    .unwrap()
+                    .map(|bytes| EntryId::try_from(&bytes[..]).unwrap());
                 let (last, numbers) = self.read(&tr, position, limit);
                 next.see(subscription, &numbers);
                 let is_new = |last: &EntryId| position.is_none_or(|position| *last > position);
@@ -206,11 +207,10 @@ impl ExportModel {
                     Some(EntryId::try_from(&position[..]).unwrap())
                 };
                 let positions: Option<Vec<_>> = (0..SUBSCRIPTIONS).map(position).collect();
-                let slowest = positions?.into_iter().min()?;
-                let slowest = match self.bug {
-                    Some(Bug::PartCleared) => whole(slowest),
-                    _ => slowest,
-                };
+                let mut slowest = positions?.into_iter().min()?;
+                if self.bug == Some(Bug::PartCleared) {
+                    slowest = whole(slowest);
+                }
                 let (begin, _) = self.logs.after(0, None);
                 let (end, _) = self.logs.after(0, Some(slowest));
                 rows_of(&next.rows, &(begin.clone(), end.clone())).next()?;

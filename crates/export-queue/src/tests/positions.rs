@@ -32,15 +32,19 @@ impl OneBucket {
     async fn new() -> Self {
         let runner = Runner::new(keyspace::open("memory:").unwrap());
         let settings = Settings::new().bucket_count(1);
-        let queue = ExportQueue::open(&runner, Subspace::from("queue"), settings);
-        let queue = queue.await.unwrap();
+        let queue = ExportQueue::open(&runner, Subspace::from("queue"), settings)
+            .await
+            .unwrap();
         Self { runner, queue }
     }
 
     /// Creates a subscription with a session that is alive.
     async fn subscribe(&self, name: &str, start: Start) -> Reader {
-        let reader = self.queue.subscribe(&self.runner, name, start).await;
-        let reader = reader.unwrap();
+        let reader = self
+            .queue
+            .subscribe(&self.runner, name, start)
+            .await
+            .unwrap();
         let mut tr = self.begin();
         reader.sessions().open(
             &tr,
@@ -123,7 +127,8 @@ impl OneBucket {
 
     /// Returns the ids of the remaining blocks.
     async fn blocks(&self) -> Vec<EntryId> {
-        let (tr, mut blocks) = (self.begin(), Vec::new());
+        let tr = self.begin();
+        let mut blocks = Vec::new();
         let visited = self.queue.keys.logs.visit(&tr, 0, None, |block| {
             blocks.push(block.id);
             Ok::<_, Error>(std::ops::ControlFlow::Continue(()))
@@ -163,7 +168,8 @@ async fn three_blocks() -> (OneBucket, Reader, Reader) {
 #[tokio::test]
 async fn a_trim_ends_before_the_block_that_the_slowest_is_inside_of() {
     let (world, quick, slow) = three_blocks().await;
-    let (quick, slow) = (&quick, &slow);
+    let quick = &quick;
+    let slow = &slow;
     let blocks = world.blocks().await;
     for (reader, entries, expected) in [
         // The slow subscription has exported nothing and has passed nothing.
@@ -217,7 +223,7 @@ async fn pending_entries_are_counted_after_the_position() {
         let pending = world.pending(reader).await;
         let tr = world.begin();
         assert_eq!((pending.count, pending.has_more), (expected, false));
-        let behind = reader.all_behind(&tr).await.unwrap();
+        let behind = reader.unfinished_buckets(&tr).await.unwrap();
         assert_eq!(behind.is_empty(), expected == 0);
         assert_eq!(reader.lag(&tr).await.unwrap().is_some(), expected > 0);
         world.export(reader, 1).await;
@@ -227,14 +233,16 @@ async fn pending_entries_are_counted_after_the_position() {
 #[tokio::test]
 async fn pending_entries_are_counted_after_a_trim() {
     let (world, quick, slow) = three_blocks().await;
-    let (quick, slow) = (&quick, &slow);
+    let quick = &quick;
+    let slow = &slow;
     let blocks = world.blocks().await;
     world.export(slow, 5).await;
     // The fast subscription clears the first block, and the position of the slow one is inside the
     // second.
     world.export(quick, 8).await;
     assert_eq!(world.blocks().await, blocks[1..]);
-    let (quick, slow) = (world.pending(quick).await, world.pending(slow).await);
+    let quick = world.pending(quick).await;
+    let slow = world.pending(slow).await;
     assert_eq!((quick.count, slow.count), (1, 4));
     // The bytes are those of whole blocks, including a block that is exported in part.
     assert_eq!(slow.bytes, 2 * quick.bytes);
@@ -263,8 +271,9 @@ async fn batches_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
         for entries in [3, 2, 1] {
             world.add(entries).await;
         }
-        let row = world.blocks().await[1].block();
-        let row = row.key_in(&world.queue.keys.logs.subspace(0));
+        let row = world.blocks().await[1]
+            .block()
+            .key_in(&world.queue.keys.logs.subspace(0));
         let tr = world.begin();
         let whole = tr.get(&row, Isolation::Snapshot).await.unwrap().unwrap();
         let newer = [newer, &whole[newer.len()..]].concat();

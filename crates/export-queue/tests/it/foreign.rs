@@ -168,8 +168,11 @@ async fn a_redrive_through_an_exporter_that_panics_leaves_the_letter(store: Test
         calls: Arc::default(),
         receiver: Receiver::default(),
     };
-    let refused = world.reader.redrive(&world.runner, &panics, &letter).await;
-    let refused = refused.unwrap_err();
+    let refused = world
+        .reader
+        .redrive(&world.runner, &panics, &letter)
+        .await
+        .unwrap_err();
     assert!(
         matches!(refused, Error::ExporterPanicked { .. }),
         "{refused}"

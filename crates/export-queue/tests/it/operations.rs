@@ -27,7 +27,8 @@ fn entries(range: std::ops::Range<i64>) -> Vec<(String, Option<i64>)> {
 
 async fn a_queue_writes_the_rows_of_the_schema(store: TestStore) {
     let world = World::new(&store, 1).await;
-    let (subspace, reader) = (world.queue.subspace(), &world.reader);
+    let subspace = world.queue.subspace();
+    let reader = &world.reader;
     let stamp = world
         .add_all(vec![("a".to_owned(), Some(1)), ("b".to_owned(), None)])
         .await;
@@ -110,7 +111,8 @@ async fn small_batches_lose_nothing(store: TestStore) {
 async fn subscriptions_have_positions_of_their_own(store: TestStore) {
     let world = World::new(&store, 3).await;
     let other = world.subscribe("other", Start::Oldest).await;
-    let (first, second) = (Receiver::default(), Receiver::default());
+    let first = Receiver::default();
+    let second = Receiver::default();
     world.add_all(entries(0..20)).await;
     world.export(&world.reader, &first).await;
     assert_eq!(first.all().len(), 20);
@@ -129,7 +131,8 @@ async fn one_that_begins_now_sees_nothing_older(store: TestStore) {
     world.add_all(entries(0..20)).await;
     let late = world.subscribe("late", Start::Now).await;
     world.add_all(entries(20..30)).await;
-    let (first, second) = (Receiver::default(), Receiver::default());
+    let first = Receiver::default();
+    let second = Receiver::default();
     world.export(&late, &second).await;
     let values: BTreeSet<_> = second.all().iter().map(|export| export.value).collect();
     assert_eq!(values, (20..30).map(Some).collect());
@@ -182,7 +185,8 @@ async fn a_subscription_that_is_removed_holds_nothing_back(store: TestStore) {
 
 async fn a_pause_keeps_entries_until_it_ends(store: TestStore) {
     let world = World::new(&store, 2).await;
-    let (reader, receiver) = (&world.reader, Receiver::default());
+    let reader = &world.reader;
+    let receiver = Receiver::default();
     let pause = |tr| async move {
         reader.pause(&tr);
         Ok::<_, Error>(())
@@ -278,8 +282,8 @@ async fn an_entry_that_fails_is_isolated_and_becomes_a_dead_letter(store: TestSt
     // No entry that was written came again, since this exporter refuses batches as a whole.
     assert_eq!(receiver.all().len(), 61);
     let reader = &world.reader;
-    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
-    let letters = world.runner.run(letters).await.unwrap();
+    let read = |tr| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = world.runner.run(read).await.unwrap();
     assert_eq!(letters.len(), 3);
     for letter in letters {
         let letter = letter.value.unwrap();

@@ -65,7 +65,8 @@ async fn sequences_are_in_commit_order_and_read_versions_are_not(store: TestStor
     for is_planted in [false, true] {
         let world = World::new(&store, 1).await;
         let db = world.runner.database();
-        let (mut slow, mut quick) = (db.begin().unwrap(), db.begin().unwrap());
+        let mut slow = db.begin().unwrap();
+        let mut quick = db.begin().unwrap();
         let mut versions = BTreeMap::new();
         versions.insert(Some(2), slow.read_version().await.unwrap());
         // Another commit in between makes the versions differ.
@@ -100,9 +101,12 @@ async fn exporting_before_the_commit_exports_uncommitted_entries(store: TestStor
     let world = World::on(runner, &store, crate::common::settings(1)).await;
     let once = RunOptions::default().exactly_once(false).attempt_limit(1);
     let hasty = Runner::with_options(chaos.clone(), once);
-    let (early, receiver) = (Receiver::default(), Receiver::default());
+    let early = Receiver::default();
+    let receiver = Receiver::default();
     for value in 0..4 {
-        let (queue, early, key) = (&world.queue, &early, &format!("key {value}"));
+        let queue = &world.queue;
+        let early = &early;
+        let key = &format!("key {value}");
         let add = |tr| async move {
             queue.add(&tr, key, &Some(value)).await?;
             // The bug: it is not known yet whether this transaction commits.

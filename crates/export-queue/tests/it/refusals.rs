@@ -33,8 +33,8 @@ async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
     let reopened = Queue::open(&world.runner, subspace.clone(), settings(3)).await;
     reopened.unwrap();
     let other_count = Queue::open(&world.runner, subspace.clone(), settings(4)).await;
-    let other_lease = settings(3).lease(Duration::from_secs(1));
-    let other_lease = Queue::open(&world.runner, subspace.clone(), other_lease).await;
+    let one_second = settings(3).lease(Duration::from_secs(1));
+    let other_lease = Queue::open(&world.runner, subspace.clone(), one_second).await;
     type OtherCodec = ExportQueue<String, Option<i64>, Json>;
     let other_codec = OtherCodec::open(&world.runner, subspace, settings(3)).await;
     for (error, given) in [
@@ -97,8 +97,9 @@ async fn a_subspace_that_is_taken_is_refused(store: TestStore) {
         .await
         .unwrap();
     let inside = place.subspace(&"e");
-    let refused = Queue::open_with(&runner, inside, settings(1), options()).await;
-    let refused = refused.unwrap_err();
+    let refused = Queue::open_with(&runner, inside, settings(1), options())
+        .await
+        .unwrap_err();
     assert!(
         matches!(refused, Error::Keyspace(keyspace::Error::Overlap { .. })),
         "{refused}"
@@ -108,14 +109,14 @@ async fn a_subspace_that_is_taken_is_refused(store: TestStore) {
 async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: TestStore) {
     type Bytewise = ExportQueue<Bytes, Bytes, Raw>;
     let runner = store.runner();
-    let queue = Bytewise::open(&runner, store.root.subspace(&"queue"), settings(1))
+    let queue = &Bytewise::open(&runner, store.root.subspace(&"queue"), settings(1))
         .await
         .unwrap();
-    let queue = &queue;
     let add = |bytes: usize| {
         let runner = &runner;
         async move {
-            let (key, value) = (&Bytes::from(vec![1; 10]), &Bytes::from(vec![2; bytes]));
+            let key = &Bytes::from(vec![1; 10]);
+            let value = &Bytes::from(vec![2; bytes]);
             runner
                 .run(|tr| async move { queue.add(&tr, key, value).await })
                 .await
@@ -146,8 +147,8 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
     conformance::timeout(LONG, idle).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
     let reader = &reader;
-    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
-    let letters = runner.run(letters).await.unwrap();
+    let read = |tr| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = runner.run(read).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].value.as_ref().unwrap().reason, "x".repeat(255));
 }
@@ -167,8 +168,8 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     worker.shut_down(LONG).await.unwrap();
     assert_eq!(receiver.values(), [("other".to_owned(), 2)].into());
     let reader = &world.reader;
-    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
-    let letters = world.runner.run(letters).await.unwrap();
+    let read = |tr| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = world.runner.run(read).await.unwrap();
     assert_eq!(letters.len(), 1);
     let letter = letters[0].value.as_ref().unwrap();
     assert_eq!(letter.failures, 0);
@@ -207,7 +208,8 @@ async fn a_listing_of_dead_letters_tells_of_each_whether_it_decodes(store: TestS
     let reader = &world.reader;
     let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
     let whole = world.runner.run(letters).await.unwrap();
-    let (broken, row) = (&whole[1].id, &world.rows("d").await[1].to_key());
+    let broken = &whole[1].id;
+    let row = &world.rows("d").await[1].to_key();
     let damage = |tr: Tx<_>| async move {
         tr.set(row, b"\x02newer");
         Ok::<_, Error>(())
@@ -258,11 +260,15 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
             panic!("nothing decodes");
         }
     }
-    let (runner, subspace) = (&world.runner, world.queue.subspace().clone());
-    let queue = ExportQueue::<String, [u64; 8]>::open(runner, subspace, settings(1));
-    let queue = queue.await.unwrap();
-    let reader = queue.subscribe(runner, "reader", Start::Oldest);
-    let reader = reader.await.unwrap();
+    let runner = &world.runner;
+    let subspace = world.queue.subspace().clone();
+    let queue = ExportQueue::<String, [u64; 8]>::open(runner, subspace, settings(1))
+        .await
+        .unwrap();
+    let reader = queue
+        .subscribe(runner, "reader", Start::Oldest)
+        .await
+        .unwrap();
     let options = WorkerOptions::new()
         .with_backoff(no_backoff())
         .with_max_batch_bytes(100_000_000);
@@ -275,10 +281,8 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
 
 async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: TestStore) {
     let world = World::new(&store, 8).await;
-    let (reader, other) = (
-        &world.reader,
-        &world.subscribe("other", Start::Oldest).await,
-    );
+    let reader = &world.reader;
+    let other = &world.subscribe("other", Start::Oldest).await;
     let entry = |number: i64| (format!("key {number}"), Some(number));
     world.add_all((0..64).map(entry).collect()).await;
     let damaged = Bucket(0);
@@ -352,12 +356,11 @@ async fn a_queue_with_a_stamp_above_the_stores_version_is_not_opened(store: Test
         let block = world.rows("e").await[0].to_value();
         let place = world.queue.subspace();
         let log = place.subspace(&("e", 0));
-        let (key, value, expected) = match is_position {
-            false => (ahead.block().key_in(&log), block, &log),
-            true => {
-                let position = [&[1][..], &ahead.to_bytes()].concat();
-                (place.pack(&("p", "reader", 0)), position.into(), place)
-            }
+        let (key, value, expected) = if is_position {
+            let position = [&[1][..], &ahead.to_bytes()].concat();
+            (place.pack(&("p", "reader", 0)), position.into(), place)
+        } else {
+            (ahead.block().key_in(&log), block, &log)
         };
         world.set(&key, &value).await;
         let refused = Queue::open(&world.runner, place.clone(), settings(1)).await;

@@ -73,7 +73,8 @@ async fn a_sleeping_worker_is_woken_by_an_entry(store: TestStore) {
 
 async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
     let world = World::new(&store, 32).await;
-    let (first, second) = (Receiver::default(), Receiver::default());
+    let first = Receiver::default();
+    let second = Receiver::default();
     let first_worker = world.work(deaf_to_time(), first.clone()).await;
     let second_worker = world.work(deaf_to_time(), second.clone()).await;
     let keys = |receiver: &Receiver, since: usize| -> BTreeSet<String> {
@@ -85,10 +86,12 @@ async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
     };
     // Until both know of each other.
     loop {
-        let (before_first, before_second) = (first.all().len(), second.all().len());
+        let before_first = first.all().len();
+        let before_second = second.all().len();
         world.add_all(entries(1)).await;
         world.wait_idle().await;
-        let (first, second) = (keys(&first, before_first), keys(&second, before_second));
+        let first = keys(&first, before_first);
+        let second = keys(&second, before_second);
         if !first.is_empty() && !second.is_empty() && first.is_disjoint(&second) {
             assert_eq!(first.len() + second.len(), entries(1).len());
             break;
@@ -208,8 +211,11 @@ async fn a_worker_that_hangs_past_its_session_cannot_set_the_position(store: Tes
     let once = WorkerOptions::new()
         .with_concurrency(64)
         .with_takeover_after(LONG * 60);
-    let hung = world.reader.work(&cut_off, once.clone(), late.clone());
-    let hung = hung.await.unwrap();
+    let hung = world
+        .reader
+        .work(&cut_off, once.clone(), late.clone())
+        .await
+        .unwrap();
     late.begun().await;
     // The process hangs as a whole, for longer than its lease.
     chaos.stop();
@@ -300,8 +306,7 @@ async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options.clone(), receiver.clone()).await;
     let queue = &world.queue;
-    let removed = world.reader.wait_removed(&world.runner);
-    let mut removed = std::pin::pin!(removed);
+    let mut removed = std::pin::pin!(world.reader.wait_removed(&world.runner));
     assert!(futures::poll!(&mut removed).is_pending());
     let remove = |tr| async move { queue.unsubscribe(&tr, "reader").await };
     assert!(world.runner.run(remove).await.unwrap());
@@ -356,7 +361,9 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
     let env = Environment::system();
     let mut writers = tokio::task::JoinSet::new();
     for writer in 0..4_i64 {
-        let (world, inside, env) = (world.clone(), inside.clone(), env.clone());
+        let world = world.clone();
+        let inside = inside.clone();
+        let env = env.clone();
         writers.spawn(async move {
             for round in 0..25 {
                 let [from, to, kind, _] = env.random_bytes::<4>();

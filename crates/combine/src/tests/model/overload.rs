@@ -22,7 +22,8 @@ const MAX_ATTEMPTS: usize = 20;
 /// every pass.
 fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
     let protocol = Protocol::new(None);
-    let (mut rows, mut version) = (Arc::<Rows>::default(), 1);
+    let mut rows = Arc::<Rows>::default();
+    let mut version = 1;
     let mut retry = RetryState::default();
     let mut counts = BTreeMap::new();
     for _ in 0..ROUNDS {
@@ -33,11 +34,10 @@ fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
         rows = Arc::new(added.applied(&rows, version));
         for attempt in 0.. {
             assert!(attempt < MAX_ATTEMPTS, "the pass never succeeds");
-            let plan = retry.plan(BYTES_PER_PASS);
-            let plan = match has_one_budget {
-                true => of_one_budget(&plan),
-                false => plan,
-            };
+            let mut plan = retry.plan(BYTES_PER_PASS);
+            if has_one_budget {
+                plan = of_one_budget(&plan);
+            }
             let tr = protocol.begin(&rows, version);
             let pass = finish(protocol.queue.stage_pass(&tr, BUCKET, &plan)).unwrap();
             if pass.changes.len() > 1 {

@@ -71,11 +71,15 @@ fn is_once(protocol: &Protocol, state: &State) -> bool {
     let mut broken = aside(protocol, rows).into_iter().filter(is_update).count();
     let position = state_of_passes(protocol, rows).position;
     for (version, block) in log(protocol, rows) {
-        let folded = position.filter(|at| at.versionstamp.commit_version() == version);
-        let folded = folded.map_or(0, |at| at.index.into());
+        let folded = position
+            .filter(|at| at.versionstamp.commit_version() == version)
+            .map_or(0, |at| at.index.into());
         for entry in decode_block(block).unwrap().into_iter().skip(folded) {
-            let key = protocol.encoded.iter().position(|key| *key == entry.key);
-            let key = key.expect("there are no other keys");
+            let key = protocol
+                .encoded
+                .iter()
+                .position(|key| *key == entry.key)
+                .expect("there are no other keys");
             match &entry.value[..] {
                 b"\xc1" => broken += 1,
                 _ => sums[key] += decode(Some(entry.value)),

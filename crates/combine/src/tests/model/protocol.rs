@@ -88,7 +88,8 @@ impl Protocol {
         let keys = ["a", "b", "c"].map(str::to_owned);
         let encoded = [0, 1, 2].map(|key: usize| queue.encode_key(&keys[key]).unwrap());
         let rows = encoded.iter().map(|key| {
-            let (current, value) = (queue.keys.current(key), queue.keys.value(key));
+            let current = queue.keys.current(key);
+            let value = queue.keys.value(key);
             (current, value)
         });
         let parts = Parts {

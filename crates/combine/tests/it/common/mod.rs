@@ -86,7 +86,8 @@ where
     }
 
     pub(crate) async fn add_all(&self, updates: Vec<(String, U)>) -> Versionstamp {
-        let (queue, updates) = (&self.queue, &updates);
+        let queue = &self.queue;
+        let updates = &updates;
         let add = |tr| async move {
             queue
                 .add_all(&tr, updates.iter().map(|(key, value)| (key, value)))
@@ -97,13 +98,15 @@ where
     }
 
     pub(crate) async fn settled(&self, key: &str) -> Option<V> {
-        let (queue, key) = (&self.queue, &key.to_owned());
+        let queue = &self.queue;
+        let key = &key.to_owned();
         let read = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
         self.runner.run(read).await.unwrap()
     }
 
     pub(crate) async fn exact(&self, key: &str) -> Option<V> {
-        let (queue, key) = (&self.queue, &key.to_owned());
+        let queue = &self.queue;
+        let key = &key.to_owned();
         let read = |tr| async move { queue.exact(&tr, key, &Exact::default()).await };
         self.runner.run(read).await.unwrap()
     }

@@ -58,7 +58,8 @@ impl<D: Database> World<D> {
     }
 
     pub(crate) async fn add_all(&self, entries: Vec<(String, Option<i64>)>) -> Versionstamp {
-        let (queue, entries) = (&self.queue, &entries);
+        let queue = &self.queue;
+        let entries = &entries;
         let add = |tr| async move {
             queue
                 .add_all(&tr, entries.iter().map(|(key, value)| (key, value)))
