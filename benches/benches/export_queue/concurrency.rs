@@ -9,7 +9,7 @@ use benches::plot::{self, Curve, Hue, Panel};
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use conformance::scale;
-use export_queue::{ExportOptions, Settings, WorkerOptions};
+use export_queue::{Settings, WorkerOptions};
 
 use crate::log::{ENTRIES_PER_COMMIT, Log};
 
@@ -56,9 +56,9 @@ impl Outcome {
         let exported = stage.on_a_clean_place(|place| {
             runtime().block_on(async {
                 let log = Log::fill(stage, place, commits).await;
-                let options = ExportOptions::new()
-                    .worker(WorkerOptions::new().concurrency(self.concurrency))
-                    .bytes_per_batch(BYTES_PER_BATCH);
+                let options = WorkerOptions::new()
+                    .with_concurrency(self.concurrency)
+                    .with_max_batch_bytes(BYTES_PER_BATCH);
                 log.export(options, CALL_TAKES).await
             })
         });

@@ -59,7 +59,7 @@ impl Counting for Combined {
         };
         let queue = CombineQueue::open(runner, place, Settings::default(), combine).await;
         let queue: CombineQueue<String, Count> = queue.expect("nothing conflicts");
-        let options = combine::CombineOptions::default();
+        let options = combine::WorkerOptions::default();
         let worker = queue.work(runner, options, Unobserved).await;
         Self {
             queue,
@@ -160,7 +160,7 @@ pub(crate) async fn drain<C: Counting>(
             }
         }
     };
-    let options = WorkerOptions::new().concurrency(workers);
+    let options = WorkerOptions::new().with_concurrency(workers);
     let worker = queue.work(runner, options, handle).await;
     let mut took_micros = Vec::new();
     while took_micros.len() < documents.len() {

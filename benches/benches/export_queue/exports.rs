@@ -12,7 +12,7 @@ use benches::run_tasks;
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use conformance::scale;
-use export_queue::{ExportOptions, WorkerOptions};
+use export_queue::WorkerOptions;
 use keyspace::Transaction;
 use keyspace::codec::{Codec, MessagePack};
 use microqueue::blocks::{BlockLogs, Entry, EntryId, StoredBlock, WHOLE_BLOCK};
@@ -35,9 +35,9 @@ pub(crate) fn measure(stage: &Stage) -> String {
                 let log = Log::fill(stage, place, entries / ENTRIES_PER_COMMIT).await;
                 let rate = |took: Duration| Figures::of_rate(entries as f64 / took.as_secs_f64());
                 read.push(rate(read_all(&log).await));
-                let options = ExportOptions::new()
-                    .worker(WorkerOptions::new().concurrency(BUCKETS_AT_ONCE))
-                    .bytes_per_batch(BYTES_PER_BATCH);
+                let options = WorkerOptions::new()
+                    .with_concurrency(BUCKETS_AT_ONCE)
+                    .with_max_batch_bytes(BYTES_PER_BATCH);
                 exported.push(rate(log.export(options, Duration::ZERO).await.took));
             });
         });

@@ -8,7 +8,7 @@ use benches::load::digest;
 use benches::run_tasks;
 use benches::stage::Stage;
 use export_queue::{
-    BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Settings, Start, async_trait,
+    BoxError, ExportQueue, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
 };
 use keyspace::{Environment, RunOptions, Runner, Store, Subspace};
 
@@ -73,7 +73,7 @@ impl Log {
     }
 
     /// Lets a worker export everything, with an exporter whose calls take the given time.
-    pub(crate) async fn export(&self, options: ExportOptions, call_takes: Duration) -> Exported {
+    pub(crate) async fn export(&self, options: WorkerOptions, call_takes: Duration) -> Exported {
         let (runner, counter) = (&self.runner, Arc::new(Counter::new(call_takes)));
         let subscription = self.queue.subscribe(runner, "counter", Start::Oldest).await;
         let subscription = subscription.expect("nothing conflicts");

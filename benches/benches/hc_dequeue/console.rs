@@ -10,7 +10,7 @@ use benches::table::Table;
 use benches::{memory_bytes, runtime_with_sockets};
 use conformance::scale;
 use futures::future::join_all;
-use hc_dequeue::{ConsumerOptions, Error, Queue, Result, Settings};
+use hc_dequeue::{Error, Queue, Result, Settings, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::ids::Ids;
 use keyspace::{Bytes, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
@@ -149,7 +149,7 @@ async fn pops(stage: &Stage, place: &Subspace, tabs: usize) -> Result<f64> {
     place.enqueue(items).await?;
     let mut pages = JoinSet::new();
     open_tabs(&mut pages, place.console(), tabs).await;
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = place.jobs.consumer(&place.runner, options).await?;
     let environment = place.runner.environment();
     let begun = environment.now();

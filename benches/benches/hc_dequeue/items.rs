@@ -9,8 +9,7 @@ use benches::statistics::{median, percentile};
 use benches::table::Table;
 use conformance::scale;
 use hc_dequeue::{
-    Consumer, ConsumerOptions, Delivery, Enqueue, Error, ItemRef, Queue, Result, Settings,
-    WorkerOptions,
+    Consumer, Delivery, Enqueue, Error, ItemRef, Queue, Result, Settings, WorkerOptions,
 };
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
@@ -45,7 +44,7 @@ impl World {
         )
         .await;
         let queue = queue.expect("nothing conflicts");
-        let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
+        let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
         Self {
             consumer: consumer.expect("nothing conflicts"),
             db,
@@ -278,7 +277,7 @@ async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> R
     let items = scale(200, 1_000) * handlers;
     world.enqueue_many(items, &Enqueue::new()).await?;
     let env = Environment::system();
-    let options = WorkerOptions::new().concurrency(handlers);
+    let options = WorkerOptions::new().with_concurrency(handlers);
     let (queue, runner) = (&world.queue, &world.runner);
     let began = env.now();
     let worker = if in_process {

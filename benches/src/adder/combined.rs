@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use combine::{CombineOptions, CombineQueue, Settings, Unobserved};
+use combine::{CombineQueue, Settings, Unobserved, WorkerOptions};
 use keyspace::{
     Bytes, Database, Isolation, OwnedTransaction, RunOptions, Runner, Store, Transaction,
 };
@@ -90,7 +90,7 @@ impl Added {
     /// # Panics
     /// If the store fails.
     pub async fn work(&self, bytes_per_pass: usize) -> Worker {
-        let options = CombineOptions::new().bytes_per_pass(bytes_per_pass);
+        let options = WorkerOptions::new().with_max_batch_bytes(bytes_per_pass);
         let worker = self.queue.work(&self.runner, options, Unobserved).await;
         Worker(worker.expect("nothing conflicts"))
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hc_dequeue::{Consumer, ConsumerOptions, Error, Queue};
+use hc_dequeue::{Consumer, Error, Queue, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, RunOptions, Runner, Store};
 
@@ -42,7 +42,7 @@ impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
         let runner = Runner::with_options(site.db.clone(), options);
         let queue = Queue::open(&runner, site.queue()).await;
         let queue = queue.expect("nothing conflicts");
-        let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
+        let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
         Self {
             queue,
             runner,

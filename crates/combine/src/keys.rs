@@ -4,10 +4,10 @@
 //! (queue, "m")                            = settings
 //! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added
 //!                                           something, or with which a worker came or went
-//! (queue, "u", generation, bucket, block) = block of updates: pairs of key and update
-//! (queue, "v", generation, hash, key)     = value as it was last reported
-//! (queue, "c", generation, hash, key)     = current value, if and only if it differs from that
-//! (queue, "x", generation, bucket)        = state of the passes
+//! (queue, "u", 0, bucket, block)          = block of updates: pairs of key and update
+//! (queue, "v", 0, hash, key)              = value as it was last reported
+//! (queue, "c", 0, hash, key)              = current value, if and only if it differs from that
+//! (queue, "x", 0, bucket)                 = state of the passes
 //! (queue, "q", bucket, "u", block, index) = update that was set aside, or with index 65,535 a block
 //! (queue, "q", bucket, "k", key)          = why the reports of a key are withheld
 //! (queue, "s", session)                   = worker's session: 01, then 00 dead, 01 alive or 02 ended,
@@ -15,7 +15,6 @@
 //! (queue, "b", session)                   = its heartbeat: versionstamp, then the wall time of its
 //!                                           process in milliseconds, 8 bytes
 //!
-//! generation  tuple integer: 0
 //! hash        tuple integer: the first 16 bits of XXH3 (64 bits, no seed) of the key's bytes
 //! bucket      tuple integer: hash * bucket count / 65,536, rounded down
 //! key         tuple byte string: the codec's bytes
@@ -52,7 +51,7 @@
 //!     2..     reason in UTF-8
 //! settings
 //!     0       format, 01
-//!     1..5    generation
+//!     1..5    four zeros
 //!     5..9    bucket count
 //!     9..17   lease of a worker's session in milliseconds
 //!     17..    codecs of key, update and value: for each a length of one byte, and its name
@@ -72,11 +71,11 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bucket::{Bucket, KeyHash};
 use crate::error::{Error, Result};
-use crate::settings::GENERATION;
+use crate::settings::RESERVED;
 
 /// The most bytes of a stored key in addition to the queue's prefix and the packed key: the name of a
-/// part, and the generation or the bucket.
-const MOST_BESIDE_KEY: usize = 9;
+/// part, and a hash or a bucket with what is next to it.
+const MAX_BESIDE_KEY: usize = 9;
 
 /// The parts of a queue's subspace. A `key` is always the codec's bytes.
 #[derive(Debug, Clone)]
@@ -86,7 +85,6 @@ pub(crate) struct Keys {
     pub(crate) bucket_count: u32,
     /// The updates, one log for each bucket.
     pub(crate) logs: BlockLogs,
-    updates: Subspace,
     values: Subspace,
     currents: Subspace,
     passes: Subspace,
@@ -95,10 +93,9 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(queue: Subspace, bucket_count: u32, env: Environment) -> Self {
-        let part = |name| queue.subspace(&(name, GENERATION));
+        let part = |name| queue.subspace(&(name, RESERVED));
         Self {
             logs: BlockLogs::new(part("u"), bucket_count, env),
-            updates: part("u"),
             values: part("v"),
             currents: part("c"),
             passes: part("x"),
@@ -124,7 +121,7 @@ impl Keys {
         let zeros = key.iter().filter(|byte| **byte == 0).count();
         // A tuple packs each zero as two bytes, and adds one byte before the others and one after them.
         let packed = key.len() + zeros + 2;
-        let bytes = self.queue.bytes().len() + MOST_BESIDE_KEY + packed;
+        let bytes = self.queue.bytes().len() + MAX_BESIDE_KEY + packed;
         match bytes.checked_sub(limits::KEY_BYTES) {
             None | Some(0) => Ok(()),
             Some(excess) => Err(Error::KeyTooLarge {
@@ -141,11 +138,6 @@ impl Keys {
 
     pub(crate) fn wake(&self) -> Vec<u8> {
         self.queue.pack(&"w")
-    }
-
-    /// The log of a bucket.
-    pub(crate) fn updates(&self, bucket: Bucket) -> Subspace {
-        self.updates.subspace(&bucket.0)
     }
 
     pub(crate) fn value(&self, key: &[u8]) -> Vec<u8> {
@@ -186,8 +178,8 @@ impl Keys {
     pub(crate) fn currents_in_turn(&self, bucket: Bucket, turn: u64) -> [(Vec<u8>, Vec<u8>); 2] {
         let (begin, end) = self.currents_of(bucket);
         let hashes = bucket.hashes(self.bucket_count);
-        let first = hashes.start + turn % (hashes.end - hashes.start);
-        let first = self.currents.pack(&first);
+        let first_hash = hashes.start + turn % (hashes.end - hashes.start);
+        let first = self.currents.pack(&first_hash);
         [(first.clone(), end), (begin, first)]
     }
 
@@ -255,7 +247,8 @@ impl Keys {
     /// Returns the first bucket whose current values end after a row, or `None` if those of all buckets end
     /// before it. The row need not be the key of a current value.
     pub(crate) fn bucket_at_or_after(&self, row: &[u8]) -> Option<Bucket> {
-        let (mut low, mut high) = (0, self.bucket_count);
+        let mut low = 0;
+        let mut high = self.bucket_count;
         while low < high {
             let middle = low + (high - low) / 2;
             if self.currents_of(Bucket(middle)).1[..] <= *row {
@@ -298,11 +291,10 @@ pub(crate) fn bond(session: SessionId, bucket: Bucket) -> u64 {
 /// Returns the key in a row of a part that is sorted by hash.
 fn key_of(part: &Subspace, row: &[u8], expected: &str) -> Result<Vec<u8>> {
     let unpacked: Result<(u16, Vec<u8>), _> = part.unpack(row);
-    let key = unpacked
-        .ok()
-        .filter(|(hash, key)| KeyHash::of(key).0 == *hash);
-    let key = key.ok_or_else(|| keyspace::Error::corrupt(row, expected))?;
-    Ok(key.1)
+    match unpacked {
+        Ok((hash, key)) if KeyHash::of(&key).0 == hash => Ok(key),
+        _ => Err(keyspace::Error::corrupt(row, expected).into()),
+    }
 }
 
 #[cfg(test)]
@@ -356,7 +348,6 @@ mod tests {
         let table = [
             (keys.settings(), name("m")),
             (keys.wake(), name("w")),
-            (keys.updates(bucket).into_bytes(), of_bucket("u")),
             (keys.logs.subspace(bucket.0).into_bytes(), of_bucket("u")),
             (keys.value(key), of_hash("v")),
             (keys.current(key), of_hash("c")),
@@ -420,8 +411,8 @@ mod tests {
     fn the_longest_key_fits_wherever_it_comes_to() {
         let keys = keys(65_536);
         for byte in *b"\0a" {
-            let longest = (1..).find(|bytes| keys.check(&vec![byte; *bytes]).is_err());
-            let longest = vec![byte; longest.unwrap() - 1];
+            let too_long = (1..).find(|bytes| keys.check(&vec![byte; *bytes]).is_err());
+            let longest = vec![byte; too_long.unwrap() - 1];
             assert!(keys.value(&longest).len() <= limits::KEY_BYTES);
             assert!(keys.current(&longest).len() <= limits::KEY_BYTES);
             let longest_row = keys.withheld(&longest).len();

@@ -28,7 +28,7 @@
 //! use std::time::Duration;
 //!
 //! use combine::keyspace::{self, Isolation, Runner, Subspace};
-//! use combine::{CombineOptions, CombineQueue, Settings, Sum, Unobserved};
+//! use combine::{CombineQueue, Settings, Sum, Unobserved, WorkerOptions};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let runner = Runner::new(keyspace::open("memory:")?);
@@ -36,13 +36,14 @@
 //! let words = CombineQueue::<String, i64>::open(&runner, subspace, Settings::default(), Sum).await?;
 //!
 //! // Any number of transactions may do this at the same time, and none of them conflicts.
-//! let (queue, word) = (&words, &"fish".to_owned());
+//! let queue = &words;
+//! let word = &"fish".to_owned();
 //! for _ in 0..3 {
 //!     runner.run(|tr| async move { queue.add(&tr, word, &1).await }).await?;
 //! }
 //!
 //! // There may be one worker or many, in any process.
-//! let worker = words.work(&runner, CombineOptions::default(), Unobserved).await?;
+//! let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
 //! words.wait_idle(&runner).await?;
 //! let count = runner
 //!     .run(|tr| async move { queue.settled(&tr, word, Isolation::Snapshot).await })
@@ -71,7 +72,7 @@
 //! - Commit additions exactly once, as [`Runner::run`] does. An addition that is committed twice counts
 //!   twice.
 //! - Write observers that act only through their transaction, since they may run several times for one
-//!   commit, and that finish within [their time limit](WorkerOptions::time_limit).
+//!   commit, and that finish within [their time limit](WorkerOptions::with_time_limit).
 //! - Run enough workers for the rate of updates. If updates of a bucket arrive faster than passes take
 //!   them, the workers keep folding that bucket, but report nothing until they have caught up.
 //! - Check regularly what was [set aside](CombineQueue::set_aside).
@@ -103,7 +104,7 @@
 //!
 //! - An encoded update, together with its key, has up to [`MAX_UPDATE_BYTES`], and an encoded value up to
 //!   [`MAX_VALUE_BYTES`]. If a combiner returns a larger value, the updates are set aside.
-//! - A pass stays within its [budget](CombineOptions::bytes_per_pass) and the limits of a transaction,
+//! - A pass stays within its [budget](WorkerOptions::with_max_batch_bytes) and the limits of a transaction,
 //!   whatever the observer stages. If a pass was too large or took too long, it is repeated with fewer
 //!   changes. If a single change does not fit a transaction, it is not reported: the reports of its key
 //!   are withheld until `redrive`.
@@ -131,46 +132,33 @@
 //!
 //! [`Runner::run`]: hc_dequeue::keyspace::Runner::run
 
-mod aside;
 mod bucket;
-pub mod bucket_worker;
+pub mod bucket_logs;
 mod combiner;
-mod combining;
-mod decide;
 mod error;
-mod fold;
-mod initialize;
-mod inspect;
 mod keys;
-mod log;
-mod metrics;
-#[cfg(test)]
-mod model;
-mod observer;
-mod options;
-mod pass;
-#[cfg(test)]
-mod plants;
-mod queue;
-mod read;
 mod record;
 mod settings;
-mod settle;
-#[cfg(test)]
-mod sizes;
-mod values;
+
+mod queue;
+
+pub mod bucket_worker;
+
+mod pass;
 mod worker;
 
-pub use crate::aside::{AsideId, SetAside};
+#[cfg(test)]
+mod tests;
+
 pub use crate::bucket::Bucket;
 pub use crate::bucket_worker::{Backlog, Pending};
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
 pub use crate::error::{Error, Result};
-pub use crate::inspect::KeyState;
-pub use crate::observer::{Change, ChangeObserver, Unobserved};
-pub use crate::options::CombineOptions;
+pub use crate::pass::observer::{Change, ChangeObserver, Unobserved};
 pub use crate::queue::CombineQueue;
-pub use crate::read::Exact;
+pub use crate::queue::aside::{AsideId, SetAside};
+pub use crate::queue::inspect::KeyState;
+pub use crate::queue::read::Exact;
 pub use crate::record::{MAX_UPDATE_BYTES, MAX_VALUE_BYTES};
 pub use crate::settings::{InvalidSettings, Settings, SettingsRecord};
 pub use crate::worker::Worker;

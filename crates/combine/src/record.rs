@@ -114,7 +114,8 @@ impl PassState {
             if flags > HAS_CURRENT + HAS_TO_REPORT {
                 return Err(format!("there are no flags {flags:#x}"));
             }
-            let (last, complete) = (fields.array()?, fields.array()?);
+            let last = fields.array()?;
+            let complete = fields.array()?;
             let position = match fields.rest() {
                 [] => None,
                 _ => {

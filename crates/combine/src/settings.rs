@@ -7,8 +7,9 @@ use hc_dequeue::MIN_LEASE;
 use hc_dequeue::keyspace::recipe::StoredSettings;
 use hc_dequeue::keyspace::record::{Fields, push_millis, push_text};
 
-/// The generation of the buckets. A later generation may have a different bucket count.
-pub(crate) const GENERATION: u32 = 0;
+/// An element of the keys of updates, values and passes, and a field of the settings. It is always 0, and its place
+/// is reserved for another division of the same queue into buckets.
+pub(crate) const RESERVED: u32 = 0;
 
 /// The largest bucket count.
 const MAX_BUCKETS: u32 = 1 << 16;
@@ -181,7 +182,7 @@ impl StoredSettings for SettingsRecord {
     }
 
     fn write(&self, record: &mut Vec<u8>) {
-        record.extend_from_slice(&GENERATION.to_be_bytes());
+        record.extend_from_slice(&RESERVED.to_be_bytes());
         self.settings.write(record);
         for codec in &self.codecs {
             push_text(record, codec);
@@ -189,7 +190,7 @@ impl StoredSettings for SettingsRecord {
     }
 
     fn read(fields: &mut Fields<'_>) -> Result<Self, String> {
-        let _generation = fields.u32()?;
+        let _reserved = fields.u32()?;
         let settings = Settings::read(fields)?;
         let codecs = [fields.text()?, fields.text()?, fields.text()?].map(str::to_owned);
         fields.end()?;

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use hc_dequeue::WorkerOptions;
 use hc_dequeue::keyspace::codec::Codec;
 use hc_dequeue::keyspace::{Database, Runner};
 
 use crate::bucket_worker::{BucketWorker, BucketWorkerOptions, WorkerHandle};
-use crate::combining::Combining;
 use crate::error::{Error, Result};
-use crate::metrics::Metrics;
-use crate::observer::ChangeObserver;
-use crate::options::CombineOptions;
+use crate::pass::combining::Combining;
+use crate::pass::metrics::Metrics;
+use crate::pass::observer::ChangeObserver;
+use crate::pass::options::PassOptions;
 use crate::queue::CombineQueue;
 
 /// Combines the updates of a queue until it is shut down.
@@ -20,7 +21,7 @@ use crate::queue::CombineQueue;
 /// bucket, and the first one combines it. While sessions disagree about which of them are alive, two of
 /// them may work on the same bucket, and the pass of one fails with a conflict. When a worker dies, its
 /// session is declared dead after a lease, and the other workers combine its buckets. When a pass hangs,
-/// another worker takes over the bucket after the [takeover time](CombineOptions::takeover_after).
+/// another worker takes over the bucket after the [takeover time](WorkerOptions::with_takeover_after).
 ///
 /// # Conflicts
 /// A pass conflicts with another pass over the same bucket, with the
@@ -60,15 +61,16 @@ where
     /// use std::time::Duration;
     ///
     /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineOptions, CombineQueue, Settings, Sum, Unobserved};
+    /// use combine::{CombineQueue, Settings, Sum, Unobserved, WorkerOptions};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("words"), Settings::default());
+    /// let subspace = Subspace::from("words");
+    /// let settings = Settings::default();
     /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
     ///
-    /// let worker = words.work(&runner, CombineOptions::default(), Unobserved).await?;
+    /// let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
     /// words.wait_idle(&runner).await?;
     /// worker.shut_down(Duration::from_secs(5)).await?;
     /// # Ok(())
@@ -77,22 +79,20 @@ where
     pub async fn work<D: Database>(
         &self,
         runner: &Runner<D>,
-        options: CombineOptions,
+        options: WorkerOptions,
         observer: impl ChangeObserver<K, V>,
     ) -> Result<Worker> {
-        let own = BucketWorkerOptions::new(self.sessions(), self.settings.lease, self.keys.wake());
-        let own = own
-            .concurrency(options.concurrency())
-            .takeover_after(options.takeover_after)
-            .poll_interval(options.poll_interval());
+        let lease = self.settings.lease;
+        let bucket_options =
+            BucketWorkerOptions::new(self.sessions(), lease, self.keys.wake(), &options);
         let job = Combining {
             queue: self.clone(),
             runner: runner.clone(),
-            options,
+            options: PassOptions::new(&options),
             observer,
             metrics: Metrics::new(self.subspace()),
         };
-        let worker = BucketWorker::open(Arc::new(job), runner.clone(), own).await?;
+        let worker = BucketWorker::open(Arc::new(job), runner.clone(), bucket_options).await?;
         let span =
             tracing::debug_span!("combine", queue = %self.subspace(), session = %worker.session());
         Ok(WorkerHandle::spawn(worker, span))

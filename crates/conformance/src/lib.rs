@@ -22,7 +22,7 @@
 //! Other modules help to test code that is built on a store. [`stores`] runs one test on every store. A
 //! [`part`] of a store acts as a whole store for one test. A [`process`] and a [`server`] are programs and
 //! a cluster that a test can kill. [`chaos`] makes a store fail as FoundationDB does. [`fuzz`] checks properties of decoders for any bytes. [`hostile`] is code that
-//! panics wherever it can.
+//! panics wherever it can. [`checker_store`] is a store whose rows are a value, for models of recipes.
 //!
 //! # Example
 //!
@@ -85,6 +85,7 @@
 //! command line.
 
 pub mod chaos;
+pub mod checker_store;
 pub mod compare;
 pub mod fuzz;
 pub mod generate;

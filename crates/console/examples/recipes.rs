@@ -166,8 +166,8 @@ async fn run_without_a_pile(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
 
 async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Worker<String>> {
     let hour = WorkerOptions::new()
-        .concurrency(4)
-        .time_limit(Duration::from_secs(3600));
+        .with_concurrency(4)
+        .with_time_limit(Duration::from_secs(3600));
     let encode = |video: Delivery<String>| async move {
         for _part in 0..10 {
             // A handler that waits is dropped where it waits. One that computes has to look, and to return an error.

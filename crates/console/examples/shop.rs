@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use console::{Console, WebOptions};
-use export_queue::combine::{Change, ChangeObserver, CombineOptions, CombineQueue, Sum};
+use export_queue::combine::{Change, ChangeObserver, CombineQueue, Sum};
 use export_queue::hc_dequeue::{
     Delivery, Enqueue, ItemRef, Outcome, Place, Queue, Schedule, Settings, WorkerOptions,
 };
@@ -18,9 +18,7 @@ use export_queue::keyspace::codec::MessagePack;
 use export_queue::keyspace::{
     self, Database, Isolation, OpenOptions, Runner, Store, Subspace, Transaction, Tx, typed,
 };
-use export_queue::{
-    BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Start, async_trait,
-};
+use export_queue::{BoxError, ExportQueue, Exporter, SequencedExport, Start, async_trait};
 use serde::{Deserialize, Serialize};
 
 /// How long an order waits before it looks for stock again. This is no failed attempt, but each look is a delivery. An
@@ -162,17 +160,14 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
         .process(runner, WorkerOptions::new(), handler)
         .await?;
     let report = Report(shop.reports.clone());
-    let sums = shop
-        .sold
-        .work(runner, CombineOptions::new(), report)
-        .await?;
+    let sums = shop.sold.work(runner, WorkerOptions::new(), report).await?;
     let accounts = Accounts::default();
     let table = shop
         .reports
         .subscribe(runner, "accounts", Start::Oldest)
         .await?;
     let exports = table
-        .work(runner, ExportOptions::new(), accounts.clone())
+        .work(runner, WorkerOptions::new(), accounts.clone())
         .await?;
 
     let first = place_order(shop, runner, "Ada", "pan").await?;

@@ -8,7 +8,7 @@ use std::slice;
 use std::time::Duration;
 
 use combine::keyspace::{Isolation, Runner, Store, Subspace};
-use combine::{CombineOptions, CombineQueue, Result, Settings, Unobserved};
+use combine::{CombineQueue, Result, Settings, Unobserved, WorkerOptions};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
@@ -38,7 +38,7 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let texts = root.subspace(&"texts");
     let texts: CombineQueue<String, Edit, String> =
         CombineQueue::open(runner, texts, Settings::default(), edit).await?;
-    let options = CombineOptions::default();
+    let options = WorkerOptions::default();
     let worker = texts.work(runner, options, Unobserved).await?;
     let (texts, name) = (&texts, &"letter".to_owned());
 

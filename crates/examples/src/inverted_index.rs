@@ -9,8 +9,8 @@ use combine::keyspace::{
     self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
 use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Error, LastWriter, Result,
-    Settings,
+    BoxError, Change, ChangeObserver, CombineQueue, Error, LastWriter, Result, Settings,
+    WorkerOptions,
 };
 use futures::future::try_join_all;
 
@@ -63,7 +63,7 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let places: Places =
         CombineQueue::open(runner, places, Settings::default(), LastWriter).await?;
     let index = Index(root.subspace(&"index"));
-    let options = CombineOptions::default();
+    let options = WorkerOptions::default();
     let worker = places.work(runner, options, index.clone()).await?;
 
     // In the last wave all people leave.

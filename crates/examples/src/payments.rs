@@ -5,7 +5,7 @@ use hc_dequeue::keyspace::OpenOptions;
 use std::time::Duration;
 
 use hc_dequeue::keyspace::{Isolation, MutationOp, Runner, Store, Subspace, Transaction, Tx};
-use hc_dequeue::{ConsumerOptions, Delivery, Error, Queue, Result, Settings, WorkerOptions};
+use hc_dequeue::{Delivery, Error, Queue, Result, Settings, WorkerOptions};
 
 use crate::say;
 
@@ -53,7 +53,7 @@ pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
     let worker = worker.await?;
 
     // Receipts are printed as payments are booked.
-    let printer = receipts.consumer(runner, ConsumerOptions::default());
+    let printer = receipts.consumer(runner, WorkerOptions::default());
     let printer = printer.await?;
     for _ in 0..PAYMENTS {
         if let Some(receipt) = printer.dequeue_within(Duration::from_secs(60)).await? {

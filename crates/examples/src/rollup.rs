@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use combine::keyspace::{self, Isolation, Runner, Store, Subspace, Transaction};
 use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Error, Result, Settings, Sum,
+    BoxError, Change, ChangeObserver, CombineQueue, Error, Result, Settings, Sum, WorkerOptions,
 };
 use futures::future::try_join_all;
 use rand::rngs::StdRng;
@@ -105,7 +105,7 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let mut workers = Vec::new();
     for (level, below) in TREE {
         let below = below.iter().map(|below| (*below, levels[below].clone()));
-        let work = levels[level].work(runner, CombineOptions::default(), RollUp(below.collect()));
+        let work = levels[level].work(runner, WorkerOptions::default(), RollUp(below.collect()));
         workers.push(work.await?);
     }
 

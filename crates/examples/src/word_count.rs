@@ -11,7 +11,7 @@ use std::time::Duration;
 use combine::keyspace::{
     self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
-use combine::{CombineOptions, CombineQueue, Result, Settings, Sum, Unobserved};
+use combine::{CombineQueue, Result, Settings, Sum, Unobserved, WorkerOptions};
 use futures::future::try_join_all;
 
 use crate::say;
@@ -42,7 +42,7 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
         documents: root.subspace(&"documents"),
         counts: CombineQueue::open(runner, counts, Settings::default(), Sum).await?,
     };
-    let options = CombineOptions::default();
+    let options = WorkerOptions::default();
     let worker = library.counts.work(runner, options, Unobserved).await?;
     for changes in [&ADDED[..], &CHANGED, &REMOVED] {
         // Each runs in its own transaction, all at the same time.

@@ -106,17 +106,17 @@ impl Keys {
     }
 
     /// The dead letters of a subscription.
-    pub(crate) fn letters(&self, subscription: &str) -> Subspace {
+    pub(crate) fn dead_letters(&self, subscription: &str) -> Subspace {
         self.queue.subspace(&("d", subscription))
     }
 
-    pub(crate) fn letter(&self, subscription: &str, sequence: &Sequence) -> Vec<u8> {
-        sequence.id().key_in(&self.letters(subscription))
+    pub(crate) fn dead_letter(&self, subscription: &str, sequence: &Sequence) -> Vec<u8> {
+        sequence.id().key_in(&self.dead_letters(subscription))
     }
 
     /// Returns the sequence in the key of a dead letter.
-    pub(crate) fn parse_letter(&self, subscription: &str, row: &[u8]) -> Option<Sequence> {
-        EntryId::of_key(&self.letters(subscription), row).map(Sequence::of)
+    pub(crate) fn parse_dead_letter(&self, subscription: &str, row: &[u8]) -> Option<Sequence> {
+        EntryId::of_key(&self.dead_letters(subscription), row).map(Sequence::of)
     }
 
     /// The sessions of the workers of a subscription.
@@ -172,7 +172,7 @@ mod tests {
             (keys.position("reader", Bucket(3)), bucket(of_reader("p"))),
             (keys.claim("reader", Bucket(3)), bucket(of_reader("c"))),
             (keys.pause("reader"), of_reader("o")),
-            (keys.letter("reader", &sequence), letter.clone()),
+            (keys.dead_letter("reader", &sequence), letter.clone()),
             (
                 keys.sessions("reader").subspace().bytes().to_vec(),
                 of_reader("s"),
@@ -181,10 +181,10 @@ mod tests {
         for (key, expected) in table {
             assert_eq!(key, expected);
         }
-        assert_eq!(keys.parse_letter("reader", &letter), Some(sequence));
-        assert_eq!(keys.parse_letter("other", &letter), None);
+        assert_eq!(keys.parse_dead_letter("reader", &letter), Some(sequence));
+        assert_eq!(keys.parse_dead_letter("other", &letter), None);
         let without_index = [of_reader("d"), packed].concat();
-        assert_eq!(keys.parse_letter("reader", &without_index), None);
+        assert_eq!(keys.parse_dead_letter("reader", &without_index), None);
         for part in keys.of_subscription("reader") {
             assert!(!part.is_start_of(&keys.settings()));
             assert!(part.bytes().ends_with(b"\x02reader\0"));

@@ -33,8 +33,8 @@
 //!
 //! use export_queue::keyspace::{self, Runner, Subspace};
 //! use export_queue::{
-//!     BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Sequence, Settings, Start,
-//!     async_trait,
+//!     BoxError, ExportQueue, Exporter, Sequence, SequencedExport, Settings, Start,
+//!     WorkerOptions, async_trait,
 //! };
 //!
 //! /// An external table. A deleted row stays, as a sequence without a value.
@@ -68,7 +68,7 @@
 //! runner.run(|tr| async move { changes.add(&tr, key, &Some(3)).await }).await?;
 //!
 //! let receiver = Table::default();
-//! let worker = table.work(&runner, ExportOptions::default(), receiver.clone()).await?;
+//! let worker = table.work(&runner, WorkerOptions::default(), receiver.clone()).await?;
 //! table.wait_idle(&runner).await?;
 //! worker.shut_down(Duration::from_secs(5)).await?;
 //! assert_eq!(receiver.0.lock().unwrap()["fish"].1, Some(3));
@@ -126,7 +126,7 @@
 //!   removed. Without any subscription, entries wait for the first one.
 //! - Check the [dead letters](Subscription::dead_letters) regularly. An entry that does not decode
 //!   becomes a dead letter immediately, and so does a whole block that does not decode. An entry that the
-//!   exporter refuses becomes one only if the worker is [configured](ExportOptions::dead_letter_after) to
+//!   exporter refuses becomes one only if the worker is [configured](WorkerOptions::with_dead_letter_after) to
 //!   give up.
 //!
 //! # What it never does
@@ -175,36 +175,30 @@
 //!
 //! [`Runner::run`]: combine::keyspace::Runner::run
 
-mod batch;
 mod error;
 mod exporter;
-mod exporting;
-mod inspect;
 mod keys;
-mod letters;
-mod metrics;
-mod options;
-#[cfg(test)]
-mod pairs;
-#[cfg(test)]
-mod positions;
-mod queue;
 mod record;
 mod sequence;
-mod subscribe;
+
+mod queue;
 mod subscription;
+
+mod exporting;
 mod worker;
+
+#[cfg(test)]
+mod tests;
 
 pub use crate::error::{Error, Result};
 pub use crate::exporter::{Exporter, SequencedExport};
-pub use crate::inspect::SubscriptionState;
-pub use crate::letters::DeadLetter;
-pub use crate::options::ExportOptions;
 pub use crate::queue::ExportQueue;
 pub use crate::record::{MAX_ENTRY_BYTES, SettingsRecord};
 pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};
-pub use crate::subscribe::Start;
 pub use crate::subscription::Subscription;
+pub use crate::subscription::dead_letters::DeadLetter;
+pub use crate::subscription::inspect::SubscriptionState;
+pub use crate::subscription::subscribe::Start;
 pub use crate::worker::Worker;
 pub use async_trait::async_trait;
 pub use combine::{

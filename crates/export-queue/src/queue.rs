@@ -2,17 +2,16 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use combine::bucket_logs::{encode_pairs, verify_stamps};
 use combine::keyspace::codec::{self, Codec, DecodeError, MessagePack};
 use combine::keyspace::recipe::stored_settings;
 use combine::keyspace::{
-    Database, Environment, Isolation, OpenOptions, RangeQuery, Runner, StreamingMode, Subspace,
-    Transaction, Versionstamp, visit_rows,
+    Database, Environment, Isolation, KeyValue, OpenOptions, Runner, Subspace, Transaction,
 };
 use combine::microqueue::blocks::{BlockBatch, Entry};
-use combine::{Bucket, Settings, microqueue};
+use combine::{Bucket, Settings};
 
 use crate::error::{Error, Result};
 use crate::keys::Keys;
@@ -66,7 +65,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("changes"), Settings::new().bucket_count(8));
+    /// let subspace = Subspace::from("changes");
+    /// let settings = Settings::new().bucket_count(8);
     /// let changes = ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
     /// assert_eq!(changes.settings().get_bucket_count(), 8);
     /// # Ok(())
@@ -102,20 +102,21 @@ where
         options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
-        let (codec, env) = (options.get_codec().clone(), runner.environment().clone());
+        let codec = options.get_codec().clone();
+        let env = runner.environment().clone();
         let queue = Self::with_settings(subspace, settings, codec, env);
         let record = SettingsRecord {
             settings: queue.settings,
             codecs: [<C as Codec<K>>::NAME, <C as Codec<V>>::NAME].map(str::to_owned),
             subscriptions: Vec::new(),
         };
-        let (subspace, key) = (queue.subspace(), queue.keys.settings());
+        let subspace = queue.subspace();
+        let key = queue.keys.settings();
         let opened: Result<_> = options.open(runner, subspace, &key, &record).await;
         opened?;
-        let opened = &queue;
-        runner
-            .run(|tr| async move { opened.verify_order(&tr).await })
-            .await?;
+        let handle = &queue;
+        let verify = |tr| async move { handle.verify_order(&tr).await };
+        runner.run(verify).await?;
         Ok(queue)
     }
 
@@ -147,25 +148,13 @@ where
     /// larger version; those of the store.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         self.keys.logs.verify_order(tr).await?;
-        // Safe as snapshot reads: an entry that commits after the read version gets a larger
-        // versionstamp.
-        let read_version = tr.read_version().await?;
-        let newest = Versionstamp::new(read_version, u16::MAX);
-        let (begin, end) = self.keys.positions().range();
-        let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
-        visit_rows(tr, query, Isolation::Snapshot, |row| {
-            // A position that does not decode stops its own bucket, but not the queue.
-            let position = decode_position(row.key(), Some(row.value())).ok().flatten();
-            match position.map(|position| position.versionstamp()) {
-                Some(stamp) if stamp > newest => Err(Error::Log(microqueue::Error::StampAhead {
-                    queue: self.keys.queue.clone(),
-                    stamp,
-                    read_version,
-                })),
-                _ => Ok(ControlFlow::Continue(())),
-            }
-        })
-        .await
+        let stamp_of = |row: &KeyValue| {
+            let position = decode_position(row.key(), Some(row.value())).ok()?;
+            Some(position?.versionstamp())
+        };
+        let positions = self.keys.positions().range();
+        verify_stamps(tr, &self.keys.queue, positions, stamp_of).await?;
+        Ok(())
     }
 
     /// Stages an entry, as one row in the log of its bucket.
@@ -191,7 +180,8 @@ where
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("changes"), Settings::default());
+    /// let subspace = Subspace::from("changes");
+    /// let settings = Settings::default();
     /// let changes = &ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
     ///
     /// let fish = &"fish".to_owned();
@@ -226,14 +216,9 @@ where
         V: 'a,
     {
         let mut batch = self.keys.logs.batch();
-        let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
-        for (key, value) in entries {
-            key_bytes.clear();
-            value_bytes.clear();
-            <C as Codec<K>>::encode(&self.codec, key, &mut key_bytes)?;
-            <C as Codec<V>>::encode(&self.codec, value, &mut value_bytes)?;
-            self.push(&mut batch, &key_bytes, &value_bytes)?;
-        }
+        encode_pairs(&self.codec, entries, |key, value| {
+            self.push(&mut batch, key, value)
+        })?;
         if batch.logs().next().is_some() {
             batch.stage(tr)?;
             self.keys.wake_all(tr);

@@ -119,7 +119,7 @@ pub(crate) fn decode_claim(key: &[u8], stored: Option<&[u8]>) -> Result<Option<S
 
 /// The contents of a dead letter, apart from its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Letter {
+pub(crate) struct DeadLetterRecord {
     pub(crate) failures: u32,
     pub(crate) reason: String,
     pub(crate) kept: Kept,
@@ -137,7 +137,7 @@ pub(crate) enum Kept {
     },
 }
 
-impl Letter {
+impl DeadLetterRecord {
     /// Returns the record. It fits a value of the store, since no block of a queue is longer than the
     /// space left for it. A longer block, written by other software, is truncated.
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -217,20 +217,24 @@ mod tests {
             key: Bytes::from_static(b"key"),
             value: Bytes::from_static(b"value"),
         };
-        let letter = |kept| Letter {
+        let letter = |kept| DeadLetterRecord {
             failures: 7,
             reason: "why".to_owned(),
             kept,
         };
-        let (of_entry, of_block) = (sequence(2), sequence(WHOLE_BLOCK));
+        let of_entry = sequence(2);
+        let of_block = sequence(WHOLE_BLOCK);
         let entry = letter(Kept::Entry(entry));
         let bytes = entry.encode();
         assert_eq!(bytes, b"\x01\0\0\0\x07\x03why\0\0\0\x03keyvalue");
-        let decoded = Letter::decode(&of_entry, &bytes.clone().into());
+        let decoded = DeadLetterRecord::decode(&of_entry, &bytes.clone().into());
         assert_eq!(decoded.unwrap(), entry);
         for length in 0..15 {
             let cut = Bytes::copy_from_slice(&bytes[..length]);
-            assert!(Letter::decode(&of_entry, &cut).is_err(), "{length} bytes");
+            assert!(
+                DeadLetterRecord::decode(&of_entry, &cut).is_err(),
+                "{length} bytes"
+            );
         }
 
         let block = letter(Kept::Block {
@@ -239,11 +243,14 @@ mod tests {
         });
         let bytes = block.encode();
         assert_eq!(bytes, b"\x01\0\0\0\x07\x03why\x01\x02no block");
-        let decoded = Letter::decode(&of_block, &bytes.clone().into());
+        let decoded = DeadLetterRecord::decode(&of_block, &bytes.clone().into());
         assert_eq!(decoded.unwrap(), block);
         for length in 0..11 {
             let cut = Bytes::copy_from_slice(&bytes[..length]);
-            assert!(Letter::decode(&of_block, &cut).is_err(), "{length} bytes");
+            assert!(
+                DeadLetterRecord::decode(&of_block, &cut).is_err(),
+                "{length} bytes"
+            );
         }
     }
 
@@ -299,7 +306,7 @@ mod tests {
 
     #[test]
     fn the_largest_entry_and_the_largest_block_fit_a_dead_letter() {
-        let letter = |reason_bytes: usize, kept| Letter {
+        let letter = |reason_bytes: usize, kept| DeadLetterRecord {
             failures: u32::MAX,
             reason: "x".repeat(reason_bytes),
             kept,
@@ -308,9 +315,9 @@ mod tests {
             key: vec![1; 1000].into(),
             value: vec![2; MAX_ENTRY_BYTES - 1000].into(),
         };
-        let entry = letter(1000, Kept::Entry(entry)).encode();
-        assert!(entry.len() <= limits::VALUE_BYTES);
-        assert_eq!(entry.len(), 10 + SHORT_BYTES + MAX_ENTRY_BYTES);
+        let of_entry = letter(1000, Kept::Entry(entry)).encode();
+        assert!(of_entry.len() <= limits::VALUE_BYTES);
+        assert_eq!(of_entry.len(), 10 + SHORT_BYTES + MAX_ENTRY_BYTES);
 
         let block = |bytes| Kept::Block {
             exported: 1,

@@ -119,10 +119,10 @@ impl FromStr for Sequence {
         if !rest.is_empty() {
             return Err(SequenceError);
         }
-        let bytes = pairs
+        let bytes: Vec<u8> = pairs
             .iter()
-            .map(|[high, low]| Ok(16 * digit(*high)? + digit(*low)?));
-        let bytes: Vec<u8> = bytes.collect::<Result<_, _>>()?;
+            .map(|[high, low]| Ok(16 * digit(*high)? + digit(*low)?))
+            .collect::<Result<_, _>>()?;
         Self::try_from(&bytes[..])
     }
 }

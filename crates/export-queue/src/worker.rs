@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use combine::WorkerOptions;
 use combine::bucket_worker::{BucketWorker, BucketWorkerOptions, WorkerHandle};
 use combine::keyspace::codec::Codec;
 use combine::keyspace::{Database, Runner};
@@ -9,8 +10,8 @@ use combine::keyspace::{Database, Runner};
 use crate::error::{Error, Result};
 use crate::exporter::Exporter;
 use crate::exporting::Exporting;
-use crate::metrics::Metrics;
-use crate::options::ExportOptions;
+use crate::exporting::metrics::Metrics;
+use crate::exporting::options::BatchOptions;
 use crate::subscription::Subscription;
 
 /// Exports the entries of a subscription until it is shut down.
@@ -21,7 +22,7 @@ use crate::subscription::Subscription;
 ///
 /// # Retries
 /// The runner retries transactions. A batch that fails is retried after a
-/// [backoff](combine::WorkerOptions::backoff).
+/// [backoff](WorkerOptions::with_backoff).
 ///
 /// # Cancel safety
 /// Dropping a worker stops it at once. A batch under way is exported again after a lease, when the
@@ -48,23 +49,23 @@ where
     pub async fn work<D: Database>(
         &self,
         runner: &Runner<D>,
-        options: ExportOptions,
+        options: WorkerOptions,
         exporter: impl Exporter<K, V>,
     ) -> Result<Worker> {
         let lease = self.queue.settings.get_lease();
-        let own = BucketWorkerOptions::new(self.sessions(), lease, self.queue.keys.wake())
-            .concurrency(options.concurrency())
-            .takeover_after(options.takeover_after)
-            .poll_interval(options.poll_interval());
+        let wake = self.queue.keys.wake();
+        let batch_options = BatchOptions::new(&options);
+        let options = options.with_takeover_after(batch_options.takeover_after);
+        let bucket_options = BucketWorkerOptions::new(self.sessions(), lease, wake, &options);
         let queue = self.queue.subspace();
         let job = Exporting {
             subscription: self.clone(),
             runner: runner.clone(),
             metrics: Metrics::new(self.queue.subspace(), &self.name),
-            options,
+            options: batch_options,
             exporter,
         };
-        let worker = BucketWorker::open(Arc::new(job), runner.clone(), own).await?;
+        let worker = BucketWorker::open(Arc::new(job), runner.clone(), bucket_options).await?;
         let subscription = &*self.name;
         let session = worker.session();
         let span = tracing::debug_span!("export", %queue, subscription, %session);

@@ -18,7 +18,7 @@
 //! use std::time::Duration;
 //!
 //! use hc_dequeue::keyspace::{self, Runner, Subspace};
-//! use hc_dequeue::{ConsumerOptions, Error, Queue, Settings};
+//! use hc_dequeue::{Error, Queue, Settings, WorkerOptions};
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let runner = Runner::new(keyspace::open("memory:")?);
@@ -28,7 +28,7 @@
 //! jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
 //!
 //! // One consumer per process; each task gets a clone.
-//! let consumer = jobs.consumer(&runner, ConsumerOptions::default()).await?;
+//! let consumer = jobs.consumer(&runner, WorkerOptions::default()).await?;
 //! if let Some(job) = consumer.dequeue_within(Duration::from_secs(1)).await? {
 //!     let job = &job;
 //!     runner
@@ -290,7 +290,7 @@ pub use crate::items::record::{
 };
 pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::items::trace_context::TraceContext;
-pub use crate::options::{Backoff, ConsumerOptions, WorkerOptions};
+pub use crate::options::{Backoff, WorkerOptions};
 pub use crate::queue::change::{Cancelled, Replaced};
 pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 pub use crate::queue::handle::Queue;

@@ -41,7 +41,7 @@ fn context() -> TraceContext {
 }
 
 fn quick() -> WorkerOptions {
-    WorkerOptions::new().backoff(Backoff::new(SOON, SOON))
+    WorkerOptions::new().with_backoff(Backoff::new(SOON, SOON))
 }
 
 async fn next(consumer: &Consumer<u64>) -> Delivery<u64> {

@@ -239,7 +239,7 @@ mod tests {
     use std::time::Duration;
 
     use export_queue::combine::Bucket;
-    use export_queue::hc_dequeue::{Consumer, ConsumerOptions};
+    use export_queue::hc_dequeue::{Consumer, WorkerOptions};
     use tempfile::TempDir;
 
     use super::*;
@@ -266,7 +266,7 @@ mod tests {
             let progress = Progress::new(true, false);
             let load_full = load(&store, full.path(), Choice::Text, &progress);
             load_full.await.unwrap();
-            let options = ConsumerOptions::default();
+            let options = WorkerOptions::default();
             let consumer = store.work.consumer(&store.runner, options).await.unwrap();
             Self {
                 delivery: consumer.dequeue().await.unwrap().unwrap(),

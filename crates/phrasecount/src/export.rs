@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use export_queue::{
-    BoxError, ExportOptions, Exporter, Sequence, SequencedExport, Start, Subscription, Worker,
-    WorkerOptions, async_trait,
+    BoxError, Exporter, Sequence, SequencedExport, Start, Subscription, Worker, WorkerOptions,
+    async_trait,
 };
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -173,10 +173,10 @@ impl Export {
         if !is_known || !origin.is_filled {
             fill(store, &table).await?;
         }
-        let options = ExportOptions::new()
-            .worker(WorkerOptions::new().concurrency(BUCKETS_AT_ONCE))
-            .bytes_per_batch(BYTES_PER_BATCH)
-            .coalesce(true);
+        let options = WorkerOptions::new()
+            .with_concurrency(BUCKETS_AT_ONCE)
+            .with_max_batch_bytes(BYTES_PER_BATCH)
+            .with_coalesce(true);
         let (failed, failures) = mpsc::unbounded_channel();
         let exporter = ToSqlite {
             env: store.runner.environment().clone(),

@@ -63,8 +63,8 @@ impl Workers {
     ) -> Result<Self> {
         let counter = Counter::new(store, tally, progress);
         let options = WorkerOptions::new()
-            .concurrency(contents)
-            .time_limit(STEP_TIME_LIMIT);
+            .with_concurrency(contents)
+            .with_time_limit(STEP_TIME_LIMIT);
         let telling = progress.clone();
         let count = move |delivery: Delivery<ContentId>| {
             let (counter, telling) = (counter.clone(), telling.clone());
@@ -78,10 +78,10 @@ impl Workers {
         };
         let counting = store.work.work(&store.runner, options, count).await?;
         let observer = ExportChanges(store.exports.clone());
-        let options = combine::CombineOptions::new()
-            .worker(WorkerOptions::new().concurrency(PASSES_AT_ONCE))
-            .pass_interval(REST)
-            .bytes_per_pass(BYTES_PER_PASS);
+        let options = combine::WorkerOptions::new()
+            .with_concurrency(PASSES_AT_ONCE)
+            .with_pass_interval(REST)
+            .with_max_batch_bytes(BYTES_PER_PASS);
         let combining = store.counts.work(&store.runner, options, observer).await?;
         Ok(Self {
             counting,

@@ -15,7 +15,7 @@ use super::job::Job;
 use super::worker::{BucketWorker, PAUSE_AFTER_FAILURE};
 
 /// The longest pause before a worker that has failed is started again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// A bucket worker in a task of its own. Dropping the handle stops the worker at once.
 #[must_use = "a worker whose handle is dropped stops"]
@@ -121,7 +121,7 @@ async fn keep_running<J: Job, D: Database>(
         }
         let env = runner.environment();
         // Each start opens a session, which lives for a lease.
-        let pauses = Backoff::new(PAUSE_AFTER_FAILURE, LONGEST_PAUSE);
+        let pauses = Backoff::new(PAUSE_AFTER_FAILURE, MAX_PAUSE);
         env.sleep(pauses.after(failures, env)).await;
     }
 }

@@ -18,7 +18,7 @@ mod worker;
 
 pub use self::handle::WorkerHandle;
 pub use self::job::{Assignment, Job, Next};
-pub use self::options::BucketWorkerOptions;
-pub(crate) use self::pending::BUCKETS_AT_ONCE;
-pub use self::pending::{Backlog, MOST_BACKLOG_BYTES, Pending, PendingGauges, WaitingLog, lag_of};
+pub use self::options::{BucketWorkerOptions, DEFAULT_BACKOFF, DEFAULT_POLL_INTERVAL};
+pub(crate) use self::pending::MAX_CONCURRENT_BUCKETS;
+pub use self::pending::{Backlog, MAX_BACKLOG_BYTES, Pending, PendingGauges, WaitingLog, lag_of};
 pub use self::worker::BucketWorker;

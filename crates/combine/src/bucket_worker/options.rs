@@ -3,6 +3,14 @@
 use std::time::Duration;
 
 use hc_dequeue::session::Sessions;
+use hc_dequeue::{Backoff, WorkerOptions};
+
+/// How often a worker polls for work by default.
+pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a bucket waits by default after a step that failed.
+pub const DEFAULT_BACKOFF: Backoff =
+    Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
 
 /// The options of a [`BucketWorker`](super::BucketWorker).
 #[derive(Debug, Clone)]
@@ -17,42 +25,25 @@ pub struct BucketWorkerOptions {
 }
 
 impl BucketWorkerOptions {
-    /// Returns options with the defaults, for the sessions of a job: where they are stored, their lease,
-    /// and the key that changes whenever there is new work.
+    /// Returns the options for the sessions of a job: where they are stored, their lease, and the key that changes
+    /// whenever there is new work.
     ///
-    /// By default the worker runs four steps at the same time, takes over a bucket without progress after
-    /// five seconds, and polls for work every second, in case a watch was lost.
+    /// Of `options`, a bucket worker uses the concurrency (by default four buckets at the same time), the time until a
+    /// takeover (five seconds) and the poll interval ([`DEFAULT_POLL_INTERVAL`]).
     #[must_use]
-    pub fn new(sessions: Sessions, lease: Duration, wake: Vec<u8>) -> Self {
+    pub fn new(
+        sessions: Sessions,
+        lease: Duration,
+        wake: Vec<u8>,
+        options: &WorkerOptions,
+    ) -> Self {
         Self {
             sessions,
             lease,
             wake,
-            concurrency: 4,
-            takeover_after: Duration::from_secs(5),
-            poll_interval: Duration::from_secs(1),
+            concurrency: options.concurrency().unwrap_or(4),
+            takeover_after: options.takeover_after().unwrap_or(Duration::from_secs(5)),
+            poll_interval: options.poll_interval().unwrap_or(DEFAULT_POLL_INTERVAL),
         }
-    }
-
-    /// Sets the number of buckets that the worker works on at the same time.
-    #[must_use]
-    pub fn concurrency(mut self, buckets: usize) -> Self {
-        self.concurrency = buckets;
-        self
-    }
-
-    /// Sets how long a bucket of another session may make no progress before the next session takes it
-    /// over.
-    #[must_use]
-    pub fn takeover_after(mut self, time: Duration) -> Self {
-        self.takeover_after = time;
-        self
-    }
-
-    /// Sets how often the worker polls for work if no watch fires.
-    #[must_use]
-    pub fn poll_interval(mut self, interval: Duration) -> Self {
-        self.poll_interval = interval;
-        self
     }
 }

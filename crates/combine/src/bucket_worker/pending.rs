@@ -17,14 +17,14 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::bucket::Bucket;
 
 /// The most bytes of blocks of a bucket that are read to count the entries in them.
-const MOST_BUCKET_BYTES: usize = 1 << 20;
+const MAX_BUCKET_BYTES: usize = 1 << 20;
 
 /// The most bytes of blocks that are read to count the entries of all buckets of a queue. A transaction
 /// reads that much long before it is too old.
-pub const MOST_BACKLOG_BYTES: usize = 8 << 20;
+pub const MAX_BACKLOG_BYTES: usize = 8 << 20;
 
 /// The number of buckets that are counted at the same time.
-pub(crate) const BUCKETS_AT_ONCE: usize = 64;
+pub(crate) const MAX_CONCURRENT_BUCKETS: usize = 64;
 
 /// The number of entries that wait in a bucket, or in several together.
 ///
@@ -71,7 +71,7 @@ impl WaitingLog {
         tr: &impl Transaction,
         logs: &BlockLogs,
     ) -> microqueue::Result<Pending> {
-        let left = AtomicUsize::new(MOST_BUCKET_BYTES);
+        let left = AtomicUsize::new(MAX_BUCKET_BYTES);
         let (pending, visited) = self.count_within(tr, logs, &left).await;
         visited.map(|()| pending)
     }
@@ -89,24 +89,27 @@ impl WaitingLog {
             pending.has_more = true;
             return (pending, Ok(()));
         }
-        let visited = logs.visit(tr, self.bucket.0, self.after, |block| {
-            if pending.bytes >= MOST_BUCKET_BYTES || left.load(Ordering::Relaxed) == 0 {
-                pending.has_more = true;
-                return Ok(ControlFlow::Break(()));
-            }
-            let done = (self.next).filter(|next| next.block() == block.id.block());
-            let done = done.map_or(0, |next| next.index);
-            pending.count += match block.entry_count() {
-                Ok(count) => usize::from(count.saturating_sub(done)),
-                Err(_) => 1,
-            };
-            let bytes = block.row.len() + block.bytes.len();
-            pending.bytes += bytes;
-            let spend = |left: usize| Some(left.saturating_sub(bytes));
-            let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
-            Ok::<_, microqueue::Error>(ControlFlow::Continue(()))
-        });
-        let visited = visited.await;
+        let visited = logs
+            .visit(tr, self.bucket.0, self.after, |block| {
+                if pending.bytes >= MAX_BUCKET_BYTES || left.load(Ordering::Relaxed) == 0 {
+                    pending.has_more = true;
+                    return Ok(ControlFlow::Break(()));
+                }
+                let done = match self.next {
+                    Some(next) if next.block() == block.id.block() => next.index,
+                    _ => 0,
+                };
+                pending.count += match block.entry_count() {
+                    Ok(count) => usize::from(count.saturating_sub(done)),
+                    Err(_) => 1,
+                };
+                let bytes = block.row.len() + block.bytes.len();
+                pending.bytes += bytes;
+                let spend = |left: usize| Some(left.saturating_sub(bytes));
+                let _ = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend);
+                Ok::<_, microqueue::Error>(ControlFlow::Continue(()))
+            })
+            .await;
         (pending, visited)
     }
 }
@@ -126,7 +129,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Reads what waits in several logs, in up to about `most_bytes` bytes of blocks. Several logs are read
+    /// Reads what waits in several logs, in up to about `max_bytes` bytes of blocks. Several logs are read
     /// at the same time.
     ///
     /// # Conflicts
@@ -138,16 +141,17 @@ impl Backlog {
         tr: &impl Transaction,
         logs: &BlockLogs,
         waiting: Vec<WaitingLog>,
-        most_bytes: usize,
+        max_bytes: usize,
     ) -> microqueue::Result<Self> {
         let firsts = waiting.iter().filter_map(|log| log.first);
         let mut backlog = Self {
             lag: lag_of(tr, firsts).await?,
             ..Self::default()
         };
-        let left = &AtomicUsize::new(most_bytes);
+        let left = &AtomicUsize::new(max_bytes);
         let count = |log: WaitingLog| async move { (log, log.count_within(tr, logs, left).await) };
-        let mut counts = stream::iter(waiting.into_iter().map(count)).buffered(BUCKETS_AT_ONCE);
+        let mut counts =
+            stream::iter(waiting.into_iter().map(count)).buffered(MAX_CONCURRENT_BUCKETS);
         while let Some((log, (counted, visited))) = counts.next().await {
             let has_foreign_key = match visited {
                 Ok(()) => false,
@@ -189,7 +193,7 @@ pub struct PendingGauges {
     bytes: &'static str,
     labels: Vec<Label>,
     /// The buckets whose gauges are not zero.
-    told: Mutex<BTreeSet<Bucket>>,
+    nonzero: Mutex<BTreeSet<Bucket>>,
 }
 
 impl PendingGauges {
@@ -200,14 +204,14 @@ impl PendingGauges {
             count,
             bytes,
             labels,
-            told: Mutex::default(),
+            nonzero: Mutex::default(),
         }
     }
 
     /// Returns the buckets whose gauges must be set: those that have work, and those that had work
     /// before.
-    pub fn to_tell(&self, work: Vec<Bucket>) -> BTreeSet<Bucket> {
-        self.told().iter().copied().chain(work).collect()
+    pub fn to_set(&self, work: Vec<Bucket>) -> BTreeSet<Bucket> {
+        self.nonzero().iter().copied().chain(work).collect()
     }
 
     /// Sets the gauges of a bucket.
@@ -216,13 +220,14 @@ impl PendingGauges {
         labels.push(Label::new("bucket", bucket.to_string()));
         gauge!(self.count, labels.clone()).set(pending.count as f64);
         gauge!(self.bytes, labels).set(pending.bytes as f64);
-        match pending.count {
-            0 => self.told().remove(&bucket),
-            _ => self.told().insert(bucket),
-        };
+        if pending.count == 0 {
+            self.nonzero().remove(&bucket);
+        } else {
+            self.nonzero().insert(bucket);
+        }
     }
 
-    fn told(&self) -> MutexGuard<'_, BTreeSet<Bucket>> {
-        self.told.lock()
+    fn nonzero(&self) -> MutexGuard<'_, BTreeSet<Bucket>> {
+        self.nonzero.lock()
     }
 }

@@ -44,11 +44,11 @@ impl Roster {
     pub(super) fn stalled(
         &mut self,
         own: SessionId,
-        standing: impl Iterator<Item = (Bucket, Bytes)>,
+        marks: impl Iterator<Item = (Bucket, Bytes)>,
     ) -> Vec<Bucket> {
         let mut before = std::mem::take(&mut self.still);
         let mut stalled = Vec::new();
-        for (bucket, mark) in standing {
+        for (bucket, mark) in marks {
             let rank = self.rank(own, bucket);
             if rank == 0 {
                 continue;
@@ -78,8 +78,8 @@ mod tests {
 
     fn owners(roster: &Roster) -> Vec<SessionId> {
         let owner = |bucket| {
-            let owners = roster.living.iter();
-            let mut owners = owners.filter(|session| roster.rank(**session, Bucket(bucket)) == 0);
+            let mut owners = (roster.living.iter())
+                .filter(|session| roster.rank(**session, Bucket(bucket)) == 0);
             let owner = owners.next().unwrap();
             assert_eq!(owners.next(), None);
             *owner
@@ -115,17 +115,17 @@ mod tests {
         let mut roster = Roster::default();
         roster.update(sessions(4));
         let bucket = Bucket(7);
-        let standing = |mark: &'static [u8]| (bucket, Bytes::from_static(mark));
+        let marked = |mark: &'static [u8]| (bucket, Bytes::from_static(mark));
         for session in sessions(4) {
             let rank = roster.rank(session, bucket);
             let mut fresh = Roster::default();
             fresh.update(sessions(4));
             // A bucket that makes progress is not taken over.
             for mark in [&b"1"[..], b"2", b"3"] {
-                assert_eq!(fresh.stalled(session, [standing(mark)].into_iter()), []);
+                assert_eq!(fresh.stalled(session, [marked(mark)].into_iter()), []);
             }
             for round in 1..=3 {
-                let stalled = fresh.stalled(session, [standing(b"3")].into_iter());
+                let stalled = fresh.stalled(session, [marked(b"3")].into_iter());
                 let is_turn = rank > 0 && round >= rank;
                 assert_eq!(
                     stalled.len(),
@@ -135,7 +135,7 @@ mod tests {
             }
             // A bucket that had no work in between starts over.
             assert_eq!(fresh.stalled(session, [].into_iter()), []);
-            assert_eq!(fresh.stalled(session, [standing(b"3")].into_iter()), []);
+            assert_eq!(fresh.stalled(session, [marked(b"3")].into_iter()), []);
         }
     }
 }

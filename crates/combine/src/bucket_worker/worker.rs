@@ -34,7 +34,7 @@ enum Timer {
 }
 
 /// The bucket of a step that has ended, and the state and the time of the next one, unless it panicked.
-type Step<S> = (Bucket, Result<(S, Next), Panicked>);
+type EndedStep<S> = (Bucket, Result<(S, Next), Panicked>);
 
 /// Waits until a worker is stopped, and returns the grace period. It is zero if the handle is gone: then the
 /// task is about to be aborted.
@@ -52,7 +52,7 @@ pub struct BucketWorker<J: Job, D: Database> {
     member: Member<D>,
     roster: Roster,
     agenda: Agenda<J::State>,
-    steps: JoinSet<Step<J::State>>,
+    steps: JoinSet<EndedStep<J::State>>,
     /// The watch fires when there is new work, or when a session came or went, after the last read.
     alarms: Alarms<Timer, ()>,
 }
@@ -172,7 +172,8 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
 
     /// Reads which buckets have work and which sessions are alive, and watches for changes.
     async fn read(&mut self) -> Result<(), J::Error> {
-        let (job, options) = (&*self.job, &self.options);
+        let job = &*self.job;
+        let options = &self.options;
         let read = |tr: Tx<_>| async move {
             let woken = tr.watch(&options.wake);
             let sessions = options.sessions.all(&tr).map_err(J::Error::from);
@@ -202,7 +203,9 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     /// Reads which buckets of other sessions make no progress, and takes over those for which it is this
     /// session's turn.
     async fn take_over(&mut self) -> Result<(), J::Error> {
-        let (job, roster, own) = (&*self.job, &self.roster, self.member.id());
+        let job = &*self.job;
+        let roster = &self.roster;
+        let own = self.member.id();
         let read = |tr| async move {
             let mut pending = job.pending(&tr).await?;
             pending.retain(|bucket| roster.rank(own, *bucket) > 0);
@@ -210,8 +213,8 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Ok::<_, J::Error>((pending, marks))
         };
         let (pending, marks) = self.runner.run(read).await?;
-        let standing = pending.into_iter().zip(marks);
-        for bucket in self.roster.stalled(own, standing) {
+        let marked = pending.into_iter().zip(marks);
+        for bucket in self.roster.stalled(own, marked) {
             if !self.agenda.contains(bucket) {
                 let recipe = self.options.sessions.subspace();
                 tracing::info!(%recipe, %bucket, "takes over a bucket that makes no progress");
@@ -234,7 +237,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     }
 
     /// Records when the next step in a bucket is due. `None` means that the step was aborted.
-    fn end_step(&mut self, ended: Option<Step<J::State>>) {
+    fn end_step(&mut self, ended: Option<EndedStep<J::State>>) {
         let Some((bucket, ended)) = ended else {
             return;
         };
@@ -276,12 +279,12 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
 
     /// Removes sessions that are dead.
     async fn remove_dead(&mut self) -> Result<(), J::Error> {
-        let dead = self.member.find_dead().await?;
+        let dead = &self.member.find_dead().await?;
         if dead.is_empty() {
             return Ok(());
         }
-        let (options, dead) = (&self.options, &dead);
-        let bury = |tr: Tx<_>| async move {
+        let options = &self.options;
+        let remove = |tr: Tx<_>| async move {
             for session in dead {
                 if options.sessions.life(&tr, *session).await? != Some(Life::Alive) {
                     options.sessions.remove(&tr, *session);
@@ -290,7 +293,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             tr.set_to_versionstamp(&options.wake);
             Ok::<_, J::Error>(())
         };
-        self.runner.run(bury).await?;
+        self.runner.run(remove).await?;
         let recipe = options.sessions.subspace();
         tracing::info!(%recipe, sessions = dead.len(), "removed dead sessions");
         Ok(())
@@ -300,7 +303,8 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     async fn close(mut self, grace: Duration) -> Result<ShutdownReport, J::Error> {
         let env = self.runner.environment();
         let report = end_tasks(env, &mut self.steps, grace, || ()).await;
-        let (options, session) = (&self.options, self.member.id());
+        let options = &self.options;
+        let session = self.member.id();
         let leave = |tr: Tx<_>| async move {
             options.sessions.remove(&tr, session);
             tr.set_to_versionstamp(&options.wake);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::common::{Log, World, encoded, redrive, set_aside, write};
 use combine::microqueue::ItemId;
 use combine::microqueue::blocks::WHOLE_BLOCK;
-use combine::{AsideId, Bucket, CombineOptions, Error};
+use combine::{AsideId, Bucket, Error, WorkerOptions};
 use conformance::stores::TestStore;
 use keyspace::{Listed, limits};
 
@@ -52,13 +52,14 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         }
         world.add("a", 2).await;
         world.add("b", 4).await;
-        let options = CombineOptions::new().bytes_per_pass(bytes_per_pass);
+        let options = WorkerOptions::new().with_max_batch_bytes(bytes_per_pass);
         world.combine(options.clone(), &log).await;
         let expected = [("a", 3), ("b", 4)].map(|(key, sum)| (key.to_owned(), sum));
         assert_eq!(world.values().await, expected.clone().into());
         log.check(&world).await;
 
-        let (mut of_updates, mut of_blocks) = (BTreeMap::new(), BTreeMap::new());
+        let mut of_updates = BTreeMap::new();
+        let mut of_blocks = BTreeMap::new();
         for aside in set_aside(&world).await {
             let AsideId::Update { bucket, id } = &aside.id else {
                 panic!("expected an update or a block, found {:?}", aside.id);
@@ -132,7 +133,7 @@ async fn more_updates_than_fit_a_transaction_are_all_set_aside(store: TestStore)
     let good: Vec<_> = (0..20).map(|key| (format!("good {key}"), 1)).collect();
     world.add_all(good.clone()).await;
     let log = Log::new(&world.root);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     // Nothing else is set aside.
     let found = set_aside(&world).await;
     let is_update = |aside: &Listed<_, _>| matches!(aside.id, AsideId::Update { .. });
@@ -165,7 +166,7 @@ async fn a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on(
         let row = world.rows("u").await[0].to_key();
         write(&world, &row, &broken).await;
         world.add("a", 2).await;
-        world.combine(CombineOptions::default(), &log).await;
+        world.combine(WorkerOptions::default(), &log).await;
         assert_eq!(world.settled("a").await, Some(2));
         log.check(&world).await;
         let found = set_aside(&world).await;
@@ -191,7 +192,7 @@ async fn a_position_in_a_block_that_is_gone_keeps_nothing_from_being_folded(stor
         let pending = |tr| async move { queue.pending(&tr, Bucket(0)).await };
         assert_eq!(world.runner.run(pending).await.unwrap().count, 2);
         let log = Log::new(&world.root);
-        world.combine(CombineOptions::default(), &log).await;
+        world.combine(WorkerOptions::default(), &log).await;
         assert_eq!(world.settled("a").await, Some(3));
         log.check(&world).await;
         world.assert_nothing_left().await;
@@ -217,7 +218,7 @@ async fn a_position_past_the_end_of_a_block_sets_the_block_aside(store: TestStor
         .concat();
         let state = [&[1, 0][..], &[0; 16], &position].concat();
         write(&world, &world.queue.subspace().pack(&("x", 0, 0)), &state).await;
-        world.combine(CombineOptions::default(), &log).await;
+        world.combine(WorkerOptions::default(), &log).await;
         assert_eq!(world.values().await, [("b".to_owned(), 8)].into());
         let found = set_aside(&world).await;
         assert_eq!(found.len(), 1);
@@ -250,7 +251,7 @@ async fn a_block_that_was_folded_in_part_is_redriven_from_there_on(store: TestSt
             crate::inspect::fold_first(&world, &row, folded).await;
         }
         write(&world, row.key(), b"no block").await;
-        world.combine(CombineOptions::default(), &log).await;
+        world.combine(WorkerOptions::default(), &log).await;
         assert_eq!(world.values().await, [("b".to_owned(), 8)].into());
         let found = set_aside(&world).await.remove(0);
         assert_eq!(found.value.as_ref().unwrap().folded, folded);
@@ -278,7 +279,7 @@ async fn a_block_that_was_folded_in_part_is_redriven_from_there_on(store: TestSt
         write(&world, record.key(), &[prefix, row.value()].concat()).await;
         assert_eq!(world.runner.run(retry).await.unwrap(), (true, false));
         assert_eq!(world.runner.run(retry).await.unwrap(), (false, false));
-        world.combine(CombineOptions::default(), &log).await;
+        world.combine(WorkerOptions::default(), &log).await;
         let rest: i64 = [1, 2, 4].iter().skip(folded.into()).sum();
         assert_eq!(world.settled("a").await, Some(rest));
         log.check(&world).await;

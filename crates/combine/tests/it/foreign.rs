@@ -13,8 +13,8 @@ use combine::bucket_worker::{
 use combine::hc_dequeue::Backoff;
 use combine::hc_dequeue::session::Sessions;
 use combine::{
-    BoxError, Bucket, Change, ChangeObserver, CombineOptions, Combiner, Error, NotEnded,
-    ShutdownReport, Sum, Unobserved, WorkerOptions,
+    BoxError, Bucket, Change, ChangeObserver, Combiner, Error, NotEnded, ShutdownReport, Sum,
+    Unobserved, WorkerOptions,
 };
 use conformance::chaos::{Chaos, Faults};
 use conformance::hostile::{Bomb, Place};
@@ -60,10 +60,10 @@ impl ChangeObserver<String, i64> for Panics {
     }
 }
 
-fn quick() -> CombineOptions {
+fn quick() -> WorkerOptions {
     let soon = Duration::from_millis(1);
-    let options = WorkerOptions::new().backoff(Backoff::new(soon, soon));
-    CombineOptions::new().worker(options.time_limit(Duration::from_millis(100)))
+    let options = WorkerOptions::new().with_backoff(Backoff::new(soon, soon));
+    options.with_time_limit(Duration::from_millis(100))
 }
 
 async fn an_observer_that_panics_anywhere_is_called_again(store: TestStore) {
@@ -186,10 +186,10 @@ async fn a_combiner_that_panics_with_any_payload_keeps_its_own_updates_only(stor
     let settled = [world.settled("a").await, world.settled("z").await];
     assert_eq!(settled, [Some(1), Some(1)]);
     let aside = set_aside(&world).await;
-    let reasons = aside
+    let mut reasons: Vec<_> = aside
         .iter()
-        .map(|aside| &*aside.value.as_ref().unwrap().reason);
-    let mut reasons: Vec<_> = reasons.collect();
+        .map(|aside| &*aside.value.as_ref().unwrap().reason)
+        .collect();
     reasons.sort_unstable();
     let expected = [
         "the combiner panicked: no drop",
@@ -232,7 +232,7 @@ async fn an_observer_that_blocks_its_thread_is_left_behind_and_its_bucket_goes_o
         begun,
         release: Mutex::new(Some(released)),
     };
-    let options = CombineOptions::new();
+    let options = WorkerOptions::new();
     let worker = world.queue.work(&world.runner, options, observer).await;
     assert_eq!(timeout(LONG, begins.recv()).await, Some(()));
     let ended = timeout(LONG, worker.unwrap().shut_down(Duration::ZERO)).await;
@@ -299,14 +299,14 @@ async fn a_worker_that_a_fault_of_the_library_ends_starts_again_and_is_reported(
     let store = store.fresh();
     let runner = store.runner();
     let sessions = Sessions::new(store.root.subspace(&"job"));
-    let options =
-        BucketWorkerOptions::new(sessions, Duration::from_secs(10), store.root.pack(&"w"));
-    let options = options.poll_interval(Duration::from_millis(1));
+    let wake = store.root.pack(&"w");
+    let often = WorkerOptions::new().with_poll_interval(Duration::from_millis(1));
+    let options = BucketWorkerOptions::new(sessions, Duration::from_secs(10), wake, &often);
     let job = Arc::new(Faulty::default());
-    let worker = BucketWorker::open(job.clone(), runner, options)
+    let opened = BucketWorker::open(job.clone(), runner, options)
         .await
         .unwrap();
-    let worker = WorkerHandle::spawn(worker, tracing::Span::none());
+    let worker = WorkerHandle::spawn(opened, tracing::Span::none());
     while job.reads.load(Ordering::Relaxed) < 3 {
         tokio::task::yield_now().await;
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::common::{LONG, Log, World};
-use combine::{BoxError, Change, ChangeObserver, CombineOptions, Unobserved};
+use combine::{BoxError, Change, ChangeObserver, Unobserved, WorkerOptions};
 use conformance::stores::TestStore;
 use keyspace::{Subspace, Transaction};
 use tokio::task::JoinSet;
@@ -44,7 +44,8 @@ async fn write(world: &Arc<World>) -> Vec<(String, i64, i64)> {
     let mut writers = JoinSet::new();
     let written = Arc::new(Mutex::new(Vec::new()));
     for writer in 0..WRITERS {
-        let (world, written) = (world.clone(), written.clone());
+        let world = world.clone();
+        let written = written.clone();
         writers.spawn(async move {
             for number in 0..UPDATES {
                 let key = format!("key {}", (writer + number) % KEYS);
@@ -63,7 +64,7 @@ async fn a_new_value_covers_every_update_committed_before_the_pass_began(store: 
     for bytes_per_pass in [1 << 20, 1] {
         let world = Arc::new(World::sums(&store, 2).await);
         let versions = Versions(world.root.subspace(&"versions"));
-        let options = CombineOptions::new().bytes_per_pass(bytes_per_pass);
+        let options = WorkerOptions::new().with_max_batch_bytes(bytes_per_pass);
         let worker = world.work_with(options, versions.clone()).await;
         let written = write(&world).await;
         world.wait_idle().await;
@@ -93,7 +94,7 @@ async fn an_old_value_is_the_new_value_of_the_report_before(store: TestStore) {
     for bytes_per_pass in [1 << 20, 1] {
         let world = Arc::new(World::sums(&store, 2).await);
         let log = Log::new(&world.root);
-        let options = CombineOptions::new().bytes_per_pass(bytes_per_pass);
+        let options = WorkerOptions::new().with_max_batch_bytes(bytes_per_pass);
         let worker = world.work_with(options.clone(), log.clone()).await;
         write(&world).await;
         world.wait_idle().await;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::common::{LONG, Log, World, encoded, settings, write};
 use combine::microqueue::blocks::EntryId;
 use combine::{
-    Backlog, Bucket, CombineOptions, CombineQueue, Error, Exact, KeyState, LastWriter, Pending,
-    Sum, Unobserved, microqueue,
+    Backlog, Bucket, CombineQueue, Error, Exact, KeyState, LastWriter, Pending, Sum, Unobserved,
+    WorkerOptions, microqueue,
 };
 use conformance::stores::{TestStore, age, bytes_of};
 use keyspace::codec::{Codec, Json, MessagePack, Raw, Tuple};
@@ -56,18 +56,22 @@ where
 {
     let text = |text: &str| bytes_of(&codec, &text.to_owned());
     let number = |number: i64| bytes_of(&codec, &number);
-    let (runner, subspace) = (&store.runner(), store.root.subspace(&"queue"));
+    let runner = &store.runner();
+    let subspace = store.root.subspace(&"queue");
     let ids = Ids::new(store.root.subspace(&"ids"));
     let options = OpenOptions::new().codec(codec.clone()).ids(ids);
     let typed: CombineQueue<String, i64, i64, C> =
         CombineQueue::open_with(runner, subspace.clone(), settings(3), Sum, options)
             .await
             .unwrap();
-    let (queue, a) = (&typed, &"a".to_owned());
+    let queue = &typed;
+    let a = &"a".to_owned();
     let add = |tr| async move { queue.add(&tr, a, &3).await };
     runner.run(add).await.unwrap();
-    let worker = typed.work(runner, CombineOptions::default(), Unobserved);
-    let worker = worker.await.unwrap();
+    let worker = typed
+        .work(runner, WorkerOptions::default(), Unobserved)
+        .await
+        .unwrap();
     typed.wait_idle(runner).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
     let add = |tr| async move { queue.add(&tr, a, &4).await };
@@ -77,8 +81,10 @@ where
     let sum = {
         let codec = codec.clone();
         move |_: &Bytes, value: Option<Bytes>, updates: Vec<Bytes>| {
-            let terms = value.into_iter().chain(updates);
-            let terms = terms.map(|term| <C as Codec<i64>>::decode(&codec, term).unwrap());
+            let terms = value
+                .into_iter()
+                .chain(updates)
+                .map(|term| <C as Codec<i64>>::decode(&codec, term).unwrap());
             Some(bytes_of(&codec, &terms.sum::<i64>()))
         }
     };
@@ -96,13 +102,19 @@ where
     assert_eq!(state.pending, Ok(vec![number(4)]));
     let exact = stored.exact(&tr, &text("a"), &Exact::default()).await;
     assert_eq!(exact.unwrap(), Some(number(7)));
-    let values = stored.values(&tr, None, 9, Isolation::Snapshot).await;
-    let values = values.unwrap().into_iter().map(|listed| listed.value);
-    let values: Vec<_> = values.collect::<Result<_, _>>().unwrap();
+    let values: Vec<_> = stored
+        .values(&tr, None, 9, Isolation::Snapshot)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|listed| listed.value)
+        .collect::<Result<_, _>>()
+        .unwrap();
     assert_eq!(values, [(text("a"), number(3))]);
     assert_eq!(store.rows().await, before);
 
-    let (queue, update) = (&stored, &(text("b"), number(5)));
+    let queue = &stored;
+    let update = &(text("b"), number(5));
     let add = |tr| async move {
         queue.verify_order(&tr).await?;
         queue.add(&tr, &update.0, &update.1).await
@@ -114,7 +126,8 @@ where
 }
 
 async fn where_there_is_no_queue_none_is_opened_and_none_is_made(store: TestStore) {
-    let (runner, subspace) = (&store.runner(), store.root.subspace(&"queue"));
+    let runner = &store.runner();
+    let subspace = store.root.subspace(&"queue");
     let opened = Stored::inspect(runner, subspace, keep).await.unwrap();
     assert!(opened.is_none());
     assert_eq!(store.rows().await, []);
@@ -160,7 +173,7 @@ async fn the_lag_is_that_of_the_oldest_update_of_all_buckets(store: TestStore) {
             let lag = world.queue.backlog(&tr).await.unwrap().lag;
             assert_eq!(lag, Some(age(&tr, oldest).await), "round {round}");
             let log = Log::new(&world.root);
-            world.combine(CombineOptions::default(), &log).await;
+            world.combine(WorkerOptions::default(), &log).await;
             assert_eq!(world.queue.backlog(&begin()).await.unwrap().lag, None);
         }
     }
@@ -185,14 +198,15 @@ async fn pending_totals_are_sums_over_all_buckets(store: TestStore) {
         world.add("key 0", 1).await;
         let total = backlog(&world).await.pending;
         assert_eq!((total.count, total.has_more), (101, false));
-        let (tr, mut bytes) = (world.runner.database().begin().unwrap(), 0);
+        let tr = world.runner.database().begin().unwrap();
+        let mut bytes = 0;
         for bucket in 0..bucket_count {
             let pending = world.queue.pending(&tr, Bucket(bucket)).await.unwrap();
             bytes += pending.bytes;
         }
         assert_eq!(total.bytes, bytes);
         let log = Log::new(&world.root);
-        world.combine(CombineOptions::default(), &log).await;
+        world.combine(WorkerOptions::default(), &log).await;
         assert_eq!(backlog(&world).await.pending, Pending::default());
     }
 }
@@ -260,8 +274,8 @@ async fn a_foreign_key_in_a_log_damages_its_bucket_and_no_other(store: TestStore
         let damaged = world.queue.bucket(&keys[0]).unwrap();
         let in_it = keys
             .iter()
-            .filter(|key| world.queue.bucket(key).unwrap() == damaged);
-        let in_it = in_it.count();
+            .filter(|key| world.queue.bucket(key).unwrap() == damaged)
+            .count();
         let log = world.queue.subspace().subspace(&("u", 0, damaged.0));
         let last = [log.bytes(), b"\x40"].concat();
         for (foreign, counted_in_it) in [(last, in_it), (log.pack(&"first"), 0)] {
@@ -332,7 +346,8 @@ where
     U: crate::common::Stored,
     V: crate::common::Stored,
 {
-    let (queue, key) = (&world.queue, &key.to_owned());
+    let queue = &world.queue;
+    let key = &key.to_owned();
     let key_state = |tr| async move { queue.key_state(&tr, key).await };
     world.runner.run(key_state).await.unwrap()
 }
@@ -364,7 +379,7 @@ async fn a_key_has_a_settled_and_a_current_value_and_pending_updates(store: Test
 
     world.add("a", 1).await;
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     set_current(&world, &[&b"\x01\x01"[..], &number(5)].concat()).await;
     let updates = [("a", 2), ("b", 9), ("a", 3)].map(|(key, update)| (key.to_owned(), update));
@@ -392,11 +407,13 @@ async fn why_the_reports_of_a_key_are_withheld_is_said(store: TestStore) {
     let world = World::sums(&store, 1).await;
     world.add("a", 1).await;
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     set_current(&world, &[&b"\x01\x03"[..], &number(5)].concat()).await;
-    let row = world.queue.subspace();
-    let row = row.pack(&("q", 0, "k", &encoded("a")[..]));
+    let row = world
+        .queue
+        .subspace()
+        .pack(&("q", 0, "k", &encoded("a")[..]));
     write(&world, &row, b"\x01\x09too large").await;
     let state = key_state(&world, "a").await;
     assert_eq!(state.withheld, Ok(Some("too large".to_owned())));
@@ -408,7 +425,7 @@ async fn what_does_not_decode_of_a_key_hides_nothing_else(store: TestStore) {
     let world = World::sums(&store, 1).await;
     world.add("a", 1).await;
     let log = Log::new(&world.root);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     set_current(&world, &[&b"\x01\x01"[..], &number(5)].concat()).await;
     world.add("a", 2).await;
     let queue = world.queue.subspace();
@@ -432,9 +449,11 @@ async fn what_does_not_decode_of_a_key_hides_nothing_else(store: TestStore) {
         assert_eq!(state.withheld.is_err(), is_at(&withheld));
         let pending_is_unknown = is_at(&pass_row(&world)) || is_at(&block);
         assert_eq!(state.pending.is_err(), pending_is_unknown);
-        let undecodable = (state.settled.err()).or(state.current.err());
-        let undecodable = undecodable.or(state.withheld.err()).or(state.pending.err());
-        let undecodable = undecodable.unwrap();
+        let undecodable = (state.settled.err())
+            .or(state.current.err())
+            .or(state.withheld.err())
+            .or(state.pending.err())
+            .unwrap();
         assert_eq!(
             (&undecodable.key[..], &undecodable.bytes[..]),
             (row, &damaged[..])
@@ -457,7 +476,9 @@ async fn more_pending_updates_than_are_read_are_said_to_be_there(store: TestStor
 
 async fn a_queue_that_was_added_to_is_not_looked_into_in_the_same_transaction(store: TestStore) {
     let world = World::sums(&store, 7).await;
-    let (queue, a, b) = (&world.queue, &"a".to_owned(), &"b".to_owned());
+    let queue = &world.queue;
+    let a = &"a".to_owned();
+    let b = &"b".to_owned();
     let key_state = |tr| async move {
         queue.key_state(&tr, a).await?;
         queue.add(&tr, b, &1).await?;
@@ -475,7 +496,8 @@ async fn a_queue_that_was_added_to_is_not_looked_into_in_the_same_transaction(st
 
 async fn looking_fails_for_no_other_transaction(store: TestStore) {
     let world = World::sums(&store, 3).await;
-    let (queue, a) = (&world.queue, &"a".to_owned());
+    let queue = &world.queue;
+    let a = &"a".to_owned();
     world.add("a", 1).await;
     let mut tr = store.db.begin().unwrap();
     queue.key_state(&tr, a).await.unwrap();
@@ -484,7 +506,7 @@ async fn looking_fails_for_no_other_transaction(store: TestStore) {
     queue.sessions().all(&tr).await.unwrap();
     queue.sessions().heartbeats(&tr).await.unwrap();
     let log = Log::new(&world.root);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     world.add("a", 1).await;
     // A transaction that only reads never conflicts.
     tr.set(&world.root.pack(&"other"), b"");
@@ -499,11 +521,13 @@ async fn the_sessions_of_workers_are_listed(store: TestStore) {
     let sessions = || async {
         let tr = store.db.begin().unwrap();
         let sessions = stored.sessions();
-        let heartbeats = sessions.heartbeats(&tr).await.unwrap();
-        let heartbeats = heartbeats.iter().map(|heartbeat| heartbeat.session);
         let all = sessions.all(&tr).await.unwrap();
-        let all = all.iter().map(|(session, _)| *session);
-        (all.collect::<Vec<_>>(), heartbeats.collect::<Vec<_>>())
+        let heartbeats = sessions.heartbeats(&tr).await.unwrap();
+        let with_state: Vec<_> = all.iter().map(|(session, _)| *session).collect();
+        let with_heartbeat: Vec<_> = (heartbeats.iter())
+            .map(|heartbeat| heartbeat.session)
+            .collect();
+        (with_state, with_heartbeat)
     };
     let workers = [world.work(Unobserved).await, world.work(Unobserved).await];
     let (all, heartbeats) = sessions().await;

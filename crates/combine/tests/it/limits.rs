@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::{LONG, Log, World, settings};
 use combine::{
-    AsideId, BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error,
-    Exact, MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved,
+    AsideId, BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact,
+    MAX_UPDATE_BYTES, MAX_VALUE_BYTES, Result, SetAside, Settings, Unobserved, WorkerOptions,
 };
 use conformance::scale;
 use conformance::stores::TestStore;
@@ -72,17 +72,20 @@ impl Bytewise {
         self.runner.run(initialize).await
     }
 
-    async fn combine(&self, options: CombineOptions) {
-        self.combine_and_tell(options, Unobserved).await;
+    async fn combine(&self, options: WorkerOptions) {
+        self.combine_and_observe(options, Unobserved).await;
     }
 
-    async fn combine_and_tell(
+    async fn combine_and_observe(
         &self,
-        options: CombineOptions,
+        options: WorkerOptions,
         observer: impl ChangeObserver<Bytes, Bytes>,
     ) {
-        let worker = self.queue.work(&self.runner, options, observer);
-        let worker = worker.await.unwrap();
+        let worker = self
+            .queue
+            .work(&self.runner, options, observer)
+            .await
+            .unwrap();
         self.queue.wait_idle(&self.runner).await.unwrap();
         worker.shut_down(LONG).await.unwrap();
     }
@@ -140,7 +143,8 @@ async fn a_pass_takes_80_000_updates(store: TestStore) {
         let updates: Vec<_> = (0..UPDATES_PER_TRANSACTION)
             .map(|number| (key(number), update.clone()))
             .collect();
-        let (queue, updates) = (&world.queue, &updates);
+        let queue = &world.queue;
+        let updates = &updates;
         for _ in 0..UPDATES / UPDATES_PER_TRANSACTION {
             let add = |tr| async move {
                 queue
@@ -150,7 +154,7 @@ async fn a_pass_takes_80_000_updates(store: TestStore) {
             world.runner.run(add).await.unwrap();
         }
         world
-            .combine(CombineOptions::new().bytes_per_pass(usize::MAX))
+            .combine(WorkerOptions::new().with_max_batch_bytes(usize::MAX))
             .await;
         // Each key comes with all its updates, so one pass took them.
         let per_key = UPDATES / keys;
@@ -175,7 +179,7 @@ async fn a_key_with_many_updates_takes_many_passes_and_is_reported_once(store: T
         world.add_all(ones.clone()).await;
     }
     let log = Log::new(&world.root);
-    let options = CombineOptions::new().bytes_per_pass(1 << 15);
+    let options = WorkerOptions::new().with_max_batch_bytes(1 << 15);
     let worker = world.work_with(options, log.clone()).await;
     // However long that takes.
     world.queue.wait_idle(&world.runner).await.unwrap();
@@ -194,7 +198,8 @@ async fn a_key_with_many_updates_takes_many_passes_and_is_reported_once(store: T
 
 async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
-    let (key, loaded) = (Bytes::from("key"), Bytes::from("loaded"));
+    let key = Bytes::from("key");
+    let loaded = Bytes::from("loaded");
     let most = MAX_UPDATE_BYTES - key.len();
     let largest = Bytes::from(vec![7; most]);
     let too_large = Bytes::from(vec![7; most + 1]);
@@ -212,7 +217,9 @@ async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
     let value = Bytes::from([largest, rest].concat());
     assert_eq!(world.exact(&key).await.as_ref(), Some(&value));
     // One update at a time, so that the value is also stored before it is reported.
-    world.combine(CombineOptions::new().bytes_per_pass(1)).await;
+    world
+        .combine(WorkerOptions::new().with_max_batch_bytes(1))
+        .await;
     assert_eq!(world.settled(&key).await.as_ref(), Some(&value));
 
     let too_large = Bytes::from(vec![7; MAX_VALUE_BYTES + 1]);
@@ -230,14 +237,16 @@ async fn the_largest_update_and_the_largest_value_fit(store: TestStore) {
 
 async fn updates_that_make_a_value_too_large_are_set_aside_and_redriven(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
-    let (key, other) = (Bytes::from("key"), Bytes::from("other"));
+    let key = Bytes::from("key");
+    let other = Bytes::from("other");
     let value = Bytes::from(vec![7; MAX_VALUE_BYTES]);
-    let (more, nothing) = (Bytes::from("more"), Bytes::new());
+    let more = Bytes::from("more");
+    let nothing = Bytes::new();
     world.initialize(&key, &value).await.unwrap();
     for key in [&key, &other] {
         world.add(key, &more).await.unwrap();
     }
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     // The key is unchanged, and the other key continues.
     assert_eq!(world.settled(&key).await, Some(value.clone()));
     assert_eq!(world.exact(&key).await, Some(value));
@@ -257,15 +266,15 @@ async fn updates_that_make_a_value_too_large_are_set_aside_and_redriven(store: T
     // As long as there is no room, it is set aside again. With room, it fits.
     assert!(world.redrive(&aside[0].id).await);
     assert!(!world.redrive(&aside[0].id).await);
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     let again = world.set_aside().await;
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].value, aside[0].value);
     world.add(&key, &nothing).await.unwrap();
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     assert_eq!(world.settled(&key).await, None);
     assert!(world.redrive(&again[0].id).await);
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     assert_eq!(world.settled(&key).await, Some(more));
     assert_eq!(world.set_aside().await, []);
 }
@@ -288,19 +297,18 @@ impl ChangeObserver<Bytes, Bytes> for Most {
 async fn values_count_as_bytes_of_a_pass(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
     let keys = (0..8).map(|key| Bytes::from(format!("key {key}")));
-    let (half, more) = (
-        Bytes::from(vec![7; MAX_VALUE_BYTES / 2]),
-        Bytes::from("more"),
-    );
+    let half = Bytes::from(vec![7; MAX_VALUE_BYTES / 2]);
+    let more = Bytes::from("more");
     for key in keys.clone() {
         world.initialize(&key, &half).await.unwrap();
         world.add(&key, &more).await.unwrap();
     }
     // There is room for the updates of all of them and for two values, and at the end of the log for two
     // more values of keys that have waited.
-    let (most, room) = (Most::default(), 3 * half.len());
-    let options = CombineOptions::new().bytes_per_pass(room);
-    world.combine_and_tell(options, most.clone()).await;
+    let most = Most::default();
+    let room = 3 * half.len();
+    let options = WorkerOptions::new().with_max_batch_bytes(room);
+    world.combine_and_observe(options, most.clone()).await;
     assert_eq!(most.0.load(Ordering::Relaxed), 4);
     let value = Bytes::from([half, more].concat());
     let expected = keys.map(|key| (key, value.clone()));
@@ -326,7 +334,7 @@ async fn keys_may_hold_any_bytes_and_begin_with_each_other(store: TestStore) {
             expected.insert(key, Bytes::from(value));
         }
         world
-            .combine(CombineOptions::new().bytes_per_pass(bytes_per_pass))
+            .combine(WorkerOptions::new().with_max_batch_bytes(bytes_per_pass))
             .await;
         assert_eq!(world.values().await, expected);
         for (key, value) in expected {
@@ -357,7 +365,7 @@ async fn the_largest_key_goes_everywhere(store: TestStore) {
     }
     world.add(&key, &update).await.unwrap();
     assert_eq!(world.exact(&key).await.as_ref(), Some(&update));
-    world.combine(CombineOptions::default()).await;
+    world.combine(WorkerOptions::default()).await;
     assert_eq!(world.settled(&key).await.as_ref(), Some(&update));
     assert_eq!(world.values().await, [(key, update)].into());
 }
@@ -379,7 +387,7 @@ async fn any_number_of_buckets_does_the_same(store: TestStore) {
                 .zip(1..)
                 .map(|(key, update)| (key.clone(), update));
             world.add_all(updates.clone().collect()).await;
-            world.combine(CombineOptions::default(), &log).await;
+            world.combine(WorkerOptions::default(), &log).await;
             let expected = updates.map(|(key, update)| (key, update * (round + 1)));
             assert_eq!(world.values().await, expected.collect());
             log.check(&world).await;
@@ -398,9 +406,12 @@ async fn adds_to_one_key_never_conflict(store: TestStore) {
     let worker = world.work(log.clone()).await;
     let mut writers = JoinSet::new();
     for _ in 0..WRITERS {
-        let (world, conflicts) = (world.clone(), conflicts.clone());
+        let world = world.clone();
+        let conflicts = conflicts.clone();
         writers.spawn(async move {
-            let (queue, key, conflicts) = (&world.queue, &"a".to_owned(), &*conflicts);
+            let queue = &world.queue;
+            let key = &"a".to_owned();
+            let conflicts = &*conflicts;
             let add = |tr: Tx<_>| async move {
                 if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                     conflicts.fetch_add(1, Ordering::Relaxed);

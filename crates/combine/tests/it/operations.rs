@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{LONG, Log, World};
 use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, Error, Exact, LastWriter, Unobserved,
+    BoxError, Change, ChangeObserver, Error, Exact, LastWriter, Unobserved, WorkerOptions,
 };
 use conformance::stores::TestStore;
 use keyspace::{Bytes, Isolation, MutationOp, Subspace, Transaction};
@@ -51,7 +51,7 @@ async fn a_queue_writes_the_rows_of_the_schema(store: TestStore) {
     );
 
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     for (part, expected) in [
         ("u", 0),
@@ -77,7 +77,7 @@ async fn updates_become_values_and_reports(store: TestStore) {
     let updates = [("a", 1), ("b", 2), ("a", 3)].map(|(key, update)| (key.to_owned(), update));
     world.add_all(updates.to_vec()).await;
     assert_eq!(world.values().await, BTreeMap::new());
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let expected = [("a".to_owned(), 4), ("b".to_owned(), 2)];
     assert_eq!(world.values().await, expected.into());
     assert_eq!(world.settled("a").await, Some(4));
@@ -92,12 +92,12 @@ async fn a_key_that_ends_where_it_was_is_not_reported(store: TestStore) {
     let world = World::sums(&store, 1).await;
     let log = Log::new(&world.root);
     world.add("a", 1).await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     world.add("a", 5).await;
     world.add("a", -5).await;
     world.add("b", 7).await;
     world.add("b", -7).await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let reports = log.reports(&world.runner).await;
     assert_eq!(reports, [("a".to_owned(), (1, Some(1)))].into());
     log.check(&world).await;
@@ -110,8 +110,9 @@ async fn what_is_added_by_many_transactions_is_combined(store: TestStore) {
     let worker = world.work(log.clone()).await;
     let mut expected = BTreeMap::new();
     for round in 0..20 {
-        let updates = (0..10).map(|key| (format!("key {key}"), round * key));
-        let updates: Vec<_> = updates.collect();
+        let updates: Vec<_> = (0..10)
+            .map(|key| (format!("key {key}"), round * key))
+            .collect();
         for (key, update) in &updates {
             *expected.entry(key.clone()).or_insert(0) += update;
         }
@@ -132,7 +133,7 @@ async fn one_update_per_pass_does_the_same(store: TestStore) {
         let updates = ["a", "b", "c"].map(|key| (key.to_owned(), update));
         world.add_all(updates.to_vec()).await;
     }
-    let options = CombineOptions::new().bytes_per_pass(1);
+    let options = WorkerOptions::new().with_max_batch_bytes(1);
     world.combine(options, &log).await;
     let expected = ["a", "b", "c"].map(|key| (key.to_owned(), (1, Some(10))));
     // Updates are folded one by one, and each key is reported once.
@@ -164,13 +165,13 @@ async fn a_pass_goes_as_far_as_its_budget(store: TestStore) {
     const VALUE_BYTES: usize = 400;
     const BYTES_PER_PASS: usize = 64 << 10;
     // An update and a value, with all the bytes of a transaction that they take.
-    const MOST_BYTES_PER_KEY: usize = 2 << 10;
+    const MAX_BYTES_PER_KEY: usize = 2 << 10;
     let world: World<Option<String>, String> = World::new(&store, 1, LastWriter).await;
     let value = "x".repeat(VALUE_BYTES);
     let updates = (0..KEYS).map(|key| (format!("key {key}"), Some(value.clone())));
     world.add_all(updates.collect()).await;
     let count = world.root.subspace(&"count");
-    let options = CombineOptions::new().bytes_per_pass(BYTES_PER_PASS);
+    let options = WorkerOptions::new().with_max_batch_bytes(BYTES_PER_PASS);
     let worker = world.work_with(options, Passes(count.clone())).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -179,9 +180,9 @@ async fn a_pass_goes_as_far_as_its_budget(store: TestStore) {
     let count = &world.rows_of(&count).await[0];
     let passes = u64::from_le_bytes(count.value().try_into().unwrap());
     // The last key of a pass may exceed the budget.
-    let keys_per_pass = BYTES_PER_PASS / MOST_BYTES_PER_KEY - 1;
-    let most_passes = KEYS.div_ceil(keys_per_pass) as u64;
-    assert!((2..=most_passes).contains(&passes), "{passes} passes");
+    let keys_per_pass = BYTES_PER_PASS / MAX_BYTES_PER_KEY - 1;
+    let max_passes = KEYS.div_ceil(keys_per_pass) as u64;
+    assert!((2..=max_passes).contains(&passes), "{passes} passes");
 }
 
 async fn a_key_at_zero_has_no_value(store: TestStore) {
@@ -189,7 +190,7 @@ async fn a_key_at_zero_has_no_value(store: TestStore) {
     let log = Log::new(&world.root);
     for update in [3, -3, 2] {
         world.add("a", update).await;
-        world.combine(CombineOptions::default(), &log).await;
+        world.combine(WorkerOptions::default(), &log).await;
         let expected = (update != -3).then_some(update);
         assert_eq!(world.settled("a").await, expected);
         log.check(&world).await;
@@ -205,15 +206,15 @@ async fn exact_values_count_what_is_pending(store: TestStore) {
     assert_eq!(world.exact("a").await, Some(7));
     assert_eq!(world.exact("b").await, None);
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     world.add("a", -7).await;
     assert_eq!(world.settled("a").await, Some(7));
     assert_eq!(world.exact("a").await, None);
 
-    let (queue, key) = (&world.queue, &"a".to_owned());
-    let strict = Exact::new().most_bytes(0);
-    let strict = &strict;
+    let queue = &world.queue;
+    let key = &"a".to_owned();
+    let strict = &Exact::new().max_bytes(0);
     let read = |tr| async move { queue.exact(&tr, key, strict).await };
     let refused = world.runner.run(read).await.unwrap_err();
     assert!(
@@ -232,8 +233,10 @@ async fn waiting_ends_with_the_report(store: TestStore) {
         conformance::timeout(LONG, settled).await.unwrap();
         assert_eq!(world.settled("a").await, Some((1..=update).sum()));
         let stamp = world.add("b", update).await;
-        let settled = world.queue.await_all_settled(&world.runner, stamp);
-        conformance::timeout(LONG, settled).await.unwrap();
+        world.wait_idle().await;
+        let queue = &world.queue;
+        let all = |tr| async move { queue.is_all_settled(&tr, stamp).await };
+        assert!(world.runner.run(all).await.unwrap());
         assert_eq!(world.settled("b").await, Some((1..=update).sum()));
     }
     worker.shut_down(LONG).await.unwrap();
@@ -241,7 +244,8 @@ async fn waiting_ends_with_the_report(store: TestStore) {
 
 async fn initialized_values_are_old_values(store: TestStore) {
     let world = World::sums(&store, 2).await;
-    let (queue, key) = (&world.queue, &"a".to_owned());
+    let queue = &world.queue;
+    let key = &"a".to_owned();
     world.add("a", 1).await;
     let load = |tr| async move { queue.initialize(&tr, key, &40).await };
     world.runner.run(load).await.unwrap();
@@ -249,7 +253,7 @@ async fn initialized_values_are_old_values(store: TestStore) {
     let again = world.runner.run(load).await.unwrap_err();
     assert!(matches!(again, Error::AlreadyPresent { .. }), "{again}");
     let log = Log::new(&world.root);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     assert_eq!(world.settled("a").await, Some(41));
     // The report started with the value that the log does not contain.
     let broken = std::mem::take(&mut *log.broken.lock().unwrap());
@@ -263,14 +267,15 @@ async fn values_come_in_pages_of_a_bucket_and_of_all(store: TestStore) {
         .collect();
     world.add_all(updates).await;
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     let queue = &world.queue;
-    let (mut all, mut last) = (Vec::new(), None::<Bytes>);
+    let mut all = Vec::new();
+    let mut last = None::<Bytes>;
     loop {
         let after = last.as_deref();
-        let page = |tr| async move { queue.values(&tr, after, 7, Isolation::Snapshot).await };
-        let page = world.runner.run(page).await.unwrap();
+        let read = |tr| async move { queue.values(&tr, after, 7, Isolation::Snapshot).await };
+        let page = world.runner.run(read).await.unwrap();
         let is_last = page.len() < 7;
         last = page.last().map(|listed| listed.id.clone());
         all.extend(page.into_iter().map(|listed| listed.value.unwrap()));
@@ -290,7 +295,7 @@ async fn splits_part_the_buckets_of_updates_and_values(store: TestStore) {
     world.add_all(updates.collect()).await;
     let pending = world.rows("u").await;
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     let values = world.rows("v").await;
     for (buckets_per_shard, shards) in [(0, 7), (1, 7), (3, 3), (7, 1), (100, 1)] {

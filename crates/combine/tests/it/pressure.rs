@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{LONG, Log, Stages, World, settings};
 use combine::microqueue::{self, ItemId};
 use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Error, Exact, Sum, Unobserved,
+    BoxError, Change, ChangeObserver, CombineQueue, Error, Exact, Sum, Unobserved, WorkerOptions,
 };
 use conformance::stores::TestStore;
 use keyspace::{Transaction, Versionstamp};
@@ -24,7 +24,8 @@ async fn a_block_of_many_keys_with_large_values_is_folded_in_parts(store: TestSt
     const KEYS: usize = 630;
     const VALUE_BYTES: usize = 16_000;
     let replace_head = |_: &String, value: Option<String>, updates: Vec<String>| {
-        let (value, head) = (value.unwrap_or_default(), updates.last()?);
+        let value = value.unwrap_or_default();
+        let head = updates.last()?;
         Some(format!(
             "{head}{}",
             value.get(head.len()..).unwrap_or_default()
@@ -32,7 +33,8 @@ async fn a_block_of_many_keys_with_large_values_is_folded_in_parts(store: TestSt
     };
     let world: World<String, String> = World::new(&store, 1, replace_head).await;
     let keys: Vec<_> = (0..KEYS).map(|key| format!("{key:03}")).collect();
-    let (queue, value) = (&world.queue, &"v".repeat(VALUE_BYTES));
+    let queue = &world.queue;
+    let value = &"v".repeat(VALUE_BYTES);
     for keys in keys.chunks(100) {
         let load = |tr: keyspace::Tx<_>| async move {
             for key in keys {
@@ -46,7 +48,7 @@ async fn a_block_of_many_keys_with_large_values_is_folded_in_parts(store: TestSt
     world.add_all(updates.collect()).await;
     assert_eq!(world.rows("u").await.len(), 1);
     // Ten times as much as a transaction of this size holds.
-    let worker = world.work_with(CombineOptions::default(), Unobserved).await;
+    let worker = world.work_with(WorkerOptions::default(), Unobserved).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let values = world.values().await;
@@ -82,7 +84,8 @@ async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestS
     let keys = (0..2 * KEYS).map(|update| format!("key {:0>500}", update % KEYS));
     let updates: Vec<_> = keys.map(|key| (key, 1)).collect();
     let worker = world.work(stages.clone()).await;
-    let (mut added, mut seen) = (0, Vec::new());
+    let mut added = 0;
+    let mut seen = Vec::new();
     let goes_on = async {
         // Whether or not the previous pass reported anything.
         while stages.log.reports(&world.runner).await.len() < KEYS {
@@ -126,7 +129,7 @@ impl ChangeObserver<String, i64> for CountsTo {
 
 async fn an_update_that_an_observer_adds_to_its_own_bucket_is_folded(store: TestStore) {
     let world = World::sums(&store, 1).await;
-    let same = CombineQueue::open(
+    let same_queue = CombineQueue::open(
         &world.runner,
         world.queue.subspace().clone(),
         settings(1),
@@ -134,7 +137,7 @@ async fn an_update_that_an_observer_adds_to_its_own_bucket_is_folded(store: Test
     );
     let same = World {
         runner: world.runner.clone(),
-        queue: same.await.unwrap(),
+        queue: same_queue.await.unwrap(),
         root: world.root.clone(),
     };
     world.add("a", 1).await;
@@ -157,7 +160,7 @@ async fn exact_values_of_several_keys_are_those_of_each(store: TestStore) {
     };
     add(5).await;
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     add(2).await;
     add(8).await;
@@ -166,8 +169,7 @@ async fn exact_values_of_several_keys_are_those_of_each(store: TestStore) {
     let queue = &world.queue;
     let read = |tr| async move { queue.exact_many(&tr, asked, &Exact::default()).await };
     let values = world.runner.run(read).await.unwrap();
-    let expected = [0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3];
-    let expected = expected.map(|sum| Some(sum).filter(|sum| *sum > 0));
+    let expected = [0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3].map(|sum| Some(sum).filter(|sum| *sum > 0));
     assert_eq!(values, expected);
     for (key, value) in keys.iter().zip(expected) {
         assert_eq!(world.exact(key).await, value);
@@ -188,8 +190,9 @@ async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: Test
     };
     world.runner.run(write).await.unwrap();
     let subspace = world.queue.subspace().clone();
-    let refused = CombineQueue::<String, i64>::open(&world.runner, subspace, settings(7), Sum);
-    let refused = refused.await.unwrap_err();
+    let refused = CombineQueue::<String, i64>::open(&world.runner, subspace, settings(7), Sum)
+        .await
+        .unwrap_err();
     assert!(
         matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, .. }) if *queue == log),
         "{refused}"

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Log, World, settings};
 use combine::hc_dequeue::Backoff;
-use combine::{CombineOptions, CombineQueue, Sum, WorkerOptions};
+use combine::{CombineQueue, Sum, WorkerOptions};
 use conformance::process::{Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
 use conformance::{scale, stores};
@@ -51,16 +51,17 @@ async fn work(role: &str) {
     let (process, url) = role.split_once(' ').unwrap();
     let world = Arc::new(open(url).await);
     let log = Log::new(&world.root);
-    let options = CombineOptions::new()
-        .worker(WorkerOptions::new().backoff(Backoff::new(
+    let options = WorkerOptions::new()
+        .with_backoff(Backoff::new(
             Duration::from_millis(10),
             Duration::from_millis(100),
-        )))
-        .bytes_per_pass(10_000)
-        .takeover_after(Duration::from_millis(500));
+        ))
+        .with_max_batch_bytes(10_000)
+        .with_takeover_after(Duration::from_millis(500));
     let _worker = world.work_with(options, log.clone()).await;
     let writers = (0..WRITERS).map(|writer| {
-        let (world, log) = (world.clone(), log.clone());
+        let world = world.clone();
+        let log = log.clone();
         let name = format!("{process}-{writer}");
         tokio::spawn(async move {
             for number in 0_u64.. {
@@ -111,7 +112,8 @@ async fn on_fdb_every_acknowledged_update_is_in_its_value_exactly_once() {
         Err(reason) => return stores::skip(NAME, reason),
     };
     let url = server.url();
-    let (mut names, store) = (0.., url.clone());
+    let mut names = 0..;
+    let store = url.clone();
     let role = move |_| format!("{} {store}", names.next().unwrap());
     let mut herd = Herd::start(NAME, PROCESSES, role);
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::common::{LONG, Log, Queue, World, encoded, redrive, set_aside, settings, write};
 use combine::microqueue;
 use combine::{
-    AsideId, Bucket, CombineOptions, CombineQueue, Error, Exact, InvalidSettings, SetAside,
-    Settings, Sum,
+    AsideId, Bucket, CombineQueue, Error, Exact, InvalidSettings, SetAside, Settings, Sum,
+    WorkerOptions,
 };
 use conformance::stores::TestStore;
 use conformance::timeout;
@@ -59,8 +59,9 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
         (other_lease, ["lease of 10s", "lease of 7s"]),
     ] {
         let subspace = world.queue.subspace().clone();
-        let refused = Queue::<i64>::open(&world.runner, subspace, other, Sum).await;
-        let refused = refused.unwrap_err();
+        let refused = Queue::<i64>::open(&world.runner, subspace, other, Sum)
+            .await
+            .unwrap_err();
         assert!(
             matches!(&refused, Error::SettingsDiffer(differ)
                 if differ.stored.settings == settings(4) && differ.given.settings == other),
@@ -136,7 +137,7 @@ async fn a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes(store: 
     for key in ["a", "b", "c"] {
         world.add(key, 1).await;
     }
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let whole = set_aside(&world).await;
     let broken = &whole[1].id;
     let AsideId::Update { bucket, id } = broken else {
@@ -175,12 +176,13 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     let world = World::new(&store, 1, sums).await;
     let log = Log::new(&world.root);
     world.add("bad", 1).await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let updates = [("a", 2), ("bad", 4), ("bad", -1), ("z", 8)];
     world
         .add_all(updates.map(|(key, update)| (key.to_owned(), update)).into())
         .await;
-    let (queue, bad) = (&world.queue, &"bad".to_owned());
+    let queue = &world.queue;
+    let bad = &"bad".to_owned();
     let exact = |tr| async move { queue.exact(&tr, bad, &Exact::default()).await };
     let refused = world.runner.run(exact).await.unwrap_err();
     assert!(
@@ -188,7 +190,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
         "{refused}"
     );
 
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let expected = [("a", 2), ("bad", 1), ("z", 8)].map(|(key, sum)| (key.to_owned(), sum));
     assert_eq!(world.values().await, expected.into());
     assert_eq!(world.exact("bad").await, Some(1));
@@ -201,7 +203,7 @@ async fn a_combiner_that_panics_keeps_its_own_updates_only(store: TestStore) {
     }
     // Updates that it can take alone do count.
     assert!(redrive(&world, &found[0].id).await);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     assert_eq!(world.settled("bad").await, Some(1 + 4));
     assert_eq!(set_aside(&world).await, found[1..]);
     log.check(&world).await;
@@ -212,7 +214,9 @@ async fn a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction(s
     for is_there_before in [false, true] {
         let isolations = [Isolation::Snapshot, Isolation::Serializable];
         for (isolation, added_to) in isolations.into_iter().zip(["a", "b"]) {
-            let (queue, a, added_to) = (&world.queue, &"a".to_owned(), &added_to.to_owned());
+            let queue = &world.queue;
+            let a = &"a".to_owned();
+            let added_to = &added_to.to_owned();
             let options = &Exact::new().isolation(isolation);
             let read = |tr| async move {
                 // Reading first is allowed. After an addition no key can be read, in any bucket.
@@ -240,16 +244,17 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     let keys: Vec<_> = (0..20).map(|key| format!("key {key}")).collect();
     let add_all = || world.add_all(keys.iter().map(|key| (key.clone(), 1)).collect());
     add_all().await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
 
-    let (queue, key) = (&world.queue, &keys[0]);
+    let queue = &world.queue;
+    let key = &keys[0];
     let packed = keyspace::tuple::pack(&encoded(key));
     let rows = world.rows("v").await;
     let row = rows
         .iter()
         .find(|row| row.key().ends_with(&packed))
-        .unwrap();
-    let row = row.key();
+        .unwrap()
+        .key();
     for damaged in [&b""[..], b"\0\x02", b"\x01\xc1"] {
         write(&world, row, damaged).await;
         let settled = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
@@ -260,11 +265,11 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
         ] {
             assert!(is_corrupt(&refused, row), "{refused}");
         }
-        let values = |tr| async move {
+        let read = |tr| async move {
             let values = queue.values(&tr, None, usize::MAX, Isolation::Snapshot);
             values.await
         };
-        let values = world.runner.run(values).await.unwrap();
+        let values = world.runner.run(read).await.unwrap();
         let (bad, good): (Vec<_>, Vec<_>) =
             values.into_iter().partition(|listed| listed.value.is_err());
         assert_eq!((bad.len(), good.len()), (1, keys.len() - 1));
@@ -273,7 +278,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     }
     // Its updates are set aside, and all other keys continue.
     add_all().await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let found = set_aside(&world).await;
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].value.as_ref().unwrap().key, encoded(key));
@@ -282,7 +287,7 @@ async fn a_damaged_value_is_an_error_and_other_keys_go_on(store: TestStore) {
     }
     write(&world, row, b"\x01\x01").await;
     assert!(redrive(&world, &found[0].id).await);
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     let expected = keys.into_iter().map(|key| (key, 2));
     assert_eq!(world.values().await, expected.collect());
     log.check(&world).await;
@@ -313,9 +318,7 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
     let settled = world.queue.await_settled(&world.runner, &others, stamp);
     timeout(LONG, settled).await.unwrap();
     // Once only this bucket is left, the error names the row.
-    let waits = world.queue.await_all_settled(&world.runner, stamp);
     for refused in [
-        timeout(LONG, waits).await.unwrap_err(),
         timeout(LONG, world.queue.wait_idle(&world.runner))
             .await
             .unwrap_err(),
@@ -336,10 +339,8 @@ async fn a_damaged_pass_state_keeps_its_own_bucket_only(store: TestStore) {
 async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) {
     let runner = store.runner();
     let ids = &Ids::new(store.root.subspace(&"ids"));
-    let (jobs, counts) = (
-        &store.root.subspace(&"jobs"),
-        store.root.subspace(&"counts"),
-    );
+    let jobs = &store.root.subspace(&"jobs");
+    let counts = store.root.subspace(&"counts");
     let register = |tr| async move { ids.register(&tr, jobs, "hc-dequeue", &[]).await };
     runner.run(register).await.unwrap();
     let options = || OpenOptions::new().ids(ids.clone());
@@ -383,11 +384,13 @@ async fn a_foreign_key_in_a_log_keeps_its_own_bucket_only(store: TestStore) {
         let opened = Queue::<i64>::open(&world.runner, subspace, settings(bucket_count), Sum);
         opened.await.unwrap();
         let worker = world.work(Log::new(&world.root)).await;
-        let refused = timeout(LONG, world.queue.wait_idle(&world.runner)).await;
-        let refused = refused.unwrap_err();
+        let refused = timeout(LONG, world.queue.wait_idle(&world.runner))
+            .await
+            .unwrap_err();
         assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
-        let others = twenty().into_iter();
-        let others = others.filter(|(key, _)| bucket_of(&world, key) != damaged);
+        let others = twenty()
+            .into_iter()
+            .filter(|(key, _)| bucket_of(&world, key) != damaged);
         assert_eq!(world.values().await, others.collect());
         clear(&world, &row).await;
         world.wait_idle().await;
@@ -406,8 +409,9 @@ async fn a_foreign_key_after_blocks_keeps_none_of_them_from_being_folded(store: 
     let row = [log.bytes(), b"\x40"].concat();
     write(&world, &row, b"").await;
     let worker = world.work(Log::new(&world.root)).await;
-    let refused = timeout(LONG, world.queue.wait_idle(&world.runner)).await;
-    let refused = refused.unwrap_err();
+    let refused = timeout(LONG, world.queue.wait_idle(&world.runner))
+        .await
+        .unwrap_err();
     assert_eq!(corrupt_key(&refused), Some(&row[..]), "{refused}");
     // All updates are folded. Those of the bucket are reported at the end of its log.
     let left: Vec<_> = world.rows("u").await;
@@ -435,7 +439,7 @@ async fn a_row_that_is_no_current_value_keeps_no_change_from_being_reported(stor
         let log = Log::new(&world.root);
         world.add_all(twenty()).await;
         // Small passes leave values for later ones to report.
-        let options = CombineOptions::new().bytes_per_pass(1);
+        let options = WorkerOptions::new().with_max_batch_bytes(1);
         world.combine(options, &log).await;
         assert_eq!(world.values().await, twenty().into_iter().collect());
         log.check(&world).await;
@@ -456,7 +460,7 @@ async fn a_damaged_row_of_a_session_keeps_no_bucket(store: TestStore) {
     }
     let log = Log::new(&world.root);
     world.add_all(twenty()).await;
-    world.combine(CombineOptions::default(), &log).await;
+    world.combine(WorkerOptions::default(), &log).await;
     assert_eq!(world.values().await, twenty().into_iter().collect());
     // A worker that dies is still found by another one.
     let dies = world.queue.sessions();

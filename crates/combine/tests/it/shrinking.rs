@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Log, Stages, World};
 use combine::hc_dequeue::Backoff;
-use combine::{AsideId, BoxError, Change, ChangeObserver, CombineOptions, SetAside, WorkerOptions};
+use combine::{AsideId, BoxError, Change, ChangeObserver, SetAside, WorkerOptions};
 use conformance::stores::TestStore;
 use keyspace::limits::VALUE_BYTES;
 use keyspace::{Listed, Transaction};
@@ -55,9 +55,10 @@ fn encoded(key: &str) -> Vec<u8> {
 async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: TestStore) {
     let world = World::sums(&store, 1).await;
     let stages = Stages::new(&world, VALUE_BYTES, too_much_for_one);
-    let updates = ["a", "heavy", "z", "heavy", "heavy"];
-    let updates = updates.into_iter().zip(1..);
-    let updates = updates.map(|(key, update)| (key.to_owned(), update));
+    let updates = ["a", "heavy", "z", "heavy", "heavy"]
+        .into_iter()
+        .zip(1..)
+        .map(|(key, update)| (key.to_owned(), update));
     world.add_all(updates.collect()).await;
     let worker = world.work(stages.clone()).await;
     world.wait_idle().await;
@@ -75,7 +76,8 @@ async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: Te
     assert_eq!(world.exact("heavy").await, Some(2 + 4 + 5));
 
     stages.is_fixed.store(true, Ordering::Relaxed);
-    let (queue, heavy) = (&world.queue, &found[0].id);
+    let queue = &world.queue;
+    let heavy = &found[0].id;
     let redrive = |tr| async move { queue.redrive(&tr, heavy).await };
     assert!(world.runner.run(redrive).await.unwrap());
     world.wait_idle().await;
@@ -91,8 +93,10 @@ async fn several_changes_that_fit_no_transaction_are_all_set_aside(store: TestSt
         let world = World::sums(&store, 1).await;
         let too_much = |key: &str| u32::from(key.starts_with("heavy")) * 101;
         let stages = Stages::new(&world, VALUE_BYTES, too_much);
-        let updates = [light, &heavy].concat().into_iter();
-        let updates = updates.map(|key| (key.to_owned(), 1));
+        let updates = [light, &heavy]
+            .concat()
+            .into_iter()
+            .map(|key| (key.to_owned(), 1));
         world.add_all(updates.collect()).await;
         let worker = world.work(stages.clone()).await;
         world.wait_idle().await;
@@ -134,7 +138,7 @@ async fn changes_before_one_that_fits_no_transaction_are_not_set_aside(store: Te
     };
     world.add("heavy", 1).await;
     // The first pass shows that the change does not fit, and is undone.
-    let options = CombineOptions::new().bytes_per_pass(1);
+    let options = WorkerOptions::new().with_max_batch_bytes(1);
     let worker = world.work_with(options, interrupts).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -175,16 +179,13 @@ async fn an_observer_that_is_slow_for_many_changes_gets_fewer(store: TestStore) 
     };
     let updates = (0..12).map(|key| (format!("key {key}"), 1));
     world.add_all(updates.clone().collect()).await;
-    let options = CombineOptions::new()
-        .worker(
-            WorkerOptions::new()
-                .time_limit(Duration::from_millis(100))
-                .backoff(Backoff::new(
-                    Duration::from_millis(1),
-                    Duration::from_millis(1),
-                )),
-        )
-        .bytes_per_pass(1 << 14);
+    let options = WorkerOptions::new()
+        .with_time_limit(Duration::from_millis(100))
+        .with_backoff(Backoff::new(
+            Duration::from_millis(1),
+            Duration::from_millis(1),
+        ))
+        .with_max_batch_bytes(1 << 14);
     let worker = world.work_with(options, takes_few.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();

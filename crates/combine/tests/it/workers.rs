@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Log, World, settings};
 use combine::hc_dequeue::Backoff;
-use combine::{
-    BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Sum, Unobserved, WorkerOptions,
-};
+use combine::{BoxError, Change, ChangeObserver, CombineQueue, Sum, Unobserved, WorkerOptions};
 use conformance::chaos::{Chaos, Faults};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
@@ -35,10 +33,10 @@ conformance::on_every_store!(threads:
 );
 
 /// Options with which a worker acts only on a wake-up, or after more time than a test takes.
-fn deaf_to_time() -> CombineOptions {
-    CombineOptions::new()
-        .worker(WorkerOptions::new().poll_interval(LONG * 60))
-        .takeover_after(LONG * 60)
+fn deaf_to_time() -> WorkerOptions {
+    WorkerOptions::new()
+        .with_poll_interval(LONG * 60)
+        .with_takeover_after(LONG * 60)
 }
 
 fn no_backoff() -> Backoff {
@@ -89,8 +87,7 @@ async fn without_watches_the_poll_finds_updates(store: TestStore) {
     let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
     let runner = Runner::with_options(deaf, options);
     let world = World::on(runner, &store, 4, Sum).await;
-    let often =
-        CombineOptions::new().worker(WorkerOptions::new().poll_interval(Duration::from_millis(10)));
+    let often = WorkerOptions::new().with_poll_interval(Duration::from_millis(10));
     let worker = world.work_with(often, Unobserved).await;
     world.add("a", 1).await;
     world.wait_idle().await;
@@ -100,14 +97,16 @@ async fn without_watches_the_poll_finds_updates(store: TestStore) {
 
 async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
     let world = World::sums(&store, 32).await;
-    let (first, second) = (Seen::default(), Seen::default());
+    let first = Seen::default();
+    let second = Seen::default();
     let first_worker = world.work_with(deaf_to_time(), first.clone()).await;
     let second_worker = world.work_with(deaf_to_time(), second.clone()).await;
     // Until both know of each other.
     loop {
         world.add_all(updates()).await;
         world.wait_idle().await;
-        let (first, second) = (first.take(), second.take());
+        let first = first.take();
+        let second = second.take();
         if !first.is_empty() && !second.is_empty() && first.is_disjoint(&second) {
             assert_eq!(first.len() + second.len(), updates().len());
             break;
@@ -139,7 +138,7 @@ async fn short_lived(store: &TestStore) -> (TestStore, World) {
 
 async fn the_buckets_of_a_dead_worker_continue_after_a_lease(store: TestStore) {
     let (_, world) = short_lived(&store).await;
-    let options = CombineOptions::new().takeover_after(LONG * 60);
+    let options = WorkerOptions::new().with_takeover_after(LONG * 60);
     let dead = world.work_with(options.clone(), Unobserved).await;
     let worker = world.work_with(options, Unobserved).await;
     assert_eq!(world.rows("s").await.len(), 2);
@@ -162,20 +161,20 @@ impl ChangeObserver<String, i64> for Hangs {
         _tr: &T,
         _changes: &[Change<String, i64>],
     ) -> Result<(), BoxError> {
-        match self.0.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => pending().await,
+        if !self.0.load(Ordering::Relaxed) {
+            pending::<()>().await;
         }
+        Ok(())
     }
 }
 
 async fn the_buckets_of_a_worker_that_hangs_are_taken_over(store: TestStore) {
     let world = World::sums(&store, 32).await;
     // It hangs for as long as the test waits, and its heartbeat continues.
-    let hangs = CombineOptions::new().worker(WorkerOptions::new().time_limit(LONG * 60));
+    let hangs = WorkerOptions::new().with_time_limit(LONG * 60);
     let hung = world.work_with(hangs, Hangs::default()).await;
     let log = Log::new(&world.root);
-    let impatient = CombineOptions::new().takeover_after(Duration::from_millis(100));
+    let impatient = WorkerOptions::new().with_takeover_after(Duration::from_millis(100));
     let worker = world.work_with(impatient, log.clone()).await;
     world.add_all(updates()).await;
     world.wait_idle().await;
@@ -189,11 +188,9 @@ async fn the_buckets_of_a_worker_that_hangs_are_taken_over(store: TestStore) {
 async fn an_observer_that_hangs_is_stopped_and_its_bucket_goes_on(store: TestStore) {
     let world = World::sums(&store, 1).await;
     let hangs = Hangs::default();
-    let options = CombineOptions::new().worker(
-        WorkerOptions::new()
-            .time_limit(Duration::from_millis(20))
-            .backoff(no_backoff()),
-    );
+    let options = WorkerOptions::new()
+        .with_time_limit(Duration::from_millis(20))
+        .with_backoff(no_backoff());
     let worker = world.work_with(options, hangs.clone()).await;
     world.add("a", 1).await;
     let idle = world.queue.wait_idle(&world.runner);
@@ -245,7 +242,7 @@ async fn recovers(store: TestStore, fail: fn() -> Result<(), BoxError>) {
         log: log.clone(),
         fail,
     };
-    let options = CombineOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work_with(options, fails).await;
     world.add_all(updates()).await;
     world.wait_idle().await;
@@ -314,8 +311,8 @@ async fn an_observer_may_add_to_the_queue_that_it_observes(store: TestStore) {
             world.add("aaaa", 16).await;
         }
         world.wait_idle().await;
-        let expected = [("aaaa", 48), ("aaa", 24), ("aa", 12), ("a", 6)];
-        let expected = expected.map(|(key, sum)| (key.to_owned(), sum));
+        let expected = [("aaaa", 48), ("aaa", 24), ("aa", 12), ("a", 6)]
+            .map(|(key, sum)| (key.to_owned(), sum));
         assert_eq!(world.values().await, expected.into());
         worker.shut_down(LONG).await.unwrap();
         world.assert_nothing_left().await;
@@ -330,7 +327,7 @@ async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
     let worker = world.work(Unobserved).await;
     let lost = world
         .queue
-        .work(&cut_off, CombineOptions::default(), Unobserved)
+        .work(&cut_off, WorkerOptions::default(), Unobserved)
         .await
         .unwrap();
     let before: BTreeSet<_> = world
@@ -365,9 +362,9 @@ async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
 async fn after_a_restart_everything_continues(store: TestStore) {
     let (_, world) = short_lived(&store).await;
     let log = Log::new(&world.root);
-    let options = CombineOptions::new()
-        .bytes_per_pass(1)
-        .takeover_after(LONG * 60);
+    let options = WorkerOptions::new()
+        .with_max_batch_bytes(1)
+        .with_takeover_after(LONG * 60);
     for _ in 0..5 {
         // The worker is dropped wherever it is, usually in the middle of its work.
         let worker = world.work_with(options.clone(), log.clone()).await;
@@ -389,12 +386,13 @@ async fn after_a_restart_everything_continues(store: TestStore) {
 async fn a_bucket_rests_between_passes_while_others_go_on(store: TestStore) {
     let world = World::sums(&store, 2).await;
     let bucket = |key: &&str| world.queue.bucket(&(*key).to_owned()).unwrap();
-    let (rests, goes_on) = ("a", ["b", "c", "d", "e"].into_iter());
-    let goes_on = goes_on
+    let rests = "a";
+    let goes_on = ["b", "c", "d", "e"]
+        .into_iter()
         .clone()
         .find(|key| bucket(key) != bucket(&rests))
         .unwrap();
-    let options = CombineOptions::new().pass_interval(LONG * 60);
+    let options = WorkerOptions::new().with_pass_interval(LONG * 60);
     let worker = world.work_with(options, Unobserved).await;
     world.add(rests, 1).await;
     world.wait_idle().await;
@@ -438,7 +436,7 @@ async fn pending_updates_can_be_counted(store: TestStore) {
         assert_eq!(pending.count < all, has_more);
     }
     world
-        .combine(CombineOptions::default(), &Log::new(&world.root))
+        .combine(WorkerOptions::default(), &Log::new(&world.root))
         .await;
     assert_eq!(
         world.runner.run(count).await.unwrap(),
@@ -449,7 +447,8 @@ async fn pending_updates_can_be_counted(store: TestStore) {
 async fn a_session_whose_state_does_not_decode_stops_no_worker(store: TestStore) {
     let world = World::sums(&store, 4).await;
     let sessions = world.queue.sessions();
-    let (subspace, unknown) = (sessions.subspace().clone(), [7_u8; 16]);
+    let subspace = sessions.subspace().clone();
+    let unknown = [7_u8; 16];
     let write = |tr: keyspace::Tx<_>| {
         let subspace = subspace.clone();
         async move {

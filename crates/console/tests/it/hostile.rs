@@ -6,16 +6,12 @@ use crate::common::program::{Filled, Finished, run};
 use crate::common::{LONG, World, enqueue, hex};
 use crate::web::site::Site;
 use console::WebOptions;
-use export_queue::combine::{CombineOptions, CombineQueue, Unobserved};
-use export_queue::hc_dequeue::{
-    Backoff, ConsumerOptions, Enqueue, Error, Queue, Schedule, Settings, WorkerOptions,
-};
+use export_queue::combine::{CombineQueue, Unobserved};
+use export_queue::hc_dequeue::{Backoff, Enqueue, Error, Queue, Schedule, Settings, WorkerOptions};
 use export_queue::keyspace::codec::{Codec, DecodeError, Json};
 use export_queue::keyspace::{self, Bytes, OpenOptions, Subspace, Tx, tuple};
 use export_queue::microqueue::MicroQueue;
-use export_queue::{
-    BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Start, async_trait,
-};
+use export_queue::{BoxError, ExportQueue, Exporter, SequencedExport, Start, async_trait};
 use serde_json::{Value, json};
 
 /// Clears the screen, begins a line of its own, turns the text around, and hides a part of it.
@@ -96,7 +92,7 @@ async fn add_items(world: &World, subspace: Subspace) {
     let jobs = Queue::<Value, Json>::open_with(&world.runner, subspace, settings, options);
     let jobs = jobs.await.unwrap();
     let value = &json!({ HOSTILE: [HOSTILE] });
-    let consumer = jobs.consumer(&world.runner, ConsumerOptions::default());
+    let consumer = jobs.consumer(&world.runner, WorkerOptions::default());
     let consumer = consumer.await.unwrap();
     for place in ["dead", "done", "delayed", "held"] {
         let id = format!("{place}{HOSTILE}");
@@ -154,7 +150,7 @@ async fn add_counts(world: &World, subspace: Subspace) {
         let add = |tr| async move { counts.add(&tr, key, text).await };
         world.runner.run(add).await.unwrap();
     }
-    let worker = counts.work(&world.runner, CombineOptions::default(), Unobserved);
+    let worker = counts.work(&world.runner, WorkerOptions::default(), Unobserved);
     let worker = worker.await.unwrap();
     let idle = counts.wait_idle(&world.runner);
     conformance::timeout(LONG, idle).await.unwrap();
@@ -172,9 +168,9 @@ async fn add_exports(world: &World, subspace: Subspace) {
     let add = |tr| async move { exports.add(&tr, text, text).await };
     world.runner.run(add).await.unwrap();
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(backoff))
-        .dead_letter_after(1);
+    let options = WorkerOptions::new()
+        .with_backoff(backoff)
+        .with_dead_letter_after(1);
     let worker = subscription
         .work(&world.runner, options, Refuses)
         .await

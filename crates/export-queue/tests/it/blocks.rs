@@ -9,8 +9,7 @@ use crate::common::{LONG, Reader, Receiver, World, no_backoff};
 use conformance::stores::TestStore;
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use export_queue::{
-    BoxError, Error, ExportOptions, Exporter, Sequence, SequencedExport, Start, WorkerOptions,
-    async_trait,
+    BoxError, Error, Exporter, Sequence, SequencedExport, Start, WorkerOptions, async_trait,
 };
 use keyspace::Versionstamp;
 
@@ -54,10 +53,10 @@ impl Exporter<String, Option<i64>> for Below {
     }
 }
 
-fn one_by_one() -> ExportOptions {
-    ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .bytes_per_batch(1)
+fn one_by_one() -> WorkerOptions {
+    WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_max_batch_bytes(1)
 }
 
 /// Exports values below a limit, one by one.
@@ -67,8 +66,10 @@ async fn export_below(world: &World, reader: &Reader, end: i64, receiver: &Recei
         receiver: receiver.clone(),
         refused: Arc::default(),
     };
-    let worker = reader.work(&world.runner, one_by_one(), below.clone());
-    let worker = worker.await.unwrap();
+    let worker = reader
+        .work(&world.runner, one_by_one(), below.clone())
+        .await
+        .unwrap();
     conformance::timeout(LONG, below.refused.notified()).await;
     worker.shut_down(LONG).await.unwrap();
 }
@@ -80,8 +81,10 @@ fn exported(receiver: &Receiver) -> Vec<i64> {
 
 async fn two_subscriptions_stand_at_places_of_their_own_in_a_block(store: TestStore) {
     let world = World::new(&store, 1).await;
-    let (quick, slow) = (&world.reader, &world.subscribe("slow", Start::Oldest).await);
-    let (first, second) = (Receiver::default(), Receiver::default());
+    let quick = &world.reader;
+    let slow = &world.subscribe("slow", Start::Oldest).await;
+    let first = Receiver::default();
+    let second = Receiver::default();
     let stamp = world.add_all(entries(0..10)).await;
     world.add_all(entries(10..20)).await;
     export_below(&world, quick, 7, &first).await;
@@ -127,7 +130,7 @@ async fn batches_end_and_begin_inside_of_blocks(store: TestStore) {
         world.add_all(entries(begin..begin + 10)).await;
     }
     // An entry takes about 27 bytes.
-    let options = ExportOptions::new().bytes_per_batch(200);
+    let options = WorkerOptions::new().with_max_batch_bytes(200);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -165,9 +168,9 @@ async fn one_bad_entry_is_found_in_a_block_of_a_hundred(store: TestStore) {
     let receiver = Receiver::default();
     let stamp = world.add_all(entries(0..100)).await;
     assert_eq!(world.rows("e").await.len(), 1);
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .dead_letter_after(2);
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_dead_letter_after(2);
     let refuses = Refuses {
         value: 57,
         receiver: receiver.clone(),
@@ -184,7 +187,8 @@ async fn one_bad_entry_is_found_in_a_block_of_a_hundred(store: TestStore) {
     );
     let letters = world.letters().await;
     assert_eq!(letters.len(), 1);
-    let (sequence, letter) = (letters[0].id, letters[0].value.as_ref().unwrap());
+    let sequence = letters[0].id;
+    let letter = letters[0].value.as_ref().unwrap();
     assert_eq!((letter.failures, &letter.reason[..]), (2, "refused"));
     assert_eq!(sequence.versionstamp(), stamp);
     assert_eq!(sequence.to_bytes()[18..], [0, 57]);
@@ -203,7 +207,9 @@ async fn coalescing_takes_the_newest_of_each_key_in_the_part_of_a_block(store: T
     world.add_all((0..50).map(of_five).collect()).await;
     assert_eq!(world.rows("e").await.len(), 1);
     // Ten entries of 27 bytes in each batch.
-    let options = ExportOptions::new().coalesce(true).bytes_per_batch(275);
+    let options = WorkerOptions::new()
+        .with_coalesce(true)
+        .with_max_batch_bytes(275);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -274,8 +280,7 @@ async fn a_broken_block_is_a_dead_letter_and_its_bucket_goes_on(store: TestStore
 async fn a_broken_block_is_exported_once_it_decodes(store: TestStore) {
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
-    let pairs = [("b", 0), ("a", 1), ("b", 2)];
-    let pairs = pairs.map(|(key, value)| (key.to_owned(), Some(value)));
+    let pairs = [("b", 0), ("a", 1), ("b", 2)].map(|(key, value)| (key.to_owned(), Some(value)));
     let stamp = world.add_all(pairs.to_vec()).await;
     let row = world.rows("e").await.pop().unwrap();
     world.set(row.key(), b"no block").await;
@@ -367,9 +372,9 @@ async fn a_block_that_was_exported_in_part_is_redriven_from_there_on(store: Test
             call,
             index: exported_before - 1,
         };
-        let position = [&b"\x01"[..], &position.to_bytes()].concat();
+        let record = [&b"\x01"[..], &position.to_bytes()].concat();
         world
-            .set(&world.queue.subspace().pack(&("p", "reader", 0)), &position)
+            .set(&world.queue.subspace().pack(&("p", "reader", 0)), &record)
             .await;
         world.set(row.key(), b"no block").await;
         world.export(&world.reader, &receiver).await;

@@ -10,8 +10,8 @@ use conformance::hostile::Place;
 use conformance::stores::TestStore;
 use conformance::timeout;
 use export_queue::{
-    BoxError, Error, ExportOptions, ExportQueue, Exporter, NotEnded, SequencedExport, Start,
-    WorkerOptions, async_trait,
+    BoxError, Error, ExportQueue, Exporter, NotEnded, SequencedExport, Start, WorkerOptions,
+    async_trait,
 };
 use keyspace::Environment;
 use serde::{Deserialize, Serialize};
@@ -46,9 +46,11 @@ impl Exporter<String, Option<i64>> for Panics {
     }
 }
 
-fn quick() -> ExportOptions {
+fn quick() -> WorkerOptions {
     let limit = Duration::from_millis(100);
-    ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()).time_limit(limit))
+    WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_time_limit(limit)
 }
 
 async fn an_exporter_that_panics_anywhere_is_called_again(store: TestStore) {
@@ -100,7 +102,7 @@ async fn an_entry_whose_error_panics_becomes_a_dead_letter(store: TestStore) {
         world.add(key, 7).await;
         world.add("fine", 7).await;
     }
-    let options = quick().dead_letter_after(2);
+    let options = quick().with_dead_letter_after(2);
     let worker = world.work(options, Refuses).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -157,7 +159,7 @@ async fn values_that_panic_when_they_are_dropped_are_exported_once(store: TestSt
 async fn a_redrive_through_an_exporter_that_panics_leaves_the_letter(store: TestStore) {
     let world = World::new(&store, 1).await;
     world.add("Display", 7).await;
-    let options = quick().dead_letter_after(1);
+    let options = quick().with_dead_letter_after(1);
     let worker = world.work(options, Refuses).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -166,8 +168,11 @@ async fn a_redrive_through_an_exporter_that_panics_leaves_the_letter(store: Test
         calls: Arc::default(),
         receiver: Receiver::default(),
     };
-    let refused = world.reader.redrive(&world.runner, &panics, &letter).await;
-    let refused = refused.unwrap_err();
+    let refused = world
+        .reader
+        .redrive(&world.runner, &panics, &letter)
+        .await
+        .unwrap_err();
     assert!(
         matches!(refused, Error::ExporterPanicked { .. }),
         "{refused}"
@@ -206,13 +211,13 @@ async fn an_exporter_that_blocks_its_thread_is_left_behind_and_its_bucket_goes_o
         begun,
         release: Mutex::new(Some(released)),
     };
-    let worker = world.work(ExportOptions::new(), blocks).await;
+    let worker = world.work(WorkerOptions::new(), blocks).await;
     assert_eq!(timeout(LONG, begins.recv()).await, Some(()));
     let ended = timeout(LONG, worker.shut_down(Duration::ZERO)).await;
     let report = ended.unwrap();
     assert_eq!((report.dropped, report.running), (0, 1));
     let receiver = Receiver::default();
-    let next = world.work(ExportOptions::new(), receiver.clone()).await;
+    let next = world.work(WorkerOptions::new(), receiver.clone()).await;
     world.wait_idle().await;
     drop(release);
     next.shut_down(LONG).await.unwrap();

@@ -3,7 +3,7 @@
 use crate::common::{LONG, Reader, Receiver, World, settings};
 use conformance::stores::{TestStore, age, bytes_of};
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
-use export_queue::{Error, ExportOptions, ExportQueue, Start, SubscriptionState};
+use export_queue::{Error, ExportQueue, Start, SubscriptionState, WorkerOptions};
 use keyspace::codec::{Codec, Json, MessagePack, Raw, Tuple};
 use keyspace::error::corrupt_key;
 use keyspace::{
@@ -63,7 +63,8 @@ where
         let key = bytes_of(&codec, &key.to_owned());
         (key, bytes_of(&codec, &value))
     };
-    let (runner, subspace) = (&store.runner(), store.root.subspace(&"queue"));
+    let runner = &store.runner();
+    let subspace = store.root.subspace(&"queue");
     let ids = Ids::new(store.root.subspace(&"ids"));
     let options = OpenOptions::new().codec(codec.clone()).ids(ids);
     let typed: ExportQueue<String, i64, C> =
@@ -72,7 +73,8 @@ where
             .unwrap();
     typed.subscribe(runner, "one", Start::Oldest).await.unwrap();
     typed.subscribe(runner, "two", Start::Oldest).await.unwrap();
-    let (queue, a) = (&typed, &"a".to_owned());
+    let queue = &typed;
+    let a = &"a".to_owned();
     let add = |tr| async move { queue.add(&tr, a, &3).await };
     runner.run(add).await.unwrap();
 
@@ -88,7 +90,8 @@ where
     assert_eq!(counts, [1, 1]);
     assert_eq!(store.rows().await, before);
 
-    let (queue, added) = (&stored, &pair("b", 4));
+    let queue = &stored;
+    let added = &pair("b", 4);
     let add = |tr| async move {
         queue.verify_order(&tr).await?;
         queue.add(&tr, &added.0, &added.1).await
@@ -97,8 +100,10 @@ where
     let tr = store.db.begin().unwrap();
     let reader = stored.subscription(&tr, "two").await.unwrap().unwrap();
     let given = Given::default();
-    let worker = reader.work(runner, ExportOptions::default(), given.clone());
-    let worker = worker.await.unwrap();
+    let worker = reader
+        .work(runner, WorkerOptions::default(), given.clone())
+        .await
+        .unwrap();
     conformance::timeout(LONG, reader.wait_idle(runner))
         .await
         .unwrap();
@@ -107,7 +112,8 @@ where
 }
 
 async fn where_there_is_no_queue_none_is_opened_and_none_is_made(store: TestStore) {
-    let (runner, subspace) = (&store.runner(), store.root.subspace(&"queue"));
+    let runner = &store.runner();
+    let subspace = store.root.subspace(&"queue");
     assert!(Stored::inspect(runner, subspace).await.unwrap().is_none());
     assert_eq!(store.rows().await, []);
 
@@ -170,8 +176,7 @@ async fn each_subscription_says_how_far_it_is(store: TestStore) {
         Ok::<_, Error>(())
     };
     world.runner.run(pause).await.unwrap();
-    let letter = world.queue.subspace();
-    let letter = letter.pack(&(
+    let letter = world.queue.subspace().pack(&(
         "d",
         "other",
         tuple::Versionstamp::complete([1; 10], 0),
@@ -215,7 +220,8 @@ async fn pending_totals_are_sums_over_all_buckets(store: TestStore) {
         let state = states(&world).await.pop().unwrap();
         assert_eq!((state.pending.count, state.pending.has_more), (31, false));
         let mut bytes = 0;
-        let (tr, buckets) = (store.db.begin().unwrap(), 0..bucket_count);
+        let tr = store.db.begin().unwrap();
+        let buckets = 0..bucket_count;
         for bucket in buckets.map(export_queue::combine::Bucket) {
             bytes += world.reader.pending(&tr, bucket).await.unwrap().bytes;
         }
@@ -299,7 +305,8 @@ async fn the_log_is_held_back_in_any_bucket(store: TestStore) {
     let world = World::new(&store, 2).await;
     world.subscribe("other", Start::Oldest).await;
     world.add_all(entries(10)).await;
-    let (first, second) = (blocks(&world, 0).await[0], blocks(&world, 1).await[0]);
+    let first = blocks(&world, 0).await[0];
+    let second = blocks(&world, 1).await[0];
     assert_eq!(holders(&world).await, [""; 0]);
     set_position(&world, "reader", 0, Some(first)).await;
     assert_eq!(holders(&world).await, ["other"]);
@@ -360,8 +367,8 @@ async fn a_damaged_position_is_named_and_its_whole_log_waits(store: TestStore) {
     assert_eq!(of_reader.damaged.len(), 1);
     assert_eq!(of_reader.damaged[0].0, 1);
     assert_eq!(of_reader.lag, Some(age(&tr, stamp).await));
-    let block = world.queue.subspace().subspace(&("e", 1)).range();
-    let block = world.rows_between(block.0, block.1).await.pop().unwrap();
+    let (begin, end) = world.queue.subspace().subspace(&("e", 1)).range();
+    let block = world.rows_between(begin, end).await.pop().unwrap();
     let count = export_queue::microqueue::blocks::entry_count(block.value()).unwrap();
     assert_eq!(of_reader.pending.count, usize::from(count));
     assert!(of_reader.holds_back && !states[0].holds_back);
@@ -389,7 +396,7 @@ async fn subscriptions_share_what_is_read_to_count_their_entries(store: TestStor
 /// Exports what can be exported beside a foreign key, with which the wait then fails. Returns how many entries there were.
 async fn exported_beside(world: &World, foreign: &[u8]) -> usize {
     let receiver = Receiver::default();
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let worker = world.work(WorkerOptions::default(), receiver.clone()).await;
     let idle = world.reader.wait_idle(&world.runner);
     let refused = conformance::timeout(LONG, idle).await.unwrap_err();
     assert_eq!(corrupt_key(&refused), Some(foreign), "{refused}");
@@ -466,16 +473,18 @@ async fn the_sessions_of_workers_are_listed(store: TestStore) {
         let tr = store.db.begin().unwrap();
         async move {
             let sessions = reader.sessions();
-            let heartbeats = sessions.heartbeats(&tr).await.unwrap();
-            let heartbeats = heartbeats.iter().map(|heartbeat| heartbeat.session);
             let all = sessions.all(&tr).await.unwrap();
-            let all: Vec<_> = all.iter().map(|(session, _)| *session).collect();
-            assert_eq!(heartbeats.collect::<Vec<_>>(), all);
+            let heartbeats = sessions.heartbeats(&tr).await.unwrap();
+            let with_state: Vec<_> = all.iter().map(|(session, _)| *session).collect();
+            let with_heartbeat: Vec<_> = (heartbeats.iter())
+                .map(|heartbeat| heartbeat.session)
+                .collect();
+            assert_eq!(with_heartbeat, with_state);
             all.len()
         }
     };
     let worker = world
-        .work(ExportOptions::default(), Receiver::default())
+        .work(WorkerOptions::default(), Receiver::default())
         .await;
     assert_eq!(living(world.reader.clone()).await, 1);
     assert_eq!(living(other).await, 0);

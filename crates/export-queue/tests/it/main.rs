@@ -8,6 +8,6 @@ mod foreign;
 mod inspect;
 mod metrics;
 mod operations;
-mod plants;
+mod planted_bugs;
 mod refusals;
 mod workers;

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
-use export_queue::{
-    BoxError, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
-};
+use export_queue::{BoxError, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
 use keyspace::names::queue_name;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
@@ -60,7 +58,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
         world.add("key", value).await;
     }
     let worker = world
-        .work(ExportOptions::default(), Receiver::default())
+        .work(WorkerOptions::default(), Receiver::default())
         .await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -75,7 +73,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     }
 
     // Entries that no worker exports, and a subscription without a worker.
-    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options, Refuses).await;
     world.add("key", 3).await;
     let expected = [

@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{LONG, Receiver, World, no_backoff};
 use conformance::stores::TestStore;
-use export_queue::{
-    BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
-};
+use export_queue::{BoxError, Error, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
 
 conformance::on_every_store!(threads:
     a_queue_writes_the_rows_of_the_schema,
@@ -29,7 +27,8 @@ fn entries(range: std::ops::Range<i64>) -> Vec<(String, Option<i64>)> {
 
 async fn a_queue_writes_the_rows_of_the_schema(store: TestStore) {
     let world = World::new(&store, 1).await;
-    let (subspace, reader) = (world.queue.subspace(), &world.reader);
+    let subspace = world.queue.subspace();
+    let reader = &world.reader;
     let stamp = world
         .add_all(vec![("a".to_owned(), Some(1)), ("b".to_owned(), None)])
         .await;
@@ -71,7 +70,7 @@ async fn entries_leave_in_commit_order_key_by_key(store: TestStore) {
         let stamp = world.add_all(entries.clone()).await;
         stamps.extend(entries.into_iter().map(|(_, value)| (value, stamp)));
     }
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let worker = world.work(WorkerOptions::default(), receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let all = receiver.all();
@@ -100,7 +99,7 @@ async fn small_batches_lose_nothing(store: TestStore) {
     let world = World::new(&store, 2).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..50)).await;
-    let options = ExportOptions::new().bytes_per_batch(1);
+    let options = WorkerOptions::new().with_max_batch_bytes(1);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -112,7 +111,8 @@ async fn small_batches_lose_nothing(store: TestStore) {
 async fn subscriptions_have_positions_of_their_own(store: TestStore) {
     let world = World::new(&store, 3).await;
     let other = world.subscribe("other", Start::Oldest).await;
-    let (first, second) = (Receiver::default(), Receiver::default());
+    let first = Receiver::default();
+    let second = Receiver::default();
     world.add_all(entries(0..20)).await;
     world.export(&world.reader, &first).await;
     assert_eq!(first.all().len(), 20);
@@ -131,7 +131,8 @@ async fn one_that_begins_now_sees_nothing_older(store: TestStore) {
     world.add_all(entries(0..20)).await;
     let late = world.subscribe("late", Start::Now).await;
     world.add_all(entries(20..30)).await;
-    let (first, second) = (Receiver::default(), Receiver::default());
+    let first = Receiver::default();
+    let second = Receiver::default();
     world.export(&late, &second).await;
     let values: BTreeSet<_> = second.all().iter().map(|export| export.value).collect();
     assert_eq!(values, (20..30).map(Some).collect());
@@ -184,13 +185,14 @@ async fn a_subscription_that_is_removed_holds_nothing_back(store: TestStore) {
 
 async fn a_pause_keeps_entries_until_it_ends(store: TestStore) {
     let world = World::new(&store, 2).await;
-    let (reader, receiver) = (&world.reader, Receiver::default());
+    let reader = &world.reader;
+    let receiver = Receiver::default();
     let pause = |tr| async move {
         reader.pause(&tr);
         Ok::<_, Error>(())
     };
     world.runner.run(pause).await.unwrap();
-    let worker = world.work(ExportOptions::default(), receiver.clone()).await;
+    let worker = world.work(WorkerOptions::default(), receiver.clone()).await;
     world.add_all(entries(0..20)).await;
     // Another subscription shows that there was enough time.
     let other = world.subscribe("other", Start::Oldest).await;
@@ -210,7 +212,7 @@ async fn coalescing_exports_the_newest_of_each_key(store: TestStore) {
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..50)).await;
-    let options = ExportOptions::new().coalesce(true);
+    let options = WorkerOptions::new().with_coalesce(true);
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -260,9 +262,9 @@ async fn an_entry_that_fails_is_isolated_and_becomes_a_dead_letter(store: TestSt
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..64)).await;
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .dead_letter_after(3);
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_dead_letter_after(3);
     let worker = world
         .work(options, picky(&[17, 18, 63], u32::MAX, &receiver))
         .await;
@@ -280,8 +282,8 @@ async fn an_entry_that_fails_is_isolated_and_becomes_a_dead_letter(store: TestSt
     // No entry that was written came again, since this exporter refuses batches as a whole.
     assert_eq!(receiver.all().len(), 61);
     let reader = &world.reader;
-    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
-    let letters = world.runner.run(letters).await.unwrap();
+    let read = |tr| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = world.runner.run(read).await.unwrap();
     assert_eq!(letters.len(), 3);
     for letter in letters {
         let letter = letter.value.unwrap();
@@ -296,7 +298,7 @@ async fn without_a_limit_an_entry_that_fails_is_tried_until_it_works(store: Test
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..20)).await;
-    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options, picky(&[7], 30, &receiver)).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -308,9 +310,9 @@ async fn dead_letters_can_be_redriven_and_purged(store: TestStore) {
     let world = World::new(&store, 1).await;
     let receiver = Receiver::default();
     world.add_all(entries(0..10)).await;
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .dead_letter_after(1);
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_dead_letter_after(1);
     let worker = world
         .work(options, picky(&[1, 2, 3], u32::MAX, &receiver))
         .await;

@@ -9,9 +9,7 @@ use export_queue::combine::Bucket;
 use export_queue::keyspace::codec::{Json, Raw};
 use export_queue::keyspace::ids::Ids;
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
-use export_queue::{
-    Error, ExportOptions, ExportQueue, MAX_ENTRY_BYTES, Start, WorkerOptions, microqueue,
-};
+use export_queue::{Error, ExportQueue, MAX_ENTRY_BYTES, Start, WorkerOptions, microqueue};
 use keyspace::{Bytes, OpenOptions, Transaction, Tx, Versionstamp};
 
 conformance::on_every_store!(threads:
@@ -123,8 +121,9 @@ async fn a_subspace_that_is_taken_is_refused(store: TestStore) {
         .await
         .unwrap();
     let inside = place.subspace(&"e");
-    let refused = Queue::open_with(&runner, inside, settings(1), options()).await;
-    let refused = refused.unwrap_err();
+    let refused = Queue::open_with(&runner, inside, settings(1), options())
+        .await
+        .unwrap_err();
     assert!(
         matches!(refused, Error::Keyspace(keyspace::Error::Overlap { .. })),
         "{refused}"
@@ -134,14 +133,14 @@ async fn a_subspace_that_is_taken_is_refused(store: TestStore) {
 async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: TestStore) {
     type Bytewise = ExportQueue<Bytes, Bytes, Raw>;
     let runner = store.runner();
-    let queue = Bytewise::open(&runner, store.root.subspace(&"queue"), settings(1))
+    let queue = &Bytewise::open(&runner, store.root.subspace(&"queue"), settings(1))
         .await
         .unwrap();
-    let queue = &queue;
     let add = |bytes: usize| {
         let runner = &runner;
         async move {
-            let (key, value) = (&Bytes::from(vec![1; 10]), &Bytes::from(vec![2; bytes]));
+            let key = &Bytes::from(vec![1; 10]);
+            let value = &Bytes::from(vec![2; bytes]);
             runner
                 .run(|tr| async move { queue.add(&tr, key, value).await })
                 .await
@@ -166,14 +165,14 @@ async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: T
         .subscribe(&runner, "reader", Start::Oldest)
         .await
         .unwrap();
-    let options = ExportOptions::new().dead_letter_after(1);
+    let options = WorkerOptions::new().with_dead_letter_after(1);
     let worker = reader.work(&runner, options, Refuses).await.unwrap();
     let idle = reader.wait_idle(&runner);
     conformance::timeout(LONG, idle).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
     let reader = &reader;
-    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
-    let letters = runner.run(letters).await.unwrap();
+    let read = |tr| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = runner.run(read).await.unwrap();
     assert_eq!(letters.len(), 1);
     assert_eq!(letters[0].value.as_ref().unwrap().reason, "x".repeat(255));
 }
@@ -187,14 +186,14 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     let block = b"\x01\x01\0\x01\x04\x01\xa3key\xc1";
     world.set(&damaged, block).await;
     let receiver = Receiver::default();
-    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options, receiver.clone()).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     assert_eq!(receiver.values(), [("other".to_owned(), 2)].into());
     let reader = &world.reader;
-    let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
-    let letters = world.runner.run(letters).await.unwrap();
+    let read = |tr| async move { reader.dead_letters(&tr, None, 10).await };
+    let letters = world.runner.run(read).await.unwrap();
     assert_eq!(letters.len(), 1);
     let letter = letters[0].value.as_ref().unwrap();
     assert_eq!(letter.failures, 0);
@@ -226,14 +225,15 @@ async fn a_listing_of_dead_letters_tells_of_each_whether_it_decodes(store: TestS
     for key in ["a", "b", "c"] {
         world.add(key, 1).await;
     }
-    let options = ExportOptions::new().dead_letter_after(1);
+    let options = WorkerOptions::new().with_dead_letter_after(1);
     let worker = world.work(options, Refuses).await;
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
     let reader = &world.reader;
     let letters = |tr| async move { reader.dead_letters(&tr, None, 10).await };
     let whole = world.runner.run(letters).await.unwrap();
-    let (broken, row) = (&whole[1].id, &world.rows("d").await[1].to_key());
+    let broken = &whole[1].id;
+    let row = &world.rows("d").await[1].to_key();
     let damage = |tr: Tx<_>| async move {
         tr.set(row, b"\x02newer");
         Ok::<_, Error>(())
@@ -284,14 +284,18 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
             panic!("nothing decodes");
         }
     }
-    let (runner, subspace) = (&world.runner, world.queue.subspace().clone());
-    let queue = ExportQueue::<String, [u64; 8]>::open(runner, subspace, settings(1));
-    let queue = queue.await.unwrap();
-    let reader = queue.subscribe(runner, "reader", Start::Oldest);
-    let reader = reader.await.unwrap();
-    let options = ExportOptions::new()
-        .worker(WorkerOptions::new().backoff(no_backoff()))
-        .bytes_per_batch(100_000_000);
+    let runner = &world.runner;
+    let subspace = world.queue.subspace().clone();
+    let queue = ExportQueue::<String, [u64; 8]>::open(runner, subspace, settings(1))
+        .await
+        .unwrap();
+    let reader = queue
+        .subscribe(runner, "reader", Start::Oldest)
+        .await
+        .unwrap();
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_max_batch_bytes(100_000_000);
     let worker = reader.work(runner, options, Unreached).await.unwrap();
     world.wait_idle().await;
     worker.shut_down(LONG).await.unwrap();
@@ -301,10 +305,8 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
 
 async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: TestStore) {
     let world = World::new(&store, 8).await;
-    let (reader, other) = (
-        &world.reader,
-        &world.subscribe("other", Start::Oldest).await,
-    );
+    let reader = &world.reader;
+    let other = &world.subscribe("other", Start::Oldest).await;
     let entry = |number: i64| (format!("key {number}"), Some(number));
     world.add_all((0..64).map(entry).collect()).await;
     let damaged = Bucket(0);
@@ -322,7 +324,7 @@ async fn a_damaged_position_keeps_its_own_bucket_and_subscription_only(store: Te
     assert_eq!(received.values().len(), 64);
 
     let received = Receiver::default();
-    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options, received.clone()).await;
     let pending = |tr| async move { reader.pending(&tr, damaged).await.map(drop) };
     let idle = conformance::timeout(LONG, reader.wait_idle(&world.runner));
@@ -378,12 +380,11 @@ async fn a_queue_with_a_stamp_above_the_stores_version_is_not_opened(store: Test
         let block = world.rows("e").await[0].to_value();
         let place = world.queue.subspace();
         let log = place.subspace(&("e", 0));
-        let (key, value, expected) = match is_position {
-            false => (ahead.block().key_in(&log), block, &log),
-            true => {
-                let position = [&[1][..], &ahead.to_bytes()].concat();
-                (place.pack(&("p", "reader", 0)), position.into(), place)
-            }
+        let (key, value, expected) = if is_position {
+            let position = [&[1][..], &ahead.to_bytes()].concat();
+            (place.pack(&("p", "reader", 0)), position.into(), place)
+        } else {
+            (ahead.block().key_in(&log), block, &log)
         };
         world.set(&key, &value).await;
         let refused = Queue::open_with(

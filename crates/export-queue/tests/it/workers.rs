@@ -12,9 +12,7 @@ use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use export_queue::combine::Bucket;
-use export_queue::{
-    BoxError, Error, ExportOptions, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
-};
+use export_queue::{BoxError, Error, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
 use keyspace::error::corrupt_key;
 use keyspace::{Environment, RunOptions, Runner};
 
@@ -33,10 +31,10 @@ conformance::on_every_store!(threads:
 type Batch = [SequencedExport<String, Option<i64>>];
 
 /// Options with which a worker acts only on a wake-up, or after more time than a test takes.
-fn deaf_to_time() -> ExportOptions {
-    ExportOptions::new()
-        .worker(WorkerOptions::new().poll_interval(LONG * 60))
-        .takeover_after(LONG * 60)
+fn deaf_to_time() -> WorkerOptions {
+    WorkerOptions::new()
+        .with_poll_interval(LONG * 60)
+        .with_takeover_after(LONG * 60)
 }
 
 /// An entry for each of several keys, enough for each of a few buckets to have some.
@@ -75,7 +73,8 @@ async fn a_sleeping_worker_is_woken_by_an_entry(store: TestStore) {
 
 async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
     let world = World::new(&store, 32).await;
-    let (first, second) = (Receiver::default(), Receiver::default());
+    let first = Receiver::default();
+    let second = Receiver::default();
     let first_worker = world.work(deaf_to_time(), first.clone()).await;
     let second_worker = world.work(deaf_to_time(), second.clone()).await;
     let keys = |receiver: &Receiver, since: usize| -> BTreeSet<String> {
@@ -87,10 +86,12 @@ async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
     };
     // Until both know of each other.
     loop {
-        let (before_first, before_second) = (first.all().len(), second.all().len());
+        let before_first = first.all().len();
+        let before_second = second.all().len();
         world.add_all(entries(1)).await;
         world.wait_idle().await;
-        let (first, second) = (keys(&first, before_first), keys(&second, before_second));
+        let first = keys(&first, before_first);
+        let second = keys(&second, before_second);
         if !first.is_empty() && !second.is_empty() && first.is_disjoint(&second) {
             assert_eq!(first.len() + second.len(), entries(1).len());
             break;
@@ -147,7 +148,7 @@ async fn a_worker_that_dies_around_the_write_loses_nothing(store: TestStore) {
             receiver: receiver.clone(),
             dying: Arc::default(),
         };
-        let options = ExportOptions::new().takeover_after(LONG * 60);
+        let options = WorkerOptions::new().with_takeover_after(LONG * 60);
         let worker = world.work(options.clone(), dies.clone()).await;
         dies.dying.notified().await;
         drop(worker);
@@ -207,11 +208,14 @@ async fn a_worker_that_hangs_past_its_session_cannot_set_the_position(store: Tes
     let receiver = Receiver::default();
     world.add_all(entries(1)).await;
     let late = Late::new(&receiver);
-    let once = ExportOptions::new()
-        .worker(WorkerOptions::new().concurrency(64))
-        .takeover_after(LONG * 60);
-    let hung = world.reader.work(&cut_off, once.clone(), late.clone());
-    let hung = hung.await.unwrap();
+    let once = WorkerOptions::new()
+        .with_concurrency(64)
+        .with_takeover_after(LONG * 60);
+    let hung = world
+        .reader
+        .work(&cut_off, once.clone(), late.clone())
+        .await
+        .unwrap();
     late.begun().await;
     // The process hangs as a whole, for longer than its lease.
     chaos.stop();
@@ -234,12 +238,13 @@ async fn a_claim_that_stands_still_is_taken_over(store: TestStore) {
     let receiver = Receiver::default();
     let late = Late::new(&receiver);
     // Its heartbeat continues, and its exporter may take forever.
-    let forever =
-        ExportOptions::new().worker(WorkerOptions::new().concurrency(64).time_limit(LONG * 60));
+    let forever = WorkerOptions::new()
+        .with_concurrency(64)
+        .with_time_limit(LONG * 60);
     let hung = world.work(forever, late.clone()).await;
     world.add_all(entries(1)).await;
     late.begun().await;
-    let impatient = ExportOptions::new().takeover_after(Duration::from_millis(50));
+    let impatient = WorkerOptions::new().with_takeover_after(Duration::from_millis(50));
     let worker = world.work(impatient, receiver.clone()).await;
     world.wait_idle().await;
     assert_eq!(receiver.values(), values(1));
@@ -284,11 +289,9 @@ async fn an_exporter_that_fails_hangs_or_panics_holds_up_its_own_bucket_only(sto
         receiver: receiver.clone(),
         calls: AtomicU32::new(0),
     };
-    let options = ExportOptions::new().worker(
-        WorkerOptions::new()
-            .backoff(no_backoff())
-            .time_limit(Duration::from_millis(20)),
-    );
+    let options = WorkerOptions::new()
+        .with_backoff(no_backoff())
+        .with_time_limit(Duration::from_millis(20));
     let worker = world.work(options, misbehaves).await;
     world.add_all(entries(1)).await;
     world.wait_idle().await;
@@ -300,11 +303,10 @@ async fn an_exporter_that_fails_hangs_or_panics_holds_up_its_own_bucket_only(sto
 async fn a_worker_without_a_subscription_does_nothing(store: TestStore) {
     let world = World::new(&store, 2).await;
     let receiver = Receiver::default();
-    let options = ExportOptions::new().worker(WorkerOptions::new().backoff(no_backoff()));
+    let options = WorkerOptions::new().with_backoff(no_backoff());
     let worker = world.work(options.clone(), receiver.clone()).await;
     let queue = &world.queue;
-    let removed = world.reader.wait_removed(&world.runner);
-    let mut removed = std::pin::pin!(removed);
+    let mut removed = std::pin::pin!(world.reader.wait_removed(&world.runner));
     assert!(futures::poll!(&mut removed).is_pending());
     let remove = |tr| async move { queue.unsubscribe(&tr, "reader").await };
     assert!(world.runner.run(remove).await.unwrap());
@@ -359,7 +361,9 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
     let env = Environment::system();
     let mut writers = tokio::task::JoinSet::new();
     for writer in 0..4_i64 {
-        let (world, inside, env) = (world.clone(), inside.clone(), env.clone());
+        let world = world.clone();
+        let inside = inside.clone();
+        let env = env.clone();
         writers.spawn(async move {
             for round in 0..25 {
                 let [from, to, kind, _] = env.random_bytes::<4>();
@@ -375,7 +379,7 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
             }
         });
     }
-    let options = ExportOptions::new().bytes_per_batch(300);
+    let options = WorkerOptions::new().with_max_batch_bytes(300);
     while !writers.is_empty() {
         let worker = world.work(options.clone(), receiver.clone()).await;
         // The worker is dropped wherever it is.

@@ -18,7 +18,7 @@ use crate::consume::delivery::{Commands, Delivery, Shared};
 use crate::consume::dispatcher::Dispatcher;
 use crate::consume::shared_task::let_others_run;
 use crate::items::error::{Error, Result};
-use crate::options::ConsumerOptions;
+use crate::options::{DispatcherOptions, WorkerOptions};
 use crate::protocol::ITEMS_PER_FULFILLMENT;
 use crate::queue::handle::Queue;
 use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
@@ -88,9 +88,9 @@ where
     /// ```
     /// # use std::time::Duration;
     /// # use hc_dequeue::keyspace::{Database, Runner};
-    /// # use hc_dequeue::{ConsumerOptions, Queue, Result};
+    /// # use hc_dequeue::{Queue, Result, WorkerOptions};
     /// # async fn example<D: Database>(runner: &Runner<D>, jobs: &Queue<String>) -> Result<()> {
-    /// let consumer = jobs.consumer(runner, ConsumerOptions::new()).await?;
+    /// let consumer = jobs.consumer(runner, WorkerOptions::new()).await?;
     /// while let Some(job) = consumer.dequeue_within(Duration::from_secs(1)).await? {
     ///     println!("{}", job.value());
     ///     job.complete().await?;
@@ -110,13 +110,13 @@ where
     pub async fn consumer<D: Database>(
         &self,
         runner: &Runner<D>,
-        options: ConsumerOptions,
+        options: WorkerOptions,
     ) -> Result<Consumer<T>> {
         let (commands, received) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::open(
             self.clone(),
             runner.clone(),
-            options,
+            DispatcherOptions::new(&options),
             commands.downgrade(),
             received,
         );

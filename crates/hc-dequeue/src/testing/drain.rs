@@ -13,7 +13,7 @@ use crate::consume::delivery::Delivery;
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Counter;
-use crate::options::{Backoff, ConsumerOptions};
+use crate::options::{Backoff, WorkerOptions};
 use crate::protocol::give_back::{GiveBack, When};
 use crate::queue::handle::Queue;
 use crate::queue::status::Place;
@@ -84,7 +84,7 @@ where
     Fut: Future<Output = R>,
     R: IntoOutcome,
 {
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = queue.consumer(runner, options).await?;
     let mut drain = Drain {
         runner,

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::consume::consumer::Consumer;
 use crate::consume::delivery::Delivery;
 use crate::items::error::{Error, Result};
-use crate::options::{ConsumerOptions, WorkerOptions};
+use crate::options::WorkerOptions;
 use crate::queue::handle::Queue;
 use crate::shutdown::{ShutdownReport, end_tasks};
 use crate::work::handler::Handler;
@@ -75,7 +75,7 @@ where
     /// ```
     /// # use std::sync::Arc;
     /// # use hc_dequeue::keyspace::{Database, Runner};
-    /// # use hc_dequeue::{Delivery, Queue, Outcome, Result, Worker, WorkerOptions};
+    /// # use hc_dequeue::{Delivery, Outcome, Queue, Result, Worker, WorkerOptions};
     /// # async fn send(mail: &str) -> std::io::Result<()> { Ok(()) }
     /// async fn send_mails<D: Database>(
     ///     runner: &Runner<D>,
@@ -88,7 +88,7 @@ where
     ///         send(mail.value()).await?; // an error is retried
     ///         Ok::<_, std::io::Error>(Outcome::Done)
     ///     };
-    ///     mails.work(runner, WorkerOptions::new().concurrency(4), handler).await
+    ///     mails.work(runner, WorkerOptions::new().with_concurrency(4), handler).await
     /// }
     /// ```
     /// # Errors
@@ -111,20 +111,15 @@ where
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + Send + 'static,
     {
-        let default = ConsumerOptions::default();
-        let consumer = ConsumerOptions {
-            time_limit: options.time_limit_or(default.time_limit),
-            poll_interval: options.poll_interval_or(default.poll_interval),
-            backoff: options.backoff_or(default.backoff),
-        };
-        let consumer = self.consumer(runner, consumer).await?;
-        let backoff = options.backoff_or(default.backoff);
+        let backoff = options.backoff().unwrap_or_default();
+        let concurrency = options.concurrency().unwrap_or(CONCURRENCY);
+        let consumer = self.consumer(runner, options).await?;
         let handler = Arc::new(Handler::new(self, runner, backoff, handler));
         let (stop, _) = watch::channel(false);
         let restarted = Arc::new(AtomicUsize::new(0));
         let busy = Arc::new(AtomicUsize::new(0));
         let mut handlers = JoinSet::new();
-        for _ in 0..options.concurrency_or(CONCURRENCY) {
+        for _ in 0..concurrency {
             let slot = HandlerSlot {
                 consumer: consumer.clone(),
                 handler: handler.clone(),

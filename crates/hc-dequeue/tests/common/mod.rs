@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, Cancelled, Consumer, ConsumerOptions, Enqueue, Enqueued, ItemRef, Place, PlaceKind,
-    Settings, Status,
+    Backoff, Cancelled, Consumer, Enqueue, Enqueued, ItemRef, Place, PlaceKind, Settings, Status,
+    WorkerOptions,
 };
 use keyspace::env::{BoxFuture, Clock};
 use keyspace::names::queue_name;
@@ -62,14 +62,14 @@ impl World {
     }
 
     pub(crate) async fn consumer(&self) -> Consumer<u64> {
-        let options = ConsumerOptions::default();
+        let options = WorkerOptions::default();
         self.queue.consumer(&self.runner, options).await.unwrap()
     }
 
     /// Returns a consumer whose failed items come back soon.
-    pub(crate) async fn quick_consumer(&self, options: ConsumerOptions) -> Consumer<u64> {
+    pub(crate) async fn quick_consumer(&self, options: WorkerOptions) -> Consumer<u64> {
         let soon = Duration::from_millis(1);
-        let options = options.backoff(Backoff::new(soon, soon));
+        let options = options.with_backoff(Backoff::new(soon, soon));
         self.queue.consumer(&self.runner, options).await.unwrap()
     }
 
@@ -290,7 +290,7 @@ impl Doomed {
         let (alive, killed) = oneshot::channel::<()>();
         let (queue, runner) = (world.queue.clone(), world.runner.clone());
         let process = process(|| async move {
-            let options = ConsumerOptions::default();
+            let options = WorkerOptions::default();
             let consumer = queue.consumer(&runner, options).await.unwrap();
             tokio::select! {
                 _ = consumer.pop_within(LONG) => {}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance::stores::TestStore;
 use hc_dequeue::testing::ManualWall;
-use hc_dequeue::{ConsumerOptions, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Settings};
+use hc_dequeue::{Enqueue, Enqueued, Error, ItemRef, OnRepeat, Settings, WorkerOptions};
 use keyspace::{Isolation, RangeQuery, read_all};
 
 use crate::common::{LONG, Result, World, process, settings};
@@ -134,7 +134,7 @@ async fn an_item_of_a_dead_session_waits_since_it_was_returned(store: TestStore)
     let (queue, runner) = (world.queue.clone(), world.runner.clone());
     let dies = process(|| async move {
         let consumer = queue
-            .consumer(&runner, ConsumerOptions::default())
+            .consumer(&runner, WorkerOptions::default())
             .await
             .unwrap();
         let held = consumer.dequeue().await.unwrap();

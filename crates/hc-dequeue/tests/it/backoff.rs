@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Wall, World, settings};
 use conformance::stores::TestStore;
-use hc_dequeue::{
-    Backoff, ConsumerOptions, Delivery, Enqueue, ItemRef, Place, Queue, Settings, WorkerOptions,
-};
+use hc_dequeue::{Backoff, Delivery, Enqueue, ItemRef, Place, Queue, Settings, WorkerOptions};
 use keyspace::codec::Bincode;
 use keyspace::record::millis;
 use keyspace::{Database, OpenOptions};
@@ -32,8 +30,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// A backoff that no test outlives.
 const DAILY: Backoff = Backoff::new(DAY, DAY);
 
-fn daily() -> ConsumerOptions {
-    ConsumerOptions::new().backoff(DAILY)
+fn daily() -> WorkerOptions {
+    WorkerOptions::new().with_backoff(DAILY)
 }
 
 /// Waits until the item has failed, and panics unless it waits for the backoff.
@@ -58,7 +56,7 @@ async fn waits(world: &World, item: &ItemRef, reason: &str) {
 /// Returns a world with a consumer and the delivery of an item.
 async fn delivered(
     store: &TestStore,
-    options: ConsumerOptions,
+    options: WorkerOptions,
 ) -> (World, ItemRef, hc_dequeue::Consumer<u64>, Delivery<u64>) {
     let world = World::new(store, settings()).await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
@@ -68,7 +66,7 @@ async fn delivered(
 }
 
 async fn a_passed_time_limit_comes_back_after_the_backoff(store: TestStore) {
-    let options = daily().delivery_time_limit(Duration::from_millis(1));
+    let options = daily().with_time_limit(Duration::from_millis(1));
     let (world, item, _consumer, delivery) = delivered(&store, options).await;
     delivery.lost().await;
     waits(&world, &item, "its time limit has passed").await;
@@ -91,7 +89,7 @@ async fn an_acknowledgement_that_did_not_commit_comes_back_after_the_backoff(sto
 async fn a_panic_comes_back_after_the_backoff(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
-    let options = WorkerOptions::new().backoff(DAILY);
+    let options = WorkerOptions::new().with_backoff(DAILY);
     let handler = |_: Delivery<u64>| async { panic!("no luck") };
     let worker = world
         .queue
@@ -133,9 +131,9 @@ async fn handlers_that_hang_leave_the_slots_to_others(store: TestStore) {
         }
     };
     let options = WorkerOptions::new()
-        .concurrency(2)
-        .time_limit(Duration::from_millis(20))
-        .backoff(DAILY);
+        .with_concurrency(2)
+        .with_time_limit(Duration::from_millis(20))
+        .with_backoff(DAILY);
     let worker = world.queue.work(&world.runner, options, handler).await;
     while world.stats().await.completed == 0 {
         tokio::task::yield_now().await;
@@ -153,7 +151,7 @@ async fn the_backoff_grows_with_the_failures(store: TestStore) {
     let runner = wall.runner(&world.store);
     let queue = crate::common::open(&world.store, &runner, Settings::new());
     let queue = queue.await.unwrap();
-    let options = ConsumerOptions::new().backoff(Backoff::new(MINUTE, MINUTE * 3));
+    let options = WorkerOptions::new().with_backoff(Backoff::new(MINUTE, MINUTE * 3));
     let consumer = queue.consumer(&runner, options).await.unwrap();
     for (failures, wait) in [
         (1, MINUTE),
@@ -192,7 +190,7 @@ struct Undecodable {
 }
 
 impl Undecodable {
-    async fn new(store: &TestStore, options: ConsumerOptions) -> Self {
+    async fn new(store: &TestStore, options: WorkerOptions) -> Self {
         let store = store.fresh();
         let wall = Wall::ahead(Duration::ZERO);
         let runner = wall.runner(&store);
@@ -249,7 +247,7 @@ impl Undecodable {
 
 async fn what_does_not_decode_waits_as_by_the_default_backoff(store: TestStore) {
     let soon = Duration::from_millis(1);
-    let options = ConsumerOptions::new().backoff(Backoff::new(soon, soon));
+    let options = WorkerOptions::new().with_backoff(Backoff::new(soon, soon));
     let world = Undecodable::new(&store, options).await;
     let mut longest = Duration::from_secs(1);
     for failures in 0..11 {
@@ -259,7 +257,7 @@ async fn what_does_not_decode_waits_as_by_the_default_backoff(store: TestStore) 
         longest = (longest * 2).min(5 * MINUTE);
     }
     // A longer backoff stays as it is.
-    let options = ConsumerOptions::new().backoff(Backoff::new(MINUTE * 20, MINUTE * 20));
+    let options = WorkerOptions::new().with_backoff(Backoff::new(MINUTE * 20, MINUTE * 20));
     let wait = Undecodable::new(&store, options).await.fail(0).await;
     assert!((MINUTE * 10..=MINUTE * 20).contains(&wait), "{wait:?}");
 }

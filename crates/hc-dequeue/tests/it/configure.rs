@@ -182,7 +182,7 @@ async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore)
     let (holds, is_held) = tokio::sync::oneshot::channel();
     let (changed, is_changed) = tokio::sync::oneshot::channel::<()>();
     let doomed = crate::common::process(|| async move {
-        let options = hc_dequeue::ConsumerOptions::default();
+        let options = hc_dequeue::WorkerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
         let held = consumer.dequeue().await.unwrap().unwrap();
         holds.send(()).unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::common::{DeadLetter, LONG, World, process, settings};
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, MAX_FAILURE_BYTES,
-    OnRepeat, Outcome, Settings, WorkerOptions,
+    Backoff, Delivery, Enqueue, Enqueued, Error, ItemRef, MAX_FAILURE_BYTES, OnRepeat, Outcome,
+    Settings, WorkerOptions,
 };
 use tokio::sync::{Notify, mpsc};
 
@@ -97,7 +97,7 @@ async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
             }
         }
     };
-    let options = WorkerOptions::new().backoff(Backoff::new(SOON, SOON));
+    let options = WorkerOptions::new().with_backoff(Backoff::new(SOON, SOON));
     let worker = world.queue.work(&world.runner, options, handler).await;
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.unwrap().shut_down(LONG).await.unwrap();
@@ -125,7 +125,7 @@ async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
 async fn die_with_an_item(world: &World) {
     let (queue, runner) = (world.queue.clone(), world.runner.clone());
     let died = process(move || async move {
-        let consumer = queue.consumer(&runner, ConsumerOptions::default());
+        let consumer = queue.consumer(&runner, WorkerOptions::default());
         let consumer = consumer.await.unwrap();
         std::mem::forget(consumer.dequeue_within(LONG).await.unwrap().unwrap());
     });
@@ -166,7 +166,7 @@ async fn what_was_granted_and_not_collected_costs_nothing(store: TestStore) {
     world.enqueue([7]).await;
     // The session loses patience with the first request, and answers it, long before it declares the other session
     // dead.
-    let options = ConsumerOptions::new().poll_interval(SOON);
+    let options = WorkerOptions::new().with_poll_interval(SOON);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let granted = async { while world.count("g").await == 0 {} };
     let (delivery, ()) = tokio::join!(consumer.dequeue_within(LONG), granted);
@@ -205,7 +205,7 @@ async fn an_item_may_have_limits_of_its_own(store: TestStore) {
         assert!(matches!(enqueued, Enqueued::Staged(_)));
     }
     let handler = |_| async { Err::<(), _>("no") };
-    let options = WorkerOptions::new().backoff(Backoff::new(SOON, SOON));
+    let options = WorkerOptions::new().with_backoff(Backoff::new(SOON, SOON));
     let worker = world.queue.work(&world.runner, options, handler).await;
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.unwrap().shut_down(LONG).await.unwrap();
@@ -315,7 +315,7 @@ async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(
                     Outcome::Done
                 }
             };
-            let options = WorkerOptions::new().concurrency(8);
+            let options = WorkerOptions::new().with_concurrency(8);
             let _worker = queue.work(&runner, options, handler).await.unwrap();
             tokio::select! {
                 () = killed.notified() => {}

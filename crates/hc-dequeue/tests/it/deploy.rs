@@ -59,7 +59,9 @@ where
     // An item that comes back is granted first. Until other items are taken, too, it comes back later each time, however
     // slow the store is.
     let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
-    let options = WorkerOptions::new().concurrency(2).backoff(backoff);
+    let options = WorkerOptions::new()
+        .with_concurrency(2)
+        .with_backoff(backoff);
     queue.work(runner, options, handler).await.unwrap()
 }
 

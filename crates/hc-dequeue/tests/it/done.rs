@@ -9,8 +9,8 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::session::{SessionId, Sessions};
 use hc_dequeue::{
-    Cancelled, ConsumerOptions, Delivery, End, Enqueue, Enqueued, Error, ItemRef, MAX_RESULT_BYTES,
-    Outcome, Place, Settings, WorkerOptions,
+    Cancelled, Delivery, End, Enqueue, Enqueued, Error, ItemRef, MAX_RESULT_BYTES, Outcome, Place,
+    Settings, WorkerOptions,
 };
 use keyspace::{Isolation, Transaction, Tx};
 
@@ -182,7 +182,7 @@ async fn what_is_done_is_kept_for_its_time(store: TestStore) {
     };
     let first = world.enqueue_ref(1, &Enqueue::new()).await;
     let second = world.enqueue_ref(2, &Enqueue::new()).await;
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     assert_eq!(consumer.pop_within(LONG).await.unwrap().unwrap().value, 1);
     wall.set(HOUR / 2);
@@ -213,7 +213,7 @@ async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore)
     let runner = Wall::ahead(HOUR).runner(&world.store);
     let queue = open(&world.store, &runner, settings).await.unwrap();
     let known = world.sessions().await;
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let _ahead = queue.consumer(&runner, options).await.unwrap();
     let mut sessions = world.sessions().await;
     sessions.retain(|session| !known.contains(session));

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
-use hc_dequeue::{Backoff, ConsumerOptions, Enqueue, Place, PlaceKind, Settings, WorkerOptions};
+use hc_dequeue::{Backoff, Enqueue, Place, PlaceKind, Settings, WorkerOptions};
 
 conformance::on_every_store!(
     items_for_the_end_of_time_are_listed_and_can_be_made_ready,
@@ -117,9 +117,9 @@ async fn settings_of_any_length_work(store: TestStore) {
 async fn waits_of_any_length_work(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let options = WorkerOptions::new()
-        .time_limit(Duration::MAX)
-        .poll_interval(Duration::MAX)
-        .backoff(Backoff::new(Duration::MAX, Duration::MAX));
+        .with_time_limit(Duration::MAX)
+        .with_poll_interval(Duration::MAX)
+        .with_backoff(Backoff::new(Duration::MAX, Duration::MAX));
     let handler = |delivery: hc_dequeue::Delivery<u64>| async move {
         match *delivery.value() {
             1 => Err("it fails".into()),
@@ -145,7 +145,7 @@ async fn waits_of_any_length_work(store: TestStore) {
     worker.shut_down(LONG).await.unwrap();
     let consumer = world
         .queue
-        .consumer(&world.runner, ConsumerOptions::default());
+        .consumer(&world.runner, WorkerOptions::default());
     drop(consumer.await.unwrap());
     world.check().await;
 }

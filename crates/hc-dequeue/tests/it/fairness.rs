@@ -8,7 +8,7 @@ use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
-use hc_dequeue::{Consumer, ConsumerOptions, Enqueue, PlaceKind, Settings};
+use hc_dequeue::{Consumer, Enqueue, PlaceKind, Settings, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, RunOptions, Runner, Tx};
 use tokio::task::JoinSet;
@@ -31,7 +31,7 @@ fn patient() -> Settings {
 
 /// A consumer that only watches wake.
 async fn without_poll(world: &World) -> Consumer<u64> {
-    let options = ConsumerOptions::default().poll_interval(LONG * 60);
+    let options = WorkerOptions::default().with_poll_interval(LONG * 60);
     world.queue.consumer(&world.runner, options).await.unwrap()
 }
 
@@ -189,7 +189,7 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
     let settings = Settings::new().lease(Duration::from_millis(600));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
-    let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
+    let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(20));
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let waiting = tokio::spawn(async move {
         for _ in 0..10 {
@@ -211,7 +211,7 @@ async fn who_does_not_wait_waits_no_longer_for_a_dead_leader(store: TestStore) {
     let settings = Settings::new().lease(Duration::from_secs(5));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     world.until_requested(1).await;
     leader.die();
@@ -241,7 +241,7 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
     world.runner.run(enqueue).await.unwrap();
 
     world.enqueue([7]).await;
-    let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
+    let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(20));
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let delivery = consumer.dequeue_within(LONG).await.unwrap();
     delivery.unwrap().complete().await.unwrap();
@@ -263,7 +263,7 @@ async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) 
     world.enqueue(0..3).await;
     let mut sessions = Vec::new();
     for _ in 0..3 {
-        let options = ConsumerOptions::default();
+        let options = WorkerOptions::default();
         let consumer = world.queue.consumer(&runner, options).await.unwrap();
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         sessions.push((consumer, delivery));
@@ -288,7 +288,7 @@ async fn who_waits_longest_is_not_served_at_all_if_wake_ups_are_lost_and_nobody_
     let ledgers = world.store.root.subspace(&"ledgers");
     let options = RunOptions::default().ledger_subspace(ledgers);
     let runner = Runner::with_options(deaf, options);
-    let poll = |interval| ConsumerOptions::default().poll_interval(interval);
+    let poll = |interval| WorkerOptions::default().with_poll_interval(interval);
     let wait = async |options| {
         let consumer = world.queue.consumer(&runner, options).await.unwrap();
         let waiting = consumer.dequeue_within(Duration::from_millis(300));

@@ -15,8 +15,7 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::testing::{Drained, drain};
 use hc_dequeue::{
-    Backoff, BoxError, Cancelled, ConsumerOptions, Delivery, IntoOutcome, Outcome, Queue, Settings,
-    WorkerOptions,
+    Backoff, BoxError, Cancelled, Delivery, IntoOutcome, Outcome, Queue, Settings, WorkerOptions,
 };
 use keyspace::codec::{Codec, DecodeError, MessagePack};
 use keyspace::{Bytes, Environment, Tx};
@@ -121,7 +120,7 @@ fn handler(item: &Item) -> impl Future<Output = Result<Ending, BoxError>> + Send
 
 fn quick() -> WorkerOptions {
     let soon = Duration::from_millis(1);
-    WorkerOptions::new().backoff(Backoff::new(soon, soon))
+    WorkerOptions::new().with_backoff(Backoff::new(soon, soon))
 }
 
 /// Panics unless each item that panics has used its attempts for the reason of its case, and the others are done.
@@ -140,7 +139,7 @@ async fn check_reasons(world: &World, attempts: u64, rounds: u64) {
 async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
     let world = World::new(&store, Settings::new().max_attempts(2)).await;
     world.enqueue(0..=PANICS).await;
-    let (queue, options) = (&world.queue, quick().concurrency(1));
+    let (queue, options) = (&world.queue, quick().with_concurrency(1));
     let handler = |item: Item| handler(&item);
     let worker = queue.work(&world.runner, options, handler).await.unwrap();
     let idle = queue.wait_idle(&world.runner);
@@ -152,7 +151,7 @@ async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
 async fn a_panic_anywhere_in_a_handler_with_a_transaction_is_a_failed_attempt(store: TestStore) {
     let world = World::new(&store, Settings::new().max_attempts(2)).await;
     world.enqueue(0..=PANICS).await;
-    let (queue, options) = (&world.queue, quick().concurrency(1));
+    let (queue, options) = (&world.queue, quick().with_concurrency(1));
     let handler = |_: Tx<_>, item: Item| handler(&item);
     let worker = queue.process(&world.runner, options, handler).await;
     let idle = queue.wait_idle(&world.runner);
@@ -213,7 +212,7 @@ async fn a_handler_that_panics_when_its_time_limit_drops_it_leaves_its_slot(stor
     world.enqueue([1, 2, 0]).await;
     let (handler, mut begins) = holds_a_bomb();
     let limit = Duration::from_millis(50);
-    let options = quick().concurrency(1).time_limit(limit);
+    let options = quick().with_concurrency(1).with_time_limit(limit);
     let worker = world.queue.work(&world.runner, options, handler).await;
     for expected in [1, 2, 0] {
         assert_eq!(timeout(LONG, begins.recv()).await, Some(expected));
@@ -229,7 +228,7 @@ async fn a_handler_that_panics_when_a_cancellation_drops_it_leaves_its_slot(stor
     let cancelled = world.enqueue_ref(1, &hc_dequeue::Enqueue::new()).await;
     world.enqueue([0]).await;
     let (handler, mut begins) = holds_a_bomb();
-    let options = quick().concurrency(1);
+    let options = quick().with_concurrency(1);
     let worker = world.queue.work(&world.runner, options, handler).await;
     assert_eq!(timeout(LONG, begins.recv()).await, Some(1));
     assert_eq!(world.cancel(&cancelled).await, Cancelled::Requested);
@@ -273,7 +272,7 @@ async fn a_value_that_panics_when_it_is_dropped_leaves_its_slot(store: TestStore
     let queue =
         TouchyQueue::open_with(&world.runner, subspace, settings, OpenOptions::default()).await;
     let handler = |_: Delivery<Touchy>| async { Ok::<_, io::Error>(()) };
-    let options = quick().concurrency(1);
+    let options = quick().with_concurrency(1);
     let queue = queue.unwrap();
     let worker = queue.work(&world.runner, options, handler).await.unwrap();
     timeout(LONG, queue.wait_idle(&world.runner)).await.unwrap();
@@ -294,7 +293,7 @@ async fn a_value_that_panics_when_a_conflict_drops_it_is_handed_out(store: TestS
     let subspace = world.queue.subspace().clone();
     let settings = Settings::default();
     let queue = TouchyQueue::open_with(&runner, subspace, settings, OpenOptions::default()).await;
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = queue.unwrap().consumer(&runner, options).await.unwrap();
     chaos.script([CommitFault::TooOld; 3]);
     let popped = timeout(LONG, consumer.pop_within(LONG)).await.unwrap();
@@ -415,7 +414,7 @@ async fn a_slot_that_a_fault_of_the_library_ends_starts_again_and_is_reported(st
     let world = World::with_defaults(&store).await;
     world.enqueue([1, 2]).await;
     let handler = |_: Item| async { Ok::<_, io::Error>(()) };
-    let options = quick().concurrency(1);
+    let options = quick().with_concurrency(1);
     let worker = world.queue.work(&world.runner, options, handler).await;
     let idle = world.queue.wait_idle(&world.runner);
     timeout(LONG, idle).await.unwrap();

@@ -7,8 +7,8 @@ use crate::common::{Doomed, LONG, World};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::{
-    Cancelled, ConsumerOptions, Delivery, End, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place,
-    Replaced, Settings, WorkerOptions,
+    Cancelled, Delivery, End, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, Replaced,
+    Settings, WorkerOptions,
 };
 use keyspace::{Code, Database, Environment, OwnedTransaction, Transaction};
 use tokio::sync::{mpsc, oneshot};
@@ -238,7 +238,7 @@ async fn a_handler_of_a_cancelled_item_is_dropped(store: TestStore) {
 /// Enqueues an item and lets a consumer grant it to the session with the first request, which does not collect it.
 /// Then cancels the item.
 async fn cancel_granted(world: &World) -> ItemRef {
-    let options = ConsumerOptions::new().poll_interval(SOON);
+    let options = WorkerOptions::new().with_poll_interval(SOON);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
     let granted = async {
@@ -265,7 +265,7 @@ async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(st
     let (wake, is_awake) = std::sync::mpsc::channel::<()>();
     let (deliver, delivered) = oneshot::channel();
     let sleeper = crate::common::process(move || async move {
-        let consumer = queue.consumer(&runner, ConsumerOptions::default());
+        let consumer = queue.consumer(&runner, WorkerOptions::default());
         let consumer = consumer.await.unwrap();
         let sleep = async {
             is_to_sleep.await.unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{Doomed, LONG, World, process, settings};
 use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::stores::TestStore;
-use hc_dequeue::{ConsumerOptions, Delivery, Enqueue, Error, Outcome, Settings, WorkerOptions};
+use hc_dequeue::{Delivery, Enqueue, Error, Outcome, Settings, WorkerOptions};
 use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(
@@ -87,7 +87,7 @@ async fn a_wanted_delay_and_a_pause_have_gauges_of_their_own(store: TestStore) {
 
 async fn items_that_are_taken_and_deliveries_that_are_lost_are_counted(store: TestStore) {
     let world = World::recorded(&store, patient()).await;
-    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(20));
+    let options = WorkerOptions::default().with_time_limit(Duration::from_millis(20));
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     world.enqueue(0..5).await;
     assert!(consumer.pop().await.unwrap().is_some());
@@ -105,7 +105,7 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
     let ledgers = world.store.root.subspace(&"ledgers");
     let options = RunOptions::default().ledger_subspace(ledgers);
     let runner = Runner::with_options(chaos.clone(), options);
-    let consumer = world.queue.consumer(&runner, ConsumerOptions::default());
+    let consumer = world.queue.consumer(&runner, WorkerOptions::default());
     let consumer = consumer.await.unwrap();
     world.enqueue(0..3).await;
     // The next commit is the take of the fast path.
@@ -125,7 +125,7 @@ async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {
     let settings = Settings::new().lease(Duration::from_secs(3));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
-    let options = ConsumerOptions::default().poll_interval(Duration::from_millis(20));
+    let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(20));
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let wait = consumer.dequeue_within(LONG);
     let enqueue = async {
@@ -144,7 +144,7 @@ async fn items_that_are_returned_for_the_dead_are_counted(store: TestStore) {
     world.enqueue(0..3).await;
     let (queue, runner) = (world.queue.clone(), world.runner.clone());
     let dies = process(|| async move {
-        let options = ConsumerOptions::default();
+        let options = WorkerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
         let held = consumer.dequeue_batch(2).await.unwrap();
         std::mem::forget((consumer, held));

@@ -6,7 +6,7 @@ use crate::common::{LONG, World};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use futures::StreamExt;
-use hc_dequeue::{ConsumerOptions, Enqueue, Enqueued, Error, PlaceKind, Settings};
+use hc_dequeue::{Enqueue, Enqueued, Error, PlaceKind, Settings, WorkerOptions};
 use keyspace::Environment;
 
 conformance::on_every_store!(
@@ -103,7 +103,7 @@ async fn a_delivery_can_come_back_later(store: TestStore) {
 
 async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_millis(20));
+    let options = WorkerOptions::default().with_time_limit(Duration::from_millis(20));
     let consumer = world.quick_consumer(options).await;
     world.enqueue([1]).await;
     let late = consumer.dequeue().await.unwrap().unwrap();
@@ -120,7 +120,7 @@ async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
 async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStore) {
     let settings = Settings::new().lease(Duration::from_millis(60));
     let world = World::new(&store, settings).await;
-    let options = ConsumerOptions::default().delivery_time_limit(Duration::from_secs(2));
+    let options = WorkerOptions::default().with_time_limit(Duration::from_secs(2));
     let consumer = world.quick_consumer(options).await;
     world.enqueue([1]).await;
     let late = consumer.dequeue().await.unwrap().unwrap();
@@ -139,7 +139,7 @@ async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStor
 
 async fn keeping_a_delivery_alive_gives_it_more_time(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let options = ConsumerOptions::default().delivery_time_limit(LONG);
+    let options = WorkerOptions::default().with_time_limit(LONG);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     world.enqueue([1]).await;
     let delivery = consumer.dequeue().await.unwrap().unwrap();
@@ -199,7 +199,7 @@ async fn popped_items_are_gone(store: TestStore) {
 async fn an_enqueue_wakes_who_waits(store: TestStore) {
     let world = World::with_defaults(&store).await;
     // Without polls, only a watch can wake it.
-    let options = ConsumerOptions::default().poll_interval(LONG * 10);
+    let options = WorkerOptions::default().with_poll_interval(LONG * 10);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let wait = consumer.dequeue_within(LONG);
     let enqueue = async {
@@ -361,7 +361,7 @@ async fn looking_changes_nothing(store: TestStore) {
 
 async fn a_paused_queue_grants_nothing(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let options = ConsumerOptions::default().poll_interval(LONG * 10);
+    let options = WorkerOptions::default().with_poll_interval(LONG * 10);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let queue = &world.queue;
     let pause = |tr| async move {

@@ -39,7 +39,7 @@ fn kept() -> Settings {
 
 fn quick() -> WorkerOptions {
     let soon = Duration::from_millis(1);
-    WorkerOptions::new().backoff(Backoff::new(soon, soon))
+    WorkerOptions::new().with_backoff(Backoff::new(soon, soon))
 }
 
 async fn effects(world: &World) -> u64 {

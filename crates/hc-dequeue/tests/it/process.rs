@@ -22,7 +22,7 @@ type Item = Delivery<u64>;
 
 fn quick() -> WorkerOptions {
     let soon = Duration::from_millis(1);
-    WorkerOptions::new().backoff(Backoff::new(soon, soon))
+    WorkerOptions::new().with_backoff(Backoff::new(soon, soon))
 }
 
 async fn sum(world: &World) -> u64 {

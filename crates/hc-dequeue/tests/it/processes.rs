@@ -93,8 +93,8 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
     };
     let backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(100));
     let options = WorkerOptions::default()
-        .concurrency(CONSUMERS)
-        .backoff(backoff);
+        .with_concurrency(CONSUMERS)
+        .with_backoff(backoff);
     queue.work(runner, options, handler).await
 }
 

@@ -7,8 +7,8 @@ use crate::common::{LONG, World, dead_letters, open};
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue;
 use hc_dequeue::{
-    Backoff, ConsumerOptions, Enqueue, Enqueued, Error, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES,
-    PlaceKind, Queue, Settings,
+    Backoff, Enqueue, Enqueued, Error, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, PlaceKind, Queue,
+    Settings, WorkerOptions,
 };
 use keyspace::codec::{Bincode, Raw};
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
@@ -177,7 +177,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let enqueued = runner.run(enqueue).await.unwrap();
     assert!(matches!(enqueued, Enqueued::Staged(_)));
 
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = queue.consumer(&runner, options).await.unwrap();
     let next = || async { consumer.dequeue_within(LONG).await.unwrap().unwrap() };
     next().await.nack().await.unwrap();
@@ -194,7 +194,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     delivery.complete().await.unwrap();
 
     // Two sessions wait, and the first one answers both requests.
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let another = queue.consumer(&runner, options).await.unwrap();
     let (begin, end) = queue.subspace().subspace(&"r").range();
     let query = &RangeQuery::keys(begin, end);
@@ -237,7 +237,7 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
         let enqueue = |tr| async move { queue.enqueue(&tr, blob).await };
         runner.run(enqueue).await.unwrap();
     }
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = queue.consumer(&runner, options).await.unwrap();
     let mut held = Vec::new();
     while held.len() < ITEMS as usize {
@@ -278,7 +278,7 @@ async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(sto
         .await
         .unwrap();
     let soon = Duration::from_millis(1);
-    let options = ConsumerOptions::new().backoff(Backoff::new(soon, soon));
+    let options = WorkerOptions::new().with_backoff(Backoff::new(soon, soon));
     let consumer = numbers.consumer(&runner, options).await.unwrap();
     let popped = consumer.pop_within(LONG).await.unwrap().unwrap();
     assert_eq!(popped.value, 0);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::{LONG, Queue, process};
 use conformance::timeout;
-use hc_dequeue::{ConsumerOptions, Settings};
+use hc_dequeue::{Settings, WorkerOptions};
 use keyspace::{Runner, Store};
 
 async fn open(path: &Path) -> (Runner<Store>, Queue) {
@@ -26,7 +26,7 @@ fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
     let first = process(|| async move {
         let (runner, queue) = open(&path).await;
         crate::common::enqueue(&runner, &queue, [7]).await.unwrap();
-        let options = ConsumerOptions::default();
+        let options = WorkerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
         let held = consumer.dequeue().await.unwrap().unwrap();
         // The process dies before it can give anything back.
@@ -35,7 +35,7 @@ fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
     first.join().unwrap();
     let second = process(|| async move {
         let (runner, queue) = open(&same).await;
-        let options = ConsumerOptions::default();
+        let options = WorkerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
         let again = timeout(LONG, consumer.dequeue_within(LONG)).await;
         let again = again.unwrap().expect("it came back");

@@ -8,7 +8,7 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::session::{Member, SessionId, Sessions};
 use hc_dequeue::{
-    Consumer, ConsumerOptions, Enqueue, Enqueued, Queue, Schedule, Scheduled, Settings,
+    Consumer, Enqueue, Enqueued, Queue, Schedule, Scheduled, Settings, WorkerOptions,
 };
 use keyspace::{Environment, Runner, Store, Tx};
 
@@ -40,7 +40,7 @@ impl Process {
     }
 
     async fn consumer(&self) -> Consumer<u64> {
-        let options = ConsumerOptions::default();
+        let options = WorkerOptions::default();
         self.queue.consumer(&self.runner, options).await.unwrap()
     }
 

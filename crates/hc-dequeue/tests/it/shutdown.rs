@@ -12,8 +12,7 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use futures::FutureExt;
 use hc_dequeue::{
-    ConsumerOptions, Delivery, Error, NotEnded, Outcome, Settings, ShutdownReport, Worker,
-    WorkerOptions,
+    Delivery, Error, NotEnded, Outcome, Settings, ShutdownReport, Worker, WorkerOptions,
 };
 use keyspace::{Environment, Runner};
 use tokio::runtime::Builder;
@@ -110,7 +109,7 @@ async fn handlers_that_cannot_be_dropped_are_left_behind_and_their_items_return(
             let block = block.clone();
             move |item: Item| handle(item, begun.clone(), block.clone())
         };
-        let options = WorkerOptions::new().concurrency(2);
+        let options = WorkerOptions::new().with_concurrency(2);
         let worker = world.queue.work(&world.runner, options, handler).await;
         let mut held = Vec::new();
         for _ in 0..2 {
@@ -210,7 +209,7 @@ async fn a_store_that_does_not_answer_fails_the_shutdown_of_a_worker(store: Test
 async fn a_store_that_does_not_answer_fails_the_shutdown_of_a_consumer(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let (queue, runner, chaos) = stoppable(&world).await;
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = queue.consumer(&runner, options).await.unwrap();
     chaos.stop();
     let ended = timeout(LONG, consumer.shut_down(Duration::ZERO)).await;

@@ -7,7 +7,7 @@ use crate::common::World;
 use conformance::stores::TestStore;
 use futures::executor::block_on;
 use futures::{FutureExt, TryFutureExt};
-use hc_dequeue::{ConsumerOptions, Queue, Settings};
+use hc_dequeue::{Queue, Settings, WorkerOptions};
 use keyspace::embedded::Options;
 use keyspace::env::ManualClock;
 use keyspace::{Environment, RunOptions, Runner, Subspace};
@@ -113,10 +113,7 @@ async fn a_lone_caller_runs_one_step_of_the_dispatcher_itself() {
     let enqueue = || runner.run(|tr| async move { queue.enqueue(&tr, &0).await });
     let len = || runner.run(|tr| async move { queue.len(&tr).await });
     enqueue().await.unwrap();
-    let consumer = &queue
-        .consumer(runner, ConsumerOptions::new())
-        .await
-        .unwrap();
+    let consumer = &queue.consumer(runner, WorkerOptions::new()).await.unwrap();
     let pops_at_once = || async {
         let mut pop = consumer.pop().boxed();
         let answer = (&mut pop).now_or_never();

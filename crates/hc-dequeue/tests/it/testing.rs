@@ -266,7 +266,7 @@ async fn a_worker_that_runs_follows_the_wall(store: TestStore) {
     let tomorrow = Enqueue::new().after(DAY);
     let enqueued = world.enqueue_with(1, &tomorrow).await.unwrap();
     assert!(matches!(enqueued, Enqueued::Staged(_)));
-    let options = WorkerOptions::new().poll_interval(Duration::from_millis(100));
+    let options = WorkerOptions::new().with_poll_interval(Duration::from_millis(100));
     let handler = async |_| ();
     let worker = world.queue.work(&world.runner, options, handler).await;
     assert_eq!(world.stats().await.delayed, 1);

@@ -7,8 +7,8 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::session::SessionId;
 use hc_dequeue::{
-    Cancelled, Consumer, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, Place,
-    Settings,
+    Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, Place, Settings,
+    WorkerOptions,
 };
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
 use keyspace::{Isolation, KeyValue, RangeQuery, Subspace, read_all};
@@ -144,7 +144,7 @@ async fn what_is_left_keeps_its_order(store: TestStore) {
     assert_eq!(values, expected.collect::<Vec<_>>());
 }
 
-async fn two_consumers(world: &World, options: ConsumerOptions) -> [Consumer<u64>; 2] {
+async fn two_consumers(world: &World, options: WorkerOptions) -> [Consumer<u64>; 2] {
     let open = || world.queue.consumer(&world.runner, options.clone());
     [open().await.unwrap(), open().await.unwrap()]
 }
@@ -153,7 +153,7 @@ async fn requests_are_answered_with_the_items_after_it(store: TestStore) {
     let world = World::new(&store, patient()).await;
     world.enqueue([1]).await;
     damage(&world, "i", 0, Damage::NewerRecord).await;
-    let options = ConsumerOptions::new().poll_interval(LONG * 60);
+    let options = WorkerOptions::new().with_poll_interval(LONG * 60);
     let [one, other] = two_consumers(&world, options).await;
     for value in 0..3 {
         let enqueue = async {
@@ -177,7 +177,7 @@ async fn a_session_that_finds_nothing_else_sleeps_until_an_item_comes(store: Tes
     for number in 0..3 {
         damage(&world, "i", number, Damage::NewerRecord).await;
     }
-    let options = ConsumerOptions::new().poll_interval(LONG * 60);
+    let options = WorkerOptions::new().with_poll_interval(LONG * 60);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let enqueue = async {
         world.until_requested(1).await;
@@ -212,7 +212,7 @@ async fn many_such_items_keep_no_other_waiting(store: TestStore) {
         };
         world.runner.run(write).await.unwrap();
     }
-    let options = ConsumerOptions::new().poll_interval(Duration::from_millis(1));
+    let options = WorkerOptions::new().with_poll_interval(Duration::from_millis(1));
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     for value in 0..3 {
         let delivery = consumer.dequeue().await.unwrap();
@@ -232,7 +232,7 @@ async fn a_delayed_item_that_does_not_decode_keeps_no_other_waiting(store: TestS
         let world = World::new(&store, settings()).await;
         let wall = Wall::ahead(Duration::ZERO);
         let runner = wall.runner(&world.store);
-        let options = ConsumerOptions::new().poll_interval(Duration::from_millis(1));
+        let options = WorkerOptions::new().with_poll_interval(Duration::from_millis(1));
         let queue = crate::common::open(&world.store, &runner, settings()).await;
         let consumer = queue.unwrap().consumer(&runner, options).await.unwrap();
         for value in 1..=3 {
@@ -289,7 +289,7 @@ async fn such_items_are_counted_and_the_age_is_that_of_the_first_other_one(store
 async fn a_request_that_does_not_decode_keeps_no_other_waiting(store: TestStore) {
     let world = World::recorded(&store, patient()).await;
     let key = first_key(&world.key("r"));
-    let options = ConsumerOptions::new().poll_interval(Duration::from_millis(20));
+    let options = WorkerOptions::new().with_poll_interval(Duration::from_millis(20));
     let [one, other] = two_consumers(&world, options).await;
     for request in [&b""[..], &[1], &[1, 2, 0], &[2; 22]] {
         world.write(&key, Some(request)).await;
@@ -318,7 +318,7 @@ async fn a_request_that_does_not_decode_keeps_no_other_waiting(store: TestStore)
 async fn die_with(world: &World, items: usize) -> SessionId {
     let (queue, runner) = (world.queue.clone(), world.runner.clone());
     let died = process(move || async move {
-        let consumer = queue.consumer(&runner, ConsumerOptions::default());
+        let consumer = queue.consumer(&runner, WorkerOptions::default());
         let consumer = consumer.await.unwrap();
         let held = consumer.dequeue_batch_within(items, LONG).await.unwrap();
         assert_eq!(held.len(), items);

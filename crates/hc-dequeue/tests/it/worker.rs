@@ -22,7 +22,7 @@ type Handled = Result<(), String>;
 
 fn quick() -> WorkerOptions {
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(4));
-    WorkerOptions::default().backoff(backoff)
+    WorkerOptions::default().with_backoff(backoff)
 }
 
 async fn every_item_is_handled_and_completed(store: TestStore) {
@@ -128,8 +128,8 @@ async fn a_handler_that_hangs_is_dropped_and_its_item_goes_to_another(store: Tes
         }
     };
     let options = quick()
-        .concurrency(1)
-        .time_limit(Duration::from_millis(500));
+        .with_concurrency(1)
+        .with_time_limit(Duration::from_millis(500));
     let worker = world.queue.work(&world.runner, options, handler).await;
     done.notified().await;
     worker.unwrap().shut_down(LONG).await.unwrap();

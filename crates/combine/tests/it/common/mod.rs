@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use combine::{
-    AsideId, BoxError, Change, ChangeObserver, CombineOptions, CombineQueue, Combiner, Error,
-    Exact, SetAside, Settings, Sum, Worker,
+    AsideId, BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact, SetAside,
+    Settings, Sum, Worker, WorkerOptions,
 };
 use conformance::stores::TestStore;
 use keyspace::codec::{Codec, MessagePack};
@@ -86,7 +86,8 @@ where
     }
 
     pub(crate) async fn add_all(&self, updates: Vec<(String, U)>) -> Versionstamp {
-        let (queue, updates) = (&self.queue, &updates);
+        let queue = &self.queue;
+        let updates = &updates;
         let add = |tr| async move {
             queue
                 .add_all(&tr, updates.iter().map(|(key, value)| (key, value)))
@@ -97,13 +98,15 @@ where
     }
 
     pub(crate) async fn settled(&self, key: &str) -> Option<V> {
-        let (queue, key) = (&self.queue, &key.to_owned());
+        let queue = &self.queue;
+        let key = &key.to_owned();
         let read = |tr| async move { queue.settled(&tr, key, Isolation::Snapshot).await };
         self.runner.run(read).await.unwrap()
     }
 
     pub(crate) async fn exact(&self, key: &str) -> Option<V> {
-        let (queue, key) = (&self.queue, &key.to_owned());
+        let queue = &self.queue;
+        let key = &key.to_owned();
         let read = |tr| async move { queue.exact(&tr, key, &Exact::default()).await };
         self.runner.run(read).await.unwrap()
     }
@@ -122,12 +125,12 @@ where
 
     /// Starts a worker that rarely polls, so that it acts only when it is woken.
     pub(crate) async fn work(&self, observer: impl ChangeObserver<String, V>) -> Worker {
-        self.work_with(CombineOptions::default(), observer).await
+        self.work_with(WorkerOptions::default(), observer).await
     }
 
     pub(crate) async fn work_with(
         &self,
-        options: CombineOptions,
+        options: WorkerOptions,
         observer: impl ChangeObserver<String, V>,
     ) -> Worker {
         let worker = self.queue.work(&self.runner, options, observer);
@@ -140,7 +143,7 @@ where
     }
 
     /// Combines everything with a worker of its own.
-    pub(crate) async fn combine(&self, options: CombineOptions, log: &Log<V>)
+    pub(crate) async fn combine(&self, options: WorkerOptions, log: &Log<V>)
     where
         V: Clone + PartialEq + std::fmt::Debug,
     {

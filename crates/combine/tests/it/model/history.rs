@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use combine::{CombineOptions, CombineQueue, Error, Exact, WorkerOptions};
+use combine::{CombineQueue, Error, Exact, WorkerOptions};
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use futures::future::try_join_all;
@@ -98,7 +98,8 @@ where
     V: Stored + Clone + PartialEq + Debug,
 {
     let settings = settings(play.bucket_count).lease(Duration::from_millis(300));
-    let (sound, root) = (store.runner(), store.root.clone());
+    let sound = store.runner();
+    let root = store.root.clone();
     let queue = CombineQueue::open(&sound, root.subspace(&"queue"), settings, play.combine);
     let world = World {
         queue: queue.await.unwrap(),
@@ -141,7 +142,8 @@ where
             log: self.log.clone(),
             calls: self.rng.random_range(0..16).into(),
         };
-        let (queue, faults) = (&self.world.queue, &self.play.faults);
+        let queue = &self.world.queue;
+        let faults = &self.play.faults;
         let worker = Mortal::start(&self.store, faults, queue, moody, &mut self.rng);
         self.workers.push(worker.await);
     }
@@ -176,9 +178,10 @@ where
             _ => 1,
         };
         let update = |_| {
-            let key = match self.rng.random() {
-                true => KEYS[0],
-                false => KEYS.choose(&mut self.rng).unwrap(),
+            let key = if self.rng.random() {
+                KEYS[0]
+            } else {
+                KEYS.choose(&mut self.rng).unwrap()
             };
             (key.to_owned(), (self.play.draw)(&mut self.rng))
         };
@@ -196,7 +199,9 @@ where
             _ => LONG,
         };
         self.writers.spawn(async move {
-            let (queue, updates, marker) = (&queue, &updates, &marker);
+            let queue = &queue;
+            let updates = &updates;
+            let marker = &marker;
             let add = |tr: Tx<_>| async move {
                 tr.set_to_versionstamp(marker);
                 queue
@@ -224,18 +229,20 @@ where
     /// fail.
     async fn look(&mut self) {
         self.course.looks += 1;
-        let (queue, log) = (&self.world.queue, &self.log);
+        let queue = &self.world.queue;
+        let log = &self.log;
         let keys = &KEYS.map(str::to_owned);
         let (begin, end) = markers(&self.world.root).range();
         let marks = &RangeQuery::keys(begin, end);
         let read = |tr| async move {
-            let (tr, exact) = (&tr, &Exact::default());
+            let tr = &tr;
+            let exact = &Exact::default();
             let marks = read_all(tr, marks.clone(), Isolation::Snapshot).await?;
             let exact = try_join_all(keys.iter().map(|key| queue.exact(tr, key, exact))).await?;
-            let settled = keys
+            let reads = keys
                 .iter()
                 .map(|key| queue.settled(tr, key, Isolation::Snapshot));
-            let settled = try_join_all(settled).await?;
+            let settled = try_join_all(reads).await?;
             Ok::<_, Error>((marks, exact, settled, log.reports_in(tr).await?))
         };
         let (marks, exact, settled, reports) = self.world.runner.run(read).await.unwrap();
@@ -250,11 +257,13 @@ where
     /// Returns the values after the writes that have left a marker.
     fn model(&self, marks: &[KeyValue]) -> BTreeMap<String, V> {
         let markers = markers(&self.world.root);
-        let written = marks.iter().map(|row| {
-            let number: usize = markers.unpack(row.key()).unwrap();
-            (Versionstamp::try_from(row.value()).unwrap(), number)
-        });
-        let written: BTreeMap<_, _> = written.collect();
+        let written: BTreeMap<_, _> = marks
+            .iter()
+            .map(|row| {
+                let number: usize = markers.unpack(row.key()).unwrap();
+                (Versionstamp::try_from(row.value()).unwrap(), number)
+            })
+            .collect();
         assert_eq!(written.len(), marks.len());
         let mut updates: BTreeMap<_, Vec<U>> = BTreeMap::new();
         for number in written.values() {
@@ -320,9 +329,9 @@ where
             while runner.run(|_| async { Ok::<_, Error>(()) }).await.is_err() {}
         }
         // It knows only the changes that it has received.
-        let deaf = CombineOptions::new()
-            .worker(WorkerOptions::new().poll_interval(LONG * 60))
-            .takeover_after(LONG * 60);
+        let deaf = WorkerOptions::new()
+            .with_poll_interval(LONG * 60)
+            .with_takeover_after(LONG * 60);
         let last = self.world.work_with(deaf, self.log.clone()).await;
         let env = Environment::system();
         let finished = env.timeout(LONG, async {
@@ -351,8 +360,10 @@ where
         let markers = markers(&self.world.root);
         let marks = self.world.rows_of(&markers).await;
         assert_eq!(self.world.values().await, self.model(&marks));
-        let written = marks.iter().map(|row| markers.unpack(row.key()).unwrap());
-        let written: BTreeSet<usize> = written.collect();
+        let written: BTreeSet<usize> = marks
+            .iter()
+            .map(|row| markers.unpack(row.key()).unwrap())
+            .collect();
         assert!(
             self.committed.is_subset(&written),
             "a write was acknowledged and lost"

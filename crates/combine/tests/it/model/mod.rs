@@ -88,9 +88,9 @@ async fn play_all<U, V>(
         if playing.len() == AT_ONCE {
             total += ended(playing.join_next().await);
         }
-        let history = play(store.fresh(), history_of(seed, combine, draw));
-        let history = AssertUnwindSafe(history).catch_unwind();
-        playing.spawn(history.map(move |course| (seed, course)));
+        let history = history_of(seed, combine, draw);
+        let played = AssertUnwindSafe(play(store.fresh(), history)).catch_unwind();
+        playing.spawn(played.map(move |course| (seed, course)));
     }
     while !playing.is_empty() {
         total += ended(playing.join_next().await);
@@ -119,8 +119,8 @@ type Ended = (u64, Result<Course, Box<dyn Any + Send>>);
 fn ended(ended: Option<Result<Ended, JoinError>>) -> Course {
     let (seed, course) = ended.unwrap().unwrap();
     course.unwrap_or_else(|panic| {
-        let test = std::thread::current();
-        let test = test.name().unwrap_or_default();
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or_default();
         eprintln!("again: SEED={seed} cargo test -p fdbq-combine --test it model {test}");
         resume_unwind(panic)
     })

@@ -5,7 +5,7 @@ use std::future::pending;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use combine::{Backoff, BoxError, Change, ChangeObserver, CombineOptions, Worker, WorkerOptions};
+use combine::{Backoff, BoxError, Change, ChangeObserver, Worker, WorkerOptions};
 use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
 use keyspace::{Environment, RunOptions, Runner, Store, Transaction};
@@ -38,16 +38,13 @@ impl Mortal {
     {
         let chaos = Chaos::new(store.db.clone(), Environment::system(), faults.clone());
         let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(20));
-        let options = CombineOptions::new()
-            .worker(
-                WorkerOptions::new()
-                    .concurrency(rng.random_range(1..=4))
-                    .time_limit(Duration::from_millis(50))
-                    .poll_interval(Duration::from_millis(rng.random_range(20..1_000)))
-                    .backoff(backoff),
-            )
-            .bytes_per_pass(*[1, 300, 3_000, 1 << 20].choose(rng).unwrap())
-            .takeover_after(Duration::from_millis(rng.random_range(50..500)));
+        let options = WorkerOptions::new()
+            .with_concurrency(rng.random_range(1..=4))
+            .with_time_limit(Duration::from_millis(50))
+            .with_poll_interval(Duration::from_millis(rng.random_range(20..1_000)))
+            .with_backoff(backoff)
+            .with_max_batch_bytes(*[1, 300, 3_000, 1 << 20].choose(rng).unwrap())
+            .with_takeover_after(Duration::from_millis(rng.random_range(50..500)));
         let runner = runner(store, chaos.clone(), RunOptions::default());
         let worker = queue.work(&runner, options, observer).await.unwrap();
         Self { worker, chaos }

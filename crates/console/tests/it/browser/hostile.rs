@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use console::WebOptions;
-use export_queue::hc_dequeue::{ConsumerOptions, Enqueue, Error, Queue, Schedule, Settings};
+use export_queue::hc_dequeue::{Enqueue, Error, Queue, Schedule, Settings, WorkerOptions};
 use export_queue::keyspace::codec::Json;
 use export_queue::keyspace::{OpenOptions, Subspace, Tx};
 use export_queue::microqueue::MicroQueue;
@@ -32,7 +32,7 @@ const FOREIGN: &str = "const own = ['/static/console.js']; \
 pub(crate) async fn add_hostile(world: &World) {
     let jobs = add_jobs(world).await;
     let value = &Value::from(HOSTILE);
-    let consumer = jobs.consumer(&world.runner, ConsumerOptions::default());
+    let consumer = jobs.consumer(&world.runner, WorkerOptions::default());
     let consumer = consumer.await.unwrap();
     for place in ["dead", "done", "retried"] {
         enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;

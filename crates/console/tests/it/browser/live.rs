@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use console::WebOptions;
-use export_queue::hc_dequeue::{ConsumerOptions, Enqueue};
+use export_queue::hc_dequeue::{Enqueue, WorkerOptions};
 
 use crate::browser::driver::{Driver, View};
 use crate::browser::window::{Window, serve, world};
@@ -49,9 +49,7 @@ async fn the_overview_moves_while_work_runs(driver: &Driver) {
         world.enqueue(tenant).await;
     }
     wait_for(&window, "jobs", &[("Queued", "9")]).await;
-    let consumer = world
-        .jobs
-        .consumer(&world.runner, ConsumerOptions::default());
+    let consumer = world.jobs.consumer(&world.runner, WorkerOptions::default());
     let consumer = consumer.await.unwrap();
     let done = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     done.complete().await.unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use conformance::stores::TestStore;
 use console::Console;
 use export_queue::combine::{CombineQueue, Sum};
-use export_queue::hc_dequeue::{Consumer, ConsumerOptions, Delivery, Enqueue, Queue, Settings};
+use export_queue::hc_dequeue::{Consumer, Delivery, Enqueue, Queue, Settings, WorkerOptions};
 use export_queue::keyspace::codec::{Json, MessagePack};
 use export_queue::keyspace::env::{BoxFuture, Clock, ManualClock};
 use export_queue::keyspace::{
@@ -61,7 +61,7 @@ impl Shop {
         let settings = Settings::new().keep_done(LONG * 60).lease(LONG);
         let mails = Mails::open_with(&runner, queue("mails"), settings, OpenOptions::default());
         let mails = mails.await.unwrap();
-        let consumer = mails.consumer(&runner, ConsumerOptions::default());
+        let consumer = mails.consumer(&runner, WorkerOptions::default());
         let mut shop = Self {
             consumer: consumer.await.unwrap(),
             waiting: 0,

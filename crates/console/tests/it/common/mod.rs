@@ -7,10 +7,10 @@ use std::time::{Duration, SystemTime};
 
 use conformance::stores::TestStore;
 use console::Console;
-use export_queue::combine::{CombineOptions, CombineQueue, Combiner, Sum, Unobserved};
+use export_queue::combine::{CombineQueue, Combiner, Sum, Unobserved};
 use export_queue::hc_dequeue::{
-    Backoff, Consumer, ConsumerOptions, Delivery, Enqueue, Enqueued, ItemRef, Queue, Schedule,
-    Settings, WorkerOptions,
+    Backoff, Consumer, Delivery, Enqueue, Enqueued, ItemRef, Queue, Schedule, Settings,
+    WorkerOptions,
 };
 use export_queue::keyspace::codec::{Codec, Json, MessagePack, Tuple};
 use export_queue::keyspace::env::{BoxFuture, Clock};
@@ -19,9 +19,7 @@ use export_queue::keyspace::{
     Store, Subspace, Transaction, Tx, read_all,
 };
 use export_queue::microqueue::MicroQueue;
-use export_queue::{
-    BoxError, ExportOptions, ExportQueue, Exporter, SequencedExport, Start, async_trait,
-};
+use export_queue::{BoxError, ExportQueue, Exporter, SequencedExport, Start, async_trait};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -107,7 +105,7 @@ impl World {
         let settings = settings.dedupe_retention(LONG * 60);
         let place = (&runner, &root, &ids);
         let jobs: Jobs = open_jobs(place, "jobs", settings).await;
-        let consumer = jobs.consumer(&runner, ConsumerOptions::default());
+        let consumer = jobs.consumer(&runner, WorkerOptions::default());
         let mut world = Self {
             consumer: consumer.await.unwrap(),
             items: JobItems::default(),
@@ -268,7 +266,7 @@ impl World {
 
     /// Combines everything with a worker of its own.
     pub(crate) async fn combine<U: Update>(&self, counts: &Counts<U>) {
-        let worker = counts.work(&self.runner, CombineOptions::default(), Unobserved);
+        let worker = counts.work(&self.runner, WorkerOptions::default(), Unobserved);
         let worker = worker.await.unwrap();
         let idle = counts.wait_idle(&self.runner);
         conformance::timeout(LONG, idle).await.unwrap();
@@ -292,9 +290,9 @@ impl World {
             self.runner.run(add).await.unwrap();
         }
         let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
-        let options = ExportOptions::new()
-            .worker(WorkerOptions::new().backoff(backoff))
-            .dead_letter_after(1);
+        let options = WorkerOptions::new()
+            .with_backoff(backoff)
+            .with_dead_letter_after(1);
         let worker = mirror.work(&self.runner, options, Picky).await.unwrap();
         let idle = mirror.wait_idle(&self.runner);
         conformance::timeout(LONG, idle).await.unwrap();
@@ -396,7 +394,7 @@ pub(crate) async fn at_wall(world: &World, ledger: &str, wall: Duration) -> Else
     let runner = runner(&world.store, &world.root, ledger, env);
     let place = (&runner, &world.root, &world.ids);
     let jobs: Jobs = open_jobs(place, "jobs", Settings::default()).await;
-    let consumer = jobs.consumer(&runner, ConsumerOptions::default()).await;
+    let consumer = jobs.consumer(&runner, WorkerOptions::default()).await;
     Elsewhen {
         consumer: consumer.unwrap(),
         jobs,

@@ -2,7 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{Method, StatusCode};
-use export_queue::hc_dequeue::{ConsumerOptions, Stats};
+use export_queue::hc_dequeue::{Stats, WorkerOptions};
 use export_queue::keyspace::{Runner, Store, Subspace, Transaction, Tx};
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ async fn forms_change_items_and_come_back_with_a_notice() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a", "b", "c", "d"]).await;
-    let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
+    let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
     let consumer = consumer.unwrap();
     for _ in 0..3 {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use console::WebOptions;
-use export_queue::hc_dequeue::ConsumerOptions;
+use export_queue::hc_dequeue::WorkerOptions;
 use export_queue::keyspace::{Ids, Subspace};
 
 use crate::web::site::{PATIENCE, Site, enqueue, open, runner};
@@ -68,7 +68,7 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["held", "dead", "dead", "dead", "queued"]).await;
-    let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
+    let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
     let consumer = consumer.unwrap();
     let held = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     for reason in ["no route", "disk full", "disk full"] {

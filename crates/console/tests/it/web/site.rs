@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Method, Request, StatusCode};
 use conformance::stores::TestStore;
 use console::{Console, WebOptions};
 use export_queue::hc_dequeue::keyspace::codec::{Codec, Json};
-use export_queue::hc_dequeue::{ConsumerOptions, Enqueue, Error, Queue, Schedule, Settings};
+use export_queue::hc_dequeue::{Enqueue, Error, Queue, Schedule, Settings, WorkerOptions};
 use export_queue::keyspace::env::ManualClock;
 use export_queue::keyspace::limits::END_OF_KEYSPACE;
 use export_queue::keyspace::{
@@ -64,7 +64,7 @@ pub(crate) async fn enqueue<D: Database>(runner: &Runner<D>, queue: &Jobs, value
 pub(crate) async fn evil_queue(runner: &Runner<Store>) -> Jobs {
     let queue = open(runner, Subspace::from(("orders", EVIL))).await;
     enqueue(runner, &queue, &[EVIL, EVIL]).await;
-    let consumer = queue.consumer(runner, ConsumerOptions::default()).await;
+    let consumer = queue.consumer(runner, WorkerOptions::default()).await;
     let consumer = consumer.unwrap();
     let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     dead.discard(EVIL).await.unwrap();

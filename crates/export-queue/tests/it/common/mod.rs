@@ -9,8 +9,8 @@ use export_queue::combine::Bucket;
 use export_queue::hc_dequeue::Backoff;
 use export_queue::microqueue::blocks::{EntryId, decode_block};
 use export_queue::{
-    BoxError, DeadLetter, Error, ExportOptions, ExportQueue, Exporter, Pending, Sequence,
-    SequencedExport, Settings, Start, Subscription, Worker, async_trait,
+    BoxError, DeadLetter, Error, ExportQueue, Exporter, Pending, Sequence, SequencedExport,
+    Settings, Start, Subscription, Worker, WorkerOptions, async_trait,
 };
 use keyspace::{
     Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, Store, Subspace, Transaction,
@@ -58,7 +58,8 @@ impl<D: Database> World<D> {
     }
 
     pub(crate) async fn add_all(&self, entries: Vec<(String, Option<i64>)>) -> Versionstamp {
-        let (queue, entries) = (&self.queue, &entries);
+        let queue = &self.queue;
+        let entries = &entries;
         let add = |tr| async move {
             queue
                 .add_all(&tr, entries.iter().map(|(key, value)| (key, value)))
@@ -77,7 +78,7 @@ impl<D: Database> World<D> {
 
     pub(crate) async fn work(
         &self,
-        options: ExportOptions,
+        options: WorkerOptions,
         exporter: impl Exporter<String, Option<i64>>,
     ) -> Worker {
         self.reader
@@ -97,7 +98,7 @@ impl<D: Database> World<D> {
 
     /// Exports everything with a worker of its own.
     pub(crate) async fn export(&self, reader: &Reader, receiver: &Receiver) {
-        let options = ExportOptions::default();
+        let options = WorkerOptions::default();
         let worker = reader
             .work(&self.runner, options, receiver.clone())
             .await

@@ -52,7 +52,7 @@ use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::items::settings::Settings;
-use crate::options::ConsumerOptions;
+use crate::options::DispatcherOptions;
 use crate::protocol::front::Fronts;
 use crate::protocol::give_back::{GiveBack, Given, Return, When};
 use crate::protocol::request::Woken;
@@ -81,7 +81,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     /// The settings that were stored at the last heartbeat.
     settings: Arc<Settings>,
     runner: Runner<D>,
-    options: ConsumerOptions,
+    options: DispatcherOptions,
     decode: Arc<Decode<T>>,
     fronts: Arc<Fronts>,
     shared: Arc<Shared>,
@@ -116,7 +116,7 @@ where
     pub(crate) async fn open(
         queue: Queue<T, C>,
         runner: Runner<D>,
-        options: ConsumerOptions,
+        options: DispatcherOptions,
         sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,
         commands: mpsc::UnboundedReceiver<Command<T, Delivery<T>>>,
     ) -> Result<Self> {

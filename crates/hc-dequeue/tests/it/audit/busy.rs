@@ -27,7 +27,7 @@ async fn a_busy_queue_is_always_clean(store: TestStore) {
             _ => Err("it failed"),
         }
     };
-    let options = WorkerOptions::new().concurrency(4);
+    let options = WorkerOptions::new().with_concurrency(4);
     let mut workers = Vec::new();
     for _ in 0..2 {
         let worker = world.queue.work(&world.runner, options.clone(), handler);

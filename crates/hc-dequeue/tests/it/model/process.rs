@@ -6,7 +6,7 @@ use std::thread;
 
 use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
-use hc_dequeue::{Consumer, ConsumerOptions};
+use hc_dequeue::{Consumer, WorkerOptions};
 use keyspace::{Environment, RunOptions, Runner, Store};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
@@ -25,11 +25,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) async fn start(
-        store: &TestStore,
-        faults: &Faults,
-        options: ConsumerOptions,
-    ) -> Self {
+    pub(crate) async fn start(store: &TestStore, faults: &Faults, options: WorkerOptions) -> Self {
         let chaos = Chaos::new(store.db.clone(), Environment::system(), faults.clone());
         let runner = runner(store, chaos.clone());
         let (alive, killed) = oneshot::channel();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use conformance::chaos::{Chaos, Faults};
 use hc_dequeue::session::{Member, SessionId, Sessions, Tick};
-use hc_dequeue::{ConsumerOptions, Queue, Settings};
+use hc_dequeue::{Queue, Settings, WorkerOptions};
 use keyspace::env::ManualClock;
 use keyspace::{Embedded, Environment, Error, RunOptions, Runner, Subspace, Transaction};
 
@@ -247,7 +247,7 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     let queue = &queue.await.unwrap();
     let enqueue = |tr| async move { queue.enqueue(&tr, &7).await.map(drop) };
     runner.run(enqueue).await.unwrap();
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let holder = queue.consumer(&its_runner, options.clone()).await.unwrap();
     let held = holder.dequeue().await.unwrap().unwrap();
     doomed.stop();
@@ -272,7 +272,7 @@ async fn who_waits_for_less_time_than_an_answer_takes_gets_what_there_is() {
     let settings = Settings::new().lease(LEASE);
     let queue = Queue::<u64>::open_with(runner, "queue", settings, OpenOptions::default());
     let queue = &queue.await.unwrap();
-    let options = ConsumerOptions::default();
+    let options = WorkerOptions::default();
     let consumer = queue.consumer(runner, options).await.unwrap();
     for latency in latencies() {
         chaos.set_latency(latency);

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use conformance::chaos::{Chaos, Faults};
 use hc_dequeue::session::Sessions;
-use hc_dequeue::{ConsumerOptions, Delivery, End, Error, Place, PlaceKind};
+use hc_dequeue::{Delivery, End, Error, Place, PlaceKind, WorkerOptions};
 use keyspace::{Environment, Isolation, RangeQuery, read_all};
 
 use super::{Course, Player, SAME, acknowledge, count_done, is_kept};
@@ -28,7 +28,7 @@ impl Player {
         let quiet = Faults::default();
         let chaos = Chaos::new(self.store.db.clone(), Environment::system(), quiet.clone());
         self.runner = runner(&self.store, chaos);
-        let options = ConsumerOptions::default().poll_interval(Duration::from_millis(50));
+        let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(50));
         let last = Process::start(&self.store, &quiet, options).await;
         self.held.clear();
         self.configure().await;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, Cancelled, ConsumerOptions, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat,
-    Place, Settings,
+    Backoff, Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, Settings,
+    WorkerOptions,
 };
 use keyspace::{Environment, MutationOp, RunOptions, Runner, Store, Transaction};
 use rand::rngs::StdRng;
@@ -135,10 +135,10 @@ impl Player {
     async fn start(&mut self) {
         // Short, so that deliveries that are leaked or hang come back while their process is alive.
         let soon = Duration::from_millis(1);
-        let options = ConsumerOptions::default()
-            .backoff(Backoff::new(soon, soon))
-            .poll_interval(Duration::from_millis(50))
-            .delivery_time_limit(settings().get_lease() * 2);
+        let options = WorkerOptions::default()
+            .with_backoff(Backoff::new(soon, soon))
+            .with_poll_interval(Duration::from_millis(50))
+            .with_time_limit(settings().get_lease() * 2);
         let process = Process::start(&self.store, &self.play.faults, options);
         self.processes.push(process.await);
     }

@@ -1,0 +1,291 @@
+//! The steps of a worker in a bucket: passes, and the handling of passes that fail.
+
+use std::mem;
+use std::time::Duration;
+
+use hc_dequeue::keyspace::codec::Codec;
+use hc_dequeue::keyspace::error::{chain, code_of};
+use hc_dequeue::keyspace::foreign::{self, Guarded};
+use hc_dequeue::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction, Tx, limits};
+use parking_lot::Mutex;
+
+use crate::bucket::Bucket;
+use crate::bucket_worker::{Assignment, Job, Next};
+use crate::error::{Error, Result};
+use crate::pass::metrics::Metrics;
+use crate::pass::observer::ChangeObserver;
+use crate::pass::options::PassOptions;
+use crate::pass::{Pass, Plan, StagedPass, observe};
+use crate::queue::CombineQueue;
+
+/// The number of bits by which a budget shrinks after a pass that was too large or too slow.
+const SHRINK_BITS: u32 = 3;
+
+/// If a pass itself stages more bytes than this, then the pass and not its observer made the transaction
+/// too large.
+const MAX_OWN_BYTES: usize = limits::TRANSACTION_BYTES / 4;
+
+/// The recent failures of a bucket.
+#[derive(Debug, Default)]
+pub(crate) struct RetryState {
+    /// The number of failures in a row.
+    failures: u32,
+    /// The number of bits by which the budget of bytes has shrunk.
+    shrunk_bits: u32,
+    /// The number of changes to which the budget of changes has shrunk.
+    max_changes: Option<usize>,
+    /// The key whose change alone does not fit a transaction, and the failure.
+    withheld: Option<(Bytes, String)>,
+}
+
+/// The rows that the last attempt of a pass had staged when the observer was called.
+#[derive(Debug, Default)]
+pub(crate) struct Attempted {
+    bytes: usize,
+    changes: usize,
+    /// The key of the change, if there was only one.
+    only: Option<Bytes>,
+}
+
+impl Attempted {
+    pub(crate) fn of<K, V>(staged: &StagedPass<K, V>) -> Self {
+        Self {
+            bytes: staged.pass.bytes,
+            changes: staged.changes.len(),
+            only: match &staged.changed[..] {
+                [only] => Some(only.clone()),
+                _ => None,
+            },
+        }
+    }
+}
+
+/// The kind of failure of a pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Failure {
+    /// The transaction was too large, with the error as text.
+    TooLarge(String),
+    /// The observer exceeded its time limit.
+    TooSlow,
+    /// Any other failure.
+    Other,
+}
+
+impl Failure {
+    fn of(error: &Error) -> Self {
+        if code_of(error) == Some(Code::TRANSACTION_TOO_LARGE) {
+            return Self::TooLarge(chain(error).to_string());
+        }
+        match error {
+            Error::ObserverTimedOut { .. } => Self::TooSlow,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl RetryState {
+    /// Returns the limits of the next pass.
+    pub(crate) fn plan(&self, bytes_per_pass: usize) -> Plan {
+        let budget = bytes_per_pass.checked_shr(self.shrunk_bits);
+        Plan {
+            budget: budget.unwrap_or(0).max(1),
+            max_changes: self.max_changes.unwrap_or(usize::MAX),
+            withheld: self.withheld.clone(),
+        }
+    }
+
+    /// Returns the state after a successful pass.
+    pub(crate) fn after_success(&self) -> Self {
+        Self {
+            shrunk_bits: self.shrunk_bits.saturating_sub(1),
+            max_changes: self.max_changes.and_then(|max| max.checked_mul(2)),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the state after a pass that failed, so that the next pass does less of what made it fail.
+    pub(crate) fn after_failure(
+        mut self,
+        attempted: Attempted,
+        failure: &Failure,
+        bytes_per_pass: usize,
+    ) -> Self {
+        let Attempted {
+            bytes,
+            changes,
+            only,
+        } = attempted;
+        let is_too_large = matches!(failure, Failure::TooLarge(_));
+        if is_too_large && (bytes > MAX_OWN_BYTES || changes == 0) {
+            // The budget shrinks no further than to one update, since the way back would otherwise take
+            // as long.
+            let max_bits = usize::BITS - bytes_per_pass.leading_zeros();
+            self.shrunk_bits = (self.shrunk_bits + SHRINK_BITS).min(max_bits);
+        } else if is_too_large || *failure == Failure::TooSlow {
+            // The budget of bytes stays. With a smaller one, a bucket might never reach the end of its
+            // log and then would report nothing.
+            self.max_changes = Some((changes >> SHRINK_BITS).max(1));
+        }
+        match failure {
+            Failure::TooLarge(cause) => {
+                let reason = format!("its change alone does not fit a transaction: {cause}");
+                let only = only.filter(|_| bytes <= MAX_OWN_BYTES);
+                self.withheld = only.map(|key| (key, reason));
+            }
+            _ => self.failures = self.failures.saturating_add(1),
+        }
+        self
+    }
+}
+
+/// The job of the workers of a queue.
+pub(crate) struct Combining<K, U, V, C, D: Database, O> {
+    pub(crate) queue: CombineQueue<K, U, V, C>,
+    pub(crate) runner: Runner<D>,
+    pub(crate) options: PassOptions,
+    pub(crate) observer: O,
+    pub(crate) metrics: Metrics,
+}
+
+impl<K, U, V, C, D, O> Job for Combining<K, U, V, C, D, O>
+where
+    K: Send + Sync + 'static,
+    U: Send + 'static,
+    V: Send + Sync + 'static,
+    C: Codec<K> + Codec<U> + Codec<V>,
+    D: Database,
+    O: ChangeObserver<K, V>,
+{
+    type Error = Error;
+    type State = RetryState;
+
+    async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+        self.queue.pending_buckets(tr).await
+    }
+
+    /// Returns the states of the passes, since every pass changes its own.
+    async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
+        let marks = buckets.iter().map(|bucket| async move {
+            let state = self.queue.keys.pass(*bucket);
+            let mark = tr.get(&state, Isolation::Snapshot).await?;
+            Ok(mark.unwrap_or_default())
+        });
+        futures::future::try_join_all(marks).await
+    }
+
+    async fn step(&self, assignment: Assignment, retry: RetryState) -> (RetryState, Next) {
+        if !assignment.is_owner {
+            self.metrics.takeovers.increment(1);
+        }
+        let plan = retry.plan(self.options.max_bytes);
+        let began = self.runner.environment().now();
+        let attempted = Mutex::new(Attempted::default());
+        match self.pass(assignment, &plan, &attempted).await {
+            Ok(Some(pass)) => {
+                let took = self.runner.environment().now().saturating_sub(began);
+                self.metrics.record_pass(&pass, took);
+                let interval = self.options.interval;
+                let next = if pass.has_more {
+                    Next::Again
+                } else if pass.updates > 0 && !interval.is_zero() {
+                    // Updates that are added in the meantime wait for the next pass.
+                    Next::After(interval)
+                } else {
+                    Next::Done
+                };
+                (retry.after_success(), next)
+            }
+            Ok(None) => (retry, Next::Done),
+            Err(error) => {
+                let attempted = attempted.into_inner();
+                let next = self.failed(assignment.bucket, attempted, retry, &error);
+                foreign::discard(error);
+                next
+            }
+        }
+    }
+
+    fn restarts(&self) {
+        self.metrics.restarts.increment(1);
+    }
+
+    async fn report(&self, buckets: Vec<Bucket>) -> Result<()> {
+        let queue = &self.queue;
+        // A bucket whose backlog cannot be read must not keep the other buckets from being reported.
+        let mut reported = Ok(());
+        let mut lag = Duration::ZERO;
+        for bucket in self.metrics.pending.to_set(buckets) {
+            let read = |tr| async move { queue.backlog_of(&tr, bucket).await };
+            match self.runner.run(read).await {
+                Ok((pending, waited)) => {
+                    self.metrics.pending.set(bucket, &pending);
+                    lag = lag.max(waited.unwrap_or_default());
+                }
+                Err(error) => reported = Err(error),
+            }
+        }
+        self.metrics.lag.set(lag.as_secs_f64());
+        reported
+    }
+}
+
+impl<K, U, V, C, D, O> Combining<K, U, V, C, D, O>
+where
+    K: Send + Sync + 'static,
+    U: Send + 'static,
+    V: Send + Sync + 'static,
+    C: Codec<K> + Codec<U> + Codec<V>,
+    D: Database,
+    O: ChangeObserver<K, V>,
+{
+    /// Makes a pass. Returns `None` if the owner of the bucket has made one instead.
+    async fn pass(
+        &self,
+        assignment: Assignment,
+        plan: &Plan,
+        attempted: &Mutex<Attempted>,
+    ) -> Result<Option<Pass>> {
+        let limit = self.options.observer_time_limit;
+        let once = |tr: Tx<_>| async move {
+            let attempt = tr.attempt();
+            if attempt.after == Some(Code::NOT_COMMITTED) {
+                self.metrics.conflicts.increment(1);
+                if !assignment.is_owner {
+                    return Ok(None);
+                }
+            }
+            let plan = plan.for_attempt(attempt.number);
+            let queue = &self.queue;
+            let mut staged = queue.stage_pass(&tr, assignment.bucket, &plan).await?;
+            *attempted.lock() = Attempted::of(&staged);
+            let changes = Guarded::new(mem::take(&mut staged.changes));
+            let observed = observe(&queue.env, &tr, &self.observer, &changes, limit);
+            observed.await?;
+            Ok(Some(staged.pass))
+        };
+        self.runner.run(once).await
+    }
+
+    /// Returns when to retry, and with which limits.
+    fn failed(
+        &self,
+        bucket: Bucket,
+        attempted: Attempted,
+        retry: RetryState,
+        error: &Error,
+    ) -> (RetryState, Next) {
+        let failure = Failure::of(error);
+        let retry = retry.after_failure(attempted, &failure, self.options.max_bytes);
+        if let Failure::TooLarge(_) = failure {
+            return (retry, Next::Again);
+        }
+        let wait = self
+            .options
+            .backoff
+            .after(retry.failures, self.runner.environment());
+        self.metrics.failures.increment(1);
+        let error = chain(error);
+        tracing::warn!(queue = %self.queue.subspace(), %bucket, %error, ?wait, "a pass failed");
+        (retry, Next::After(wait))
+    }
+}
