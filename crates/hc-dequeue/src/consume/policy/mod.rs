@@ -64,8 +64,6 @@ pub(crate) struct Policy<R> {
     phase: Phase<R>,
     lead: Option<Lead>,
     is_closing: bool,
-    #[cfg(test)]
-    fault: Option<Fault>,
 }
 
 /// The progress of a session from a demand to items.
@@ -244,31 +242,12 @@ pub(crate) enum Delay {
 /// A timer to start.
 pub(crate) type Start = (Timer, Delay);
 
-/// A rule that a test breaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Fault {
-    /// After a fulfillment, a session does not fulfill again.
-    NoSecondLook,
-    /// After a withdrawal, a session does not fulfill.
-    NoLookAfterWithdrawal,
-    /// After a fulfillment with an unknown outcome, a session does not fulfill again.
-    NoLookInDoubt,
-    /// After a conflict with another leading session, a session does not fulfill again.
-    NoLookAfterConflict,
-    /// Items to be given back are kept while a request waits.
-    StraysKept,
-    /// While the time of a caller is over, a session checks again and again.
-    NoRestInHaste,
-}
-
 impl<R: Copy + PartialEq> Policy<R> {
     pub(crate) fn new() -> Self {
         Self {
             phase: Phase::Lost,
             lead: None,
             is_closing: false,
-            #[cfg(test)]
-            fault: None,
         }
     }
 
@@ -282,7 +261,7 @@ impl<R: Copy + PartialEq> Policy<R> {
             };
         }
         // Items go back before others are taken, since an item that comes back is granted first.
-        if facts.returns == Returns::ToQueue && !self.keeps_strays() {
+        if facts.returns == Returns::ToQueue {
             return Step::GiveBack;
         }
         if facts.buries {
@@ -310,12 +289,7 @@ impl<R: Copy + PartialEq> Policy<R> {
         match self.phase {
             Phase::Waiting(request) if request.is_answered() => Step::Collect(request.id),
             Phase::Waiting(request) if wants_nothing => Step::Withdraw(request.id),
-            Phase::Waiting(mut request) => {
-                if self.breaks(Fault::NoRestInHaste) {
-                    request.patience = None;
-                }
-                request.next(facts.wants)
-            }
+            Phase::Waiting(request) => request.next(facts.wants),
             Phase::Registering | Phase::Pausing if wants_nothing => {
                 self.phase = Phase::Idle;
                 Step::Rest
@@ -360,7 +334,10 @@ impl<R: Copy + PartialEq> Policy<R> {
                     request.answer();
                 }
             }
-            Event::Failed(step) => self.failed(step),
+            // The request may be removed, and the owner of the next one may be asleep after it.
+            Event::Failed(Step::Withdraw(_)) => self.owe(Lead::Everybody),
+            // A session whose fulfillment failed still owes leadership.
+            Event::Failed(_) => {}
             // Another session may be asleep after a request of the dead session.
             Event::FoundDead | Event::Buried => self.owe(Lead::Everybody),
             Event::Woken(woken) => self.wake(woken.into()),
@@ -368,13 +345,6 @@ impl<R: Copy + PartialEq> Policy<R> {
             Event::Closing => self.is_closing = true,
         }
         Vec::new()
-    }
-
-    /// Returns whether a timer runs that ends before the poll interval, or does more.
-    #[cfg(test)]
-    fn has_better_timer(&self) -> bool {
-        let request = self.request();
-        request.is_some_and(|request| !request.may_lead || request.patience.is_some())
     }
 
     /// Returns whether the session owes leadership.
@@ -449,7 +419,7 @@ impl<R: Copy + PartialEq> Policy<R> {
 
     fn fulfilled(&mut self, has_changed: bool, own: bool) {
         // A session stops leading only after a fulfillment that changed nothing.
-        if !has_changed || self.breaks(Fault::NoSecondLook) {
+        if !has_changed {
             self.lead = None;
         }
         if own {
@@ -460,10 +430,7 @@ impl<R: Copy + PartialEq> Policy<R> {
     /// Handles a conflict with another leading session, which has usually answered the request. Two sessions that
     /// both went on leading would keep colliding: this one only fulfills without granting anything.
     fn meet_leader(&mut self, pace: Pace) -> Vec<Start> {
-        self.lead = match self.breaks(Fault::NoLookAfterConflict) {
-            true => None,
-            false => Some(Lead::HandOver),
-        };
+        self.lead = Some(Lead::HandOver);
         let request = self.request_mut();
         request.map_or_else(Vec::new, |request| request.look_again(pace))
     }
@@ -471,18 +438,7 @@ impl<R: Copy + PartialEq> Policy<R> {
     fn withdrawn(&mut self) {
         self.phase = Phase::Idle;
         // The owner of the next request may be asleep after this request.
-        if !self.breaks(Fault::NoLookAfterWithdrawal) {
-            self.owe(Lead::Everybody);
-        }
-    }
-
-    /// Handles a failed step, whose work may have been done or may still be done.
-    fn failed(&mut self, step: Step<R>) {
-        match step {
-            Step::Withdraw(_) => self.owe(Lead::Everybody),
-            Step::Fulfill { .. } if self.breaks(Fault::NoLookInDoubt) => self.lead = None,
-            _ => {}
-        }
+        self.owe(Lead::Everybody);
     }
 
     /// Owes leadership from this point on. This may change what the session sleeps for.
@@ -505,20 +461,6 @@ impl<R: Copy + PartialEq> Policy<R> {
             (timer, Phase::Waiting(request)) => request.elapsed(timer),
             _ => {}
         }
-    }
-
-    fn keeps_strays(&self) -> bool {
-        self.breaks(Fault::StraysKept) && self.request().is_some()
-    }
-
-    #[cfg(test)]
-    fn breaks(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
-    }
-
-    #[cfg(not(test))]
-    fn breaks(&self, _: Fault) -> bool {
-        false
     }
 }
 

@@ -4,7 +4,7 @@ use super::database::{ALIVE, Database, ITEMS, Key, SESSIONS, Staged};
 use super::protocol::{self, Taking};
 use super::state::{State, Watch};
 use super::steps::{Protocol, Step};
-use crate::consume::policy::{Event, Facts, Lead, Pace, Returns, Scope, Timer, Wants};
+use crate::consume::policy::{Event, Facts, Lead, Pace, Policy, Returns, Scope, Timer, Wants};
 use crate::protocol::request::Precedence;
 
 /// The step that the policy returns.
@@ -144,7 +144,7 @@ impl Protocol {
         }
         match timer {
             Timer::Answer | Timer::Grace => true,
-            Timer::Poll if policy.has_better_timer() => false,
+            Timer::Poll if has_better_timer(policy) => false,
             Timer::Patience | Timer::Poll => {
                 self.loses_patience(state, me) || self.polls_in_vain(state, me)
             }
@@ -325,6 +325,12 @@ impl Protocol {
             false => Event::Taken,
         }
     }
+}
+
+/// Returns whether a timer runs that ends before the poll interval, or does more.
+fn has_better_timer(policy: &Policy<()>) -> bool {
+    let request = policy.request();
+    request.is_some_and(|request| !request.may_lead || request.patience.is_some())
 }
 
 /// Returns whether a step collects an existing answer.

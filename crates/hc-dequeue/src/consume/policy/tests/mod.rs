@@ -7,6 +7,7 @@
 //! - [`database`]: keys, and optimistic transactions with their conflicts.
 //! - [`protocol`]: the reads and writes of each function, and the rules that planted bugs break.
 //! - [`state`]: committed data, transactions in flight, and the memory of processes.
+//! - [`fault`]: the policy with a planted bug.
 //! - [`representative`]: states that cannot be distinguished, of which one is visited.
 //! - [`steps`]: all kinds of steps; those of a [`dispatcher`], of a [`handler`], and in the [`life`] of a session.
 //! - [`promises`]: properties that must hold.
@@ -78,6 +79,7 @@
 
 mod database;
 mod dispatcher;
+mod fault;
 mod handler;
 mod life;
 mod progress;
@@ -92,13 +94,13 @@ use std::collections::BTreeSet;
 use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model};
 
+use self::fault::Fault;
 use self::promises::{
     FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, NOTHING_STALE, ONE_PLACE, OWNED, PROGRESSES,
 };
 use self::protocol::{Mistake, Rules};
 use self::state::Budget;
 use self::steps::Protocol;
-use crate::consume::policy::Fault;
 
 /// As many items as two sessions need to collide, and no failures.
 const QUIET: Budget = Budget {
@@ -304,29 +306,29 @@ fn catches_an_acknowledgement_that_ignores_the_grant_number() {
 }
 
 #[test]
-fn catches_a_leader_that_leaves_without_its_second_look() {
-    catch_fault(Fault::NoSecondLook, QUIET);
+fn catches_a_leader_that_leaves_without_a_second_fulfillment() {
+    catch_fault(Fault::NoSecondFulfillment, QUIET);
 }
 
 #[test]
-fn catches_a_withdrawal_without_a_look_after_it() {
+fn catches_a_withdrawal_without_a_fulfillment_after_it() {
     let budget = Budget {
         withdrawals: 1,
         ..QUIET
     };
-    catch_fault(Fault::NoLookAfterWithdrawal, budget);
+    catch_fault(Fault::NoFulfillmentAfterWithdrawal, budget);
 }
 
 #[test]
-fn catches_a_fulfillment_in_doubt_without_a_look_after_it() {
+fn catches_a_fulfillment_in_doubt_without_another_after_it() {
     let budget = Budget { doubts: 1, ..QUIET };
-    catch_fault(Fault::NoLookInDoubt, budget);
+    catch_fault(Fault::NoFulfillmentInDoubt, budget);
 }
 
 #[test]
-fn catches_a_leader_that_meets_another_and_leaves_without_a_look() {
+fn catches_a_leader_that_meets_another_and_leaves_without_a_fulfillment() {
     let budget = Budget { doubts: 1, ..QUIET };
-    catch_fault(Fault::NoLookAfterConflict, budget);
+    catch_fault(Fault::NoFulfillmentAfterConflict, budget);
 }
 
 #[test]

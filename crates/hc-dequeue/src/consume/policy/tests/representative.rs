@@ -36,7 +36,7 @@ impl State {
     /// and the session then starts anew.
     fn forget_reason(&mut self, session: usize) {
         let is_answered = self.is_answered(session);
-        let Phase::Waiting(request) = &mut self.sessions[session].policy.phase else {
+        let Phase::Waiting(request) = &mut self.sessions[session].policy.real.phase else {
             return;
         };
         if is_answered && matches!(request.stage, Stage::Looking(_)) {

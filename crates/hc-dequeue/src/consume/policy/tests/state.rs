@@ -2,8 +2,9 @@
 
 use super::database::{ABSENT, Database, FIRST, ITEMS, Key, SESSIONS, Staged, TURN};
 use super::dispatcher::pace;
+use super::fault::{Fault, FaultyPolicy};
 use super::protocol;
-use crate::consume::policy::{Event, Fault, Policy};
+use crate::consume::policy::Event;
 use crate::protocol::request::Woken;
 
 /// How often each optional event may still happen.
@@ -76,7 +77,7 @@ pub(super) struct Memory {
     /// Deliveries that only a handler still knows, which may acknowledge them.
     pub(super) lapsed: [u8; ITEMS],
     /// Its next step, decided by the policy of the crate.
-    pub(super) policy: Policy<()>,
+    pub(super) policy: FaultyPolicy,
     /// Its consumer has gone, and comes back when the session does not lead.
     pub(super) has_left: bool,
     /// The time of its consumer is over: the consumer leaves as soon as a check has found no item.
@@ -90,10 +91,7 @@ pub(super) struct Memory {
 impl Memory {
     /// Returns the memory of a process that has just started, with an optional fault in its policy.
     pub(super) fn new(fault: Option<Fault>) -> Self {
-        let mut policy = Policy {
-            fault,
-            ..Policy::new()
-        };
+        let mut policy = FaultyPolicy::new(fault);
         policy.on(Event::SessionOpened, pace(false));
         Memory {
             process: Process::Timely,

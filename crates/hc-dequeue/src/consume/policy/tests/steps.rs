@@ -6,13 +6,13 @@ use stateright::{Model, Property};
 
 use super::database::Key;
 use super::dispatcher::Dispatch;
+use super::fault::Fault;
 use super::handler::Handle;
 use super::life::{Live, Reclaim};
 use super::progress;
 use super::promises;
 use super::protocol::{self, Rules};
 use super::state::{Budget, State};
-use crate::consume::policy::Fault;
 
 /// The model: the rules of the protocol, and the budget.
 #[derive(Debug, Clone)]
