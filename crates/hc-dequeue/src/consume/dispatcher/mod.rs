@@ -7,7 +7,7 @@
 //! demands of all local consumers: one transaction serves them together.
 //!
 //! - `steps`: the transactions of the [registry](crate::protocol).
-//! - `inquiry`: how a session checks its request.
+//! - `check`: how a session checks its request.
 //! - `take`: the fast path.
 //! - `pace`: measurements of how busy the queue is and how long a transaction takes.
 //! - `hand_out`: distributes items to consumers.
@@ -15,9 +15,9 @@
 //! - `schedules`: enqueues items of schedules that are due.
 //! - `upkeep`: heartbeats, dead sessions, and held items without a delivery.
 
+mod check;
 mod deliveries;
 mod hand_out;
-mod inquiry;
 mod pace;
 mod schedules;
 mod steps;

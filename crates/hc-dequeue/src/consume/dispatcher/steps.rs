@@ -9,7 +9,7 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{self, Code, Commit, Database};
 
 use super::Dispatcher;
-use super::inquiry::{Collected, Inquiry, RequestView, Waits, collect_and_ask, view_request};
+use super::check::{Collected, Inquiry, RequestView, Waits, collect_and_ask, view_request};
 use crate::consume::policy::{Delay, Event, GRACE, Lead, Scope, Step};
 use crate::items::error::{Error, Result};
 use crate::protocol::fulfill::fulfill;
