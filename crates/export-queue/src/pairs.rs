@@ -127,7 +127,7 @@ impl<D: Database> World<D> {
                 return reader.advance(tr, session, BUCKET, &settled).await;
             }
             Step::Subscribe => queue.create(tr, "other", Start::Oldest).await?,
-            Step::DeclareDead(session) => reader.sessions().retire(tr, session).await?,
+            Step::DeclareDead(session) => reader.sessions().end(tr, session).await?,
             Step::Pause => reader.pause(tr),
         }
         Ok(true)

@@ -11,10 +11,10 @@ use super::Finding;
 use super::rows::RowCheck;
 use crate::items::dedupe::{Claim, parse_completed};
 use crate::items::error::{Error, Result};
-use crate::items::find::{Spot, find};
+use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
-use crate::items::record::{Part, Record, Token, is_turn};
+use crate::items::record::{Part, Record, Token, is_notice};
 
 /// The parts of the queue whose items have dedupe ids.
 pub(super) const PARTS_OF_ITEMS: [&str; 5] = ["i", "t", "h", "g", "d"];
@@ -54,7 +54,7 @@ impl ItemsOf {
     /// Returns the item of a row, if the row contains one.
     fn decode(&self, keys: &Keys, row: &KeyValue) -> Result<Option<Item<Record>>> {
         let records = match self.0 {
-            "g" if is_turn(row.value()) => return Ok(None),
+            "g" if is_notice(row.value()) => return Ok(None),
             "g" => return Ok(Some(Part::decode(row.key(), row.to_value())?.item)),
             "h" => keys.held(keys.parse_holder(row.key())?),
             "t" => keys.delayed(keys.parse_ready(row)?),
@@ -157,7 +157,7 @@ async fn stray(
         None => None,
     };
     let token = item
-        .filter(|(spot, record)| !matches!(spot, Spot::Done) && record.dedupe == dedupe)
+        .filter(|(location, record)| !matches!(location, Location::Done) && record.dedupe == dedupe)
         .and_then(|(_, record)| record.token);
     let is_of_item = named
         .zip(token)
@@ -174,8 +174,9 @@ pub(super) async fn set_rows(
     dedupe: &Bytes,
 ) -> Result<()> {
     let found = find(tr, keys, id).await?;
-    let live =
-        found.filter(|(spot, record)| !matches!(spot, Spot::Done) && record.dedupe == dedupe);
+    let live = found.filter(|(location, record)| {
+        !matches!(location, Location::Done) && record.dedupe == dedupe
+    });
     let Some(token) = live.and_then(|(_, record)| record.token) else {
         return Ok(());
     };

@@ -416,7 +416,7 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// As [`nack`](Self::nack).
     pub async fn reject(&self, reason: &str) -> Result<()> {
-        self.resolve(GiveBack::Rejected, Some(checked(reason)?))
+        self.resolve(GiveBack::Discarded, Some(checked(reason)?))
             .await
     }
 

@@ -24,8 +24,8 @@ use crate::items::settings::Settings;
 use crate::items::settings::stored_settings;
 use crate::session::wall::wall_millis;
 
-/// How many dedupe ids one transaction checks.
-const DEDUPE_IDS_PER_STEP: usize = 1_000;
+/// The largest number of dedupe ids that one transaction checks.
+const MAX_CHECKED_DEDUPE_IDS: usize = 1_000;
 
 /// Why a dedupe id refuses an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,7 +172,7 @@ pub(crate) fn free_dedupe(tr: &impl Transaction, keys: &Keys, id: &ItemId, recor
 
 /// Stages the end of an item's dedupe id when the item leaves the queue: the id of a completed item is retained if the
 /// settings say so, and any other id is free. The writes are blind.
-pub(crate) fn retire_dedupe(
+pub(crate) fn end_dedupe(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
@@ -201,7 +201,7 @@ pub(crate) async fn expire_dedupe(
     let (begin, end) = keys.part("y");
     let begin = after.map_or(begin, key_after);
     let query = RangeQuery::keys(begin, end)
-        .limit(DEDUPE_IDS_PER_STEP)
+        .limit(MAX_CHECKED_DEDUPE_IDS)
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: the key of each removed id is in a conflict range.
     let batch = tr.get_range(&query, Isolation::Snapshot).await?;

@@ -23,16 +23,16 @@ use crate::session::SessionId;
 use crate::session::wall::wall_millis;
 
 /// The largest number of items that one transaction grants.
-pub(crate) const ITEMS_PER_FULFILLMENT: usize = 512;
+pub(crate) const MAX_FULFILLMENT_ITEMS: usize = 512;
 
 /// How many bytes of items one transaction grants. The last item may exceed it.
-pub(crate) const BYTES_PER_FULFILLMENT: usize = 1_000_000;
+pub(crate) const MAX_FULFILLMENT_BYTES: usize = 1_000_000;
 
 /// The largest number of requests that one transaction answers.
-pub(crate) const REQUESTS_PER_FULFILLMENT: usize = 128;
+pub(crate) const MAX_FULFILLMENT_REQUESTS: usize = 128;
 
 /// The largest number of delayed items that one transaction promotes.
-pub(crate) const PROMOTIONS_PER_FULFILLMENT: usize = 128;
+pub(crate) const MAX_FULFILLMENT_PROMOTIONS: usize = 128;
 
 /// A part of a session's own demand: a number of items. They are held until they are acknowledged or, if they are
 /// popped, completed by the transaction that takes them.

@@ -118,13 +118,13 @@ impl Times {
     }
 
     /// Returns the times from `next` to `now` that fire: those that were not missed, and the newest missed ones as
-    /// `missed` says, except those that have fired. Returns at most the first `most` of them.
+    /// `missed` says, except those that have fired. Returns at most the first `max` of them.
     pub(super) fn due(
         &self,
         next: u64,
         now: u64,
         missed: Missed,
-        most: usize,
+        max: usize,
         fired: &FiredTimes,
     ) -> Due {
         let mut times = VecDeque::new();
@@ -144,7 +144,7 @@ impl Times {
             times.push_front(time);
             until = time.checked_sub(1);
         }
-        let rest = times.split_off(times.len().min(most));
+        let rest = times.split_off(times.len().min(max));
         Due {
             times: times.into(),
             next: rest

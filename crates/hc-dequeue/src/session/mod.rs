@@ -48,10 +48,10 @@ pub use self::state::{Heartbeat, Life, State};
 use crate::session::wall::unix_millis;
 
 /// The largest number of sessions that a census reads.
-const SESSIONS_PER_CENSUS: usize = 10_000;
+const MAX_CENSUS_SESSIONS: usize = 10_000;
 
 /// The number of sessions from which on one range read replaces a read for each.
-const SESSIONS_OF_A_RANGE: usize = 4;
+const MIN_RANGE_SESSIONS: usize = 4;
 
 /// The name of a session, which it keeps until it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -203,7 +203,7 @@ impl Sessions {
         sessions: BTreeSet<SessionId>,
     ) -> Result<Lives> {
         let page = match sessions.first() {
-            Some(first) if sessions.len() >= SESSIONS_OF_A_RANGE => {
+            Some(first) if sessions.len() >= MIN_RANGE_SESSIONS => {
                 let (_, end) = self.subspace.subspace(&"s").range();
                 let query = RangeQuery::keys(self.state(*first), end);
                 let query = query.limit(2 * sessions.len()).mode(StreamingMode::WantAll);
@@ -442,7 +442,7 @@ impl Sessions {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
-    pub async fn retire(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
+    pub async fn end(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
         let state = self.read_state(tr, session).await?;
         if let Some(State { lease, .. }) = state.filter(|state| state.life == Life::Alive) {
             self.set_state(tr, session, Life::Ended, lease);
@@ -465,7 +465,7 @@ impl Sessions {
     /// Reads by snapshot: a transaction that acts on a session reads its state again.
     pub(crate) async fn page(&self, tr: &impl Transaction, part: &str) -> Result<Vec<KeyValue>> {
         let (begin, end) = self.subspace.subspace(&part).range();
-        let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_CENSUS);
+        let query = RangeQuery::keys(begin, end).limit(MAX_CENSUS_SESSIONS);
         read_all(tr, query, Isolation::Snapshot).await
     }
 

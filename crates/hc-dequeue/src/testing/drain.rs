@@ -176,12 +176,12 @@ where
             Err(error) => return Err(error),
         }
 
-        let look = |tr| async move {
+        let check = |tr| async move {
             let completed = read_counter(&tr, &queue.keys, Counter::Completed);
             try_join!(completed, queue.status(&tr, item))
         };
         let drained = &mut self.drained;
-        let (completed, status) = self.runner.run(look).await?;
+        let (completed, status) = self.runner.run(check).await?;
         let has_failed = |attempts| attempts >= delivery.attempt();
         let count = match status.map(|status| (status.place, status.attempts)) {
             None | Some((Place::Done { .. }, _)) if completed > completed_before => {

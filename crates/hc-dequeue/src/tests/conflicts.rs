@@ -20,10 +20,10 @@ use crate::items::places::{place, remove};
 use crate::items::settings::Settings;
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::{TakeMode, fulfill, take, view_queue};
-use crate::protocol::give_back::{GiveBack, Given, Return, When, give_back};
-use crate::protocol::reclaim::{bury, remove_requests, return_items};
+use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
+use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{collect, register, withdraw};
-use crate::protocol::{Demand, ITEMS_PER_FULFILLMENT, SessionContext};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
 use crate::queue::change::{Cancelled, Replaced};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
@@ -60,7 +60,7 @@ enum Step {
     /// For a dead session.
     ReturnItems(SessionId),
     /// Removes the dead session, after it holds nothing.
-    Bury,
+    RemoveSession,
     Change(Change),
 }
 
@@ -141,7 +141,7 @@ impl<D: Database> World<D> {
         let tr = world.db.begin().unwrap();
         let held = keys.held(A).snapshot(&tr, 1, usize::MAX).await.unwrap();
         world.held = held[0].id;
-        let die = |tr| async move { keys.sessions.retire(&tr, DEAD).await };
+        let die = |tr| async move { keys.sessions.end(&tr, DEAD).await };
         runner.run(die).await.unwrap();
         if scene == Scene::Empty {
             world.commit(Step::ReturnItems(DEAD)).await.unwrap();
@@ -227,7 +227,7 @@ impl<D: Database> World<D> {
                         ..self.context(session)
                     };
                     assert!(
-                        fulfill(tr, context, None, ITEMS_PER_FULFILLMENT)
+                        fulfill(tr, context, None, MAX_FULFILLMENT_ITEMS)
                             .await?
                             .has_changed()
                     );
@@ -248,7 +248,7 @@ impl<D: Database> World<D> {
                     };
                     assert_eq!(
                         give_back(tr, self.context(A), &[item]).await?,
-                        [Given::Back]
+                        [GivenBack::Accepted]
                     );
                 }
                 Step::Beat => self.beat(tr, LEASE).await?,
@@ -261,12 +261,12 @@ impl<D: Database> World<D> {
                     );
                 }
                 Step::ReturnItems(session) => {
-                    assert_eq!(return_items(tr, keys, settings, session).await?, 1);
+                    assert_eq!(reclaim_items(tr, keys, settings, session).await?, 1);
                 }
                 Step::Change(change) => self.change(tr, change).await?,
-                Step::Bury => {
+                Step::RemoveSession => {
                     remove_requests(tr, keys, DEAD).await?;
-                    assert!(bury(tr, keys, DEAD).await?);
+                    assert!(remove_session(tr, keys, DEAD).await?);
                 }
             }
             Ok(())
@@ -339,7 +339,7 @@ async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
         };
         let given = give_back(&tr, world.context(A), &[item]).await.unwrap();
         tr.commit().await.unwrap();
-        given == [Given::Back]
+        given == [GivenBack::Accepted]
     };
     // The item comes back as the first one, and the same session takes it again.
     assert!(resolve(1, GiveBack::Failed(When::Now)).await);
@@ -574,7 +574,7 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Granted, Step::Complete, Step::Collect),
         (Scene::Granted, Step::Enqueue, Step::Collect),
         (Scene::Granted, Step::Beat, Step::Collect),
-        (Scene::Empty, Step::Enqueue, Step::Bury),
+        (Scene::Empty, Step::Enqueue, Step::RemoveSession),
         (Scene::Items, Step::ReturnItems(DEAD), Step::Take(B)),
         (
             Scene::Items,

@@ -54,9 +54,9 @@ use crate::items::keys::Keys;
 use crate::items::settings::Settings;
 use crate::options::ConsumerOptions;
 use crate::protocol::front::Fronts;
-use crate::protocol::give_back::{GiveBack, Given, Return, When};
+use crate::protocol::give_back::{GiveBack, GivenBack, Return, When};
 use crate::protocol::request::Woken;
-use crate::protocol::{Decode, Demand, ITEMS_PER_FULFILLMENT};
+use crate::protocol::{Decode, Demand, MAX_FULFILLMENT_ITEMS};
 use crate::queue::handle::Queue;
 use crate::session::{Alarm, Alarms, Member, SessionId};
 
@@ -233,7 +233,7 @@ where
             } else {
                 Returns::Completed
             },
-            buries: self.upkeep.buries(),
+            reclaims: self.upkeep.reclaims(),
             pace: self.pacer.pace(),
         }
     }
@@ -368,25 +368,25 @@ where
     /// Returns the items that the next transaction gives back. Transactions that take items also give items back: a
     /// caller that completes one item and wants the next one then needs only one commit.
     pub(super) fn next_returns(&self) -> Vec<Return> {
-        let next = self.returns.iter().take(ITEMS_PER_FULFILLMENT);
+        let next = self.returns.iter().take(MAX_FULFILLMENT_ITEMS);
         next.map(|(item, _)| item.clone()).collect()
     }
 
     /// Records the results of the [next returns](Self::next_returns), and answers their callers.
-    pub(super) fn returned(&mut self, given: &[Given]) {
+    pub(super) fn returned(&mut self, given: &[GivenBack]) {
         let keys = self.shared.keys.clone();
         for ((returned, done), given) in self.returns.drain(..given.len()).zip(given) {
             let item = ItemRef::new(&keys, returned.id);
             let outcome = match given {
-                Given::Back => Ok(()),
+                GivenBack::Accepted => Ok(()),
                 // For the caller, an acknowledgement failed; any other way to give up the item has succeeded.
-                Given::Cancelled if returned.how.ends() => Err(Error::Cancelled { item }),
-                Given::Cancelled => Ok(()),
-                Given::Lost => {
+                GivenBack::Cancelled if returned.how.ends() => Err(Error::Cancelled { item }),
+                GivenBack::Cancelled => Ok(()),
+                GivenBack::Lost => {
                     tracing::debug!(%item, "a delivery had been resolved or lost before");
                     Err(Error::DeliveryLost { item })
                 }
-                Given::Unreadable => {
+                GivenBack::Unreadable => {
                     let key = returned
                         .id
                         .key_in(self.shared.keys.held(self.member.id()).subspace());
@@ -458,7 +458,7 @@ where
 
     /// Returns the demands of the consumers in their order, up to the limit of one transaction.
     fn demand(&self) -> Vec<Demand> {
-        let mut left = ITEMS_PER_FULFILLMENT;
+        let mut left = MAX_FULFILLMENT_ITEMS;
         let mut demand = Vec::new();
         for want in &self.wants {
             let wanted = want.wanted.min(left);

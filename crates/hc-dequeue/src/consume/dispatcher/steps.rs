@@ -9,13 +9,13 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{self, Code, Commit, Database};
 
 use super::Dispatcher;
-use super::check::{Collected, Inquiry, RequestView, Waits, collect_and_ask, view_request};
+use super::check::{Check, Checked, Collected, Waiting, check, collect_and_register};
 use crate::consume::policy::{Delay, Event, GRACE, Lead, Scope, Step};
 use crate::items::error::{Error, Result};
 use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::give_back;
 use crate::protocol::request::{register, watch_pause, withdraw};
-use crate::protocol::{Demand, ITEMS_PER_FULFILLMENT, SessionContext, count_wanted};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext, count_wanted};
 use crate::session::wall::wall_millis;
 
 /// How many times the patience of one rank fits into the lease.
@@ -31,9 +31,9 @@ fn is_in_doubt(error: &Error) -> bool {
 
 /// The result of a transaction that may conflict with other sessions.
 pub(super) enum Tried<T> {
-    Did(T),
+    Succeeded(T),
     /// It failed with a conflict.
-    Contended,
+    Conflicted,
 }
 
 impl<T, D, C> Dispatcher<T, D, C>
@@ -53,11 +53,11 @@ where
             Step::Rest => Ok(None),
             Step::OpenSession => self.open_session().await.map(Some),
             Step::GiveBack => self.give_back().await.map(|()| None),
-            Step::Bury => Ok(Some(self.bury().await)),
+            Step::Reclaim => Ok(Some(self.reclaim().await)),
             Step::Take => self.take(ahead).await.map(Some),
             Step::Register => self.register().await.map(Some),
             Step::WatchPause => self.watch_pause().await.map(Some),
-            Step::Look { request, scope } => self.look(request, scope).await.map(Some),
+            Step::Check { request, scope } => self.check(request, scope).await.map(Some),
             Step::Collect(request) => self.collect(request).await.map(Some),
             Step::Fulfill { lead, request } => {
                 self.upkeep.fulfills_first = false;
@@ -71,7 +71,7 @@ where
             Err(error) => {
                 let registers = match step {
                     Step::Register => true,
-                    Step::Look { .. } | Step::Collect(_) => registers,
+                    Step::Check { .. } | Step::Collect(_) => registers,
                     _ => false,
                 };
                 self.report(match registers && is_in_doubt(&error) {
@@ -141,36 +141,36 @@ where
     }
 
     /// Checks the request.
-    async fn look(&mut self, request: ItemId, scope: Scope) -> Result<Event<ItemId>> {
+    async fn check(&mut self, request: ItemId, scope: Scope) -> Result<Event<ItemId>> {
         let demand = self.demand();
         let (context, returns) = (self.context(&demand), &self.next_returns());
-        let inquiry = Inquiry {
+        let details = Check {
             request,
             scope,
             returns,
             next: self.next_request(),
         };
-        let view = self
+        let checked = self
             .runner
-            .run_committed(|tr| async move { view_request(&tr, context, inquiry).await });
-        let (view, commit) = Box::pin(view).await?;
-        Ok(match view {
-            RequestView::Waits(waits) => self.waits(waits),
-            RequestView::Granted(collected) => self.collected(collected, &commit),
-            RequestView::Gone => Event::Gone,
+            .run_committed(|tr| async move { check(&tr, context, details).await });
+        let (checked, commit) = Box::pin(checked).await?;
+        Ok(match checked {
+            Checked::Waits(waiting) => self.waits(waiting),
+            Checked::Answered(collected) => self.collected(collected, &commit),
+            Checked::Gone => Event::Gone,
         })
     }
 
-    fn waits(&mut self, waits: Waits) -> Event<ItemId> {
-        let Waits {
+    fn waits(&mut self, waiting: Waiting) -> Event<ItemId> {
+        let Waiting {
             is_first,
             supply,
             precedence,
             watch,
-        } = waits;
+        } = waiting;
         self.alarms.watch(watch);
         if is_first {
-            self.look_for_schedules();
+            self.check_schedules_soon();
         }
         self.pacer.due = supply.and_then(|supply| supply.due);
         let has_items = supply.map(|supply| supply.has_items);
@@ -188,28 +188,28 @@ where
     /// Fulfills the first requests. These usually include the session's own request or demand.
     async fn fulfill(&mut self, lead: Lead, request: Option<ItemId>) -> Result<Event<ItemId>> {
         let demand = self.demand();
-        let most = match lead {
-            Lead::Everybody => ITEMS_PER_FULFILLMENT,
+        let max_items = match lead {
+            Lead::Everybody => MAX_FULFILLMENT_ITEMS,
             Lead::HandOver => 0,
         };
         let (context, returns) = (self.context(&demand), &self.next_returns());
         let tried = self.runner.run(|tr| async move {
             // Another session takes items, too, and has usually answered the request.
             if tr.attempt().after == Some(Code::NOT_COMMITTED) {
-                return Ok(Tried::Contended);
+                return Ok(Tried::Conflicted);
             }
             let both = try_join!(
-                fulfill(&tr, context, request, most),
+                fulfill(&tr, context, request, max_items),
                 give_back(&tr, context, returns)
             );
-            both.map(Tried::Did)
+            both.map(Tried::Succeeded)
         });
         let (fulfilled, given) = match tried.await? {
-            Tried::Did(both) => both,
-            Tried::Contended => {
+            Tried::Succeeded(both) => both,
+            Tried::Conflicted => {
                 self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a fulfillment met a conflict");
-                self.pacer.meet_others();
+                self.pacer.note_contention();
                 return Ok(Event::FulfillConflicted);
             }
         };
@@ -230,7 +230,7 @@ where
     async fn collect(&mut self, request: ItemId) -> Result<Event<ItemId>> {
         let demand = self.demand();
         let (context, returns) = (self.context(&demand), &self.next_returns());
-        let inquiry = Inquiry {
+        let details = Check {
             request,
             scope: Scope::Answer,
             returns,
@@ -238,7 +238,7 @@ where
         };
         let collected = self
             .runner
-            .run_committed(|tr| async move { collect_and_ask(&tr, context, inquiry).await });
+            .run_committed(|tr| async move { collect_and_register(&tr, context, details).await });
         let (collected, commit) = collected.await?;
         Ok(self.collected(collected, &commit))
     }

@@ -17,7 +17,7 @@ use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, keep_corrupt};
 use crate::items::settings::stored_settings;
 use crate::protocol::give_back::{GiveBack, Return, When};
-use crate::protocol::reclaim::{Progress, held_after, reclaim_some};
+use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
 use crate::session::{SessionId, Tick};
 
 /// The divisor of the time between two heartbeats that limits how long a session removes expired rows.
@@ -39,7 +39,7 @@ pub(super) struct Upkeep {
 
 impl Upkeep {
     /// Returns whether a step for a dead session is due.
-    pub(super) fn buries(&self) -> bool {
+    pub(super) fn reclaims(&self) -> bool {
         !self.dead.is_empty() && !self.fulfills_first
     }
 }
@@ -58,7 +58,7 @@ where
                 self.report(Event::SessionLost);
                 return Ok(());
             }
-            Tick::Beaten => {}
+            Tick::Heartbeat => {}
         }
         // A failure of one of these neither stops the others nor keeps consumers from getting items.
         let (read, swept) = (self.read_queue().await, self.sweep().await);
@@ -155,14 +155,14 @@ where
     }
 
     /// Performs one step for a dead session.
-    pub(super) async fn bury(&mut self) -> Event<ItemId> {
+    pub(super) async fn reclaim(&mut self) -> Event<ItemId> {
         self.upkeep.fulfills_first = true;
         if let Some(session) = self.upkeep.dead.pop() {
-            match self.bury_partly(session).await {
+            match self.reclaim_step(session).await {
                 Ok(Progress::Returned(_)) => self.upkeep.dead.push(session),
-                Ok(Progress::Buried) => {}
+                Ok(Progress::Removed) => {}
                 // The next census finds the session again.
-                Ok(Progress::Stripped) => tracing::warn!(
+                Ok(Progress::Undecodable) => tracing::warn!(
                     queue = %self.keys().queue,
                     %session,
                     "a dead session holds items that do not decode"
@@ -170,13 +170,13 @@ where
                 Err(error) => self.note(Err(error)),
             }
         }
-        Event::Buried
+        Event::Reclaimed
     }
 
     /// Returns items of a dead session or, if there are none, removes it.
-    async fn bury_partly(&mut self, session: SessionId) -> Result<Progress> {
+    async fn reclaim_step(&mut self, session: SessionId) -> Result<Progress> {
         let (keys, settings) = (&self.shared.keys, &self.settings);
-        let progress = reclaim_some(&self.runner, keys, settings, session).await?;
+        let progress = reclaim_step(&self.runner, keys, settings, session).await?;
         if let Progress::Returned(items) = progress {
             self.metrics.reclaimed.increment(items as u64);
         }
@@ -271,8 +271,8 @@ where
             }
             // The items must go back while the session is alive: if it were declared dead, they would count a death.
             while self.release().await? {}
-            self.member.retire().await?;
-            while let Progress::Returned(_) = self.bury_partly(self.session()).await? {}
+            self.member.end().await?;
+            while let Progress::Returned(_) = self.reclaim_step(self.session()).await? {}
             // The session need not lead any more, since it has no request.
             Ok(lost)
         };

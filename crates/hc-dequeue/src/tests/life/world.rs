@@ -14,7 +14,7 @@ use microqueue::keyspace::{Bytes, Environment, Runner, Store, Subspace};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::model::{FIRST_WAIT, Life, Model, Place as At, Rules, Said};
+use super::model::{At, FIRST_WAIT, Life, Model, Rules, Said};
 use super::program::{Change, How, NewItem, Op};
 use super::{DEDUPE_IDS, SESSIONS, START};
 use crate::consume::delivery::{Delivery, DeliveryState, Out, Shared};
@@ -22,17 +22,17 @@ use crate::consume::shared_task::SharedTask;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result};
-use crate::items::find::{Spot, find};
+use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
 use crate::items::record::{Failure, Record};
 use crate::items::settings::Settings;
 use crate::options::Backoff;
 use crate::protocol::front::Fronts;
-use crate::protocol::fulfill::{TakeMode, TakeOutcome, fulfill, take, view_queue};
+use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
 use crate::protocol::give_back::{GiveBack, Return, When, give_back};
-use crate::protocol::reclaim::{Progress, reclaim_some};
+use crate::protocol::reclaim::{Progress, reclaim_step};
 use crate::protocol::request::{append, collect, withdraw};
-use crate::protocol::{Demand, Granted, ITEMS_PER_FULFILLMENT, SessionContext};
+use crate::protocol::{Demand, Granted, MAX_FULFILLMENT_ITEMS, SessionContext};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
 use crate::queue::list::{ItemPage, PlaceKind};
@@ -136,7 +136,7 @@ impl World {
             Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late).await?,
             Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late).await?,
             Op::Die(slot) | Op::End(slot) => {
-                self.bury(slot, matches!(op, Op::Die(_))).await?;
+                self.leave(slot, matches!(op, Op::Die(_))).await?;
                 Said::Nothing
             }
             Op::Clear => Said::Removed(self.queue.clear(&self.runner).await?),
@@ -221,7 +221,7 @@ impl World {
             take(&tr, context, view, &BTreeSet::new())
         };
         match self.runner.run(taken).await? {
-            Some(TakeOutcome::Items(granted)) => Ok(said(granted)),
+            Some(Taken::Items(granted)) => Ok(said(granted)),
             other => panic!("{other:?}"),
         }
     }
@@ -233,7 +233,7 @@ impl World {
         let register = |tr| async move { append(&tr, context, 2).await };
         let (staged, commit) = self.runner.run_committed(register).await?;
         let request = &staged.at(commit.versionstamp.expect("it wrote"));
-        let answer = |tr| async move { fulfill(&tr, leader, None, ITEMS_PER_FULFILLMENT).await };
+        let answer = |tr| async move { fulfill(&tr, leader, None, MAX_FULFILLMENT_ITEMS).await };
         let answered = self.runner.run(answer).await?.answered;
         let keys = &self.queue.keys;
         match answered {
@@ -264,7 +264,7 @@ impl World {
         let found = self.runner.run(found).await?;
         let deliveries = found.as_ref().map_or(1, |(_, record)| record.deliveries);
         let session = match found {
-            Some((Spot::Held(session), _)) => session,
+            Some((Location::Held(session), _)) => session,
             _ => self.sessions[0],
         };
         Ok((session, deliveries - u64::from(is_late && deliveries > 0)))
@@ -280,7 +280,7 @@ impl World {
             How::Fail => (GiveBack::Failed(When::Now), None),
             How::FailAndWait => (GiveBack::Failed(When::Later(backoff())), None),
             How::FailLater(delay) => (GiveBack::Failed(When::At(now + delay)), Some("not now")),
-            How::Reject => (GiveBack::Rejected, Some("no good")),
+            How::Discard => (GiveBack::Discarded, Some("no good")),
             How::Die => unreachable!("the session does"),
         };
         let returned = &[Return {
@@ -291,7 +291,7 @@ impl World {
         }];
         let context = self.context(session, &[]);
         let back = |tr| async move { give_back(&tr, context, returned).await };
-        Ok(Said::Given(self.runner.run(back).await?[0]))
+        Ok(Said::GivenBack(self.runner.run(back).await?[0]))
     }
 
     /// Acknowledges with a delivery as the dispatcher would have made it.
@@ -325,7 +325,7 @@ impl World {
     }
 
     /// Lets a session die or end, and returns its items.
-    async fn bury(&mut self, slot: usize, dies: bool) -> Result<()> {
+    async fn leave(&mut self, slot: usize, dies: bool) -> Result<()> {
         let (keys, session) = (&self.queue.keys, self.sessions[slot]);
         let leave = |tr| async move {
             match dies {
@@ -334,13 +334,13 @@ impl World {
                         .declare_dead(&tr, session, |_| Some(i64::MAX))
                         .await?
                 ),
-                false => keys.sessions.retire(&tr, session).await?,
+                false => keys.sessions.end(&tr, session).await?,
             }
             Ok::<_, Error>(())
         };
         self.runner.run(leave).await?;
         let settings = &self.settings;
-        while reclaim_some(&self.runner, keys, settings, session).await? != Progress::Buried {}
+        while reclaim_step(&self.runner, keys, settings, session).await? != Progress::Removed {}
         self.renew(slot).await;
         Ok(())
     }

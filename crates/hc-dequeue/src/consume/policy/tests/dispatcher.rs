@@ -122,7 +122,7 @@ impl Protocol {
                 false => Wants::Nothing,
             },
             returns: Returns::Nothing,
-            buries: false,
+            reclaims: false,
             pace: pace(is_contended),
         }
     }
@@ -230,10 +230,10 @@ impl Protocol {
             Due::Take => self.take(db, next, me),
             Due::Register => register(db, next, me),
             Due::Fulfill { lead, .. } => self.fulfill(db, next, me, lead),
-            Due::Look { scope, .. } => look(db, next, me, scope, measured.asks),
+            Due::Check { scope, .. } => check(db, next, me, scope, measured.asks),
             Due::Collect(()) => collect(db, next, me, measured.asks),
             Due::WatchPause => watch_pause(db, next, me),
-            Due::Rest | Due::OpenSession | Due::GiveBack | Due::Bury | Due::Withdraw(()) => {
+            Due::Rest | Due::OpenSession | Due::GiveBack | Due::Reclaim | Due::Withdraw(()) => {
                 return None;
             }
         };
@@ -262,7 +262,7 @@ impl Protocol {
         staged.filter(|staged| !staged.is_serializable())
     }
 
-    /// `registry::take`.
+    /// `protocol::take`.
     fn take(&self, db: &Database, next: &mut State, me: usize) -> Event<()> {
         let has_requests = (0..SESSIONS).any(|session| db.has(Key::Request(session)));
         if db.get(Key::Session(me)) != ALIVE {
@@ -270,7 +270,7 @@ impl Protocol {
         } else if db.has(Key::Pause) {
             Event::IsPaused
         } else if has_requests {
-            Event::MetOthers
+            Event::Contended
         } else {
             match protocol::take(db, self.rules, me) {
                 Some(staged) => self.run(next, me, staged),
@@ -279,7 +279,7 @@ impl Protocol {
         }
     }
 
-    /// `registry::fulfill`.
+    /// `protocol::fulfill`.
     fn fulfill(&self, db: &Database, next: &mut State, me: usize, lead: Lead) -> Event<()> {
         match protocol::fulfill(db, self.rules, me, self.taking(next, me, lead)) {
             Some(staged) => self.run(next, me, staged),
@@ -335,7 +335,7 @@ fn has_better_timer(policy: &Policy<()>) -> bool {
 
 /// Returns whether a step collects an existing answer.
 fn collects(due: Due) -> bool {
-    matches!(due, Due::Look { .. } | Due::Collect(()))
+    matches!(due, Due::Check { .. } | Due::Collect(()))
 }
 
 /// Returns whether a step has found no item for the session's consumer.
@@ -362,7 +362,7 @@ fn withdraw(db: &Database, next: &mut State, me: usize) {
     next.report(me, event, false);
 }
 
-/// `registry::register`.
+/// `protocol::register`.
 fn register(db: &Database, next: &mut State, me: usize) -> Event<()> {
     match protocol::register(db, me) {
         Some(staged) => {
@@ -373,8 +373,8 @@ fn register(db: &Database, next: &mut State, me: usize) -> Event<()> {
     }
 }
 
-/// `inquiry::view_request`.
-fn look(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) -> Event<()> {
+/// `check::check`.
+fn check(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) -> Event<()> {
     if next.is_answered(me) {
         return collect(db, next, me, asks);
     }
@@ -403,7 +403,7 @@ fn look(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) ->
     }
 }
 
-/// `inquiry::collect_and_ask`.
+/// `check::collect_and_register`.
 fn collect(db: &Database, next: &mut State, me: usize, asks: bool) -> Event<()> {
     if !next.is_answered(me) {
         return Event::NotAnswered;

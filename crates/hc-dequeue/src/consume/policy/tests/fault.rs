@@ -64,7 +64,7 @@ impl FaultyPolicy {
             && request.stage == Stage::Sleeping
             && request.may_lead
         {
-            return Step::Look {
+            return Step::Check {
                 request: request.id,
                 scope: Scope::Precedence,
             };

@@ -51,10 +51,10 @@
 //! 1. Each step leaves less work, by a [measure](progress) that is computed at every step. Therefore no run is
 //!    infinite, and no fairness between processes needs to be assumed.
 //! 2. In a state from which only steps of the budget lead on, or none, all items have taken effect and all dead
-//!    sessions are buried.
+//!    sessions are removed.
 //!
 //! After the last event of the budget, the processes therefore finish, whichever steps they take. The request of a
-//! buried session may remain; `registry::fulfill` clears it when it reads it, and is among the steps. Steps that need
+//! removed session may remain; `protocol::fulfill` clears it when it reads it, and is among the steps. Steps that need
 //! not happen are not counted in the second part: those of a process that has fallen silent, and a commit of which no
 //! process waits for the outcome.
 //!
@@ -284,9 +284,9 @@ fn catches_a_grant_that_does_not_conflict_with_the_session() {
 }
 
 #[test]
-fn catches_a_burial_that_does_not_read_what_is_left() {
+fn catches_a_removal_of_a_session_that_does_not_read_what_is_left() {
     let budget = Budget { deaths: 1, ..QUIET };
-    catch(Mistake::BuriedUnread, OWNED, budget);
+    catch(Mistake::RemovedUnread, OWNED, budget);
 }
 
 #[test]
@@ -332,33 +332,33 @@ fn catches_a_leader_that_meets_another_and_leaves_without_a_fulfillment() {
 }
 
 #[test]
-fn catches_a_fulfillment_that_tells_nobody() {
-    catch(Mistake::NobodyTold, FINISHES, QUIET);
+fn catches_a_fulfillment_that_notifies_no_session() {
+    catch(Mistake::NoNotice, FINISHES, QUIET);
 }
 
 #[test]
-fn catches_a_fulfillment_that_tells_nobody_while_the_queue_is_paused() {
+fn catches_a_fulfillment_that_notifies_no_session_while_the_queue_is_paused() {
     let budget = Budget { pauses: 1, ..QUIET };
-    catch(Mistake::NobodyToldInPause, FINISHES, budget);
+    catch(Mistake::NoNoticeInPause, FINISHES, budget);
 }
 
 #[test]
-fn catches_a_fulfillment_that_tells_a_request_without_a_conflict() {
+fn catches_a_fulfillment_that_notifies_a_request_without_a_conflict() {
     let budget = Budget {
         withdrawals: 1,
         ..QUIET
     };
-    catch(Mistake::ToldNotInConflict, NOTHING_STALE, budget);
+    catch(Mistake::NoticeNotInConflict, NOTHING_STALE, budget);
 }
 
 #[test]
-fn catches_an_answer_that_leaves_what_its_request_was_told() {
-    catch(Mistake::TurnKept, NOTHING_STALE, QUIET);
+fn catches_an_answer_that_leaves_the_notice_to_its_request() {
+    catch(Mistake::NoticeKept, NOTHING_STALE, QUIET);
 }
 
 #[test]
-fn catches_an_enqueue_that_wakes_nobody() {
-    catch(Mistake::EnqueuedSilently, FINISHES, QUIET);
+fn catches_an_enqueue_that_wakes_no_session() {
+    catch(Mistake::NoWakeByEnqueue, FINISHES, QUIET);
 }
 
 #[test]
@@ -371,7 +371,7 @@ fn catches_a_session_in_haste_that_does_not_rest() {
 }
 
 #[test]
-fn catches_a_heartbeat_that_keeps_what_nobody_owns_while_a_request_waits() {
+fn catches_a_heartbeat_that_keeps_items_without_a_delivery_while_a_request_waits() {
     let budget = Budget { lapses: 1, ..QUIET };
     catch_fault(Fault::StraysKept, budget);
 }

@@ -1,6 +1,6 @@
 //! A state of the model: committed data, transactions in flight, and the memory of each process.
 
-use super::database::{ABSENT, Database, FIRST, ITEMS, Key, SESSIONS, Staged, TURN};
+use super::database::{ABSENT, Database, FIRST, ITEMS, Key, NOTICE, SESSIONS, Staged};
 use super::dispatcher::pace;
 use super::fault::{Fault, FaultyPolicy};
 use super::protocol;
@@ -180,7 +180,7 @@ impl State {
             if doomed.is_some() {
                 let event = match self.sessions[session].policy.leads() {
                     true => Event::FulfillConflicted,
-                    false => Event::MetOthers,
+                    false => Event::Contended,
                 };
                 self.report(session, event, true);
             }
@@ -224,7 +224,7 @@ impl State {
 
     /// Returns whether the session's request was answered.
     pub(super) fn is_answered(&self, session: usize) -> bool {
-        !matches!(self.db.get(Key::Grant(session)), ABSENT | TURN)
+        !matches!(self.db.get(Key::Grant(session)), ABSENT | NOTICE)
     }
 
     /// Returns whether the session holds an item in the database of which its process does not know.

@@ -122,7 +122,7 @@ impl Protocol {
     fn after_move(&self, last: &State, action: &Move) -> Option<State> {
         let mut begun = last.clone();
         for me in &action.begins {
-            if matches!(action.step, Step::Dispatch(by, _) | Step::Live(by, Live::Retire) if by == *me)
+            if matches!(action.step, Step::Dispatch(by, _) | Step::Live(by, Live::End) if by == *me)
             {
                 return None;
             }
