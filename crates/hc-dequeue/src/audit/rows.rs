@@ -39,7 +39,8 @@ pub(super) async fn check_rows<D: Database>(
     keys: &Keys,
     check: &impl RowCheck,
 ) -> Result<Vec<Finding>> {
-    let (mut findings, mut after) = (Vec::new(), None);
+    let mut findings = Vec::new();
+    let mut after = None;
     loop {
         let after_last: Option<&[u8]> = after.as_deref();
         let page = |tr| async move { check_page(&tr, keys, check, after_last).await };

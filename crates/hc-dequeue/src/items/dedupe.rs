@@ -98,7 +98,8 @@ pub(crate) async fn repeated(
     keys: &Keys,
     dedupe: &[u8],
 ) -> Result<Option<Repeated>> {
-    let (row, retained) = (keys.dedupe(dedupe), keys.retained(dedupe));
+    let row = keys.dedupe(dedupe);
+    let retained = keys.retained(dedupe);
     let completed = tr.get(&retained, Isolation::Serializable);
     let (row, completed) = try_join!(tr.get(&row, Isolation::Serializable), completed)?;
     if let Some(row) = row {

@@ -22,13 +22,11 @@ pub(crate) fn rewrite(
         Location::Delayed(ready) => keys.delayed(*ready).insert(tr, id, &record)?,
         Location::Held(session) => keys.held(*session).insert(tr, id, &record)?,
         Location::Granted { key, parts, .. } => {
-            let (parts, item) = (
-                *parts,
-                Item {
-                    id: *id,
-                    value: record,
-                },
-            );
+            let parts = *parts;
+            let item = Item {
+                id: *id,
+                value: record,
+            };
             tr.set(key, &Part { parts, item }.encode()?);
         }
         Location::Dead => keys.dead.insert(tr, id, &record)?,

@@ -122,9 +122,10 @@ impl Front {
         max: ReadLimit,
         decode: impl Fn(&KeyValue) -> Option<I>,
     ) -> Result<Head<I>> {
-        let skips_to = match self.is_known.load(Ordering::Relaxed) {
-            true => self.begin(now),
-            false => None,
+        let skips_to = if self.is_known.load(Ordering::Relaxed) {
+            self.begin(now)
+        } else {
+            None
         };
         let is_from_front = skips_to.is_none();
         let begin = skips_to.unwrap_or(front);
@@ -246,9 +247,10 @@ async fn scan<I>(
             if skipped.rows > 0 {
                 last = Some(row.to_key());
             }
-            Ok::<_, Error>(match is_over {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            Ok::<_, Error>(if is_over {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             })
         });
         visited.await?;
@@ -404,7 +406,8 @@ mod tests {
         // The search goes on, however long it takes.
         assert!(read(INTERVAL * 11).await);
         part.set([0], &[1]).await;
-        let (rests, searches) = (INTERVAL * 90, INTERVAL * 91);
+        let rests = INTERVAL * 90;
+        let searches = INTERVAL * 91;
         assert_eq!(part.read(rests, 1).await, (vec![], 1));
         assert_eq!(part.read(searches, 1).await, (vec![0], 1));
     }

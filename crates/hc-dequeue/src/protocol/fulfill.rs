@@ -353,9 +353,10 @@ async fn items_unless_due<T>(
     };
     let due = delayed(tr, context, context.keys.due(context.due_until()), max);
     let (due, items) = try_join!(due, queued(tr, context, limit))?;
-    Ok(match due.items.is_empty() && due.is_complete {
-        true => items,
-        false => Head::none(),
+    Ok(if due.items.is_empty() && due.is_complete {
+        items
+    } else {
+        Head::none()
     })
 }
 

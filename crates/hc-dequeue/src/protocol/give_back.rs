@@ -87,7 +87,8 @@ pub(crate) async fn give_back<T>(
     context: SessionContext<'_, T>,
     returns: &[Return],
 ) -> Result<Vec<GivenBack>> {
-    let (keys, settings) = (context.keys, context.settings);
+    let keys = context.keys;
+    let settings = context.settings;
     let held = &keys.held(context.session);
     let mut given = Vec::with_capacity(returns.len());
     let mut is_back = false;

@@ -92,7 +92,9 @@ impl<T> Copy for SessionContext<'_, T> {}
 impl<T> SessionContext<'_, T> {
     /// Stages the completion of a popped item.
     fn end_popped(&self, tr: &impl Transaction, item: &Granted<T>) -> Result<(), Error> {
-        let (id, record, none) = (&item.id, &item.record, Bytes::new());
+        let id = &item.id;
+        let record = &item.record;
+        let none = Bytes::new();
         end(
             tr,
             self.keys,
@@ -107,9 +109,10 @@ impl<T> SessionContext<'_, T> {
     /// Returns the time up to which delayed items are due, in milliseconds since the Unix epoch. For a session that
     /// does not promote, this is the epoch.
     fn due_until(&self) -> u64 {
-        match self.promotes {
-            true => wall_millis(&self.keys.env),
-            false => 0,
+        if self.promotes {
+            wall_millis(&self.keys.env)
+        } else {
+            0
         }
     }
 }

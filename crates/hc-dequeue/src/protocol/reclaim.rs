@@ -204,9 +204,10 @@ pub(crate) async fn reclaim_step<D: Database>(
         remove_requests(&tr, keys, session).await?;
         remove_session(&tr, keys, session).await
     };
-    Ok(match runner.run(rest).await? {
-        true => Progress::Removed,
-        false => Progress::Undecodable,
+    Ok(if runner.run(rest).await? {
+        Progress::Removed
+    } else {
+        Progress::Undecodable
     })
 }
 

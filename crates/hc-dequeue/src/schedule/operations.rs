@@ -39,7 +39,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// let jobs = Queue::<String>::open(&runner, subspace, Settings::default()).await?;
     ///
     /// let nightly = &Schedule::new("30 2 * * *").time_zone("America/New_York");
-    /// let (queue, job) = (&jobs, &"clean up".to_owned());
+    /// let queue = &jobs;
+    /// let job = &"clean up".to_owned();
     /// let schedule = |tr| async move { queue.schedule(&tr, "nightly", nightly, job).await };
     /// assert_eq!(runner.run(schedule).await?, Scheduled::Created);
     /// assert_eq!(runner.run(schedule).await?, Scheduled::Unchanged);
@@ -89,9 +90,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
             payload,
         };
         if let Some(stored) = &stored {
-            record.fired = match has_same_times(&stored.schedule, schedule) {
-                true => stored.fired.clone(),
-                false => stored.fired.ends(),
+            record.fired = if has_same_times(&stored.schedule, schedule) {
+                stored.fired.clone()
+            } else {
+                stored.fired.ends()
             };
             record.unknown = stored.unknown.clone();
         }

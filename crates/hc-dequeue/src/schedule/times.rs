@@ -65,7 +65,8 @@ impl Times {
     /// # Errors
     /// [`Error::CronExpression`] and [`Error::TimeZone`].
     pub(super) fn parse(schedule: &Schedule) -> Result<Self> {
-        let (text, zone) = (&schedule.cron, &schedule.time_zone);
+        let text = &schedule.cron;
+        let zone = &schedule.time_zone;
         let refuse = |source: BoxError| Error::CronExpression {
             text: text.clone(),
             source: Arc::from(source),
@@ -372,7 +373,8 @@ mod tests {
         for (zone, from) in weeks {
             for cron in crons {
                 let times = times(cron, zone);
-                let (begin, hour) = (utc(from), 3_600_000);
+                let begin = utc(from);
+                let hour = 3_600_000;
                 for hours in [1, 20, 47, 49, 53, 60, 96] {
                     let now = begin + hours * hour;
                     let forward =

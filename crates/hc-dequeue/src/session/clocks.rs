@@ -90,7 +90,8 @@ fn error_of(own: i64, mut clocks: Vec<i64>) -> i64 {
         return 0;
     }
     clocks.sort_unstable();
-    let (lower, upper) = (clocks[(clocks.len() - 1) / 2], clocks[clocks.len() / 2]);
+    let lower = clocks[(clocks.len() - 1) / 2];
+    let upper = clocks[clocks.len() / 2];
     own.saturating_sub(own.clamp(lower, upper))
 }
 

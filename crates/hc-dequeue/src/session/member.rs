@@ -102,7 +102,9 @@ impl<D: Database> Member<D> {
         self.id = SessionId(env.random_bytes());
         // Opening the session writes the first heartbeat.
         self.next_heartbeat = env.now() + self.lease / TICKS_PER_LEASE;
-        let (sessions, session, lease) = (&self.sessions, self.id, self.lease);
+        let sessions = &self.sessions;
+        let session = self.id;
+        let lease = self.lease;
         let open = |tr| async move {
             sessions.open(&tr, session, lease, env.wall());
             Ok::<_, keyspace::Error>(())
@@ -145,7 +147,9 @@ impl<D: Database> Member<D> {
         if now < self.next_heartbeat {
             return Ok(Tick::Observed);
         }
-        let (sessions, session, lease) = (&self.sessions, self.id, self.lease);
+        let sessions = &self.sessions;
+        let session = self.id;
+        let lease = self.lease;
         let beat = |tr| async move { sessions.beat(&tr, session, lease, env.wall()).await };
         if self.runner.run(beat).await? {
             // In time both for the lease that was promised before and for this one.
@@ -182,7 +186,8 @@ impl<D: Database> Member<D> {
             ago.max(owned_since)
         };
         let ago = &ago;
-        let (sessions, own) = (&self.sessions, self.id);
+        let sessions = &self.sessions;
+        let own = self.id;
         let count = |tr| async move { sessions.census(&tr, own, ago).await };
         let census = self.runner.run(count).await?;
         self.living = census.living;
@@ -240,7 +245,8 @@ impl<D: Database> Member<D> {
     /// # Cancel safety
     /// If the future is dropped, the session may have ended or be alive.
     pub async fn end(&self) -> Result<()> {
-        let (sessions, session) = (&self.sessions, self.id);
+        let sessions = &self.sessions;
+        let session = self.id;
         let end = |tr| async move { sessions.end(&tr, session).await };
         self.runner.run(end).await
     }

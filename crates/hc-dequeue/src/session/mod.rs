@@ -377,9 +377,10 @@ impl Sessions {
         suspects.dedup();
         // The number is unknown unless every session can be judged.
         let is_known = ages.values().all(Option::is_some) && unreadable.is_empty();
-        let living = match is_known {
-            true => sessions.len().saturating_sub(suspects.len()),
-            false => 0,
+        let living = if is_known {
+            sessions.len().saturating_sub(suspects.len())
+        } else {
+            0
         };
         heartbeats.retain(|Heartbeat { session, .. }| {
             *session != own && suspects.binary_search(session).is_err()

@@ -161,7 +161,8 @@ where
 
     /// Handles an item, and returns when its outcome is committed. The next item is taken after that.
     async fn handle(&mut self, delivery: &Arc<Delivery<T>>) -> Result<()> {
-        let (queue, item) = (self.queue, &delivery.item_ref());
+        let queue = self.queue;
+        let item = &delivery.item_ref();
         let completed =
             |tr| async move { read_counter(&tr, &queue.keys, Counter::Completed).await };
         let completed_before = self.runner.run(completed).await?;

@@ -114,7 +114,8 @@ impl<D: Database> World<D> {
         let subspace = Subspace::from("queue");
         let queue = Queue::<u64>::open(&runner, subspace, Settings::default());
         let queue = queue.await.unwrap();
-        let (handle, keys) = (&queue, &queue.keys);
+        let handle = &queue;
+        let keys = &queue.keys;
         let open = |tr| async move {
             for session in [A, B, C, DEAD] {
                 keys.sessions
@@ -177,7 +178,9 @@ impl<D: Database> World<D> {
 
     /// Enqueues a delayed item whose time has come. Returns its id.
     async fn enqueue_due(&self) -> ItemId {
-        let (queue, keys, runner) = (&self.queue, &*self.queue.keys, Runner::new(self.db.clone()));
+        let queue = &self.queue;
+        let keys = &*self.queue.keys;
+        let runner = Runner::new(self.db.clone());
         let options = &Enqueue::new().after(Duration::from_secs(3600));
         let enqueue = |tr| async move { queue.enqueue_with(&tr, &7, options).await };
         let (staged, commit) = runner.run_committed(enqueue).await.unwrap();
@@ -208,7 +211,8 @@ impl<D: Database> World<D> {
 
     /// Stages a step. The step must have something to do.
     fn stage<'a>(&'a self, tr: &'a D::Transaction, step: Step) -> BoxFuture<'a, Result<()>> {
-        let (keys, settings) = (&*self.queue.keys, &self.settings);
+        let keys = &*self.queue.keys;
+        let settings = &self.settings;
         Box::pin(async move {
             match step {
                 Step::Enqueue => drop(self.queue.enqueue(tr, &7).await?),
@@ -274,13 +278,15 @@ impl<D: Database> World<D> {
     }
 
     async fn beat(&self, tr: &D::Transaction, lease: Duration) -> Result<()> {
-        let (sessions, wall) = (&self.queue.keys.sessions, SystemTime::UNIX_EPOCH);
+        let sessions = &self.queue.keys.sessions;
+        let wall = SystemTime::UNIX_EPOCH;
         assert!(sessions.beat(tr, A, lease, wall).await?);
         Ok(())
     }
 
     async fn change(&self, tr: &D::Transaction, change: Change) -> Result<()> {
-        let (queue, keys) = (&self.queue, &self.queue.keys);
+        let queue = &self.queue;
+        let keys = &self.queue.keys;
         let held = ItemRef::new(keys, self.held);
         let first = || ItemRef::new(keys, self.first.unwrap());
         match change {
@@ -313,7 +319,8 @@ impl<D: Database> World<D> {
 /// Lets two steps read the same state, and commits one after the other. Returns whether the second one failed.
 async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -> bool {
     let world = World::new(db, scene).await;
-    let (mut one, mut other) = (world.db.begin().unwrap(), world.db.begin().unwrap());
+    let mut one = world.db.begin().unwrap();
+    let mut other = world.db.begin().unwrap();
     world.stage(&one, first).await.unwrap();
     world.stage(&other, second).await.unwrap();
     one.commit().await.unwrap();

@@ -266,7 +266,8 @@ pub(crate) struct Doomed {
 impl Doomed {
     pub(crate) async fn start(world: &World) -> Self {
         let (alive, killed) = oneshot::channel::<()>();
-        let (queue, runner) = (world.queue.clone(), world.runner.clone());
+        let queue = world.queue.clone();
+        let runner = world.runner.clone();
         let process = process(|| async move {
             let options = ConsumerOptions::default();
             let consumer = queue.consumer(&runner, options).await.unwrap();

@@ -231,7 +231,8 @@ async fn enqueues_of_one_transaction_count_as_made_at_the_time_of_the_first(stor
 
 /// Lets two transactions with one read version enqueue an id. Returns whether the second one fails.
 async fn second_fails<D: Database>(db: D, queue: &Queue) -> bool {
-    let (mut one, mut other) = (db.begin().unwrap(), db.begin().unwrap());
+    let mut one = db.begin().unwrap();
+    let mut other = db.begin().unwrap();
     let versions = (
         one.read_version().await.unwrap(),
         other.read_version().await.unwrap(),

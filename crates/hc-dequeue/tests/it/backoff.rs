@@ -233,7 +233,8 @@ impl Undecodable {
     }
 
     async fn status(&self) -> hc_dequeue::Status<String> {
-        let (names, item) = (&self.names, &self.item);
+        let names = &self.names;
+        let item = &self.item;
         let status = |tr| async move { names.status(&tr, item).await };
         self.runner.run(status).await.unwrap().unwrap()
     }

@@ -172,7 +172,8 @@ async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore)
     // The session dies before it learns the shorter lease, which the next session has.
     let world = World::new(&store, settings().lease(LONG * 60)).await;
     world.enqueue([7]).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let (holds, is_held) = tokio::sync::oneshot::channel();
     let (changed, is_changed) = tokio::sync::oneshot::channel::<()>();
     let doomed = crate::common::process(|| async move {

@@ -86,10 +86,8 @@ async fn versions_that_add_and_remove_a_field_share_a_queue(store: TestStore) {
     }
 
     let runner = store.runner();
-    let (old, new) = (
-        open::<Old>(&store, &runner).await,
-        open::<New>(&store, &runner).await,
-    );
+    let old = open::<Old>(&store, &runner).await;
+    let new = open::<New>(&store, &runner).await;
     let handled = Handled::default();
     let old_worker = work(&old, &runner, 1, &handled, |order| order.id).await;
     let new_worker = work(&new, &runner, 2, &handled, |order| order.id).await;
@@ -143,10 +141,8 @@ async fn a_variant_that_a_version_does_not_know_waits_for_one_that_does(store: T
     }
 
     let runner = store.runner();
-    let (old, new) = (
-        open::<Old>(&store, &runner).await,
-        open::<New>(&store, &runner).await,
-    );
+    let old = open::<Old>(&store, &runner).await;
+    let new = open::<New>(&store, &runner).await;
     let handled = Handled::default();
     let old_worker = work(&old, &runner, 1, &handled, |Old::Mail(id)| *id).await;
     let texts: Vec<_> = (50..60).map(New::Text).collect();

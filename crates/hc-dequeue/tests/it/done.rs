@@ -206,7 +206,8 @@ async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore)
     let settings = Settings::new().lease(Duration::from_secs(3));
     let settings = settings.keep_done(HOUR / 2).dedupe_retention(HOUR / 2);
     let world = World::new(&store, settings.clone()).await;
-    let (consumer, other) = (world.consumer().await, world.consumer().await);
+    let consumer = world.consumer().await;
+    let other = world.consumer().await;
     let once = Enqueue::new().dedupe("once");
     let item = world.enqueue_ref(7, &once).await;
     assert_eq!(consumer.pop_within(LONG).await.unwrap().unwrap().value, 7);
@@ -241,7 +242,8 @@ async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore)
 async fn a_caller_waits_until_an_item_is_done(store: TestStore) {
     let world = World::new(&store, keeping()).await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let waits = tokio::spawn(async move { queue.await_done(&runner, &item).await });
     let attempts = Arc::new(AtomicU64::new(0));
     let counted = attempts.clone();
@@ -280,7 +282,8 @@ async fn a_caller_that_waits_learns_that_an_item_is_a_dead_letter(store: TestSto
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let waits = tokio::spawn(async move { queue.await_done(&runner, &item).await });
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     delivery.reject("no use").await.unwrap();

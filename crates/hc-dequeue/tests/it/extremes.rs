@@ -15,7 +15,8 @@ conformance::on_every_store!(
 
 /// The last time that the system can express.
 fn last_time() -> SystemTime {
-    let (mut last, mut step) = (SystemTime::UNIX_EPOCH, Duration::from_secs(u64::MAX / 2));
+    let mut last = SystemTime::UNIX_EPOCH;
+    let mut step = Duration::from_secs(u64::MAX / 2);
     while step > Duration::ZERO {
         last = last.checked_add(step).unwrap_or(last);
         step /= 2;

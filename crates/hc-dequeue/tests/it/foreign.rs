@@ -144,7 +144,8 @@ async fn check_reasons(world: &World, attempts: u64, rounds: u64) {
 async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
     let world = World::new(&store, Settings::new().max_attempts(2)).await;
     world.enqueue(0..=PANICS).await;
-    let (queue, options) = (&world.queue, quick().concurrency(1));
+    let queue = &world.queue;
+    let options = quick().concurrency(1);
     let handler = |item: Item| handler(&item);
     let worker = queue.work(&world.runner, options, handler).await.unwrap();
     let idle = queue.wait_idle(&world.runner);
@@ -156,7 +157,8 @@ async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
 async fn a_panic_anywhere_in_a_handler_with_a_transaction_is_a_failed_attempt(store: TestStore) {
     let world = World::new(&store, Settings::new().max_attempts(2)).await;
     world.enqueue(0..=PANICS).await;
-    let (queue, options) = (&world.queue, quick().concurrency(1));
+    let queue = &world.queue;
+    let options = quick().concurrency(1);
     let handler = |_: Tx<_>, item: Item| handler(&item);
     let worker = queue.process(&world.runner, options, handler).await;
     let idle = queue.wait_idle(&world.runner);

@@ -102,7 +102,8 @@ async fn a_reference_finds_its_item_wherever_it_goes(store: TestStore) {
     );
     assert_eq!(status.failure.unwrap().reason, "no use");
 
-    let (queue, item) = (&world.queue, &item);
+    let queue = &world.queue;
+    let item = &item;
     let redrive = |tr| async move { queue.redrive(&tr, item).await };
     assert!(world.runner.run(redrive).await.unwrap());
     let delivery = next().await;
@@ -260,7 +261,8 @@ async fn cancel_granted(world: &World) -> ItemRef {
 
 async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let (fall_asleep, is_to_sleep) = oneshot::channel::<()>();
     let (asleep, is_asleep) = oneshot::channel::<()>();
     let (wake, is_awake) = std::sync::mpsc::channel::<()>();
@@ -452,12 +454,14 @@ async fn an_item_that_replaces_a_held_one_takes_over_its_dedupe_id(store: TestSt
 
 async fn an_id_that_is_retired_and_enqueued_again_at_the_same_time_conflicts(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let (db, queue) = (&world.store.db, &world.queue);
+    let db = &world.store.db;
+    let queue = &world.queue;
     let once = Enqueue::new().dedupe("one");
     world.enqueue_ref(1, &once).await;
     let consumer = world.consumer().await;
     let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    let (mut done, mut again) = (db.begin().unwrap(), db.begin().unwrap());
+    let mut done = db.begin().unwrap();
+    let mut again = db.begin().unwrap();
     held.ack(&done).await.unwrap();
     let repeated = queue.enqueue_with(&again, &2, &once).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);

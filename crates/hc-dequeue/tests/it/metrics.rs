@@ -143,7 +143,8 @@ async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {
 async fn items_that_are_returned_for_the_dead_are_counted(store: TestStore) {
     let world = World::recorded(&store, settings()).await;
     world.enqueue(0..3).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let dies = process(|| async move {
         let options = ConsumerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();

@@ -143,13 +143,16 @@ async fn what_a_handler_cancels_and_does_not_complete_is_not_cancelled(store: Te
 
 /// Lets another transaction cancel the item after the handler has cancelled it. Returns the number of effects.
 async fn cancelled_twice<D: Database>(world: &World, runner: &Runner<D>) -> u64 {
-    let (other, queue) = (world.runner.clone(), world.queue.clone());
+    let other = world.runner.clone();
+    let queue = world.queue.clone();
     let item = handle(world, runner, move |own, tr, item| {
-        let (other, queue) = (other.clone(), queue.clone());
+        let other = other.clone();
+        let queue = queue.clone();
         Box::pin(async move {
             let item = &item.item_ref();
             let _ = own.cancel(&tr, item).await?;
-            let (queue, cancel) = (&queue, item);
+            let queue = &queue;
+            let cancel = item;
             let cancel = |tr| async move { queue.cancel(&tr, cancel).await.map(drop) };
             other.run(cancel).await?;
             Ok(Outcome::Done)
@@ -195,10 +198,13 @@ async fn without_read_conflicts_such_a_transaction_would_commit() {
 
 async fn an_attempt_that_did_not_commit_cancels_nothing(store: TestStore) {
     let world = World::new(&store, kept()).await;
-    let (db, calls) = (world.store.db.clone(), Arc::new(AtomicUsize::new(0)));
+    let db = world.store.db.clone();
+    let calls = Arc::new(AtomicUsize::new(0));
     let key = world.store.root.pack(&"read");
     let item = handle(&world, &world.runner, move |queue, tr, item| {
-        let (db, key, calls) = (db.clone(), key.clone(), calls.clone());
+        let db = db.clone();
+        let key = key.clone();
+        let calls = calls.clone();
         Box::pin(async move {
             tr.get(&key, Isolation::Serializable).await?;
             if calls.fetch_add(1, Ordering::Relaxed) == 0 {

@@ -82,7 +82,8 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
                 Some(b'4') if delivery.deliveries() == 1 => return Ok(Outcome::snooze(soon)),
                 _ => {}
             }
-            let (delivery, name) = (&delivery, &name_of(&delivery));
+            let name = &name_of(&delivery);
+            let delivery = &delivery;
             let acknowledge = store.run(|tr| async move {
                 delivery.ack(&tr).await?;
                 take_effect(&tr, name);
@@ -162,7 +163,8 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
         Err(reason) => return stores::skip(NAME, reason),
     };
     let url = server.url();
-    let (mut names, store) = (0.., url.clone());
+    let mut names = 0..;
+    let store = url.clone();
     let role = move |_| format!("{} {store}", names.next().unwrap());
     let runner = Runner::new(keyspace::open(&url).unwrap());
     let queue = &open(&runner).await.unwrap();

@@ -159,10 +159,8 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let runner = store.runner();
     let subspace = store.root.subspace(&"queue");
     let queue = &Blobs::open(&runner, subspace, settings).await.unwrap();
-    let (largest, too_large) = (
-        &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]),
-        &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]),
-    );
+    let largest = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]);
+    let too_large = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]);
     // With the largest envelope, not one more byte would fit.
     let id = vec![7; MAX_DEDUPE_BYTES];
     let later = &Enqueue::new().after(Duration::from_millis(1)).dedupe(id);

@@ -22,7 +22,8 @@ conformance::on_every_store!(
 
 async fn a_submitted_item_is_found_by_its_reference(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let (queue, runner) = (&world.queue, &world.runner);
+    let queue = &world.queue;
+    let runner = &world.runner;
     let plain = queue.submit(runner, &1).await.unwrap();
     assert_eq!(world.place(&plain).await, Some(Place::Queued));
     let once = Enqueue::new().dedupe("one").after(LONG);

@@ -178,7 +178,8 @@ where
             self.accept_all();
             self.gather().await;
             self.expire();
-            let (now, deliveries) = (self.now(), &self.deliveries);
+            let now = self.now();
+            let deliveries = &self.deliveries;
             let ends = |closing: &mut Closing| closing.until <= now || deliveries.is_empty();
             if let Some(closing) = self.closing.take_if(ends) {
                 return self.close(closing.done).await;

@@ -76,7 +76,8 @@ where
             return;
         }
         let after = self.fire_timer.after.take();
-        let (keys, after) = (self.keys(), after.as_deref());
+        let keys = self.keys();
+        let after = after.as_deref();
         let fired = Box::pin(
             self.runner
                 .run(|tr| async move { fire_due(&tr, keys, after).await }),

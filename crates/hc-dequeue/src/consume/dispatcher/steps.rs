@@ -47,7 +47,8 @@ where
     /// # Errors
     /// Those of the step, which were also reported.
     pub(super) async fn perform(&mut self, step: Step<ItemId>) -> Result<()> {
-        let (began, ahead) = (self.now(), self.ahead.take());
+        let began = self.now();
+        let ahead = self.ahead.take();
         let registers = self.next_request().is_some();
         let performed = match step {
             Step::Rest => Ok(None),
@@ -74,9 +75,10 @@ where
                     Step::Check { .. } | Step::Collect(_) => registers,
                     _ => false,
                 };
-                self.report(match registers && is_in_doubt(&error) {
-                    true => Event::SessionLost,
-                    false => Event::Failed(step),
+                self.report(if registers && is_in_doubt(&error) {
+                    Event::SessionLost
+                } else {
+                    Event::Failed(step)
                 });
                 return Err(error);
             }
@@ -96,7 +98,8 @@ where
 
     /// Gives items back in a transaction of their own.
     pub(super) async fn give_back(&mut self) -> Result<()> {
-        let (context, returns) = (self.context(&[]), &self.next_returns());
+        let context = self.context(&[]);
+        let returns = &self.next_returns();
         let given = self
             .runner
             .run(|tr| async move { give_back(&tr, context, returns).await })
@@ -108,7 +111,8 @@ where
     async fn register(&mut self) -> Result<Event<ItemId>> {
         let demand = self.demand();
         let wanted = u32::try_from(count_wanted(&demand)).unwrap_or(u32::MAX);
-        let (context, returns) = (self.context(&[]), &self.next_returns());
+        let context = self.context(&[]);
+        let returns = &self.next_returns();
         let registered = self.runner.run_committed(|tr| async move {
             try_join!(
                 register(&tr, context, wanted),
@@ -135,7 +139,8 @@ where
     /// Returns how many items the consumers will want after their present demand. Returns `None` if that is unknown,
     /// or if no other session takes items, so that they may not need a request.
     fn next_request(&self) -> Option<u32> {
-        let (pace, wanted) = (self.pacer.pace(), count_wanted(&self.demand()));
+        let pace = self.pacer.pace();
+        let wanted = count_wanted(&self.demand());
         let is_known = pace.asks_again && pace.is_contended && wanted > 0;
         is_known.then(|| u32::try_from(wanted).unwrap_or(u32::MAX))
     }
@@ -143,7 +148,8 @@ where
     /// Checks the request.
     async fn check(&mut self, request: ItemId, scope: Scope) -> Result<Event<ItemId>> {
         let demand = self.demand();
-        let (context, returns) = (self.context(&demand), &self.next_returns());
+        let context = self.context(&demand);
+        let returns = &self.next_returns();
         let details = Check {
             request,
             scope,
@@ -192,7 +198,8 @@ where
             Lead::Everybody => MAX_FULFILLMENT_ITEMS,
             Lead::HandOver => 0,
         };
-        let (context, returns) = (self.context(&demand), &self.next_returns());
+        let context = self.context(&demand);
+        let returns = &self.next_returns();
         let tried = self.runner.run(|tr| async move {
             // Another session takes items, too, and has usually answered the request.
             if tr.attempt().after == Some(Code::NOT_COMMITTED) {
@@ -229,7 +236,8 @@ where
 
     async fn collect(&mut self, request: ItemId) -> Result<Event<ItemId>> {
         let demand = self.demand();
-        let (context, returns) = (self.context(&demand), &self.next_returns());
+        let context = self.context(&demand);
+        let returns = &self.next_returns();
         let details = Check {
             request,
             scope: Scope::Answer,
@@ -259,13 +267,15 @@ where
 
     /// Withdraws a request that no consumer needs any more.
     async fn withdraw(&mut self, request: ItemId) -> Result<Event<ItemId>> {
-        let (keys, session) = (self.keys(), self.session());
+        let keys = self.keys();
+        let session = self.session();
         let withdrawn = self
             .runner
             .run(|tr| async move { withdraw(&tr, keys, session, &request).await });
-        Ok(match withdrawn.await? {
-            true => Event::Withdrawn,
-            false => Event::NotWithdrawn,
+        Ok(if withdrawn.await? {
+            Event::Withdrawn
+        } else {
+            Event::NotWithdrawn
         })
     }
 

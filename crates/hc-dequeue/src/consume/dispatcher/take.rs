@@ -65,7 +65,8 @@ where
 {
     /// Takes items by the fast path, using the view that was read ahead.
     pub(super) async fn take(&mut self, ahead: Option<Begun<T>>) -> Result<Event<ItemId>> {
-        let (now, last) = (self.now(), self.last_take);
+        let now = self.now();
+        let last = self.last_take;
         let demand = self.demand();
         let wanted = count_wanted(&demand);
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
@@ -131,15 +132,20 @@ where
 
     /// Begins a take of at most `limit` items.
     fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun<T> {
-        let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
-        let (decode, promotes) = (self.decode.clone(), self.member.trusts_clock());
+        let runner = self.runner.clone();
+        let shared = self.shared.clone();
+        let session = self.session();
+        let decode = self.decode.clone();
+        let promotes = self.member.trusts_clock();
         let settings = self.settings.clone();
         let fronts = self.fronts.clone();
         let order = Arc::new(OnceLock::<TakeOrder>::new());
         let ordered = order.clone();
         let outcome = async move {
             let take = |tr: Tx<_>| {
-                let (shared, decode, ordered) = (&shared, &*decode, &*ordered);
+                let shared = &shared;
+                let decode = &*decode;
+                let ordered = &*ordered;
                 let settings = &*settings;
                 let fronts = &*fronts;
                 async move {

@@ -61,8 +61,10 @@ where
             Tick::Heartbeat => {}
         }
         // A failure of one of these neither stops the others nor keeps consumers from getting items.
-        let (read, swept) = (self.read_queue().await, self.sweep().await);
-        let (found, recovered) = (self.find_dead().await, self.recover().await);
+        let read = self.read_queue().await;
+        let swept = self.sweep().await;
+        let found = self.find_dead().await;
+        let recovered = self.recover().await;
         for result in [read, swept, found, recovered] {
             self.note(result);
         }
@@ -79,7 +81,8 @@ where
     /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
     /// the known ones.
     async fn read_queue(&mut self) -> Result<()> {
-        let (queue, keys) = (&self.queue, &*self.shared.keys);
+        let queue = &self.queue;
+        let keys = &*self.shared.keys;
         let read = |tr| async move {
             let tr = &tr;
             let age = queue.oldest_age(tr);
@@ -175,7 +178,8 @@ where
 
     /// Returns items of a dead session or, if there are none, removes it.
     async fn reclaim_step(&mut self, session: SessionId) -> Result<Progress> {
-        let (keys, settings) = (&self.shared.keys, &self.settings);
+        let keys = &self.shared.keys;
+        let settings = &self.settings;
         let progress = reclaim_step(&self.runner, keys, settings, session).await?;
         if let Progress::Returned(items) = progress {
             self.metrics.reclaimed.increment(items as u64);
@@ -186,7 +190,9 @@ where
     /// Gives back items that the session holds without a delivery: their acknowledgement did not commit, or the
     /// answer that contained them was lost.
     async fn recover(&mut self) -> Result<()> {
-        let (keys, session, after) = (self.keys(), self.session(), self.upkeep.compared.as_deref());
+        let keys = self.keys();
+        let session = self.session();
+        let after = self.upkeep.compared.as_deref();
         let (held, last) = self
             .runner
             .run(|tr| async move { held_after(&tr, keys, session, after).await })
@@ -212,7 +218,8 @@ where
 
     /// Notifies the deliveries whose items were cancelled, and watches for further cancellations.
     pub(super) async fn find_cancelled(&mut self) -> Result<()> {
-        let (keys, session) = (&*self.shared.keys, self.member.id());
+        let keys = &*self.shared.keys;
+        let session = self.member.id();
         let stamp = &keys.cancels(session);
         let mut after: Option<Vec<u8>> = None;
         loop {
@@ -242,7 +249,8 @@ where
 
     /// Gives back some of the items that the session holds. Returns `false` if it holds none.
     async fn release(&mut self) -> Result<bool> {
-        let (keys, session) = (self.keys(), self.session());
+        let keys = self.keys();
+        let session = self.session();
         let held = |tr| async move { held_after(&tr, keys, session, None).await };
         let (held, _) = self.runner.run(held).await?;
         for item in &held {

@@ -255,9 +255,10 @@ impl<R: Copy + PartialEq> Policy<R> {
     /// to rest or to give items back.
     pub(crate) fn next(&mut self, facts: Facts) -> Step<R> {
         if matches!(self.phase, Phase::Lost) {
-            return match self.is_closing {
-                true => Step::Rest,
-                false => Step::OpenSession,
+            return if self.is_closing {
+                Step::Rest
+            } else {
+                Step::OpenSession
             };
         }
         // Items go back before others are taken, since an item that comes back is granted first.
@@ -466,8 +467,9 @@ impl<R: Copy + PartialEq> Policy<R> {
 
 /// Returns how long another session is left to lead.
 fn grace(pace: Pace) -> Delay {
-    Delay::Transactions(match pace.asks_again {
-        true => GRACE_OF_MANY,
-        false => GRACE,
+    Delay::Transactions(if pace.asks_again {
+        GRACE_OF_MANY
+    } else {
+        GRACE
     })
 }

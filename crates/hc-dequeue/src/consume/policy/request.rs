@@ -130,9 +130,10 @@ impl<R: Copy + PartialEq> Request<R> {
             may_lead: self.may_lead && !pace.is_contended,
             ..Self::new(self.id)
         };
-        match pace.is_contended {
-            true => vec![(Timer::Grace, grace(pace))],
-            false => Vec::new(),
+        if pace.is_contended {
+            vec![(Timer::Grace, grace(pace))]
+        } else {
+            Vec::new()
         }
     }
 

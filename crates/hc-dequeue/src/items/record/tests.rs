@@ -221,9 +221,12 @@ fn a_decoder_refuses_bytes_that_are_cut_off_or_have_another_format() {
 fn noise(seed: u64) -> Bytes {
     let mut rng = StdRng::seed_from_u64(seed);
     let length = rng.random_range(0..80);
-    let byte = |_| match rng.random() {
-        true => rng.random_range(0..4),
-        false => rng.random(),
+    let byte = |_| {
+        if rng.random() {
+            rng.random_range(0..4)
+        } else {
+            rng.random()
+        }
     };
     (0..length).map(byte).collect()
 }

@@ -308,7 +308,8 @@ async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestS
 async fn bad_input_is_refused_before_anything_is_staged(store: TestStore) {
     let world = World::new(&store, NOON).await;
     let refused = |name: &str, schedule: Schedule, job: &str| {
-        let (name, job) = (name.to_owned(), job.to_owned());
+        let name = name.to_owned();
+        let job = job.to_owned();
         let world = &world;
         async move {
             world

@@ -154,7 +154,8 @@ impl Model {
             Op::Die(session) => self.leave(session, How::Die),
             Op::End(session) => self.leave(session, How::Release),
             Op::Sweep => {
-                let (now, kept) = (self.now, self.rules.keep_done);
+                let now = self.now;
+                let kept = self.rules.keep_done;
                 for item in &mut self.items {
                     if matches!(item.place, At::Done(_, at) if at + kept <= now) {
                         item.place = At::Unknown;
@@ -317,9 +318,10 @@ impl Model {
         }
         let was_cancelled = self.items[item].is_cancelled;
         self.come_back(item, how);
-        Said::GivenBack(match was_cancelled {
-            true => GivenBack::Cancelled,
-            false => GivenBack::Accepted,
+        Said::GivenBack(if was_cancelled {
+            GivenBack::Cancelled
+        } else {
+            GivenBack::Accepted
         })
     }
 
@@ -346,7 +348,8 @@ impl Model {
 
     /// Moves an item that no session holds any more to the place where it belongs.
     fn come_back(&mut self, item: usize, how: How) {
-        let (now, rules) = (self.now, self.rules);
+        let now = self.now;
+        let rules = self.rules;
         let life = &mut self.items[item];
         if life.is_cancelled {
             return self.end(item, End::Cancelled, "");

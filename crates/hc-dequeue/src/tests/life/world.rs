@@ -99,7 +99,9 @@ impl World {
     }
 
     async fn open(&self, session: SessionId) {
-        let (keys, lease, wall) = (&self.queue.keys, self.settings.lease, unix_time(START));
+        let keys = &self.queue.keys;
+        let lease = self.settings.lease;
+        let wall = unix_time(START);
         let open = |tr| async move {
             keys.sessions.open(&tr, session, lease, wall);
             Ok::<_, Error>(())
@@ -173,7 +175,8 @@ impl World {
     }
 
     async fn change(&self, item: usize, change: Change) -> Result<Said> {
-        let (queue, item) = (&self.queue, &self.items[item]);
+        let queue = &self.queue;
+        let item = &self.items[item];
         let change = |tr| async move {
             let tr = &tr;
             Ok(match change {
@@ -196,7 +199,9 @@ impl World {
             Some(id) => options.dedupe(vec![id]),
             None => options,
         };
-        let (queue, options, value) = (&self.queue, &options, new.value);
+        let queue = &self.queue;
+        let options = &options;
+        let value = new.value;
         let enqueue = |tr| async move { queue.enqueue_with(&tr, &value, options).await };
         let (enqueued, commit) = self.runner.run_committed(enqueue).await?;
         Ok(match enqueued {
@@ -229,7 +234,8 @@ impl World {
     /// Registers a request for two items, and has it answered. Withdraws it if there are no items.
     async fn grant(&mut self, slot: usize) -> Result<Said> {
         let session = self.sessions[slot];
-        let (context, leader) = (self.context(session, &[]), self.context(LEADER, &[]));
+        let context = self.context(session, &[]);
+        let leader = self.context(LEADER, &[]);
         let register = |tr| async move { append(&tr, context, 2).await };
         let (staged, commit) = self.runner.run_committed(register).await?;
         let request = &staged.at(commit.versionstamp.expect("it wrote"));
@@ -250,7 +256,8 @@ impl World {
         let Some(request) = self.grants[slot].pop_front() else {
             return Ok(Said::Granted(Vec::new()));
         };
-        let (request, demand) = (&request, &[Demand { wanted: 1, pop }]);
+        let request = &request;
+        let demand = &[Demand { wanted: 1, pop }];
         let context = self.context(self.sessions[slot], demand);
         let collected = |tr| async move { collect(&tr, context, request).await };
         let collected = self.runner.run(collected).await?;
@@ -259,7 +266,8 @@ impl World {
 
     /// Returns the session and the delivery that hold an item, or others if `is_late`.
     async fn held_by(&self, item: usize, is_late: bool) -> Result<(SessionId, u64)> {
-        let (keys, id) = (&self.queue.keys, &self.items[item].id());
+        let keys = &self.queue.keys;
+        let id = &self.items[item].id();
         let found = |tr| async move { find(&tr, keys, id).await };
         let found = self.runner.run(found).await?;
         let deliveries = found.as_ref().map_or(1, |(_, record)| record.deliveries);
@@ -326,15 +334,17 @@ impl World {
 
     /// Lets a session die or end, and returns its items.
     async fn leave(&mut self, slot: usize, dies: bool) -> Result<()> {
-        let (keys, session) = (&self.queue.keys, self.sessions[slot]);
+        let keys = &self.queue.keys;
+        let session = self.sessions[slot];
         let leave = |tr| async move {
-            match dies {
-                true => assert!(
+            if dies {
+                assert!(
                     keys.sessions
                         .declare_dead(&tr, session, |_| Some(i64::MAX))
                         .await?
-                ),
-                false => keys.sessions.end(&tr, session).await?,
+                )
+            } else {
+                keys.sessions.end(&tr, session).await?
             }
             Ok::<_, Error>(())
         };
@@ -356,7 +366,8 @@ impl World {
     }
 
     async fn status(&self, item: usize) -> Result<Option<Status<u64>>> {
-        let (queue, item) = (&self.queue, &self.items[item]);
+        let queue = &self.queue;
+        let item = &self.items[item];
         let status = |tr| async move { queue.status(&tr, item).await };
         self.runner.run(status).await
     }
@@ -409,7 +420,8 @@ impl World {
     /// Compares the listing of a place, in pages, with the model.
     async fn compare_listing(&self, model: &Model, place: PlaceKind) -> Result<()> {
         let queue = &self.queue;
-        let (mut listed, mut after) = (Vec::new(), None);
+        let mut listed = Vec::new();
+        let mut after = None;
         loop {
             let page = |tr| {
                 let after = after.clone();
@@ -445,7 +457,8 @@ impl World {
     /// Compares the sessions, the items that they hold, and since when, with the model.
     async fn compare_sessions(&self, model: &Model) -> Result<()> {
         let queue = &self.queue;
-        let (mut listed, mut after) = (Vec::new(), None);
+        let mut listed = Vec::new();
+        let mut after = None;
         loop {
             let page = |tr| async move { queue.session_states(&tr, after, ITEMS_PER_PAGE).await };
             let page = self.runner.run(page).await?;

@@ -218,10 +218,8 @@ async fn items_of_many_sessions_that_are_gone_are_returned(store: TestStore) {
 
 async fn a_repair_that_meets_a_damaged_row_goes_on_with_the_others(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
-    let (item, state) = (
-        world.rows("h").await.remove(0),
-        world.rows("s").await.remove(0),
-    );
+    let item = world.rows("h").await.remove(0);
+    let state = world.rows("s").await.remove(0);
     let session: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
     let session = session.try_into().unwrap();
     world.write(item.key(), Some(b"?")).await;

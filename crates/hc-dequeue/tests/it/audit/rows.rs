@@ -71,7 +71,8 @@ async fn full(store: &TestStore) -> Full {
 
 impl World {
     pub(crate) async fn schedule(&self, name: &str, cron: &str) {
-        let (queue, schedule) = (&self.queue, &Schedule::new(cron));
+        let queue = &self.queue;
+        let schedule = &Schedule::new(cron);
         let write = |tr| async move { queue.schedule(&tr, name, schedule, &7).await.map(drop) };
         self.runner.run(write).await.unwrap();
     }

@@ -127,9 +127,10 @@ impl Simulation {
             time.sleepers.retain(|_, sleeper| !sleeper.wake.is_closed());
             let sleeps = |task| time.sleepers.values().any(|sleeper| sleeper.task == task);
             // Otherwise one of them waits for the store itself, which wakes it.
-            match self.living().into_iter().all(sleeps) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
+            if self.living().into_iter().all(sleeps) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
             }
         })
         .await;
@@ -154,9 +155,10 @@ impl Clock for TaskClock {
     fn sleep(&self, duration: Duration) -> BoxFuture<()> {
         let (wake, woken) = oneshot::channel();
         let mut time = self.time.lock().unwrap();
-        let due = match self.asks {
-            true => time.answered(duration),
-            false => time.now.saturating_add(duration),
+        let due = if self.asks {
+            time.answered(duration)
+        } else {
+            time.now.saturating_add(duration)
         };
         time.sleeps += 1;
         let key = (due, time.sleeps);

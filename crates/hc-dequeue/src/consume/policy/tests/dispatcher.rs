@@ -116,10 +116,12 @@ impl Protocol {
         let is_free = state.is_idle(me) && !memory.has_left && !self.is_over(state);
         let wants_items = is_free || memory.policy.request().is_some();
         Facts {
-            wants: match wants_items {
-                true if memory.is_hasty => Wants::ItemsNow,
-                true => Wants::Items,
-                false => Wants::Nothing,
+            wants: if !wants_items {
+                Wants::Nothing
+            } else if memory.is_hasty {
+                Wants::ItemsNow
+            } else {
+                Wants::Items
             },
             returns: Returns::Nothing,
             reclaims: false,
@@ -205,12 +207,13 @@ impl Protocol {
             }
             Dispatch::Doubt => {
                 let policy = &next.sessions[me].policy;
-                let step = match policy.leads() {
-                    true => Due::Fulfill {
+                let step = if policy.leads() {
+                    Due::Fulfill {
                         lead: Lead::Everybody,
                         request: None,
-                    },
-                    false => Due::Take,
+                    }
+                } else {
+                    Due::Take
                 };
                 next.budget.doubts -= 1;
                 if next.sessions[me].in_flight.is_none() {
@@ -317,12 +320,13 @@ impl Protocol {
             }
         }
         let own = has_items && staged.written(Key::Request(me)).is_some();
-        match memory.policy.leads() {
-            true => Event::Fulfilled {
+        if memory.policy.leads() {
+            Event::Fulfilled {
                 has_changed: true,
                 own,
-            },
-            false => Event::Taken,
+            }
+        } else {
+            Event::Taken
         }
     }
 }
@@ -390,9 +394,10 @@ fn check(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) -
         return Event::Gone;
     }
     let is_first = next.is_first(me);
-    next.sessions[me].watches = Some(match is_first {
-        true => Watch::GrantOrWake,
-        false => Watch::Grant,
+    next.sessions[me].watches = Some(if is_first {
+        Watch::GrantOrWake
+    } else {
+        Watch::Grant
     });
     let has_items = (0..ITEMS).any(|item| db.has(Key::Item(item))) && !db.has(Key::Pause);
     let sees_others = !is_first && scope == Scope::Precedence;

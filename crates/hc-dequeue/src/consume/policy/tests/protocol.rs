@@ -210,9 +210,12 @@ fn requests(tr: &mut Transaction<'_>, rules: Rules) -> Vec<(usize, u8)> {
         .filter(|(rank, _)| *rank != ABSENT)
         .collect();
     requests.sort_unstable();
-    let mut life = |session| match rules.breaks(Mistake::SessionNotInConflict) {
-        true => tr.snapshot(Key::Session(session)),
-        false => tr.get(Key::Session(session)),
+    let mut life = |session| {
+        if rules.breaks(Mistake::SessionNotInConflict) {
+            tr.snapshot(Key::Session(session))
+        } else {
+            tr.get(Key::Session(session))
+        }
     };
     let sessions = requests.into_iter().map(|(_, session)| session);
     sessions.map(|session| (session, life(session))).collect()

@@ -162,7 +162,8 @@ impl State {
     pub(super) fn commit(&mut self, staged: &Staged) {
         let before = self.db;
         self.db.apply(staged);
-        let (is_woken, is_resumed) = (staged.written(Key::Wake), staged.written(Key::Pause));
+        let is_woken = staged.written(Key::Wake);
+        let is_resumed = staged.written(Key::Pause);
         for session in 0..SESSIONS {
             let grant = Key::Grant(session);
             let is_granted = self.db.has(grant) && self.db.get(grant) != before.get(grant);
@@ -178,9 +179,10 @@ impl State {
                 self.report(session, Event::Woken(woken), false);
             }
             if doomed.is_some() {
-                let event = match self.sessions[session].policy.leads() {
-                    true => Event::FulfillConflicted,
-                    false => Event::Contended,
+                let event = if self.sessions[session].policy.leads() {
+                    Event::FulfillConflicted
+                } else {
+                    Event::Contended
                 };
                 self.report(session, event, true);
             }

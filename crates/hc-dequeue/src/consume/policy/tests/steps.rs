@@ -138,7 +138,8 @@ impl Protocol {
 
     /// Returns the state after a step, or `None` if the step finds nothing to do.
     pub(super) fn after(&self, last: &State, step: Step) -> Option<State> {
-        let (db, mut next) = (&last.db, last.clone());
+        let db = &last.db;
+        let mut next = last.clone();
         match step {
             Step::Enqueue => {
                 let item = self.enqueued(last).end;

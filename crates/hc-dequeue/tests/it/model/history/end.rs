@@ -99,7 +99,9 @@ impl Player {
 
     /// Ends the item of a delivery, in a transaction of its own or in one of the session.
     async fn finish(&self, delivery: &Delivery<u64>) -> Result<(), Error> {
-        let (store, value, keep_done) = (&self.store, *delivery.value(), self.keep_done);
+        let store = &self.store;
+        let value = *delivery.value();
+        let keep_done = self.keep_done;
         if value % 2 == 0 {
             return acknowledge(&self.runner, store, delivery, keep_done).await;
         }
@@ -176,7 +178,8 @@ impl Player {
         cancelled: &BTreeMap<u64, usize>,
         merged: &BTreeMap<u64, usize>,
     ) -> Result<(), String> {
-        let (kept, not_kept) = (self.effects("kept").await, self.effects("not kept").await);
+        let kept = self.effects("kept").await;
+        let not_kept = self.effects("not kept").await;
         let always = match self.play.keeps[..] {
             [time] => is_kept(Some(time)),
             _ => None,
@@ -187,9 +190,10 @@ impl Player {
             .iter()
             .filter(|(value, _)| !merged.contains_key(value))
         {
-            let expected_end = match cancelled.contains_key(value) {
-                true => End::Cancelled,
-                false => End::Completed,
+            let expected_end = if cancelled.contains_key(value) {
+                End::Cancelled
+            } else {
+                End::Completed
             };
             let expected = match (kept.contains_key(value), not_kept.contains_key(value)) {
                 (false, false) => always,
@@ -225,7 +229,8 @@ impl Player {
         let index = self.queue.subspace().subspace(&"z");
         let now = self.runner.environment().wall();
         let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let (begin, end) = (index.range().0, index.pack(&(now.as_millis() as u64,)));
+        let begin = index.range().0;
+        let end = index.pack(&(now.as_millis() as u64,));
         self.count(begin, end).await == 0
     }
 
