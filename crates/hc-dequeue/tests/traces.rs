@@ -146,8 +146,8 @@ async fn an_item_that_is_enqueued_outside_of_spans_has_no_context(store: TestSto
     let _ = world.enqueue_with(7, &Enqueue::new()).await.unwrap();
     let (begin, end) = world.queue.subspace().subspace(&"i").range();
     let query = &RangeQuery::keys(begin, end);
-    let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-    let rows = world.runner.run(rows).await.unwrap();
+    let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let rows = world.runner.run(read).await.unwrap();
     assert_eq!(rows.len(), 2);
     for row in rows {
         // Two formats, the time of the enqueue in a field of 3 and 6 bytes, the end, and the payload.

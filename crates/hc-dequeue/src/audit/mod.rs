@@ -92,8 +92,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub async fn repair<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let audit = self.audit(runner).await?;
         let keys = &*self.keys;
-        let settings = |tr| async move { self.settings(&tr).await };
-        let settings = &runner.run(settings).await?;
+        let read = |tr| async move { self.settings(&tr).await };
+        let settings = &runner.run(read).await?;
         for finding in &audit.findings {
             tracing::warn!(queue = %keys.queue, ?finding, "repairing");
             match Box::pin(repair(runner, keys, settings, finding)).await {

@@ -24,13 +24,14 @@ impl RowCheck for Schedules {
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
         let schedule = keys.parse_schedule(row.key())?;
-        let record = ScheduleCodec.decode(row.to_value());
-        let record = record.map_err(|error| error.at(row.key().to_vec()))?;
+        let record = ScheduleCodec
+            .decode(row.to_value())
+            .map_err(|error| error.at(row.key().to_vec()))?;
         let Some(time_millis) = record.next_millis else {
             return Ok(None);
         };
-        let entry = keys.fire_time(time_millis, &schedule);
-        let entry = tr.get(&entry, Isolation::Serializable).await?;
+        let key = keys.fire_time(time_millis, &schedule);
+        let entry = tr.get(&key, Isolation::Serializable).await?;
         let missing = Finding::NoFireTime {
             schedule,
             time_millis,
@@ -56,8 +57,10 @@ impl RowCheck for FireTimes {
         let (time_millis, schedule) = keys.parse_fire_time(row.key())?;
         let key = keys.schedule(&schedule);
         let stored = tr.get(&key, Isolation::Serializable).await?;
-        let stored = stored.map(|stored| ScheduleCodec.decode(stored));
-        let stored = stored.transpose().map_err(|error| error.at(key))?;
+        let stored = stored
+            .map(|stored| ScheduleCodec.decode(stored))
+            .transpose()
+            .map_err(|error| error.at(key))?;
         let next = stored.and_then(|stored| stored.next_millis);
         let stray = Finding::StrayFireTime {
             schedule,

@@ -90,8 +90,8 @@ impl RowCheck for States {
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
         let (session, state) = keys.sessions.parse_state_row(row)?;
-        let heartbeat = keys.sessions.heartbeat(session);
-        let heartbeat = tr.get(&heartbeat, Isolation::Serializable).await?;
+        let key = keys.sessions.heartbeat(session);
+        let heartbeat = tr.get(&key, Isolation::Serializable).await?;
         let is_silent = state.life == Life::Alive && heartbeat.is_none();
         Ok(is_silent.then_some(Finding::NoHeartbeat { session: session.0 }))
     }

@@ -136,9 +136,10 @@ pub(crate) async fn holder(
     let Some(id) = get.await? else {
         return Ok(None);
     };
-    let id = (&*id).try_into().map(id_from_bytes);
-    let id = id.map_err(|_| keyspace::Error::corrupt(&key, "expected the id of an item"));
-    Ok(Some(id?))
+    match (&*id).try_into() {
+        Ok(id) => Ok(Some(id_from_bytes(id))),
+        Err(_) => Err(keyspace::Error::corrupt(&key, "expected the id of an item").into()),
+    }
 }
 
 /// Stages that a staged item has its dedupe id, which no other item then has.
@@ -151,11 +152,11 @@ pub(crate) fn claim(
 ) {
     let id = staged.at(Versionstamp::INCOMPLETE);
     tr.set(&keys.dedupe(dedupe), &Claim::of(token, &id).to_bytes());
-    let mut id = id_to_bytes(&id).to_vec();
+    let mut value = id_to_bytes(&id).to_vec();
     // The offset of the versionstamp in the value.
-    id.extend_from_slice(&0_u32.to_le_bytes());
+    value.extend_from_slice(&0_u32.to_le_bytes());
     let key = keys.dedupe_item(dedupe);
-    tr.atomic(MutationOp::SetVersionstampedValue, &key, &id);
+    tr.atomic(MutationOp::SetVersionstampedValue, &key, &value);
 }
 
 /// Stages that an item no longer has its dedupe id. The caller must store the item without its token. The writes are

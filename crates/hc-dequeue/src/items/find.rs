@@ -91,8 +91,11 @@ pub(crate) async fn find(
         let ready = (&*ready).try_into().map(u64::from_be_bytes);
         let reason = "expected the time of a delayed item";
         let ready = ready.map_err(|_| keyspace::Error::corrupt(&pointer, reason))?;
-        let record = keys.delayed(ready).get(tr, id).await?;
-        let record = record.ok_or_else(|| keyspace::Error::corrupt(&pointer, reason))?;
+        let record = keys
+            .delayed(ready)
+            .get(tr, id)
+            .await?
+            .ok_or_else(|| keyspace::Error::corrupt(&pointer, reason))?;
         return Ok(Some((Location::Delayed(ready), record)));
     }
     let held = find_held(tr, keys, id).await?;

@@ -311,8 +311,11 @@ mod tests {
             };
             for reads in 1.. {
                 let tr = self.db.begin().unwrap();
-                let head = self.front.read(&tr, now, range(), max, decode);
-                let head = head.await.unwrap();
+                let head = self
+                    .front
+                    .read(&tr, now, range(), max, decode)
+                    .await
+                    .unwrap();
                 if head.is_complete {
                     return (head.items, reads);
                 }
@@ -333,8 +336,10 @@ mod tests {
         let bad = [0, 1, 4, 9, 10, 11, 39];
         part.set(bad, &[2]).await;
         for limit in 1..40 {
-            let expected = (0..40).filter(|key| !bad.contains(key)).take(limit);
-            let expected: Vec<_> = expected.collect();
+            let expected: Vec<_> = (0..40)
+                .filter(|key| !bad.contains(key))
+                .take(limit)
+                .collect();
             assert_eq!(part.read(Duration::ZERO, limit).await, (expected, 1));
             assert_eq!(part.rows(), 2);
         }

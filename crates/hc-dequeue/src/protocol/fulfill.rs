@@ -212,8 +212,11 @@ pub(crate) async fn fulfill<T>(
             asked => ready_items(tr, context, asked).await,
         }
     };
-    let sessions = requests.iter().map(|request| request.value.session);
-    let sessions = sessions.chain([context.session]).collect();
+    let sessions = requests
+        .iter()
+        .map(|request| request.value.session)
+        .chain([context.session])
+        .collect();
     let lives = keys.sessions.lives(tr, sessions).map_err(Error::from);
     let (lives, head) = try_join!(lives, head)?;
     // Without a request, the session's own demand is one more to answer, if the session is alive.

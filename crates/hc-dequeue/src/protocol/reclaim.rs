@@ -225,9 +225,10 @@ pub(crate) async fn held_after(
 ) -> Result<(Vec<Item<Record>>, Option<Vec<u8>>)> {
     let items = keys.held(session);
     let (begin, end) = items.subspace().range();
-    let page = RangeQuery::keys(after.map_or(begin, key_after), end).limit(MAX_SEARCHED_ITEMS);
-    let page = page.mode(StreamingMode::WantAll);
-    let page = tr.get_range(&page, Isolation::Snapshot).await?;
+    let query = RangeQuery::keys(after.map_or(begin, key_after), end)
+        .limit(MAX_SEARCHED_ITEMS)
+        .mode(StreamingMode::WantAll);
+    let page = tr.get_range(&query, Isolation::Snapshot).await?;
     let held = page.rows.iter().filter_map(|row| items.decode(row).ok());
     Ok((held.collect(), page.next_after().map(<[u8]>::to_vec)))
 }

@@ -56,8 +56,9 @@ pub(crate) async fn is_first(
     let (begin, _) = keys.part("r");
     let key = keys.request(request);
     let up_to_it = RangeQuery::keys(begin, key_after(&key));
-    let last_two = tr.get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot);
-    let last_two = last_two.await?;
+    let last_two = tr
+        .get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot)
+        .await?;
     Ok(match &last_two.rows[..] {
         [own] if own.key() == key => Some(true),
         // Requests that do not decode do not come before others.

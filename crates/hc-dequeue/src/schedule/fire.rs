@@ -231,8 +231,9 @@ impl Firing {
 }
 
 fn decode(keys: &Keys, name: &str, row: Bytes) -> Result<(ScheduleRecord, Times)> {
-    let record = ScheduleCodec.decode(row);
-    let record = record.map_err(|error| error.at(keys.schedule(name)))?;
+    let record = ScheduleCodec
+        .decode(row)
+        .map_err(|error| error.at(keys.schedule(name)))?;
     let times = Times::parse(&record.schedule)?;
     Ok((record, times))
 }
@@ -264,8 +265,10 @@ pub(crate) async fn find_late(
         .mode(StreamingMode::WantAll);
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
     // The firing reports what does not decode.
-    let entries = page.rows.iter();
-    let entries = entries.filter_map(|row| keys.parse_fire_time(row.key()).ok());
+    let entries = page
+        .rows
+        .iter()
+        .filter_map(|row| keys.parse_fire_time(row.key()).ok());
     let checks = entries.map(|(next_millis, schedule)| async move {
         let row = tr
             .get(&keys.schedule(&schedule), Isolation::Snapshot)

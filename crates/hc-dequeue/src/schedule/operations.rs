@@ -79,9 +79,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let payload = self.payload(payload)?;
         let now = wall_millis(&self.keys.env);
         let key = self.keys.schedule(name);
-        let stored = tr.get(&key, Isolation::Serializable).await?;
-        let stored = stored.map(|value| ScheduleCodec.decode(value));
-        let stored = stored.transpose().map_err(|error| error.at(key))?;
+        let stored = tr
+            .get(&key, Isolation::Serializable)
+            .await?
+            .map(|value| ScheduleCodec.decode(value))
+            .transpose()
+            .map_err(|error| error.at(key))?;
         let mut record = ScheduleRecord {
             next_millis: None,
             fired: FiredTimes::default(),

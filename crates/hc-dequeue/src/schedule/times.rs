@@ -189,8 +189,8 @@ mod tests {
 
     /// Returns the times after one and up to another one, in UTC.
     fn between(times: &Times, after: &str, until: &str) -> Vec<String> {
-        let firsts = std::iter::successors(times.after(utc(after)), |time| times.after(*time));
-        let firsts = firsts.take_while(|time| *time <= utc(until));
+        let firsts = std::iter::successors(times.after(utc(after)), |time| times.after(*time))
+            .take_while(|time| *time <= utc(until));
         let text = |time| Tz::UTC.timestamp_millis_opt(time as i64).unwrap();
         firsts
             .map(|time| text(time).format("%Y-%m-%dT%H:%M:%SZ").to_string())
@@ -377,9 +377,10 @@ mod tests {
                 let hour = 3_600_000;
                 for hours in [1, 20, 47, 49, 53, 60, 96] {
                     let now = begin + hours * hour;
-                    let forward =
-                        std::iter::successors(times.after(begin), |time| times.after(*time));
-                    let forward: Vec<_> = forward.take_while(|time| *time <= now).collect();
+                    let forward: Vec<_> =
+                        std::iter::successors(times.after(begin), |time| times.after(*time))
+                            .take_while(|time| *time <= now)
+                            .collect();
                     let missed = Missed::All { cap: MAX_MISSED };
                     let due = times.due(begin + 1, now, missed, usize::MAX, &FiredTimes::default());
                     assert_eq!(due.times, forward, "{cron} {zone} {from} {hours}");

@@ -205,8 +205,9 @@ impl Sessions {
         let page = match sessions.first() {
             Some(first) if sessions.len() >= MIN_RANGE_SESSIONS => {
                 let (_, end) = self.subspace.subspace(&"s").range();
-                let query = RangeQuery::keys(self.state(*first), end);
-                let query = query.limit(2 * sessions.len()).mode(StreamingMode::WantAll);
+                let query = RangeQuery::keys(self.state(*first), end)
+                    .limit(2 * sessions.len())
+                    .mode(StreamingMode::WantAll);
                 tr.get_range(&query, Isolation::Snapshot).await?.rows
             }
             _ => Vec::new(),
@@ -472,8 +473,8 @@ impl Sessions {
 
     /// Returns the session of a key in a part.
     pub(crate) fn parse_session(&self, part: &str, key: &[u8]) -> Result<SessionId> {
-        let session: Option<Vec<u8>> = self.subspace.subspace(&part).unpack(key).ok();
-        let session = session.and_then(|bytes| bytes.try_into().ok());
+        let bytes: Option<Vec<u8>> = self.subspace.subspace(&part).unpack(key).ok();
+        let session = bytes.and_then(|bytes| bytes.try_into().ok());
         session
             .map(SessionId)
             .ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a session"))
@@ -549,8 +550,9 @@ mod tests {
             for name in asked {
                 let living = asked
                     .iter()
-                    .filter(|name| lives.get(*name) == Some(&Life::Alive));
-                let living = living.map(|name| named(*name)).collect();
+                    .filter(|name| lives.get(*name) == Some(&Life::Alive))
+                    .map(|name| named(*name))
+                    .collect();
                 let all = asked.iter().map(|name| named(*name)).collect();
                 let mut tr = store.db.begin().unwrap();
                 assert_eq!(sessions.lives(&tr, all).await.unwrap().alive, living);

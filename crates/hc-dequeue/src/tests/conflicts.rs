@@ -416,8 +416,12 @@ async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_a
     let items = world.queue.items(&tr, None, 10).await.unwrap();
     assert!(items[0].value.is_err() && items[1..].iter().all(|item| item.value.is_ok()));
     let key = items[0].id.key_in(world.queue.keys.items.subspace());
-    let record = tr.get(&key, Isolation::Snapshot).await.unwrap();
-    let mut record = record.unwrap().to_vec();
+    let mut record = tr
+        .get(&key, Isolation::Snapshot)
+        .await
+        .unwrap()
+        .unwrap()
+        .to_vec();
     assert_eq!(record[2..], part[24..]);
     record[1] = 1;
     tr.set(&key, &record);

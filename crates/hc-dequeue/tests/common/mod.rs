@@ -162,8 +162,9 @@ impl World {
             // The outcome, if there is one, follows the queue in the labels.
             let labels = key.key().labels();
             let queue: String = labels.map(|label| label.value().to_owned()).collect();
-            let records = records.entry((key.key().name().to_owned(), queue));
-            let records = records.or_default();
+            let records = records
+                .entry((key.key().name().to_owned(), queue))
+                .or_default();
             match value {
                 DebugValue::Counter(count) => records.push(count as f64),
                 // Zero means that the gauge was not set since the last snapshot.

@@ -466,8 +466,12 @@ impl World {
     async fn debounce_at(&self, wall: &Wall, seconds: u32, options: &Enqueue) -> Option<u64> {
         wall.set(seconds * SECOND);
         let value = seconds.into();
-        let item = self.queue.submit_with(&self.runner, &value, options);
-        let item = item.await.unwrap().unwrap();
+        let item = self
+            .queue
+            .submit_with(&self.runner, &value, options)
+            .await
+            .unwrap()
+            .unwrap();
         match self.place(&item).await.unwrap() {
             Place::Queued => None,
             Place::Delayed { until } => Some(until.duration_since(wall.begun).unwrap().as_secs()),

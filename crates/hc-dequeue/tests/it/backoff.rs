@@ -95,8 +95,9 @@ async fn a_panic_comes_back_after_the_backoff(store: TestStore) {
     let handler = |_: Arc<Delivery<u64>>| async { panic!("no luck") };
     let worker = world
         .queue
-        .work::<_, _, _, ()>(&world.runner, options, handler);
-    let worker = worker.await.unwrap();
+        .work::<_, _, _, ()>(&world.runner, options, handler)
+        .await
+        .unwrap();
     while world.stats().await.delayed == 0 {
         tokio::task::yield_now().await;
     }

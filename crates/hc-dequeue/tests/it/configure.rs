@@ -35,8 +35,8 @@ impl World {
     /// Returns the leases of all sessions.
     async fn leases(&self) -> Vec<Duration> {
         let sessions = &Sessions::new(self.queue.subspace().clone());
-        let all = |tr| async move { sessions.all(&tr).await };
-        let all = self.runner.run(all).await.unwrap();
+        let read = |tr| async move { sessions.all(&tr).await };
+        let all = self.runner.run(read).await.unwrap();
         all.into_iter()
             .map(|(_, state)| state.unwrap().lease)
             .collect()

@@ -134,8 +134,10 @@ async fn die_with_an_item(world: &World) {
     let queue = world.queue.clone();
     let runner = world.runner.clone();
     let died = process(move || async move {
-        let consumer = queue.consumer(&runner, ConsumerOptions::default());
-        let consumer = consumer.await.unwrap();
+        let consumer = queue
+            .consumer(&runner, ConsumerOptions::default())
+            .await
+            .unwrap();
         std::mem::forget(consumer.dequeue_within(LONG).await.unwrap().unwrap());
     });
     tokio::task::spawn_blocking(|| died.join().unwrap())

@@ -155,8 +155,8 @@ async fn a_variant_that_a_version_does_not_know_waits_for_one_that_does(store: T
     let new_worker = work(&new, &runner, 2, &handled, |job| {
         let (New::Mail(id) | New::Text(id)) = job;
         *id
-    });
-    let new_worker = new_worker.await;
+    })
+    .await;
     new.wait_idle(&runner).await.unwrap();
     old_worker.shut_down(LONG).await.unwrap();
     new_worker.shut_down(LONG).await.unwrap();

@@ -45,8 +45,8 @@ impl World {
 
     async fn sessions(&self) -> Vec<SessionId> {
         let sessions = &Sessions::new(self.queue.subspace().clone());
-        let all = |tr| async move { sessions.all(&tr).await };
-        let all = self.runner.run(all).await.unwrap();
+        let read = |tr| async move { sessions.all(&tr).await };
+        let all = self.runner.run(read).await.unwrap();
         all.into_iter().map(|(session, _)| session).collect()
     }
 
@@ -203,8 +203,10 @@ async fn what_is_done_is_kept_for_its_time(store: TestStore) {
 
 async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore) {
     // With such a long lease, no session is declared dead: the two remain the majority.
-    let settings = Settings::new().lease(Duration::from_secs(3));
-    let settings = settings.keep_done(HOUR / 2).dedupe_retention(HOUR / 2);
+    let settings = Settings::new()
+        .lease(Duration::from_secs(3))
+        .keep_done(HOUR / 2)
+        .dedupe_retention(HOUR / 2);
     let world = World::new(&store, settings.clone()).await;
     let consumer = world.consumer().await;
     let other = world.consumer().await;
@@ -262,8 +264,9 @@ async fn a_caller_waits_until_an_item_is_done(store: TestStore) {
     };
     let worker = world
         .queue
-        .work(&world.runner, WorkerOptions::new(), handle);
-    let worker = worker.await.unwrap();
+        .work(&world.runner, WorkerOptions::new(), handle)
+        .await
+        .unwrap();
     let done = timeout(LONG, waits).await.unwrap().unwrap().unwrap();
     assert_eq!((done.attempts, &done.result[..]), (2, &b"3"[..]));
     assert!(matches!(

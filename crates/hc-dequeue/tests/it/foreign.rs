@@ -307,8 +307,10 @@ async fn a_value_that_panics_when_a_conflict_drops_it_is_handed_out(store: TestS
     let popped = popped.map(|item| std::mem::ManuallyDrop::new(item.value).0);
     assert_eq!(popped, Some(1));
     chaos.script([CommitFault::TooOld; 3]);
-    let delivery = timeout(LONG, consumer.dequeue_within(LONG)).await.unwrap();
-    let delivery = delivery.unwrap();
+    let delivery = timeout(LONG, consumer.dequeue_within(LONG))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(delivery.value().0, 2);
     delivery.complete().await.unwrap();
     drop(delivery);

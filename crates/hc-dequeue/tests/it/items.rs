@@ -55,8 +55,12 @@ impl World {
 async fn a_reference_finds_its_item_wherever_it_goes(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let until = Environment::system().wall() + LONG;
-    let item = world.enqueue_ref(7, &Enqueue::new().at(until)).await;
-    let item: ItemRef = item.to_string().parse().unwrap();
+    let item: ItemRef = world
+        .enqueue_ref(7, &Enqueue::new().at(until))
+        .await
+        .to_string()
+        .parse()
+        .unwrap();
     let Some(Place::Delayed { until: found }) = world.place(&item).await else {
         panic!("it is delayed");
     };
@@ -225,8 +229,9 @@ async fn a_handler_of_a_cancelled_item_is_dropped(store: TestStore) {
     };
     let worker = world
         .queue
-        .work(&world.runner, WorkerOptions::new(), handler);
-    let worker = worker.await.unwrap();
+        .work(&world.runner, WorkerOptions::new(), handler)
+        .await
+        .unwrap();
     world.enqueue([7]).await;
     let item = begins.recv().await.unwrap();
     assert_eq!(world.cancel(&item).await, Cancelled::Requested);
@@ -268,8 +273,10 @@ async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(st
     let (wake, is_awake) = std::sync::mpsc::channel::<()>();
     let (deliver, delivered) = oneshot::channel();
     let sleeper = crate::common::process(move || async move {
-        let consumer = queue.consumer(&runner, ConsumerOptions::default());
-        let consumer = consumer.await.unwrap();
+        let consumer = queue
+            .consumer(&runner, ConsumerOptions::default())
+            .await
+            .unwrap();
         let sleep = async {
             is_to_sleep.await.unwrap();
             asleep.send(()).unwrap();

@@ -219,8 +219,8 @@ async fn list_slowly(world: &World, place: PlaceKind) -> (Vec<ListedItem<u64>>, 
     let mut after = None;
     for _ in 0..100 {
         let after_last = after.as_ref();
-        let page = |tr| async move { queue.list(&tr, place, after_last, 1).await };
-        let page = world.runner.run(page).await.unwrap();
+        let read = |tr| async move { queue.list(&tr, place, after_last, 1).await };
+        let page = world.runner.run(read).await.unwrap();
         items.extend(page.items);
         strays.extend(page.strays);
         after = page.next;

@@ -106,8 +106,11 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
     let ledgers = world.store.root.subspace(&"ledgers");
     let options = RunOptions::default().ledger_subspace(ledgers);
     let runner = Runner::with_options(chaos.clone(), options);
-    let consumer = world.queue.consumer(&runner, ConsumerOptions::default());
-    let consumer = consumer.await.unwrap();
+    let consumer = world
+        .queue
+        .consumer(&runner, ConsumerOptions::default())
+        .await
+        .unwrap();
     world.enqueue(0..3).await;
     // The next commit is the take of the fast path.
     chaos.script([CommitFault::NotCommitted]);
@@ -171,8 +174,9 @@ async fn what_handlers_return_is_counted(store: TestStore) {
     };
     let worker = world
         .queue
-        .work(&world.runner, WorkerOptions::new(), handler);
-    let worker = worker.await.unwrap();
+        .work(&world.runner, WorkerOptions::new(), handler)
+        .await
+        .unwrap();
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
     world.until_recorded([("hc_dequeue_dequeues", 12.0)]).await;

@@ -85,8 +85,8 @@ async fn an_item_that_its_handler_cancels_ends_as_cancelled_with_all_effects(sto
             assert_eq!(cancelled, Cancelled::Requested);
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Cancelled));
     assert_eq!(effects(&world).await, 1);
     let status = world.status(&item).await.unwrap();
@@ -109,8 +109,8 @@ async fn an_item_that_its_handler_acknowledges_is_completed_with_all_effects(sto
                 _ => Ok(Outcome::Done),
             }
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
     assert_eq!(world.stats().await.completed, 1);
@@ -135,8 +135,8 @@ async fn what_a_handler_cancels_and_does_not_complete_is_not_cancelled(store: Te
                 _ => Ok(Outcome::Done),
             }
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
 }
@@ -157,8 +157,8 @@ async fn cancelled_twice<D: Database>(world: &World, runner: &Runner<D>) -> u64 
             other.run(cancel).await?;
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(world, &item).await, Some(End::Cancelled));
     effects(world).await
 }
@@ -215,8 +215,8 @@ async fn an_attempt_that_did_not_commit_cancels_nothing(store: TestStore) {
             }
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
     assert_eq!(world.stats().await.cancelled, 0);
@@ -235,8 +235,8 @@ async fn a_handler_may_replace_its_own_item_by_its_dedupe_id(store: TestStore) {
                 }
                 Ok(Outcome::Done)
             })
-        });
-        let item = item.await;
+        })
+        .await;
         assert_eq!(end(&world, &item).await, Some(End::Completed));
         let handled = if mode == OnRepeat::Keep { 1 } else { 2 };
         assert_eq!(effects(&world).await, handled, "{mode:?}");
@@ -257,8 +257,8 @@ async fn other_changes_of_the_own_item_have_no_effect(store: TestStore) {
             queue.configure(&tr, &kept().max_attempts(9)).await?;
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
 }
@@ -274,8 +274,8 @@ async fn a_handler_that_releases_its_own_item_commits_nothing(store: TestStore) 
             }
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
     assert_eq!(world.status(&item).await.unwrap().attempts, 0);

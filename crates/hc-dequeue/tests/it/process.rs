@@ -106,8 +106,9 @@ async fn a_conflict_of_the_handler_is_retried_and_costs_no_attempt(store: TestSt
         let calls = counted.clone();
         async move {
             assert_eq!(item.attempt(), 1);
-            let value = typed::get(&tr, &MessagePack, &key, Isolation::Serializable).await?;
-            let value: u64 = value.unwrap_or_default();
+            let value: u64 = typed::get(&tr, &MessagePack, &key, Isolation::Serializable)
+                .await?
+                .unwrap_or_default();
             if calls.fetch_add(1, Ordering::Relaxed) == 0 {
                 // Another transaction writes a key that this one has read.
                 let mut other = db.begin()?;

@@ -211,11 +211,13 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
 
 /// Panics if the schedule has skipped a second.
 fn assert_each_second(effects: &BTreeMap<String, u64>) {
-    let times = effects.keys().filter_map(|name| {
-        let millis = name.strip_prefix(SCHEDULED)?.trim();
-        Some(millis.parse::<u64>().unwrap())
-    });
-    let times: Vec<_> = times.collect();
+    let times: Vec<_> = effects
+        .keys()
+        .filter_map(|name| {
+            let millis = name.strip_prefix(SCHEDULED)?.trim();
+            Some(millis.parse::<u64>().unwrap())
+        })
+        .collect();
     assert!(times.len() > 2, "{times:?}");
     for pair in times.windows(2) {
         assert_eq!(pair[1] - pair[0], 1_000, "{times:?}");

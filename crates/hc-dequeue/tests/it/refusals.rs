@@ -164,8 +164,8 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     // With the largest envelope, not one more byte would fit.
     let id = vec![7; MAX_DEDUPE_BYTES];
     let later = &Enqueue::new().after(Duration::from_millis(1)).dedupe(id);
-    let refused = |tr| async move { queue.enqueue_with(&tr, too_large, later).await };
-    let refused = runner.run(refused).await.unwrap_err();
+    let operation = |tr| async move { queue.enqueue_with(&tr, too_large, later).await };
+    let refused = runner.run(operation).await.unwrap_err();
     assert!(matches!(refused, Error::PayloadTooLarge { .. }));
     let enqueue = |tr| async move { queue.enqueue_with(&tr, largest, later).await };
     let enqueued = runner.run(enqueue).await.unwrap();

@@ -215,8 +215,12 @@ async fn errors_name_an_item_as_its_reference_does(store: TestStore) {
     assert!(cancelled.to_string().starts_with("item 01"), "{cancelled}");
     // A finding of an audit, too.
     let later = Enqueue::new().after(LONG);
-    let delayed = world.queue.submit_with(&world.runner, &3, &later).await;
-    let delayed = delayed.unwrap().unwrap();
+    let delayed = world
+        .queue
+        .submit_with(&world.runner, &3, &later)
+        .await
+        .unwrap()
+        .unwrap();
     let row = delayed.id().key_in(&world.key("o"));
     world.write(&row, None).await;
     let audit = world.queue.audit(&world.runner).await.unwrap();

@@ -340,8 +340,9 @@ async fn a_drain_that_is_dropped_holds_nothing(store: TestStore) {
 
 async fn enqueued_items_show_values_times_and_dedupe_ids(store: TestStore) {
     let (world, wall) = with_wall(&store, Settings::new()).await;
-    let new = EnqueuedSince::now(&world.runner, &world.queue).await;
-    let new = new.unwrap();
+    let new = EnqueuedSince::now(&world.runner, &world.queue)
+        .await
+        .unwrap();
     assert_eq!(new.items().await.unwrap(), []);
     let in_a_day = Enqueue::new().after(DAY).dedupe("a");
     let in_an_hour = Enqueue::new().at(wall.time() + DAY / 24);
@@ -376,8 +377,9 @@ async fn what_was_enqueued_before_or_not_committed_is_not_shown(store: TestStore
         let enqueued = world.enqueue_with(value, options).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
     }
-    let new = EnqueuedSince::now(&world.runner, &world.queue).await;
-    let new = new.unwrap();
+    let new = EnqueuedSince::now(&world.runner, &world.queue)
+        .await
+        .unwrap();
     let repeated = world.enqueue_with(3, &deduped).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
     let replace = deduped.clone().on_repeat(OnRepeat::Replace);
@@ -393,8 +395,12 @@ async fn what_was_enqueued_before_or_not_committed_is_not_shown(store: TestStore
     assert_eq!(new.values().await.unwrap(), NONE);
     world.enqueue([6]).await;
     assert_eq!(new.values().await.unwrap(), [6]);
-    let all = enqueued(&world.runner, queue).await.unwrap();
-    let all: Vec<_> = all.into_iter().map(|item| item.value).collect();
+    let all: Vec<_> = enqueued(&world.runner, queue)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|item| item.value)
+        .collect();
     assert_eq!(all, [4, 6, 2]);
 }
 

@@ -319,8 +319,10 @@ async fn die_with(world: &World, items: usize) -> SessionId {
     let queue = world.queue.clone();
     let runner = world.runner.clone();
     let died = process(move || async move {
-        let consumer = queue.consumer(&runner, ConsumerOptions::default());
-        let consumer = consumer.await.unwrap();
+        let consumer = queue
+            .consumer(&runner, ConsumerOptions::default())
+            .await
+            .unwrap();
         let held = consumer.dequeue_batch_within(items, LONG).await.unwrap();
         assert_eq!(held.len(), items);
         held.into_iter().for_each(std::mem::forget);

@@ -80,8 +80,10 @@ async fn are_in(world: &World, parts: [&'static str; 4]) {
             assert_eq!(twice, None);
         }
     }
-    let there = parts.into_iter().zip(ITEMS);
-    let there = there.map(|(part, (payload, extension))| (payload, (part, extension.to_vec())));
+    let there = parts
+        .into_iter()
+        .zip(ITEMS)
+        .map(|(part, (payload, extension))| (payload, (part, extension.to_vec())));
     assert_eq!(found, there.collect());
     world.check().await;
 }

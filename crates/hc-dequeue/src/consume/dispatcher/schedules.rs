@@ -78,11 +78,11 @@ where
         let after = self.fire_timer.after.take();
         let keys = self.keys();
         let after = after.as_deref();
-        let fired = Box::pin(
+        let fire = Box::pin(
             self.runner
                 .run(|tr| async move { fire_due(&tr, keys, after).await }),
         );
-        let fired = match fired.await {
+        let fired = match fire.await {
             Ok(fired) => fired,
             // The next check tries again.
             Err(error) => return self.note(Err(error)),
@@ -136,8 +136,8 @@ where
             return;
         }
         let keys = &*self.shared.keys;
-        let after = self.fire_timer.late.after.take();
-        let after = after.as_deref();
+        let begin = self.fire_timer.late.after.take();
+        let after = begin.as_deref();
         let find = |tr| async move { find_late(&tr, keys, after).await };
         let (late, after) = match Box::pin(self.runner.run(find)).await {
             Ok(found) => found,
@@ -189,8 +189,8 @@ mod tests {
                 expected_millis: 1,
             })
         };
-        let reports = [("a", 7), ("a", 7), ("b", 7), ("a", 8), ("b", 7)];
-        let reports = reports.map(|(schedule, next)| is_new(schedule, next));
+        let reports = [("a", 7), ("a", 7), ("b", 7), ("a", 8), ("b", 7)]
+            .map(|(schedule, next)| is_new(schedule, next));
         assert_eq!(reports, [true, false, true, true, false]);
     }
 }

@@ -129,8 +129,9 @@ where
 
     /// Returns the id of a request that a transaction has registered.
     fn registered(&mut self, staged: &StagedId, commit: &Commit) -> ItemId {
-        let stamp = commit.versionstamp;
-        let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
+        let stamp = commit
+            .versionstamp
+            .expect("a transaction that wrote a request has a versionstamp");
         tracing::debug!(queue = %self.keys().queue, "registered a request");
         self.pacer.register();
         staged.at(stamp)

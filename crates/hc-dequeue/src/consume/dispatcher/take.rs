@@ -71,8 +71,10 @@ where
         let wanted = count_wanted(&demand);
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
         // A view cannot give back items that were taken while it was read, since it does not contain them as held.
-        let returns = self.next_returns().into_iter();
-        let returns = returns.take_while(|item| !begun.gone.contains(&item.id));
+        let returns = self
+            .next_returns()
+            .into_iter()
+            .take_while(|item| !begun.gone.contains(&item.id));
         let order = TakeOrder {
             demand,
             returns: returns.collect(),

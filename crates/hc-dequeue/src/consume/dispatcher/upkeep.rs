@@ -269,7 +269,7 @@ where
         // Other sessions will remove them.
         self.upkeep.dead.clear();
         self.report(Event::Closing);
-        let ended = async {
+        let end = async {
             // Pending returns come first: they contain when each item goes back, or that it is a dead letter.
             loop {
                 match self.policy.next(self.facts()) {
@@ -284,7 +284,7 @@ where
             // The session need not lead any more, since it has no request.
             Ok(lost)
         };
-        let ended = ended.await;
+        let ended = end.await;
         tracing::debug!(queue = %self.keys().queue, session = %self.session(), "ended a session");
         while let Ok(command) = self.commands.try_recv() {
             if let Command::ShutDown { done: another, .. } = command {

@@ -258,18 +258,19 @@ fn the_end_of_the_runtime_ends_the_task() {
 fn every_caller_gets_an_answer() {
     let runtime = runtime();
     let fixture = Arc::new(runtime.block_on(async { Fixture::new() }));
-    let callers = (0..4).map(|caller| {
-        let fixture = fixture.clone();
-        runtime.spawn(async move {
-            for call in 0..5_000 {
-                fixture.ask().await;
-                if call % (caller + 2) == 0 {
-                    yield_now().await;
+    let callers: Vec<_> = (0..4)
+        .map(|caller| {
+            let fixture = fixture.clone();
+            runtime.spawn(async move {
+                for call in 0..5_000 {
+                    fixture.ask().await;
+                    if call % (caller + 2) == 0 {
+                        yield_now().await;
+                    }
                 }
-            }
+            })
         })
-    });
-    let callers: Vec<_> = callers.collect();
+        .collect();
     for caller in callers {
         runtime.block_on(caller).unwrap();
     }

@@ -298,8 +298,9 @@ fn fires_each_minute_once(seed: u64, plant: Plant) -> bool {
         schedule.fire(now);
     }
     let fired: BTreeSet<_> = schedule.items.iter().copied().collect();
-    let minutes = (1..).map(|minute| corrected + minute * MINUTE_MILLIS);
-    let mut minutes = minutes.take_while(|time| *time <= now);
+    let mut minutes = (1..)
+        .map(|minute| corrected + minute * MINUTE_MILLIS)
+        .take_while(|time| *time <= now);
     fired.len() == schedule.items.len() && minutes.all(|time| fired.contains(&time))
 }
 

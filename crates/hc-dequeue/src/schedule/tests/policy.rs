@@ -350,8 +350,8 @@ async fn listings_have_pages(store: TestStore) {
     }
     let queue = &world.queue;
     let page = async |after: Option<&str>, limit| {
-        let page = |tr| async move { queue.schedules(&tr, after, limit).await };
-        let page = world.runner.run(page).await.unwrap();
+        let read = |tr| async move { queue.schedules(&tr, after, limit).await };
+        let page = world.runner.run(read).await.unwrap();
         page.into_iter()
             .map(|listed| listed.name)
             .collect::<Vec<_>>()

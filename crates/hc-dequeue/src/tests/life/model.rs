@@ -272,8 +272,11 @@ impl Model {
                 (item.place, item.ready) = (At::Queued, ready);
             }
         }
-        let queued = self.items.iter().enumerate();
-        let queued = queued.filter(|(_, item)| item.place == At::Queued);
+        let queued = self
+            .items
+            .iter()
+            .enumerate()
+            .filter(|(_, item)| item.place == At::Queued);
         queued.map(|(item, _)| item).take(max).collect()
     }
 

@@ -259,8 +259,8 @@ impl World {
         let request = &request;
         let demand = &[Demand { wanted: 1, pop }];
         let context = self.context(self.sessions[slot], demand);
-        let collected = |tr| async move { collect(&tr, context, request).await };
-        let collected = self.runner.run(collected).await?;
+        let operation = |tr| async move { collect(&tr, context, request).await };
+        let collected = self.runner.run(operation).await?;
         Ok(said(collected.expect("it was answered")))
     }
 
@@ -268,8 +268,8 @@ impl World {
     async fn held_by(&self, item: usize, is_late: bool) -> Result<(SessionId, u64)> {
         let keys = &self.queue.keys;
         let id = &self.items[item].id();
-        let found = |tr| async move { find(&tr, keys, id).await };
-        let found = self.runner.run(found).await?;
+        let read = |tr| async move { find(&tr, keys, id).await };
+        let found = self.runner.run(read).await?;
         let deliveries = found.as_ref().map_or(1, |(_, record)| record.deliveries);
         let session = match found {
             Some((Location::Held(session), _)) => session,
@@ -402,8 +402,8 @@ impl World {
                 "dedupe id {dedupe}"
             );
         }
-        let stats = |tr| async move { queue.stats(&tr).await };
-        let stats = self.runner.run(stats).await?;
+        let read = |tr| async move { queue.stats(&tr).await };
+        let stats = self.runner.run(read).await?;
         let counts = [stats.queued, stats.delayed, stats.held, stats.dead];
         let expected = [
             model.count(|place| place == At::Queued),
@@ -423,11 +423,11 @@ impl World {
         let mut listed = Vec::new();
         let mut after = None;
         loop {
-            let page = |tr| {
+            let read = |tr| {
                 let after = after.clone();
                 async move { queue.list(&tr, place, after.as_ref(), ITEMS_PER_PAGE).await }
             };
-            let page: ItemPage<u64> = self.runner.run(page).await?;
+            let page: ItemPage<u64> = self.runner.run(read).await?;
             assert!(page.items.len() <= ITEMS_PER_PAGE);
             listed.extend(page.items.into_iter().map(|item| (item.item, item.status)));
             // The cursor is printed and parsed, as tools do.
@@ -439,10 +439,12 @@ impl World {
                 break;
             }
         }
-        let expected = self.items.iter().zip(&model.items);
-        let expected = expected.filter(|(_, life)| kind(life.place) == Some(place));
-        let expected = expected.map(|(item, life)| (*item, self.expected(life)));
-        let mut expected: Vec<_> = expected
+        let mut expected: Vec<_> = self
+            .items
+            .iter()
+            .zip(&model.items)
+            .filter(|(_, life)| kind(life.place) == Some(place))
+            .map(|(item, life)| (*item, self.expected(life)))
             .map(|(item, status)| (item, Ok(status.expect("it is there"))))
             .collect();
         if matches!(place, PlaceKind::Delayed | PlaceKind::Held) {
@@ -460,8 +462,8 @@ impl World {
         let mut listed = Vec::new();
         let mut after = None;
         loop {
-            let page = |tr| async move { queue.session_states(&tr, after, ITEMS_PER_PAGE).await };
-            let page = self.runner.run(page).await?;
+            let read = |tr| async move { queue.session_states(&tr, after, ITEMS_PER_PAGE).await };
+            let page = self.runner.run(read).await?;
             listed.extend(page.sessions);
             after = page.next;
             if after.is_none() {

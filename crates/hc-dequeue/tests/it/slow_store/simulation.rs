@@ -108,8 +108,10 @@ impl Simulation {
     pub(crate) fn plan(&mut self, outage: Outage) {
         let mut time = self.time.lock().unwrap();
         time.outage = Some(outage);
-        let late = time.sleepers.range((outage.begin, 0)..(outage.end, 0));
-        let late = late.filter(|(_, sleeper)| sleeper.asks);
+        let late = time
+            .sleepers
+            .range((outage.begin, 0)..(outage.end, 0))
+            .filter(|(_, sleeper)| sleeper.asks);
         for (due, number) in late.map(|(key, _)| *key).collect::<Vec<_>>() {
             let sleeper = time.sleepers.remove(&(due, number)).unwrap();
             let due = outage.end + (due - outage.begin);

@@ -82,11 +82,11 @@ impl Protocol {
                 }
             }
         }
-        let withdraws = Facts {
+        let wants_nothing = Facts {
             wants: Wants::Nothing,
             ..self.facts(state, me, false)
         };
-        let withdraws = matches!(memory.policy.clone().next(withdraws), Due::Withdraw(()));
+        let withdraws = matches!(memory.policy.clone().next(wants_nothing), Due::Withdraw(()));
         if withdraws && state.budget.withdrawals > 0 {
             add(Dispatch::Withdraw);
         }

@@ -148,8 +148,12 @@ fn check(wanted: usize, budget: Budget) {
         fault: None,
         is_hurried: session_count > 2,
     };
-    let checker = protocol.checker().symmetry().threads(THREADS);
-    let checker = checker.spawn_dfs().join();
+    let checker = protocol
+        .checker()
+        .symmetry()
+        .threads(THREADS)
+        .spawn_dfs()
+        .join();
     println!(
         "{budget:?}, {wanted} wanted: {} steps between {} states, {} in a row at most",
         checker.state_count(),

@@ -79,8 +79,9 @@ fn returns(state: &State, session: usize) -> usize {
 /// The distance of the items from their completion. Only a return moves one a step back.
 fn sum_of_items(state: &State) -> usize {
     let queued = (0..ITEMS).filter(|item| state.db.has(Key::Item(*item)));
-    let held = (0..SESSIONS).flat_map(|session| (0..ITEMS).map(move |item| (session, item)));
-    let held = held.filter(|(session, item)| state.db.has(Key::Held(*session, *item)));
+    let held = (0..SESSIONS)
+        .flat_map(|session| (0..ITEMS).map(move |item| (session, item)))
+        .filter(|(session, item)| state.db.has(Key::Held(*session, *item)));
     2 * queued.count() + held.count()
 }
 

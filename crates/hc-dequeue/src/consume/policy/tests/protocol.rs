@@ -164,9 +164,9 @@ pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) ->
     let takes_last = taking == Taking::Last && tr.get(Key::Session(me)) == ALIVE;
     let requests = requests(&mut tr, rules);
     let mut unanswered = requests.len() + usize::from(takes_last);
-    let mut items = rules.queued(&mut tr);
-    items.retain(|_| !is_paused && taking != Taking::Nothing);
-    let mut items = items.into_iter();
+    let mut queued = rules.queued(&mut tr);
+    queued.retain(|_| !is_paused && taking != Taking::Nothing);
+    let mut items = queued.into_iter();
     for (session, life) in requests {
         unanswered -= 1;
         if life != ALIVE {

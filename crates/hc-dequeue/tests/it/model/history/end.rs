@@ -132,8 +132,11 @@ impl Player {
         for value in 0..self.next_value {
             let acknowledged = done.get(&value).copied().unwrap_or_default();
             let popped = self.popped.get(&value).copied().unwrap_or_default();
-            let ended = [&cancelled, &merged].map(|ended| ended.get(&value).copied());
-            let ended: usize = ended.into_iter().flatten().sum();
+            let ended: usize = [&cancelled, &merged]
+                .map(|ended| ended.get(&value).copied())
+                .into_iter()
+                .flatten()
+                .sum();
             match acknowledged + popped + ended {
                 0 => missing += 1,
                 1 => {}
@@ -164,8 +167,8 @@ impl Player {
             }
         }
         let queue = &self.queue;
-        let stored = |tr| async move { queue.settings(&tr).await };
-        let stored = self.runner.run(stored).await.unwrap();
+        let read = |tr| async move { queue.settings(&tr).await };
+        let stored = self.runner.run(read).await.unwrap();
         if stored != self.settings {
             return Err(format!("{stored:?}, not {:?}", self.settings));
         }
@@ -200,8 +203,8 @@ impl Player {
                 (is_kept, _) => Some(is_kept),
             };
             let queue = &self.queue;
-            let status = |tr| async move { queue.status(&tr, item).await };
-            let status = Box::pin(self.runner.run(status)).await.unwrap();
+            let read = |tr| async move { queue.status(&tr, item).await };
+            let status = Box::pin(self.runner.run(read)).await.unwrap();
             let end = status.as_ref().map(|status| match status.place {
                 Place::Done { end, .. } => (Some(end), *status.value.as_ref().unwrap() % SAME),
                 _ => (None, 0),
@@ -227,8 +230,12 @@ impl Player {
     /// Returns whether all expired rows were removed.
     async fn is_swept(&self) -> bool {
         let index = self.queue.subspace().subspace(&"z");
-        let now = self.runner.environment().wall();
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        let now = self
+            .runner
+            .environment()
+            .wall()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap();
         let begin = index.range().0;
         let end = index.pack(&(now.as_millis() as u64,));
         self.count(begin, end).await == 0
