@@ -51,7 +51,7 @@ where
                 Err(error) => self.undecodable(id, &record, &error),
             }
         }
-        for want in std::mem::take(&mut self.wants) {
+        for want in self.callers.take_all() {
             if want.is_gone() {
                 continue;
             }
@@ -79,7 +79,7 @@ where
                         }
                     }
                 }
-                _ => self.wants.push_back(want),
+                _ => self.callers.push(want),
             }
         }
         for (id, record, _) in held {

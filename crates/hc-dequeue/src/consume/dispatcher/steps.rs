@@ -99,7 +99,7 @@ where
     /// Gives items back in a transaction of their own.
     pub(super) async fn give_back(&mut self) -> Result<()> {
         let context = self.context(&[]);
-        let returns = &self.next_returns();
+        let returns = &self.returns.next();
         let given = self
             .runner
             .run(|tr| async move { give_back(&tr, context, returns).await })
@@ -109,10 +109,10 @@ where
     }
 
     async fn register(&mut self) -> Result<Event<ItemId>> {
-        let demand = self.demand();
+        let demand = self.callers.demand();
         let wanted = u32::try_from(count_wanted(&demand)).unwrap_or(u32::MAX);
         let context = self.context(&[]);
-        let returns = &self.next_returns();
+        let returns = &self.returns.next();
         let registered = self.runner.run_committed(|tr| async move {
             try_join!(
                 register(&tr, context, wanted),
@@ -141,16 +141,16 @@ where
     /// or if no other session takes items, so that they may not need a request.
     fn next_request(&self) -> Option<u32> {
         let pace = self.pacer.pace();
-        let wanted = count_wanted(&self.demand());
+        let wanted = count_wanted(&self.callers.demand());
         let is_known = pace.asks_again && pace.is_contended && wanted > 0;
         is_known.then(|| u32::try_from(wanted).unwrap_or(u32::MAX))
     }
 
     /// Checks the request.
     async fn check(&mut self, request: ItemId, scope: Scope) -> Result<Event<ItemId>> {
-        let demand = self.demand();
+        let demand = self.callers.demand();
         let context = self.context(&demand);
-        let returns = &self.next_returns();
+        let returns = &self.returns.next();
         let details = Check {
             request,
             scope,
@@ -183,7 +183,7 @@ where
         let has_items = supply.map(|supply| supply.has_items);
         tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
         if has_items == Some(false) {
-            self.find_none();
+            self.callers.find_none();
         }
         Event::Waits {
             is_first,
@@ -194,13 +194,13 @@ where
 
     /// Fulfills the first requests. These usually include the session's own request or demand.
     async fn fulfill(&mut self, lead: Lead, request: Option<ItemId>) -> Result<Event<ItemId>> {
-        let demand = self.demand();
+        let demand = self.callers.demand();
         let max_items = match lead {
             Lead::Everybody => MAX_FULFILLMENT_ITEMS,
             Lead::HandOver => 0,
         };
         let context = self.context(&demand);
-        let returns = &self.next_returns();
+        let returns = &self.returns.next();
         let tried = self.runner.run(|tr| async move {
             // Another session takes items, too, and has usually answered the request.
             if tr.attempt().after == Some(Code::NOT_COMMITTED) {
@@ -236,9 +236,9 @@ where
     }
 
     async fn collect(&mut self, request: ItemId) -> Result<Event<ItemId>> {
-        let demand = self.demand();
+        let demand = self.callers.demand();
         let context = self.context(&demand);
-        let returns = &self.next_returns();
+        let returns = &self.returns.next();
         let details = Check {
             request,
             scope: Scope::Answer,
@@ -305,7 +305,9 @@ where
             Delay::Transactions(count) => self.pacer.took.saturating_mul(count).min(poll),
             Delay::Ranks(rank) => (self.settings.lease / PATIENCES_PER_LEASE).saturating_mul(rank),
             // The leading session needs one transaction to answer the request, or to take the last item.
-            Delay::PollInterval if self.is_overdue() => self.measure(Delay::Transactions(GRACE)),
+            Delay::PollInterval if self.callers.is_overdue(self.now()) => {
+                self.measure(Delay::Transactions(GRACE))
+            }
             Delay::PollInterval => {
                 let due = self.pacer.due.map(|due| {
                     let delay = due.saturating_sub(wall_millis(&self.keys().env));
@@ -313,13 +315,6 @@ where
                 });
                 due.map_or(poll, |due| due.min(poll))
             }
-        }
-    }
-
-    /// Records that there is no item for the present callers.
-    pub(super) fn find_none(&mut self) {
-        for want in &mut self.wants {
-            want.found_none = true;
         }
     }
 

@@ -67,12 +67,13 @@ where
     pub(super) async fn take(&mut self, ahead: Option<Begun<T>>) -> Result<Event<ItemId>> {
         let now = self.now();
         let last = self.last_take;
-        let demand = self.demand();
+        let demand = self.callers.demand();
         let wanted = count_wanted(&demand);
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
         // A view cannot give back items that were taken while it was read, since it does not contain them as held.
         let returns = self
-            .next_returns()
+            .returns
+            .next()
             .into_iter()
             .take_while(|item| !begun.gone.contains(&item.id));
         let order = TakeOrder {
@@ -102,7 +103,7 @@ where
             // The view that was read ahead is not sufficient.
             None => Event::Taken,
             Some(Taken::Items(items)) if items.is_empty() => {
-                self.find_none();
+                self.callers.find_none();
                 Event::NoItem
             }
             Some(Taken::Items(items)) => {
@@ -125,7 +126,7 @@ where
                 Event::Contended
             }
             Some(Taken::Paused) => {
-                self.find_none();
+                self.callers.find_none();
                 Event::IsPaused
             }
             Some(Taken::SessionLost) => Event::SessionLost,

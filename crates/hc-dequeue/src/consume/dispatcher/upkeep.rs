@@ -16,7 +16,7 @@ use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, keep_corrupt};
 use crate::items::settings::stored_settings;
-use crate::protocol::give_back::{GiveBack, Return, When};
+use crate::protocol::give_back::{GiveBack, When};
 use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
 use crate::session::{SessionId, Tick};
 
@@ -199,12 +199,11 @@ where
             .await?;
         self.upkeep.compared = last;
         for item in held {
-            let returns = |(returned, _): &(Return, _)| returned.id == item.id;
             if let Some(out) = self.deliveries.get(&item.id) {
                 if item.value.cancelled_millis != 0 {
                     out.cancel();
                 }
-            } else if !self.returns.iter().any(returns) {
+            } else if !self.returns.contains(&item.id) {
                 self.return_later(
                     item.id,
                     item.value.deliveries,
