@@ -7,6 +7,7 @@ use super::Finding;
 use super::rows::{RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::keys::Keys;
+use crate::schedule::operations::stored_schedule;
 use crate::schedule::record::ScheduleCodec;
 
 /// Checks that each schedule that fires again is in the index.
@@ -55,12 +56,7 @@ impl RowCheck for FireTimes {
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
         let (time_millis, schedule) = keys.parse_fire_time(row.key())?;
-        let key = keys.schedule(&schedule);
-        let stored = tr.get(&key, Isolation::Serializable).await?;
-        let stored = stored
-            .map(|stored| ScheduleCodec.decode(stored))
-            .transpose()
-            .map_err(|error| error.at(key))?;
+        let stored = stored_schedule(tr, keys, &schedule).await?;
         let next = stored.and_then(|stored| stored.next_millis);
         let stray = Finding::StrayFireTime {
             schedule,

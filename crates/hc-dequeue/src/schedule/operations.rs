@@ -78,13 +78,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let times = Times::parse(schedule)?;
         let payload = self.payload(payload)?;
         let now = wall_millis(&self.keys.env);
-        let key = self.keys.schedule(name);
-        let stored = tr
-            .get(&key, Isolation::Serializable)
-            .await?
-            .map(|value| ScheduleCodec.decode(value))
-            .transpose()
-            .map_err(|error| error.at(key))?;
+        let stored = stored_schedule(tr, &self.keys, name).await?;
         let mut record = ScheduleRecord {
             next_millis: None,
             fired: FiredTimes::default(),
@@ -218,6 +212,23 @@ impl<T, C: Codec<T>> Queue<T, C> {
             entry: entry.map_err(|error| undecodable(row.to_value(), error)),
         })
     }
+}
+
+/// Reads a schedule. Returns `None` if there is no schedule of this name.
+///
+/// # Conflicts
+/// Reads the schedule.
+pub(crate) async fn stored_schedule(
+    tr: &impl Transaction,
+    keys: &Keys,
+    name: &str,
+) -> Result<Option<ScheduleRecord>> {
+    let key = keys.schedule(name);
+    let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
+        return Ok(None);
+    };
+    let record = ScheduleCodec.decode(value).map_err(|error| error.at(key))?;
+    Ok(Some(record))
 }
 
 /// Stages a schedule in place of the stored one.
