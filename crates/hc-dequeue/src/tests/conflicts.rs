@@ -1,7 +1,7 @@
 //! Pairs of protocol steps that begin at the same time: which one makes the other one fail.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use conformance::plant::{Plant, Planted};
 use futures::future::BoxFuture;
@@ -118,8 +118,7 @@ impl<D: Database> World<D> {
         let keys = &queue.keys;
         let open = |tr| async move {
             for session in [A, B, C, DEAD] {
-                keys.sessions
-                    .open(&tr, session, LEASE, SystemTime::UNIX_EPOCH);
+                keys.sessions.open(&tr, session, LEASE, UNIX_EPOCH);
             }
             handle.enqueue_all(&tr, &[1, 2]).await.map(drop)
         };
@@ -179,7 +178,6 @@ impl<D: Database> World<D> {
     /// Enqueues a delayed item whose time has come. Returns its id.
     async fn enqueue_due(&self) -> ItemId {
         let queue = &self.queue;
-        let keys = &*self.queue.keys;
         let runner = Runner::new(self.db.clone());
         let options = &Enqueue::new().after(Duration::from_secs(3600));
         let enqueue = |tr| async move { queue.enqueue_with(&tr, &7, options).await };
@@ -189,9 +187,9 @@ impl<D: Database> World<D> {
         };
         let id = staged.at(commit.versionstamp.unwrap()).id();
         let make_due = |tr| async move {
-            let (spot, record) = find(&tr, keys, &id).await?.unwrap();
-            remove(&tr, keys, &id, &spot)?;
-            place(&tr, keys, &id, record, Some(1))
+            let (location, record) = find(&tr, &queue.keys, &id).await?.unwrap();
+            remove(&tr, &queue.keys, &id, &location)?;
+            place(&tr, &queue.keys, &id, record, Some(1))
         };
         runner.run(make_due).await.unwrap();
         id
@@ -212,7 +210,6 @@ impl<D: Database> World<D> {
     /// Stages a step. The step must have something to do.
     fn stage<'a>(&'a self, tr: &'a D::Transaction, step: Step) -> BoxFuture<'a, Result<()>> {
         let keys = &*self.queue.keys;
-        let settings = &self.settings;
         Box::pin(async move {
             match step {
                 Step::Enqueue => drop(self.queue.enqueue(tr, &7).await?),
@@ -265,7 +262,7 @@ impl<D: Database> World<D> {
                     );
                 }
                 Step::ReturnItems(session) => {
-                    assert_eq!(reclaim_items(tr, keys, settings, session).await?, 1);
+                    assert_eq!(reclaim_items(tr, keys, &self.settings, session).await?, 1);
                 }
                 Step::Change(change) => self.change(tr, change).await?,
                 Step::RemoveSession => {
@@ -279,20 +276,16 @@ impl<D: Database> World<D> {
 
     async fn beat(&self, tr: &D::Transaction, lease: Duration) -> Result<()> {
         let sessions = &self.queue.keys.sessions;
-        let wall = SystemTime::UNIX_EPOCH;
-        assert!(sessions.beat(tr, A, lease, wall).await?);
+        assert!(sessions.beat(tr, A, lease, UNIX_EPOCH).await?);
         Ok(())
     }
 
     async fn change(&self, tr: &D::Transaction, change: Change) -> Result<()> {
         let queue = &self.queue;
-        let keys = &self.queue.keys;
-        let held = ItemRef::new(keys, self.held);
-        let first = || ItemRef::new(keys, self.first.unwrap());
+        let held = ItemRef::new(&queue.keys, self.held);
+        let first = || ItemRef::new(&queue.keys, self.first.unwrap());
         match change {
-            Change::CancelHeld => {
-                assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested);
-            }
+            Change::CancelHeld => assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested),
             Change::CancelGranted => {
                 assert_eq!(queue.cancel(tr, &first()).await?, Cancelled::Requested);
             }
@@ -324,13 +317,11 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
     world.stage(&one, first).await.unwrap();
     world.stage(&other, second).await.unwrap();
     one.commit().await.unwrap();
-    match other.commit().await {
-        Ok(_) => false,
-        Err(error) => {
-            assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
-            true
-        }
-    }
+    let Err(error) = other.commit().await else {
+        return false;
+    };
+    assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
+    true
 }
 
 #[tokio::test]
@@ -416,12 +407,8 @@ async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_a
     let items = world.queue.items(&tr, None, 10).await.unwrap();
     assert!(items[0].value.is_err() && items[1..].iter().all(|item| item.value.is_ok()));
     let key = items[0].id.key_in(world.queue.keys.items.subspace());
-    let mut record = tr
-        .get(&key, Isolation::Snapshot)
-        .await
-        .unwrap()
-        .unwrap()
-        .to_vec();
+    let row = tr.get(&key, Isolation::Snapshot).await.unwrap();
+    let mut record = row.unwrap().to_vec();
     assert_eq!(record[2..], part[24..]);
     record[1] = 1;
     tr.set(&key, &record);

@@ -342,9 +342,9 @@ impl World {
                     keys.sessions
                         .declare_dead(&tr, session, |_| Some(i64::MAX))
                         .await?
-                )
+                );
             } else {
-                keys.sessions.end(&tr, session).await?
+                keys.sessions.end(&tr, session).await?;
             }
             Ok::<_, Error>(())
         };

@@ -102,7 +102,7 @@ impl Player {
         let store = &self.store;
         let value = *delivery.value();
         let keep_done = self.keep_done;
-        if value % 2 == 0 {
+        if value.is_multiple_of(2) {
             return acknowledge(&self.runner, store, delivery, keep_done).await;
         }
         delivery.complete().await?;
