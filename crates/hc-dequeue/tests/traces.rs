@@ -66,7 +66,8 @@ fn enqueuer() -> (Span, SpanContext) {
     static TRACES: AtomicU64 = AtomicU64::new(1);
     exporter();
     let trace = TRACES.fetch_add(1, Ordering::Relaxed);
-    let (trace, parent) = (TraceId::from(u128::from(trace)), SpanId::from(1));
+    let trace = TraceId::from(u128::from(trace));
+    let parent = SpanId::from(1);
     let state = TraceState::from_key_value([("a", "b")]).unwrap();
     let remote = SpanContext::new(trace, parent, TraceFlags::SAMPLED, true, state);
     let span = tracing::info_span!("enqueuer");
@@ -128,7 +129,8 @@ async fn a_context_stays_with_its_item(store: TestStore) {
     check(&delivery, 2);
     delivery.discard("no good").await.unwrap();
 
-    let (queue, item) = (&world.queue, delivery.item_ref());
+    let queue = &world.queue;
+    let item = delivery.item_ref();
     let redrive = |tr| async move { queue.redrive(&tr, &item).await };
     assert!(world.runner.run(redrive).await.unwrap());
     let delivery = next(&consumer).await;
@@ -144,8 +146,8 @@ async fn an_item_that_is_enqueued_outside_of_spans_has_no_context(store: TestSto
     let _ = world.enqueue_with(7, &Enqueue::new()).await.unwrap();
     let (begin, end) = world.queue.subspace().subspace(&"i").range();
     let query = &RangeQuery::keys(begin, end);
-    let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-    let rows = world.runner.run(rows).await.unwrap();
+    let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let rows = world.runner.run(read).await.unwrap();
     assert_eq!(rows.len(), 2);
     for row in rows {
         // Two formats, the time of the enqueue in a field of 3 and 6 bytes, the end, and the payload.

@@ -258,7 +258,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
             Tick::Observed => return Ok(()),
             // The session that declared it dead works on its buckets.
             Tick::Dead => return self.begin_session().await,
-            Tick::Beaten => {}
+            Tick::Heartbeat => {}
         }
         // This comes first, so that a report that fails does not keep the session from taking over
         // buckets of the dead.

@@ -129,7 +129,7 @@ impl<D: Database> World<D> {
                 return reader.advance(tr, session, BUCKET, &settled).await;
             }
             Operation::Subscribe => queue.create(tr, "other", Start::Oldest).await?,
-            Operation::DeclareDead(session) => reader.sessions().retire(tr, session).await?,
+            Operation::DeclareDead(session) => reader.sessions().end(tr, session).await?,
             Operation::Pause => reader.pause(tr),
         }
         Ok(true)

@@ -10,7 +10,7 @@ use super::Finding;
 use crate::items::counters::stored_count;
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
-use crate::items::record::is_turn;
+use crate::items::record::is_notice;
 
 /// How often a count is started that does not finish in time.
 const COUNTS: u32 = 3;
@@ -63,7 +63,7 @@ async fn count(
         let (begin, end) = keys.part(part);
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            counted += i64::from(!is_turn(row.value()));
+            counted += i64::from(!is_notice(row.value()));
             Ok::<_, Error>(ControlFlow::Continue(()))
         })
         .await?;

@@ -11,10 +11,10 @@ use super::Finding;
 use super::rows::RowCheck;
 use crate::items::dedupe::{Claim, parse_completed};
 use crate::items::error::{Error, Result};
-use crate::items::find::{Spot, find};
+use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
-use crate::items::record::{Part, Record, Token, is_turn};
+use crate::items::record::{Part, Record, Token, is_notice};
 
 /// The parts of the queue whose items have dedupe ids.
 pub(super) const PARTS_OF_ITEMS: [&str; 5] = ["i", "t", "h", "g", "d"];
@@ -54,7 +54,7 @@ impl ItemsOf {
     /// Returns the item of a row, if the row contains one.
     fn decode(&self, keys: &Keys, row: &KeyValue) -> Result<Option<Item<Record>>> {
         let records = match self.0 {
-            "g" if is_turn(row.value()) => return Ok(None),
+            "g" if is_notice(row.value()) => return Ok(None),
             "g" => return Ok(Some(Part::decode(row.key(), row.to_value())?.item)),
             "h" => keys.held(keys.parse_holder(row.key())?),
             "t" => keys.delayed(keys.parse_ready(row)?),
@@ -79,9 +79,7 @@ impl RowCheck for DedupeIds {
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
-        let dedupe: Result<Vec<u8>, _> = keys.queue.subspace(&self.0).unpack(row.key());
-        let expected = || keyspace::Error::corrupt(row.key(), "expected a dedupe id");
-        let dedupe = dedupe.map_err(|_| expected())?.into();
+        let dedupe = parse_dedupe(keys, self.0, row)?;
         let rows = Rows::read(tr, keys, &dedupe).await?;
         if self.0 == "n" && rows.token.is_some() {
             // The check of the row with the token reads both rows.
@@ -105,12 +103,17 @@ impl RowCheck for RetainedIds {
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
-        let dedupe: Result<Vec<u8>, _> = keys.queue.subspace(&"y").unpack(row.key());
-        let expected = |_| keyspace::Error::corrupt(row.key(), "expected a dedupe id");
-        dedupe.map_err(expected)?;
+        parse_dedupe(keys, self.part(), row)?;
         parse_completed(row.key(), row.value())?;
         Ok(None)
     }
+}
+
+/// Returns the dedupe id in the key of a row.
+fn parse_dedupe(keys: &Keys, part: &str, row: &KeyValue) -> Result<Bytes> {
+    let unpacked: Result<Vec<u8>, _> = keys.queue.subspace(&part).unpack(row.key());
+    let expected = |_| keyspace::Error::corrupt(row.key(), "expected a dedupe id");
+    Ok(unpacked.map_err(expected)?.into())
 }
 
 /// The rows of a dedupe id.
@@ -144,6 +147,15 @@ impl Rows {
     }
 }
 
+/// Returns the token of an item that was found, if the item is not done and has the dedupe id.
+fn token_of(found: Option<(Location, Record)>, dedupe: &Bytes) -> Option<Token> {
+    let (location, record) = found?;
+    if matches!(location, Location::Done) || record.dedupe != *dedupe {
+        return None;
+    }
+    record.token
+}
+
 /// Returns the finding that the rows of a dedupe id belong to no item.
 async fn stray(
     tr: &impl Transaction,
@@ -152,15 +164,12 @@ async fn stray(
     rows: &Rows,
 ) -> Result<Option<Finding>> {
     let named = rows.named();
-    let item = match &named {
+    let found = match &named {
         Some(id) => find(tr, keys, id).await?,
         None => None,
     };
-    let token = item
-        .filter(|(spot, record)| !matches!(spot, Spot::Done) && record.dedupe == dedupe)
-        .and_then(|(_, record)| record.token);
     let is_of_item = named
-        .zip(token)
+        .zip(token_of(found, &dedupe))
         .is_some_and(|(id, token)| rows.have(&id, token));
     let named = named.map(|id| ItemRef::new(keys, id));
     Ok((!is_of_item).then_some(Finding::StrayDedupe { dedupe, named }))
@@ -173,10 +182,7 @@ pub(super) async fn set_rows(
     id: &ItemId,
     dedupe: &Bytes,
 ) -> Result<()> {
-    let found = find(tr, keys, id).await?;
-    let live =
-        found.filter(|(spot, record)| !matches!(spot, Spot::Done) && record.dedupe == dedupe);
-    let Some(token) = live.and_then(|(_, record)| record.token) else {
+    let Some(token) = token_of(find(tr, keys, id).await?, dedupe) else {
         return Ok(());
     };
     let rows = Rows::read(tr, keys, dedupe).await?;

@@ -26,8 +26,8 @@ impl RowCheck for DelayedItems {
         let ready_millis = keys.parse_ready(row)?;
         let id = keys.delayed(ready_millis).decode(row)?.id;
         let item = ItemRef::new(keys, id);
-        let pointer = id.key_in(&keys.pointers());
-        let pointer = tr.get(&pointer, Isolation::Serializable).await?;
+        let key = id.key_in(&keys.pointers());
+        let pointer = tr.get(&key, Isolation::Serializable).await?;
         Ok(match pointer.and_then(|pointer| parse_pointer(&pointer)) {
             Some(pointer) if pointer == ready_millis => None,
             Some(other) if is_delayed(tr, keys, other, &id).await? => Some(Finding::Twice { item }),
@@ -50,8 +50,8 @@ impl RowCheck for Pointers {
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
-        let id = ItemId::of_commit(&keys.pointers(), row.key());
-        let id = id.ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected a pointer"))?;
+        let id = ItemId::of_commit(&keys.pointers(), row.key())
+            .ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected a pointer"))?;
         let leads_to_it = match parse_pointer(row.value()) {
             Some(ready_millis) => is_delayed(tr, keys, ready_millis, &id).await?,
             None => false,

@@ -25,10 +25,11 @@ impl RowCheck for DoneItems {
     ) -> Result<Option<Finding>> {
         let item = keys.done.decode(row)?;
         let expected = || keyspace::Error::corrupt(row.key(), "expected an end");
-        let (id, end) = (item.id, item.value.end.ok_or_else(expected)?);
+        let id = item.id;
+        let end = item.value.end.ok_or_else(expected)?;
         let until_millis = end.until_millis;
-        let entry = id.key_in(&keys.kept_until(until_millis));
-        let entry = tr.get(&entry, Isolation::Serializable).await?;
+        let key = id.key_in(&keys.kept_until(until_millis));
+        let entry = tr.get(&key, Isolation::Serializable).await?;
         let item = ItemRef::new(keys, id);
         let missing = Finding::NoKeepTime { item, until_millis };
         Ok(entry.is_none().then_some(missing))

@@ -92,8 +92,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub async fn repair<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         let audit = self.audit(runner).await?;
         let keys = &*self.keys;
-        let settings = |tr| async move { self.settings(&tr).await };
-        let settings = &runner.run(settings).await?;
+        let read = |tr| async move { self.settings(&tr).await };
+        let settings = &runner.run(read).await?;
         for finding in &audit.findings {
             tracing::warn!(queue = %keys.queue, ?finding, "repairing");
             match Box::pin(repair(runner, keys, settings, finding)).await {
@@ -133,7 +133,7 @@ async fn repair<D: Database>(
     finding: &Finding,
 ) -> Result<()> {
     if let Finding::NoSession { session } | Finding::NoHeartbeat { session } = finding {
-        return sessions::bury_lost(runner, keys, settings, *session).await;
+        return sessions::reclaim_lost(runner, keys, settings, *session).await;
     }
     let step = |tr| async move { repair_step(&tr, keys, settings, finding).await };
     runner.run(step).await
@@ -157,7 +157,7 @@ async fn repair_step(
         }
         Finding::StrayRequest { request } => sessions::remove_request(tr, keys, request).await?,
         Finding::BrokenGrant { session } => {
-            sessions::put_back_broken(tr, keys, settings, *session).await?;
+            sessions::return_broken_grants(tr, keys, settings, *session).await?;
         }
         Finding::StrayCancel { session } => {
             let key = keys.cancels(SessionId(*session));

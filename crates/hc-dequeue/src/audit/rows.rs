@@ -10,11 +10,11 @@ use super::Finding;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 
-/// How many rows one transaction checks, all at the same time.
-const ROWS_PER_PAGE: usize = 100;
+/// The largest number of rows that one transaction checks, all at the same time.
+const MAX_PAGE_ROWS: usize = 100;
 
 /// The largest number of findings that one check lists.
-const FINDINGS_PER_CHECK: usize = 1_000;
+const MAX_CHECK_FINDINGS: usize = 1_000;
 
 /// A check of the rows in a part of the queue against other rows.
 pub(super) trait RowCheck: Sync {
@@ -39,16 +39,17 @@ pub(super) async fn check_rows<D: Database>(
     keys: &Keys,
     check: &impl RowCheck,
 ) -> Result<Vec<Finding>> {
-    let (mut findings, mut after) = (Vec::new(), None);
+    let mut findings = Vec::new();
+    let mut after = None;
     loop {
         let after_last: Option<&[u8]> = after.as_deref();
-        let page = |tr| async move { check_page(&tr, keys, check, after_last).await };
-        let page = Box::pin(runner.run(page)).await?;
+        let read = |tr| async move { check_page(&tr, keys, check, after_last).await };
+        let page = Box::pin(runner.run(read)).await?;
         findings.extend(page.findings);
         // Rows of the same session follow one another, and may all have the same finding.
         findings.dedup();
-        if findings.len() >= FINDINGS_PER_CHECK {
-            findings.truncate(FINDINGS_PER_CHECK);
+        if findings.len() >= MAX_CHECK_FINDINGS {
+            findings.truncate(MAX_CHECK_FINDINGS);
             findings.push(Finding::More { part: check.part() });
             return Ok(findings);
         }
@@ -60,7 +61,7 @@ pub(super) async fn check_rows<D: Database>(
 }
 
 /// The findings in a page of rows.
-struct Page {
+struct CheckedPage {
     findings: Vec<Finding>,
     /// The key of the last row, or `None` if there are no more rows.
     last: Option<Vec<u8>>,
@@ -72,10 +73,10 @@ async fn check_page(
     keys: &Keys,
     check: &impl RowCheck,
     after: Option<&[u8]>,
-) -> Result<Page> {
+) -> Result<CheckedPage> {
     let (begin, end) = keys.part(check.part());
     let query = RangeQuery::keys(after.map_or(begin, key_after), end)
-        .limit(ROWS_PER_PAGE)
+        .limit(MAX_PAGE_ROWS)
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: a repair reads the rows that it changes again.
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
@@ -87,7 +88,7 @@ async fn check_page(
     });
     let findings = try_join_all(checks).await?.into_iter().flatten().collect();
     let last = page.next_after().map(<[u8]>::to_vec);
-    Ok(Page { findings, last })
+    Ok(CheckedPage { findings, last })
 }
 
 /// Returns the finding about a row that does not decode. If another row does not decode, returns none: the check of

@@ -7,6 +7,7 @@ use super::Finding;
 use super::rows::{RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::keys::Keys;
+use crate::schedule::operations::stored_schedule;
 use crate::schedule::record::ScheduleCodec;
 
 /// Checks that each schedule that fires again is in the index.
@@ -24,13 +25,14 @@ impl RowCheck for Schedules {
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
         let schedule = keys.parse_schedule(row.key())?;
-        let record = ScheduleCodec.decode(row.to_value());
-        let record = record.map_err(|error| error.at(row.key().to_vec()))?;
+        let record = ScheduleCodec
+            .decode(row.to_value())
+            .map_err(|error| error.at(row.key().to_vec()))?;
         let Some(time_millis) = record.next_millis else {
             return Ok(None);
         };
-        let entry = keys.fire_time(time_millis, &schedule);
-        let entry = tr.get(&entry, Isolation::Serializable).await?;
+        let key = keys.fire_time(time_millis, &schedule);
+        let entry = tr.get(&key, Isolation::Serializable).await?;
         let missing = Finding::NoFireTime {
             schedule,
             time_millis,
@@ -54,10 +56,7 @@ impl RowCheck for FireTimes {
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
         let (time_millis, schedule) = keys.parse_fire_time(row.key())?;
-        let key = keys.schedule(&schedule);
-        let stored = tr.get(&key, Isolation::Serializable).await?;
-        let stored = stored.map(|stored| ScheduleCodec.decode(stored));
-        let stored = stored.transpose().map_err(|error| error.at(key))?;
+        let stored = stored_schedule(tr, keys, &schedule).await?;
         let next = stored.and_then(|stored| stored.next_millis);
         let stray = Finding::StrayFireTime {
             schedule,

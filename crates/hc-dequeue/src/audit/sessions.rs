@@ -18,9 +18,9 @@ use super::rows::{RowCheck, check_rows};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, is_turn};
+use crate::items::record::{ListedPart, is_notice};
 use crate::items::settings::Settings;
-use crate::protocol::reclaim::{Progress, put_back_grants, reclaim_some};
+use crate::protocol::reclaim::{Progress, reclaim_step, return_grants};
 use crate::session::{Life, SessionId};
 
 /// How many items that sessions hold are compared with each other.
@@ -69,8 +69,8 @@ impl RowCheck for Holders {
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
         let (session, _) = parse_held(keys, self.0, row)?;
-        let is_turn = self.0 == "g" && is_turn(row.value());
-        let is_missing = !is_turn && !exists(tr, keys, session).await?;
+        let is_notice = self.0 == "g" && is_notice(row.value());
+        let is_missing = !is_notice && !exists(tr, keys, session).await?;
         Ok(is_missing.then_some(Finding::NoSession { session: session.0 }))
     }
 }
@@ -90,8 +90,8 @@ impl RowCheck for States {
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
         let (session, state) = keys.sessions.parse_state_row(row)?;
-        let heartbeat = keys.sessions.heartbeat(session);
-        let heartbeat = tr.get(&heartbeat, Isolation::Serializable).await?;
+        let key = keys.sessions.heartbeat(session);
+        let heartbeat = tr.get(&key, Isolation::Serializable).await?;
         let is_silent = state.life == Life::Alive && heartbeat.is_none();
         Ok(is_silent.then_some(Finding::NoHeartbeat { session: session.0 }))
     }
@@ -238,7 +238,7 @@ fn parse_held(
         return Ok((session, Some(item.id)));
     }
     let (session, _) = keys.parse_grant(row.key())?;
-    if is_turn(row.value()) {
+    if is_notice(row.value()) {
         return Ok((session, None));
     }
     let part = ListedPart::decode(row.key(), row.to_value())?;
@@ -261,7 +261,7 @@ async fn holds(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result
         tr.get_range(&held, Isolation::Snapshot),
         tr.get_range(&granted, Isolation::Snapshot)
     )?;
-    Ok(!held.rows.is_empty() || granted.rows.iter().any(|row| !is_turn(row.value())))
+    Ok(!held.rows.is_empty() || granted.rows.iter().any(|row| !is_notice(row.value())))
 }
 
 /// Returns the rows of grants whose first part is missing.
@@ -299,7 +299,7 @@ pub(super) async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &Item
 }
 
 /// Stages the return of the remaining items of a session's broken grants.
-pub(super) async fn put_back_broken(
+pub(super) async fn return_broken_grants(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
@@ -309,13 +309,13 @@ pub(super) async fn put_back_broken(
     let (begin, end) = keys.grants(session);
     let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
     let broken: Vec<_> = broken(keys, &grants)?.into_iter().cloned().collect();
-    put_back_grants(tr, keys, settings, &broken)?;
+    return_grants(tr, keys, settings, &broken)?;
     Ok(())
 }
 
 /// Removes a session that does not exist or has no heartbeat, and returns the items that it holds. It stays, as a dead
 /// one, if it holds items that do not decode.
-pub(super) async fn bury_lost<D: Database>(
+pub(super) async fn reclaim_lost<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
     settings: &Settings,
@@ -324,7 +324,7 @@ pub(super) async fn bury_lost<D: Database>(
     let session = SessionId(session);
     let declare = |tr| async move { declare_lost(&tr, keys, session).await };
     if runner.run(declare).await? {
-        while let Progress::Returned(_) = reclaim_some(runner, keys, settings, session).await? {}
+        while let Progress::Returned(_) = reclaim_step(runner, keys, settings, session).await? {}
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::consume::dispatcher::Dispatcher;
 use crate::consume::shared_task::let_others_run;
 use crate::items::error::{Error, Result};
 use crate::options::{DispatcherOptions, WorkerOptions};
-use crate::protocol::ITEMS_PER_FULFILLMENT;
+use crate::protocol::MAX_FULFILLMENT_ITEMS;
 use crate::queue::handle::Queue;
 use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 
@@ -301,10 +301,10 @@ impl<T: Send + Sync + 'static> Consumer<T> {
         time: Duration,
         reply: impl FnOnce(oneshot::Sender<Result<Vec<I>>>) -> Reply<T, Delivery<T>>,
     ) -> Result<Vec<I>> {
-        if !(1..=ITEMS_PER_FULFILLMENT).contains(&limit) {
+        if !(1..=MAX_FULFILLMENT_ITEMS).contains(&limit) {
             return Err(Error::Wanted {
                 wanted: limit,
-                limit: ITEMS_PER_FULFILLMENT,
+                limit: MAX_FULFILLMENT_ITEMS,
             });
         }
         let until = self.env.now().saturating_add(time);

@@ -437,7 +437,7 @@ impl<T> Delivery<T> {
     /// # Cancel safety
     /// As [`nack`](Self::nack).
     pub async fn discard(&self, reason: &str) -> Result<()> {
-        self.resolve(GiveBack::Rejected, Some(checked(reason)?))
+        self.resolve(GiveBack::Discarded, Some(checked(reason)?))
             .await
     }
 

@@ -24,8 +24,8 @@ use crate::items::settings::Settings;
 use crate::items::settings::stored_settings;
 use crate::session::wall::wall_millis;
 
-/// How many dedupe ids one transaction checks.
-const DEDUPE_IDS_PER_STEP: usize = 1_000;
+/// The largest number of dedupe ids that one transaction checks.
+const MAX_CHECKED_DEDUPE_IDS: usize = 1_000;
 
 /// Why a dedupe id refuses an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,7 +98,8 @@ pub(crate) async fn repeated(
     keys: &Keys,
     dedupe: &[u8],
 ) -> Result<Option<Repeated>> {
-    let (row, retained) = (keys.dedupe(dedupe), keys.retained(dedupe));
+    let row = keys.dedupe(dedupe);
+    let retained = keys.retained(dedupe);
     let completed = tr.get(&retained, Isolation::Serializable);
     let (row, completed) = try_join!(tr.get(&row, Isolation::Serializable), completed)?;
     if let Some(row) = row {
@@ -135,9 +136,10 @@ pub(crate) async fn holder(
     let Some(id) = get.await? else {
         return Ok(None);
     };
-    let id = (&*id).try_into().map(id_from_bytes);
-    let id = id.map_err(|_| keyspace::Error::corrupt(&key, "expected the id of an item"));
-    Ok(Some(id?))
+    match (&*id).try_into() {
+        Ok(id) => Ok(Some(id_from_bytes(id))),
+        Err(_) => Err(keyspace::Error::corrupt(&key, "expected the id of an item").into()),
+    }
 }
 
 /// Stages that a staged item has its dedupe id, which no other item then has.
@@ -150,11 +152,11 @@ pub(crate) fn claim(
 ) {
     let id = staged.at(Versionstamp::INCOMPLETE);
     tr.set(&keys.dedupe(dedupe), &Claim::of(token, &id).to_bytes());
-    let mut id = id_to_bytes(&id).to_vec();
+    let mut value = id_to_bytes(&id).to_vec();
     // The offset of the versionstamp in the value.
-    id.extend_from_slice(&0_u32.to_le_bytes());
+    value.extend_from_slice(&0_u32.to_le_bytes());
     let key = keys.dedupe_item(dedupe);
-    tr.atomic(MutationOp::SetVersionstampedValue, &key, &id);
+    tr.atomic(MutationOp::SetVersionstampedValue, &key, &value);
 }
 
 /// Stages that an item no longer has its dedupe id. The caller must store the item without its token. The writes are
@@ -172,7 +174,7 @@ pub(crate) fn free_dedupe(tr: &impl Transaction, keys: &Keys, id: &ItemId, recor
 
 /// Stages the end of an item's dedupe id when the item leaves the queue: the id of a completed item is retained if the
 /// settings say so, and any other id is free. The writes are blind.
-pub(crate) fn retire_dedupe(
+pub(crate) fn end_dedupe(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
@@ -201,7 +203,7 @@ pub(crate) async fn expire_dedupe(
     let (begin, end) = keys.part("y");
     let begin = after.map_or(begin, key_after);
     let query = RangeQuery::keys(begin, end)
-        .limit(DEDUPE_IDS_PER_STEP)
+        .limit(MAX_CHECKED_DEDUPE_IDS)
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: the key of each removed id is in a conflict range.
     let batch = tr.get_range(&query, Isolation::Snapshot).await?;

@@ -8,15 +8,15 @@ use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction};
 
-use crate::items::dedupe::retire_dedupe;
+use crate::items::dedupe::end_dedupe;
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::{End, Record, StoredEnd};
 use crate::items::settings::Settings;
 use crate::session::wall::wall_millis;
 
-/// How many items one transaction sweeps.
-const SWEPT_PER_STEP: usize = 1_000;
+/// The largest number of items that one transaction sweeps.
+const MAX_SWEPT_ITEMS: usize = 1_000;
 
 /// Stages the end of an item that has been removed from its place.
 pub(crate) fn end(
@@ -33,7 +33,7 @@ pub(crate) fn end(
         End::Cancelled => keys.count(tr, Counter::Cancelled, 1),
         End::Removed => {}
     }
-    retire_dedupe(tr, keys, settings, id, record, how);
+    end_dedupe(tr, keys, settings, id, record, how);
     if !settings.keep_done.is_zero() {
         let now = wall_millis(&keys.env);
         let until_millis = now.saturating_add(millis(settings.keep_done));
@@ -58,7 +58,7 @@ pub(crate) fn end(
 pub(crate) async fn sweep_done(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
     let (begin, end) = keys.kept_at_most_until(wall_millis(&keys.env));
     let query = RangeQuery::keys(begin, end)
-        .limit(SWEPT_PER_STEP)
+        .limit(MAX_SWEPT_ITEMS)
         .mode(StreamingMode::WantAll);
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
     let mut removed = 0;
@@ -70,5 +70,5 @@ pub(crate) async fn sweep_done(tr: &impl Transaction, keys: &Keys) -> Result<boo
         tr.clear(row.key());
         removed += 1;
     }
-    Ok(removed > 0 && (page.more || page.rows.len() == SWEPT_PER_STEP))
+    Ok(removed > 0 && (page.more || page.rows.len() == MAX_SWEPT_ITEMS))
 }

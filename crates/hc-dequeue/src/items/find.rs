@@ -8,12 +8,12 @@ use microqueue::{Item, ItemId};
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, Record, is_turn};
+use crate::items::record::{ListedPart, Record, is_notice};
 use crate::session::SessionId;
 
 /// Where a record is stored.
 #[derive(Debug, Clone)]
-pub(crate) enum Spot {
+pub(crate) enum Location {
     Queued,
     Delayed(u64),
     Held(SessionId),
@@ -27,7 +27,7 @@ pub(crate) enum Spot {
     Done,
 }
 
-impl Spot {
+impl Location {
     /// Returns the key of the item's row in this place.
     pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
         match self {
@@ -69,7 +69,7 @@ pub(crate) async fn find(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
-) -> Result<Option<(Spot, Record)>> {
+) -> Result<Option<(Location, Record)>> {
     let pointer = id.key_in(&keys.pointers());
     let (queued, dead, done, ready) = try_join!(
         keys.items.get(tr, id).map_err(Error::from),
@@ -79,25 +79,28 @@ pub(crate) async fn find(
             .map_err(Error::from),
     )?;
     if let Some(record) = queued {
-        return Ok(Some((Spot::Queued, record)));
+        return Ok(Some((Location::Queued, record)));
     }
     if let Some(record) = dead {
-        return Ok(Some((Spot::Dead, record)));
+        return Ok(Some((Location::Dead, record)));
     }
     if let Some(record) = done {
-        return Ok(Some((Spot::Done, record)));
+        return Ok(Some((Location::Done, record)));
     }
     if let Some(ready) = ready {
         let ready = (&*ready).try_into().map(u64::from_be_bytes);
         let reason = "expected the time of a delayed item";
         let ready = ready.map_err(|_| keyspace::Error::corrupt(&pointer, reason))?;
-        let record = keys.delayed(ready).get(tr, id).await?;
-        let record = record.ok_or_else(|| keyspace::Error::corrupt(&pointer, reason))?;
-        return Ok(Some((Spot::Delayed(ready), record)));
+        let record = keys
+            .delayed(ready)
+            .get(tr, id)
+            .await?
+            .ok_or_else(|| keyspace::Error::corrupt(&pointer, reason))?;
+        return Ok(Some((Location::Delayed(ready), record)));
     }
     let held = find_held(tr, keys, id).await?;
     match held {
-        Some((session, record)) => Ok(Some((Spot::Held(session), record))),
+        Some((session, record)) => Ok(Some((Location::Held(session), record))),
         None => find_granted(tr, keys, id).await,
     }
 }
@@ -121,13 +124,13 @@ async fn find_granted(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
-) -> Result<Option<(Spot, Record)>> {
+) -> Result<Option<(Location, Record)>> {
     let (begin, end) = keys.part("g");
     // Safe as a snapshot read: the row that is found is added to the read conflict ranges.
     let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
     // The first row that does not say which item it contains: it may contain this one.
     let mut unreadable = None;
-    for row in rows.iter().filter(|row| !is_turn(row.value())) {
+    for row in rows.iter().filter(|row| !is_notice(row.value())) {
         let ListedPart { parts, item } = match ListedPart::decode(row.key(), row.to_value()) {
             Ok(part) => part,
             Err(error) => {
@@ -140,12 +143,12 @@ async fn find_granted(
             let (session, _) = keys.parse_grant(row.key())?;
             let record = Item::try_from(item).map_err(keyspace::Error::from)?.value;
             let key = row.key().to_vec();
-            let spot = Spot::Granted {
+            let location = Location::Granted {
                 session,
                 key,
                 parts,
             };
-            return Ok(Some((spot, record)));
+            return Ok(Some((location, record)));
         }
     }
     match unreadable {

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_of_another_queue_and_a_malformed_one_are_told_apart() {
+    fn a_reference_of_another_queue_and_a_malformed_one_have_different_errors() {
         let (keys, own) = item(b"Q", 9);
         let (_, foreign) = item(b"R", 9);
         assert_eq!(own.id_in(&keys).unwrap(), own.id());

@@ -260,8 +260,8 @@ impl Keys {
 
     /// Returns the session in the key of a cancel stamp.
     pub(crate) fn parse_cancels(&self, key: &[u8]) -> Result<SessionId> {
-        let session: Option<Vec<u8>> = self.queue.subspace(&"a").unpack(key).ok();
-        let session = session.and_then(|session| session.try_into().ok());
+        let bytes: Option<Vec<u8>> = self.queue.subspace(&"a").unpack(key).ok();
+        let session = bytes.and_then(|session| session.try_into().ok());
         session
             .map(SessionId)
             .ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a cancel stamp"))

@@ -4,7 +4,7 @@ use microqueue::keyspace::Transaction;
 use microqueue::{Item, ItemId};
 
 use crate::items::error::Result;
-use crate::items::find::Spot;
+use crate::items::find::Location;
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::{Part, Record};
 use crate::session::wall::wall_millis;
@@ -14,45 +14,48 @@ pub(crate) fn rewrite(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
-    spot: &Spot,
+    location: &Location,
     record: Record,
 ) -> Result<()> {
-    match spot {
-        Spot::Queued => keys.items.insert(tr, id, &record)?,
-        Spot::Delayed(ready) => keys.delayed(*ready).insert(tr, id, &record)?,
-        Spot::Held(session) => keys.held(*session).insert(tr, id, &record)?,
-        Spot::Granted { key, parts, .. } => {
-            let (parts, item) = (
-                *parts,
-                Item {
-                    id: *id,
-                    value: record,
-                },
-            );
+    match location {
+        Location::Queued => keys.items.insert(tr, id, &record)?,
+        Location::Delayed(ready) => keys.delayed(*ready).insert(tr, id, &record)?,
+        Location::Held(session) => keys.held(*session).insert(tr, id, &record)?,
+        Location::Granted { key, parts, .. } => {
+            let parts = *parts;
+            let item = Item {
+                id: *id,
+                value: record,
+            };
             tr.set(key, &Part { parts, item }.encode()?);
         }
-        Spot::Dead => keys.dead.insert(tr, id, &record)?,
-        Spot::Done => keys.done.insert(tr, id, &record)?,
+        Location::Dead => keys.dead.insert(tr, id, &record)?,
+        Location::Done => keys.done.insert(tr, id, &record)?,
     }
     Ok(())
 }
 
 /// Stages the removal of an item from its place, if no session holds it.
-pub(crate) fn remove(tr: &impl Transaction, keys: &Keys, id: &ItemId, spot: &Spot) -> Result<()> {
-    let counter = match spot {
-        Spot::Queued => {
+pub(crate) fn remove(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    location: &Location,
+) -> Result<()> {
+    let counter = match location {
+        Location::Queued => {
             keys.items.remove(tr, id)?;
             Counter::Queued
         }
-        Spot::Delayed(ready) => {
+        Location::Delayed(ready) => {
             keys.undelay(tr, *ready, id)?;
             Counter::Delayed
         }
-        Spot::Dead => {
+        Location::Dead => {
             keys.dead.remove(tr, id)?;
             Counter::Dead
         }
-        Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(()),
+        Location::Held(_) | Location::Granted { .. } | Location::Done => return Ok(()),
     };
     keys.count(tr, counter, -1);
     Ok(())

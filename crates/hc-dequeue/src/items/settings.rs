@@ -252,8 +252,9 @@ impl StoredSettings for SettingsRecord {
         if settings.lease < MIN_LEASE {
             return Err(format!("a lease of {:?}", settings.lease));
         }
-        let codec = std::str::from_utf8(fields.rest()).map_err(|error| error.to_string())?;
-        let codec = codec.to_owned();
+        let codec = std::str::from_utf8(fields.rest())
+            .map_err(|error| error.to_string())?
+            .to_owned();
         Ok(Self { settings, codec })
     }
 }

@@ -19,10 +19,10 @@ use parking_lot::Mutex;
 use crate::items::error::{Error, Result};
 
 /// How many rows that do not decode one read skips.
-const SKIPPED_PER_READ: usize = 1_000;
+const MAX_SKIPPED_ROWS: usize = 1_000;
 
 /// How many bytes of such rows one read skips. The last row may exceed it.
-const SKIPPED_BYTES_PER_READ: usize = 1_000_000;
+const MAX_SKIPPED_BYTES: usize = 1_000_000;
 
 /// Up to this many rows and bytes at the front are skipped again by each read.
 const FEW_ROWS: usize = 16;
@@ -33,7 +33,7 @@ const REST_AFTER_SEARCH: u32 = 8;
 
 /// How much a read returns at most.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Most {
+pub(crate) struct ReadLimit {
     pub(crate) items: usize,
     /// The last item may exceed it.
     pub(crate) row_bytes: usize,
@@ -119,16 +119,17 @@ impl Front {
         tr: &impl Transaction,
         now: Duration,
         (front, end): (Vec<u8>, Vec<u8>),
-        most: Most,
+        max: ReadLimit,
         decode: impl Fn(&KeyValue) -> Option<I>,
     ) -> Result<Head<I>> {
-        let skips_to = match self.is_known.load(Ordering::Relaxed) {
-            true => self.begin(now),
-            false => None,
+        let skips_to = if self.is_known.load(Ordering::Relaxed) {
+            self.begin(now)
+        } else {
+            None
         };
         let is_from_front = skips_to.is_none();
         let begin = skips_to.unwrap_or(front);
-        let scan = scan(tr, (begin, end), most, decode).await?;
+        let scan = scan(tr, (begin, end), max, decode).await?;
         if scan.led.rows > 0 || self.is_known.load(Ordering::Relaxed) {
             self.note(now, is_from_front, &scan);
         }
@@ -203,16 +204,16 @@ struct Scan<I> {
 pub(crate) async fn first_items<I>(
     tr: &impl Transaction,
     range: (Vec<u8>, Vec<u8>),
-    most: Most,
+    max: ReadLimit,
     decode: impl Fn(&KeyValue) -> Option<I>,
 ) -> Result<Vec<I>> {
-    Ok(scan(tr, range, most, decode).await?.head.items)
+    Ok(scan(tr, range, max, decode).await?.head.items)
 }
 
 async fn scan<I>(
     tr: &impl Transaction,
     (mut begin, end): (Vec<u8>, Vec<u8>),
-    most: Most,
+    max: ReadLimit,
     decode: impl Fn(&KeyValue) -> Option<I>,
 ) -> Result<Scan<I>> {
     let mut scan = Scan {
@@ -220,9 +221,9 @@ async fn scan<I>(
         led: Skipped::default(),
     };
     let mut skipped = Skipped::default();
-    let mut bytes_left = most.row_bytes;
-    let mut rows = most.items;
-    while scan.head.items.len() < most.items && begin < end {
+    let mut bytes_left = max.row_bytes;
+    let mut rows = max.items;
+    while scan.head.items.len() < max.items && begin < end {
         let query = RangeQuery::keys(begin, end.clone())
             .limit(rows)
             .mode(StreamingMode::WantAll);
@@ -235,21 +236,21 @@ async fn scan<I>(
             if let Some(item) = decode(&row) {
                 items.push(item);
                 bytes_left = bytes_left.saturating_sub(row.key().len() + row.value().len());
-                is_over = bytes_left == 0 || items.len() == most.items;
+                is_over = bytes_left == 0 || items.len() == max.items;
             } else {
                 skipped.add(&row);
                 if items.is_empty() {
                     scan.led.add(&row);
                 }
-                is_over =
-                    skipped.rows >= SKIPPED_PER_READ || skipped.bytes >= SKIPPED_BYTES_PER_READ;
+                is_over = skipped.rows >= MAX_SKIPPED_ROWS || skipped.bytes >= MAX_SKIPPED_BYTES;
             }
             if skipped.rows > 0 {
                 last = Some(row.to_key());
             }
-            Ok::<_, Error>(match is_over {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            Ok::<_, Error>(if is_over {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             })
         });
         visited.await?;
@@ -262,7 +263,7 @@ async fn scan<I>(
             break;
         };
         begin = key_after(&last);
-        rows = SKIPPED_PER_READ;
+        rows = MAX_SKIPPED_ROWS;
     }
     Ok(scan)
 }
@@ -300,7 +301,7 @@ mod tests {
         /// Reads until the head is complete. Returns the keys of the items, and how often it has read.
         async fn read(&self, now: Duration, limit: usize) -> (Vec<u32>, usize) {
             let range = || (vec![], vec![0xff]);
-            let most = Most {
+            let max = ReadLimit {
                 items: limit,
                 row_bytes: usize::MAX,
             };
@@ -310,8 +311,11 @@ mod tests {
             };
             for reads in 1.. {
                 let tr = self.db.begin().unwrap();
-                let head = self.front.read(&tr, now, range(), most, decode);
-                let head = head.await.unwrap();
+                let head = self
+                    .front
+                    .read(&tr, now, range(), max, decode)
+                    .await
+                    .unwrap();
                 if head.is_complete {
                     return (head.items, reads);
                 }
@@ -332,8 +336,10 @@ mod tests {
         let bad = [0, 1, 4, 9, 10, 11, 39];
         part.set(bad, &[2]).await;
         for limit in 1..40 {
-            let expected = (0..40).filter(|key| !bad.contains(key)).take(limit);
-            let expected: Vec<_> = expected.collect();
+            let expected: Vec<_> = (0..40)
+                .filter(|key| !bad.contains(key))
+                .take(limit)
+                .collect();
             assert_eq!(part.read(Duration::ZERO, limit).await, (expected, 1));
             assert_eq!(part.rows(), 2);
         }
@@ -393,19 +399,20 @@ mod tests {
         part.set(0..1_500, &[2]).await;
         let read = async |now| {
             let range = (vec![], vec![0xff]);
-            let most = Most {
+            let max = ReadLimit {
                 items: 1,
                 row_bytes: usize::MAX,
             };
             let tr = part.db.begin().unwrap();
-            let head = part.front.read(&tr, now, range, most, |_| None::<()>);
+            let head = part.front.read(&tr, now, range, max, |_| None::<()>);
             head.await.unwrap().is_complete
         };
         assert!(!read(INTERVAL).await);
         // The search goes on, however long it takes.
         assert!(read(INTERVAL * 11).await);
         part.set([0], &[1]).await;
-        let (rests, searches) = (INTERVAL * 90, INTERVAL * 91);
+        let rests = INTERVAL * 90;
+        let searches = INTERVAL * 91;
         assert_eq!(part.read(rests, 1).await, (vec![], 1));
         assert_eq!(part.read(searches, 1).await, (vec![0], 1));
     }

@@ -6,11 +6,11 @@ use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Transaction};
 use microqueue::{Item, ItemId};
 
-use super::front::{Head, Most, first_items};
-use super::grant::{answer, tell_turn};
+use super::front::{Head, ReadLimit, first_items};
+use super::grant::{answer, notify_first};
 use super::{
-    BYTES_PER_FULFILLMENT, Demand, Granted, ITEMS_PER_FULFILLMENT, PROMOTIONS_PER_FULFILLMENT,
-    REQUESTS_PER_FULFILLMENT, SessionContext, count_wanted, pop_flags,
+    Demand, Granted, MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS, MAX_FULFILLMENT_PROMOTIONS,
+    MAX_FULFILLMENT_REQUESTS, SessionContext, count_wanted, pop_flags,
 };
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
@@ -20,11 +20,11 @@ use crate::session::{Life, Lives};
 
 /// The result of a take.
 #[derive(Debug)]
-pub(crate) enum TakeOutcome<T> {
+pub(crate) enum Taken<T> {
     /// The items taken, in the order of the demand; empty if the queue is empty.
     Items(Vec<Granted<T>>),
     /// Other sessions have registered requests, and there are items.
-    Staged,
+    HasRequests,
     /// The queue is paused.
     Paused,
     /// The session is dead.
@@ -43,7 +43,7 @@ pub(crate) struct Fulfilled<T> {
     /// How many items were granted.
     pub(crate) granted: usize,
     /// Whether the request that is the first after this fulfillment was notified.
-    pub(crate) has_told: bool,
+    pub(crate) has_notified: bool,
     /// Whether there may be items after the rows that were read, none of which decodes.
     pub(crate) has_more_to_read: bool,
 }
@@ -55,7 +55,7 @@ impl<T> Fulfilled<T> {
             answered: 0,
             removed: 0,
             granted: 0,
-            has_told: false,
+            has_notified: false,
             has_more_to_read: false,
         }
     }
@@ -63,7 +63,9 @@ impl<T> Fulfilled<T> {
     /// Returns whether there may be more to do: only a fulfillment that changed nothing, and that has read to the first
     /// item, shows that there is not.
     pub(crate) fn has_changed(&self) -> bool {
-        self.answered + self.granted + self.removed > 0 || self.has_told || self.has_more_to_read
+        self.answered + self.granted + self.removed > 0
+            || self.has_notified
+            || self.has_more_to_read
     }
 }
 
@@ -97,7 +99,7 @@ pub(crate) async fn view_queue<T>(
     mode: TakeMode,
 ) -> Result<QueueView> {
     let keys = context.keys;
-    let first_request = tr.get_range(&first(keys), Isolation::Serializable);
+    let first_request = tr.get_range(&first_request(keys), Isolation::Serializable);
     let head = async {
         match mode {
             TakeMode::Now => ready_items(tr, context, limit).await,
@@ -133,44 +135,44 @@ pub(crate) fn take<T>(
     context: SessionContext<'_, T>,
     view: QueueView,
     gone: &BTreeSet<ItemId>,
-) -> Result<Option<TakeOutcome<T>>> {
+) -> Result<Option<Taken<T>>> {
     let Head {
         mut items,
         is_complete,
     } = view.head;
     items.retain(|item| !gone.contains(&item.id));
-    let mut limit = count_wanted(context.demand).min(ITEMS_PER_FULFILLMENT);
+    let mut limit = count_wanted(context.demand).min(MAX_FULFILLMENT_ITEMS);
     if view.mode == TakeMode::Ahead {
         let is_free = view.life == Some(Life::Alive) && !view.is_paused && !view.has_requests;
-        limit = whole_wishes(context.demand, items.len());
+        limit = whole_demands(context.demand, items.len());
         if !is_free || limit == 0 {
             return Ok(None);
         }
     }
     Ok(Some(if view.life != Some(Life::Alive) {
-        TakeOutcome::SessionLost
+        Taken::SessionLost
     } else if view.is_paused {
-        TakeOutcome::Paused
+        Taken::Paused
     } else if items.is_empty() && !is_complete {
         return Ok(None);
     } else if items.is_empty() {
-        TakeOutcome::Items(Vec::new())
+        Taken::Items(Vec::new())
     } else if view.has_requests {
-        TakeOutcome::Staged
+        Taken::HasRequests
     } else {
-        TakeOutcome::Items(grant_own(tr, context, &mut items.into_iter(), limit)?)
+        Taken::Items(grant_own(tr, context, &mut items.into_iter(), limit)?)
     }))
 }
 
 /// Returns how many items the first demands want together, counting as many demands as `items` items can serve
 /// completely.
-fn whole_wishes(demand: &[Demand], items: usize) -> usize {
+fn whole_demands(demand: &[Demand], items: usize) -> usize {
     let mut served = 0;
-    for wish in demand {
-        if served + wish.wanted > items {
+    for one in demand {
+        if served + one.wanted > items {
             break;
         }
-        served += wish.wanted;
+        served += one.wanted;
     }
     served
 }
@@ -179,7 +181,7 @@ fn whole_wishes(demand: &[Demand], items: usize) -> usize {
 ///
 /// If the session's own request is among them, its items are taken over at once. Without a request, the session's own
 /// demand comes after all requests. If another session's request is the first of the remaining ones, it is notified.
-/// Grants at most `most` items, which may be zero.
+/// Grants at most `max_items` items, which may be zero.
 ///
 /// # Conflicts
 /// Reads the pause, the states of the sessions whose requests it reads, the key of each request that it answers or
@@ -188,30 +190,33 @@ pub(crate) async fn fulfill<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
     own_request: Option<ItemId>,
-    most: usize,
+    max_items: usize,
 ) -> Result<Fulfilled<T>> {
     let keys = context.keys;
-    let requests = first_requests(tr, keys, REQUESTS_PER_FULFILLMENT);
+    let requests = first_requests(tr, keys, MAX_FULFILLMENT_REQUESTS);
     let (paused, requests) = try_join!(is_paused(tr, keys), requests)?;
     let of_requests: usize = requests.iter().map(|item| item.value.wanted as usize).sum();
     let of_own = match own_request {
         None => count_wanted(context.demand),
         Some(_) => 0,
     };
-    let asked = (of_requests + of_own).min(ITEMS_PER_FULFILLMENT);
+    let asked = (of_requests + of_own).min(MAX_FULFILLMENT_ITEMS);
     if asked == 0 {
         return Ok(Fulfilled::nothing());
     }
     let head = async {
-        match asked.min(most) {
+        match asked.min(max_items) {
             0 => Ok(Head::none()),
             // The first request is notified even during a pause: its session watches for the end of the pause.
             _ if paused => Ok(Head::none()),
             asked => ready_items(tr, context, asked).await,
         }
     };
-    let sessions = requests.iter().map(|request| request.value.session);
-    let sessions = sessions.chain([context.session]).collect();
+    let sessions = requests
+        .iter()
+        .map(|request| request.value.session)
+        .chain([context.session])
+        .collect();
     let lives = keys.sessions.lives(tr, sessions).map_err(Error::from);
     let (lives, head) = try_join!(lives, head)?;
     // Without a request, the session's own demand is one more to answer, if the session is alive.
@@ -269,7 +274,8 @@ impl<T> Pairing<'_, T> {
             }
             if self.items.len() == 0 {
                 if Some(id) != self.own_request {
-                    self.fulfilled.has_told = tell_turn(tr, keys, request.session, &id).await?;
+                    self.fulfilled.has_notified =
+                        notify_first(tr, keys, request.session, &id).await?;
                 }
                 break;
             }
@@ -299,7 +305,7 @@ impl<T> Pairing<'_, T> {
     }
 }
 
-fn first(keys: &Keys) -> RangeQuery {
+fn first_request(keys: &Keys) -> RangeQuery {
     let (begin, end) = keys.requests.subspace().range();
     RangeQuery::keys(begin, end).limit(1)
 }
@@ -315,12 +321,12 @@ pub(crate) async fn first_requests(
     keys: &Keys,
     limit: usize,
 ) -> Result<Vec<Item<Request>>> {
-    let most = Most {
+    let max = ReadLimit {
         items: limit,
-        row_bytes: BYTES_PER_FULFILLMENT,
+        row_bytes: MAX_FULFILLMENT_BYTES,
     };
     let decode = |row: &KeyValue| keys.requests.decode(row).ok();
-    first_items(tr, keys.part("r"), most, decode).await
+    first_items(tr, keys.part("r"), max, decode).await
 }
 
 /// Promotes delayed items that are due, and returns the first items.
@@ -344,15 +350,16 @@ async fn items_unless_due<T>(
     context: SessionContext<'_, T>,
     limit: usize,
 ) -> Result<Head<Item<Record>>> {
-    let most = Most {
+    let max = ReadLimit {
         items: 1,
-        row_bytes: BYTES_PER_FULFILLMENT,
+        row_bytes: MAX_FULFILLMENT_BYTES,
     };
-    let due = delayed(tr, context, context.keys.due(context.due_until()), most);
+    let due = delayed(tr, context, context.keys.due(context.due_until()), max);
     let (due, items) = try_join!(due, queued(tr, context, limit))?;
-    Ok(match due.items.is_empty() && due.is_complete {
-        true => items,
-        false => Head::none(),
+    Ok(if due.items.is_empty() && due.is_complete {
+        items
+    } else {
+        Head::none()
     })
 }
 
@@ -363,14 +370,14 @@ pub(crate) async fn queued<T>(
     limit: usize,
 ) -> Result<Head<Item<Record>>> {
     let keys = context.keys;
-    let most = Most {
+    let max = ReadLimit {
         items: limit,
-        row_bytes: BYTES_PER_FULFILLMENT,
+        row_bytes: MAX_FULFILLMENT_BYTES,
     };
     let front = &context.fronts.queued;
     let decode = |row: &KeyValue| keys.items.decode(row).ok();
     front
-        .read(tr, keys.env.now(), keys.part("i"), most, decode)
+        .read(tr, keys.env.now(), keys.part("i"), max, decode)
         .await
 }
 
@@ -385,7 +392,7 @@ pub(crate) async fn delayed<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
     range: (Vec<u8>, Vec<u8>),
-    most: Most,
+    max: ReadLimit,
 ) -> Result<Head<DelayedItem>> {
     let keys = context.keys;
     let decode = |row: &KeyValue| {
@@ -394,7 +401,7 @@ pub(crate) async fn delayed<T>(
         Some(DelayedItem { ready_millis, item })
     };
     let front = &context.fronts.delayed;
-    front.read(tr, keys.env.now(), range, most, decode).await
+    front.read(tr, keys.env.now(), range, max, decode).await
 }
 
 /// The delayed items that a transaction has promoted.
@@ -409,12 +416,12 @@ struct Promoted {
 /// Reads the key of each of these items.
 async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Result<Promoted> {
     let keys = context.keys;
-    let most = Most {
-        items: PROMOTIONS_PER_FULFILLMENT,
+    let max = ReadLimit {
+        items: MAX_FULFILLMENT_PROMOTIONS,
         row_bytes: usize::MAX,
     };
     // Safe as a snapshot read: the key of each promoted item is in a conflict range.
-    let due = delayed(tr, context, keys.due(context.due_until()), most).await?;
+    let due = delayed(tr, context, keys.due(context.due_until()), max).await?;
     let count = due.items.len();
     for delayed in due.items {
         let DelayedItem {

@@ -14,7 +14,7 @@ use crate::items::keys::{Counter, Keys};
 use crate::items::record::{End, Record, StoredFailure};
 use crate::items::settings::Settings;
 use crate::options::Backoff;
-use crate::protocol::{BYTES_PER_FULFILLMENT, SessionContext};
+use crate::protocol::{MAX_FULFILLMENT_BYTES, SessionContext};
 use crate::session::wall::wall_millis;
 
 /// What happens to an item that a session no longer holds.
@@ -30,7 +30,7 @@ pub(crate) enum GiveBack {
     /// It goes back because the session that held it died.
     Died,
     /// It becomes a dead letter.
-    Rejected,
+    Discarded,
 }
 
 impl GiveBack {
@@ -63,9 +63,9 @@ pub(crate) struct Return {
 
 /// The result of giving an item back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Given {
+pub(crate) enum GivenBack {
     /// It went where it belongs.
-    Back,
+    Accepted,
     /// It had been cancelled, and left the queue.
     Cancelled,
     /// The session no longer holds it by this delivery.
@@ -74,8 +74,8 @@ pub(crate) enum Given {
     Unreadable,
 }
 
-/// How many items are read at the same time.
-const RETURNS_AT_ONCE: usize = 32;
+/// The largest number of items that are read at the same time.
+const MAX_CONCURRENT_READS: usize = 32;
 
 /// Stages the return of items that a session holds by these deliveries: as many of the first ones as fit in a
 /// transaction. Returns the result for each of these.
@@ -86,15 +86,16 @@ pub(crate) async fn give_back<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
     returns: &[Return],
-) -> Result<Vec<Given>> {
-    let (keys, settings) = (context.keys, context.settings);
+) -> Result<Vec<GivenBack>> {
+    let keys = context.keys;
+    let settings = context.settings;
     let held = &keys.held(context.session);
     let mut given = Vec::with_capacity(returns.len());
     let mut is_back = false;
     let mut met = BTreeSet::new();
     let mut bytes = 0;
-    for returns in returns.chunks(RETURNS_AT_ONCE) {
-        if bytes >= BYTES_PER_FULFILLMENT {
+    for returns in returns.chunks(MAX_CONCURRENT_READS) {
+        if bytes >= MAX_FULFILLMENT_BYTES {
             break;
         }
         let records = returns.iter().map(|item| async move {
@@ -104,16 +105,16 @@ pub(crate) async fn give_back<T>(
         let records = try_join_all(records).await?;
         for (item, record) in returns.iter().zip(records) {
             let Ok(record) = record else {
-                given.push(Given::Unreadable);
+                given.push(GivenBack::Unreadable);
                 continue;
             };
             // An item may appear twice, if its time limit passed while it was dropped. The first entry counts.
             let is_first = met.insert(item.id);
             let record = record.filter(|record| is_first && record.deliveries == item.delivery);
             given.push(match &record {
-                None => Given::Lost,
-                Some(record) if record.cancelled_millis != 0 => Given::Cancelled,
-                Some(_) => Given::Back,
+                None => GivenBack::Lost,
+                Some(record) if record.cancelled_millis != 0 => GivenBack::Cancelled,
+                Some(_) => GivenBack::Accepted,
             });
             if let Some(record) = record {
                 held.remove(tr, &item.id)?;
@@ -121,7 +122,7 @@ pub(crate) async fn give_back<T>(
                 is_back |= !item.how.ends();
                 bytes += record.payload.len();
                 let reason = item.reason.as_deref();
-                put(tr, keys, settings, &item.id, record, &item.how, reason)?;
+                put_back(tr, keys, settings, &item.id, record, &item.how, reason)?;
             }
         }
     }
@@ -132,7 +133,7 @@ pub(crate) async fn give_back<T>(
 }
 
 /// Stages an item that no session holds any more at the place where it belongs, if it stays in the queue.
-pub(crate) fn put(
+pub(crate) fn put_back(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
@@ -150,15 +151,15 @@ pub(crate) fn put(
         return end(tr, keys, settings, id, &record, End::Completed, result);
     }
     let counter = match judge(&mut record, how, reason, settings, &keys.env) {
-        Place::Dead => {
+        Destination::Dead => {
             keys.dead.insert(tr, id, &record)?;
             Counter::Dead
         }
-        Place::Delayed(ready) => {
+        Destination::Delayed(ready) => {
             keys.delay(tr, ready, id, &record)?;
             Counter::Delayed
         }
-        Place::Queued => {
+        Destination::Queued => {
             record.become_ready(wall_millis(&keys.env));
             keys.items.insert(tr, id, &record)?;
             Counter::Queued
@@ -168,9 +169,9 @@ pub(crate) fn put(
     Ok(())
 }
 
-/// The place where an item goes.
+/// Where an item goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Destination {
     Queued,
     Delayed(u64),
     Dead,
@@ -183,7 +184,7 @@ fn judge(
     reason: Option<&str>,
     settings: &Settings,
     env: &Environment,
-) -> Place {
+) -> Destination {
     let now = wall_millis(env);
     let limits = settings.limits_of(record);
     let (when, reason) = match how {
@@ -201,7 +202,7 @@ fn judge(
             };
             (when, Some("the session that held it has died"))
         }
-        GiveBack::Rejected => (When::Now, Some(reason.unwrap_or("it was rejected"))),
+        GiveBack::Discarded => (When::Now, Some(reason.unwrap_or("it was discarded"))),
     };
     if let Some(reason) = reason {
         record.failure = Some(StoredFailure::new(now, reason));
@@ -210,21 +211,21 @@ fn judge(
         (record.attempts, limits.attempts),
         (record.deaths, limits.deaths),
     ];
-    if *how == GiveBack::Rejected || costs.into_iter().any(|(cost, limit)| cost >= limit.into()) {
-        return Place::Dead;
+    if *how == GiveBack::Discarded || costs.into_iter().any(|(cost, limit)| cost >= limit.into()) {
+        return Destination::Dead;
     }
     if record.recent_deliveries() >= limits.deliveries.into() {
         // Give the limit as the reason, since the other counters may be zero.
         record.failure = Some(StoredFailure::new(now, "it was granted too often"));
-        return Place::Dead;
+        return Destination::Dead;
     }
     match when {
-        When::Now => Place::Queued,
-        When::At(ready) => Place::Delayed(ready),
+        When::Now => Destination::Queued,
+        When::At(ready) => Destination::Delayed(ready),
         When::Later(backoff) => {
             let failures = u32::try_from(record.attempts).unwrap_or(u32::MAX);
             let wait = millis(backoff.after(failures, env));
-            Place::Delayed(now.saturating_add(wait))
+            Destination::Delayed(now.saturating_add(wait))
         }
     }
 }
@@ -237,6 +238,6 @@ const APART_FROM: u64 = 2;
 /// lease at first, and within twice as long after each further death.
 fn apart(deaths: u64, settings: &Settings, env: &Environment) -> u64 {
     let doublings = u32::try_from(deaths.saturating_sub(1)).unwrap_or(u32::MAX);
-    let most = settings.lease.saturating_mul(1 << doublings.min(10));
-    millis(most.mul_f64(env.random_unit()))
+    let max_wait = settings.lease.saturating_mul(1 << doublings.min(10));
+    millis(max_wait.mul_f64(env.random_unit()))
 }

@@ -9,7 +9,7 @@ use microqueue::{Item, ItemId, Listed};
 
 use crate::items::error::Result;
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, Part, Record, TURN, is_turn};
+use crate::items::record::{ListedPart, NOTICE, Part, Record, is_notice};
 use crate::session::SessionId;
 
 /// Stages the answer to a request.
@@ -37,7 +37,7 @@ pub(crate) fn answer(
 /// # Conflicts
 /// Reads the request: if it is withdrawn at the same time, this transaction fails. The session that withdraws it then
 /// leads.
-pub(crate) async fn tell_turn(
+pub(crate) async fn notify_first(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
@@ -48,7 +48,7 @@ pub(crate) async fn tell_turn(
         return Ok(false);
     }
     tr.add_conflict_key(ConflictKind::Read, &keys.request(request))?;
-    tr.set(&key, &TURN);
+    tr.set(&key, &NOTICE);
     Ok(true)
 }
 
@@ -63,7 +63,7 @@ pub(crate) async fn is_answered(
     request: &ItemId,
 ) -> Result<bool> {
     let first = tr.get(&keys.grant(session, request), Isolation::Snapshot);
-    Ok(first.await?.is_some_and(|first| !is_turn(&first)))
+    Ok(first.await?.is_some_and(|first| !is_notice(&first)))
 }
 
 /// Takes the items out of a grant. Returns `None` if the request was not answered. Rows that do not say which items they
@@ -79,7 +79,7 @@ pub(crate) async fn empty(
 ) -> Result<Option<Vec<Listed<Record>>>> {
     let first_key = keys.grant(session, request);
     let first = tr.get(&first_key, Isolation::Serializable).await?;
-    let Some(first) = first.filter(|first| !is_turn(first)) else {
+    let Some(first) = first.filter(|first| !is_notice(first)) else {
         return Ok(None);
     };
     let mut items = Vec::new();

@@ -3,10 +3,10 @@
 //! 1. [`declare_dead`](Sessions::declare_dead) reads the heartbeat serializably and writes the session's state. If
 //!    the session writes a heartbeat at the same time, `declare_dead` fails. After it, transactions that grant items
 //!    to the session fail.
-//! 2. [`return_items`] returns the items that the session held or was granted to the queue, under their ids. Each
+//! 2. [`reclaim_items`] returns the items that the session held or was granted to the queue, under their ids. Each
 //!    transaction returns some of them.
 //! 3. [`remove_requests`] removes the session's requests, and the notices to them.
-//! 4. [`bury`] removes the session, in a transaction whose serializable reads have found nothing else of it.
+//! 4. [`remove_session`] removes the session, in a transaction whose serializable reads have found nothing else of it.
 //!
 //! Any session may continue at any step, and several may do so at the same time.
 
@@ -19,27 +19,27 @@ use microqueue::keyspace::{
 
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
-use crate::items::record::{ListedPart, Record, is_turn};
+use crate::items::record::{ListedPart, Record, is_notice};
 use crate::items::settings::Settings;
-use crate::protocol::front::{Most, first_items};
+use crate::protocol::front::{ReadLimit, first_items};
 use crate::protocol::fulfill::first_requests;
-use crate::protocol::give_back::{GiveBack, When, put};
-use crate::protocol::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
+use crate::protocol::give_back::{GiveBack, When, put_back};
+use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::session::{Life, SessionId};
 
 /// The largest number of held items that one search for lost ones reads. It reads no more than one batch.
-const ITEMS_PER_LOOK: usize = 1_000;
+const MAX_SEARCHED_ITEMS: usize = 1_000;
 
-/// How many of the first requests are searched for those of a dead session. Later ones are removed when a fulfillment
-/// reads them.
-const REQUESTS_PER_SEARCH: usize = 1_000;
+/// The largest number of the first requests that are searched for those of a dead session. Later ones are removed when
+/// a fulfillment reads them.
+const MAX_SEARCHED_REQUESTS: usize = 1_000;
 
 /// Returns items of a dead session to their places, and returns their number. There may be more items even if it is
-/// smaller than [`ITEMS_PER_FULFILLMENT`]. Held items that do not decode stay: a death cannot be counted in them.
+/// smaller than [`MAX_FULFILLMENT_ITEMS`]. Held items that do not decode stay: a death cannot be counted in them.
 ///
 /// # Conflicts
 /// Reads the session's state and the items that it returns.
-pub(crate) async fn return_items(
+pub(crate) async fn reclaim_items(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
@@ -52,20 +52,20 @@ pub(crate) async fn return_items(
         Some(Life::Alive) | None => return Ok(0),
     };
     let held = keys.held(session);
-    let most = Most {
-        items: ITEMS_PER_FULFILLMENT,
-        row_bytes: BYTES_PER_FULFILLMENT,
+    let max = ReadLimit {
+        items: MAX_FULFILLMENT_ITEMS,
+        row_bytes: MAX_FULFILLMENT_BYTES,
     };
     let decode = |row: &KeyValue| held.decode(row).ok();
-    let items = first_items(tr, held.subspace().range(), most, decode).await?;
+    let items = first_items(tr, held.subspace().range(), max, decode).await?;
     if items.is_empty() {
         let rows = some_rows(tr, keys, session).await?;
-        return put_back_grants(tr, keys, settings, &rows);
+        return return_grants(tr, keys, settings, &rows);
     }
     let count = items.len();
     for Item { id, value } in items {
         held.remove(tr, &id)?;
-        put(tr, keys, settings, &id, value, &how, None)?;
+        put_back(tr, keys, settings, &id, value, &how, None)?;
     }
     keys.count(tr, Counter::Held, -(count as i64));
     keys.wake_all(tr);
@@ -75,7 +75,7 @@ pub(crate) async fn return_items(
 /// Reads some rows of a session's grants: one batch.
 ///
 /// # Conflicts
-/// Reads by snapshot: [`put_back_grants`] adds the conflict ranges.
+/// Reads by snapshot: [`return_grants`] adds the conflict ranges.
 async fn some_rows(
     tr: &impl Transaction,
     keys: &Keys,
@@ -83,7 +83,7 @@ async fn some_rows(
 ) -> Result<Vec<KeyValue>> {
     let (begin, end) = keys.grants(session);
     let query = RangeQuery::keys(begin, end)
-        .limit(ITEMS_PER_FULFILLMENT)
+        .limit(MAX_FULFILLMENT_ITEMS)
         .mode(StreamingMode::WantAll);
     Ok(tr.get_range(&query, Isolation::Snapshot).await?.rows)
 }
@@ -93,14 +93,14 @@ async fn some_rows(
 ///
 /// # Conflicts
 /// Reads and writes each row that contains an item.
-pub(crate) fn put_back_grants(
+pub(crate) fn return_grants(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
     rows: &[KeyValue],
 ) -> Result<usize> {
     let mut count = 0;
-    for row in rows.iter().filter(|row| !is_turn(row.value())) {
+    for row in rows.iter().filter(|row| !is_notice(row.value())) {
         let Ok(ListedPart { item, .. }) = ListedPart::decode(row.key(), row.to_value()) else {
             // The row does not say which item it contains.
             continue;
@@ -112,7 +112,7 @@ pub(crate) fn put_back_grants(
         // The item was never delivered.
         let how = GiveBack::Returned(When::Now);
         match item.value {
-            Ok(record) => put(tr, keys, settings, &item.id, record, &how, None)?,
+            Ok(record) => put_back(tr, keys, settings, &item.id, record, &how, None)?,
             Err(undecodable) => keys.queue_unread(tr, &item.id, &undecodable.bytes)?,
         }
         count += 1;
@@ -140,10 +140,10 @@ pub(crate) async fn remove_requests(
     }
     let (begin, end) = keys.grants(session);
     let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
-    for turn in grants.iter().filter(|row| is_turn(row.value())) {
-        tr.clear(turn.key());
+    for notice in grants.iter().filter(|row| is_notice(row.value())) {
+        tr.clear(notice.key());
     }
-    let requests = first_requests(tr, keys, REQUESTS_PER_SEARCH).await?;
+    let requests = first_requests(tr, keys, MAX_SEARCHED_REQUESTS).await?;
     for request in requests {
         if request.value.session == session {
             keys.requests.remove(tr, &request.id)?;
@@ -156,7 +156,11 @@ pub(crate) async fn remove_requests(
 ///
 /// # Conflicts
 /// Reads the session's state, its held items and its grants.
-pub(crate) async fn bury(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+pub(crate) async fn remove_session(
+    tr: &impl Transaction,
+    keys: &Keys,
+    session: SessionId,
+) -> Result<bool> {
     if keys.sessions.life(tr, session).await? == Some(Life::Alive) {
         return Ok(false);
     }
@@ -178,19 +182,19 @@ pub(crate) enum Progress {
     /// This many items went back to their places. There may be more.
     Returned(usize),
     /// Its requests were removed, but it still holds items that do not decode.
-    Stripped,
+    Undecodable,
     /// It was removed.
-    Buried,
+    Removed,
 }
 
 /// Returns items of a dead session or, if there are none, removes its other rows.
-pub(crate) async fn reclaim_some<D: Database>(
+pub(crate) async fn reclaim_step<D: Database>(
     runner: &Runner<D>,
     keys: &Keys,
     settings: &Settings,
     session: SessionId,
 ) -> Result<Progress> {
-    let some = |tr| async move { return_items(&tr, keys, settings, session).await };
+    let some = |tr| async move { reclaim_items(&tr, keys, settings, session).await };
     let returned = runner.run(some).await?;
     if returned > 0 {
         tracing::info!(queue = %keys.queue, %session, returned, "returned items of the dead");
@@ -198,11 +202,12 @@ pub(crate) async fn reclaim_some<D: Database>(
     }
     let rest = |tr| async move {
         remove_requests(&tr, keys, session).await?;
-        bury(&tr, keys, session).await
+        remove_session(&tr, keys, session).await
     };
-    Ok(match runner.run(rest).await? {
-        true => Progress::Buried,
-        false => Progress::Stripped,
+    Ok(if runner.run(rest).await? {
+        Progress::Removed
+    } else {
+        Progress::Undecodable
     })
 }
 
@@ -220,9 +225,10 @@ pub(crate) async fn held_after(
 ) -> Result<(Vec<Item<Record>>, Option<Vec<u8>>)> {
     let items = keys.held(session);
     let (begin, end) = items.subspace().range();
-    let page = RangeQuery::keys(after.map_or(begin, key_after), end).limit(ITEMS_PER_LOOK);
-    let page = page.mode(StreamingMode::WantAll);
-    let page = tr.get_range(&page, Isolation::Snapshot).await?;
+    let query = RangeQuery::keys(after.map_or(begin, key_after), end)
+        .limit(MAX_SEARCHED_ITEMS)
+        .mode(StreamingMode::WantAll);
+    let page = tr.get_range(&query, Isolation::Snapshot).await?;
     let held = page.rows.iter().filter_map(|row| items.decode(row).ok());
     Ok((held.collect(), page.next_after().map(<[u8]>::to_vec)))
 }

@@ -7,7 +7,7 @@ use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, Listed, StagedId};
 
-use super::front::Most;
+use super::front::ReadLimit;
 use super::fulfill::{delayed, first_requests, queued};
 use super::{Granted, SessionContext, grant, pop_flags};
 use crate::items::error::{Error, Result};
@@ -15,8 +15,8 @@ use crate::items::keys::{Counter, Keys};
 use crate::items::record::Request;
 use crate::session::{Life, SessionId};
 
-/// How many of the requests before a request are counted.
-const RANKS: usize = 16;
+/// The largest number of requests before a request that are counted.
+const MAX_RANK: usize = 16;
 
 /// Stages a request at the end of the registry. Returns `None` if the session is dead.
 ///
@@ -44,44 +44,28 @@ pub(crate) async fn append<T>(
     Ok(context.keys.requests.enqueue(tr, &request).await?)
 }
 
-/// The state of a request.
-#[derive(Debug)]
-pub(crate) enum Standing {
-    /// It was answered.
-    Granted,
-    /// It was not answered, and another session has removed it.
-    Gone,
-    /// It is waiting.
-    Waits {
-        /// Whether it is the first.
-        is_first: bool,
-    },
-}
-
-/// Reads the state of a request.
-pub(crate) async fn check_request(
+/// Returns whether a request that was not answered is the first. Returns `None` if another session has removed it.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn is_first(
     tr: &impl Transaction,
     keys: &Keys,
-    session: SessionId,
     request: &ItemId,
-) -> Result<Standing> {
-    // Read first, since usually nothing else needs to be read.
-    if grant::is_answered(tr, keys, session, request).await? {
-        return Ok(Standing::Granted);
-    }
+) -> Result<Option<bool>> {
     let (begin, _) = keys.part("r");
     let key = keys.request(request);
     let up_to_it = RangeQuery::keys(begin, key_after(&key));
-    let last_two = tr.get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot);
-    let last_two = last_two.await?;
+    let last_two = tr
+        .get_range(&up_to_it.limit(2).reversed(), Isolation::Snapshot)
+        .await?;
     Ok(match &last_two.rows[..] {
-        [own] if own.key() == key => Standing::Waits { is_first: true },
-        [own, before] if own.key() == key => Standing::Waits {
-            // Requests that do not decode do not come before others.
-            is_first: keys.requests.decode(before).is_err()
-                && precedence(tr, keys, request).await?.rank == 0,
-        },
-        _ => Standing::Gone,
+        [own] if own.key() == key => Some(true),
+        // Requests that do not decode do not come before others.
+        [own, before] if own.key() == key => Some(
+            keys.requests.decode(before).is_err() && precedence(tr, keys, request).await?.rank == 0,
+        ),
+        _ => None,
     })
 }
 
@@ -100,7 +84,7 @@ pub(crate) async fn precedence(
     keys: &Keys,
     request: &ItemId,
 ) -> Result<Precedence> {
-    let requests = first_requests(tr, keys, RANKS).await?;
+    let requests = first_requests(tr, keys, MAX_RANK).await?;
     let before = requests.iter().take_while(|item| item.id < *request);
     Ok(Precedence {
         rank: u32::try_from(before.count()).unwrap_or(u32::MAX),
@@ -123,7 +107,7 @@ pub(crate) async fn supply<T>(
     context: SessionContext<'_, T>,
 ) -> Result<Supply> {
     let keys = context.keys;
-    let one = Most {
+    let one = ReadLimit {
         items: 1,
         row_bytes: usize::MAX,
     };

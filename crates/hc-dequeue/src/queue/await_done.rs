@@ -55,14 +55,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
         loop {
             wait_until_none(runner, |tr| async move {
                 let found = find(&tr, &self.keys, id).await?;
-                let pending = found.filter(|(spot, _)| !spot.is_end());
-                Ok::<_, Error>(pending.map(|(spot, _)| spot.key(&self.keys, id)))
+                let pending = found.filter(|(location, _)| !location.is_end());
+                Ok::<_, Error>(pending.map(|(location, _)| location.key(&self.keys, id)))
             })
             .await?;
             let found = |tr| async move { find(&tr, &self.keys, id).await };
             match runner.run(found).await? {
                 // A dead letter was redriven since the watch fired.
-                Some((spot, _)) if !spot.is_end() => {}
+                Some((location, _)) if !location.is_end() => {}
                 found => return self.status_of(id, found),
             }
         }

@@ -6,7 +6,7 @@ use microqueue::keyspace::{Bytes, Transaction};
 use crate::items::dedupe::free_dedupe;
 use crate::items::end::end;
 use crate::items::error::Result;
-use crate::items::find::{Spot, find};
+use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
 use crate::items::places::{place, remove, rewrite};
 use crate::items::record::End;
@@ -56,25 +56,25 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Dropping the future before it is ready stages nothing.
     pub async fn cancel(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Cancelled> {
         let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
-        let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+        let Some((location, mut record)) = find(tr, keys, &id).await? else {
             return Ok(Cancelled::NotThere);
         };
-        match spot {
-            Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
-                remove(tr, keys, &id, &spot)?;
+        match location {
+            Location::Queued | Location::Delayed(_) | Location::Dead => {
+                remove(tr, keys, &id, &location)?;
                 let (settings, none) = (self.settings(tr).await?, Bytes::new());
                 end(tr, keys, &settings, &id, &record, End::Cancelled, none)?;
                 return Ok(Cancelled::Removed);
             }
-            Spot::Held(session) => tr.set_to_versionstamp(&keys.cancels(session)),
+            Location::Held(session) => tr.set_to_versionstamp(&keys.cancels(session)),
             // The session finds the cancellation when it collects the item.
-            Spot::Granted { .. } => {}
-            Spot::Done => return Ok(Cancelled::NotThere),
+            Location::Granted { .. } => {}
+            Location::Done => return Ok(Cancelled::NotThere),
         }
         record.cancelled_millis = wall_millis(&keys.env);
         free_dedupe(tr, keys, &id, &record);
         record.token = None;
-        rewrite(tr, keys, &id, &spot, record)?;
+        rewrite(tr, keys, &id, &location, record)?;
         Ok(Cancelled::Requested)
     }
 
@@ -92,8 +92,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub async fn expedite(&self, tr: &impl Transaction, item: &ItemRef) -> Result<bool> {
         let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
         match find(tr, keys, &id).await? {
-            Some((spot @ Spot::Delayed(_), record)) => {
-                remove(tr, keys, &id, &spot)?;
+            Some((location @ Location::Delayed(_), record)) => {
+                remove(tr, keys, &id, &location)?;
                 place(tr, keys, &id, record, None)?;
                 Ok(true)
             }
@@ -120,16 +120,16 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ) -> Result<Replaced> {
         let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
         let payload = self.payload(value)?;
-        let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+        let Some((location, mut record)) = find(tr, keys, &id).await? else {
             return Ok(Replaced::NotThere);
         };
-        match spot {
-            Spot::Queued | Spot::Delayed(_) | Spot::Dead => {}
-            Spot::Held(_) | Spot::Granted { .. } => return Ok(Replaced::IsHeld),
-            Spot::Done => return Ok(Replaced::NotThere),
+        match location {
+            Location::Queued | Location::Delayed(_) | Location::Dead => {}
+            Location::Held(_) | Location::Granted { .. } => return Ok(Replaced::IsHeld),
+            Location::Done => return Ok(Replaced::NotThere),
         }
         record.payload = payload;
-        rewrite(tr, keys, &id, &spot, record)?;
+        rewrite(tr, keys, &id, &location, record)?;
         Ok(Replaced::Replaced)
     }
 }

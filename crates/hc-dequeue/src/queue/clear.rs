@@ -15,7 +15,7 @@ use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::{End, Record};
 use crate::items::settings::Settings;
-use crate::protocol::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
+use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::queue::handle::Queue;
 
 impl<T, C: Codec<T>> Queue<T, C> {
@@ -90,7 +90,7 @@ async fn remove_some(
     };
     let (begin, end_of_part) = keys.part(name);
     let query = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
-        .limit(ITEMS_PER_FULFILLMENT)
+        .limit(MAX_FULFILLMENT_ITEMS)
         .mode(StreamingMode::WantAll);
     let mut removed = 0;
     let mut rows = 0;
@@ -100,7 +100,7 @@ async fn remove_some(
     let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
         rows += 1;
         bytes += row.key().len() + row.value().len();
-        let next = if bytes < BYTES_PER_FULFILLMENT {
+        let next = if bytes < MAX_FULFILLMENT_BYTES {
             ControlFlow::Continue(())
         } else {
             ControlFlow::Break(())
@@ -126,7 +126,7 @@ async fn remove_some(
         Ok::<_, Error>(next)
     });
     visited.await?;
-    if rows < ITEMS_PER_FULFILLMENT && bytes < BYTES_PER_FULFILLMENT {
+    if rows < MAX_FULFILLMENT_ITEMS && bytes < MAX_FULFILLMENT_BYTES {
         last = None;
     }
     keys.count(tr, counter, -removed);
@@ -164,7 +164,7 @@ mod tests {
             Queue::<u64>::open_with(&runner, "queue", settings.clone(), OpenOptions::default());
         let queue = &queue.await.unwrap();
         let keys = &*queue.keys;
-        let count = ITEMS_PER_FULFILLMENT + 10;
+        let count = MAX_FULFILLMENT_ITEMS + 10;
         let values: &Vec<u64> = &(0..count as u64).collect();
         let add = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
         let before = db.begin().unwrap().read_version().await.unwrap();
@@ -183,7 +183,7 @@ mod tests {
         };
         assert_eq!(step(before, None).await, (0, None));
         let (removed, last) = step(i64::MAX, None).await;
-        assert_eq!(removed, ITEMS_PER_FULFILLMENT as u64);
+        assert_eq!(removed, MAX_FULFILLMENT_ITEMS as u64);
         assert_eq!(step(i64::MAX, last.as_deref()).await, (10, None));
     }
 }

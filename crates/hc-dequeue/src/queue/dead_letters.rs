@@ -43,7 +43,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let Some(mut record) = keys.dead.get(tr, id).await? else {
             return Ok(false);
         };
-        record.begin_anew();
+        record.reset_counts();
         record.become_ready(wall_millis(&keys.env));
         keys.dead.remove(tr, id)?;
         keys.items.insert(tr, id, &record)?;

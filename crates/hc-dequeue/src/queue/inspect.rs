@@ -16,7 +16,7 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, Record, is_turn};
+use crate::items::record::{ListedPart, Record, is_notice};
 use crate::items::settings::find_settings;
 use crate::items::settings::{KnownSettings, SettingsRecord};
 use crate::queue::handle::Queue;
@@ -295,7 +295,7 @@ async fn count_items(
     let (mut found, mut row_bytes) = (HeldItems::default(), 0);
     // Safe as a snapshot read: the count is that of the read version, and nothing is written.
     let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
-        if is_turn(row.value()) {
+        if is_notice(row.value()) {
             return Ok(ControlFlow::Continue(()));
         }
         if found.count == ITEMS_PER_SESSION || row_bytes >= ITEM_BYTES_PER_SESSION {

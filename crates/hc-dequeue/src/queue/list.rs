@@ -11,10 +11,10 @@ use microqueue::keyspace::{
 };
 
 use crate::items::error::{Error, Result};
-use crate::items::find::Spot;
+use crate::items::find::Location;
 use crate::items::item_ref::{ItemRef, hex, parse_hex};
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, Record, is_turn};
+use crate::items::record::{ListedPart, Record, is_notice};
 use crate::queue::handle::Queue;
 use crate::queue::status::Status;
 
@@ -225,7 +225,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let batch = batch.await?;
         let next = batch.next_after().map(|last| Cursor::after(keys, last));
         for row in &batch.rows {
-            if place == PlaceKind::Held && is_granted(keys, row) && is_turn(row.value()) {
+            if place == PlaceKind::Held && is_granted(keys, row) && is_notice(row.value()) {
                 continue;
             }
             match self.parse_item(place, row) {
@@ -260,9 +260,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Returns the item of a row, or [`Corrupt`](keyspace::Error::Corrupt) if the row does not say which item it
     /// contains.
     fn parse_item(&self, place: PlaceKind, row: &KeyValue) -> Result<ListedItem<T>> {
-        let (spot, Listed { id, value: record }) = parse_row(&self.keys, place, row)?;
+        let (location, Listed { id, value: record }) = parse_row(&self.keys, place, row)?;
         let status = match record {
-            Ok(record) => match self.status_of(&id, Some((spot, record))) {
+            Ok(record) => match self.status_of(&id, Some((location, record))) {
                 Ok(status) => Ok(status.expect("an item was found")),
                 Err(error) => Err(undecodable(error, row)?),
             },
@@ -292,33 +292,33 @@ fn undecodable(error: Error, row: &KeyValue) -> Result<Undecodable> {
 }
 
 /// Returns the item of a row: its place, its id, and its record or why it does not decode.
-fn parse_row(keys: &Keys, place: PlaceKind, row: &KeyValue) -> Result<(Spot, Listed<Record>)> {
-    let (spot, part) = match place {
-        PlaceKind::Queued => (Spot::Queued, keys.items.clone()),
-        PlaceKind::Dead => (Spot::Dead, keys.dead.clone()),
-        PlaceKind::Done => (Spot::Done, keys.done.clone()),
+fn parse_row(keys: &Keys, place: PlaceKind, row: &KeyValue) -> Result<(Location, Listed<Record>)> {
+    let (location, part) = match place {
+        PlaceKind::Queued => (Location::Queued, keys.items.clone()),
+        PlaceKind::Dead => (Location::Dead, keys.dead.clone()),
+        PlaceKind::Done => (Location::Done, keys.done.clone()),
         PlaceKind::Delayed => {
             let ready = keys.parse_ready(row)?;
-            (Spot::Delayed(ready), keys.delayed(ready))
+            (Location::Delayed(ready), keys.delayed(ready))
         }
         PlaceKind::Held if is_granted(keys, row) => return parse_granted(keys, row),
         PlaceKind::Held => {
             let session = keys.parse_holder(row.key())?;
-            (Spot::Held(session), keys.held(session))
+            (Location::Held(session), keys.held(session))
         }
     };
-    Ok((spot, part.parse_listed(row)?))
+    Ok((location, part.parse_listed(row)?))
 }
 
 /// Like [`parse_row`], for a row of a grant.
-fn parse_granted(keys: &Keys, row: &KeyValue) -> Result<(Spot, Listed<Record>)> {
+fn parse_granted(keys: &Keys, row: &KeyValue) -> Result<(Location, Listed<Record>)> {
     let (session, _) = keys.parse_grant(row.key())?;
     let ListedPart { parts, item } = ListedPart::decode(row.key(), row.to_value())?;
     let key = row.key().to_vec();
-    let spot = Spot::Granted {
+    let location = Location::Granted {
         session,
         key,
         parts,
     };
-    Ok((spot, item))
+    Ok((location, item))
 }

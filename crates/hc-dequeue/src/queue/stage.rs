@@ -23,7 +23,7 @@ use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 use crate::items::counters::read_counter;
 use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
 use crate::items::error::{Error, Result};
-use crate::items::find::{Spot, find};
+use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, StagedRef};
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::{place, remove, rewrite};
@@ -267,34 +267,34 @@ async fn repeat(
     let Some(id) = holder(tr, keys, &new.record.dedupe).await? else {
         return Ok(None);
     };
-    let Some((spot, mut record)) = find(tr, keys, &id).await? else {
+    let Some((location, mut record)) = find(tr, keys, &id).await? else {
         return Ok(None);
     };
-    if matches!(spot, Spot::Held(_) | Spot::Granted { .. }) {
+    if matches!(location, Location::Held(_) | Location::Granted { .. }) {
         // First, so that nothing is staged if the queue is full.
         check_depth(tr, keys, new.options, counts).await?;
         // The held item no longer has the id.
         record.token = None;
-        rewrite(tr, keys, &id, &spot, record)?;
+        rewrite(tr, keys, &id, &location, record)?;
         return Ok(None);
     }
     record.payload = new.record.payload.clone();
     record.limits = new.record.limits;
     record.trace_context = new.record.trace_context.clone();
-    match spot {
-        Spot::Held(_) | Spot::Granted { .. } | Spot::Done => return Ok(None),
-        Spot::Queued | Spot::Delayed(_) if on_repeat == OnRepeat::Replace => {
-            rewrite(tr, keys, &id, &spot, record)?;
+    match location {
+        Location::Held(_) | Location::Granted { .. } | Location::Done => return Ok(None),
+        Location::Queued | Location::Delayed(_) if on_repeat == OnRepeat::Replace => {
+            rewrite(tr, keys, &id, &location, record)?;
         }
-        Spot::Queued | Spot::Delayed(_) | Spot::Dead => {
-            if matches!(spot, Spot::Dead) {
-                record.begin_anew();
+        Location::Queued | Location::Delayed(_) | Location::Dead => {
+            if matches!(location, Location::Dead) {
+                record.reset_counts();
             }
             let now = wall_millis(&keys.env);
             let began = record.burst_began(now);
             let enqueued = new.record.enqueued_millis;
             let ready = new.options.ready_millis(enqueued, began, now);
-            remove(tr, keys, &id, &spot)?;
+            remove(tr, keys, &id, &location)?;
             place(tr, keys, &id, record, ready)?;
         }
     }

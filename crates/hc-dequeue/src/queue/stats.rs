@@ -10,13 +10,13 @@ use microqueue::keyspace::{Database, KeyValue, Runner, Transaction};
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Counter;
-use crate::protocol::front::{Most, first_items};
+use crate::protocol::front::{ReadLimit, first_items};
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
 
 /// How many of the first items are read to find the one that has waited longest. An item that has come back may
 /// stand before one that has waited for longer.
-const OF_AN_AGE: Most = Most {
+const OF_AN_AGE: ReadLimit = ReadLimit {
     items: 100,
     row_bytes: 80_000,
 };

@@ -7,7 +7,7 @@ use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::{self, Bytes, Transaction, Undecodable};
 
 use crate::items::error::Result;
-use crate::items::find::{Spot, find};
+use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
 use crate::items::record::{End, Failure, Record};
 use crate::queue::handle::Queue;
@@ -104,23 +104,23 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub(crate) fn status_of(
         &self,
         id: &ItemId,
-        found: Option<(Spot, Record)>,
+        found: Option<(Location, Record)>,
     ) -> Result<Option<Status<T>>> {
-        let Some((spot, record)) = found else {
+        let Some((location, record)) = found else {
             return Ok(None);
         };
-        let key = || spot.key(&self.keys, id);
-        let place = match &spot {
-            Spot::Queued => Place::Queued,
-            Spot::Delayed(ready) => Place::Delayed {
+        let key = || location.key(&self.keys, id);
+        let place = match &location {
+            Location::Queued => Place::Queued,
+            Location::Delayed(ready) => Place::Delayed {
                 until: unix_time(*ready),
             },
-            Spot::Held(session) | Spot::Granted { session, .. } => Place::Held {
+            Location::Held(session) | Location::Granted { session, .. } => Place::Held {
                 session: *session,
                 is_cancelled: record.cancelled_millis != 0,
             },
-            Spot::Dead => Place::Dead,
-            Spot::Done => {
+            Location::Dead => Place::Dead,
+            Location::Done => {
                 let end = record.end.as_ref();
                 let end = end.ok_or_else(|| keyspace::Error::corrupt(&key(), "expected an end"))?;
                 Place::Done {

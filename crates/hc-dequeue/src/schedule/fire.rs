@@ -12,16 +12,16 @@ use super::record::{ScheduleCodec, ScheduleRecord};
 use super::times::Times;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-use crate::protocol::{BYTES_PER_FULFILLMENT, ITEMS_PER_FULFILLMENT};
+use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::queue::enqueue_options::Enqueued;
 use crate::queue::stage::{NewCounts, NewItem, record_of, stage};
 use crate::session::wall::wall_millis;
 
 /// How many schedules one transaction reads.
-pub(crate) const SCHEDULES_PER_FIRING: usize = 32;
+pub(crate) const MAX_FIRED_SCHEDULES: usize = 32;
 
 /// How many schedules that are not due are checked in one transaction.
-const SCHEDULES_PER_CHECK: usize = 100;
+const MAX_CHECKED_SCHEDULES: usize = 100;
 
 /// The result of a firing.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ pub(crate) struct Fired {
     /// How many items were enqueued, or replaced by ones with the same dedupe id.
     pub(crate) items: usize,
     /// The times for which nothing was enqueued, by schedule.
-    pub(crate) skipped: Vec<Skipped>,
+    pub(crate) skipped: Vec<SkippedTime>,
     /// When the first schedule fires that was read and is not due yet.
     pub(crate) next_millis: Option<u64>,
     /// Where the next firing continues, if there may be more due schedules.
@@ -43,7 +43,7 @@ pub(crate) struct Fired {
 
 /// A time for which a schedule has enqueued nothing.
 #[derive(Debug)]
-pub(crate) struct Skipped {
+pub(crate) struct SkippedTime {
     pub(crate) schedule: String,
     pub(crate) time_millis: u64,
     /// Why: the queue was full. `None` if an item has the dedupe id.
@@ -71,13 +71,13 @@ pub(crate) async fn fire_due(
     let now = wall_millis(&keys.env);
     let (begin, end) = keys.part("f");
     let query = RangeQuery::keys(after.map_or(begin, key_after), end)
-        .limit(SCHEDULES_PER_FIRING)
+        .limit(MAX_FIRED_SCHEDULES)
         .mode(StreamingMode::WantAll);
     // Safe as a snapshot read: each schedule that fires is read serializably.
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
     let mut firing = Firing {
         now,
-        bytes_left: BYTES_PER_FULFILLMENT,
+        bytes_left: MAX_FULFILLMENT_BYTES,
         tried: 0,
         counts: NewCounts::default(),
         fired: Fired::default(),
@@ -146,13 +146,13 @@ impl Firing {
             tr.clear(&entry.key);
             return Ok(());
         };
-        let most = self.room(stored.payload.len());
-        if most == 0 {
+        let max = self.room(stored.payload.len());
+        if max == 0 {
             self.fired.has_left = true;
             return Ok(());
         }
         let missed = stored.schedule.get_missed();
-        let mut due = times.due(entry.time, self.now, missed, most, &stored.fired);
+        let mut due = times.due(entry.time, self.now, missed, max, &stored.fired);
         let mut record = stored.clone();
         let mut is_refused = false;
         for (index, time) in due.times.iter().enumerate() {
@@ -203,7 +203,7 @@ impl Firing {
             record: record_of(stored.payload.clone(), time, options),
             options,
         };
-        let skipped = |full| Skipped {
+        let skipped = |full| SkippedTime {
             schedule: name.to_owned(),
             time_millis: time,
             full,
@@ -225,14 +225,15 @@ impl Firing {
     fn room(&self, payload_bytes: usize) -> usize {
         let least = usize::from(self.tried == 0);
         let by_bytes = self.bytes_left / payload_bytes.max(1);
-        let by_count = ITEMS_PER_FULFILLMENT.saturating_sub(self.tried);
+        let by_count = MAX_FULFILLMENT_ITEMS.saturating_sub(self.tried);
         by_bytes.max(least).min(by_count)
     }
 }
 
 fn decode(keys: &Keys, name: &str, row: Bytes) -> Result<(ScheduleRecord, Times)> {
-    let record = ScheduleCodec.decode(row);
-    let record = record.map_err(|error| error.at(keys.schedule(name)))?;
+    let record = ScheduleCodec
+        .decode(row)
+        .map_err(|error| error.at(keys.schedule(name)))?;
     let times = Times::parse(&record.schedule)?;
     Ok((record, times))
 }
@@ -260,12 +261,14 @@ pub(crate) async fn find_late(
     let not_due = keys.fire_time(now.saturating_add(1), "");
     let begin = after.map_or_else(Vec::new, key_after).max(not_due);
     let query = RangeQuery::keys(begin, end)
-        .limit(SCHEDULES_PER_CHECK)
+        .limit(MAX_CHECKED_SCHEDULES)
         .mode(StreamingMode::WantAll);
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
     // The firing reports what does not decode.
-    let entries = page.rows.iter();
-    let entries = entries.filter_map(|row| keys.parse_fire_time(row.key()).ok());
+    let entries = page
+        .rows
+        .iter()
+        .filter_map(|row| keys.parse_fire_time(row.key()).ok());
     let checks = entries.map(|(next_millis, schedule)| async move {
         let row = tr
             .get(&keys.schedule(&schedule), Isolation::Snapshot)

@@ -29,7 +29,7 @@
 
 pub(crate) mod fire;
 pub(crate) mod fired;
-mod operations;
+pub(crate) mod operations;
 pub(crate) mod record;
 #[cfg(test)]
 mod tests;

@@ -39,7 +39,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// let jobs = Queue::<String>::open(&runner, subspace).await?;
     ///
     /// let nightly = &Schedule::new("30 2 * * *").time_zone("America/New_York");
-    /// let (queue, job) = (&jobs, &"clean up".to_owned());
+    /// let queue = &jobs;
+    /// let job = &"clean up".to_owned();
     /// let schedule = |tr| async move { queue.schedule(&tr, "nightly", nightly, job).await };
     /// assert_eq!(runner.run(schedule).await?, Scheduled::Created);
     /// assert_eq!(runner.run(schedule).await?, Scheduled::Unchanged);
@@ -77,10 +78,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let times = Times::parse(schedule)?;
         let payload = self.payload(payload)?;
         let now = wall_millis(&self.keys.env);
-        let key = self.keys.schedule(name);
-        let stored = tr.get(&key, Isolation::Serializable).await?;
-        let stored = stored.map(|value| ScheduleCodec.decode(value));
-        let stored = stored.transpose().map_err(|error| error.at(key))?;
+        let stored = stored_schedule(tr, &self.keys, name).await?;
         let mut record = ScheduleRecord {
             next_millis: None,
             fired: FiredTimes::default(),
@@ -89,9 +87,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
             payload,
         };
         if let Some(stored) = &stored {
-            record.fired = match has_same_times(&stored.schedule, schedule) {
-                true => stored.fired.clone(),
-                false => stored.fired.ends(),
+            record.fired = if has_same_times(&stored.schedule, schedule) {
+                stored.fired.clone()
+            } else {
+                stored.fired.ends()
             };
             record.unknown = stored.unknown.clone();
         }
@@ -213,6 +212,23 @@ impl<T, C: Codec<T>> Queue<T, C> {
             entry: entry.map_err(|error| undecodable(row.to_value(), error)),
         })
     }
+}
+
+/// Reads a schedule. Returns `None` if there is no schedule of this name.
+///
+/// # Conflicts
+/// Reads the schedule.
+pub(crate) async fn stored_schedule(
+    tr: &impl Transaction,
+    keys: &Keys,
+    name: &str,
+) -> Result<Option<ScheduleRecord>> {
+    let key = keys.schedule(name);
+    let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
+        return Ok(None);
+    };
+    let record = ScheduleCodec.decode(value).map_err(|error| error.at(key))?;
+    Ok(Some(record))
 }
 
 /// Stages a schedule in place of the stored one.

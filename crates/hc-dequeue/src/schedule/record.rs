@@ -85,8 +85,10 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
         let options = &schedule.options;
         buffer.push(FORMAT);
         push_millis(buffer, tag::NEXT, record.next_millis);
-        let runs = record.fired.runs().iter();
-        let runs: Vec<_> = runs
+        let runs: Vec<_> = record
+            .fired
+            .runs()
+            .iter()
             .flat_map(|run| [run.first, run.last].map(u64::to_be_bytes))
             .collect();
         push_field(buffer, tag::FIRED, &runs.concat());

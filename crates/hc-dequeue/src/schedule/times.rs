@@ -65,7 +65,8 @@ impl Times {
     /// # Errors
     /// [`Error::CronExpression`] and [`Error::TimeZone`].
     pub(super) fn parse(schedule: &Schedule) -> Result<Self> {
-        let (text, zone) = (&schedule.cron, &schedule.time_zone);
+        let text = &schedule.cron;
+        let zone = &schedule.time_zone;
         let refuse = |source: BoxError| Error::CronExpression {
             text: text.clone(),
             source: Arc::from(source),
@@ -118,13 +119,13 @@ impl Times {
     }
 
     /// Returns the times from `next` to `now` that fire: those that were not missed, and the newest missed ones as
-    /// `missed` says, except those that have fired. Returns at most the first `most` of them.
+    /// `missed` says, except those that have fired. Returns at most the first `max` of them.
     pub(super) fn due(
         &self,
         next: u64,
         now: u64,
         missed: Missed,
-        most: usize,
+        max: usize,
         fired: &FiredTimes,
     ) -> Due {
         let mut times = VecDeque::new();
@@ -144,7 +145,7 @@ impl Times {
             times.push_front(time);
             until = time.checked_sub(1);
         }
-        let rest = times.split_off(times.len().min(most));
+        let rest = times.split_off(times.len().min(max));
         Due {
             times: times.into(),
             next: rest
@@ -188,8 +189,8 @@ mod tests {
 
     /// Returns the times after one and up to another one, in UTC.
     fn between(times: &Times, after: &str, until: &str) -> Vec<String> {
-        let firsts = std::iter::successors(times.after(utc(after)), |time| times.after(*time));
-        let firsts = firsts.take_while(|time| *time <= utc(until));
+        let firsts = std::iter::successors(times.after(utc(after)), |time| times.after(*time))
+            .take_while(|time| *time <= utc(until));
         let text = |time| Tz::UTC.timestamp_millis_opt(time as i64).unwrap();
         firsts
             .map(|time| text(time).format("%Y-%m-%dT%H:%M:%SZ").to_string())
@@ -372,12 +373,14 @@ mod tests {
         for (zone, from) in weeks {
             for cron in crons {
                 let times = times(cron, zone);
-                let (begin, hour) = (utc(from), 3_600_000);
+                let begin = utc(from);
+                let hour = 3_600_000;
                 for hours in [1, 20, 47, 49, 53, 60, 96] {
                     let now = begin + hours * hour;
-                    let forward =
-                        std::iter::successors(times.after(begin), |time| times.after(*time));
-                    let forward: Vec<_> = forward.take_while(|time| *time <= now).collect();
+                    let forward: Vec<_> =
+                        std::iter::successors(times.after(begin), |time| times.after(*time))
+                            .take_while(|time| *time <= now)
+                            .collect();
                     let missed = Missed::All { cap: MAX_MISSED };
                     let due = times.due(begin + 1, now, missed, usize::MAX, &FiredTimes::default());
                     assert_eq!(due.times, forward, "{cron} {zone} {from} {hours}");

@@ -77,8 +77,11 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
     /// If the future is dropped, no event is lost.
     pub async fn next(&mut self, end: Duration) -> Option<Alarm<T, W>> {
         loop {
-            let first = self.timers.iter().min_by_key(|(_, ends)| **ends);
-            let first = first.map(|(timer, ends)| (*timer, *ends));
+            let first = self
+                .timers
+                .iter()
+                .min_by_key(|(_, ends)| **ends)
+                .map(|(timer, ends)| (*timer, *ends));
             let wakes = first.map_or(end, |(_, ends)| ends.min(end));
             let sleep = Self::sleep_until(wakes, &mut self.sleep, &self.env);
             let watch = async {

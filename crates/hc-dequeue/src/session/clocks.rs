@@ -20,7 +20,7 @@ use crate::session::wall::wall_millis;
 pub const MAX_CLOCK_ERROR: Duration = Duration::from_secs(60);
 
 /// The smallest number of sessions, including the own one, for which a median is meaningful.
-const SESSIONS_OF_A_MEDIAN: usize = 3;
+const MIN_MEDIAN_SESSIONS: usize = 3;
 
 /// A session's check of its own wall clock.
 #[derive(Debug)]
@@ -86,11 +86,12 @@ fn signed(millis: u64) -> i64 {
 /// closer to the clock counts, so that two halves that differ do not stop each other.
 fn error_of(own: i64, mut clocks: Vec<i64>) -> i64 {
     clocks.push(own);
-    if clocks.len() < SESSIONS_OF_A_MEDIAN {
+    if clocks.len() < MIN_MEDIAN_SESSIONS {
         return 0;
     }
     clocks.sort_unstable();
-    let (lower, upper) = (clocks[(clocks.len() - 1) / 2], clocks[clocks.len() / 2]);
+    let lower = clocks[(clocks.len() - 1) / 2];
+    let upper = clocks[clocks.len() / 2];
     own.saturating_sub(own.clamp(lower, upper))
 }
 

@@ -14,13 +14,13 @@ const TICKS_PER_LEASE: u32 = 6;
 
 /// The number of ticks from one heartbeat to the next. If the store is so slow that a tick takes longer, every tick
 /// writes a heartbeat: other sessions count their own ticks, and must see a heartbeat once in [`TICKS_PER_LEASE`].
-const TICKS_PER_BEAT: u32 = 2;
+const TICKS_PER_HEARTBEAT: u32 = 2;
 
 /// How many sessions take a census between two heartbeats.
-const CENSUSES_PER_BEAT: f64 = 4.0;
+const CENSUSES_PER_HEARTBEAT: f64 = 4.0;
 
 /// The largest number of sessions that one transaction declares dead.
-const DEATHS_PER_STEP: usize = 100;
+const MAX_DECLARED_DEATHS: usize = 100;
 
 /// The result of a tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Tick {
     /// The tick observed a read version.
     Observed,
     /// The tick observed a read version and wrote a heartbeat.
-    Beaten,
+    Heartbeat,
     /// Another session has declared this one dead. [Open](Member::open) a new one.
     Dead,
 }
@@ -51,7 +51,7 @@ pub struct Member<D: Database> {
     clock_check: ClockCheck,
     next_tick: Duration,
     /// When the next heartbeat is due.
-    next_beat: Duration,
+    next_heartbeat: Duration,
     /// How many sessions were alive at the last census.
     living: usize,
 }
@@ -64,7 +64,7 @@ impl<D: Database> Member<D> {
         Self {
             id: SessionId(env.random_bytes()),
             next_tick: env.now(),
-            next_beat: env.now(),
+            next_heartbeat: env.now(),
             clocks: BTreeMap::from([(lease, VersionClock::new(env.clone(), lease))]),
             clock_check: ClockCheck::new(env),
             sessions,
@@ -82,7 +82,7 @@ impl<D: Database> Member<D> {
         let env = self.runner.environment();
         let interval = self.interval();
         self.next_tick = self.next_tick.min(env.now() + interval);
-        self.next_beat = self.next_beat.min(env.now() + interval);
+        self.next_heartbeat = self.next_heartbeat.min(env.now() + interval);
     }
 
     /// Returns the time from one tick to the next.
@@ -101,8 +101,10 @@ impl<D: Database> Member<D> {
         let env = self.runner.environment();
         self.id = SessionId(env.random_bytes());
         // Opening the session writes the first heartbeat.
-        self.next_beat = env.now() + self.lease / TICKS_PER_LEASE;
-        let (sessions, session, lease) = (&self.sessions, self.id, self.lease);
+        self.next_heartbeat = env.now() + self.lease / TICKS_PER_LEASE;
+        let sessions = &self.sessions;
+        let session = self.id;
+        let lease = self.lease;
         let open = |tr| async move {
             sessions.open(&tr, session, lease, env.wall());
             Ok::<_, keyspace::Error>(())
@@ -142,16 +144,18 @@ impl<D: Database> Member<D> {
         self.clocks
             .values()
             .for_each(|clock| clock.observe(version));
-        if now < self.next_beat {
+        if now < self.next_heartbeat {
             return Ok(Tick::Observed);
         }
-        let (sessions, session, lease) = (&self.sessions, self.id, self.lease);
+        let sessions = &self.sessions;
+        let session = self.id;
+        let lease = self.lease;
         let beat = |tr| async move { sessions.beat(&tr, session, lease, env.wall()).await };
         if self.runner.run(beat).await? {
             // In time both for the lease that was promised before and for this one.
-            self.next_beat = now + interval * TICKS_PER_BEAT;
+            self.next_heartbeat = now + interval * TICKS_PER_HEARTBEAT;
             self.promised = lease;
-            return Ok(Tick::Beaten);
+            return Ok(Tick::Heartbeat);
         }
         tracing::warn!(recipe = %sessions.subspace(), %session, "the session was declared dead");
         Ok(Tick::Dead)
@@ -169,7 +173,7 @@ impl<D: Database> Member<D> {
     /// # Cancel safety
     /// If the future is dropped, the next call finds the remaining sessions.
     pub async fn find_dead(&mut self) -> Result<Vec<SessionId>> {
-        let share = CENSUSES_PER_BEAT / self.living.max(1) as f64;
+        let share = CENSUSES_PER_HEARTBEAT / self.living.max(1) as f64;
         let is_drawn = self.runner.environment().random_unit() < share;
         if !is_drawn && self.trusts_clock() {
             return Ok(Vec::new());
@@ -182,13 +186,14 @@ impl<D: Database> Member<D> {
             ago.max(owned_since)
         };
         let ago = &ago;
-        let (sessions, own) = (&self.sessions, self.id);
+        let sessions = &self.sessions;
+        let own = self.id;
         let count = |tr| async move { sessions.census(&tr, own, ago).await };
         let census = self.runner.run(count).await?;
         self.living = census.living;
         self.clock_check.judge(&census, self.lease);
         let mut dead = Vec::new();
-        for suspects in census.suspects.chunks(DEATHS_PER_STEP) {
+        for suspects in census.suspects.chunks(MAX_DECLARED_DEATHS) {
             let declare = |tr| async move {
                 let tr = &tr;
                 let declare = |session: &SessionId| sessions.declare_dead(tr, *session, ago);
@@ -239,9 +244,10 @@ impl<D: Database> Member<D> {
     ///
     /// # Cancel safety
     /// If the future is dropped, the session may have ended or be alive.
-    pub async fn retire(&self) -> Result<()> {
-        let (sessions, session) = (&self.sessions, self.id);
-        let retire = |tr| async move { sessions.retire(&tr, session).await };
-        self.runner.run(retire).await
+    pub async fn end(&self) -> Result<()> {
+        let sessions = &self.sessions;
+        let session = self.id;
+        let end = |tr| async move { sessions.end(&tr, session).await };
+        self.runner.run(end).await
     }
 }

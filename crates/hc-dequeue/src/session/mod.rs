@@ -48,10 +48,10 @@ pub use self::state::{Heartbeat, Life, State};
 use crate::session::wall::unix_millis;
 
 /// The largest number of sessions that a census reads.
-const SESSIONS_PER_CENSUS: usize = 10_000;
+const MAX_CENSUS_SESSIONS: usize = 10_000;
 
 /// The number of sessions from which on one range read replaces a read for each.
-const SESSIONS_OF_A_RANGE: usize = 4;
+const MIN_RANGE_SESSIONS: usize = 4;
 
 /// The name of a session, which it keeps until it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -203,10 +203,11 @@ impl Sessions {
         sessions: BTreeSet<SessionId>,
     ) -> Result<Lives> {
         let page = match sessions.first() {
-            Some(first) if sessions.len() >= SESSIONS_OF_A_RANGE => {
+            Some(first) if sessions.len() >= MIN_RANGE_SESSIONS => {
                 let (_, end) = self.subspace.subspace(&"s").range();
-                let query = RangeQuery::keys(self.state(*first), end);
-                let query = query.limit(2 * sessions.len()).mode(StreamingMode::WantAll);
+                let query = RangeQuery::keys(self.state(*first), end)
+                    .limit(2 * sessions.len())
+                    .mode(StreamingMode::WantAll);
                 tr.get_range(&query, Isolation::Snapshot).await?.rows
             }
             _ => Vec::new(),
@@ -377,9 +378,10 @@ impl Sessions {
         suspects.dedup();
         // The number is unknown unless every session can be judged.
         let is_known = ages.values().all(Option::is_some) && unreadable.is_empty();
-        let living = match is_known {
-            true => sessions.len().saturating_sub(suspects.len()),
-            false => 0,
+        let living = if is_known {
+            sessions.len().saturating_sub(suspects.len())
+        } else {
+            0
         };
         heartbeats.retain(|Heartbeat { session, .. }| {
             *session != own && suspects.binary_search(session).is_err()
@@ -442,7 +444,7 @@ impl Sessions {
     ///
     /// # Cancel safety
     /// Dropping the future before it is ready stages nothing.
-    pub async fn retire(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
+    pub async fn end(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
         let state = self.read_state(tr, session).await?;
         if let Some(State { lease, .. }) = state.filter(|state| state.life == Life::Alive) {
             self.set_state(tr, session, Life::Ended, lease);
@@ -465,14 +467,14 @@ impl Sessions {
     /// Reads by snapshot: a transaction that acts on a session reads its state again.
     pub(crate) async fn page(&self, tr: &impl Transaction, part: &str) -> Result<Vec<KeyValue>> {
         let (begin, end) = self.subspace.subspace(&part).range();
-        let query = RangeQuery::keys(begin, end).limit(SESSIONS_PER_CENSUS);
+        let query = RangeQuery::keys(begin, end).limit(MAX_CENSUS_SESSIONS);
         read_all(tr, query, Isolation::Snapshot).await
     }
 
     /// Returns the session of a key in a part.
     pub(crate) fn parse_session(&self, part: &str, key: &[u8]) -> Result<SessionId> {
-        let session: Option<Vec<u8>> = self.subspace.subspace(&part).unpack(key).ok();
-        let session = session.and_then(|bytes| bytes.try_into().ok());
+        let bytes: Option<Vec<u8>> = self.subspace.subspace(&part).unpack(key).ok();
+        let session = bytes.and_then(|bytes| bytes.try_into().ok());
         session
             .map(SessionId)
             .ok_or_else(|| keyspace::Error::corrupt(key, "expected the key of a session"))
@@ -548,8 +550,9 @@ mod tests {
             for name in asked {
                 let living = asked
                     .iter()
-                    .filter(|name| lives.get(*name) == Some(&Life::Alive));
-                let living = living.map(|name| named(*name)).collect();
+                    .filter(|name| lives.get(*name) == Some(&Life::Alive))
+                    .map(|name| named(*name))
+                    .collect();
                 let all = asked.iter().map(|name| named(*name)).collect();
                 let mut tr = store.db.begin().unwrap();
                 assert_eq!(sessions.lives(&tr, all).await.unwrap().alive, living);

@@ -24,8 +24,9 @@ pub(crate) fn unix_time(millis: u64) -> SystemTime {
 
 /// Returns the text of a time in milliseconds since the Unix epoch, for logs.
 pub(crate) fn time_text(millis: u64) -> String {
-    let time = i64::try_from(millis).ok();
-    let time = time.and_then(DateTime::from_timestamp_millis);
+    let time = i64::try_from(millis)
+        .ok()
+        .and_then(DateTime::from_timestamp_millis);
     match time {
         Some(time) => time.to_rfc3339_opts(SecondsFormat::Millis, true),
         None => format!("{millis} ms after 1970"),

@@ -160,7 +160,8 @@ where
 
     /// Handles an item, and returns when its outcome is committed. The next item is taken after that.
     async fn handle(&mut self, delivery: &Delivery<T>) -> Result<()> {
-        let (queue, item) = (self.queue, &delivery.item_ref());
+        let queue = self.queue;
+        let item = &delivery.item_ref();
         let completed =
             |tr| async move { read_counter(&tr, &queue.keys, Counter::Completed).await };
         let completed_before = self.runner.run(completed).await?;
@@ -175,12 +176,12 @@ where
             Err(error) => return Err(error),
         }
 
-        let look = |tr| async move {
+        let check = |tr| async move {
             let completed = read_counter(&tr, &queue.keys, Counter::Completed);
             try_join!(completed, queue.status(&tr, item))
         };
         let drained = &mut self.drained;
-        let (completed, status) = self.runner.run(look).await?;
+        let (completed, status) = self.runner.run(check).await?;
         let has_failed = |attempts| attempts >= delivery.attempt();
         let count = match status.map(|status| (status.place, status.attempts)) {
             None | Some((Place::Done { .. }, _)) if completed > completed_before => {

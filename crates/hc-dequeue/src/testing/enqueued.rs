@@ -98,7 +98,8 @@ impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
     /// # Errors
     /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if an item does not decode, and those of [`Runner::run`].
     pub async fn items(&self) -> Result<Vec<EnqueuedItem<T>>> {
-        let (queue, version) = (self.queue, self.version);
+        let queue = self.queue;
+        let version = self.version;
         let read = |tr: Tx<_>| async move { read_since(&tr, queue, version).await };
         self.runner.run(read).await
     }

@@ -2,7 +2,7 @@
 
 use crate::PlaceKind;
 use std::collections::BTreeSet;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use conformance::plant::{Plant, Planted};
 use futures::future::BoxFuture;
@@ -21,10 +21,10 @@ use crate::items::places::{place, remove};
 use crate::items::settings::Settings;
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::{TakeMode, fulfill, take, view_queue};
-use crate::protocol::give_back::{GiveBack, Given, Return, When, give_back};
-use crate::protocol::reclaim::{bury, remove_requests, return_items};
+use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
+use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{collect, register, withdraw};
-use crate::protocol::{Demand, ITEMS_PER_FULFILLMENT, SessionContext};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
 use crate::queue::change::{Cancelled, Replaced};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
@@ -61,7 +61,7 @@ enum Step {
     /// For a dead session.
     ReturnItems(SessionId),
     /// Removes the dead session, after it holds nothing.
-    Bury,
+    RemoveSession,
     Change(Change),
 }
 
@@ -115,11 +115,11 @@ impl<D: Database> World<D> {
         let subspace = Subspace::from("queue");
         let queue = Queue::<u64>::open(&runner, subspace);
         let queue = queue.await.unwrap();
-        let (handle, keys) = (&queue, &queue.keys);
+        let handle = &queue;
+        let keys = &queue.keys;
         let open = |tr| async move {
             for session in [A, B, C, DEAD] {
-                keys.sessions
-                    .open(&tr, session, LEASE, SystemTime::UNIX_EPOCH);
+                keys.sessions.open(&tr, session, LEASE, UNIX_EPOCH);
             }
             handle.enqueue_all(&tr, &[1, 2]).await.map(drop)
         };
@@ -142,7 +142,7 @@ impl<D: Database> World<D> {
         let tr = world.db.begin().unwrap();
         let held = keys.held(A).snapshot(&tr, 1, usize::MAX).await.unwrap();
         world.held = held[0].id;
-        let die = |tr| async move { keys.sessions.retire(&tr, DEAD).await };
+        let die = |tr| async move { keys.sessions.end(&tr, DEAD).await };
         runner.run(die).await.unwrap();
         if scene == Scene::Empty {
             world.commit(Step::ReturnItems(DEAD)).await.unwrap();
@@ -178,7 +178,8 @@ impl<D: Database> World<D> {
 
     /// Enqueues a delayed item whose time has come. Returns its id.
     async fn enqueue_due(&self) -> ItemId {
-        let (queue, keys, runner) = (&self.queue, &*self.queue.keys, Runner::new(self.db.clone()));
+        let queue = &self.queue;
+        let runner = Runner::new(self.db.clone());
         let options = &Enqueue::new().after(Duration::from_secs(3600));
         let enqueue = |tr| async move { queue.enqueue_with(&tr, &7, options).await };
         let (staged, commit) = runner.run_committed(enqueue).await.unwrap();
@@ -187,9 +188,9 @@ impl<D: Database> World<D> {
         };
         let id = staged.at(commit.versionstamp.unwrap()).id();
         let make_due = |tr| async move {
-            let (spot, record) = find(&tr, keys, &id).await?.unwrap();
-            remove(&tr, keys, &id, &spot)?;
-            place(&tr, keys, &id, record, Some(1))
+            let (location, record) = find(&tr, &queue.keys, &id).await?.unwrap();
+            remove(&tr, &queue.keys, &id, &location)?;
+            place(&tr, &queue.keys, &id, record, Some(1))
         };
         runner.run(make_due).await.unwrap();
         id
@@ -209,7 +210,7 @@ impl<D: Database> World<D> {
 
     /// Stages a step. The step must have something to do.
     fn stage<'a>(&'a self, tr: &'a D::Transaction, step: Step) -> BoxFuture<'a, Result<()>> {
-        let (keys, settings) = (&*self.queue.keys, &self.settings);
+        let keys = &*self.queue.keys;
         Box::pin(async move {
             match step {
                 Step::Enqueue => drop(self.queue.enqueue(tr, &7).await?),
@@ -228,7 +229,7 @@ impl<D: Database> World<D> {
                         ..self.context(session)
                     };
                     assert!(
-                        fulfill(tr, context, None, ITEMS_PER_FULFILLMENT)
+                        fulfill(tr, context, None, MAX_FULFILLMENT_ITEMS)
                             .await?
                             .has_changed()
                     );
@@ -249,7 +250,7 @@ impl<D: Database> World<D> {
                     };
                     assert_eq!(
                         give_back(tr, self.context(A), &[item]).await?,
-                        [Given::Back]
+                        [GivenBack::Accepted]
                     );
                 }
                 Step::Beat => self.beat(tr, LEASE).await?,
@@ -262,12 +263,12 @@ impl<D: Database> World<D> {
                     );
                 }
                 Step::ReturnItems(session) => {
-                    assert_eq!(return_items(tr, keys, settings, session).await?, 1);
+                    assert_eq!(reclaim_items(tr, keys, &self.settings, session).await?, 1);
                 }
                 Step::Change(change) => self.change(tr, change).await?,
-                Step::Bury => {
+                Step::RemoveSession => {
                     remove_requests(tr, keys, DEAD).await?;
-                    assert!(bury(tr, keys, DEAD).await?);
+                    assert!(remove_session(tr, keys, DEAD).await?);
                 }
             }
             Ok(())
@@ -275,19 +276,17 @@ impl<D: Database> World<D> {
     }
 
     async fn beat(&self, tr: &D::Transaction, lease: Duration) -> Result<()> {
-        let (sessions, wall) = (&self.queue.keys.sessions, SystemTime::UNIX_EPOCH);
-        assert!(sessions.beat(tr, A, lease, wall).await?);
+        let sessions = &self.queue.keys.sessions;
+        assert!(sessions.beat(tr, A, lease, UNIX_EPOCH).await?);
         Ok(())
     }
 
     async fn change(&self, tr: &D::Transaction, change: Change) -> Result<()> {
-        let (queue, keys) = (&self.queue, &self.queue.keys);
-        let held = ItemRef::new(keys, self.held);
-        let first = || ItemRef::new(keys, self.first.unwrap());
+        let queue = &self.queue;
+        let held = ItemRef::new(&queue.keys, self.held);
+        let first = || ItemRef::new(&queue.keys, self.first.unwrap());
         match change {
-            Change::CancelHeld => {
-                assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested);
-            }
+            Change::CancelHeld => assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested),
             Change::CancelGranted => {
                 assert_eq!(queue.cancel(tr, &first()).await?, Cancelled::Requested);
             }
@@ -314,17 +313,16 @@ impl<D: Database> World<D> {
 /// Lets two steps read the same state, and commits one after the other. Returns whether the second one failed.
 async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -> bool {
     let world = World::new(db, scene).await;
-    let (mut one, mut other) = (world.db.begin().unwrap(), world.db.begin().unwrap());
+    let mut one = world.db.begin().unwrap();
+    let mut other = world.db.begin().unwrap();
     world.stage(&one, first).await.unwrap();
     world.stage(&other, second).await.unwrap();
     one.commit().await.unwrap();
-    match other.commit().await {
-        Ok(_) => false,
-        Err(error) => {
-            assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
-            true
-        }
-    }
+    let Err(error) = other.commit().await else {
+        return false;
+    };
+    assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
+    true
 }
 
 #[tokio::test]
@@ -340,7 +338,7 @@ async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
         };
         let given = give_back(&tr, world.context(A), &[item]).await.unwrap();
         tr.commit().await.unwrap();
-        given == [Given::Back]
+        given == [GivenBack::Accepted]
     };
     // The item comes back as the first one, and the same session takes it again.
     assert!(resolve(1, GiveBack::Failed(When::Now)).await);
@@ -411,8 +409,8 @@ async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_a
     let items = page.unwrap().items;
     assert!(items[0].status.is_err() && items[1..].iter().all(|item| item.status.is_ok()));
     let key = items[0].item.id().key_in(world.queue.keys.items.subspace());
-    let record = tr.get(&key, Isolation::Snapshot).await.unwrap();
-    let mut record = record.unwrap().to_vec();
+    let row = tr.get(&key, Isolation::Snapshot).await.unwrap();
+    let mut record = row.unwrap().to_vec();
     assert_eq!(record[2..], part[24..]);
     record[1] = 1;
     tr.set(&key, &record);
@@ -576,7 +574,7 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Granted, Step::Complete, Step::Collect),
         (Scene::Granted, Step::Enqueue, Step::Collect),
         (Scene::Granted, Step::Beat, Step::Collect),
-        (Scene::Empty, Step::Enqueue, Step::Bury),
+        (Scene::Empty, Step::Enqueue, Step::RemoveSession),
         (Scene::Items, Step::ReturnItems(DEAD), Step::Take(B)),
         (
             Scene::Items,

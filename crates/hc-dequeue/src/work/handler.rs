@@ -99,7 +99,7 @@ impl<F> Handler<F> {
             }
             Outcome::Discard { reason } => {
                 tracing::warn!(%item, reason, "a handler has discarded an item");
-                (GiveBack::Rejected, Some(reason))
+                (GiveBack::Discarded, Some(reason))
             }
         }
     }

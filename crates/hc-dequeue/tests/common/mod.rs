@@ -184,8 +184,9 @@ impl World {
             // The outcome, if there is one, follows the queue in the labels.
             let labels = key.key().labels();
             let queue: String = labels.map(|label| label.value().to_owned()).collect();
-            let records = records.entry((key.key().name().to_owned(), queue));
-            let records = records.or_default();
+            let records = records
+                .entry((key.key().name().to_owned(), queue))
+                .or_default();
             match value {
                 DebugValue::Counter(count) => records.push(count as f64),
                 // Zero means that the gauge was not set since the last snapshot.
@@ -288,7 +289,8 @@ pub(crate) struct Doomed {
 impl Doomed {
     pub(crate) async fn start(world: &World) -> Self {
         let (alive, killed) = oneshot::channel::<()>();
-        let (queue, runner) = (world.queue.clone(), world.runner.clone());
+        let queue = world.queue.clone();
+        let runner = world.runner.clone();
         let process = process(|| async move {
             let options = WorkerOptions::default();
             let consumer = queue.consumer(&runner, options).await.unwrap();

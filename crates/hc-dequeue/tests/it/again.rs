@@ -231,7 +231,8 @@ async fn enqueues_of_one_transaction_count_as_made_at_the_time_of_the_first(stor
 
 /// Lets two transactions with one read version enqueue an id. Returns whether the second one fails.
 async fn second_fails<D: Database>(db: D, queue: &Queue) -> bool {
-    let (mut one, mut other) = (db.begin().unwrap(), db.begin().unwrap());
+    let mut one = db.begin().unwrap();
+    let mut other = db.begin().unwrap();
     let versions = (
         one.read_version().await.unwrap(),
         other.read_version().await.unwrap(),
@@ -456,8 +457,12 @@ impl World {
     async fn debounce_at(&self, wall: &Wall, seconds: u32, options: &Enqueue) -> Option<u64> {
         wall.set(seconds * SECOND);
         let value = seconds.into();
-        let item = self.queue.submit_with(&self.runner, &value, options);
-        let item = item.await.unwrap().unwrap();
+        let item = self
+            .queue
+            .submit_with(&self.runner, &value, options)
+            .await
+            .unwrap()
+            .unwrap();
         match self.place(&item).await.unwrap() {
             Place::Queued => None,
             Place::Delayed { until } => Some(until.duration_since(wall.begun).unwrap().as_secs()),

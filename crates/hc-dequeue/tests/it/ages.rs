@@ -131,7 +131,8 @@ async fn an_item_that_was_redriven_waits_since_then(store: TestStore) {
 async fn an_item_of_a_dead_session_waits_since_it_was_returned(store: TestStore) {
     let (world, wall) = with_wall(&store, settings()).await;
     let item = world.enqueue_ref(1, &Enqueue::new()).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let dies = process(|| async move {
         let consumer = queue
             .consumer(&runner, WorkerOptions::default())
@@ -180,7 +181,8 @@ async fn an_item_that_does_not_decode_hides_no_age(store: TestStore) {
     assert_eq!(oldest_age(&world).await.unwrap(), Some(SECONDS));
     let (_, end) = world.key("i").range();
     let clear = |tr: keyspace::Tx<_>| {
-        let (begin, end) = (keyspace::key_after(&first), end.clone());
+        let begin = keyspace::key_after(&first);
+        let end = end.clone();
         async move {
             keyspace::Transaction::clear_range(&tr, &begin, &end);
             Ok::<_, Error>(())

@@ -93,8 +93,9 @@ async fn a_panic_comes_back_after_the_backoff(store: TestStore) {
     let handler = |_: Delivery<u64>| async { panic!("no luck") };
     let worker = world
         .queue
-        .work::<_, _, _, ()>(&world.runner, options, handler);
-    let worker = worker.await.unwrap();
+        .work::<_, _, _, ()>(&world.runner, options, handler)
+        .await
+        .unwrap();
     while world.stats().await.delayed == 0 {
         tokio::task::yield_now().await;
     }
@@ -239,7 +240,8 @@ impl Undecodable {
     }
 
     async fn status(&self) -> hc_dequeue::Status<String> {
-        let (names, item) = (&self.names, &self.item);
+        let names = &self.names;
+        let item = &self.item;
         let status = |tr| async move { names.status(&tr, item).await };
         self.runner.run(status).await.unwrap().unwrap()
     }

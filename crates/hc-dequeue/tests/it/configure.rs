@@ -36,8 +36,8 @@ impl World {
     /// Returns the leases of all sessions.
     async fn leases(&self) -> Vec<Duration> {
         let sessions = &Sessions::new(self.queue.subspace().clone());
-        let all = |tr| async move { sessions.all(&tr).await };
-        let all = self.runner.run(all).await.unwrap();
+        let read = |tr| async move { sessions.all(&tr).await };
+        let all = self.runner.run(read).await.unwrap();
         all.into_iter()
             .map(|(_, state)| state.unwrap().lease)
             .collect()
@@ -178,7 +178,8 @@ async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore)
     // The session dies before it learns the shorter lease, which the next session has.
     let world = World::new(&store, settings().lease(LONG * 60)).await;
     world.enqueue([7]).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let (holds, is_held) = tokio::sync::oneshot::channel();
     let (changed, is_changed) = tokio::sync::oneshot::channel::<()>();
     let doomed = crate::common::process(|| async move {

@@ -83,7 +83,8 @@ async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
     world.enqueue([0, 1, 2, 3, 4]).await;
     let (seen, mut all) = mpsc::unbounded_channel();
     let handler = move |delivery: Delivery<u64>| {
-        let (value, granted) = (*delivery.value(), delivery.deliveries());
+        let value = *delivery.value();
+        let granted = delivery.deliveries();
         seen.send((value, delivery.attempt(), granted)).unwrap();
         async move {
             match (value, granted) {
@@ -123,10 +124,13 @@ async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
 
 /// Holds an item in a process that is then killed.
 async fn die_with_an_item(world: &World) {
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let died = process(move || async move {
-        let consumer = queue.consumer(&runner, WorkerOptions::default());
-        let consumer = consumer.await.unwrap();
+        let consumer = queue
+            .consumer(&runner, WorkerOptions::default())
+            .await
+            .unwrap();
         std::mem::forget(consumer.dequeue_within(LONG).await.unwrap().unwrap());
     });
     tokio::task::spawn_blocking(|| died.join().unwrap())
@@ -301,10 +305,12 @@ async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(
     let world = World::new(&store, settings().max_deaths(5)).await;
     world.enqueue(0..40).await;
     while world.stats().await.dead == 0 {
-        let (queue, runner) = (world.queue.clone(), world.runner.clone());
+        let queue = world.queue.clone();
+        let runner = world.runner.clone();
         let died = process(move || async move {
             let killed = Arc::new(Notify::new());
-            let (kill, env) = (killed.clone(), runner.environment().clone());
+            let kill = killed.clone();
+            let env = runner.environment().clone();
             let handler = move |delivery: Delivery<u64>| {
                 if *delivery.value() == PILL {
                     kill.notify_one();

@@ -218,7 +218,8 @@ async fn sessions_remove_what_a_shorter_retention_no_longer_refuses(store: TestS
 /// Lets a transaction that is refused the id write something else, and another one release the id first. Returns
 /// whether the refused transaction fails.
 async fn refusal_conflicts<D: Database>(db: D, runner: &Runner<D>, queue: &Queue) -> bool {
-    let (mut release, mut refused) = (db.begin().unwrap(), db.begin().unwrap());
+    let mut release = db.begin().unwrap();
+    let mut refused = db.begin().unwrap();
     assert!(queue.release_dedupe(&release, b"once").await.unwrap());
     let repeated = queue.enqueue_with(&refused, &2, &once()).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);

@@ -94,10 +94,8 @@ async fn versions_that_add_and_remove_a_field_share_a_queue(store: TestStore) {
     }
 
     let runner = store.runner();
-    let (old, new) = (
-        open::<Old>(&store, &runner).await,
-        open::<New>(&store, &runner).await,
-    );
+    let old = open::<Old>(&store, &runner).await;
+    let new = open::<New>(&store, &runner).await;
     let handled = Handled::default();
     let old_worker = work(&old, &runner, 1, &handled, |order| order.id).await;
     let new_worker = work(&new, &runner, 2, &handled, |order| order.id).await;
@@ -151,10 +149,8 @@ async fn a_variant_that_a_version_does_not_know_waits_for_one_that_does(store: T
     }
 
     let runner = store.runner();
-    let (old, new) = (
-        open::<Old>(&store, &runner).await,
-        open::<New>(&store, &runner).await,
-    );
+    let old = open::<Old>(&store, &runner).await;
+    let new = open::<New>(&store, &runner).await;
     let handled = Handled::default();
     let old_worker = work(&old, &runner, 1, &handled, |Old::Mail(id)| *id).await;
     let texts: Vec<_> = (50..60).map(New::Text).collect();
@@ -167,8 +163,8 @@ async fn a_variant_that_a_version_does_not_know_waits_for_one_that_does(store: T
     let new_worker = work(&new, &runner, 2, &handled, |job| {
         let (New::Mail(id) | New::Text(id)) = job;
         *id
-    });
-    let new_worker = new_worker.await;
+    })
+    .await;
     new.wait_idle(&runner).await.unwrap();
     old_worker.shut_down(LONG).await.unwrap();
     new_worker.shut_down(LONG).await.unwrap();

@@ -45,8 +45,8 @@ impl World {
 
     async fn sessions(&self) -> Vec<SessionId> {
         let sessions = &Sessions::new(self.queue.subspace().clone());
-        let all = |tr| async move { sessions.all(&tr).await };
-        let all = self.runner.run(all).await.unwrap();
+        let read = |tr| async move { sessions.all(&tr).await };
+        let all = self.runner.run(read).await.unwrap();
         all.into_iter().map(|(session, _)| session).collect()
     }
 
@@ -203,10 +203,13 @@ async fn what_is_done_is_kept_for_its_time(store: TestStore) {
 
 async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore) {
     // With such a long lease, no session is declared dead: the two remain the majority.
-    let settings = Settings::new().lease(Duration::from_secs(3));
-    let settings = settings.keep_done(HOUR / 2).dedupe_retention(HOUR / 2);
+    let settings = Settings::new()
+        .lease(Duration::from_secs(3))
+        .keep_done(HOUR / 2)
+        .dedupe_retention(HOUR / 2);
     let world = World::new(&store, settings.clone()).await;
-    let (consumer, other) = (world.consumer().await, world.consumer().await);
+    let consumer = world.consumer().await;
+    let other = world.consumer().await;
     let once = Enqueue::new().dedupe("once");
     let item = world.enqueue_ref(7, &once).await;
     assert_eq!(consumer.pop_within(LONG).await.unwrap().unwrap().value, 7);
@@ -241,7 +244,8 @@ async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore)
 async fn a_caller_waits_until_an_item_is_done(store: TestStore) {
     let world = World::new(&store, keeping()).await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let waits = tokio::spawn(async move { queue.await_done(&runner, &item).await });
     let attempts = Arc::new(AtomicU64::new(0));
     let counted = attempts.clone();
@@ -260,8 +264,9 @@ async fn a_caller_waits_until_an_item_is_done(store: TestStore) {
     };
     let worker = world
         .queue
-        .work(&world.runner, WorkerOptions::new(), handle);
-    let worker = worker.await.unwrap();
+        .work(&world.runner, WorkerOptions::new(), handle)
+        .await
+        .unwrap();
     let done = timeout(LONG, waits).await.unwrap().unwrap().unwrap();
     assert_eq!((done.attempts, &done.result[..]), (2, &b"3"[..]));
     assert!(matches!(
@@ -280,7 +285,8 @@ async fn a_caller_that_waits_learns_that_an_item_is_a_dead_letter(store: TestSto
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let waits = tokio::spawn(async move { queue.await_done(&runner, &item).await });
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     delivery.discard("no use").await.unwrap();

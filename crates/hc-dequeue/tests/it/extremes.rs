@@ -15,7 +15,8 @@ conformance::on_every_store!(
 
 /// The last time that the system can express.
 fn last_time() -> SystemTime {
-    let (mut last, mut step) = (SystemTime::UNIX_EPOCH, Duration::from_secs(u64::MAX / 2));
+    let mut last = SystemTime::UNIX_EPOCH;
+    let mut step = Duration::from_secs(u64::MAX / 2);
     while step > Duration::ZERO {
         last = last.checked_add(step).unwrap_or(last);
         step /= 2;
@@ -103,8 +104,8 @@ async fn settings_of_any_length_work(store: TestStore) {
     delivery.complete().await.unwrap();
     assert!(matches!(world.place(&item).await, Some(Place::Done { .. })));
     let queue = &world.queue;
-    let stored = |tr| async move { queue.settings(&tr).await };
-    let stored = world.runner.run(stored).await.unwrap();
+    let read = |tr| async move { queue.settings(&tr).await };
+    let stored = world.runner.run(read).await.unwrap();
     let millis = Duration::from_millis(u64::MAX);
     assert_eq!(
         (stored.get_keep_done(), stored.get_lease()),

@@ -139,7 +139,8 @@ async fn check_reasons(world: &World, attempts: u64, rounds: u64) {
 async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
     let world = World::new(&store, Settings::new().max_attempts(2)).await;
     world.enqueue(0..=PANICS).await;
-    let (queue, options) = (&world.queue, quick().with_concurrency(1));
+    let queue = &world.queue;
+    let options = quick().with_concurrency(1);
     let handler = |item: Item| handler(&item);
     let worker = queue.work(&world.runner, options, handler).await.unwrap();
     let idle = queue.wait_idle(&world.runner);
@@ -151,7 +152,8 @@ async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
 async fn a_panic_anywhere_in_a_handler_with_a_transaction_is_a_failed_attempt(store: TestStore) {
     let world = World::new(&store, Settings::new().max_attempts(2)).await;
     world.enqueue(0..=PANICS).await;
-    let (queue, options) = (&world.queue, quick().with_concurrency(1));
+    let queue = &world.queue;
+    let options = quick().with_concurrency(1);
     let handler = |_: Tx<_>, item: Item| handler(&item);
     let worker = queue.process(&world.runner, options, handler).await;
     let idle = queue.wait_idle(&world.runner);
@@ -301,8 +303,10 @@ async fn a_value_that_panics_when_a_conflict_drops_it_is_handed_out(store: TestS
     let popped = popped.map(|item| std::mem::ManuallyDrop::new(item.value).0);
     assert_eq!(popped, Some(1));
     chaos.script([CommitFault::TooOld; 3]);
-    let delivery = timeout(LONG, consumer.dequeue_within(LONG)).await.unwrap();
-    let delivery = delivery.unwrap();
+    let delivery = timeout(LONG, consumer.dequeue_within(LONG))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(delivery.value().0, 2);
     delivery.complete().await.unwrap();
     drop(delivery);

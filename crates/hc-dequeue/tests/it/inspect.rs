@@ -51,7 +51,8 @@ impl World {
 
 /// Writes items that a session holds, or, with the number of a part of a grant, that were granted to it.
 async fn hold(world: &World, session: SessionId, calls: std::ops::Range<u64>, bytes: usize) {
-    let (held, payload) = (&world.queue.subspace().subspace(&"h"), &vec![7; bytes]);
+    let held = &world.queue.subspace().subspace(&"h");
+    let payload = &vec![7; bytes];
     // Few rows at a time, so that a transaction does not get too large.
     for calls in calls.collect::<Vec<_>>().chunks(500) {
         let write = |tr: Tx<_>| async move {
@@ -101,7 +102,8 @@ async fn a_session_is_shown_with_its_life_its_heartbeat_and_its_requests(store: 
     world
         .write(&world.session_key("s", named(2)), Some(&dead))
         .await;
-    let (sessions, key) = (world.queue.sessions(), &world.session_key("b", named(3)));
+    let sessions = world.queue.sessions();
+    let key = &world.session_key("b", named(3));
     let clear = |tr: Tx<_>| async move {
         tr.clear(key);
         Ok::<_, Error>(())
@@ -160,7 +162,8 @@ async fn sessions_are_listed_page_by_page_and_damaged_ones_with_the_reason(store
         world.write(&key, Some(b"?")).await;
     }
     for limit in 1..7 {
-        let (mut listed, mut after) = (Vec::new(), None);
+        let mut listed = Vec::new();
+        let mut after = None;
         loop {
             let page = world.page(after, limit).await;
             assert!(page.sessions.len() <= limit);

@@ -54,8 +54,12 @@ impl World {
 async fn a_reference_finds_its_item_wherever_it_goes(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let until = Environment::system().wall() + LONG;
-    let item = world.enqueue_ref(7, &Enqueue::new().at(until)).await;
-    let item: ItemRef = item.to_string().parse().unwrap();
+    let item: ItemRef = world
+        .enqueue_ref(7, &Enqueue::new().at(until))
+        .await
+        .to_string()
+        .parse()
+        .unwrap();
     let Some(Place::Delayed { until: found }) = world.place(&item).await else {
         panic!("it is delayed");
     };
@@ -101,7 +105,8 @@ async fn a_reference_finds_its_item_wherever_it_goes(store: TestStore) {
     );
     assert_eq!(status.failure.unwrap().reason, "no use");
 
-    let (queue, item) = (&world.queue, &item);
+    let queue = &world.queue;
+    let item = &item;
     let redrive = |tr| async move { queue.redrive(&tr, item).await };
     assert!(world.runner.run(redrive).await.unwrap());
     let delivery = next().await;
@@ -223,8 +228,9 @@ async fn a_handler_of_a_cancelled_item_is_dropped(store: TestStore) {
     };
     let worker = world
         .queue
-        .work(&world.runner, WorkerOptions::new(), handler);
-    let worker = worker.await.unwrap();
+        .work(&world.runner, WorkerOptions::new(), handler)
+        .await
+        .unwrap();
     world.enqueue([7]).await;
     let item = begins.recv().await.unwrap();
     assert_eq!(world.cancel(&item).await, Cancelled::Requested);
@@ -259,14 +265,17 @@ async fn cancel_granted(world: &World) -> ItemRef {
 
 async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let (fall_asleep, is_to_sleep) = oneshot::channel::<()>();
     let (asleep, is_asleep) = oneshot::channel::<()>();
     let (wake, is_awake) = std::sync::mpsc::channel::<()>();
     let (deliver, delivered) = oneshot::channel();
     let sleeper = crate::common::process(move || async move {
-        let consumer = queue.consumer(&runner, WorkerOptions::default());
-        let consumer = consumer.await.unwrap();
+        let consumer = queue
+            .consumer(&runner, WorkerOptions::default())
+            .await
+            .unwrap();
         let sleep = async {
             is_to_sleep.await.unwrap();
             asleep.send(()).unwrap();
@@ -451,12 +460,14 @@ async fn an_item_that_replaces_a_held_one_takes_over_its_dedupe_id(store: TestSt
 
 async fn an_id_that_is_retired_and_enqueued_again_at_the_same_time_conflicts(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let (db, queue) = (&world.store.db, &world.queue);
+    let db = &world.store.db;
+    let queue = &world.queue;
     let once = Enqueue::new().dedupe("one");
     world.enqueue_ref(1, &once).await;
     let consumer = world.consumer().await;
     let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    let (mut done, mut again) = (db.begin().unwrap(), db.begin().unwrap());
+    let mut done = db.begin().unwrap();
+    let mut again = db.begin().unwrap();
     held.ack(&done).await.unwrap();
     let repeated = queue.enqueue_with(&again, &2, &once).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);

@@ -86,10 +86,12 @@ async fn a_payload_that_does_not_decode_is_listed_with_its_bytes(store: TestStor
     let world = world(&store).await;
     let (whole, whole_letters) = list(&world, &world.queue).await.unwrap();
     // Opens the same items as values of another type.
-    let (runner, subspace) = (&world.runner, world.queue.subspace().clone());
+    let runner = &world.runner;
+    let subspace = world.queue.subspace().clone();
     let names = Names::open(runner, subspace).await;
     let (items, letters) = list(&world, &names.unwrap()).await.unwrap();
-    let (item_rows, letter_rows) = (rows(&world, "i").await, rows(&world, "d").await);
+    let item_rows = rows(&world, "i").await;
+    let letter_rows = rows(&world, "d").await;
     assert_eq!((items.len(), letters.len()), (2, 1));
     for (payload, listed, whole, row) in [
         (0, &letters[0], &whole_letters[0], &letter_rows[0]),
@@ -109,7 +111,8 @@ async fn a_payload_that_does_not_decode_is_listed_with_its_bytes(store: TestStor
 async fn a_record_of_another_format_is_listed_as_it_is(store: TestStore) {
     let world = world(&store).await;
     let (whole, whole_letters) = list(&world, &world.queue).await.unwrap();
-    let (item, letter) = (&rows(&world, "i").await[0], &rows(&world, "d").await[0]);
+    let item = &rows(&world, "i").await[0];
+    let letter = &rows(&world, "d").await[0];
     // Change the format byte that follows the one of microqueue, and then that one.
     let mut newer = item.value().to_vec();
     newer[1] = 2;
@@ -159,7 +162,9 @@ async fn a_place_is_listed_page_by_page_and_damaged_records_with_the_rest(store:
     let damaged = &rows(&world, "t").await[2];
     set(&world, damaged, b"\x01\x02").await;
 
-    let (mut listed, mut after, mut pages) = (Vec::new(), None, 0);
+    let mut listed = Vec::new();
+    let mut after = None;
+    let mut pages = 0;
     loop {
         let page = page(&world, PlaceKind::Delayed, after.as_ref())
             .await
@@ -185,7 +190,8 @@ async fn a_place_is_listed_page_by_page_and_damaged_records_with_the_rest(store:
 /// Returns the packed end of a row's key in a part of the queue, and the start of the row's value: before the format
 /// of the record.
 fn row_of(part: &str, call: u64) -> (Vec<u8>, Vec<u8>) {
-    let (session, stamp) = (&[7_u8; 16][..], TupleVersionstamp::complete([1; 10], 0));
+    let session = &[7_u8; 16][..];
+    let stamp = TupleVersionstamp::complete([1; 10], 0);
     let key = match part {
         "t" => pack(&(99_u64, stamp, call)),
         "h" => pack(&(session, stamp, call)),
@@ -210,11 +216,13 @@ fn record_of(part: &str) -> Vec<u8> {
 /// Lists a place row by row.
 async fn list_slowly(world: &World, place: PlaceKind) -> (Vec<ListedItem<u64>>, Vec<Undecodable>) {
     let queue = &world.queue;
-    let (mut items, mut strays, mut after) = (Vec::new(), Vec::new(), None);
+    let mut items = Vec::new();
+    let mut strays = Vec::new();
+    let mut after = None;
     for _ in 0..100 {
         let after_last = after.as_ref();
-        let page = |tr| async move { queue.list(&tr, place, after_last, 1).await };
-        let page = world.runner.run(page).await.unwrap();
+        let read = |tr| async move { queue.list(&tr, place, after_last, 1).await };
+        let page = world.runner.run(read).await.unwrap();
         items.extend(page.items);
         strays.extend(page.strays);
         after = page.next;
@@ -236,7 +244,8 @@ async fn a_damaged_row_ends_the_listing_of_no_place(store: TestStore) {
     ] {
         let world = World::with_defaults(&store).await;
         let subspace = world.queue.subspace().subspace(&part);
-        let (stray, record) = (&subspace.pack(&"no such key"), record_of(part));
+        let stray = &subspace.pack(&"no such key");
+        let record = record_of(part);
         let mut rows = vec![(stray.clone(), b"?".to_vec())];
         for (call, record) in [
             (1, &record[..]),
@@ -250,7 +259,8 @@ async fn a_damaged_row_ends_the_listing_of_no_place(store: TestStore) {
         }
         let headless = [subspace.bytes(), &row_of(part, 5).0].concat();
         rows.push((headless.clone(), b"?".to_vec()));
-        let (rows, written) = (&rows, Ok::<_, Error>(()));
+        let rows = &rows;
+        let written = Ok::<_, Error>(());
         let write = |tr: Tx<_>| {
             let written = written.clone();
             async move {
@@ -315,7 +325,8 @@ async fn a_cursor_of_another_queue_or_place_or_of_no_listing_is_refused(store: T
     assert!(matches!(refused, Err(Error::MalformedCursor)));
     let subspace = world.store.root.subspace(&"other queue");
     let other = Queue::<u64>::open(&world.runner, subspace);
-    let (other, after) = (&other.await.unwrap(), Some(&cursor));
+    let other = &other.await.unwrap();
+    let after = Some(&cursor);
     let list = |tr| async move { other.list(&tr, PlaceKind::Queued, after, 2).await };
     let refused = world.runner.run(list).await;
     assert!(matches!(refused, Err(Error::MalformedCursor)));
@@ -333,8 +344,10 @@ async fn a_cursor_of_another_queue_or_place_or_of_no_listing_is_refused(store: T
 async fn a_tool_opens_a_queue_of_any_codec_and_creates_none(store: TestStore) {
     type Any = Queue<Bytes, Raw>;
     let world = World::with_defaults(&store).await;
-    let (root, runner) = (world.queue.subspace(), &world.runner);
-    let (words, nothing) = (root.subspace(&"words"), root.subspace(&"nothing"));
+    let root = world.queue.subspace();
+    let runner = &world.runner;
+    let words = root.subspace(&"words");
+    let nothing = root.subspace(&"nothing");
     let subspace = Subspace::from_bytes([words.bytes(), b"!"].concat());
     let options = OpenOptions::new().codec(Json);
     let ids = keyspace::ids::Ids::new(nothing.subspace(&"ids"));

@@ -105,8 +105,11 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
     let ledgers = world.store.root.subspace(&"ledgers");
     let options = RunOptions::default().ledger_subspace(ledgers);
     let runner = Runner::with_options(chaos.clone(), options);
-    let consumer = world.queue.consumer(&runner, WorkerOptions::default());
-    let consumer = consumer.await.unwrap();
+    let consumer = world
+        .queue
+        .consumer(&runner, WorkerOptions::default())
+        .await
+        .unwrap();
     world.enqueue(0..3).await;
     // The next commit is the take of the fast path.
     chaos.script([CommitFault::NotCommitted]);
@@ -142,7 +145,8 @@ async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {
 async fn items_that_are_returned_for_the_dead_are_counted(store: TestStore) {
     let world = World::recorded(&store, settings()).await;
     world.enqueue(0..3).await;
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let dies = process(|| async move {
         let options = WorkerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
@@ -169,8 +173,9 @@ async fn what_handlers_return_is_counted(store: TestStore) {
     };
     let worker = world
         .queue
-        .work(&world.runner, WorkerOptions::new(), handler);
-    let worker = worker.await.unwrap();
+        .work(&world.runner, WorkerOptions::new(), handler)
+        .await
+        .unwrap();
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
     world.until_recorded([("hc_dequeue_dequeues", 12.0)]).await;

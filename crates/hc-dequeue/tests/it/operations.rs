@@ -162,7 +162,8 @@ async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
     second.discard("no good").await.unwrap();
     assert!(consumer.dequeue().await.unwrap().is_none());
 
-    let (queue, runner) = (&world.queue, &world.runner);
+    let queue = &world.queue;
+    let runner = &world.runner;
     let dead = world.dead_letters().await;
     assert_eq!([&dead[0].value, &dead[1].value], [&Ok(1), &Ok(2)]);
     assert_eq!(world.stats().await.dead, 2);
@@ -506,7 +507,8 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     let later = Enqueue::new().after(LONG).dedupe("later");
     let _ = world.enqueue_with(7, &later).await.unwrap();
     // More items than one page has.
-    let (queue, all_later) = (&world.queue, &Enqueue::new().after(LONG * 2));
+    let queue = &world.queue;
+    let all_later = &Enqueue::new().after(LONG * 2);
     let enqueue = |tr| async move {
         for value in 0..600 {
             let _ = queue.enqueue_with(&tr, &value, all_later).await?;
@@ -558,7 +560,8 @@ async fn a_queue_is_idle_when_nothing_is_queued_delayed_or_held(store: TestStore
     acknowledged.unwrap();
     idle.unwrap();
 
-    let (queue, later) = (&world.queue, &Enqueue::new().after(LONG * 60));
+    let queue = &world.queue;
+    let later = &Enqueue::new().after(LONG * 60);
     let enqueue = |tr| async move { queue.enqueue_with(&tr, &2, later).await };
     let enqueued = world.runner.run(enqueue).await.unwrap();
     assert!(matches!(enqueued, Enqueued::Staged(_)));

@@ -63,7 +63,8 @@ struct Slow {
 impl Slow {
     /// Returns a queue whose only item has one attempt.
     async fn new(store: &TestStore) -> Self {
-        let (store, clock) = (store.fresh(), Ahead::default());
+        let store = store.fresh();
+        let clock = Ahead::default();
         let options = RunOptions::default()
             .ledger_subspace(store.root.subspace(&"ledgers"))
             .environment(Environment::seeded(1, Arc::new(clock.clone())));
@@ -91,7 +92,8 @@ impl Slow {
     + Send
     + Sync
     + 'static {
-        let (clock, counted) = (self.clock.clone(), self.calls.clone());
+        let clock = self.clock.clone();
+        let counted = self.calls.clone();
         let key = self.world.store.root.pack(&"calls");
         move |tr, _| {
             let (took, code) = calls[counted.fetch_add(1, Ordering::Relaxed)];
@@ -108,7 +110,8 @@ impl Slow {
 
     /// Lets a worker handle the item. Returns how often the handler was called, and the dead letter.
     async fn work(&self, calls: &'static [Call]) -> (usize, Option<DeadLetter<u64>>) {
-        let (queue, runner) = (&self.world.queue, &self.world.runner);
+        let queue = &self.world.queue;
+        let runner = &self.world.runner;
         let options = WorkerOptions::new();
         let worker = queue.process(runner, options, self.handler(calls)).await;
         queue.wait_idle(runner).await.unwrap();
@@ -144,7 +147,8 @@ async fn a_handler_that_takes_too_long_twice_in_a_row_has_failed(store: TestStor
 
 async fn a_handler_that_is_drained_and_takes_too_long_has_failed(store: TestStore) {
     let slow = Slow::new(&store).await;
-    let (queue, runner) = (&slow.world.queue, &slow.world.runner);
+    let queue = &slow.world.queue;
+    let runner = &slow.world.runner;
     let handler = slow.handler(&[SLOW, SLOW, DONE]);
     let drained = drain_process(runner, queue, handler).await.unwrap();
     assert_eq!(drained.dead, 1);

@@ -85,8 +85,8 @@ async fn an_item_that_its_handler_cancels_ends_as_cancelled_with_all_effects(sto
             assert_eq!(cancelled, Cancelled::Requested);
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Cancelled));
     assert_eq!(effects(&world).await, 1);
     let status = world.status(&item).await.unwrap();
@@ -109,8 +109,8 @@ async fn an_item_that_its_handler_acknowledges_is_completed_with_all_effects(sto
                 _ => Ok(Outcome::Done),
             }
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
     assert_eq!(world.stats().await.completed, 1);
@@ -135,27 +135,30 @@ async fn what_a_handler_cancels_and_does_not_complete_is_not_cancelled(store: Te
                 _ => Ok(Outcome::Done),
             }
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
 }
 
 /// Lets another transaction cancel the item after the handler has cancelled it. Returns the number of effects.
 async fn cancelled_twice<D: Database>(world: &World, runner: &Runner<D>) -> u64 {
-    let (other, queue) = (world.runner.clone(), world.queue.clone());
+    let other = world.runner.clone();
+    let queue = world.queue.clone();
     let item = handle(world, runner, move |own, tr, item| {
-        let (other, queue) = (other.clone(), queue.clone());
+        let other = other.clone();
+        let queue = queue.clone();
         Box::pin(async move {
             let item = &item.item_ref();
             let _ = own.cancel(&tr, item).await?;
-            let (queue, cancel) = (&queue, item);
+            let queue = &queue;
+            let cancel = item;
             let cancel = |tr| async move { queue.cancel(&tr, cancel).await.map(drop) };
             other.run(cancel).await?;
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(world, &item).await, Some(End::Cancelled));
     effects(world).await
 }
@@ -195,10 +198,13 @@ async fn without_read_conflicts_such_a_transaction_would_commit() {
 
 async fn an_attempt_that_did_not_commit_cancels_nothing(store: TestStore) {
     let world = World::new(&store, kept()).await;
-    let (db, calls) = (world.store.db.clone(), Arc::new(AtomicUsize::new(0)));
+    let db = world.store.db.clone();
+    let calls = Arc::new(AtomicUsize::new(0));
     let key = world.store.root.pack(&"read");
     let item = handle(&world, &world.runner, move |queue, tr, item| {
-        let (db, key, calls) = (db.clone(), key.clone(), calls.clone());
+        let db = db.clone();
+        let key = key.clone();
+        let calls = calls.clone();
         Box::pin(async move {
             tr.get(&key, Isolation::Serializable).await?;
             if calls.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -209,8 +215,8 @@ async fn an_attempt_that_did_not_commit_cancels_nothing(store: TestStore) {
             }
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
     assert_eq!(world.stats().await.cancelled, 0);
@@ -229,8 +235,8 @@ async fn a_handler_may_replace_its_own_item_by_its_dedupe_id(store: TestStore) {
                 }
                 Ok(Outcome::Done)
             })
-        });
-        let item = item.await;
+        })
+        .await;
         assert_eq!(end(&world, &item).await, Some(End::Completed));
         let handled = if mode == OnRepeat::Keep { 1 } else { 2 };
         assert_eq!(effects(&world).await, handled, "{mode:?}");
@@ -251,8 +257,8 @@ async fn other_changes_of_the_own_item_have_no_effect(store: TestStore) {
             queue.configure(&tr, &kept().max_attempts(9)).await?;
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
 }
@@ -268,8 +274,8 @@ async fn a_handler_that_releases_its_own_item_commits_nothing(store: TestStore) 
             }
             Ok(Outcome::Done)
         })
-    });
-    let item = item.await;
+    })
+    .await;
     assert_eq!(end(&world, &item).await, Some(End::Completed));
     assert_eq!(effects(&world).await, 1);
     assert_eq!(world.status(&item).await.unwrap().attempts, 0);

@@ -94,15 +94,19 @@ async fn effects_of_what_is_not_done_are_dropped(store: TestStore) {
 async fn a_conflict_of_the_handler_is_retried_and_costs_no_attempt(store: TestStore) {
     let world = World::new(&store, Settings::new().max_attempts(1)).await;
     let calls = Arc::new(AtomicU64::new(0));
-    let (db, counted) = (world.store.db.clone(), calls.clone());
+    let db = world.store.db.clone();
+    let counted = calls.clone();
     let key = world.store.root.pack(&"value");
     let read_key = key.clone();
     let handle = move |tr: Tx<_>, item: Item| {
-        let (db, key, calls) = (db.clone(), key.clone(), counted.clone());
+        let db = db.clone();
+        let key = key.clone();
+        let calls = counted.clone();
         async move {
             assert_eq!(item.attempt(), 1);
-            let value = typed::get(&tr, &MessagePack, &key, Isolation::Serializable).await?;
-            let value: u64 = value.unwrap_or_default();
+            let value: u64 = typed::get(&tr, &MessagePack, &key, Isolation::Serializable)
+                .await?
+                .unwrap_or_default();
             if calls.fetch_add(1, Ordering::Relaxed) == 0 {
                 // Another transaction writes a key that this one has read.
                 let mut other = db.begin()?;
@@ -129,12 +133,16 @@ async fn an_item_that_is_cancelled_meanwhile_has_no_effect(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue([7]).await;
     let key = world.store.root.pack(&"sum");
-    let (runner, queue) = (world.runner.clone(), world.queue.clone());
+    let runner = world.runner.clone();
+    let queue = world.queue.clone();
     let handle = move |tr: Tx<_>, item: Item| {
-        let (key, runner, queue) = (key.clone(), runner.clone(), queue.clone());
+        let key = key.clone();
+        let runner = runner.clone();
+        let queue = queue.clone();
         async move {
             tr.atomic(MutationOp::Add, &key, &1_u64.to_le_bytes());
-            let (queue, item) = (&queue, &item.item_ref());
+            let queue = &queue;
+            let item = &item.item_ref();
             let cancel = |tr| async move { queue.cancel(&tr, item).await.map(drop) };
             runner.run(cancel).await
         }

@@ -82,7 +82,8 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
                 Some(b'4') if delivery.deliveries() == 1 => return Ok(Outcome::snooze(soon)),
                 _ => {}
             }
-            let (delivery, name) = (&delivery, &name_of(&delivery));
+            let name = &name_of(&delivery);
+            let delivery = &delivery;
             let acknowledge = store.run(|tr| async move {
                 delivery.ack(&tr).await?;
                 take_effect(&tr, name);
@@ -162,7 +163,8 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
         Err(reason) => return stores::skip(NAME, reason),
     };
     let url = server.url();
-    let (mut names, store) = (0.., url.clone());
+    let mut names = 0..;
+    let store = url.clone();
     let role = move |_| format!("{} {store}", names.next().unwrap());
     let runner = Runner::new(keyspace::open(&url).unwrap());
     let queue = &open(&runner).await.unwrap();
@@ -209,11 +211,13 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
 
 /// Panics if the schedule has skipped a second.
 fn assert_each_second(effects: &BTreeMap<String, u64>) {
-    let times = effects.keys().filter_map(|name| {
-        let millis = name.strip_prefix(SCHEDULED)?.trim();
-        Some(millis.parse::<u64>().unwrap())
-    });
-    let times: Vec<_> = times.collect();
+    let times: Vec<_> = effects
+        .keys()
+        .filter_map(|name| {
+            let millis = name.strip_prefix(SCHEDULED)?.trim();
+            Some(millis.parse::<u64>().unwrap())
+        })
+        .collect();
     assert!(times.len() > 2, "{times:?}");
     for pair in times.windows(2) {
         assert_eq!(pair[1] - pair[0], 1_000, "{times:?}");

@@ -163,15 +163,13 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let queue = &Blobs::open_with(&runner, subspace, settings, OpenOptions::default())
         .await
         .unwrap();
-    let (largest, too_large) = (
-        &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]),
-        &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]),
-    );
+    let largest = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES]);
+    let too_large = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]);
     // With the largest envelope, not one more byte would fit.
     let id = vec![7; MAX_DEDUPE_BYTES];
     let later = &Enqueue::new().after(Duration::from_millis(1)).dedupe(id);
-    let refused = |tr| async move { queue.enqueue_with(&tr, too_large, later).await };
-    let refused = runner.run(refused).await.unwrap_err();
+    let operation = |tr| async move { queue.enqueue_with(&tr, too_large, later).await };
+    let refused = runner.run(operation).await.unwrap_err();
     assert!(matches!(refused, Error::PayloadTooLarge { .. }));
     let enqueue = |tr| async move { queue.enqueue_with(&tr, largest, later).await };
     let enqueued = runner.run(enqueue).await.unwrap();

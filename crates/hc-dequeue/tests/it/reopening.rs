@@ -37,8 +37,10 @@ fn what_a_process_held_on_its_own_store_is_there_when_it_begins_again() {
         let (runner, queue) = open(&same).await;
         let options = WorkerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
-        let again = timeout(LONG, consumer.dequeue_within(LONG)).await;
-        let again = again.unwrap().expect("it came back");
+        let again = timeout(LONG, consumer.dequeue_within(LONG))
+            .await
+            .unwrap()
+            .expect("it came back");
         assert_eq!((*again.value(), again.deaths()), (7, 1));
     });
     second.join().unwrap();

@@ -55,11 +55,10 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 
 async fn each_time_is_delivered_once_while_sessions_of_several_processes_fire(store: TestStore) {
     let store = store.fresh();
-    let (one, other) = (
-        Process::start(&store, Duration::ZERO).await,
-        Process::start(&store, Duration::from_millis(50)).await,
-    );
-    let (consumer, idle) = (one.consumer().await, other.consumer().await);
+    let one = Process::start(&store, Duration::ZERO).await;
+    let other = Process::start(&store, Duration::from_millis(50)).await;
+    let consumer = one.consumer().await;
+    let idle = other.consumer().await;
     other.schedule(&Schedule::new("* * * * * *")).await;
     let mut times = Vec::new();
     for _ in 0..3 {
@@ -137,10 +136,8 @@ async fn a_session_whose_clock_is_an_hour_ahead_neither_fires_nor_promotes(store
             .await;
 
         let ahead = Process::start(store, HOUR).await.consumer().await;
-        let (first, second) = (
-            ahead.dequeue().await.unwrap(),
-            ahead.dequeue().await.unwrap(),
-        );
+        let first = ahead.dequeue().await.unwrap();
+        let second = ahead.dequeue().await.unwrap();
         let taken = [first, second].into_iter().flatten();
         let mut values: Vec<_> = taken.map(|delivery| *delivery.value()).collect();
         values.sort_unstable();

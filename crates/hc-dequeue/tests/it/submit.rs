@@ -22,7 +22,8 @@ conformance::on_every_store!(
 
 async fn a_submitted_item_is_found_by_its_reference(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let (queue, runner) = (&world.queue, &world.runner);
+    let queue = &world.queue;
+    let runner = &world.runner;
     let plain = queue.submit(runner, &1).await.unwrap();
     assert_eq!(world.place(&plain).await, Some(Place::Queued));
     let once = Enqueue::new().dedupe("one").after(LONG);
@@ -211,8 +212,12 @@ async fn errors_name_an_item_as_its_reference_does(store: TestStore) {
     assert!(cancelled.to_string().starts_with("item 01"), "{cancelled}");
     // A finding of an audit, too.
     let later = Enqueue::new().after(LONG);
-    let delayed = world.queue.submit_with(&world.runner, &3, &later).await;
-    let delayed = delayed.unwrap().unwrap();
+    let delayed = world
+        .queue
+        .submit_with(&world.runner, &3, &later)
+        .await
+        .unwrap()
+        .unwrap();
     let row = delayed.id().key_in(&world.key("o"));
     world.write(&row, None).await;
     let audit = world.queue.audit(&world.runner).await.unwrap();

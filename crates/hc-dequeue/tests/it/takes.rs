@@ -41,7 +41,8 @@ async fn what_comes_back_between_them_comes_first(store: TestStore) {
     let consumer = world.consumer().await;
     let next = || async { consumer.dequeue().await.unwrap().unwrap() };
     for value in (0..ITEMS).step_by(2) {
-        let (first, second) = (next().await, next().await);
+        let first = next().await;
+        let second = next().await;
         first.nack().await.unwrap();
         let again = next().await;
         assert_eq!((*again.value(), *second.value()), (value, value + 1));

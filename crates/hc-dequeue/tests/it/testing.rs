@@ -39,7 +39,8 @@ const NONE: [u64; 0] = [];
 
 /// Returns a world with a wall clock that the test sets.
 pub(crate) async fn with_wall(store: &TestStore, settings: Settings) -> (World, ManualWall) {
-    let (store, wall) = (store.fresh(), ManualWall::new());
+    let store = store.fresh();
+    let wall = ManualWall::new();
     let options = RunOptions::default()
         .ledger_subspace(store.root.subspace(&"ledgers"))
         .environment(wall.environment());
@@ -74,7 +75,8 @@ async fn drain_to_values(world: &World) -> Vec<u64> {
 
 async fn a_drain_handles_also_what_handlers_enqueue_in_the_order_of_the_queue(store: TestStore) {
     let (world, _wall) = with_wall(&store, Settings::new()).await;
-    let (world, values) = (&world, &Mutex::new(Vec::new()));
+    let world = &world;
+    let values = &Mutex::new(Vec::new());
     world.enqueue(1..=30).await;
     let handler = |item: Item| async move {
         values.lock().unwrap().push(*item.value());
@@ -122,7 +124,8 @@ async fn count_what_became_of_each_item(store: &TestStore, settings: Settings) {
                 Err(io::Error::other("too late"))
             }
             7 | 8 => {
-                let (queue, reference) = (&world.queue, &item.item_ref());
+                let queue = &world.queue;
+                let reference = &item.item_ref();
                 let cancel = |tr| async move { queue.cancel(&tr, reference).await.map(drop) };
                 world.runner.run(cancel).await.unwrap();
                 match item.value() {
@@ -168,7 +171,8 @@ async fn count_what_became_of_each_item(store: &TestStore, settings: Settings) {
 async fn a_drain_commits_effects_with_the_items(store: TestStore) {
     let (world, _wall) = with_wall(&store, Settings::new()).await;
     world.enqueue(1..=3).await;
-    let (next, queue) = (&world.store.root.pack(&"next"), &world.queue);
+    let next = &world.store.root.pack(&"next");
+    let queue = &world.queue;
     let handler = |tr: Tx<_>, item: Item| async move {
         tr.atomic(MutationOp::Add, next, &1_u64.to_le_bytes());
         if *item.value() <= 3 {
@@ -244,7 +248,8 @@ async fn what_is_delayed_is_handled_when_the_wall_has_come_there(store: TestStor
 
 async fn a_schedule_fires_when_the_wall_has_come_to_its_time(store: TestStore) {
     let (world, wall) = with_wall(&store, Settings::new()).await;
-    let (queue, daily) = (&world.queue, &Schedule::new("0 9 * * *"));
+    let queue = &world.queue;
+    let daily = &Schedule::new("0 9 * * *");
     let schedule = |tr| async move { queue.schedule(&tr, "a", daily, &7).await };
     let scheduled = world.runner.run(schedule).await.unwrap();
     assert_eq!(scheduled, Scheduled::Created);
@@ -280,7 +285,8 @@ async fn a_worker_that_runs_follows_the_wall(store: TestStore) {
 async fn what_a_drain_cannot_handle_stays(store: TestStore) {
     let (world, _wall) = with_wall(&store, Settings::new()).await;
     world.enqueue([1]).await;
-    let (queue, texts) = (&world.queue, &of_texts(&world).await);
+    let queue = &world.queue;
+    let texts = &of_texts(&world).await;
     let pause = |tr: Tx<_>| async move {
         queue.pause(&tr);
         Ok::<_, Error>(())
@@ -334,13 +340,12 @@ async fn a_drain_that_is_dropped_holds_nothing(store: TestStore) {
 
 async fn enqueued_items_show_values_times_and_dedupe_ids(store: TestStore) {
     let (world, wall) = with_wall(&store, Settings::new()).await;
-    let new = EnqueuedSince::now(&world.runner, &world.queue).await;
-    let new = new.unwrap();
+    let new = EnqueuedSince::now(&world.runner, &world.queue)
+        .await
+        .unwrap();
     assert_eq!(new.items().await.unwrap(), []);
-    let (in_a_day, in_an_hour) = (
-        Enqueue::new().after(DAY).dedupe("a"),
-        Enqueue::new().at(wall.time() + DAY / 24),
-    );
+    let in_a_day = Enqueue::new().after(DAY).dedupe("a");
+    let in_an_hour = Enqueue::new().at(wall.time() + DAY / 24);
     for (value, options) in [
         (1, Enqueue::new()),
         (2, in_a_day),
@@ -366,13 +371,15 @@ async fn enqueued_items_show_values_times_and_dedupe_ids(store: TestStore) {
 
 async fn what_was_enqueued_before_or_not_committed_is_not_shown(store: TestStore) {
     let (world, _wall) = with_wall(&store, Settings::new()).await;
-    let (deduped, delayed) = (Enqueue::new().dedupe("a"), Enqueue::new().after(DAY));
+    let deduped = Enqueue::new().dedupe("a");
+    let delayed = Enqueue::new().after(DAY);
     for (value, options) in [(1, &deduped), (2, &delayed)] {
         let enqueued = world.enqueue_with(value, options).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
     }
-    let new = EnqueuedSince::now(&world.runner, &world.queue).await;
-    let new = new.unwrap();
+    let new = EnqueuedSince::now(&world.runner, &world.queue)
+        .await
+        .unwrap();
     let repeated = world.enqueue_with(3, &deduped).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
     let replace = deduped.clone().on_repeat(OnRepeat::Replace);
@@ -388,8 +395,12 @@ async fn what_was_enqueued_before_or_not_committed_is_not_shown(store: TestStore
     assert_eq!(new.values().await.unwrap(), NONE);
     world.enqueue([6]).await;
     assert_eq!(new.values().await.unwrap(), [6]);
-    let all = enqueued(&world.runner, queue).await.unwrap();
-    let all: Vec<_> = all.into_iter().map(|item| item.value).collect();
+    let all: Vec<_> = enqueued(&world.runner, queue)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|item| item.value)
+        .collect();
     assert_eq!(all, [4, 6, 2]);
 }
 
@@ -397,7 +408,8 @@ async fn an_item_that_does_not_decode_is_an_error(store: TestStore) {
     let (world, _wall) = with_wall(&store, Settings::new()).await;
     let texts = &of_texts(&world).await;
     for options in [Enqueue::new(), Enqueue::new().after(DAY)] {
-        let (options, text) = (&options, &"no number".to_owned());
+        let options = &options;
+        let text = &"no number".to_owned();
         let enqueue = |tr| async move { texts.enqueue_with(&tr, text, options).await };
         let enqueued_text = world.runner.run(enqueue).await.unwrap();
         assert!(matches!(enqueued_text, Enqueued::Staged(_)));

@@ -316,10 +316,13 @@ async fn a_request_that_does_not_decode_keeps_no_other_waiting(store: TestStore)
 
 /// Holds the first items in a session of another process, which then dies.
 async fn die_with(world: &World, items: usize) -> SessionId {
-    let (queue, runner) = (world.queue.clone(), world.runner.clone());
+    let queue = world.queue.clone();
+    let runner = world.runner.clone();
     let died = process(move || async move {
-        let consumer = queue.consumer(&runner, WorkerOptions::default());
-        let consumer = consumer.await.unwrap();
+        let consumer = queue
+            .consumer(&runner, WorkerOptions::default())
+            .await
+            .unwrap();
         let held = consumer.dequeue_batch_within(items, LONG).await.unwrap();
         assert_eq!(held.len(), items);
         held.into_iter().for_each(std::mem::forget);

@@ -28,7 +28,8 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     let counter = &queue.pack(&("c", "queued"));
     let [token_row, id_row] = &["k", "n"].map(|part| queue.pack(&(part, &[payload][..])));
     let length = &(extension.len() as u16).to_be_bytes()[..];
-    let (dedupe_id, token) = (&[7, 0, 1, payload][..], &[payload; 32][..]);
+    let dedupe_id = &[7, 0, 1, payload][..];
+    let token = &[payload; 32][..];
     let new = &[&[NEW], length, extension].concat()[..];
     // Format, dedupe id, token, new field, end, payload.
     let record = &[&[1], dedupe_id, &[8, 0, 32], token, new, &[0, payload]].concat();
@@ -52,7 +53,8 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
 /// Returns the new field of a record, and its payload.
 fn read(record: &[u8]) -> (&[u8], u8) {
     // The format of microqueue, and the record's own.
-    let (mut rest, mut extension) = (&record[2..], &[][..]);
+    let mut rest = &record[2..];
+    let mut extension = &[][..];
     while rest[0] != 0 {
         let length = u16::from_be_bytes([rest[1], rest[2]]).into();
         let (field, next) = rest[3..].split_at(length);
@@ -78,8 +80,10 @@ async fn are_in(world: &World, parts: [&'static str; 4]) {
             assert_eq!(twice, None);
         }
     }
-    let there = parts.into_iter().zip(ITEMS);
-    let there = there.map(|(part, (payload, extension))| (payload, (part, extension.to_vec())));
+    let there = parts
+        .into_iter()
+        .zip(ITEMS)
+        .map(|(part, (payload, extension))| (payload, (part, extension.to_vec())));
     assert_eq!(found, there.collect());
     world.check().await;
 }

@@ -36,7 +36,8 @@ async fn every_item_is_handled_and_completed(store: TestStore) {
             Handled::Ok(())
         }
     };
-    let (queue, runner) = (&world.queue, &world.runner);
+    let queue = &world.queue;
+    let runner = &world.runner;
     let worker = queue.work(runner, quick(), handler).await.unwrap();
     let mut values = Vec::new();
     while values.len() < 200 {
@@ -54,9 +55,11 @@ async fn a_handler_may_acknowledge_in_its_own_transaction(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue([7]).await;
     let done = Arc::new(Notify::new());
-    let (runner, acknowledged) = (world.runner.clone(), done.clone());
+    let runner = world.runner.clone();
+    let acknowledged = done.clone();
     let handler = move |delivery: Delivery<u64>| {
-        let (runner, acknowledged) = (runner.clone(), acknowledged.clone());
+        let runner = runner.clone();
+        let acknowledged = acknowledged.clone();
         async move {
             let delivery = &delivery;
             let ack = |tr| async move { delivery.ack(&tr).await };
@@ -115,10 +118,12 @@ async fn what_fails_or_panics_is_tried_again_and_then_a_dead_letter(store: TestS
 async fn a_handler_that_hangs_is_dropped_and_its_item_goes_to_another(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue([7]).await;
-    let (done, calls) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    let done = Arc::new(Notify::new());
+    let calls = Arc::new(AtomicUsize::new(0));
     let handled = done.clone();
     let handler = move |_: Delivery<u64>| {
-        let (handled, first) = (handled.clone(), calls.fetch_add(1, Ordering::Relaxed) == 0);
+        let handled = handled.clone();
+        let first = calls.fetch_add(1, Ordering::Relaxed) == 0;
         async move {
             if first {
                 std::future::pending::<()>().await;
@@ -140,10 +145,13 @@ async fn a_handler_that_hangs_is_dropped_and_its_item_goes_to_another(store: Tes
 async fn a_shut_down_lets_handlers_finish(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue([7]).await;
-    let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-    let (tell, wait) = (begun.clone(), go_on.clone());
+    let begun = Arc::new(Notify::new());
+    let go_on = Arc::new(Notify::new());
+    let tell = begun.clone();
+    let wait = go_on.clone();
     let handler = move |_: Delivery<u64>| {
-        let (tell, wait) = (tell.clone(), wait.clone());
+        let tell = tell.clone();
+        let wait = wait.clone();
         async move {
             tell.notify_one();
             wait.notified().await;

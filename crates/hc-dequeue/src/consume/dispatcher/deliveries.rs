@@ -98,8 +98,11 @@ mod tests {
         deliveries.insert(id(1), kept_alive.clone());
         deliveries.insert(id(2), Arc::new(Out::new(1, at(20))));
         let mut over = |now| {
-            let over = deliveries.take_over(now);
-            let over: Vec<_> = over.into_iter().map(|(id, _)| id).collect();
+            let over: Vec<_> = deliveries
+                .take_over(now)
+                .into_iter()
+                .map(|(id, _)| id)
+                .collect();
             (over, deliveries.earliest())
         };
         assert_eq!(over(at(9)), (vec![], at(10)));

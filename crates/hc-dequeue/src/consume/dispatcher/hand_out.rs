@@ -34,9 +34,11 @@ where
     pub(super) fn hand_out(&mut self, granted: Vec<Granted<T>>) {
         self.metrics.dequeues.increment(granted.len() as u64);
         let now = wall_millis(&self.keys().env);
-        let (mut popped, mut held) = (VecDeque::new(), VecDeque::new());
+        let mut popped = VecDeque::new();
+        let mut held = VecDeque::new();
         for item in granted {
-            let (id, record) = (item.id, item.record);
+            let id = item.id;
+            let record = item.record;
             let waited = Duration::from_millis(now.saturating_sub(record.ready_millis()));
             self.metrics.waiting.record(waited.as_secs_f64());
             match item.value {
@@ -49,7 +51,7 @@ where
                 Err(error) => self.undecodable(id, &record, &error),
             }
         }
-        for want in std::mem::take(&mut self.wants) {
+        for want in self.callers.take_all() {
             if want.is_gone() {
                 continue;
             }
@@ -77,7 +79,7 @@ where
                         }
                     }
                 }
-                _ => self.wants.push_back(want),
+                _ => self.callers.push(want),
             }
         }
         for (id, record, _) in held {

@@ -7,24 +7,27 @@
 //! demands of all local consumers: one transaction serves them together.
 //!
 //! - `steps`: the transactions of the [registry](crate::protocol).
-//! - `inquiry`: how a session checks its request.
+//! - `check`: how a session checks its request.
 //! - `take`: the fast path.
 //! - `pace`: measurements of how busy the queue is and how long a transaction takes.
 //! - `hand_out`: distributes items to consumers.
+//! - `callers`: the callers that wait for items.
+//! - `returns`: the items to give back.
 //! - `deliveries`: outstanding deliveries and their deadlines.
 //! - `schedules`: enqueues items of schedules that are due.
 //! - `upkeep`: heartbeats, dead sessions, and held items without a delivery.
 
+mod callers;
+mod check;
 mod deliveries;
 mod hand_out;
-mod inquiry;
 mod pace;
+mod returns;
 mod schedules;
 mod steps;
 mod take;
 mod upkeep;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -38,25 +41,26 @@ use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{self, Database, Runner};
 use tokio::sync::{mpsc, oneshot};
 
+use self::callers::Callers;
 use self::deliveries::Deliveries;
 use self::pace::Pacer;
+use self::returns::PendingReturns;
 use self::schedules::FireTimer;
 use self::take::{Begun, LastTake};
 use self::upkeep::Upkeep;
-use crate::consume::command::{Command, Reply, Want};
+use crate::consume::command::Command;
 use crate::consume::delivery::{Delivery, Shared};
 use crate::consume::metrics::Metrics;
-use crate::consume::policy::{Event, Facts, Policy, Returns, Step, Timer, Wants};
+use crate::consume::policy::{Event, Facts, Policy, Step, Timer};
 use crate::consume::shared_task::{SharedTask, let_others_run};
 use crate::items::error::{Error, Result};
-use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::items::settings::Settings;
 use crate::options::DispatcherOptions;
+use crate::protocol::Decode;
 use crate::protocol::front::Fronts;
-use crate::protocol::give_back::{GiveBack, Given, Return, When};
+use crate::protocol::give_back::{GiveBack, GivenBack, Return, When};
 use crate::protocol::request::Woken;
-use crate::protocol::{Decode, Demand, ITEMS_PER_FULFILLMENT};
 use crate::queue::handle::Queue;
 use crate::session::{Alarm, Alarms, Member, SessionId};
 
@@ -88,9 +92,9 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     commands: mpsc::UnboundedReceiver<Command<T, Delivery<T>>>,
     sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,
     member: Member<D>,
-    wants: VecDeque<Want<T, Delivery<T>>>,
+    callers: Callers<T>,
     deliveries: Deliveries,
-    returns: Vec<(Return, Option<oneshot::Sender<Result<()>>>)>,
+    returns: PendingReturns,
     policy: Policy<ItemId>,
     /// The timers of the policy, and the watch that it sleeps on.
     alarms: Alarms<Timer, Woken>,
@@ -144,9 +148,9 @@ where
             options,
             commands,
             sender,
-            wants: VecDeque::new(),
+            callers: Callers::new(),
             deliveries: Deliveries::new(),
-            returns: Vec::new(),
+            returns: PendingReturns::new(),
             policy: Policy::new(),
             alarms,
             cancels,
@@ -178,7 +182,8 @@ where
             self.accept_all();
             self.gather().await;
             self.expire();
-            let (now, deliveries) = (self.now(), &self.deliveries);
+            let now = self.now();
+            let deliveries = &self.deliveries;
             let ends = |closing: &mut Closing| closing.until <= now || deliveries.is_empty();
             if let Some(closing) = self.closing.take_if(ends) {
                 return self.close(closing.done).await;
@@ -217,31 +222,12 @@ where
 
     /// Returns the facts for the policy's decision.
     fn facts(&self) -> Facts {
-        let returns_to_queue = |(item, _): &(Return, _)| !item.how.ends();
         Facts {
-            wants: if self.wants.is_empty() {
-                Wants::Nothing
-            } else if self.is_overdue() {
-                Wants::ItemsNow
-            } else {
-                Wants::Items
-            },
-            returns: if self.returns.is_empty() {
-                Returns::Nothing
-            } else if self.returns.iter().any(returns_to_queue) {
-                Returns::ToQueue
-            } else {
-                Returns::Completed
-            },
-            buries: self.upkeep.buries(),
+            wants: self.callers.fact(self.now()),
+            returns: self.returns.fact(),
+            reclaims: self.upkeep.reclaims(),
             pace: self.pacer.pace(),
         }
-    }
-
-    /// Returns whether the time of a caller is over.
-    pub(super) fn is_overdue(&self) -> bool {
-        let now = self.now();
-        self.wants.iter().any(|want| want.until <= now)
     }
 
     /// Reports an event to the policy, and starts the timers that it returns.
@@ -288,22 +274,22 @@ where
             return;
         }
         for _ in 0..GATHERING_TURNS {
-            if self.wants.len() >= served {
+            if self.callers.len() >= served {
                 break;
             }
             let_others_run().await;
             self.accept_all();
         }
-        self.pacer.asks_again = self.wants.len() >= served;
+        self.pacer.asks_again = self.callers.len() >= served;
     }
 
     fn accept(&mut self, command: Command<T, Delivery<T>>) {
         match command {
             Command::Want(want) if self.closing.is_some() => want.fail(self.shut_down()),
-            Command::Want(want) => self.wants.push_back(want),
+            Command::Want(want) => self.callers.push(want),
             Command::GiveBack { item, done } => {
                 self.deliveries.forget(&item.id, item.delivery);
-                self.returns.push((item, done));
+                self.returns.push(item, done);
             }
             Command::Forget { id, delivery } => self.deliveries.forget(&id, delivery),
             Command::ShutDown { grace, done } => self.begin_to_close(grace, done),
@@ -318,9 +304,8 @@ where
         });
         closing.until = closing.until.min(until);
         closing.done.extend(done);
-        for want in std::mem::take(&mut self.wants) {
-            want.fail(self.shut_down());
-        }
+        let error = self.shut_down();
+        self.callers.fail(&error);
     }
 
     fn shut_down(&self) -> Error {
@@ -333,16 +318,7 @@ where
     /// back items whose deliveries have passed their time limit.
     fn expire(&mut self) {
         let now = self.now();
-        for want in std::mem::take(&mut self.wants) {
-            if want.is_gone() {
-                continue;
-            }
-            if want.found_none && want.until <= now {
-                want.answer_none();
-            } else {
-                self.wants.push_back(want);
-            }
-        }
+        self.callers.expire(now);
         for (id, out) in self.deliveries.take_over(now) {
             out.lose();
             self.metrics.lost.increment(1);
@@ -362,71 +338,35 @@ where
             how,
             reason: reason.map(Into::into),
         };
-        self.returns.push((item, None));
+        self.returns.push(item, None);
     }
 
-    /// Returns the items that the next transaction gives back. Transactions that take items also give items back: a
-    /// caller that completes one item and wants the next one then needs only one commit.
-    pub(super) fn next_returns(&self) -> Vec<Return> {
-        let next = self.returns.iter().take(ITEMS_PER_FULFILLMENT);
-        next.map(|(item, _)| item.clone()).collect()
-    }
-
-    /// Records the results of the [next returns](Self::next_returns), and answers their callers.
-    pub(super) fn returned(&mut self, given: &[Given]) {
-        let keys = self.shared.keys.clone();
-        for ((returned, done), given) in self.returns.drain(..given.len()).zip(given) {
-            let item = ItemRef::new(&keys, returned.id);
-            let outcome = match given {
-                Given::Back => Ok(()),
-                // For the caller, an acknowledgement failed; any other way to give up the item has succeeded.
-                Given::Cancelled if returned.how.ends() => Err(Error::Cancelled { item }),
-                Given::Cancelled => Ok(()),
-                Given::Lost => {
-                    tracing::debug!(%item, "a delivery had been resolved or lost before");
-                    Err(Error::DeliveryLost { item })
-                }
-                Given::Unreadable => {
-                    let key = returned
-                        .id
-                        .key_in(self.shared.keys.held(self.member.id()).subspace());
-                    let error = keyspace::Error::corrupt(&key, "expected the record of an item");
-                    tracing::error!(%item, %error, "an item that this session holds does not decode");
-                    Err(error.into())
-                }
-            };
-            if let Some(done) = done {
-                // The caller may have gone.
-                let _ = done.send(outcome);
-            }
-        }
+    /// Records the results of the [next returns](PendingReturns::next), and answers their callers.
+    fn returned(&mut self, given: &[GivenBack]) {
+        let session = self.session();
+        self.returns.finish(given, &self.shared.keys, session);
     }
 
     /// Returns the error to all waiting callers, and waits before the next step.
     async fn fail(&mut self, error: &Error) {
         tracing::warn!(queue = %self.keys().queue, error = %chain(error), "dispatcher failed");
-        for want in std::mem::take(&mut self.wants) {
-            want.fail(error.clone());
-        }
-        // Items to be given back are tried again, which has no effect if they were already given back.
-        for (_, done) in &mut self.returns {
-            if let Some(done) = done.take() {
-                let _ = done.send(Err(error.clone()));
-            }
-        }
+        self.callers.fail(error);
+        self.returns.fail(error);
         self.runner.environment().sleep(PAUSE_AFTER_FAILURE).await;
     }
 
     /// Waits until there may be something to do.
     async fn rest(&mut self) {
         let now = self.now();
-        let waiting = self.wants.iter().map(|want| want.until);
-        let end = waiting
-            .filter(|until| now < *until)
-            .chain([self.deliveries.earliest(), self.fire_timer.ends()])
-            .chain(self.ahead.iter().map(|ahead| ahead.until))
-            .chain(self.closing.iter().map(|closing| closing.until))
-            .fold(self.member.next_tick(), Duration::min);
+        let end = [
+            self.callers.next_deadline(now),
+            self.deliveries.earliest(),
+            self.fire_timer.ends(),
+        ]
+        .into_iter()
+        .chain(self.ahead.iter().map(|ahead| ahead.until))
+        .chain(self.closing.iter().map(|closing| closing.until))
+        .fold(self.member.next_tick(), Duration::min);
         let event = tokio::select! {
             biased;
             command = self.commands.recv() => {
@@ -454,23 +394,5 @@ where
 
     fn now(&self) -> Duration {
         self.runner.environment().now()
-    }
-
-    /// Returns the demands of the consumers in their order, up to the limit of one transaction.
-    fn demand(&self) -> Vec<Demand> {
-        let mut left = ITEMS_PER_FULFILLMENT;
-        let mut demand = Vec::new();
-        for want in &self.wants {
-            let wanted = want.wanted.min(left);
-            left -= wanted;
-            if wanted == 0 {
-                break;
-            }
-            demand.push(Demand {
-                wanted,
-                pop: matches!(want.reply, Reply::Pop(_)),
-            });
-        }
-        demand
     }
 }

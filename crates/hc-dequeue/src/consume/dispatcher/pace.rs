@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::consume::policy::Pace;
 
-/// How many requests are registered without trying the fast path after a take that met other sessions.
-const STAGED_TAKES: u32 = 64;
+/// How many requests are registered without trying the fast path after a take was contended.
+const REQUESTS_AFTER_CONTENTION: u32 = 64;
 
 /// Recent measurements of a dispatcher.
 #[derive(Debug, Default)]
 pub(super) struct Pacer {
     /// How many further requests are registered without trying the fast path.
-    staged: u32,
+    contended: u32,
     /// How many consumers the last step served.
     pub(super) served: usize,
     /// Whether the consumers that were last served asked again at once.
@@ -24,18 +24,18 @@ pub(super) struct Pacer {
 
 impl Pacer {
     /// Records that another session takes items, too.
-    pub(super) fn meet_others(&mut self) {
-        self.staged = STAGED_TAKES;
+    pub(super) fn note_contention(&mut self) {
+        self.contended = REQUESTS_AFTER_CONTENTION;
     }
 
     /// Records that a request was registered without trying the fast path.
     pub(super) fn register(&mut self) {
-        self.staged = self.staged.saturating_sub(1);
+        self.contended = self.contended.saturating_sub(1);
     }
 
     pub(super) fn pace(&self) -> Pace {
         Pace {
-            is_contended: self.staged > 0,
+            is_contended: self.contended > 0,
             asks_again: self.asks_again,
         }
     }

@@ -16,10 +16,10 @@ use crate::session::wall::{time_text, wall_millis};
 
 /// The longest time between two checks. Another process may have made a schedule that fires earlier than the known
 /// ones.
-const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The time between two searches for schedules whose next times are too far ahead.
-const LATE_INTERVAL: Duration = Duration::from_secs(60);
+const LATE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The time over which the checks of several sessions are spread.
 const SPREAD: Duration = Duration::from_millis(200);
@@ -71,17 +71,18 @@ where
 {
     /// Enqueues some of the items that are due, unless this process's wall clock is not trusted.
     pub(super) async fn fire(&mut self) {
-        self.fire_timer.ends = self.now().saturating_add(LOOK_INTERVAL);
+        self.fire_timer.ends = self.now().saturating_add(CHECK_INTERVAL);
         if !self.member.trusts_clock() {
             return;
         }
         let after = self.fire_timer.after.take();
-        let (keys, after) = (self.keys(), after.as_deref());
-        let fired = Box::pin(
+        let keys = self.keys();
+        let after = after.as_deref();
+        let fire = Box::pin(
             self.runner
                 .run(|tr| async move { fire_due(&tr, keys, after).await }),
         );
-        let fired = match fired.await {
+        let fired = match fire.await {
             Ok(fired) => fired,
             // The next check tries again.
             Err(error) => return self.note(Err(error)),
@@ -94,10 +95,10 @@ where
                 let left = next.saturating_sub(wall_millis(&self.keys().env));
                 Duration::from_millis(left).saturating_add(self.spread())
             }
-            None => LOOK_INTERVAL,
+            None => CHECK_INTERVAL,
         };
         self.fire_timer.after = fired.after;
-        self.fire_timer.ends = self.now().saturating_add(wait.min(LOOK_INTERVAL));
+        self.fire_timer.ends = self.now().saturating_add(wait.min(CHECK_INTERVAL));
     }
 
     /// Counts and logs what a firing has done. An error of a schedule is logged once.
@@ -135,8 +136,8 @@ where
             return;
         }
         let keys = &*self.shared.keys;
-        let after = self.fire_timer.late.after.take();
-        let after = after.as_deref();
+        let begin = self.fire_timer.late.after.take();
+        let after = begin.as_deref();
         let find = |tr| async move { find_late(&tr, keys, after).await };
         let (late, after) = match Box::pin(self.runner.run(find)).await {
             Ok(found) => found,
@@ -154,9 +155,9 @@ where
             );
         }
         let pause = if after.is_some() {
-            LOOK_INTERVAL
+            CHECK_INTERVAL
         } else {
-            LATE_INTERVAL
+            LATE_CHECK_INTERVAL
         };
         check.due = now.saturating_add(pause);
         check.after = after;
@@ -164,7 +165,7 @@ where
 
     /// Checks soon after the wake stamp is watched: a new schedule may have woken the session, or may have come
     /// before the watch was set. The short wait keeps a session that is woken often from checking each time.
-    pub(super) fn look_for_schedules(&mut self) {
+    pub(super) fn check_schedules_soon(&mut self) {
         let soon = self.now().saturating_add(self.spread());
         self.fire_timer.ends = self.fire_timer.ends.min(soon);
     }
@@ -188,8 +189,8 @@ mod tests {
                 expected_millis: 1,
             })
         };
-        let reports = [("a", 7), ("a", 7), ("b", 7), ("a", 8), ("b", 7)];
-        let reports = reports.map(|(schedule, next)| is_new(schedule, next));
+        let reports = [("a", 7), ("a", 7), ("b", 7), ("a", 8), ("b", 7)]
+            .map(|(schedule, next)| is_new(schedule, next));
         assert_eq!(reports, [true, false, true, true, false]);
     }
 }

@@ -9,13 +9,13 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{self, Code, Commit, Database};
 
 use super::Dispatcher;
-use super::inquiry::{Collected, Inquiry, RequestView, Waits, collect_and_ask, view_request};
+use super::check::{Check, Checked, Collected, Waiting, check, collect_and_register};
 use crate::consume::policy::{Delay, Event, GRACE, Lead, Scope, Step};
 use crate::items::error::{Error, Result};
 use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::give_back;
 use crate::protocol::request::{register, watch_pause, withdraw};
-use crate::protocol::{Demand, ITEMS_PER_FULFILLMENT, SessionContext, count_wanted};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext, count_wanted};
 use crate::session::wall::wall_millis;
 
 /// How many times the patience of one rank fits into the lease.
@@ -31,9 +31,9 @@ fn is_in_doubt(error: &Error) -> bool {
 
 /// The result of a transaction that may conflict with other sessions.
 pub(super) enum Tried<T> {
-    Did(T),
+    Succeeded(T),
     /// It failed with a conflict.
-    Contended,
+    Conflicted,
 }
 
 impl<T, D, C> Dispatcher<T, D, C>
@@ -47,17 +47,18 @@ where
     /// # Errors
     /// Those of the step, which were also reported.
     pub(super) async fn perform(&mut self, step: Step<ItemId>) -> Result<()> {
-        let (began, ahead) = (self.now(), self.ahead.take());
+        let began = self.now();
+        let ahead = self.ahead.take();
         let registers = self.next_request().is_some();
         let performed = match step {
             Step::Rest => Ok(None),
             Step::OpenSession => self.open_session().await.map(Some),
             Step::GiveBack => self.give_back().await.map(|()| None),
-            Step::Bury => Ok(Some(self.bury().await)),
+            Step::Reclaim => Ok(Some(self.reclaim().await)),
             Step::Take => self.take(ahead).await.map(Some),
             Step::Register => self.register().await.map(Some),
             Step::WatchPause => self.watch_pause().await.map(Some),
-            Step::Look { request, scope } => self.look(request, scope).await.map(Some),
+            Step::Check { request, scope } => self.check(request, scope).await.map(Some),
             Step::Collect(request) => self.collect(request).await.map(Some),
             Step::Fulfill { lead, request } => {
                 self.upkeep.fulfills_first = false;
@@ -71,12 +72,13 @@ where
             Err(error) => {
                 let registers = match step {
                     Step::Register => true,
-                    Step::Look { .. } | Step::Collect(_) => registers,
+                    Step::Check { .. } | Step::Collect(_) => registers,
                     _ => false,
                 };
-                self.report(match registers && is_in_doubt(&error) {
-                    true => Event::SessionLost,
-                    false => Event::Failed(step),
+                self.report(if registers && is_in_doubt(&error) {
+                    Event::SessionLost
+                } else {
+                    Event::Failed(step)
                 });
                 return Err(error);
             }
@@ -96,7 +98,8 @@ where
 
     /// Gives items back in a transaction of their own.
     pub(super) async fn give_back(&mut self) -> Result<()> {
-        let (context, returns) = (self.context(&[]), &self.next_returns());
+        let context = self.context(&[]);
+        let returns = &self.returns.next();
         let given = self
             .runner
             .run(|tr| async move { give_back(&tr, context, returns).await })
@@ -106,9 +109,10 @@ where
     }
 
     async fn register(&mut self) -> Result<Event<ItemId>> {
-        let demand = self.demand();
+        let demand = self.callers.demand();
         let wanted = u32::try_from(count_wanted(&demand)).unwrap_or(u32::MAX);
-        let (context, returns) = (self.context(&[]), &self.next_returns());
+        let context = self.context(&[]);
+        let returns = &self.returns.next();
         let registered = self.runner.run_committed(|tr| async move {
             try_join!(
                 register(&tr, context, wanted),
@@ -125,8 +129,9 @@ where
 
     /// Returns the id of a request that a transaction has registered.
     fn registered(&mut self, staged: &StagedId, commit: &Commit) -> ItemId {
-        let stamp = commit.versionstamp;
-        let stamp = stamp.expect("a transaction that wrote a request has a versionstamp");
+        let stamp = commit
+            .versionstamp
+            .expect("a transaction that wrote a request has a versionstamp");
         tracing::debug!(queue = %self.keys().queue, "registered a request");
         self.pacer.register();
         staged.at(stamp)
@@ -135,48 +140,50 @@ where
     /// Returns how many items the consumers will want after their present demand. Returns `None` if that is unknown,
     /// or if no other session takes items, so that they may not need a request.
     fn next_request(&self) -> Option<u32> {
-        let (pace, wanted) = (self.pacer.pace(), count_wanted(&self.demand()));
+        let pace = self.pacer.pace();
+        let wanted = count_wanted(&self.callers.demand());
         let is_known = pace.asks_again && pace.is_contended && wanted > 0;
         is_known.then(|| u32::try_from(wanted).unwrap_or(u32::MAX))
     }
 
     /// Checks the request.
-    async fn look(&mut self, request: ItemId, scope: Scope) -> Result<Event<ItemId>> {
-        let demand = self.demand();
-        let (context, returns) = (self.context(&demand), &self.next_returns());
-        let inquiry = Inquiry {
+    async fn check(&mut self, request: ItemId, scope: Scope) -> Result<Event<ItemId>> {
+        let demand = self.callers.demand();
+        let context = self.context(&demand);
+        let returns = &self.returns.next();
+        let details = Check {
             request,
             scope,
             returns,
             next: self.next_request(),
         };
-        let view = self
+        let checked = self
             .runner
-            .run_committed(|tr| async move { view_request(&tr, context, inquiry).await });
-        let (view, commit) = Box::pin(view).await?;
-        Ok(match view {
-            RequestView::Waits(waits) => self.waits(waits),
-            RequestView::Granted(collected) => self.collected(collected, &commit),
-            RequestView::Gone => Event::Gone,
+            .run_committed(|tr| async move { check(&tr, context, details).await });
+        let (checked, commit) = Box::pin(checked).await?;
+        Ok(match checked {
+            Checked::Waits(waiting) => self.waits(waiting),
+            Checked::Answered(collected) => self.collected(collected, &commit),
+            Checked::Gone => Event::Gone,
         })
     }
 
-    fn waits(&mut self, waits: Waits) -> Event<ItemId> {
-        let Waits {
+    fn waits(&mut self, waiting: Waiting) -> Event<ItemId> {
+        let Waiting {
             is_first,
             supply,
             precedence,
             watch,
-        } = waits;
+        } = waiting;
         self.alarms.watch(watch);
         if is_first {
-            self.look_for_schedules();
+            self.check_schedules_soon();
         }
         self.pacer.due = supply.and_then(|supply| supply.due);
         let has_items = supply.map(|supply| supply.has_items);
         tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
         if has_items == Some(false) {
-            self.find_none();
+            self.callers.find_none();
         }
         Event::Waits {
             is_first,
@@ -187,29 +194,30 @@ where
 
     /// Fulfills the first requests. These usually include the session's own request or demand.
     async fn fulfill(&mut self, lead: Lead, request: Option<ItemId>) -> Result<Event<ItemId>> {
-        let demand = self.demand();
-        let most = match lead {
-            Lead::Everybody => ITEMS_PER_FULFILLMENT,
+        let demand = self.callers.demand();
+        let max_items = match lead {
+            Lead::Everybody => MAX_FULFILLMENT_ITEMS,
             Lead::HandOver => 0,
         };
-        let (context, returns) = (self.context(&demand), &self.next_returns());
+        let context = self.context(&demand);
+        let returns = &self.returns.next();
         let tried = self.runner.run(|tr| async move {
             // Another session takes items, too, and has usually answered the request.
             if tr.attempt().after == Some(Code::NOT_COMMITTED) {
-                return Ok(Tried::Contended);
+                return Ok(Tried::Conflicted);
             }
             let both = try_join!(
-                fulfill(&tr, context, request, most),
+                fulfill(&tr, context, request, max_items),
                 give_back(&tr, context, returns)
             );
-            both.map(Tried::Did)
+            both.map(Tried::Succeeded)
         });
         let (fulfilled, given) = match tried.await? {
-            Tried::Did(both) => both,
-            Tried::Contended => {
+            Tried::Succeeded(both) => both,
+            Tried::Conflicted => {
                 self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a fulfillment met a conflict");
-                self.pacer.meet_others();
+                self.pacer.note_contention();
                 return Ok(Event::FulfillConflicted);
             }
         };
@@ -228,9 +236,10 @@ where
     }
 
     async fn collect(&mut self, request: ItemId) -> Result<Event<ItemId>> {
-        let demand = self.demand();
-        let (context, returns) = (self.context(&demand), &self.next_returns());
-        let inquiry = Inquiry {
+        let demand = self.callers.demand();
+        let context = self.context(&demand);
+        let returns = &self.returns.next();
+        let details = Check {
             request,
             scope: Scope::Answer,
             returns,
@@ -238,7 +247,7 @@ where
         };
         let collected = self
             .runner
-            .run_committed(|tr| async move { collect_and_ask(&tr, context, inquiry).await });
+            .run_committed(|tr| async move { collect_and_register(&tr, context, details).await });
         let (collected, commit) = collected.await?;
         Ok(self.collected(collected, &commit))
     }
@@ -259,13 +268,15 @@ where
 
     /// Withdraws a request that no consumer needs any more.
     async fn withdraw(&mut self, request: ItemId) -> Result<Event<ItemId>> {
-        let (keys, session) = (self.keys(), self.session());
+        let keys = self.keys();
+        let session = self.session();
         let withdrawn = self
             .runner
             .run(|tr| async move { withdraw(&tr, keys, session, &request).await });
-        Ok(match withdrawn.await? {
-            true => Event::Withdrawn,
-            false => Event::NotWithdrawn,
+        Ok(if withdrawn.await? {
+            Event::Withdrawn
+        } else {
+            Event::NotWithdrawn
         })
     }
 
@@ -294,7 +305,9 @@ where
             Delay::Transactions(count) => self.pacer.took.saturating_mul(count).min(poll),
             Delay::Ranks(rank) => (self.settings.lease / PATIENCES_PER_LEASE).saturating_mul(rank),
             // The leading session needs one transaction to answer the request, or to take the last item.
-            Delay::PollInterval if self.is_overdue() => self.measure(Delay::Transactions(GRACE)),
+            Delay::PollInterval if self.callers.is_overdue(self.now()) => {
+                self.measure(Delay::Transactions(GRACE))
+            }
             Delay::PollInterval => {
                 let due = self.pacer.due.map(|due| {
                     let delay = due.saturating_sub(wall_millis(&self.keys().env));
@@ -302,13 +315,6 @@ where
                 });
                 due.map_or(poll, |due| due.min(poll))
             }
-        }
-    }
-
-    /// Records that there is no item for the present callers.
-    pub(super) fn find_none(&mut self) {
-        for want in &mut self.wants {
-            want.found_none = true;
         }
     }
 

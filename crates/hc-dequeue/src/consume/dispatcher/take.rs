@@ -17,9 +17,9 @@ use super::Dispatcher;
 use super::steps::Tried;
 use crate::consume::policy::Event;
 use crate::items::error::{Error, Result};
-use crate::protocol::fulfill::{TakeMode, TakeOutcome, take, view_queue};
-use crate::protocol::give_back::{Given, Return, give_back};
-use crate::protocol::{BYTES_PER_FULFILLMENT, Demand, SessionContext, count_wanted};
+use crate::protocol::fulfill::{TakeMode, Taken, take, view_queue};
+use crate::protocol::give_back::{GivenBack, Return, give_back};
+use crate::protocol::{Demand, MAX_FULFILLMENT_BYTES, SessionContext, count_wanted};
 
 /// The order for a take.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct TakeOrder {
 }
 
 /// The items that a take took, if its view was sufficient, and the results of the items that it gave back.
-type TriedTake<T> = Tried<(Option<TakeOutcome<T>>, Vec<Given>)>;
+type TriedTake<T> = Tried<(Option<Taken<T>>, Vec<GivenBack>)>;
 
 /// A take that has begun: it reads the queue and waits for its order. Dropping it before that has no effect.
 pub(super) struct Begun<T> {
@@ -55,7 +55,7 @@ pub(super) struct LastTake {
 
 /// The next take begins ahead only if the last one took no more bytes of items than this, because it reads these
 /// items again.
-const BYTES_READ_AHEAD: usize = BYTES_PER_FULFILLMENT / 8;
+const MAX_BYTES_READ_AHEAD: usize = MAX_FULFILLMENT_BYTES / 8;
 
 impl<T, D, C> Dispatcher<T, D, C>
 where
@@ -65,13 +65,17 @@ where
 {
     /// Takes items by the fast path, using the view that was read ahead.
     pub(super) async fn take(&mut self, ahead: Option<Begun<T>>) -> Result<Event<ItemId>> {
-        let (now, last) = (self.now(), self.last_take);
-        let demand = self.demand();
+        let now = self.now();
+        let last = self.last_take;
+        let demand = self.callers.demand();
         let wanted = count_wanted(&demand);
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
         // A view cannot give back items that were taken while it was read, since it does not contain them as held.
-        let returns = self.next_returns().into_iter();
-        let returns = returns.take_while(|item| !begun.gone.contains(&item.id));
+        let returns = self
+            .returns
+            .next()
+            .into_iter()
+            .take_while(|item| !begun.gone.contains(&item.id));
         let order = TakeOrder {
             demand,
             returns: returns.collect(),
@@ -80,28 +84,29 @@ where
         // The take is polled next. It has no order yet, so this succeeds.
         let _ = begun.order.set(order);
         // If takes follow one another, the next one reads for the consumers served now and for those served before.
-        let follows = now <= last.ended.saturating_add(last.took) && last.bytes <= BYTES_READ_AHEAD;
+        let follows =
+            now <= last.ended.saturating_add(last.took) && last.bytes <= MAX_BYTES_READ_AHEAD;
         let limit = wanted + wanted.max(last.wanted);
         let begin_next = || follows.then(|| self.begin_take(limit, TakeMode::Ahead));
         let (tried, mut next) = finish(begun.outcome.into_inner(), begin_next).await;
         let (taken, given) = match tried? {
-            Tried::Did(both) => both,
-            Tried::Contended => {
+            Tried::Succeeded(both) => both,
+            Tried::Conflicted => {
                 self.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
-                self.pacer.meet_others();
-                return Ok(Event::MetOthers);
+                self.pacer.note_contention();
+                return Ok(Event::Contended);
             }
         };
         self.returned(&given);
         Ok(match taken {
             // The view that was read ahead is not sufficient.
             None => Event::Taken,
-            Some(TakeOutcome::Items(items)) if items.is_empty() => {
-                self.find_none();
+            Some(Taken::Items(items)) if items.is_empty() => {
+                self.callers.find_none();
                 Event::NoItem
             }
-            Some(TakeOutcome::Items(items)) => {
+            Some(Taken::Items(items)) => {
                 let ended = self.now();
                 self.last_take = LastTake {
                     ended,
@@ -116,34 +121,39 @@ where
                 self.hand_out(items);
                 Event::Taken
             }
-            Some(TakeOutcome::Staged) => {
-                self.pacer.meet_others();
-                Event::MetOthers
+            Some(Taken::HasRequests) => {
+                self.pacer.note_contention();
+                Event::Contended
             }
-            Some(TakeOutcome::Paused) => {
-                self.find_none();
+            Some(Taken::Paused) => {
+                self.callers.find_none();
                 Event::IsPaused
             }
-            Some(TakeOutcome::SessionLost) => Event::SessionLost,
+            Some(Taken::SessionLost) => Event::SessionLost,
         })
     }
 
     /// Begins a take of at most `limit` items.
     fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun<T> {
-        let (runner, shared, session) = (self.runner.clone(), self.shared.clone(), self.session());
-        let (decode, promotes) = (self.decode.clone(), self.member.trusts_clock());
+        let runner = self.runner.clone();
+        let shared = self.shared.clone();
+        let session = self.session();
+        let decode = self.decode.clone();
+        let promotes = self.member.trusts_clock();
         let settings = self.settings.clone();
         let fronts = self.fronts.clone();
         let order = Arc::new(OnceLock::<TakeOrder>::new());
         let ordered = order.clone();
         let outcome = async move {
             let take = |tr: Tx<_>| {
-                let (shared, decode, ordered) = (&shared, &*decode, &*ordered);
+                let shared = &shared;
+                let decode = &*decode;
+                let ordered = &*ordered;
                 let settings = &*settings;
                 let fronts = &*fronts;
                 async move {
                     if tr.attempt().after == Some(Code::NOT_COMMITTED) {
-                        return Ok(Tried::Contended);
+                        return Ok(Tried::Conflicted);
                     }
                     let context = SessionContext {
                         keys: &shared.keys,
@@ -165,7 +175,7 @@ where
                     let (view, (order, given)) = try_join!(view, order)?;
                     let demand = &order.demand;
                     let taken = take(&tr, SessionContext { demand, ..context }, view, &order.gone)?;
-                    Ok::<_, Error>(Tried::Did((taken, given)))
+                    Ok::<_, Error>(Tried::Succeeded((taken, given)))
                 }
             };
             runner.run(take).await

@@ -16,8 +16,8 @@ use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, keep_corrupt};
 use crate::items::settings::stored_settings;
-use crate::protocol::give_back::{GiveBack, Return, When};
-use crate::protocol::reclaim::{Progress, held_after, reclaim_some};
+use crate::protocol::give_back::{GiveBack, When};
+use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
 use crate::session::{SessionId, Tick};
 
 /// The divisor of the time between two heartbeats that limits how long a session removes expired rows.
@@ -39,7 +39,7 @@ pub(super) struct Upkeep {
 
 impl Upkeep {
     /// Returns whether a step for a dead session is due.
-    pub(super) fn buries(&self) -> bool {
+    pub(super) fn reclaims(&self) -> bool {
         !self.dead.is_empty() && !self.fulfills_first
     }
 }
@@ -58,11 +58,13 @@ where
                 self.report(Event::SessionLost);
                 return Ok(());
             }
-            Tick::Beaten => {}
+            Tick::Heartbeat => {}
         }
         // A failure of one of these neither stops the others nor keeps consumers from getting items.
-        let (read, swept) = (self.read_queue().await, self.sweep().await);
-        let (found, recovered) = (self.find_dead().await, self.recover().await);
+        let read = self.read_queue().await;
+        let swept = self.sweep().await;
+        let found = self.find_dead().await;
+        let recovered = self.recover().await;
         for result in [read, swept, found, recovered] {
             self.note(result);
         }
@@ -79,7 +81,8 @@ where
     /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
     /// the known ones.
     async fn read_queue(&mut self) -> Result<()> {
-        let (queue, keys) = (&self.queue, &*self.shared.keys);
+        let queue = &self.queue;
+        let keys = &*self.shared.keys;
         let read = |tr| async move {
             let tr = &tr;
             let age = queue.oldest_age(tr);
@@ -155,14 +158,14 @@ where
     }
 
     /// Performs one step for a dead session.
-    pub(super) async fn bury(&mut self) -> Event<ItemId> {
+    pub(super) async fn reclaim(&mut self) -> Event<ItemId> {
         self.upkeep.fulfills_first = true;
         if let Some(session) = self.upkeep.dead.pop() {
-            match self.bury_partly(session).await {
+            match self.reclaim_step(session).await {
                 Ok(Progress::Returned(_)) => self.upkeep.dead.push(session),
-                Ok(Progress::Buried) => {}
+                Ok(Progress::Removed) => {}
                 // The next census finds the session again.
-                Ok(Progress::Stripped) => tracing::warn!(
+                Ok(Progress::Undecodable) => tracing::warn!(
                     queue = %self.keys().queue,
                     %session,
                     "a dead session holds items that do not decode"
@@ -170,13 +173,14 @@ where
                 Err(error) => self.note(Err(error)),
             }
         }
-        Event::Buried
+        Event::Reclaimed
     }
 
     /// Returns items of a dead session or, if there are none, removes it.
-    async fn bury_partly(&mut self, session: SessionId) -> Result<Progress> {
-        let (keys, settings) = (&self.shared.keys, &self.settings);
-        let progress = reclaim_some(&self.runner, keys, settings, session).await?;
+    async fn reclaim_step(&mut self, session: SessionId) -> Result<Progress> {
+        let keys = &self.shared.keys;
+        let settings = &self.settings;
+        let progress = reclaim_step(&self.runner, keys, settings, session).await?;
         if let Progress::Returned(items) = progress {
             self.metrics.reclaimed.increment(items as u64);
         }
@@ -186,19 +190,20 @@ where
     /// Gives back items that the session holds without a delivery: their acknowledgement did not commit, or the
     /// answer that contained them was lost.
     async fn recover(&mut self) -> Result<()> {
-        let (keys, session, after) = (self.keys(), self.session(), self.upkeep.compared.as_deref());
+        let keys = self.keys();
+        let session = self.session();
+        let after = self.upkeep.compared.as_deref();
         let (held, last) = self
             .runner
             .run(|tr| async move { held_after(&tr, keys, session, after).await })
             .await?;
         self.upkeep.compared = last;
         for item in held {
-            let returns = |(returned, _): &(Return, _)| returned.id == item.id;
             if let Some(out) = self.deliveries.get(&item.id) {
                 if item.value.cancelled_millis != 0 {
                     out.cancel();
                 }
-            } else if !self.returns.iter().any(returns) {
+            } else if !self.returns.contains(&item.id) {
                 self.return_later(
                     item.id,
                     item.value.deliveries,
@@ -212,7 +217,8 @@ where
 
     /// Notifies the deliveries whose items were cancelled, and watches for further cancellations.
     pub(super) async fn find_cancelled(&mut self) -> Result<()> {
-        let (keys, session) = (&*self.shared.keys, self.member.id());
+        let keys = &*self.shared.keys;
+        let session = self.member.id();
         let stamp = &keys.cancels(session);
         let mut after: Option<Vec<u8>> = None;
         loop {
@@ -242,7 +248,8 @@ where
 
     /// Gives back some of the items that the session holds. Returns `false` if it holds none.
     async fn release(&mut self) -> Result<bool> {
-        let (keys, session) = (self.keys(), self.session());
+        let keys = self.keys();
+        let session = self.session();
         let held = |tr| async move { held_after(&tr, keys, session, None).await };
         let (held, _) = self.runner.run(held).await?;
         for item in &held {
@@ -261,7 +268,7 @@ where
         // Other sessions will remove them.
         self.upkeep.dead.clear();
         self.report(Event::Closing);
-        let ended = async {
+        let end = async {
             // Pending returns come first: they contain when each item goes back, or that it is a dead letter.
             loop {
                 match self.policy.next(self.facts()) {
@@ -271,12 +278,12 @@ where
             }
             // The items must go back while the session is alive: if it were declared dead, they would count a death.
             while self.release().await? {}
-            self.member.retire().await?;
-            while let Progress::Returned(_) = self.bury_partly(self.session()).await? {}
+            self.member.end().await?;
+            while let Progress::Returned(_) = self.reclaim_step(self.session()).await? {}
             // The session need not lead any more, since it has no request.
             Ok(lost)
         };
-        let ended = ended.await;
+        let ended = end.await;
         tracing::debug!(queue = %self.keys().queue, session = %self.session(), "ended a session");
         while let Ok(command) = self.commands.try_recv() {
             if let Command::ShutDown { done: another, .. } = command {

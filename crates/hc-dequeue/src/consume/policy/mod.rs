@@ -28,11 +28,11 @@
 //!
 //! | constant | value | effect | with | without |
 //! |---|---|---|---|---|
-//! | [`ANSWER`] | 1 transaction | a session that meets others usually finds its answer at its first check | 64 sessions: 4,790 pops | 3,940 |
+//! | [`ANSWER`] | 1 transaction | a contended session usually finds its answer at its first check | 64 sessions: 4,790 pops | 3,940 |
 //! | [`GRACE`] | 2 transactions | the leading session answers a new first request, and the owner of that request does not collide with it | 64 sessions: 1,960 acknowledged, 0.03 conflicts for each, 99th percentile 57 ms | 1,680; 0.32; 232 ms |
 //! | [`GRACE_OF_MANY`] | 4 transactions | the same while consumers ask again at once: each fulfillment serves many | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,790; 8,170 |
 //! | [`Lead::HandOver`] | | a session that collided with another leader leaves the items to it, and only notifies the first request | 64 sessions: 4,790 pops, 1,960 acknowledged | 4,360; 1,790 |
-//! | `STAGED_TAKES` in `dispatcher::pace` | 64 requests | sessions that met others register at once, and no fast path fails | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,560; 6,900 |
+//! | `REQUESTS_AFTER_CONTENTION` in `dispatcher::pace` | 64 requests | contended sessions register at once, and no fast path fails | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,560; 6,900 |
 //! | the take ahead in `dispatcher::take` | 1 | a take reads while the previous one commits | 1, 16, 64 consumers of one session: 870, 12,500, 28,500 pops | 660, 7,900, 22,300 |
 //! | `GATHERING_TURNS` in `dispatcher` | 32 turns of the scheduler | the next take also serves consumers that were just served | 16, 64 consumers: 12,500, 28,500 pops; on `embedded:` 55,000, 110,000 | 7,200, 20,800; 36,000, 72,800 |
 //! | `PATIENCES_PER_LEASE` in `dispatcher::steps` | 5 | after a leading session dies, the next ones take over one after another, a fifth of a lease apart | | no session would take over |
@@ -64,8 +64,6 @@ pub(crate) struct Policy<R> {
     phase: Phase<R>,
     lead: Option<Lead>,
     is_closing: bool,
-    #[cfg(test)]
-    fault: Option<Fault>,
 }
 
 /// The progress of a session from a demand to items.
@@ -74,7 +72,7 @@ enum Phase<R> {
     /// It has no session: it has never had one, it was declared dead, or it may have a request that it does not know.
     Lost,
     Idle,
-    /// It met other sessions, or found no item: next, it registers a request.
+    /// Other sessions take items, too, or it found no item: next, it registers a request.
     Registering,
     /// It found the queue paused: next, it sets a watch.
     Pausing,
@@ -102,13 +100,13 @@ pub(crate) enum Step<R> {
     /// Gives items back, in a transaction of their own.
     GiveBack,
     /// Returns some items of a dead session, or removes the session.
-    Bury,
+    Reclaim,
     /// The fast path.
     Take,
     Register,
     WatchPause,
     /// Checks the request, and takes over the answer if there is one.
-    Look {
+    Check {
         request: R,
         scope: Scope,
     },
@@ -128,7 +126,7 @@ pub(crate) struct Facts {
     pub(crate) returns: Returns,
     /// Whether a step for a dead session is due: a dead session is known, and the last such step was followed by a
     /// fulfillment.
-    pub(crate) buries: bool,
+    pub(crate) reclaims: bool,
     pub(crate) pace: Pace,
 }
 
@@ -173,7 +171,7 @@ pub(crate) enum Event<R> {
     /// A take found no item.
     NoItem,
     /// A take failed with a conflict, or found requests of other sessions.
-    MetOthers,
+    Contended,
     /// A take found the queue paused.
     IsPaused,
     PauseWatched,
@@ -210,7 +208,7 @@ pub(crate) enum Event<R> {
     Failed(Step<R>),
     FoundDead,
     /// A step for a dead session has ended, or failed.
-    Buried,
+    Reclaimed,
     Woken(Woken),
     Elapsed(Timer),
     /// The session is to end: consumers get no more items.
@@ -244,31 +242,12 @@ pub(crate) enum Delay {
 /// A timer to start.
 pub(crate) type Start = (Timer, Delay);
 
-/// A rule that a test breaks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Fault {
-    /// After a fulfillment, a session does not fulfill again.
-    NoSecondLook,
-    /// After a withdrawal, a session does not fulfill.
-    NoLookAfterWithdrawal,
-    /// After a fulfillment with an unknown outcome, a session does not fulfill again.
-    NoLookInDoubt,
-    /// After a conflict with another leading session, a session does not fulfill again.
-    NoLookAfterConflict,
-    /// Items to be given back are kept while a request waits.
-    StraysKept,
-    /// While the time of a caller is over, a session checks again and again.
-    NoRestInHaste,
-}
-
 impl<R: Copy + PartialEq> Policy<R> {
     pub(crate) fn new() -> Self {
         Self {
             phase: Phase::Lost,
             lead: None,
             is_closing: false,
-            #[cfg(test)]
-            fault: None,
         }
     }
 
@@ -276,17 +255,18 @@ impl<R: Copy + PartialEq> Policy<R> {
     /// to rest or to give items back.
     pub(crate) fn next(&mut self, facts: Facts) -> Step<R> {
         if matches!(self.phase, Phase::Lost) {
-            return match self.is_closing {
-                true => Step::Rest,
-                false => Step::OpenSession,
+            return if self.is_closing {
+                Step::Rest
+            } else {
+                Step::OpenSession
             };
         }
         // Items go back before others are taken, since an item that comes back is granted first.
-        if facts.returns == Returns::ToQueue && !self.keeps_strays() {
+        if facts.returns == Returns::ToQueue {
             return Step::GiveBack;
         }
-        if facts.buries {
-            return Step::Bury;
+        if facts.reclaims {
+            return Step::Reclaim;
         }
         if let Some(lead) = self.lead {
             let lead = if self.is_closing {
@@ -310,12 +290,7 @@ impl<R: Copy + PartialEq> Policy<R> {
         match self.phase {
             Phase::Waiting(request) if request.is_answered() => Step::Collect(request.id),
             Phase::Waiting(request) if wants_nothing => Step::Withdraw(request.id),
-            Phase::Waiting(mut request) => {
-                if self.breaks(Fault::NoRestInHaste) {
-                    request.patience = None;
-                }
-                request.next(facts.wants)
-            }
+            Phase::Waiting(request) => request.next(facts.wants),
             Phase::Registering | Phase::Pausing if wants_nothing => {
                 self.phase = Phase::Idle;
                 Step::Rest
@@ -336,7 +311,7 @@ impl<R: Copy + PartialEq> Policy<R> {
             Event::SessionOpened | Event::Taken | Event::Resumed | Event::Gone => {
                 self.phase = Phase::Idle;
             }
-            Event::NoItem | Event::MetOthers => self.phase = Phase::Registering,
+            Event::NoItem | Event::Contended => self.phase = Phase::Registering,
             Event::IsPaused => self.phase = Phase::Pausing,
             Event::PauseWatched => {
                 self.phase = Phase::Paused;
@@ -353,28 +328,24 @@ impl<R: Copy + PartialEq> Policy<R> {
                 precedence,
             } => return self.wait_or_lead(is_first, has_items, precedence),
             Event::Fulfilled { has_changed, own } => self.fulfilled(has_changed, own),
-            Event::FulfillConflicted => return self.meet_leader(pace),
+            Event::FulfillConflicted => return self.fulfill_conflicted(pace),
             Event::Withdrawn => self.withdrawn(),
             Event::NotWithdrawn => {
                 if let Some(request) = self.request_mut() {
                     request.answer();
                 }
             }
-            Event::Failed(step) => self.failed(step),
+            // The request may be removed, and the owner of the next one may be asleep after it.
+            Event::Failed(Step::Withdraw(_)) => self.owe(Lead::Everybody),
+            // A session whose fulfillment failed still owes leadership.
+            Event::Failed(_) => {}
             // Another session may be asleep after a request of the dead session.
-            Event::FoundDead | Event::Buried => self.owe(Lead::Everybody),
+            Event::FoundDead | Event::Reclaimed => self.owe(Lead::Everybody),
             Event::Woken(woken) => self.wake(woken.into()),
             Event::Elapsed(timer) => self.elapsed(timer),
             Event::Closing => self.is_closing = true,
         }
         Vec::new()
-    }
-
-    /// Returns whether a timer runs that ends before the poll interval, or does more.
-    #[cfg(test)]
-    fn has_better_timer(&self) -> bool {
-        let request = self.request();
-        request.is_some_and(|request| !request.may_lead || request.patience.is_some())
     }
 
     /// Returns whether the session owes leadership.
@@ -428,7 +399,7 @@ impl<R: Copy + PartialEq> Policy<R> {
             self.phase = Phase::Idle;
             return Vec::new();
         }
-        request.look_again(pace)
+        request.check_again(pace)
     }
 
     fn wait_or_lead(
@@ -449,7 +420,7 @@ impl<R: Copy + PartialEq> Policy<R> {
 
     fn fulfilled(&mut self, has_changed: bool, own: bool) {
         // A session stops leading only after a fulfillment that changed nothing.
-        if !has_changed || self.breaks(Fault::NoSecondLook) {
+        if !has_changed {
             self.lead = None;
         }
         if own {
@@ -459,30 +430,16 @@ impl<R: Copy + PartialEq> Policy<R> {
 
     /// Handles a conflict with another leading session, which has usually answered the request. Two sessions that
     /// both went on leading would keep colliding: this one only fulfills without granting anything.
-    fn meet_leader(&mut self, pace: Pace) -> Vec<Start> {
-        self.lead = match self.breaks(Fault::NoLookAfterConflict) {
-            true => None,
-            false => Some(Lead::HandOver),
-        };
+    fn fulfill_conflicted(&mut self, pace: Pace) -> Vec<Start> {
+        self.lead = Some(Lead::HandOver);
         let request = self.request_mut();
-        request.map_or_else(Vec::new, |request| request.look_again(pace))
+        request.map_or_else(Vec::new, |request| request.check_again(pace))
     }
 
     fn withdrawn(&mut self) {
         self.phase = Phase::Idle;
         // The owner of the next request may be asleep after this request.
-        if !self.breaks(Fault::NoLookAfterWithdrawal) {
-            self.owe(Lead::Everybody);
-        }
-    }
-
-    /// Handles a failed step, whose work may have been done or may still be done.
-    fn failed(&mut self, step: Step<R>) {
-        match step {
-            Step::Withdraw(_) => self.owe(Lead::Everybody),
-            Step::Fulfill { .. } if self.breaks(Fault::NoLookInDoubt) => self.lead = None,
-            _ => {}
-        }
+        self.owe(Lead::Everybody);
     }
 
     /// Owes leadership from this point on. This may change what the session sleeps for.
@@ -506,26 +463,13 @@ impl<R: Copy + PartialEq> Policy<R> {
             _ => {}
         }
     }
-
-    fn keeps_strays(&self) -> bool {
-        self.breaks(Fault::StraysKept) && self.request().is_some()
-    }
-
-    #[cfg(test)]
-    fn breaks(&self, fault: Fault) -> bool {
-        self.fault == Some(fault)
-    }
-
-    #[cfg(not(test))]
-    fn breaks(&self, _: Fault) -> bool {
-        false
-    }
 }
 
 /// Returns how long another session is left to lead.
 fn grace(pace: Pace) -> Delay {
-    Delay::Transactions(match pace.asks_again {
-        true => GRACE_OF_MANY,
-        false => GRACE,
+    Delay::Transactions(if pace.asks_again {
+        GRACE_OF_MANY
+    } else {
+        GRACE
     })
 }

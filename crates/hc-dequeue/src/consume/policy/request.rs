@@ -20,7 +20,7 @@ pub(super) enum Stage {
     /// The answer is probably on its way. Nothing is watched.
     Expecting,
     /// The session checks next.
-    Looking(Reason),
+    Checking(Reason),
     /// A watch is set.
     Sleeping,
     /// The request is no longer in the registry: it was answered or removed.
@@ -53,8 +53,8 @@ pub(crate) enum Scope {
     /// Whether the request was answered.
     Answer,
     /// Also whether it is the first, and if so, whether there are items.
-    Turn,
-    /// As `Turn`; if it is not the first, also whether there are items, and which request is the first.
+    First,
+    /// As `First`; if it is not the first, also whether there are items, and which request is the first.
     Precedence,
 }
 
@@ -69,7 +69,7 @@ impl<R: Copy + PartialEq> Request<R> {
     pub(super) fn new(id: R) -> Self {
         Self {
             id,
-            stage: Stage::Looking(Reason::Changed),
+            stage: Stage::Checking(Reason::Changed),
             may_lead: true,
             patience: None,
         }
@@ -104,35 +104,36 @@ impl<R: Copy + PartialEq> Request<R> {
         match self.stage {
             Stage::Expecting => Step::Rest,
             Stage::Sleeping if !must_know => Step::Rest,
-            Stage::Answered | Stage::Looking(Reason::Granted) => Step::Collect(self.id),
-            Stage::Looking(reason) => self.look(reason, is_hasty),
-            Stage::Sleeping => self.look(Reason::Changed, is_hasty),
+            Stage::Answered | Stage::Checking(Reason::Granted) => Step::Collect(self.id),
+            Stage::Checking(reason) => self.check(reason, is_hasty),
+            Stage::Sleeping => self.check(Reason::Changed, is_hasty),
         }
     }
 
     /// Returns a check. Until the session may lead, it only checks and watches for the answer, since it could do
     /// nothing else.
-    fn look(&self, reason: Reason, is_hasty: bool) -> Step<R> {
+    fn check(&self, reason: Reason, is_hasty: bool) -> Step<R> {
         let scope = match reason {
             _ if !self.may_lead => Scope::Answer,
             _ if is_hasty || reason == Reason::Overdue => Scope::Precedence,
-            _ => Scope::Turn,
+            _ => Scope::First,
         };
-        Step::Look {
+        Step::Check {
             request: self.id,
             scope,
         }
     }
 
     /// Checks again, and leaves the lead to another session for a while if others take items, too.
-    pub(super) fn look_again(&mut self, pace: Pace) -> Vec<Start> {
+    pub(super) fn check_again(&mut self, pace: Pace) -> Vec<Start> {
         *self = Self {
             may_lead: self.may_lead && !pace.is_contended,
             ..Self::new(self.id)
         };
-        match pace.is_contended {
-            true => vec![(Timer::Grace, grace(pace))],
-            false => Vec::new(),
+        if pace.is_contended {
+            vec![(Timer::Grace, grace(pace))]
+        } else {
+            Vec::new()
         }
     }
 
@@ -159,7 +160,7 @@ impl<R: Copy + PartialEq> Request<R> {
             self.patience = None;
         }
         if self.patience.is_some_and(|patience| patience.is_over) {
-            self.stage = Stage::Looking(Reason::Overdue);
+            self.stage = Stage::Checking(Reason::Overdue);
         } else {
             self.stage = Stage::Sleeping;
             starts.push((Timer::Poll, Delay::PollInterval));
@@ -183,19 +184,19 @@ impl<R: Copy + PartialEq> Request<R> {
 
     pub(super) fn wake(&mut self, reason: Reason) {
         if self.stage == Stage::Sleeping {
-            self.stage = Stage::Looking(reason);
+            self.stage = Stage::Checking(reason);
         }
     }
 
     pub(super) fn elapsed(&mut self, timer: Timer) {
         match timer {
             Timer::Answer if self.stage == Stage::Expecting => {
-                self.stage = Stage::Looking(Reason::Changed);
+                self.stage = Stage::Checking(Reason::Changed);
             }
             Timer::Grace if !self.may_lead => {
                 self.may_lead = true;
                 if matches!(self.stage, Stage::Expecting | Stage::Sleeping) {
-                    self.stage = Stage::Looking(Reason::Changed);
+                    self.stage = Stage::Checking(Reason::Changed);
                 }
             }
             Timer::Patience => {

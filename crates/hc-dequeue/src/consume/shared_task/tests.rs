@@ -104,7 +104,8 @@ async fn almost_every_lone_caller_has_its_answer_before_the_runtime_runs_the_tas
 async fn callers_side_by_side_in_one_task_meet_in_a_poll_of_the_runtime() {
     let (commands, mut received) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
     let task = SharedTask::new();
-    let (running, steps) = (task.clone(), Arc::new(AtomicUsize::new(0)));
+    let running = task.clone();
+    let steps = Arc::new(AtomicUsize::new(0));
     let counted = steps.clone();
     task.spawn(async move {
         while let Some(reply) = received.recv().await {
@@ -149,7 +150,8 @@ async fn a_caller_beside_another_leaves_its_command_to_the_runtime() {
 async fn a_caller_runs_one_step_and_the_runtime_the_rest() {
     let fixture = Fixture::new();
     allow_poll(&fixture.task);
-    let (mut first, mut second) = (fixture.send(), fixture.send());
+    let mut first = fixture.send();
+    let mut second = fixture.send();
     let call = fixture.task.call();
     let mut own = call.send(|| fixture.send());
     assert!(first.try_recv().is_ok());
@@ -256,18 +258,19 @@ fn the_end_of_the_runtime_ends_the_task() {
 fn every_caller_gets_an_answer() {
     let runtime = runtime();
     let fixture = Arc::new(runtime.block_on(async { Fixture::new() }));
-    let callers = (0..4).map(|caller| {
-        let fixture = fixture.clone();
-        runtime.spawn(async move {
-            for call in 0..5_000 {
-                fixture.ask().await;
-                if call % (caller + 2) == 0 {
-                    yield_now().await;
+    let callers: Vec<_> = (0..4)
+        .map(|caller| {
+            let fixture = fixture.clone();
+            runtime.spawn(async move {
+                for call in 0..5_000 {
+                    fixture.ask().await;
+                    if call % (caller + 2) == 0 {
+                        yield_now().await;
+                    }
                 }
-            }
+            })
         })
-    });
-    let callers: Vec<_> = callers.collect();
+        .collect();
     for caller in callers {
         runtime.block_on(caller).unwrap();
     }

@@ -124,7 +124,8 @@ pub(crate) fn decode_fields<'a>(
 ) -> Result<Rest, String> {
     let mut fields = Fields::new(bytes);
     fields.format(format)?;
-    let (mut last, mut unknown_from) = (tag::END, None);
+    let mut last = tag::END;
+    let mut unknown_from = None;
     loop {
         let begin = bytes.len() - fields.rest().len();
         let [tag] = fields.array()?;
@@ -231,9 +232,10 @@ fn trace_context(field: &[u8]) -> Result<Arc<str>, String> {
 /// Reads a text of limited length.
 fn text(what: &str, bytes: &[u8], limit: usize) -> Result<Arc<str>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
-    match text.len() > limit {
-        true => Err(format!("{what} of {} bytes", text.len())),
-        false => Ok(text.into()),
+    if text.len() > limit {
+        Err(format!("{what} of {} bytes", text.len()))
+    } else {
+        Ok(text.into())
     }
 }
 
@@ -245,13 +247,14 @@ fn stored_end(field: Bytes) -> Result<StoredEnd, String> {
         .find(|end| *end as u8 == how)
         .ok_or_else(|| format!("end {how} is unknown"))?;
     let result = field.slice_ref(fields.rest());
-    match result.len() > MAX_RESULT_BYTES {
-        true => Err(format!("a result of {} bytes", result.len())),
-        false => Ok(StoredEnd {
+    if result.len() > MAX_RESULT_BYTES {
+        Err(format!("a result of {} bytes", result.len()))
+    } else {
+        Ok(StoredEnd {
             millis,
             until_millis,
             how,
             result,
-        }),
+        })
     }
 }

@@ -7,11 +7,11 @@ use microqueue::{Item, ItemId, Listed};
 use super::{FORMAT, Record, RecordCodec};
 
 /// The notice to a request that it is the first, stored in place of an answer.
-pub(crate) const TURN: [u8; 1] = [FORMAT];
+pub(crate) const NOTICE: [u8; 1] = [FORMAT];
 
 /// Returns whether the first row of a grant is not an answer but the notice that the request is the first.
-pub(crate) fn is_turn(value: &[u8]) -> bool {
-    value == TURN
+pub(crate) fn is_notice(value: &[u8]) -> bool {
+    value == NOTICE
 }
 
 /// A row of a grant.

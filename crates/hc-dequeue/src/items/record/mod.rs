@@ -19,7 +19,7 @@ use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{Bytes, limits};
 
 pub(crate) use self::codec::{RecordCodec, decode_fields, dedupe, push_field};
-pub(crate) use self::grant::{ListedPart, Part, TURN, is_turn};
+pub(crate) use self::grant::{ListedPart, NOTICE, Part, is_notice};
 pub(crate) use self::request::{Request, RequestCodec};
 use crate::session::wall::unix_time;
 
@@ -297,7 +297,7 @@ impl Record {
     }
 
     /// Resets everything that counts against a limit of the item, but not the number that identifies a delivery.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn reset_counts(&mut self) {
         self.attempts = 0;
         self.deaths = 0;
         self.redriven_deliveries = self.deliveries;

@@ -187,7 +187,7 @@ fn a_request_a_grant_and_a_state_have_the_bytes_of_the_schema() {
     let bytes = part.encode().unwrap();
     let expected = [&[1, 0, 0, 0, 2][..], &[8; 10], &[0, 0, 0, 0, 0, 0, 0, 9]].concat();
     assert_eq!(bytes, [expected, encoded(&record())].concat());
-    assert!(is_turn(&[1]) && !is_turn(&bytes));
+    assert!(is_notice(&[1]) && !is_notice(&bytes));
     assert_eq!(Part::decode(b"key", bytes.into()).unwrap(), part);
 }
 
@@ -221,9 +221,12 @@ fn a_decoder_refuses_bytes_that_are_cut_off_or_have_another_format() {
 fn noise(seed: u64) -> Bytes {
     let mut rng = StdRng::seed_from_u64(seed);
     let length = rng.random_range(0..80);
-    let byte = |_| match rng.random() {
-        true => rng.random_range(0..4),
-        false => rng.random(),
+    let byte = |_| {
+        if rng.random() {
+            rng.random_range(0..4)
+        } else {
+            rng.random()
+        }
     };
     (0..length).map(byte).collect()
 }

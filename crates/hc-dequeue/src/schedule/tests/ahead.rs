@@ -96,9 +96,12 @@ async fn a_next_time_that_is_too_far_ahead_is_found_among_many_schedules(store: 
     world.pass(DAY);
     world.create("ahead", &minutely()).await;
     world.set(NOON);
-    let (mut late, mut after, mut pages) = (Vec::new(), None, 0);
+    let mut late = Vec::new();
+    let mut after = None;
+    let mut pages = 0;
     loop {
-        let (keys, from) = (&*world.queue.keys, after.as_deref());
+        let keys = &*world.queue.keys;
+        let from = after.as_deref();
         let find = |tr| async move { find_late(&tr, keys, from).await };
         let (found, next) = world.runner.run(find).await.unwrap();
         late.extend(found);
@@ -295,8 +298,9 @@ fn fires_each_minute_once(seed: u64, plant: Plant) -> bool {
         schedule.fire(now);
     }
     let fired: BTreeSet<_> = schedule.items.iter().copied().collect();
-    let minutes = (1..).map(|minute| corrected + minute * MINUTE_MILLIS);
-    let mut minutes = minutes.take_while(|time| *time <= now);
+    let mut minutes = (1..)
+        .map(|minute| corrected + minute * MINUTE_MILLIS)
+        .take_while(|time| *time <= now);
     fired.len() == schedule.items.len() && minutes.all(|time| fired.contains(&time))
 }
 

@@ -79,20 +79,23 @@ impl<D: Database> World<D> {
     }
 
     async fn try_schedule(&self, name: &str, schedule: &Schedule, job: &str) -> Result<Scheduled> {
-        let (queue, job) = (&self.queue, &job.to_owned());
+        let queue = &self.queue;
+        let job = &job.to_owned();
         let schedule = |tr| async move { queue.schedule(&tr, name, schedule, job).await };
         self.runner.run(schedule).await
     }
 
     async fn fire_from(&self, after: Option<Vec<u8>>) -> Fired {
-        let (keys, after) = (&*self.queue.keys, after.as_deref());
+        let keys = &*self.queue.keys;
+        let after = after.as_deref();
         let fire = |tr| async move { fire_due(&tr, keys, after).await };
         self.runner.run(fire).await.unwrap()
     }
 
     /// Fires all due times, in as many transactions as necessary, and returns how many items were enqueued.
     async fn fire(&self) -> usize {
-        let (mut items, mut after) = (0, None);
+        let mut items = 0;
+        let mut after = None;
         loop {
             let fired = self.fire_from(after).await;
             assert!(fired.refused.is_empty());

@@ -140,7 +140,8 @@ async fn of_two_processes_that_fire_at_once_one_does(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
     world.create("a", &minutely()).await;
     world.set(NOON);
-    let (mut one, mut other) = (store.db.begin().unwrap(), store.db.begin().unwrap());
+    let mut one = store.db.begin().unwrap();
+    let mut other = store.db.begin().unwrap();
     for tr in [&one, &other] {
         let fired = fire_due(tr, &world.queue.keys, None).await.unwrap();
         assert_eq!(fired.items, 1);
@@ -162,7 +163,8 @@ async fn a_change_during_a_firing_makes_it_fail(store: TestStore) {
         world.set(NOON);
         for fires_first in [false, true] {
             let queue = &world.queue;
-            let (mut firing, mut changing) = (store.db.begin().unwrap(), store.db.begin().unwrap());
+            let mut firing = store.db.begin().unwrap();
+            let mut changing = store.db.begin().unwrap();
             assert_eq!(fire_due(&firing, &queue.keys, None).await.unwrap().items, 1);
             if is_removed {
                 assert!(queue.unschedule(&changing, "a").await.unwrap());
@@ -170,9 +172,10 @@ async fn a_change_during_a_firing_makes_it_fail(store: TestStore) {
                 let changed = queue.schedule(&changing, "a", later, job).await;
                 assert_eq!(changed.unwrap(), Scheduled::Changed);
             }
-            let (first, last) = match fires_first {
-                true => (&mut firing, &mut changing),
-                false => (&mut changing, &mut firing),
+            let (first, last) = if fires_first {
+                (&mut firing, &mut changing)
+            } else {
+                (&mut changing, &mut firing)
             };
             first.commit().await.unwrap();
             let refused = last.commit().await.unwrap_err();

@@ -130,11 +130,8 @@ async fn several_schedules_may_share_a_dedupe_id(store: TestStore) {
     let tr = world.runner.database().begin().unwrap();
     let stats = world.queue.stats(&tr).await.unwrap();
     assert_eq!((stats.queued, stats.delayed), (1, 1));
-    let pointers = keys.pointers().range();
-    let pointers = tr.get_range(
-        &RangeQuery::keys(pointers.0, pointers.1),
-        Isolation::Snapshot,
-    );
+    let (begin, end) = keys.pointers().range();
+    let pointers = tr.get_range(&RangeQuery::keys(begin, end), Isolation::Snapshot);
     let due = (utc(NOON) + 20 * MINUTE)
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap();

@@ -7,7 +7,7 @@ use microqueue::keyspace::{Transaction, Tx};
 
 use super::*;
 use crate::items::record::MAX_PAYLOAD_BYTES;
-use crate::schedule::fire::SCHEDULES_PER_FIRING;
+use crate::schedule::fire::MAX_FIRED_SCHEDULES;
 use crate::session::wall::unix_millis;
 
 conformance::on_every_store!(
@@ -213,13 +213,13 @@ async fn a_clock_that_is_behind_fires_no_time_again(store: TestStore) {
 async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
     // There are more of these than one transaction reads, and they come first in the index.
-    for number in 0..SCHEDULES_PER_FIRING + 3 {
+    for number in 0..MAX_FIRED_SCHEDULES + 3 {
         world.create(&format!("bad {number:03}"), &minutely()).await;
     }
     world.create("good", &minutely()).await;
     let keys = &*world.queue.keys;
     let spoil = |tr: Tx<_>| async move {
-        for number in 0..SCHEDULES_PER_FIRING + 3 {
+        for number in 0..MAX_FIRED_SCHEDULES + 3 {
             tr.set(&keys.schedule(&format!("bad {number:03}")), b"\x02?");
         }
         // A key that contains no name, and an entry of a schedule that does not exist.
@@ -233,7 +233,7 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
     let first = world.fire_from(None).await;
     assert_eq!(
         (first.items, first.refused.len()),
-        (0, SCHEDULES_PER_FIRING - 2)
+        (0, MAX_FIRED_SCHEDULES - 2)
     );
     assert!(first.refused[1].to_string().contains("queue operation"));
     let last = world.fire_from(first.after.clone()).await;
@@ -242,10 +242,10 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
     assert_eq!(last.next_millis, Some(unix_millis(utc(NOON) + MINUTE)));
     assert_eq!(world.items().await, [("good".to_owned(), utc(NOON))]);
     // The two stray entries were removed.
-    assert_eq!(world.rows("f").await, 1 + SCHEDULES_PER_FIRING + 3 + 1);
+    assert_eq!(world.rows("f").await, 1 + MAX_FIRED_SCHEDULES + 3 + 1);
 
     let list = world.list().await;
-    assert_eq!(list.len(), SCHEDULES_PER_FIRING + 4);
+    assert_eq!(list.len(), MAX_FIRED_SCHEDULES + 4);
     let bad = list[0].entry.as_ref().unwrap_err();
     assert_eq!(
         (list[0].name.as_str(), &bad.bytes[..]),
@@ -263,14 +263,14 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
     assert!(world.runner.run(unschedule).await.unwrap());
     assert_eq!(
         world.fire_from(None).await.refused.len(),
-        SCHEDULES_PER_FIRING - 2 + 1
+        MAX_FIRED_SCHEDULES - 2 + 1
     );
-    assert_eq!(world.rows("f").await, 1 + SCHEDULES_PER_FIRING + 2 + 1);
+    assert_eq!(world.rows("f").await, 1 + MAX_FIRED_SCHEDULES + 2 + 1);
 }
 
 async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
-    let many = 2 * SCHEDULES_PER_FIRING + 5;
+    let many = 2 * MAX_FIRED_SCHEDULES + 5;
     for number in 0..many {
         world.create(&format!("{number}"), &minutely()).await;
     }
@@ -278,9 +278,9 @@ async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestS
     let first = world.fire_from(None).await;
     assert_eq!(
         (first.items, first.after.is_some()),
-        (SCHEDULES_PER_FIRING, true)
+        (MAX_FIRED_SCHEDULES, true)
     );
-    assert_eq!(world.fire().await, many - SCHEDULES_PER_FIRING);
+    assert_eq!(world.fire().await, many - MAX_FIRED_SCHEDULES);
     assert_eq!(world.times().await, vec![utc(NOON); many]);
     world.check().await;
 
@@ -308,7 +308,8 @@ async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestS
 async fn bad_input_is_refused_before_anything_is_staged(store: TestStore) {
     let world = World::new(&store, NOON).await;
     let refused = |name: &str, schedule: Schedule, job: &str| {
-        let (name, job) = (name.to_owned(), job.to_owned());
+        let name = name.to_owned();
+        let job = job.to_owned();
         let world = &world;
         async move {
             world
@@ -349,8 +350,8 @@ async fn listings_have_pages(store: TestStore) {
     }
     let queue = &world.queue;
     let page = async |after: Option<&str>, limit| {
-        let page = |tr| async move { queue.schedules(&tr, after, limit).await };
-        let page = world.runner.run(page).await.unwrap();
+        let read = |tr| async move { queue.schedules(&tr, after, limit).await };
+        let page = world.runner.run(read).await.unwrap();
         page.into_iter()
             .map(|listed| listed.name)
             .collect::<Vec<_>>()

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::program::{Change, How, NewItem, Op};
 use crate::items::record::End;
-use crate::protocol::give_back::Given;
+use crate::protocol::give_back::GivenBack;
 use crate::queue::change::{Cancelled, Replaced};
 use crate::queue::enqueue_options::OnRepeat;
 
@@ -25,7 +25,7 @@ pub(super) struct Rules {
 
 /// Where an item is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum At {
     Queued,
     Delayed(u64),
     /// It comes back at a random time within this range, which is then read from the store.
@@ -41,7 +41,7 @@ pub(super) enum Place {
 
 #[derive(Debug, Clone)]
 pub(super) struct Life {
-    pub(super) place: Place,
+    pub(super) place: At,
     pub(super) value: u64,
     pub(super) enqueued: u64,
     /// When it last got into the queue.
@@ -72,7 +72,7 @@ pub(super) enum Said {
     Repeated,
     /// The values of the granted items, and whether each is popped.
     Granted(Vec<(u64, bool)>),
-    Given(Given),
+    GivenBack(GivenBack),
     Acknowledged,
     Refused,
     Cancelled(Cancelled),
@@ -116,7 +116,7 @@ impl Model {
             .position(|item| item.dedupe == Some(dedupe))
     }
 
-    pub(super) fn count(&self, is_there: impl Fn(Place) -> bool) -> u64 {
+    pub(super) fn count(&self, is_there: impl Fn(At) -> bool) -> u64 {
         self.items
             .iter()
             .filter(|item| is_there(item.place))
@@ -128,12 +128,12 @@ impl Model {
             Op::Enqueue(new) => self.enqueue(new),
             Op::Take { session, pop } => {
                 let taken = self.first(1);
-                self.grant(&taken, Place::Held(session));
+                self.grant(&taken, At::Held(session));
                 self.hand_over(taken, pop)
             }
             Op::Grant { session } => {
                 let granted = self.first(2);
-                self.grant(&granted, Place::Granted(session, self.grants));
+                self.grant(&granted, At::Granted(session, self.grants));
                 self.grants += 1;
                 Said::Nothing
             }
@@ -142,7 +142,7 @@ impl Model {
             Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late),
             Op::Change(item, change) => self.change(item, change),
             Op::Clear => {
-                let waits = |place| matches!(place, Place::Queued | Place::Delayed(_));
+                let waits = |place| matches!(place, At::Queued | At::Delayed(_));
                 let removed = self.count(waits);
                 for item in 0..self.items.len() {
                     if waits(self.items[item].place) {
@@ -154,10 +154,11 @@ impl Model {
             Op::Die(session) => self.leave(session, How::Die),
             Op::End(session) => self.leave(session, How::Release),
             Op::Sweep => {
-                let (now, kept) = (self.now, self.rules.keep_done);
+                let now = self.now;
+                let kept = self.rules.keep_done;
                 for item in &mut self.items {
-                    if matches!(item.place, Place::Done(_, at) if at + kept <= now) {
-                        item.place = Place::Unknown;
+                    if matches!(item.place, At::Done(_, at) if at + kept <= now) {
+                        item.place = At::Unknown;
                     }
                 }
                 let retention = self.rules.retention;
@@ -193,22 +194,22 @@ impl Model {
         match change {
             Change::Cancel => Said::Cancelled(self.cancel(item)),
             Change::Expedite => {
-                let is_delayed = matches!(self.items[item].place, Place::Delayed(_));
+                let is_delayed = matches!(self.items[item].place, At::Delayed(_));
                 if is_delayed {
-                    self.put(item, Place::Queued);
+                    self.put(item, At::Queued);
                 }
                 Said::Was(is_delayed)
             }
             Change::Replace(value) => Said::Changed(self.replace(item, value)),
             Change::Redrive => {
-                let is_dead = self.items[item].place == Place::Dead;
+                let is_dead = self.items[item].place == At::Dead;
                 if is_dead {
-                    self.begin_anew(item, Place::Queued);
+                    self.reset_counts(item, At::Queued);
                 }
                 Said::Was(is_dead)
             }
             Change::Purge => {
-                let is_dead = self.items[item].place == Place::Dead;
+                let is_dead = self.items[item].place == At::Dead;
                 if is_dead {
                     self.end(item, End::Removed, "");
                 }
@@ -219,18 +220,18 @@ impl Model {
 
     fn enqueue(&mut self, new: NewItem) -> Said {
         let place = match new.delay {
-            0 => Place::Queued,
-            delay => Place::Delayed(self.now + delay),
+            0 => At::Queued,
+            delay => At::Delayed(self.now + delay),
         };
         if let Some(dedupe) = new.dedupe {
             if let Some(holder) = self.holder(dedupe) {
                 match (self.items[holder].place, new.mode) {
                     (_, OnRepeat::Keep) => return Said::Repeated,
                     // The new item takes over the id.
-                    (Place::Held(_) | Place::Granted(..), _) => self.items[holder].dedupe = None,
+                    (At::Held(_) | At::Granted(..), _) => self.items[holder].dedupe = None,
                     (there, mode) => {
                         match (there, mode) {
-                            (Place::Dead, _) => self.begin_anew(holder, place),
+                            (At::Dead, _) => self.reset_counts(holder, place),
                             (_, OnRepeat::Debounce) => self.put(holder, place),
                             _ => {}
                         }
@@ -263,20 +264,23 @@ impl Model {
     }
 
     /// Returns the first queued items, after promoting due ones.
-    fn first(&mut self, most: usize) -> Vec<usize> {
+    fn first(&mut self, max: usize) -> Vec<usize> {
         for item in &mut self.items {
-            if let Place::Delayed(ready) = item.place
+            if let At::Delayed(ready) = item.place
                 && ready <= self.now
             {
-                (item.place, item.ready) = (Place::Queued, ready);
+                (item.place, item.ready) = (At::Queued, ready);
             }
         }
-        let queued = self.items.iter().enumerate();
-        let queued = queued.filter(|(_, item)| item.place == Place::Queued);
-        queued.map(|(item, _)| item).take(most).collect()
+        let queued = self
+            .items
+            .iter()
+            .enumerate()
+            .filter(|(_, item)| item.place == At::Queued);
+        queued.map(|(item, _)| item).take(max).collect()
     }
 
-    fn grant(&mut self, items: &[usize], place: Place) {
+    fn grant(&mut self, items: &[usize], place: At) {
         for item in items {
             self.items[*item].place = place;
             self.items[*item].deliveries += 1;
@@ -299,33 +303,34 @@ impl Model {
 
     fn collect(&mut self, session: usize, pop: bool) -> Said {
         let grant_of = |item: &Life| match item.place {
-            Place::Granted(owner, grant) if owner == session => Some(grant),
+            At::Granted(owner, grant) if owner == session => Some(grant),
             _ => None,
         };
         let oldest = self.items.iter().filter_map(grant_of).min();
         let is_of = |item: &usize| grant_of(&self.items[*item]) == oldest && oldest.is_some();
         let collected: Vec<_> = (0..self.items.len()).filter(is_of).collect();
         for item in &collected {
-            self.items[*item].place = Place::Held(session);
+            self.items[*item].place = At::Held(session);
         }
         self.hand_over(collected, pop)
     }
 
     fn resolve(&mut self, item: usize, how: How, is_late: bool) -> Said {
-        if is_late || !matches!(self.items[item].place, Place::Held(_)) {
-            return Said::Given(Given::Lost);
+        if is_late || !matches!(self.items[item].place, At::Held(_)) {
+            return Said::GivenBack(GivenBack::Lost);
         }
         let was_cancelled = self.items[item].is_cancelled;
         self.come_back(item, how);
-        Said::Given(match was_cancelled {
-            true => Given::Cancelled,
-            false => Given::Back,
+        Said::GivenBack(if was_cancelled {
+            GivenBack::Cancelled
+        } else {
+            GivenBack::Accepted
         })
     }
 
     fn acknowledge(&mut self, item: usize, is_late: bool) -> Said {
         let life = &self.items[item];
-        if is_late || life.is_cancelled || !matches!(life.place, Place::Held(_)) {
+        if is_late || life.is_cancelled || !matches!(life.place, At::Held(_)) {
             return Said::Refused;
         }
         self.end(item, End::Completed, "done");
@@ -336,8 +341,8 @@ impl Model {
     fn leave(&mut self, session: usize, how: How) -> Said {
         for item in 0..self.items.len() {
             match self.items[item].place {
-                Place::Held(holder) if holder == session => self.come_back(item, how),
-                Place::Granted(owner, _) if owner == session => self.come_back(item, How::Release),
+                At::Held(holder) if holder == session => self.come_back(item, how),
+                At::Granted(owner, _) if owner == session => self.come_back(item, How::Release),
                 _ => {}
             }
         }
@@ -346,22 +351,23 @@ impl Model {
 
     /// Moves an item that no session holds any more to the place where it belongs.
     fn come_back(&mut self, item: usize, how: How) {
-        let (now, rules) = (self.now, self.rules);
+        let now = self.now;
+        let rules = self.rules;
         let life = &mut self.items[item];
         if life.is_cancelled {
             return self.end(item, End::Cancelled, "");
         }
         let mut place = match how {
             How::Complete => return self.end(item, End::Completed, "given back"),
-            How::Release | How::Fail | How::FailAndWait | How::Die => Place::Queued,
-            How::Snooze(delay) | How::FailLater(delay) => Place::Delayed(now + delay),
-            How::Reject => Place::Dead,
+            How::Release | How::Fail | How::FailAndWait | How::Die => At::Queued,
+            How::Snooze(delay) | How::FailLater(delay) => At::Delayed(now + delay),
+            How::Discard => At::Dead,
         };
         let reason = match how {
             How::Fail | How::FailAndWait => Some("it was given back"),
             How::FailLater(_) => Some("not now"),
             How::Die => Some("the session that held it has died"),
-            How::Reject => Some("no good"),
+            How::Discard => Some("no good"),
             _ => None,
         };
         life.failure = reason.map(|reason| (now, reason)).or(life.failure);
@@ -370,13 +376,13 @@ impl Model {
             How::FailAndWait => {
                 life.attempts += 1;
                 let wait = FIRST_WAIT << (life.attempts - 1);
-                place = Place::DelayedWithin(now + wait / 2, now + wait);
+                place = At::DelayedWithin(now + wait / 2, now + wait);
             }
             How::Die => {
                 life.deaths += 1;
                 if life.deaths >= 2 {
-                    let most = rules.lease << (life.deaths - 1).min(10);
-                    place = Place::DelayedWithin(now, now + most);
+                    let max_wait = rules.lease << (life.deaths - 1).min(10);
+                    place = At::DelayedWithin(now, now + max_wait);
                 }
             }
             _ => {}
@@ -386,31 +392,31 @@ impl Model {
             own => own,
         };
         if life.attempts >= max_attempts || life.deaths >= rules.max_deaths {
-            place = Place::Dead;
-        } else if place != Place::Dead && life.deliveries >= rules.max_deliveries {
-            place = Place::Dead;
+            place = At::Dead;
+        } else if place != At::Dead && life.deliveries >= rules.max_deliveries {
+            place = At::Dead;
             life.failure = Some((now, "it was granted too often"));
         }
         self.put(item, place);
     }
 
     /// Puts an item at a place where it is not by its enqueue.
-    fn put(&mut self, item: usize, place: Place) {
+    fn put(&mut self, item: usize, place: At) {
         let life = &mut self.items[item];
         life.place = place;
-        if place == Place::Queued {
+        if place == At::Queued {
             life.ready = self.now;
         }
     }
 
     fn cancel(&mut self, item: usize) -> Cancelled {
         match self.items[item].place {
-            Place::Held(_) | Place::Granted(..) => {
+            At::Held(_) | At::Granted(..) => {
                 self.items[item].is_cancelled = true;
                 self.items[item].dedupe = None;
                 Cancelled::Requested
             }
-            Place::Done(..) | Place::Unknown => Cancelled::NotThere,
+            At::Done(..) | At::Unknown => Cancelled::NotThere,
             _ => {
                 self.end(item, End::Cancelled, "");
                 Cancelled::Removed
@@ -420,8 +426,8 @@ impl Model {
 
     fn replace(&mut self, item: usize, value: u64) -> Replaced {
         match self.items[item].place {
-            Place::Held(_) | Place::Granted(..) => Replaced::IsHeld,
-            Place::Done(..) | Place::Unknown => Replaced::NotThere,
+            At::Held(_) | At::Granted(..) => Replaced::IsHeld,
+            At::Done(..) | At::Unknown => Replaced::NotThere,
             _ => {
                 self.items[item].value = value;
                 Replaced::Replaced
@@ -429,7 +435,7 @@ impl Model {
         }
     }
 
-    fn begin_anew(&mut self, item: usize, place: Place) {
+    fn reset_counts(&mut self, item: usize, place: At) {
         let life = &mut self.items[item];
         (life.attempts, life.deaths, life.deliveries) = (0, 0, 0);
         self.put(item, place);
@@ -443,8 +449,8 @@ impl Model {
         }
         let life = &mut self.items[item];
         life.place = match self.rules.keep_done {
-            0 => Place::Unknown,
-            _ => Place::Done(how, self.now),
+            0 => At::Unknown,
+            _ => At::Done(how, self.now),
         };
         life.result = result;
         if let Some(dedupe) = life.dedupe.take()

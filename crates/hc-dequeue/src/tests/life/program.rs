@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use super::model::{Model, Place};
+use super::model::{At, Model};
 use super::{DEDUPE_IDS, SESSIONS};
 use crate::queue::enqueue_options::OnRepeat;
 
@@ -96,7 +96,7 @@ pub(super) enum How {
     FailLater(u64),
     /// It fails without a time of its own: it comes back after the backoff.
     FailAndWait,
-    Reject,
+    Discard,
     Die,
 }
 
@@ -115,23 +115,23 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
         34..42 => Op::Grant { session },
         42..50 => Op::Collect { session, pop },
         50..66 => Op::Resolve {
-            item: item(rng, model, |place| matches!(place, Place::Held(_))),
+            item: item(rng, model, |place| matches!(place, At::Held(_))),
             how: how(rng),
             is_late,
         },
         66..69 => Op::Acknowledge {
-            item: item(rng, model, |place| matches!(place, Place::Held(_))),
+            item: item(rng, model, |place| matches!(place, At::Held(_))),
             is_late,
         },
         69..74 => Op::Change(item(rng, model, |_| true), Change::Cancel),
         74..77 => {
-            let delayed = |place| matches!(place, Place::Delayed(_));
+            let delayed = |place| matches!(place, At::Delayed(_));
             Op::Change(item(rng, model, delayed), Change::Expedite)
         }
         77..80 => Op::Change(item(rng, model, |_| true), Change::Replace(value)),
         80..84 => {
             let change = [Change::Redrive, Change::Purge][usize::from(draw == 83)];
-            Op::Change(item(rng, model, |place| place == Place::Dead), change)
+            Op::Change(item(rng, model, |place| place == At::Dead), change)
         }
         84 if rng.random_range(0..4) == 0 => Op::Clear,
         84..89 => Op::Die(session),
@@ -154,7 +154,7 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
 }
 
 /// Returns an item, usually one in a wanted place.
-fn item(rng: &mut StdRng, model: &Model, is_wanted: impl Fn(Place) -> bool) -> usize {
+fn item(rng: &mut StdRng, model: &Model, is_wanted: impl Fn(At) -> bool) -> usize {
     let all = 0..model.items.len();
     let wanted: Vec<_> = all
         .clone()
@@ -175,7 +175,7 @@ fn how(rng: &mut StdRng) -> How {
         How::Fail,
         How::FailLater(delay),
         How::FailAndWait,
-        How::Reject,
+        How::Discard,
     ];
     ways[rng.random_range(0..ways.len())]
 }

@@ -15,7 +15,7 @@ use microqueue::keyspace::{Bytes, Environment, Runner, Store};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::model::{FIRST_WAIT, Life, Model, Place as At, Rules, Said};
+use super::model::{At, FIRST_WAIT, Life, Model, Rules, Said};
 use super::program::{Change, How, NewItem, Op};
 use super::{DEDUPE_IDS, SESSIONS, START};
 use crate::consume::delivery::{Delivery, DeliveryState, HeldItem, Out, Shared};
@@ -23,17 +23,17 @@ use crate::consume::shared_task::SharedTask;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result};
-use crate::items::find::{Spot, find};
+use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
 use crate::items::record::{Failure, Record};
 use crate::items::settings::Settings;
 use crate::options::Backoff;
 use crate::protocol::front::Fronts;
-use crate::protocol::fulfill::{TakeMode, TakeOutcome, fulfill, take, view_queue};
+use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
 use crate::protocol::give_back::{GiveBack, Return, When, give_back};
-use crate::protocol::reclaim::{Progress, reclaim_some};
+use crate::protocol::reclaim::{Progress, reclaim_step};
 use crate::protocol::request::{append, collect, withdraw};
-use crate::protocol::{Demand, Granted, ITEMS_PER_FULFILLMENT, SessionContext};
+use crate::protocol::{Demand, Granted, MAX_FULFILLMENT_ITEMS, SessionContext};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
 use crate::queue::list::{ItemPage, PlaceKind};
@@ -100,7 +100,9 @@ impl World {
     }
 
     async fn open(&self, session: SessionId) {
-        let (keys, lease, wall) = (&self.queue.keys, self.settings.lease, unix_time(START));
+        let keys = &self.queue.keys;
+        let lease = self.settings.lease;
+        let wall = unix_time(START);
         let open = |tr| async move {
             keys.sessions.open(&tr, session, lease, wall);
             Ok::<_, Error>(())
@@ -137,7 +139,7 @@ impl World {
             Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late).await?,
             Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late).await?,
             Op::Die(slot) | Op::End(slot) => {
-                self.bury(slot, matches!(op, Op::Die(_))).await?;
+                self.leave(slot, matches!(op, Op::Die(_))).await?;
                 Said::Nothing
             }
             Op::Clear => Said::Removed(self.queue.clear(&self.runner).await?),
@@ -174,7 +176,8 @@ impl World {
     }
 
     async fn change(&self, item: usize, change: Change) -> Result<Said> {
-        let (queue, item) = (&self.queue, &self.items[item]);
+        let queue = &self.queue;
+        let item = &self.items[item];
         let change = |tr| async move {
             let tr = &tr;
             Ok(match change {
@@ -197,7 +200,9 @@ impl World {
             Some(id) => options.dedupe(vec![id]),
             None => options,
         };
-        let (queue, options, value) = (&self.queue, &options, new.value);
+        let queue = &self.queue;
+        let options = &options;
+        let value = new.value;
         let enqueue = |tr| async move { queue.enqueue_with(&tr, &value, options).await };
         let (enqueued, commit) = self.runner.run_committed(enqueue).await?;
         Ok(match enqueued {
@@ -222,7 +227,7 @@ impl World {
             take(&tr, context, view, &BTreeSet::new())
         };
         match self.runner.run(taken).await? {
-            Some(TakeOutcome::Items(granted)) => Ok(said(granted)),
+            Some(Taken::Items(granted)) => Ok(said(granted)),
             other => panic!("{other:?}"),
         }
     }
@@ -230,11 +235,12 @@ impl World {
     /// Registers a request for two items, and has it answered. Withdraws it if there are no items.
     async fn grant(&mut self, slot: usize) -> Result<Said> {
         let session = self.sessions[slot];
-        let (context, leader) = (self.context(session, &[]), self.context(LEADER, &[]));
+        let context = self.context(session, &[]);
+        let leader = self.context(LEADER, &[]);
         let register = |tr| async move { append(&tr, context, 2).await };
         let (staged, commit) = self.runner.run_committed(register).await?;
         let request = &staged.at(commit.versionstamp.expect("it wrote"));
-        let answer = |tr| async move { fulfill(&tr, leader, None, ITEMS_PER_FULFILLMENT).await };
+        let answer = |tr| async move { fulfill(&tr, leader, None, MAX_FULFILLMENT_ITEMS).await };
         let answered = self.runner.run(answer).await?.answered;
         let keys = &self.queue.keys;
         match answered {
@@ -251,21 +257,23 @@ impl World {
         let Some(request) = self.grants[slot].pop_front() else {
             return Ok(Said::Granted(Vec::new()));
         };
-        let (request, demand) = (&request, &[Demand { wanted: 1, pop }]);
+        let request = &request;
+        let demand = &[Demand { wanted: 1, pop }];
         let context = self.context(self.sessions[slot], demand);
-        let collected = |tr| async move { collect(&tr, context, request).await };
-        let collected = self.runner.run(collected).await?;
+        let operation = |tr| async move { collect(&tr, context, request).await };
+        let collected = self.runner.run(operation).await?;
         Ok(said(collected.expect("it was answered")))
     }
 
     /// Returns the session and the delivery that hold an item, or others if `is_late`.
     async fn held_by(&self, item: usize, is_late: bool) -> Result<(SessionId, u64)> {
-        let (keys, id) = (&self.queue.keys, &self.items[item].id());
-        let found = |tr| async move { find(&tr, keys, id).await };
-        let found = self.runner.run(found).await?;
+        let keys = &self.queue.keys;
+        let id = &self.items[item].id();
+        let read = |tr| async move { find(&tr, keys, id).await };
+        let found = self.runner.run(read).await?;
         let deliveries = found.as_ref().map_or(1, |(_, record)| record.deliveries);
         let session = match found {
-            Some((Spot::Held(session), _)) => session,
+            Some((Location::Held(session), _)) => session,
             _ => self.sessions[0],
         };
         Ok((session, deliveries - u64::from(is_late && deliveries > 0)))
@@ -281,7 +289,7 @@ impl World {
             How::Fail => (GiveBack::Failed(When::Now), None),
             How::FailAndWait => (GiveBack::Failed(When::Later(backoff())), None),
             How::FailLater(delay) => (GiveBack::Failed(When::At(now + delay)), Some("not now")),
-            How::Reject => (GiveBack::Rejected, Some("no good")),
+            How::Discard => (GiveBack::Discarded, Some("no good")),
             How::Die => unreachable!("the session does"),
         };
         let returned = &[Return {
@@ -292,7 +300,7 @@ impl World {
         }];
         let context = self.context(session, &[]);
         let back = |tr| async move { give_back(&tr, context, returned).await };
-        Ok(Said::Given(self.runner.run(back).await?[0]))
+        Ok(Said::GivenBack(self.runner.run(back).await?[0]))
     }
 
     /// Acknowledges with a delivery as the dispatcher would have made it.
@@ -326,22 +334,24 @@ impl World {
     }
 
     /// Lets a session die or end, and returns its items.
-    async fn bury(&mut self, slot: usize, dies: bool) -> Result<()> {
-        let (keys, session) = (&self.queue.keys, self.sessions[slot]);
+    async fn leave(&mut self, slot: usize, dies: bool) -> Result<()> {
+        let keys = &self.queue.keys;
+        let session = self.sessions[slot];
         let leave = |tr| async move {
-            match dies {
-                true => assert!(
+            if dies {
+                assert!(
                     keys.sessions
                         .declare_dead(&tr, session, |_| Some(i64::MAX))
                         .await?
-                ),
-                false => keys.sessions.retire(&tr, session).await?,
+                );
+            } else {
+                keys.sessions.end(&tr, session).await?;
             }
             Ok::<_, Error>(())
         };
         self.runner.run(leave).await?;
         let settings = &self.settings;
-        while reclaim_some(&self.runner, keys, settings, session).await? != Progress::Buried {}
+        while reclaim_step(&self.runner, keys, settings, session).await? != Progress::Removed {}
         self.renew(slot).await;
         Ok(())
     }
@@ -357,7 +367,8 @@ impl World {
     }
 
     async fn status(&self, item: usize) -> Result<Option<Status<u64>>> {
-        let (queue, item) = (&self.queue, &self.items[item]);
+        let queue = &self.queue;
+        let item = &self.items[item];
         let status = |tr| async move { queue.status(&tr, item).await };
         self.runner.run(status).await
     }
@@ -392,8 +403,8 @@ impl World {
                 "dedupe id {dedupe}"
             );
         }
-        let stats = |tr| async move { queue.stats(&tr).await };
-        let stats = self.runner.run(stats).await?;
+        let read = |tr| async move { queue.stats(&tr).await };
+        let stats = self.runner.run(read).await?;
         let counts = [stats.queued, stats.delayed, stats.held, stats.dead];
         let expected = [
             model.count(|place| place == At::Queued),
@@ -410,13 +421,14 @@ impl World {
     /// Compares the listing of a place, in pages, with the model.
     async fn compare_listing(&self, model: &Model, place: PlaceKind) -> Result<()> {
         let queue = &self.queue;
-        let (mut listed, mut after) = (Vec::new(), None);
+        let mut listed = Vec::new();
+        let mut after = None;
         loop {
-            let page = |tr| {
+            let read = |tr| {
                 let after = after.clone();
                 async move { queue.list(&tr, place, after.as_ref(), ITEMS_PER_PAGE).await }
             };
-            let page: ItemPage<u64> = self.runner.run(page).await?;
+            let page: ItemPage<u64> = self.runner.run(read).await?;
             assert!(page.items.len() <= ITEMS_PER_PAGE);
             listed.extend(page.items.into_iter().map(|item| (item.item, item.status)));
             // The cursor is printed and parsed, as tools do.
@@ -428,10 +440,12 @@ impl World {
                 break;
             }
         }
-        let expected = self.items.iter().zip(&model.items);
-        let expected = expected.filter(|(_, life)| kind(life.place) == Some(place));
-        let expected = expected.map(|(item, life)| (*item, self.expected(life)));
-        let mut expected: Vec<_> = expected
+        let mut expected: Vec<_> = self
+            .items
+            .iter()
+            .zip(&model.items)
+            .filter(|(_, life)| kind(life.place) == Some(place))
+            .map(|(item, life)| (*item, self.expected(life)))
             .map(|(item, status)| (item, Ok(status.expect("it is there"))))
             .collect();
         if matches!(place, PlaceKind::Delayed | PlaceKind::Held) {
@@ -446,10 +460,11 @@ impl World {
     /// Compares the sessions, the items that they hold, and since when, with the model.
     async fn compare_sessions(&self, model: &Model) -> Result<()> {
         let queue = &self.queue;
-        let (mut listed, mut after) = (Vec::new(), None);
+        let mut listed = Vec::new();
+        let mut after = None;
         loop {
-            let page = |tr| async move { queue.session_states(&tr, after, ITEMS_PER_PAGE).await };
-            let page = self.runner.run(page).await?;
+            let read = |tr| async move { queue.session_states(&tr, after, ITEMS_PER_PAGE).await };
+            let page = self.runner.run(read).await?;
             listed.extend(page.sessions);
             after = page.next;
             if after.is_none() {

@@ -84,8 +84,8 @@ async fn items_of_a_session_that_is_gone_are_returned(store: TestStore) {
     let (world, held, _consumer) = world_in_use(&store).await;
     let states = world.rows("s").await;
     let heartbeats = world.rows("b").await;
-    let session: Vec<u8> = world.key("s").unpack(states[0].key()).unwrap();
-    let session = session.try_into().unwrap();
+    let bytes: Vec<u8> = world.key("s").unpack(states[0].key()).unwrap();
+    let session = bytes.try_into().unwrap();
     world.write(states[0].key(), None).await;
     world.write(heartbeats[0].key(), None).await;
     world
@@ -99,8 +99,8 @@ async fn items_of_a_session_that_is_gone_are_returned(store: TestStore) {
 async fn a_session_without_a_heartbeat_is_buried(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
     let heartbeats = world.rows("b").await;
-    let session: Vec<u8> = world.key("b").unpack(heartbeats[0].key()).unwrap();
-    let session = session.try_into().unwrap();
+    let bytes: Vec<u8> = world.key("b").unpack(heartbeats[0].key()).unwrap();
+    let session = bytes.try_into().unwrap();
     world.write(heartbeats[0].key(), None).await;
     world
         .finds_and_repairs(&[Finding::NoHeartbeat { session }])
@@ -221,12 +221,10 @@ async fn items_of_many_sessions_that_are_gone_are_returned(store: TestStore) {
 
 async fn a_repair_that_meets_a_damaged_row_goes_on_with_the_others(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
-    let (item, state) = (
-        world.rows("h").await.remove(0),
-        world.rows("s").await.remove(0),
-    );
-    let session: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
-    let session = session.try_into().unwrap();
+    let item = world.rows("h").await.remove(0);
+    let state = world.rows("s").await.remove(0);
+    let bytes: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
+    let session = bytes.try_into().unwrap();
     world.write(item.key(), Some(b"?")).await;
     world.write(state.key(), None).await;
     let counter = world.queue.subspace().pack(&("c", "dead"));

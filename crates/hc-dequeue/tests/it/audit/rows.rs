@@ -71,7 +71,8 @@ async fn full(store: &TestStore) -> Full {
 
 impl World {
     pub(crate) async fn schedule(&self, name: &str, cron: &str) {
-        let (queue, schedule) = (&self.queue, &Schedule::new(cron));
+        let queue = &self.queue;
+        let schedule = &Schedule::new(cron);
         let write = |tr| async move { queue.schedule(&tr, name, schedule, &7).await.map(drop) };
         self.runner.run(write).await.unwrap();
     }
@@ -297,8 +298,8 @@ async fn a_dedupe_id_of_an_item_whose_session_is_gone_stays(store: TestStore) {
     let Full { world, held, .. } = &full;
     assert_eq!(world.cancel(&held.item_ref()).await, Cancelled::Requested);
     let state = world.only("s").await;
-    let session: Vec<u8> = world.key("s").unpack(&state).unwrap();
-    let session = session.try_into().unwrap();
+    let bytes: Vec<u8> = world.key("s").unpack(&state).unwrap();
+    let session = bytes.try_into().unwrap();
     world.write(&state, None).await;
     world
         .finds_and_repairs(&[Finding::NoSession { session }])

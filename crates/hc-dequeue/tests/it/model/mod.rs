@@ -53,8 +53,9 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
     });
     let mut courses = futures::stream::iter(histories).buffer_unordered(AT_ONCE);
     while let Some((seed, course)) = courses.next().await {
-        let course = course.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-        let course = course.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
+        let course = course
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"))
+            .unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
         total.enqueued += course.enqueued;
         total.killed += course.killed;
         total.late_refused += course.late_refused;

@@ -60,7 +60,7 @@ async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
             course.ticks.fetch_add(1, Ordering::Relaxed);
             match tick {
                 Tick::Observed => {}
-                Tick::Beaten => {
+                Tick::Heartbeat => {
                     let dead: Vec<SessionId> = member.find_dead().await.unwrap();
                     let found = u32::try_from(dead.len()).unwrap();
                     course.found.store(found, Ordering::Relaxed);

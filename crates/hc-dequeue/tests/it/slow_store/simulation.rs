@@ -108,8 +108,10 @@ impl Simulation {
     pub(crate) fn plan(&mut self, outage: Outage) {
         let mut time = self.time.lock().unwrap();
         time.outage = Some(outage);
-        let late = time.sleepers.range((outage.begin, 0)..(outage.end, 0));
-        let late = late.filter(|(_, sleeper)| sleeper.asks);
+        let late = time
+            .sleepers
+            .range((outage.begin, 0)..(outage.end, 0))
+            .filter(|(_, sleeper)| sleeper.asks);
         for (due, number) in late.map(|(key, _)| *key).collect::<Vec<_>>() {
             let sleeper = time.sleepers.remove(&(due, number)).unwrap();
             let due = outage.end + (due - outage.begin);
@@ -127,9 +129,10 @@ impl Simulation {
             time.sleepers.retain(|_, sleeper| !sleeper.wake.is_closed());
             let sleeps = |task| time.sleepers.values().any(|sleeper| sleeper.task == task);
             // Otherwise one of them waits for the store itself, which wakes it.
-            match self.living().into_iter().all(sleeps) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
+            if self.living().into_iter().all(sleeps) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
             }
         })
         .await;
@@ -154,9 +157,10 @@ impl Clock for TaskClock {
     fn sleep(&self, duration: Duration) -> BoxFuture<()> {
         let (wake, woken) = oneshot::channel();
         let mut time = self.time.lock().unwrap();
-        let due = match self.asks {
-            true => time.answered(duration),
-            false => time.now.saturating_add(duration),
+        let due = if self.asks {
+            time.answered(duration)
+        } else {
+            time.now.saturating_add(duration)
         };
         time.sleeps += 1;
         let key = (due, time.sleeps);

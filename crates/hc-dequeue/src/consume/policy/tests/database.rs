@@ -30,7 +30,7 @@ pub(super) const DEAD: u8 = 2;
 pub(super) const FIRST: u8 = 1;
 
 /// The value of a grant without items: the notice to its request that it is the first.
-pub(super) const TURN: u8 = 1 << ITEMS;
+pub(super) const NOTICE: u8 = 1 << ITEMS;
 
 /// A placeholder for the rank of a request. Like a versionstamp, it is replaced at the commit. Ranks count from
 /// [`FIRST`] and close up when a request is removed: only the order of request ids matters.
@@ -46,7 +46,7 @@ pub(super) enum Key {
     Heartbeat(usize),
     /// `r/<id>`: the rank of a session's request.
     Request(usize),
-    /// `g/<session>/<request>`: the granted items, one bit for each, or [`TURN`].
+    /// `g/<session>/<request>`: the granted items, one bit for each, or [`NOTICE`].
     Grant(usize),
     /// `h/<session>/<item>` or, until it is collected, the item's row of the grant. The value is the number of the
     /// grant. A session that returns the item finds it in either place.
@@ -114,8 +114,8 @@ impl Keys {
 
     fn renamed(self, names: &Names) -> Keys {
         let one_session = (1 << KEYS_OF_SESSION) - 1;
-        let of_nobody = u32::MAX << keys_of(SESSIONS).start;
-        let mut renamed = self.0 & of_nobody;
+        let of_no_session = u32::MAX << keys_of(SESSIONS).start;
+        let mut renamed = self.0 & of_no_session;
         for (session, name) in names.iter().enumerate() {
             let keys = self.0 >> keys_of(session).start & one_session;
             renamed |= keys << keys_of(*name).start;

@@ -4,7 +4,7 @@ use super::database::{ALIVE, Database, ITEMS, Key, SESSIONS, Staged};
 use super::protocol::{self, Taking};
 use super::state::{State, Watch};
 use super::steps::{Protocol, Step};
-use crate::consume::policy::{Event, Facts, Lead, Pace, Returns, Scope, Timer, Wants};
+use crate::consume::policy::{Event, Facts, Lead, Pace, Policy, Returns, Scope, Timer, Wants};
 use crate::protocol::request::Precedence;
 
 /// The step that the policy returns.
@@ -82,11 +82,11 @@ impl Protocol {
                 }
             }
         }
-        let withdraws = Facts {
+        let wants_nothing = Facts {
             wants: Wants::Nothing,
             ..self.facts(state, me, false)
         };
-        let withdraws = matches!(memory.policy.clone().next(withdraws), Due::Withdraw(()));
+        let withdraws = matches!(memory.policy.clone().next(wants_nothing), Due::Withdraw(()));
         if withdraws && state.budget.withdrawals > 0 {
             add(Dispatch::Withdraw);
         }
@@ -116,13 +116,15 @@ impl Protocol {
         let is_free = state.is_idle(me) && !memory.has_left && !self.is_over(state);
         let wants_items = is_free || memory.policy.request().is_some();
         Facts {
-            wants: match wants_items {
-                true if memory.is_hasty => Wants::ItemsNow,
-                true => Wants::Items,
-                false => Wants::Nothing,
+            wants: if !wants_items {
+                Wants::Nothing
+            } else if memory.is_hasty {
+                Wants::ItemsNow
+            } else {
+                Wants::Items
             },
             returns: Returns::Nothing,
-            buries: false,
+            reclaims: false,
             pace: pace(is_contended),
         }
     }
@@ -144,7 +146,7 @@ impl Protocol {
         }
         match timer {
             Timer::Answer | Timer::Grace => true,
-            Timer::Poll if policy.has_better_timer() => false,
+            Timer::Poll if has_better_timer(policy) => false,
             Timer::Patience | Timer::Poll => {
                 self.loses_patience(state, me) || self.polls_in_vain(state, me)
             }
@@ -205,12 +207,13 @@ impl Protocol {
             }
             Dispatch::Doubt => {
                 let policy = &next.sessions[me].policy;
-                let step = match policy.leads() {
-                    true => Due::Fulfill {
+                let step = if policy.leads() {
+                    Due::Fulfill {
                         lead: Lead::Everybody,
                         request: None,
-                    },
-                    false => Due::Take,
+                    }
+                } else {
+                    Due::Take
                 };
                 next.budget.doubts -= 1;
                 if next.sessions[me].in_flight.is_none() {
@@ -230,10 +233,10 @@ impl Protocol {
             Due::Take => self.take(db, next, me),
             Due::Register => register(db, next, me),
             Due::Fulfill { lead, .. } => self.fulfill(db, next, me, lead),
-            Due::Look { scope, .. } => look(db, next, me, scope, measured.asks),
+            Due::Check { scope, .. } => check(db, next, me, scope, measured.asks),
             Due::Collect(()) => collect(db, next, me, measured.asks),
             Due::WatchPause => watch_pause(db, next, me),
-            Due::Rest | Due::OpenSession | Due::GiveBack | Due::Bury | Due::Withdraw(()) => {
+            Due::Rest | Due::OpenSession | Due::GiveBack | Due::Reclaim | Due::Withdraw(()) => {
                 return None;
             }
         };
@@ -262,7 +265,7 @@ impl Protocol {
         staged.filter(|staged| !staged.is_serializable())
     }
 
-    /// `registry::take`.
+    /// `protocol::take`.
     fn take(&self, db: &Database, next: &mut State, me: usize) -> Event<()> {
         let has_requests = (0..SESSIONS).any(|session| db.has(Key::Request(session)));
         if db.get(Key::Session(me)) != ALIVE {
@@ -270,7 +273,7 @@ impl Protocol {
         } else if db.has(Key::Pause) {
             Event::IsPaused
         } else if has_requests {
-            Event::MetOthers
+            Event::Contended
         } else {
             match protocol::take(db, self.rules, me) {
                 Some(staged) => self.run(next, me, staged),
@@ -279,7 +282,7 @@ impl Protocol {
         }
     }
 
-    /// `registry::fulfill`.
+    /// `protocol::fulfill`.
     fn fulfill(&self, db: &Database, next: &mut State, me: usize, lead: Lead) -> Event<()> {
         match protocol::fulfill(db, self.rules, me, self.taking(next, me, lead)) {
             Some(staged) => self.run(next, me, staged),
@@ -317,19 +320,26 @@ impl Protocol {
             }
         }
         let own = has_items && staged.written(Key::Request(me)).is_some();
-        match memory.policy.leads() {
-            true => Event::Fulfilled {
+        if memory.policy.leads() {
+            Event::Fulfilled {
                 has_changed: true,
                 own,
-            },
-            false => Event::Taken,
+            }
+        } else {
+            Event::Taken
         }
     }
 }
 
+/// Returns whether a timer runs that ends before the poll interval, or does more.
+fn has_better_timer(policy: &Policy<()>) -> bool {
+    let request = policy.request();
+    request.is_some_and(|request| !request.may_lead || request.patience.is_some())
+}
+
 /// Returns whether a step collects an existing answer.
 fn collects(due: Due) -> bool {
-    matches!(due, Due::Look { .. } | Due::Collect(()))
+    matches!(due, Due::Check { .. } | Due::Collect(()))
 }
 
 /// Returns whether a step has found no item for the session's consumer.
@@ -356,7 +366,7 @@ fn withdraw(db: &Database, next: &mut State, me: usize) {
     next.report(me, event, false);
 }
 
-/// `registry::register`.
+/// `protocol::register`.
 fn register(db: &Database, next: &mut State, me: usize) -> Event<()> {
     match protocol::register(db, me) {
         Some(staged) => {
@@ -367,8 +377,8 @@ fn register(db: &Database, next: &mut State, me: usize) -> Event<()> {
     }
 }
 
-/// `inquiry::view_request`.
-fn look(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) -> Event<()> {
+/// `check::check`.
+fn check(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) -> Event<()> {
     if next.is_answered(me) {
         return collect(db, next, me, asks);
     }
@@ -384,9 +394,10 @@ fn look(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) ->
         return Event::Gone;
     }
     let is_first = next.is_first(me);
-    next.sessions[me].watches = Some(match is_first {
-        true => Watch::GrantOrWake,
-        false => Watch::Grant,
+    next.sessions[me].watches = Some(if is_first {
+        Watch::GrantOrWake
+    } else {
+        Watch::Grant
     });
     let has_items = (0..ITEMS).any(|item| db.has(Key::Item(item))) && !db.has(Key::Pause);
     let sees_others = !is_first && scope == Scope::Precedence;
@@ -397,7 +408,7 @@ fn look(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) ->
     }
 }
 
-/// `inquiry::collect_and_ask`.
+/// `check::collect_and_register`.
 fn collect(db: &Database, next: &mut State, me: usize, asks: bool) -> Event<()> {
     if !next.is_answered(me) {
         return Event::NotAnswered;

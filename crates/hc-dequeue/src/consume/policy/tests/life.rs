@@ -14,8 +14,8 @@ pub(super) enum Live {
     FallSilent,
     /// `session::beat`, by a process that comes back late.
     Beat,
-    /// `reclaim::retire`, by a process that shuts down properly.
-    Retire,
+    /// `session::end`, by a process that shuts down properly.
+    End,
 }
 
 /// A step of another session.
@@ -23,11 +23,11 @@ pub(super) enum Live {
 pub(super) enum Reclaim {
     /// `reclaim::declare_dead`.
     DeclareDead,
-    /// `reclaim::return_items`.
+    /// `reclaim::reclaim_items`.
     ReturnItem(usize),
-    /// `reclaim::remove_requests` and `reclaim::bury`, by a session that leads afterwards if it has removed a
+    /// `reclaim::remove_requests` and `reclaim::remove_session`, by a session that leads afterwards if it has removed a
     /// request.
-    Bury(usize),
+    RemoveSession(usize),
 }
 
 impl Protocol {
@@ -46,7 +46,7 @@ impl Protocol {
                 // A session that ends during a transaction is like one that falls silent.
                 if state.budget.endings > 0 && memory.in_flight.is_none() && self.may_end(state, me)
                 {
-                    add(Live::Retire);
+                    add(Live::End);
                 }
             }
             Process::Late if state.db.get(Key::Session(me)) == ALIVE => add(Live::Beat),
@@ -61,7 +61,7 @@ impl Protocol {
         let facts = Facts {
             wants: Wants::Nothing,
             returns: Returns::Nothing,
-            buries: false,
+            reclaims: false,
             pace: pace(false),
         };
         policy.next(facts) == Step::Rest
@@ -84,9 +84,9 @@ impl Protocol {
                 next.sessions[me].process = Process::Timely;
                 next.commit(&protocol::beat(db, me)?);
             }
-            Live::Retire => {
+            Live::End => {
                 next.budget.endings -= 1;
-                next.commit(&protocol::retire(db, me)?);
+                next.commit(&protocol::end(db, me)?);
                 next.sessions[me] = Memory::gone();
             }
         }
@@ -118,7 +118,7 @@ impl Protocol {
                 }
                 others
                     .into_iter()
-                    .for_each(|other| add(Reclaim::Bury(other)));
+                    .for_each(|other| add(Reclaim::RemoveSession(other)));
             }
             _ => {}
         }
@@ -135,26 +135,26 @@ impl Protocol {
         let staged = match step {
             Reclaim::DeclareDead => protocol::declare_dead(db, self.rules, session),
             Reclaim::ReturnItem(item) => protocol::return_item(db, session, item),
-            Reclaim::Bury(by) => {
-                let staged = protocol::bury(db, self.rules, session)?;
+            Reclaim::RemoveSession(by) => {
+                let staged = protocol::remove_session(db, self.rules, session)?;
                 let has_removed = staged.written(Key::Request(session)).is_some();
                 if has_removed && next.sessions[by].in_flight.is_some() {
                     return None;
                 }
-                run_for_nobody(next, staged)?;
+                run_unobserved(next, staged)?;
                 if has_removed {
-                    next.report(by, Event::Buried, false);
+                    next.report(by, Event::Reclaimed, false);
                 }
                 return Some(());
             }
         };
-        run_for_nobody(next, staged?)
+        run_unobserved(next, staged?)
     }
 }
 
 /// Runs a transaction whose outcome is not needed. If it is not serializable, it may land at any later time. Returns
 /// `None` if the same transaction is already in flight.
-fn run_for_nobody(next: &mut State, staged: Staged) -> Option<()> {
+fn run_unobserved(next: &mut State, staged: Staged) -> Option<()> {
     if staged.is_serializable() {
         next.commit(&staged);
     } else if let Err(place) = next.adrift.binary_search(&staged) {

@@ -7,6 +7,7 @@
 //! - [`database`]: keys, and optimistic transactions with their conflicts.
 //! - [`protocol`]: the reads and writes of each function, and the rules that planted bugs break.
 //! - [`state`]: committed data, transactions in flight, and the memory of processes.
+//! - [`fault`]: the policy with a planted bug.
 //! - [`representative`]: states that cannot be distinguished, of which one is visited.
 //! - [`steps`]: all kinds of steps; those of a [`dispatcher`], of a [`handler`], and in the [`life`] of a session.
 //! - [`promises`]: properties that must hold.
@@ -50,10 +51,10 @@
 //! 1. Each step leaves less work, by a [measure](progress) that is computed at every step. Therefore no run is
 //!    infinite, and no fairness between processes needs to be assumed.
 //! 2. In a state from which only steps of the budget lead on, or none, all items have taken effect and all dead
-//!    sessions are buried.
+//!    sessions are removed.
 //!
 //! After the last event of the budget, the processes therefore finish, whichever steps they take. The request of a
-//! buried session may remain; `registry::fulfill` clears it when it reads it, and is among the steps. Steps that need
+//! removed session may remain; `protocol::fulfill` clears it when it reads it, and is among the steps. Steps that need
 //! not happen are not counted in the second part: those of a process that has fallen silent, and a commit of which no
 //! process waits for the outcome.
 //!
@@ -78,6 +79,7 @@
 
 mod database;
 mod dispatcher;
+mod fault;
 mod handler;
 mod life;
 mod progress;
@@ -92,13 +94,13 @@ use std::collections::BTreeSet;
 use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model};
 
+use self::fault::Fault;
 use self::promises::{
     FINISHES, IN_ORDER, LATE_REFUSED, LIVING_SPARED, NOTHING_STALE, ONE_PLACE, OWNED, PROGRESSES,
 };
 use self::protocol::{Mistake, Rules};
 use self::state::Budget;
 use self::steps::Protocol;
-use crate::consume::policy::Fault;
 
 /// As many items as two sessions need to collide, and no failures.
 const QUIET: Budget = Budget {
@@ -146,8 +148,12 @@ fn check(wanted: usize, budget: Budget) {
         fault: None,
         is_hurried: session_count > 2,
     };
-    let checker = protocol.checker().symmetry().threads(THREADS);
-    let checker = checker.spawn_dfs().join();
+    let checker = protocol
+        .checker()
+        .symmetry()
+        .threads(THREADS)
+        .spawn_dfs()
+        .join();
     println!(
         "{budget:?}, {wanted} wanted: {} steps between {} states, {} in a row at most",
         checker.state_count(),
@@ -282,9 +288,9 @@ fn catches_a_grant_that_does_not_conflict_with_the_session() {
 }
 
 #[test]
-fn catches_a_burial_that_does_not_read_what_is_left() {
+fn catches_a_removal_of_a_session_that_does_not_read_what_is_left() {
     let budget = Budget { deaths: 1, ..QUIET };
-    catch(Mistake::BuriedUnread, OWNED, budget);
+    catch(Mistake::RemovedUnread, OWNED, budget);
 }
 
 #[test]
@@ -304,59 +310,59 @@ fn catches_an_acknowledgement_that_ignores_the_grant_number() {
 }
 
 #[test]
-fn catches_a_leader_that_leaves_without_its_second_look() {
-    catch_fault(Fault::NoSecondLook, QUIET);
+fn catches_a_leader_that_leaves_without_a_second_fulfillment() {
+    catch_fault(Fault::NoSecondFulfillment, QUIET);
 }
 
 #[test]
-fn catches_a_withdrawal_without_a_look_after_it() {
+fn catches_a_withdrawal_without_a_fulfillment_after_it() {
     let budget = Budget {
         withdrawals: 1,
         ..QUIET
     };
-    catch_fault(Fault::NoLookAfterWithdrawal, budget);
+    catch_fault(Fault::NoFulfillmentAfterWithdrawal, budget);
 }
 
 #[test]
-fn catches_a_fulfillment_in_doubt_without_a_look_after_it() {
+fn catches_a_fulfillment_in_doubt_without_another_after_it() {
     let budget = Budget { doubts: 1, ..QUIET };
-    catch_fault(Fault::NoLookInDoubt, budget);
+    catch_fault(Fault::NoFulfillmentInDoubt, budget);
 }
 
 #[test]
-fn catches_a_leader_that_meets_another_and_leaves_without_a_look() {
+fn catches_a_leader_that_meets_another_and_leaves_without_a_fulfillment() {
     let budget = Budget { doubts: 1, ..QUIET };
-    catch_fault(Fault::NoLookAfterConflict, budget);
+    catch_fault(Fault::NoFulfillmentAfterConflict, budget);
 }
 
 #[test]
-fn catches_a_fulfillment_that_tells_nobody() {
-    catch(Mistake::NobodyTold, FINISHES, QUIET);
+fn catches_a_fulfillment_that_notifies_no_session() {
+    catch(Mistake::NoNotice, FINISHES, QUIET);
 }
 
 #[test]
-fn catches_a_fulfillment_that_tells_nobody_while_the_queue_is_paused() {
+fn catches_a_fulfillment_that_notifies_no_session_while_the_queue_is_paused() {
     let budget = Budget { pauses: 1, ..QUIET };
-    catch(Mistake::NobodyToldInPause, FINISHES, budget);
+    catch(Mistake::NoNoticeInPause, FINISHES, budget);
 }
 
 #[test]
-fn catches_a_fulfillment_that_tells_a_request_without_a_conflict() {
+fn catches_a_fulfillment_that_notifies_a_request_without_a_conflict() {
     let budget = Budget {
         withdrawals: 1,
         ..QUIET
     };
-    catch(Mistake::ToldNotInConflict, NOTHING_STALE, budget);
+    catch(Mistake::NoticeNotInConflict, NOTHING_STALE, budget);
 }
 
 #[test]
-fn catches_an_answer_that_leaves_what_its_request_was_told() {
-    catch(Mistake::TurnKept, NOTHING_STALE, QUIET);
+fn catches_an_answer_that_leaves_the_notice_to_its_request() {
+    catch(Mistake::NoticeKept, NOTHING_STALE, QUIET);
 }
 
 #[test]
-fn catches_an_enqueue_that_wakes_nobody() {
-    catch(Mistake::EnqueuedSilently, FINISHES, QUIET);
+fn catches_an_enqueue_that_wakes_no_session() {
+    catch(Mistake::NoWakeByEnqueue, FINISHES, QUIET);
 }
 
 #[test]
@@ -369,7 +375,7 @@ fn catches_a_session_in_haste_that_does_not_rest() {
 }
 
 #[test]
-fn catches_a_heartbeat_that_keeps_what_nobody_owns_while_a_request_waits() {
+fn catches_a_heartbeat_that_keeps_items_without_a_delivery_while_a_request_waits() {
     let budget = Budget { lapses: 1, ..QUIET };
     catch_fault(Fault::StraysKept, budget);
 }

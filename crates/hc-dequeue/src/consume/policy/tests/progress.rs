@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS, Staged, TURN};
+use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, NOTICE, SESSIONS, Staged};
 use super::state::{Process, State};
 use super::steps::Protocol;
 use crate::consume::policy::request::{Request, Stage};
@@ -24,8 +24,8 @@ const MEASURES: [Measure; 10] = [
     |_, state| sum(state, returns),
     |_, state| sum_of_items(state),
     |_, state| sum(state, registration),
-    |_, state| sum(state, untold),
-    |_, state| sum(state, tells),
+    |_, state| sum(state, unnotified),
+    |_, state| sum(state, notices),
     |protocol, state| sum(state, |state, session| memory(protocol, state, session)),
 ];
 
@@ -48,8 +48,8 @@ fn haste(state: &State, session: usize) -> usize {
     usize::from(state.sessions[session].is_hasty)
 }
 
-/// The distance of a session from its burial, and of its process from its end. Only the budget lets a process fall
-/// silent. Only a burial gives a powerless process something to do.
+/// The distance of a session from its removal, and of its process from its end. Only the budget lets a process fall
+/// silent. Only a removal gives a powerless process something to do.
 fn life(state: &State, session: usize) -> usize {
     let process = match state.sessions[session].process {
         Process::Late if !state.is_powerless(session) => 2,
@@ -79,8 +79,9 @@ fn returns(state: &State, session: usize) -> usize {
 /// The distance of the items from their completion. Only a return moves one a step back.
 fn sum_of_items(state: &State) -> usize {
     let queued = (0..ITEMS).filter(|item| state.db.has(Key::Item(*item)));
-    let held = (0..SESSIONS).flat_map(|session| (0..ITEMS).map(move |item| (session, item)));
-    let held = held.filter(|(session, item)| state.db.has(Key::Held(*session, *item)));
+    let held = (0..SESSIONS)
+        .flat_map(|session| (0..ITEMS).map(move |item| (session, item)))
+        .filter(|(session, item)| state.db.has(Key::Held(*session, *item)));
     2 * queued.count() + held.count()
 }
 
@@ -98,20 +99,20 @@ fn registration(state: &State, session: usize) -> usize {
 }
 
 /// Whether a session has a request that was not notified that it is the first.
-fn untold(state: &State, session: usize) -> usize {
+fn unnotified(state: &State, session: usize) -> usize {
     let is_registered = state.db.has(Key::Request(session));
     usize::from(is_registered && state.db.get(Key::Grant(session)) == ABSENT)
 }
 
 /// The distance of a process from having notified the first request. Several processes may be about to do so.
-fn tells(state: &State, session: usize) -> usize {
+fn notices(state: &State, session: usize) -> usize {
     let Some(first) = (0..SESSIONS).find(|other| state.is_first(*other)) else {
         return 0;
     };
-    let turn = |staged: &Staged| staged.written(Key::Grant(first)) == Some(TURN);
+    let is_notice = |staged: &Staged| staged.written(Key::Grant(first)) == Some(NOTICE);
     match &state.sessions[session].in_flight {
-        Some(staged) if turn(staged) => 1,
-        _ => 2 * untold(state, first),
+        Some(staged) if is_notice(staged) => 1,
+        _ => 2 * unnotified(state, first),
     }
 }
 
@@ -155,17 +156,17 @@ fn stage(protocol: &Protocol, state: &State, session: usize, request: Request<()
     let must_know = state.sessions[session].is_hasty && request.patience.is_none();
     match request.stage {
         Stage::Expecting => 13,
-        Stage::Looking(Reason::Granted) => 12,
-        Stage::Looking(Reason::Changed) if !request.may_lead => 11,
+        Stage::Checking(Reason::Granted) => 12,
+        Stage::Checking(Reason::Changed) if !request.may_lead => 11,
         Stage::Sleeping if !request.may_lead => 10,
-        Stage::Looking(Reason::Changed) => 9,
+        Stage::Checking(Reason::Changed) => 9,
         Stage::Sleeping if must_know => 9,
         Stage::Sleeping if protocol.polls_in_vain(state, session) => 8,
         Stage::Sleeping if !protocol.loses_patience(state, session) => 0,
         Stage::Sleeping if request.patience.is_none() => 7,
-        Stage::Looking(Reason::Overdue) if !is_over => 6,
+        Stage::Checking(Reason::Overdue) if !is_over => 6,
         Stage::Sleeping => 5,
-        Stage::Looking(Reason::Overdue) => 4,
+        Stage::Checking(Reason::Overdue) => 4,
         Stage::Answered => 1,
     }
 }

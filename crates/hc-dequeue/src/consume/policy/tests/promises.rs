@@ -2,18 +2,19 @@
 
 use stateright::Property;
 
-use super::database::{ALIVE, Database, ITEMS, Key, SESSIONS, TURN};
+use super::database::{ALIVE, Database, ITEMS, Key, NOTICE, SESSIONS};
 use super::state::{Process, State};
 use super::steps::{Protocol, Step};
 
 pub(super) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
-pub(super) const OWNED: &str = "a held or granted item belongs to a session that is not buried";
+pub(super) const OWNED: &str = "a held or granted item belongs to a session that is not removed";
 pub(super) const NOTHING_STALE: &str = "a notice to a session is removed with its request";
 pub(super) const ONCE: &str = "an item takes effect at most once";
 pub(super) const LATE_REFUSED: &str = "an acknowledgement by the number of an old grant is refused";
 pub(super) const LIVING_SPARED: &str = "no session is dead whose heartbeats arrive";
 pub(super) const IN_ORDER: &str = "the first items in the queue are granted first";
-pub(super) const FINISHES: &str = "when nothing more happens, all is done and the dead are buried";
+pub(super) const FINISHES: &str =
+    "when nothing more happens, all is done and dead sessions are removed";
 pub(super) const PROGRESSES: &str = "every step leaves less work";
 
 /// Returns all properties.
@@ -33,8 +34,8 @@ pub(super) fn all() -> Vec<Property<Protocol>> {
             sessions.all(|session| {
                 let is_over = !state.db.has(Key::Request(session));
                 let is_alive = state.db.get(Key::Session(session)) == ALIVE;
-                let is_told = state.db.get(Key::Grant(session)) == TURN;
-                !(is_told && is_over && is_alive)
+                let is_notified = state.db.get(Key::Grant(session)) == NOTICE;
+                !(is_notified && is_over && is_alive)
             })
         }),
         Property::always(ONCE, |_, state: &State| {
@@ -68,7 +69,7 @@ fn has_nothing(db: &Database, session: usize) -> bool {
     !held.chain([Key::Grant(session)]).any(|key| db.has(key))
 }
 
-/// Returns whether every enqueued item has taken effect, and every session whose heartbeats have stopped is buried.
+/// Returns whether every enqueued item has taken effect, and every session whose heartbeats have stopped is removed.
 fn is_finished(protocol: &Protocol, state: &State) -> bool {
     let mut gone =
         (0..SESSIONS).filter(|session| state.sessions[*session].process != Process::Timely);

@@ -3,7 +3,7 @@
 //! They return the staged writes, or `None` if they find nothing to do.
 
 use super::database::{
-    ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, PRESENT, SESSIONS, STAMP, Staged, TURN,
+    ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, NOTICE, PRESENT, SESSIONS, STAMP, Staged,
     Transaction,
 };
 
@@ -12,26 +12,26 @@ use super::database::{
 pub(super) enum Mistake {
     /// `reclaim::declare_dead` reads the heartbeat by snapshot.
     HeartbeatNotInConflict,
-    /// `registry::fulfill` reads the session of a request by snapshot.
+    /// `protocol::fulfill` reads the session of a request by snapshot.
     SessionNotInConflict,
-    /// `registry::fulfill` and `registry::take` add no read conflict on the items.
+    /// `protocol::fulfill` and `protocol::take` add no read conflict on the items.
     ItemsNotInConflict,
-    /// `registry::fulfill` pairs the last items instead of the first.
+    /// `protocol::fulfill` pairs the last items instead of the first.
     LastItemsFirst,
     /// `delivery::ack` does not compare the number of the grant.
     GrantNumberIgnored,
-    /// `reclaim::bury` does not read the items and grants of the session.
-    BuriedUnread,
-    /// `registry::fulfill` does not notify the next request that it is the first.
-    NobodyTold,
-    /// `registry::fulfill` does nothing while the queue is paused.
-    NobodyToldInPause,
-    /// `registry::fulfill` adds no read conflict on the request that it notifies.
-    ToldNotInConflict,
-    /// When `registry::fulfill` answers the session's own request, it leaves the notice to it.
-    TurnKept,
+    /// `reclaim::remove_session` does not read the items and grants of the session.
+    RemovedUnread,
+    /// `protocol::fulfill` does not notify the next request that it is the first.
+    NoNotice,
+    /// `protocol::fulfill` does nothing while the queue is paused.
+    NoNoticeInPause,
+    /// `protocol::fulfill` adds no read conflict on the request that it notifies.
+    NoticeNotInConflict,
+    /// When `protocol::fulfill` answers the session's own request, it leaves the notice to it.
+    NoticeKept,
     /// `enqueue` does not write the wake stamp.
-    EnqueuedSilently,
+    NoWakeByEnqueue,
 }
 
 /// The rules of a run of the protocol.
@@ -75,7 +75,7 @@ impl Rules {
 pub(super) fn enqueue(db: &Database, rules: Rules, item: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.set(Key::Item(item), 1);
-    if !rules.breaks(Mistake::EnqueuedSilently) {
+    if !rules.breaks(Mistake::NoWakeByEnqueue) {
         tr.set(Key::Wake, PRESENT);
     }
     tr.staged()
@@ -114,7 +114,7 @@ pub(super) fn beat(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// `registry::take`: the fast path, if no request is registered.
+/// `protocol::take`: the fast path, if no request is registered.
 pub(super) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let is_alive = tr.get(Key::Session(me)) == ALIVE;
@@ -131,7 +131,7 @@ pub(super) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// `registry::register`.
+/// `protocol::register`.
 pub(super) fn register(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(me)) == ALIVE {
@@ -151,22 +151,22 @@ pub(super) enum Taking {
     Nothing,
 }
 
-/// `registry::fulfill`: pairs the first requests with the first items, clears requests of dead sessions that it
+/// `protocol::fulfill`: pairs the first requests with the first items, clears requests of dead sessions that it
 /// reads, and notifies the next request that it is the first. The session's own request gets no grant: the session
 /// learns its items from the commit, and the notice to it is cleared. A demand without a request comes last. While
 /// the queue is paused, or if the session hands over, it acts as if there were no items.
 pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     let is_paused = tr.get(Key::Pause) != ABSENT;
-    if is_paused && rules.breaks(Mistake::NobodyToldInPause) {
+    if is_paused && rules.breaks(Mistake::NoNoticeInPause) {
         return None;
     }
     let takes_last = taking == Taking::Last && tr.get(Key::Session(me)) == ALIVE;
     let requests = requests(&mut tr, rules);
     let mut unanswered = requests.len() + usize::from(takes_last);
-    let mut items = rules.queued(&mut tr);
-    items.retain(|_| !is_paused && taking != Taking::Nothing);
-    let mut items = items.into_iter();
+    let mut queued = rules.queued(&mut tr);
+    queued.retain(|_| !is_paused && taking != Taking::Nothing);
+    let mut items = queued.into_iter();
     for (session, life) in requests {
         unanswered -= 1;
         if life != ALIVE {
@@ -175,8 +175,8 @@ pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) ->
             continue;
         }
         if items.len() == 0 {
-            if session != me && !rules.breaks(Mistake::NobodyTold) {
-                tell_turn(&mut tr, rules, session);
+            if session != me && !rules.breaks(Mistake::NoNotice) {
+                notify_first(&mut tr, rules, session);
             }
             break;
         }
@@ -191,7 +191,7 @@ pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) ->
         }
         if session != me {
             tr.set(Key::Grant(session), grant);
-        } else if !rules.breaks(Mistake::TurnKept) {
+        } else if !rules.breaks(Mistake::NoticeKept) {
             tr.clear(Key::Grant(session));
         }
     }
@@ -210,25 +210,28 @@ fn requests(tr: &mut Transaction<'_>, rules: Rules) -> Vec<(usize, u8)> {
         .filter(|(rank, _)| *rank != ABSENT)
         .collect();
     requests.sort_unstable();
-    let mut life = |session| match rules.breaks(Mistake::SessionNotInConflict) {
-        true => tr.snapshot(Key::Session(session)),
-        false => tr.get(Key::Session(session)),
+    let mut life = |session| {
+        if rules.breaks(Mistake::SessionNotInConflict) {
+            tr.snapshot(Key::Session(session))
+        } else {
+            tr.get(Key::Session(session))
+        }
     };
     let sessions = requests.into_iter().map(|(_, session)| session);
     sessions.map(|session| (session, life(session))).collect()
 }
 
 /// Notifies a request that it is the first, unless that was done before.
-fn tell_turn(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
+fn notify_first(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
     if tr.snapshot(Key::Grant(session)) == ABSENT {
-        if !rules.breaks(Mistake::ToldNotInConflict) {
+        if !rules.breaks(Mistake::NoticeNotInConflict) {
             tr.conflict(Key::Request(session));
         }
-        tr.set(Key::Grant(session), TURN);
+        tr.set(Key::Grant(session), NOTICE);
     }
 }
 
-/// `registry::collect`: moves the items out of the grant, so that it writes them. If the session asks again, the same
+/// `protocol::collect`: moves the items out of the grant, so that it writes them. If the session asks again, the same
 /// transaction registers its next request, whether the session is alive or not.
 pub(super) fn collect(db: &Database, me: usize, asks: bool) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
@@ -247,7 +250,7 @@ pub(super) fn collect(db: &Database, me: usize, asks: bool) -> Option<Staged> {
     tr.staged()
 }
 
-/// `registry::withdraw`.
+/// `protocol::withdraw`.
 pub(super) fn withdraw(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     tr.get(Key::Grant(me));
@@ -299,7 +302,7 @@ pub(super) fn declare_dead(db: &Database, rules: Rules, session: usize) -> Optio
     tr.staged()
 }
 
-/// `reclaim::return_items`, for one item. The function returns several items in one transaction, with a read conflict
+/// `reclaim::reclaim_items`, for one item. The function returns several items in one transaction, with a read conflict
 /// on each: this is equivalent to this step for one item after another, with nothing in between.
 pub(super) fn return_item(db: &Database, session: usize, item: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
@@ -309,8 +312,8 @@ pub(super) fn return_item(db: &Database, session: usize, item: usize) -> Option<
     tr.staged()
 }
 
-/// `reclaim::retire`, by a session that ends.
-pub(super) fn retire(db: &Database, me: usize) -> Option<Staged> {
+/// `session::end`, by a session that ends.
+pub(super) fn end(db: &Database, me: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(me)) == ALIVE {
         tr.set(Key::Session(me), DEAD);
@@ -318,15 +321,15 @@ pub(super) fn retire(db: &Database, me: usize) -> Option<Staged> {
     tr.staged()
 }
 
-/// `reclaim::remove_requests` and `reclaim::bury`, in one transaction.
-pub(super) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
+/// `reclaim::remove_requests` and `reclaim::remove_session`, in one transaction.
+pub(super) fn remove_session(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
     let mut tr = Transaction::begin(db);
     if tr.get(Key::Session(session)) != DEAD {
         return None;
     }
     remove_requests(&mut tr, session);
     let mut held = (0..ITEMS).map(|item| Key::Held(session, item));
-    if !rules.breaks(Mistake::BuriedUnread) && held.any(|key| tr.get(key) != ABSENT) {
+    if !rules.breaks(Mistake::RemovedUnread) && held.any(|key| tr.get(key) != ABSENT) {
         return None;
     }
     tr.clear(Key::Session(session));
@@ -336,7 +339,7 @@ pub(super) fn bury(db: &Database, rules: Rules, session: usize) -> Option<Staged
 
 /// `reclaim::remove_requests`. It searches the first requests for those of the session. Here it searches only one, so
 /// that others are left for a later fulfillment. The crate searches by snapshot; here the read is in conflict, which
-/// saves a step. This excludes one case: a request that becomes the first during the search, by a concurrent burial,
+/// saves a step. This excludes one case: a request that becomes the first during the search, by a concurrent removal,
 /// stays until another session loses patience.
 fn remove_requests(tr: &mut Transaction<'_>, session: usize) {
     if tr.get(Key::Grant(session)) != ABSENT {

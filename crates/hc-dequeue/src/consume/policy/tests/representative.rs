@@ -36,12 +36,12 @@ impl State {
     /// and the session then starts anew.
     fn forget_reason(&mut self, session: usize) {
         let is_answered = self.is_answered(session);
-        let Phase::Waiting(request) = &mut self.sessions[session].policy.phase else {
+        let Phase::Waiting(request) = &mut self.sessions[session].policy.real.phase else {
             return;
         };
-        if is_answered && matches!(request.stage, Stage::Looking(_)) {
+        if is_answered && matches!(request.stage, Stage::Checking(_)) {
             *request = Request {
-                stage: Stage::Looking(Reason::Granted),
+                stage: Stage::Checking(Reason::Granted),
                 ..Request::new(())
             };
         }
@@ -65,7 +65,7 @@ impl State {
         memory.is_hasty &= memory.deliveries == [ABSENT; ITEMS];
     }
 
-    /// Returns whether a process can change nothing in the database any more, unless it buries another session. Its
+    /// Returns whether a process can change nothing in the database any more, unless it reclaims another session. Its
     /// own session is dead and has neither a request nor an answer nor an item, and cannot get any. The process would
     /// only find this out.
     pub(super) fn is_powerless(&self, session: usize) -> bool {

@@ -1,9 +1,10 @@
 //! A state of the model: committed data, transactions in flight, and the memory of each process.
 
-use super::database::{ABSENT, Database, FIRST, ITEMS, Key, SESSIONS, Staged, TURN};
+use super::database::{ABSENT, Database, FIRST, ITEMS, Key, NOTICE, SESSIONS, Staged};
 use super::dispatcher::pace;
+use super::fault::{Fault, FaultyPolicy};
 use super::protocol;
-use crate::consume::policy::{Event, Fault, Policy};
+use crate::consume::policy::Event;
 use crate::protocol::request::Woken;
 
 /// How often each optional event may still happen.
@@ -76,7 +77,7 @@ pub(super) struct Memory {
     /// Deliveries that only a handler still knows, which may acknowledge them.
     pub(super) lapsed: [u8; ITEMS],
     /// Its next step, decided by the policy of the crate.
-    pub(super) policy: Policy<()>,
+    pub(super) policy: FaultyPolicy,
     /// Its consumer has gone, and comes back when the session does not lead.
     pub(super) has_left: bool,
     /// The time of its consumer is over: the consumer leaves as soon as a check has found no item.
@@ -90,10 +91,7 @@ pub(super) struct Memory {
 impl Memory {
     /// Returns the memory of a process that has just started, with an optional fault in its policy.
     pub(super) fn new(fault: Option<Fault>) -> Self {
-        let mut policy = Policy {
-            fault,
-            ..Policy::new()
-        };
+        let mut policy = FaultyPolicy::new(fault);
         policy.on(Event::SessionOpened, pace(false));
         Memory {
             process: Process::Timely,
@@ -164,7 +162,8 @@ impl State {
     pub(super) fn commit(&mut self, staged: &Staged) {
         let before = self.db;
         self.db.apply(staged);
-        let (is_woken, is_resumed) = (staged.written(Key::Wake), staged.written(Key::Pause));
+        let is_woken = staged.written(Key::Wake);
+        let is_resumed = staged.written(Key::Pause);
         for session in 0..SESSIONS {
             let grant = Key::Grant(session);
             let is_granted = self.db.has(grant) && self.db.get(grant) != before.get(grant);
@@ -180,9 +179,10 @@ impl State {
                 self.report(session, Event::Woken(woken), false);
             }
             if doomed.is_some() {
-                let event = match self.sessions[session].policy.leads() {
-                    true => Event::FulfillConflicted,
-                    false => Event::MetOthers,
+                let event = if self.sessions[session].policy.leads() {
+                    Event::FulfillConflicted
+                } else {
+                    Event::Contended
                 };
                 self.report(session, event, true);
             }
@@ -226,7 +226,7 @@ impl State {
 
     /// Returns whether the session's request was answered.
     pub(super) fn is_answered(&self, session: usize) -> bool {
-        !matches!(self.db.get(Key::Grant(session)), ABSENT | TURN)
+        !matches!(self.db.get(Key::Grant(session)), ABSENT | NOTICE)
     }
 
     /// Returns whether the session holds an item in the database of which its process does not know.

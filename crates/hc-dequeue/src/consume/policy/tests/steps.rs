@@ -6,13 +6,13 @@ use stateright::{Model, Property};
 
 use super::database::Key;
 use super::dispatcher::Dispatch;
+use super::fault::Fault;
 use super::handler::Handle;
 use super::life::{Live, Reclaim};
 use super::progress;
 use super::promises;
 use super::protocol::{self, Rules};
 use super::state::{Budget, State};
-use crate::consume::policy::Fault;
 
 /// The model: the rules of the protocol, and the budget.
 #[derive(Debug, Clone)]
@@ -122,7 +122,7 @@ impl Protocol {
     fn after_move(&self, last: &State, action: &Move) -> Option<State> {
         let mut begun = last.clone();
         for me in &action.begins {
-            if matches!(action.step, Step::Dispatch(by, _) | Step::Live(by, Live::Retire) if by == *me)
+            if matches!(action.step, Step::Dispatch(by, _) | Step::Live(by, Live::End) if by == *me)
             {
                 return None;
             }
@@ -138,7 +138,8 @@ impl Protocol {
 
     /// Returns the state after a step, or `None` if the step finds nothing to do.
     pub(super) fn after(&self, last: &State, step: Step) -> Option<State> {
-        let (db, mut next) = (&last.db, last.clone());
+        let db = &last.db;
+        let mut next = last.clone();
         match step {
             Step::Enqueue => {
                 let item = self.enqueued(last).end;

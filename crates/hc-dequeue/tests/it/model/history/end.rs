@@ -99,8 +99,10 @@ impl Player {
 
     /// Ends the item of a delivery, in a transaction of its own or in one of the session.
     async fn finish(&self, delivery: &Delivery<u64>) -> Result<(), Error> {
-        let (store, value, keep_done) = (&self.store, *delivery.value(), self.keep_done);
-        if value % 2 == 0 {
+        let store = &self.store;
+        let value = *delivery.value();
+        let keep_done = self.keep_done;
+        if value.is_multiple_of(2) {
             return acknowledge(&self.runner, store, delivery, keep_done).await;
         }
         delivery.complete().await?;
@@ -130,8 +132,11 @@ impl Player {
         for value in 0..self.next_value {
             let acknowledged = done.get(&value).copied().unwrap_or_default();
             let popped = self.popped.get(&value).copied().unwrap_or_default();
-            let ended = [&cancelled, &merged].map(|ended| ended.get(&value).copied());
-            let ended: usize = ended.into_iter().flatten().sum();
+            let ended: usize = [&cancelled, &merged]
+                .map(|ended| ended.get(&value).copied())
+                .into_iter()
+                .flatten()
+                .sum();
             match acknowledged + popped + ended {
                 0 => missing += 1,
                 1 => {}
@@ -162,8 +167,8 @@ impl Player {
             }
         }
         let queue = &self.queue;
-        let stored = |tr| async move { queue.settings(&tr).await };
-        let stored = self.runner.run(stored).await.unwrap();
+        let read = |tr| async move { queue.settings(&tr).await };
+        let stored = self.runner.run(read).await.unwrap();
         if stored != self.settings {
             return Err(format!("{stored:?}, not {:?}", self.settings));
         }
@@ -176,7 +181,8 @@ impl Player {
         cancelled: &BTreeMap<u64, usize>,
         merged: &BTreeMap<u64, usize>,
     ) -> Result<(), String> {
-        let (kept, not_kept) = (self.effects("kept").await, self.effects("not kept").await);
+        let kept = self.effects("kept").await;
+        let not_kept = self.effects("not kept").await;
         let always = match self.play.keeps[..] {
             [time] => is_kept(Some(time)),
             _ => None,
@@ -187,17 +193,18 @@ impl Player {
             .iter()
             .filter(|(value, _)| !merged.contains_key(value))
         {
-            let expected_end = match cancelled.contains_key(value) {
-                true => End::Cancelled,
-                false => End::Completed,
+            let expected_end = if cancelled.contains_key(value) {
+                End::Cancelled
+            } else {
+                End::Completed
             };
             let expected = match (kept.contains_key(value), not_kept.contains_key(value)) {
                 (false, false) => always,
                 (is_kept, _) => Some(is_kept),
             };
             let queue = &self.queue;
-            let status = |tr| async move { queue.status(&tr, item).await };
-            let status = Box::pin(self.runner.run(status)).await.unwrap();
+            let read = |tr| async move { queue.status(&tr, item).await };
+            let status = Box::pin(self.runner.run(read)).await.unwrap();
             let end = status.as_ref().map(|status| match status.place {
                 Place::Done { end, .. } => (Some(end), *status.value.as_ref().unwrap() % SAME),
                 _ => (None, 0),
@@ -223,9 +230,14 @@ impl Player {
     /// Returns whether all expired rows were removed.
     async fn is_swept(&self) -> bool {
         let index = self.queue.subspace().subspace(&"z");
-        let now = self.runner.environment().wall();
-        let now = now.duration_since(SystemTime::UNIX_EPOCH).unwrap();
-        let (begin, end) = (index.range().0, index.pack(&(now.as_millis() as u64,)));
+        let now = self
+            .runner
+            .environment()
+            .wall()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap();
+        let begin = index.range().0;
+        let end = index.pack(&(now.as_millis() as u64,));
         self.count(begin, end).await == 0
     }
 

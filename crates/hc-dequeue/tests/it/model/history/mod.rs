@@ -177,7 +177,9 @@ impl Player {
             0 => Enqueue::new().after(Duration::from_millis(self.rng.random_range(0..50))),
             _ => Enqueue::new(),
         };
-        let (queue, values, options) = (&self.queue, &values, &options);
+        let queue = &self.queue;
+        let values = &values;
+        let options = &options;
         let enqueue = |tr| async move {
             let mut staged = Vec::new();
             for value in values {
@@ -208,8 +210,10 @@ impl Player {
             .dedupe(dedupe.clone())
             .on_repeat(mode)
             .after(delay);
-        let (queue, store) = (&self.queue, &self.store);
-        let (dedupe, options) = (&dedupe, &options);
+        let queue = &self.queue;
+        let store = &self.store;
+        let dedupe = &dedupe;
+        let options = &options;
         let enqueue = |tr| async move {
             let tr = &tr;
             let there = queue.find_deduped(tr, dedupe).await?;
@@ -253,7 +257,8 @@ impl Player {
             .keep_done(*self.play.keeps.choose(&mut self.rng).unwrap());
         let kept_as_long = settings.get_keep_done() == self.settings.get_keep_done();
         self.keep_done = self.keep_done.filter(|_| kept_as_long);
-        let (queue, changed) = (&self.queue, &settings);
+        let queue = &self.queue;
+        let changed = &settings;
         let configure = |tr| async move { queue.configure(&tr, changed).await };
         self.runner.run(configure).await.unwrap();
         self.settings = settings;
@@ -265,7 +270,9 @@ impl Player {
         let Some(item) = self.items.values().choose(&mut self.rng).copied() else {
             return;
         };
-        let (queue, store, what) = (&self.queue, &self.store, self.rng.random_range(0..3));
+        let queue = &self.queue;
+        let store = &self.store;
+        let what = self.rng.random_range(0..3);
         let keep_done = self.settings.get_keep_done();
         let change = |tr| async move {
             let tr = &tr;

@@ -7,16 +7,16 @@ use microqueue::{ItemId, StagedId};
 use super::Watch;
 use crate::consume::policy::Scope;
 use crate::items::error::Result;
-use crate::protocol::give_back::{Given, Return, give_back};
+use crate::protocol::give_back::{GivenBack, Return, give_back};
 use crate::protocol::grant::is_answered;
 use crate::protocol::request::{
-    Precedence, Standing, Supply, append, check_request, collect, precedence, supply, watch_request,
+    Precedence, Supply, append, collect, is_first, precedence, supply, watch_request,
 };
 use crate::protocol::{Granted, SessionContext};
 
-/// A session's question about its request, and what the transaction does if there is an answer.
+/// What a session checks of its request, and what the transaction does if there is an answer.
 #[derive(Clone, Copy)]
-pub(super) struct Inquiry<'a> {
+pub(super) struct Check<'a> {
     pub(super) request: ItemId,
     pub(super) scope: Scope,
     /// The items to give back with the answer.
@@ -30,23 +30,23 @@ pub(super) struct Collected<T> {
     /// `None` if the request was not answered.
     pub(super) items: Option<Vec<Granted<T>>>,
     /// The results of the items that were given back.
-    pub(super) given: Vec<Given>,
+    pub(super) given: Vec<GivenBack>,
     /// The request that was registered in the same transaction.
     pub(super) next: Option<StagedId>,
 }
 
 /// Stages the collection of an answer, the return of items, and the registration of the next request. A session whose
 /// consumers ask again needs only one commit for all of this.
-pub(super) async fn collect_and_ask<T>(
+pub(super) async fn collect_and_register<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
-    inquiry: Inquiry<'_>,
+    check: Check<'_>,
 ) -> Result<Collected<T>> {
     let (items, given) = try_join!(
-        collect(tr, context, &inquiry.request),
-        give_back(tr, context, inquiry.returns)
+        collect(tr, context, &check.request),
+        give_back(tr, context, check.returns)
     )?;
-    let next = match inquiry.next {
+    let next = match check.next {
         // This is safe even if the session is dead: it is not removed while it has a grant, and the session that
         // removes it also removes its requests.
         Some(wanted) if items.is_some() => Some(append(tr, context, wanted).await?),
@@ -55,16 +55,17 @@ pub(super) async fn collect_and_ask<T>(
     Ok(Collected { items, given, next })
 }
 
-/// The state of a session's request.
-pub(super) enum RequestView<T> {
-    /// It was answered, and the answer was collected.
-    Granted(Collected<T>),
+/// The result of a check.
+pub(super) enum Checked<T> {
+    /// The request was answered, and the answer was collected.
+    Answered(Collected<T>),
+    /// It was not answered, and another session has removed it.
     Gone,
-    Waits(Waits),
+    Waits(Waiting),
 }
 
 /// A request that is waiting.
-pub(super) struct Waits {
+pub(super) struct Waiting {
     pub(super) is_first: bool,
     /// Whether there are items, if that was read.
     pub(super) supply: Option<Supply>,
@@ -73,42 +74,38 @@ pub(super) struct Waits {
     pub(super) watch: Watch,
 }
 
-/// Reads the state of a request, sets a watch on the keys that may change it, and collects the answer if there is
-/// one.
-pub(super) async fn view_request<T>(
+/// Checks a request: collects the answer if there is one, and otherwise sets a watch on the keys that may change this.
+pub(super) async fn check<T>(
     tr: &impl Transaction,
     context: SessionContext<'_, T>,
-    inquiry: Inquiry<'_>,
-) -> Result<RequestView<T>> {
-    let (keys, session, request) = (context.keys, context.session, &inquiry.request);
-    let watch = |is_first| Box::pin(watch_request(tr, keys, session, request, is_first)) as Watch;
-    if inquiry.scope == Scope::Answer && !is_answered(tr, keys, session, request).await? {
-        return Ok(RequestView::Waits(Waits {
-            is_first: false,
-            supply: None,
-            precedence: None,
-            watch: watch(false),
-        }));
+    check: Check<'_>,
+) -> Result<Checked<T>> {
+    let keys = context.keys;
+    let session = context.session;
+    let request = &check.request;
+    // Read first, since usually nothing else needs to be read.
+    if is_answered(tr, keys, session, request).await? {
+        let collected = collect_and_register(tr, context, check).await?;
+        return Ok(Checked::Answered(collected));
     }
-    let is_first = match check_request(tr, keys, session, request).await? {
-        Standing::Waits { is_first } => is_first,
-        Standing::Gone => return Ok(RequestView::Gone),
-        Standing::Granted => {
-            let collected = collect_and_ask(tr, context, inquiry).await?;
-            return Ok(RequestView::Granted(collected));
-        }
+    let is_first = match check.scope {
+        Scope::Answer => false,
+        Scope::First | Scope::Precedence => match is_first(tr, keys, request).await? {
+            Some(is_first) => is_first,
+            None => return Ok(Checked::Gone),
+        },
     };
-    let watch = watch(is_first);
-    let (supply, precedence) = match inquiry.scope {
+    let watch = Box::pin(watch_request(tr, keys, session, request, is_first));
+    let (supply, precedence) = match check.scope {
         _ if is_first => (Some(supply(tr, context).await?), None),
         // The session with the first request is left time to lead.
-        Scope::Answer | Scope::Turn => (None, None),
+        Scope::Answer | Scope::First => (None, None),
         Scope::Precedence => {
             let both = try_join!(supply(tr, context), precedence(tr, keys, request))?;
             (Some(both.0), Some(both.1))
         }
     };
-    Ok(RequestView::Waits(Waits {
+    Ok(Checked::Waits(Waiting {
         is_first,
         supply,
         precedence,

@@ -1,0 +1,97 @@
+//! Planted bugs of the policy: a policy that gets other facts and events than it should, or whose step is changed.
+
+use std::ops::Deref;
+
+use crate::consume::policy::request::Stage;
+use crate::consume::policy::{Event, Facts, Pace, Policy, Returns, Scope, Start, Step, Wants};
+
+/// A rule that a session breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Fault {
+    /// After a fulfillment, a session does not fulfill again.
+    NoSecondFulfillment,
+    /// After a withdrawal, a session does not fulfill.
+    NoFulfillmentAfterWithdrawal,
+    /// After a fulfillment with an unknown outcome, a session does not fulfill again.
+    NoFulfillmentInDoubt,
+    /// After a conflict with another leading session, a session does not fulfill again.
+    NoFulfillmentAfterConflict,
+    /// Items to be given back are kept while a request waits.
+    StraysKept,
+    /// While the time of a caller is over, a session checks again and again.
+    NoRestInHaste,
+}
+
+/// The event after which a session that leads does not lead any more.
+const NOTHING_CHANGED: Event<()> = Event::Fulfilled {
+    has_changed: false,
+    own: false,
+};
+
+/// A policy, and the rule that is broken, if any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct FaultyPolicy {
+    pub(super) real: Policy<()>,
+    pub(super) fault: Option<Fault>,
+}
+
+impl Deref for FaultyPolicy {
+    type Target = Policy<()>;
+
+    fn deref(&self) -> &Policy<()> {
+        &self.real
+    }
+}
+
+impl FaultyPolicy {
+    pub(super) fn new(fault: Option<Fault>) -> Self {
+        FaultyPolicy {
+            real: Policy::new(),
+            fault,
+        }
+    }
+
+    /// Returns the next step.
+    pub(super) fn next(&mut self, mut facts: Facts) -> Step<()> {
+        if self.fault == Some(Fault::StraysKept) && self.request().is_some() {
+            facts.returns = Returns::Nothing;
+        }
+        let step = self.real.next(facts);
+        if self.fault == Some(Fault::NoRestInHaste)
+            && step == Step::Rest
+            && facts.wants == Wants::ItemsNow
+            && let Some(request) = self.request()
+            && request.stage == Stage::Sleeping
+            && request.may_lead
+        {
+            return Step::Check {
+                request: request.id,
+                scope: Scope::Precedence,
+            };
+        }
+        step
+    }
+
+    /// Processes an event. Returns the timers to start.
+    pub(super) fn on(&mut self, event: Event<()>, pace: Pace) -> Vec<Start> {
+        let event = match (self.fault, event) {
+            (Some(Fault::NoSecondFulfillment), Event::Fulfilled { own, .. }) => Event::Fulfilled {
+                has_changed: false,
+                own,
+            },
+            // As if the withdrawal had found the request gone.
+            (Some(Fault::NoFulfillmentAfterWithdrawal), Event::Withdrawn) => Event::Gone,
+            (Some(Fault::NoFulfillmentInDoubt), Event::Failed(Step::Fulfill { .. })) => {
+                NOTHING_CHANGED
+            }
+            (_, event) => event,
+        };
+        let starts = self.real.on(event, pace);
+        if self.fault == Some(Fault::NoFulfillmentAfterConflict)
+            && event == Event::FulfillConflicted
+        {
+            self.real.on(NOTHING_CHANGED, pace);
+        }
+        starts
+    }
+}
