@@ -42,7 +42,7 @@ use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 /// The consumer's transactions conflict with those of other sessions that take the same items, that register a
 /// request while it takes items, or that answer the same requests. They also conflict with a pause, and with a
 /// session that declares this one dead. Enqueues never make them fail. After a conflict, the consumer uses the
-/// [registry](crate#the-staged-registry) for a while, where conflicts are rare.
+/// [registry](crate#how-it-works) for a while, where conflicts are rare.
 ///
 /// # Retries
 /// The runner retries the consumer's transactions within its limits. If a transaction fails for good, every waiting
