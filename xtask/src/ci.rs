@@ -4,9 +4,9 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 use anyhow::{Context, ensure};
-use keyspace::Environment;
 
 use crate::workspace::{cargo, root};
 use crate::{dependencies, test, tidy};
@@ -34,27 +34,18 @@ const DENY_WARNINGS: [&str; 2] = ["-D", "warnings"];
 /// Runs every step in order, up to the first that fails. The tests come last, so that their count
 /// is the last line of all.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let environment = Environment::system();
     for (name, step) in STEPS {
-        timed(&environment, name, step)?;
+        timed(name, step)?;
     }
-    let tally = timed(
-        &environment,
-        "test",
-        || test::run(&test::Options::default()),
-    )?;
+    let tally = timed("test", || test::run(&test::Options::default()))?;
     Ok(tally.report())
 }
 
-fn timed<T>(
-    environment: &Environment,
-    name: &str,
-    step: impl FnOnce() -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
+fn timed<T>(name: &str, step: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     println!("ci: {name}");
-    let start = environment.now();
+    let start = Instant::now();
     let output = step().with_context(|| format!("step `{name}`"))?;
-    let seconds = (environment.now() - start).as_secs_f64();
+    let seconds = start.elapsed().as_secs_f64();
     println!("ci: {name} took {seconds:.1} s");
     Ok(output)
 }

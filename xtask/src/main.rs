@@ -2,10 +2,9 @@
 
 mod bench;
 mod ci;
+mod compare;
 mod dependencies;
-mod diff;
 mod fdb;
-mod replay;
 mod test;
 mod tidy;
 mod workspace;
@@ -24,12 +23,12 @@ enum Command {
     /// tests
     Ci,
     /// Runs random programs on two stores, and prints the smallest programs on which they differ
-    Diff(diff::Options),
+    Diff(compare::Options),
     /// Starts and stops a private FoundationDB cluster on this machine
     #[command(subcommand)]
     Fdb(fdb::Action),
     /// Replays recorded traces on a store, and prints each difference and `N passed, N failed`
-    Replay(replay::Options),
+    Replay(compare::Options),
     /// Runs every test of the workspace, and ends with `N passed, N failed, N skipped`
     Test(test::Options),
     /// Checks the rules that no compiler and no lint knows
@@ -40,9 +39,9 @@ fn main() -> anyhow::Result<ExitCode> {
     match Command::parse() {
         Command::Bench(options) => bench::run(&options),
         Command::Ci => ci::run(),
-        Command::Diff(options) => diff::run(&options),
+        Command::Diff(options) => compare::run("diff", &options),
         Command::Fdb(action) => fdb::run(&action),
-        Command::Replay(options) => replay::run(&options),
+        Command::Replay(options) => compare::run("replay", &options),
         Command::Test(options) => Ok(test::run(&options)?.report()),
         Command::Tidy => tidy::run().map(|()| ExitCode::SUCCESS),
     }

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 
 use crate::fdb;
-use crate::workspace::cargo;
+use crate::workspace::{cargo, exit_code};
 
 /// What to measure, and on which store.
 #[derive(Debug, clap::Args)]
@@ -54,17 +54,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if options.long {
         command.env("TEST_RUN", "long");
     }
-    let peers = match options.name == PEERS {
-        true => peers::start(),
-        false => Vec::new(),
+    let peers = if options.name == PEERS {
+        peers::start()
+    } else {
+        Vec::new()
     };
     for peer in &peers {
         command.env(peer.variable, &peer.address);
     }
     command.arg("--").args(&options.arguments);
     let status = command.status().context("cannot run cargo")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(1)))
+    Ok(exit_code(status))
 }
 
 /// Returns the URL of a cluster if FoundationDB is installed on this machine.

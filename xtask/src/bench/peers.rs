@@ -42,10 +42,8 @@ pub(super) fn start() -> Vec<Peer> {
 /// Starts Postgres as its package configures it: a commit is on disk when it is acknowledged.
 fn postgres() -> anyhow::Result<Peer> {
     let folders = postgres_folders();
-    let (initdb, postgres) = (
-        program("initdb", "postgresql", &folders)?,
-        program("postgres", "postgresql", &folders)?,
-    );
+    let initdb = program("initdb", "postgresql", &folders)?;
+    let postgres = program("postgres", "postgresql", &folders)?;
     let folder = folder()?;
     let rows = folder.path().join("rows");
     let account = Account::for_postgres(folder.path())?;

@@ -6,7 +6,7 @@ mod installation;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use tempfile::TempDir;
@@ -19,13 +19,6 @@ use crate::workspace::root;
 
 /// The variable that names the cluster to use.
 pub(crate) const CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
-
-/// Whether this build can open a cluster.
-const IS_ENABLED: bool = cfg!(any(
-    feature = "fdb-7_1",
-    feature = "fdb-7_3",
-    feature = "fdb-7_4"
-));
 
 /// What to do with the private cluster.
 #[derive(Debug, clap::Subcommand)]
@@ -53,16 +46,15 @@ pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
             let cluster = Cluster::start(&installation, kept.folder(), layout)?;
             println!("{}", cluster.keep()?.display());
         }
-        Action::Down => match kept.is_running() {
-            true => {
-                kept.remove()?;
-                println!("stopped");
-            }
-            false => {
-                kept.remove()?;
-                println!("no cluster runs");
-            }
-        },
+        Action::Down => {
+            let outcome = if kept.is_running() {
+                "stopped"
+            } else {
+                "no cluster runs"
+            };
+            kept.remove()?;
+            println!("{outcome}");
+        }
         Action::Status => {
             if !kept.is_running() {
                 println!("no cluster runs: `cargo xtask fdb up` starts one");
@@ -107,9 +99,10 @@ impl Served {
 
     /// Starts a private cluster if one of the URLs is `fdb:` and the environment names no cluster.
     pub(crate) fn for_urls(urls: &[&str]) -> anyhow::Result<Self> {
-        match urls.contains(&"fdb:") {
-            true => Self::start(),
-            false => Ok(Self::elsewhere()),
+        if urls.contains(&"fdb:") {
+            Self::start()
+        } else {
+            Ok(Self::elsewhere())
         }
     }
 
@@ -132,34 +125,6 @@ impl Served {
             _ => url.to_owned(),
         }
     }
-}
-
-/// Runs this command again in a build with FoundationDB, if a URL needs it and this build lacks it. Returns the exit of
-/// that run.
-pub(crate) fn rerun(urls: &[&str]) -> anyhow::Result<Option<ExitCode>> {
-    if IS_ENABLED || !urls.iter().any(|url| url.starts_with("fdb:")) {
-        return Ok(None);
-    }
-    let feature = Installation::find()?.feature()?;
-    Installation::find_library()?;
-    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(program)
-        .args([
-            "run",
-            "--quiet",
-            "--package",
-            "xtask",
-            "--features",
-            feature,
-        ])
-        .arg("--manifest-path")
-        .arg(root()?.join("Cargo.toml"))
-        .arg("--")
-        .args(env::args_os().skip(1))
-        .status()
-        .context("cannot run cargo")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(Some(ExitCode::from(code.unwrap_or(1))))
 }
 
 fn folder() -> anyhow::Result<PathBuf> {
