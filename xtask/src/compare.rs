@@ -4,23 +4,34 @@
 use std::process::{Command, ExitCode};
 
 use anyhow::Context;
+use clap::{Arg, ArgMatches};
 
 use crate::fdb::{Installation, Served};
 use crate::workspace::{exit_code, program, root};
 
-/// What to pass on.
-#[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
-pub(crate) struct Options {
-    /// What to compare; `--help` lists it
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<String>,
+const ARGUMENTS: &str = "arguments";
+
+/// Describes a command, which passes its arguments on.
+pub(crate) fn command(name: &'static str, about: &'static str) -> clap::Command {
+    let arguments = Arg::new(ARGUMENTS)
+        .help("What to compare; `--help` lists it")
+        .num_args(0..)
+        .trailing_var_arg(true)
+        .allow_hyphen_values(true);
+    clap::Command::new(name)
+        .about(about)
+        .disable_help_flag(true)
+        .arg(arguments)
 }
 
 /// Runs a command of the program. `fdb:` is the cluster that the environment names, or else a private one.
-pub(crate) fn run(name: &str, options: &Options) -> anyhow::Result<ExitCode> {
-    let urls = options.arguments.iter().map(|argument| url(argument));
-    let urls: Vec<_> = urls.collect();
+pub(crate) fn run(name: &str, arguments: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let arguments: Vec<&String> = arguments
+        .get_many(ARGUMENTS)
+        .into_iter()
+        .flatten()
+        .collect();
+    let urls: Vec<_> = arguments.iter().map(|argument| url(argument)).collect();
     // The files to compare are named from the folder of the caller, which is why this does not run at the root.
     let mut command = Command::new(program());
     command.args(["run", "--quiet", "--package", "compare", "--manifest-path"]);
@@ -31,7 +42,7 @@ pub(crate) fn run(name: &str, options: &Options) -> anyhow::Result<ExitCode> {
     }
     let served = Served::for_urls(&urls)?;
     command.args(["--", name]);
-    for (argument, url) in options.arguments.iter().zip(urls) {
+    for (argument, url) in arguments.into_iter().zip(urls) {
         let option = &argument[..argument.len() - url.len()];
         command.arg(option.to_owned() + &served.resolve(url));
     }

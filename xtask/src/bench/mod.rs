@@ -2,31 +2,67 @@
 
 mod peers;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::fdb;
 use crate::workspace::{cargo, exit_code};
 
 /// What to measure, and on which store.
-#[derive(Debug, clap::Args)]
+#[derive(Debug)]
 pub(crate) struct Options {
-    /// A benchmark of the crate `benches`: `embedded`, `hc_dequeue`, `foundationdb`, `peers` (SQLite,
-    /// Postgres and Redis) and others
     name: String,
-    /// The URL of the store, for a benchmark of any store. `fdb:` is the cluster that
-    /// `FDB_CLUSTER_FILE` names, or else a private one. It is the default if a server is installed.
-    /// `embedded:` is a store in a temporary folder
-    #[arg(long)]
     db: Option<String>,
-    /// Measures for longer and with more data, as published figures need
-    #[arg(long)]
     long: bool,
-    /// The arguments of the benchmark: workloads, `--plot`
-    #[arg(last = true)]
-    arguments: Vec<OsString>,
+    arguments: Vec<String>,
+}
+
+/// Describes the command.
+pub(crate) fn command() -> Command {
+    Command::new("bench")
+        .about("Runs a benchmark, with the servers that it needs")
+        .arg(Arg::new("name").required(true).help(
+            "A benchmark of the crate `benches`: `embedded`, `hc_dequeue`, `foundationdb`, `peers` (SQLite, Postgres \
+             and Redis) and others",
+        ))
+        .arg(Arg::new("db").long("db").help(
+            "The URL of the store, for a benchmark of any store. `fdb:` is the cluster that `FDB_CLUSTER_FILE` names, \
+             or else a private one. It is the default if a server is installed. `embedded:` is a store in a temporary \
+             folder",
+        ))
+        .arg(
+            Arg::new("long")
+                .long("long")
+                .action(ArgAction::SetTrue)
+                .help("Measures for longer and with more data, as published figures need"),
+        )
+        .arg(
+            Arg::new("arguments")
+                .last(true)
+                .num_args(0..)
+                .help("The arguments of the benchmark: workloads, `--plot`"),
+        )
+}
+
+impl From<&ArgMatches> for Options {
+    fn from(parsed: &ArgMatches) -> Self {
+        Self {
+            name: parsed
+                .get_one::<String>("name")
+                .cloned()
+                .unwrap_or_default(),
+            db: parsed.get_one("db").cloned(),
+            long: parsed.get_flag("long"),
+            arguments: parsed
+                .get_many("arguments")
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect(),
+        }
+    }
 }
 
 /// The benchmark of other systems, which needs the servers of those that have one.

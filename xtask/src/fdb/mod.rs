@@ -9,33 +9,41 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use tempfile::TempDir;
+use clap::{ArgMatches, Command};
 
 pub(crate) use self::cluster::Cluster;
 pub(crate) use self::installation::Installation;
 
 use self::cluster::{Kept, Layout};
+use crate::folder::Folder;
 use crate::workspace::root;
 
 /// The variable that names the cluster to use.
 pub(crate) const CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
 
-/// What to do with the private cluster.
-#[derive(Debug, clap::Subcommand)]
-pub(crate) enum Action {
-    /// Starts a cluster in `target/fdb`, waits until it is available and prints its cluster file
-    Up(Layout),
-    /// Stops the cluster that `up` started, and removes its data
-    Down,
-    /// Says whether the cluster that `up` started is available, and prints its cluster file
-    Status,
+/// Describes the commands.
+pub(crate) fn command() -> Command {
+    let up =
+        "Starts a cluster in `target/fdb`, waits until it is available and prints its cluster file";
+    let down = "Stops the cluster that `up` started, and removes its data";
+    let status =
+        "Says whether the cluster that `up` started is available, and prints its cluster file";
+    Command::new("fdb")
+        .about("Starts and stops a private FoundationDB cluster on this machine")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([
+            Command::new("up").about(up).args(Layout::arguments()),
+            Command::new("down").about(down),
+            Command::new("status").about(status),
+        ])
 }
 
-/// Carries out an action.
-pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
+/// Carries out a command.
+pub(crate) fn run(arguments: &ArgMatches) -> anyhow::Result<ExitCode> {
     let kept = Kept::in_folder(folder()?);
-    match action {
-        Action::Up(layout) => {
+    match arguments.subcommand() {
+        Some(("up", arguments)) => {
             if kept.is_running() {
                 bail!("a cluster runs already: `cargo xtask fdb down` stops it");
             }
@@ -43,10 +51,10 @@ pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
             let installation = Installation::find()?;
             fs::create_dir_all(kept.folder())
                 .with_context(|| format!("cannot make {}", kept.folder().display()))?;
-            let cluster = Cluster::start(&installation, kept.folder(), layout)?;
+            let cluster = Cluster::start(&installation, kept.folder(), &Layout::from(arguments))?;
             println!("{}", cluster.keep()?.display());
         }
-        Action::Down => {
+        Some(("down", _)) => {
             let outcome = if kept.is_running() {
                 "stopped"
             } else {
@@ -55,7 +63,7 @@ pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
             kept.remove()?;
             println!("{outcome}");
         }
-        Action::Status => {
+        _ => {
             if !kept.is_running() {
                 println!("no cluster runs: `cargo xtask fdb up` starts one");
                 return Ok(ExitCode::FAILURE);
@@ -79,7 +87,7 @@ pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
 pub(crate) struct Served {
     // The processes end before their folder is removed.
     cluster: Option<Cluster>,
-    _folder: Option<TempDir>,
+    _folder: Option<Folder>,
 }
 
 impl Served {
@@ -88,7 +96,7 @@ impl Served {
         if env::var_os(CLUSTER_FILE).is_some() {
             return Ok(Self::elsewhere());
         }
-        let folder = tempfile::tempdir().context("cannot make a folder for a cluster")?;
+        let folder = Folder::create("cluster")?;
         let layout = Layout::default();
         let cluster = Cluster::start(&Installation::find()?, folder.path(), &layout)?;
         Ok(Self {
