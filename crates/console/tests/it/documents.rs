@@ -5,10 +5,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::program::{Filled, run};
-use crate::examples::shop;
 use export_queue::keyspace::{self, Runner, Subspace};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+
+#[path = "../../../examples/examples/shop.rs"]
+#[expect(dead_code, reason = "its `main` is not run")]
+mod shop;
 
 /// Returns the README and the pages of `docs`.
 fn documents() -> Vec<PathBuf> {

@@ -7,7 +7,6 @@ mod changes;
 mod cli;
 mod common;
 mod documents;
-mod examples;
 mod extremes;
 mod hostile;
 mod keys;

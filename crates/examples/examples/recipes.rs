@@ -1,4 +1,4 @@
-//! The answers of `docs/recipes.md`, each as a function. `cargo run -p console --example recipes` runs them on a store
+//! The answers of `docs/recipes.md`, each as a function. `cargo run -p examples --example recipes` runs them on a store
 //! in memory, one after the other, and checks what they do.
 
 use std::sync::Arc;
