@@ -358,8 +358,11 @@ mod tests {
              Doc-tests keyspace\n",
             true,
         );
-        let names = tally.durations.iter().map(|(_, name)| name.as_str());
-        let mut names: Vec<_> = names.collect();
+        let mut names: Vec<_> = tally
+            .durations
+            .iter()
+            .map(|(_, name)| name.as_str())
+            .collect();
         names.sort_unstable();
         let expected = [
             "hc_dequeue: tests/it/main.rs",

@@ -114,8 +114,10 @@ pub(crate) fn measure(stage: &Stage) -> String {
 fn play_in_a_child(part: &Part) -> String {
     let program = env::current_exe().expect("the system knows this program");
     let part = serde_json::to_string(part).expect("a part is plain");
-    let child = Command::new(program).env(PART, part).output();
-    let child = child.expect("the system starts processes");
+    let child = Command::new(program)
+        .env(PART, part)
+        .output()
+        .expect("the system starts processes");
     assert!(child.status.success(), "{child:?}");
     String::from_utf8(child.stdout).expect("the child writes text")
 }

@@ -60,7 +60,8 @@ pub(crate) fn measure() -> Told {
         outcome.rounds.push(figures);
         outcome.used.extend(used);
     }
-    let (megabytes, phrases) = (job.megabytes, job.expected.len());
+    let megabytes = job.megabytes;
+    let phrases = job.expected.len();
     Ok(format!(
         "{megabytes:.1} MB of text, {phrases} phrases, counted on a cluster by processes of four workers \
          each\n\n{}",
@@ -71,13 +72,12 @@ pub(crate) fn measure() -> Told {
 impl Job {
     /// Loads the folder, lets a number of processes count it, and exports the counts.
     fn share(&self, cluster: &Server, processes: usize) -> (Figures, Option<Duration>) {
-        let (program, env) = (
-            Program::on(&self.program, cluster.url()),
-            Environment::system(),
-        );
+        let program = Program::on(&self.program, cluster.url());
+        let env = Environment::system();
         let load: [&OsStr; 2] = ["load".as_ref(), self.folder.path().as_ref()];
         let _ = program.start(&load).finish();
-        let (began, before) = (env.now(), processor_time_of_children());
+        let began = env.now();
+        let before = processor_time_of_children();
         let work = ["work", "--until-idle"].map(OsStr::new);
         let working: Vec<_> = (0..processes).map(|_| program.start(&work)).collect();
         for process in working {

@@ -80,7 +80,8 @@ fn most_frequent(documents: &[String]) -> Known {
 impl Outcome {
     fn measure(&self, stage: &Stage, documents: &[String], known: &Known) -> Figures {
         let sample = stage.on_a_clean_place(|place| {
-            let (store, workers) = (stage.db(), self.workers);
+            let store = stage.db();
+            let workers = self.workers;
             let site = &Site {
                 db: Metered::new(store.clone()),
                 root: place.clone(),
@@ -120,8 +121,8 @@ fn table(outcomes: &[Outcome]) -> Table {
         let times = |workers, way| {
             let other = outcomes
                 .iter()
-                .find(|other| (other.workers, other.way) == (workers, way));
-            let other = other.expect("every way is measured with every number");
+                .find(|other| (other.workers, other.way) == (workers, way))
+                .expect("every way is measured with every number");
             format!("{:.2}", rounds.median_ratio(&other.rounds))
         };
         table.push([

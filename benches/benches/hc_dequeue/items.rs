@@ -38,8 +38,9 @@ impl World {
         let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
         let runner = Runner::with_options(db.clone(), options);
         let settings = settings.lease(LATER);
-        let queue = Jobs::open(&runner, place.subspace(&"queue"), settings).await;
-        let queue = queue.expect("nothing conflicts");
+        let queue = Jobs::open(&runner, place.subspace(&"queue"), settings)
+            .await
+            .expect("nothing conflicts");
         let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
         Self {
             consumer: consumer.expect("nothing conflicts"),
@@ -274,7 +275,8 @@ async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> R
     world.enqueue_many(items, &Enqueue::new()).await?;
     let env = Environment::system();
     let options = WorkerOptions::new().concurrency(handlers);
-    let (queue, runner) = (&world.queue, &world.runner);
+    let queue = &world.queue;
+    let runner = &world.runner;
     let began = env.now();
     let worker = if in_process {
         let done = |_: Tx<_>, _: Arc<Delivery<Bytes>>| async { Ok::<_, Error>(()) };

@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn a_line_that_is_no_trace_names_its_file_and_line() {
-        let error = replayed(&format!("{TRACE}\n[]\n")).unwrap_err();
-        let error = format!("{error:#}");
+        let refused = replayed(&format!("{TRACE}\n[]\n")).unwrap_err();
+        let error = format!("{refused:#}");
         assert!(
             error.contains("a.jsonl") && error.contains("line 2"),
             "{error}"

@@ -20,10 +20,9 @@ const PAYMENTS: i64 = 100;
 /// Those of the queue.
 pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
     let settings = Settings::default();
-    let payments = Queue::<Payment>::open(runner, shop.subspace(&"payments"), settings.clone());
-    let payments = payments.await?;
-    let receipts = shop.subspace(&"receipts");
-    let receipts = Queue::<String>::open(runner, receipts, settings).await?;
+    let payments =
+        Queue::<Payment>::open(runner, shop.subspace(&"payments"), settings.clone()).await?;
+    let receipts = Queue::<String>::open(runner, shop.subspace(&"receipts"), settings).await?;
 
     let pay = |tr| {
         let payments = &payments;
@@ -37,18 +36,24 @@ pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
     runner.run(pay).await?;
 
     let handler = {
-        let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
+        let runner = runner.clone();
+        let shop = shop.clone();
+        let receipts = receipts.clone();
         move |payment: Arc<Delivery<Payment>>| {
-            let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
+            let runner = runner.clone();
+            let shop = shop.clone();
+            let receipts = receipts.clone();
             async move { book(&runner, &shop, &receipts, &payment).await }
         }
     };
-    let worker = payments.work(runner, WorkerOptions::default(), handler);
-    let worker = worker.await?;
+    let worker = payments
+        .work(runner, WorkerOptions::default(), handler)
+        .await?;
 
     // Receipts are printed as payments are booked.
-    let printer = receipts.consumer(runner, ConsumerOptions::default());
-    let printer = printer.await?;
+    let printer = receipts
+        .consumer(runner, ConsumerOptions::default())
+        .await?;
     for _ in 0..PAYMENTS {
         if let Some(receipt) = printer.dequeue_within(Duration::from_secs(60)).await? {
             say(receipt.value());

@@ -279,7 +279,8 @@ impl Text {
 
     /// Reads up to `most` chunks from the chunk `first` on.
     pub(crate) fn read_chunks(&self, first: u64, most: usize) -> io::Result<Vec<u8>> {
-        let (begin, bytes) = (first * CHUNK_BYTES as u64, (most * CHUNK_BYTES) as u64);
+        let begin = first * CHUNK_BYTES as u64;
+        let bytes = (most * CHUNK_BYTES) as u64;
         let mut chunks = Vec::new();
         match &self.body {
             SpooledData::InMemory(text) => {

@@ -52,8 +52,8 @@ fn postgres() -> anyhow::Result<Peer> {
         .command(&initdb)
         .args(["--username=postgres", "--auth=trust", "--locale=C", "-D"])
         .arg(&rows)
-        .output();
-    let output = output.context("cannot run initdb")?;
+        .output()
+        .context("cannot run initdb")?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "initdb failed: {complaint}");
     let mut server = account.command(&postgres);
@@ -151,8 +151,10 @@ impl Account {
 
 /// Runs a small program and returns what it prints.
 fn output(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.with_context(|| format!("cannot run {program}"))?;
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
     ensure!(output.status.success(), "{program} {arguments:?} failed");
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

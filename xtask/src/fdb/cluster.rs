@@ -212,8 +212,10 @@ impl Kept {
     /// Stops its processes and removes its folder.
     pub(crate) fn remove(&self) -> anyhow::Result<()> {
         for pid in self.servers() {
-            let status = Command::new("kill").args(["-KILL", &pid]).status();
-            let status = status.context("cannot run kill")?;
+            let status = Command::new("kill")
+                .args(["-KILL", &pid])
+                .status()
+                .context("cannot run kill")?;
             ensure!(status.success(), "cannot stop process {pid}: {status}");
         }
         if self.folder.exists() {

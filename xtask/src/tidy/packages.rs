@@ -32,8 +32,11 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
                 _ => vec!["is not to be published, and lacks `publish = false`".to_owned()],
             },
         };
-        let messages = messages.into_iter();
-        violations.extend(messages.map(|message| Violation::new(path, message)));
+        violations.extend(
+            messages
+                .into_iter()
+                .map(|message| Violation::new(path, message)),
+        );
     }
     violations
 }

@@ -133,7 +133,8 @@ pub(super) async fn letters<D: Database>(
     Path((name, subscription)): Path<(String, String)>,
     Query(wanted): Query<Wanted>,
 ) -> Answer<report::Items> {
-    let (after, limit) = (wanted.after.as_deref(), wanted.limit(ROWS));
+    let after = wanted.after.as_deref();
+    let limit = wanted.limit(ROWS);
     let letters = site.console.letters(&name, &subscription, after, limit);
     Ok(Json(letters.await?))
 }
@@ -150,7 +151,8 @@ pub(super) async fn keys<D: Database>(
     State(site): State<Site<D>>,
     Query(wanted): Query<WantedKeys>,
 ) -> Answer<report::Keys> {
-    let (prefix, after) = (wanted.prefix.as_deref(), wanted.page.after.as_deref());
+    let prefix = wanted.prefix.as_deref();
+    let after = wanted.page.after.as_deref();
     let keys = site.console.keys(prefix, after, wanted.page.limit(ROWS));
     Ok(Json(keys.await?))
 }
@@ -170,13 +172,14 @@ pub(super) struct Token {
 
 /// No page of another site can read the answer: none is allowed to by a header, and the host was checked.
 pub(super) async fn token<D: Database>(State(site): State<Site<D>>) -> Answer<Token> {
-    match site.options.changes {
-        true => Ok(Json(Token {
+    if site.options.changes {
+        Ok(Json(Token {
             token: site.token.to_string(),
-        })),
-        false => Err(Refusal::new(
+        }))
+    } else {
+        Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "changes are turned off",
-        )),
+        ))
     }
 }

@@ -70,8 +70,11 @@ pub(super) async fn overview<D: Database>(
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let queues = site.console.queues(after, QUEUES_PER_PAGE).await?;
-    let lives = queues.queues.into_iter();
-    let lives: Vec<_> = lives.map(|queue| site.sampler.live(queue)).collect();
+    let lives: Vec<_> = queues
+        .queues
+        .into_iter()
+        .map(|queue| site.sampler.live(queue))
+        .collect();
     Ok(page(&OverviewPage {
         frame: Frame::of(&site, wanted.notice()),
         live: OverviewLive::of(&site.options.base, &lives),
@@ -87,7 +90,8 @@ pub(super) async fn queue<D: Database>(
     Query(wanted): Query<Wanted>,
 ) -> Result<Response, Refusal> {
     let live = site.sampler.live(site.console.queue(&name).await?);
-    let (mut settings, mut failures) = (None, Failures::default());
+    let mut settings = None;
+    let mut failures = Failures::default();
     if let QueueState::HcDequeue(state) = &live.queue.state {
         settings = Some(site.console.settings(&name).await?);
         if state.dead > 0 {

@@ -64,7 +64,8 @@ async fn change_matching(
     items: &Items,
     filter: &Filter,
 ) -> Result<Change> {
-    let (console, queue) = (context.console, &items.queue);
+    let console = context.console;
+    let queue = &items.queue;
     let place = items.place.unwrap_or(action.places()[0]);
     action.check_place(place)?;
     let selection = console.select(queue, place, filter).await?;
@@ -87,8 +88,9 @@ async fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool
     }
     tell(format_args!("{action} them? [y/N] "));
     // On a thread of its own, so that Ctrl-C ends the question.
-    let answer = spawn_blocking(|| io::stdin().lines().next().transpose()).await;
-    let answer = answer.expect("reading a line does not panic");
+    let answer = spawn_blocking(|| io::stdin().lines().next().transpose())
+        .await
+        .expect("reading a line does not panic");
     match answer.map_err(Failure::Answer)?.as_deref().map(str::trim) {
         Some("y" | "Y" | "yes") => Ok(()),
         _ => Err(Failure::Declined),

@@ -17,9 +17,11 @@ async fn stats(runner: &Runner<Store>, queue: &Jobs) -> Stats {
 
 async fn items(site: &Site, place: &str) -> Vec<String> {
     let path = format!("/api/queues/jobs/items/{place}");
-    let items = site.shown(&path).await.json();
-    let items = items["items"].as_array().unwrap().iter();
-    items
+    let page = site.shown(&path).await.json();
+    page["items"]
+        .as_array()
+        .unwrap()
+        .iter()
         .map(|item| item["item"].as_str().unwrap().to_owned())
         .collect()
 }
@@ -34,8 +36,10 @@ async fn forms_change_items_and_come_back_with_a_notice() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a", "b", "c", "d"]).await;
-    let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
-    let consumer = consumer.unwrap();
+    let consumer = queue
+        .consumer(&runner, ConsumerOptions::default())
+        .await
+        .unwrap();
     for _ in 0..3 {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
         dead.reject("no").await.unwrap();
@@ -100,23 +104,27 @@ async fn an_item_that_does_not_decode_keeps_no_selected_item_from_being_changed(
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a", "b", "c"]).await;
     let queued = queue.subspace().subspace(&"i");
-    let stored = rows(runner.database()).await;
-    let stored = stored.iter().map(|(key, _)| key);
-    let mut queued = stored.filter(|key| key.starts_with(queued.bytes()));
-    let second = queued.nth(1).unwrap();
+    let stored = rows(runner.database()).await.into_iter();
+    let mut queued = stored
+        .map(|(key, _)| key)
+        .filter(|key| key.starts_with(queued.bytes()));
+    let second = &queued.nth(1).unwrap();
     let damage = |tr: Tx<_>| async move {
         tr.set(second, b"\x63");
         Ok::<_, export_queue::keyspace::Error>(())
     };
     runner.run(damage).await.unwrap();
     let site = Site::with_changes(&runner);
-    let (list, found) = ("/queues/jobs/items/queued", items(&site, "queued").await);
+    let list = "/queues/jobs/items/queued";
+    let found = items(&site, "queued").await;
     let page = site.shown(list).await;
-    let can_select = |item: &String| {
-        page.text
-            .contains(&format!(r#"name="item" value="{item}""#))
-    };
-    let can_select: Vec<_> = found.iter().map(can_select).collect();
+    let can_select: Vec<_> = found
+        .iter()
+        .map(|item: &String| {
+            page.text
+                .contains(&format!(r#"name="item" value="{item}""#))
+        })
+        .collect();
     assert_eq!(can_select, [true, false, true]);
 
     let token = site.token().await;
@@ -203,7 +211,8 @@ async fn all_changes(site: &Site) -> Vec<(String, String)> {
         (format!("/api/queues/{name}/resume"), String::new()),
     ];
     for action in ["cancel", "expedite", "redrive", "purge"] {
-        let (action, selected) = (format!("action={action}"), format!("&item={dead}"));
+        let action = format!("action={action}");
+        let selected = format!("&item={dead}");
         changes.push((format!("/queues/{name}/item/{dead}"), action.clone()));
         changes.push((
             format!("/queues/{name}/items/dead"),
@@ -242,8 +251,10 @@ async fn with_changes_off_nothing_changes_and_no_page_has_a_form_that_could() {
 async fn changes_need_the_token_of_this_router_and_one_of_our_pages() {
     let runner = runner();
     evil_queue(&runner).await;
-    let (site, other) = (Site::with_changes(&runner), Site::with_changes(&runner));
-    let (token, foreign) = (site.token().await, other.token().await);
+    let site = Site::with_changes(&runner);
+    let other = Site::with_changes(&runner);
+    let token = site.token().await;
+    let foreign = other.token().await;
     assert_ne!(token, foreign);
     let before = rows(runner.database()).await;
     let own = ("origin", "http://localhost:8080");

@@ -47,7 +47,8 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let (clock, begun) = (ManualClock::new(), Arc::default());
+        let clock = ManualClock::new();
+        let begun = Arc::default();
         let counted = Counted {
             db: TestStore::memory().db,
             begun: Arc::clone(&begun),

@@ -68,8 +68,10 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["held", "dead", "dead", "dead", "queued"]).await;
-    let consumer = queue.consumer(&runner, ConsumerOptions::default()).await;
-    let consumer = consumer.unwrap();
+    let consumer = queue
+        .consumer(&runner, ConsumerOptions::default())
+        .await
+        .unwrap();
     let held = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     for reason in ["no route", "disk full", "disk full"] {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
@@ -104,8 +106,9 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
                 .json();
             assert_eq!(json["place"], place);
         }
-        let expected = [("held", 1), ("dead", 3), ("queued", 1)];
-        let expected = expected.iter().find(|(one, _)| *one == place);
+        let expected = [("held", 1), ("dead", 3), ("queued", 1)]
+            .iter()
+            .find(|(one, _)| *one == place);
         assert_eq!(
             items.len(),
             expected.map_or(0, |(_, count)| *count),
@@ -126,16 +129,18 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
 async fn listings_are_paged_by_cursors_and_bounded() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
-    let values: Vec<String> = (0..250).map(|number| format!("job {number}")).collect();
-    let values: Vec<&str> = values.iter().map(|value| &**value).collect();
+    let jobs: Vec<String> = (0..250).map(|number| format!("job {number}")).collect();
+    let values: Vec<&str> = jobs.iter().map(|value| &**value).collect();
     enqueue(&runner, &queue, &values).await;
     let site = Site::read_only(&runner);
     let mut path = "/queues/jobs/items/queued".to_owned();
     let mut found = Vec::new();
     for rows in [100, 100, 50] {
         let page = site.shown(&path).await;
-        let items = page.text.split(r#"scope="row"><a href=""#).skip(1);
-        let items: Vec<_> = items
+        let items: Vec<_> = page
+            .text
+            .split(r#"scope="row"><a href=""#)
+            .skip(1)
             .map(|row| row[..row.find('"').unwrap()].to_owned())
             .collect();
         assert_eq!(items.len(), rows);
@@ -157,8 +162,12 @@ async fn listings_are_paged_by_cursors_and_bounded() {
     assert_eq!(page["items"].as_array().unwrap().len(), 7);
     assert_eq!(page["count"], 250);
     let next = page["next"].as_str().unwrap();
-    let page = format!("/api/queues/jobs/items/queued?limit=1000000&after={next}");
-    let page = site.shown(&page).await.json();
+    let page = site
+        .shown(&format!(
+            "/api/queues/jobs/items/queued?limit=1000000&after={next}"
+        ))
+        .await
+        .json();
     assert_eq!(page["items"].as_array().unwrap().len(), 243);
 }
 
@@ -173,11 +182,8 @@ async fn what_is_not_there_or_malformed_has_a_status_and_the_next_step() {
         .shown("/api/queues/jobs/items/queued?limit=1")
         .await
         .json();
-    let (item, token) = (
-        items["items"][0]["item"].as_str().unwrap(),
-        items["next"].as_str(),
-    );
-    let token = token.unwrap();
+    let item = items["items"][0]["item"].as_str().unwrap();
+    let token = items["next"].as_str().unwrap();
     let table = [
         ("/nothing".to_owned(), StatusCode::NOT_FOUND),
         ("/queues/none".to_owned(), StatusCode::NOT_FOUND),

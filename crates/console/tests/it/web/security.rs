@@ -97,8 +97,9 @@ async fn reading_changes_nothing() {
         "/api/token",
         "/events",
         "/?done=purge&count=3",
-    ];
-    let rest = rest.into_iter().map(str::to_owned);
+    ]
+    .into_iter()
+    .map(str::to_owned);
     let name = evil_segment();
     let forms = ["pause", "resume"].map(|verb| format!("/queues/{name}/{verb}?token=x"));
     for path in pages.iter().cloned().chain(api).chain(rest).chain(forms) {
@@ -193,8 +194,11 @@ async fn another_site_can_open_pages_and_have_nothing_else_read() {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let answer = site.router.clone();
-        let answer = answer.oneshot(request.body(Body::empty()).unwrap()).await;
+        let answer = site
+            .router
+            .clone()
+            .oneshot(request.body(Body::empty()).unwrap())
+            .await;
         answer.unwrap().status()
     };
     let paths = ["/", "/queues/jobs", "/api/queues", "/api/token", "/events"];
@@ -242,14 +246,13 @@ async fn requests_are_bounded_in_number_and_in_time() {
     let (runner, clock) = runner_with_clock();
     open(&runner, Subspace::from("jobs")).await;
     let site = Site::with_changes(&runner);
-    let slow = |_| {
+    let mut slow = Box::pin(join_all((0..64).map(|_| {
         let body = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
         let mut request = request(Method::POST, "/queues/jobs/pause", body);
         let form = "application/x-www-form-urlencoded".parse().unwrap();
         request.headers_mut().insert("content-type", form);
         site.send(request)
-    };
-    let mut slow = Box::pin(join_all((0..64).map(slow)));
+    })));
     assert!(futures::poll!(slow.as_mut()).is_pending());
     assert_eq!(site.get("/").await.status, StatusCode::SERVICE_UNAVAILABLE);
     clock.advance(std::time::Duration::from_secs(9));

@@ -49,8 +49,7 @@ pub(crate) async fn open<D: Database>(runner: &Runner<D>, subspace: Subspace) ->
 }
 
 pub(crate) async fn enqueue<D: Database>(runner: &Runner<D>, queue: &Jobs, values: &[&str]) {
-    let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-    let values = &values;
+    let values = &Vec::from_iter(values.iter().map(|value| (*value).to_owned()));
     let add = |tr: Tx<D::Transaction>| async move {
         queue.enqueue_all(&tr, values).await?;
         Ok::<_, Error>(())
@@ -62,15 +61,18 @@ pub(crate) async fn enqueue<D: Database>(runner: &Runner<D>, queue: &Jobs, value
 pub(crate) async fn evil_queue(runner: &Runner<Store>) -> Jobs {
     let queue = open(runner, Subspace::from(("orders", EVIL))).await;
     enqueue(runner, &queue, &[EVIL, EVIL]).await;
-    let consumer = queue.consumer(runner, ConsumerOptions::default()).await;
-    let consumer = consumer.unwrap();
+    let consumer = queue
+        .consumer(runner, ConsumerOptions::default())
+        .await
+        .unwrap();
     let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     dead.reject(EVIL).await.unwrap();
     let done = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     done.set_result(EVIL).unwrap();
     done.complete().await.unwrap();
     consumer.shut_down(PATIENCE).await.unwrap();
-    let (value, schedule) = (&EVIL.to_owned(), &Schedule::new("0 4 * * *"));
+    let value = &EVIL.to_owned();
+    let schedule = &Schedule::new("0 4 * * *");
     let later = &Enqueue::new().after(Duration::from_secs(3_600));
     let add = &queue;
     let rest = |tr: Tx<_>| async move {

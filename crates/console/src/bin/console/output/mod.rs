@@ -32,12 +32,11 @@ pub(crate) trait Show: Serialize {
 
 /// Prints a report.
 pub(crate) fn print(report: &impl Show, json: bool) -> Result<()> {
-    let text = match json {
-        true => {
-            let text = serde_json::to_string_pretty(report);
-            text.expect("reports have names for keys") + "\n"
-        }
-        false => report.show(),
+    let text = if json {
+        let text = serde_json::to_string_pretty(report);
+        text.expect("reports have names for keys") + "\n"
+    } else {
+        report.show()
     };
     print_text(&text)
 }
@@ -177,11 +176,16 @@ fn pretty(payload: Option<&Payload>) -> String {
     let Some(payload) = payload else {
         return String::new();
     };
-    let value = payload.value.as_ref();
-    let value = value.and_then(|value| serde_json::to_string_pretty(value).ok());
-    let value = value.unwrap_or_else(|| whole(payload));
-    let problem = payload.problem.iter().map(|problem| format!(": {problem}"));
-    let problem: String = problem.collect();
+    let value = payload
+        .value
+        .as_ref()
+        .and_then(|value| serde_json::to_string_pretty(value).ok())
+        .unwrap_or_else(|| whole(payload));
+    let problem: String = payload
+        .problem
+        .iter()
+        .map(|problem| format!(": {problem}"))
+        .collect();
     format!(
         "{value}\n({}, {} bytes{problem})",
         payload.codec, payload.bytes
