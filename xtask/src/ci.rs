@@ -37,7 +37,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     for (name, step) in STEPS {
         timed(name, step)?;
     }
-    let tally = timed("test", || test::run(&test::Options::default()))?;
+    let tally = timed("test", || test::run(&test::TestOptions::default()))?;
     Ok(tally.report())
 }
 

@@ -47,10 +47,10 @@ fn main() -> anyhow::Result<ExitCode> {
     let parsed = commands().get_matches();
     let (name, arguments) = parsed.subcommand().expect("a command is required");
     match name {
-        "bench" => bench::run(&bench::Options::from(arguments)),
+        "bench" => bench::run(&bench::BenchOptions::from(arguments)),
         "ci" => ci::run(),
         "fdb" => fdb::run(arguments),
-        "test" => Ok(test::run(&test::Options::from(arguments))?.report()),
+        "test" => Ok(test::run(&test::TestOptions::from(arguments))?.report()),
         "tidy" => tidy::run().map(|()| ExitCode::SUCCESS),
         name => compare::run(name, arguments),
     }
@@ -73,13 +73,13 @@ mod tests {
     #[test]
     fn options_are_read() {
         let parsed = parse("xtask bench peers --long --db fdb: -- handle --plot");
-        let options = bench::Options::from(parsed.subcommand().unwrap().1);
-        let expected = "Options { name: \"peers\", db: Some(\"fdb:\"), long: true, arguments: [\"handle\", \"--plot\"] }";
+        let options = bench::BenchOptions::from(parsed.subcommand().unwrap().1);
+        let expected = "BenchOptions { name: \"peers\", db: Some(\"fdb:\"), long: true, arguments: [\"handle\", \"--plot\"] }";
         assert_eq!(format!("{options:?}"), expected);
 
         let parsed = parse("xtask test --require-fdb --db memory:");
-        let options = test::Options::from(parsed.subcommand().unwrap().1);
-        let expected = "Options { long: false, require_fdb: true, require_browser: false, db: Some(\"memory:\") }";
+        let options = test::TestOptions::from(parsed.subcommand().unwrap().1);
+        let expected = "TestOptions { long: false, require_fdb: true, require_browser: false, db: Some(\"memory:\") }";
         assert_eq!(format!("{options:?}"), expected);
         for line in [
             "xtask",

@@ -34,7 +34,7 @@ const MAX_SLOWEST: usize = 10;
 
 /// How to run the tests.
 #[derive(Debug, Default)]
-pub(crate) struct Options {
+pub(crate) struct TestOptions {
     long: bool,
     require_fdb: bool,
     require_browser: bool,
@@ -71,7 +71,7 @@ pub(crate) fn command() -> Command {
         ])
 }
 
-impl From<&ArgMatches> for Options {
+impl From<&ArgMatches> for TestOptions {
     fn from(parsed: &ArgMatches) -> Self {
         Self {
             long: parsed.get_flag("long"),
@@ -82,7 +82,7 @@ impl From<&ArgMatches> for Options {
     }
 }
 
-impl Options {
+impl TestOptions {
     /// Returns the part of a test's name that selects the store.
     fn filter(&self) -> Option<&'static str> {
         match self.db.as_deref()? {
@@ -95,7 +95,7 @@ impl Options {
 
 /// Runs the tests and counts them. Tests that need FoundationDB run on the cluster that the environment names, or else
 /// on a private one if FoundationDB is installed.
-pub(crate) fn run(options: &Options) -> anyhow::Result<Tally> {
+pub(crate) fn run(options: &TestOptions) -> anyhow::Result<Tally> {
     if options.require_browser {
         find_browser()?;
     }

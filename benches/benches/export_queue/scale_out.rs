@@ -30,7 +30,7 @@ struct Job {
 }
 
 /// The outcome with a number of processes.
-struct Outcome {
+struct ProcessesOutcome {
     processes: usize,
     rounds: Rounds,
     /// The processor time of all processes, in each round, if the system reports it.
@@ -49,7 +49,7 @@ pub(crate) fn measure() -> Told {
         program: Program::build(),
         folder,
     };
-    let mut outcomes = [1, 2, 4].map(|processes| Outcome {
+    let mut outcomes = [1, 2, 4].map(|processes| ProcessesOutcome {
         processes,
         rounds: Rounds::default(),
         used: Vec::new(),
@@ -103,7 +103,7 @@ impl Job {
     }
 }
 
-fn table(outcomes: &[Outcome; 3], megabytes: f64) -> Table {
+fn table(outcomes: &[ProcessesOutcome; 3], megabytes: f64) -> Table {
     let mut table = Table::new([
         "processes",
         "MB/s",

@@ -33,7 +33,7 @@ impl Way {
 }
 
 /// The outcome of a way with a number of workers.
-struct Outcome {
+struct WorkersOutcome {
     workers: usize,
     way: Way,
     rounds: Rounds,
@@ -46,7 +46,7 @@ pub(crate) fn measure(stage: &Stage) -> Told {
     let mut outcomes: Vec<_> = [1, 4, 16]
         .into_iter()
         .flat_map(|workers| [Way::ReadModifyWrite, Way::Combined].map(|way| (workers, way)))
-        .map(|(workers, way)| Outcome {
+        .map(|(workers, way)| WorkersOutcome {
             workers,
             way,
             rounds: Rounds::default(),
@@ -77,7 +77,7 @@ fn most_frequent(documents: &[String]) -> Known {
     most.expect("there are phrases")
 }
 
-impl Outcome {
+impl WorkersOutcome {
     fn measure(&self, stage: &Stage, documents: &[String], known: &Known) -> Figures {
         let sample = stage.on_a_clean_place(|place| {
             let store = stage.db();
@@ -103,7 +103,7 @@ impl Outcome {
     }
 }
 
-fn table(outcomes: &[Outcome]) -> Table {
+fn table(outcomes: &[WorkersOutcome]) -> Table {
     let mut table = Table::new([
         "workers",
         "way",

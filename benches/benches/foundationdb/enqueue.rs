@@ -11,9 +11,9 @@ use keyspace::{Bytes, Database, OwnedTransaction, RunOptions, Runner, Versionsta
 use microqueue::MicroQueue;
 
 use crate::cluster::{Cluster, VALUE};
-use crate::rounds::{Cost, Load, Pair, median_ratio, medians};
+use crate::rounds::{Cost, Pair, Transactions, median_ratio, medians};
 
-const LOAD: Load = Load {
+const LOAD: Transactions = Transactions {
     rounds: 20,
     tasks: 64,
     transactions: 8_000,

@@ -13,28 +13,28 @@ use keyspace::{
 };
 
 use crate::cluster::{Cluster, VALUE};
-use crate::rounds::{Load, Pair, median_ratio, medians};
+use crate::rounds::{Pair, Transactions, median_ratio, medians};
 
 const ROWS: u64 = 10_000;
 const ROWS_PER_RANGE: u64 = 100;
 
 // Rounds are many and short: what else the machine does meets both sides of one alike.
 
-const GETS: Load = Load {
+const GETS: Transactions = Transactions {
     rounds: 60,
     tasks: 16,
     transactions: 100,
     operations_per_transaction: 100,
 };
 
-const RANGES: Load = Load {
+const RANGES: Transactions = Transactions {
     rounds: 80,
     tasks: 16,
     transactions: 200,
     operations_per_transaction: 10,
 };
 
-const COMMITS: Load = Load {
+const COMMITS: Transactions = Transactions {
     rounds: 60,
     tasks: 64,
     transactions: 3_000,
@@ -98,7 +98,7 @@ impl Rows {
 }
 
 /// Returns the numbers of the operations of a transaction.
-fn operations(load: Load, transaction: u64) -> impl Iterator<Item = u64> {
+fn operations(load: Transactions, transaction: u64) -> impl Iterator<Item = u64> {
     let first = transaction * load.operations_per_transaction;
     first..first + load.operations_per_transaction
 }

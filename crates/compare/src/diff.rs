@@ -19,7 +19,7 @@ const MAX_FAILURES: usize = 10;
 
 /// What to compare.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct DiffOptions {
     /// The seeds of the programs, the last one excluded
     #[arg(long, value_parser = seeds, value_name = "A..B")]
     seeds: Range<u64>,
@@ -44,7 +44,7 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
 }
 
 /// Compares the stores.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &DiffOptions) -> anyhow::Result<ExitCode> {
     let [reference, other] = options.db.as_slice() else {
         bail!("`--db` is needed twice: two stores are compared");
     };

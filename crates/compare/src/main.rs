@@ -12,9 +12,9 @@ use clap::Parser;
 #[command(bin_name = "cargo xtask")]
 enum Command {
     /// Runs random programs on two stores, and prints the smallest programs on which they differ
-    Diff(diff::Options),
+    Diff(diff::DiffOptions),
     /// Replays recorded traces on a store, and prints each difference and `N passed, N failed`
-    Replay(replay::Options),
+    Replay(replay::ReplayOptions),
 }
 
 fn main() -> anyhow::Result<ExitCode> {

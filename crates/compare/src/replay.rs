@@ -16,7 +16,7 @@ use keyspace::{
 
 /// What to replay, and on which store.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct ReplayOptions {
     /// A file of traces (`.jsonl` or `.jsonl.gz`), or a folder of such files
     path: PathBuf,
     /// The URL of the store. It must be empty and is empty again afterwards. `fdb:` is the cluster
@@ -30,7 +30,7 @@ pub(crate) struct Options {
 const WATCH_LIMIT: Duration = Duration::from_millis(20);
 
 /// Replays the traces.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &ReplayOptions) -> anyhow::Result<ExitCode> {
     let files = trace_files(&options.path)?;
     let db = keyspace::open(&options.db)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

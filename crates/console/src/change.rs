@@ -285,9 +285,9 @@ impl<D: Database> Console<D> {
         let subscription = &self.subscription(&found, subscription).await?;
         let change = |tr: Tx<D::Transaction>| async move {
             if paused {
-                subscription.pause(&tr)
+                subscription.pause(&tr);
             } else {
-                subscription.resume(&tr)
+                subscription.resume(&tr);
             }
             Ok::<_, Error>(())
         };
@@ -398,9 +398,9 @@ impl<D: Database> Console<D> {
         let found = &self.find_dequeue(name, "pause").await?;
         let change = |tr: Tx<D::Transaction>| async move {
             if paused {
-                found.queue.pause(&tr)
+                found.queue.pause(&tr);
             } else {
-                found.queue.resume(&tr)
+                found.queue.resume(&tr);
             }
             Ok::<_, Error>(())
         };

@@ -252,7 +252,7 @@ mod tests {
     use crate::load::load;
 
     /// A store with a document that takes several steps to count, and the delivery of that document.
-    struct World {
+    struct CountWorld {
         store: Corpus,
         empty: TempDir,
         _consumer: Consumer<ContentId>,
@@ -260,7 +260,7 @@ mod tests {
         counter: Counter,
     }
 
-    impl World {
+    impl CountWorld {
         async fn new() -> Self {
             let time_limit = Duration::from_secs(60);
             let store = Corpus::open("memory:", time_limit).await.unwrap();
@@ -316,7 +316,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_document_that_goes_while_a_step_is_under_way_is_not_counted() {
-        let world = &World::new().await;
+        let world = &CountWorld::new().await;
         let held = &world.read().await;
         let step = world
             .store
@@ -339,7 +339,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_was_found_to_be_added_is_not_subtracted() {
-        let world = &World::new().await;
+        let world = &CountWorld::new().await;
         let held = &world.read().await;
         let step = |tr| async move { world.counter.step(&tr, &world.delivery, Some(held)).await };
         let first = world.store.runner.run(step).await.unwrap();

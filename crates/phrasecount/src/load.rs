@@ -355,13 +355,13 @@ mod tests {
     use crate::keyspace::Tx;
 
     /// A store, a directory with a text that takes several transactions, and an empty directory.
-    struct World {
+    struct LoadWorld {
         store: Corpus,
         full: TempDir,
         empty: TempDir,
     }
 
-    impl World {
+    impl LoadWorld {
         async fn new() -> Self {
             let time_limit = Duration::from_secs(60);
             let world = Self {
@@ -413,7 +413,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn an_upload_that_another_load_removes_begins_again() {
-        let world = World::new().await;
+        let world = LoadWorld::new().await;
         let text = world.text();
         let all = text.chunks() as usize;
         assert!(all > 2 * CHUNKS_AT_ONCE);
@@ -431,7 +431,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn documents_that_get_a_text_at_the_same_time_are_all_counted() {
-        let world = World::new().await;
+        let world = LoadWorld::new().await;
         let store = &world.store;
         let text = &world.text();
         world.load(&world.full).await;
@@ -455,7 +455,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_whole_text_that_no_document_has_is_removed_too() {
-        let world = World::new().await;
+        let world = LoadWorld::new().await;
         let text = world.text();
         for run in 0..3 {
             assert!(world.store_run(&text, run).await);

@@ -12,7 +12,7 @@ use crate::workspace::{cargo, exit_code};
 
 /// What to measure, and on which store.
 #[derive(Debug)]
-pub(crate) struct Options {
+pub(crate) struct BenchOptions {
     name: String,
     db: Option<String>,
     long: bool,
@@ -46,7 +46,7 @@ pub(crate) fn command() -> Command {
         )
 }
 
-impl From<&ArgMatches> for Options {
+impl From<&ArgMatches> for BenchOptions {
     fn from(parsed: &ArgMatches) -> Self {
         Self {
             name: parsed
@@ -72,7 +72,7 @@ const PEERS: &str = "peers";
 const WITHOUT_CLUSTER: [&str; 4] = ["embedded", "microqueue", PEERS, "soak"];
 
 /// Runs the benchmark. The servers that were started for it end with it.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &BenchOptions) -> anyhow::Result<ExitCode> {
     let url = match &options.db {
         Some(url) => url.clone(),
         None if WITHOUT_CLUSTER.contains(&&*options.name) => "embedded:".to_owned(),

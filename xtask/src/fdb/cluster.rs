@@ -11,7 +11,7 @@ use clap::{Arg, ArgMatches, value_parser};
 use super::Installation;
 
 /// How often to ask the cluster whether it is available. While it is not, each request takes more than a second.
-const ASKINGS: usize = 60;
+const MAX_ASKINGS: usize = 60;
 
 const CLUSTER_FILE: &str = "fdb.cluster";
 const PIDS: &str = "pids";
@@ -142,7 +142,7 @@ impl Cluster {
     fn configure(&mut self, installation: &Installation, engine: &str) -> anyhow::Result<()> {
         let file = self.cluster_file();
         let mut answer = String::new();
-        for _ in 0..ASKINGS {
+        for _ in 0..MAX_ASKINGS {
             for server in &mut self.servers {
                 if let Some(status) = server.try_wait()? {
                     bail!("fdbserver ended with {status}:\n{}", self.output());

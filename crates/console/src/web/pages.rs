@@ -23,7 +23,7 @@ const LETTERS_GROUPED: usize = 200;
 
 /// A page of a listing, and what was changed before.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct PageQuery {
     /// Where the page begins, as the page before it said.
     after: Option<String>,
     /// The change that led here.
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
     failed: Option<u64>,
 }
 
-impl Wanted {
+impl PageQuery {
     /// Returns what was changed, in our own words: an address must not put words on our pages.
     fn notice(&self) -> Option<String> {
         let items = |count| match count {
@@ -66,7 +66,7 @@ impl Wanted {
 /// `/`: all queues.
 pub(super) async fn overview<D: Database>(
     State(site): State<Site<D>>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let queues = site.console.queues(after, QUEUES_PER_PAGE).await?;
@@ -87,7 +87,7 @@ pub(super) async fn overview<D: Database>(
 pub(super) async fn queue<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let live = site.sampler.live(site.console.queue(&name).await?);
     let mut settings = None;
@@ -113,7 +113,7 @@ pub(super) async fn queue<D: Database>(
 pub(super) async fn items<D: Database>(
     State(site): State<Site<D>>,
     Path((name, place)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let items = site
@@ -144,7 +144,7 @@ pub(super) async fn items<D: Database>(
 pub(super) async fn item<D: Database>(
     State(site): State<Site<D>>,
     Path((name, item)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let item = site.console.item(&name, &item).await?;
     let frame = Frame::of(&site, wanted.notice());
@@ -166,7 +166,7 @@ pub(super) async fn item<D: Database>(
 pub(super) async fn sessions<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let sessions = site.console.sessions(&name, after, ROWS_PER_PAGE).await?;
@@ -184,7 +184,7 @@ pub(super) async fn sessions<D: Database>(
 pub(super) async fn schedules<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let schedules = site.console.schedules(&name, after, ROWS_PER_PAGE).await?;

@@ -15,7 +15,7 @@ use crate::look::parse_place;
 use crate::report::{self, Item, Payload, Time};
 
 /// How many characters of a payload or a reason a row of a listing shows.
-const ROW_CHARS: usize = 160;
+const MAX_ROW_CHARS: usize = 160;
 
 /// The places of a queue with consumers, in the order of its tabs.
 pub(super) const PLACES: [&str; 5] = ["queued", "delayed", "held", "dead", "done"];
@@ -120,7 +120,7 @@ impl Failures {
                 failure
                     .or(item.problem.as_deref())
                     .unwrap_or("no reason is recorded"),
-                ROW_CHARS,
+                MAX_ROW_CHARS,
             );
             match reasons.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, count)) => *count += 1,
@@ -170,7 +170,7 @@ impl ItemRow {
         let payload = item.payload.as_ref();
         let time = |time: &Option<Time>| time.map(Time::moment).unwrap_or_default();
         let failure = item.failure.as_ref();
-        let reason = failure.map(|failure| text::short(&failure.reason, ROW_CHARS));
+        let reason = failure.map(|failure| text::short(&failure.reason, MAX_ROW_CHARS));
         let detail = match &*item.place {
             "delayed" => format!("until {}", time(&item.until)),
             "held" => {
@@ -197,7 +197,7 @@ impl ItemRow {
             attempts: text::count(item.attempts),
             detail,
             payload: payload
-                .map(|one| text::short_payload(one, ROW_CHARS))
+                .map(|one| text::short_payload(one, MAX_ROW_CHARS))
                 .unwrap_or_default(),
         }
     }

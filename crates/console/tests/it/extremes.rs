@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::program::Filled;
 use crate::common::{LONG, World, at_wall, enqueue, job, valid};
-use crate::web::site::Site;
+use crate::web::site::TestSite;
 use conformance::stores::TestStore;
 use console::report::{Items, Time};
 use console::{Action, WebOptions};
@@ -183,7 +183,7 @@ async fn an_extreme_time_stops_no_listing_and_no_page(store: TestStore) {
 /// Panics unless every page of the queue is there to its end.
 async fn assert_pages(world: &World, name: &str) {
     let router = console::router(world.console(), WebOptions::new());
-    let site = Site { router };
+    let site = TestSite { router };
     let segment: String = name.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let queue = format!("/queues/{segment}");
     for (path, text) in [

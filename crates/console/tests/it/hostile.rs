@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::program::{Filled, Finished, run};
 use crate::common::{LONG, World, enqueue, hex};
-use crate::web::site::Site;
+use crate::web::site::TestSite;
 use console::WebOptions;
 use export_queue::combine::{CombineOptions, CombineQueue, Unobserved};
 use export_queue::hc_dequeue::{
@@ -372,7 +372,7 @@ async fn pages_show_hidden_characters_as_codes() {
     let world = World::on(store, Subspace::all(), keyspace::Ids::default()).await;
     add_hostile(&world).await;
     let router = console::router(world.console(), WebOptions::new().allow_changes(true));
-    let site = Site { router };
+    let site = TestSite { router };
     let queues = site.shown("/api/queues").await.json();
     let names = queues["queues"]
         .as_array()

@@ -137,7 +137,7 @@ async fn what_is_set_aside_and_dead_letters_of_exports_are_listed_page_by_page(s
 /// Adds a block that was set aside after 7 of its updates were folded, and one that became a dead letter after 3 of its
 /// entries were exported.
 async fn add_blocks(world: &World) {
-    type Place = (Versionstamp, u64, u16);
+    type DeadPlace = (Versionstamp, u64, u16);
     let counts = world.root.subspace(&"counts").subspace(&"q");
     let update = &world.rows(&counts).await[0];
     let (bucket, part, stamp, call, _): (u32, String, Versionstamp, u64, u16) =
@@ -146,7 +146,7 @@ async fn add_blocks(world: &World) {
     world.set(&block, b"\x01\x03odd\0\x07block").await;
     let mirror = world.root.subspace(&"events").subspace(&("d", "mirror"));
     let letter = &world.rows(&mirror).await[0];
-    let (stamp, call, _): Place = mirror.unpack(letter.key()).unwrap();
+    let (stamp, call, _): DeadPlace = mirror.unpack(letter.key()).unwrap();
     let block = mirror.pack(&(stamp, call, WHOLE_BLOCK));
     world.set(&block, b"\x01\0\0\0\x01\x03odd\0\x03block").await;
 }

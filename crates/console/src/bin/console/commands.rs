@@ -13,7 +13,7 @@ use crate::arguments::{
     CombineOptions, Command, ListOptions, Options, ServeOptions, SettingsOptions, Target,
 };
 use crate::bulk::change_items;
-use crate::failure::{Failure, Result, Status};
+use crate::failure::{CommandFailure, Result, Status};
 use crate::output::{print, print_line};
 
 /// What commands work on.
@@ -73,7 +73,7 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
 /// Serves the pages until the program is asked to stop.
 async fn serve(context: &Context<'_>, options: &ServeOptions) -> Result<()> {
     let address = options.listen;
-    let cannot_listen = |cause| Failure::Listen { address, cause };
+    let cannot_listen = |cause| CommandFailure::Listen { address, cause };
     let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
     let bound = listener.local_addr().map_err(cannot_listen)?;
     let hosts = options.host.iter();
@@ -179,14 +179,14 @@ async fn audit(context: &Context<'_>, queue: &str, repair: bool) -> Result<Statu
 
 async fn backup(store: &Store, file: PathBuf) -> Result<()> {
     let Store::Embedded(store) = store.clone() else {
-        return Err(Failure::NoFile);
+        return Err(CommandFailure::NoFile);
     };
     if fs::symlink_metadata(&file).is_ok() {
-        return Err(Failure::Exists { path: file });
+        return Err(CommandFailure::Exists { path: file });
     }
     // On a thread of its own, so that Ctrl-C ends it.
     let copied = spawn_blocking(move || store.backup(&file)).await;
     copied
         .expect("a copy does not panic")
-        .map_err(Failure::Backup)
+        .map_err(CommandFailure::Backup)
 }

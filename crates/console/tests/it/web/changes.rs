@@ -7,15 +7,16 @@ use export_queue::keyspace::{Runner, Store, Subspace, Transaction, Tx};
 use serde_json::Value;
 
 use crate::web::site::{
-    Answer, Jobs, PATIENCE, Site, enqueue, evil_queue, evil_segment, open, request, rows, runner,
+    Answer, JsonJobs, PATIENCE, TestSite, enqueue, evil_queue, evil_segment, open, request, rows,
+    runner,
 };
 
-async fn stats(runner: &Runner<Store>, queue: &Jobs) -> Stats {
+async fn stats(runner: &Runner<Store>, queue: &JsonJobs) -> Stats {
     let read = |tr| async move { queue.stats(&tr).await };
     runner.run(read).await.unwrap()
 }
 
-async fn items(site: &Site, place: &str) -> Vec<String> {
+async fn items(site: &TestSite, place: &str) -> Vec<String> {
     let path = format!("/api/queues/jobs/items/{place}");
     let page = site.shown(&path).await.json();
     page["items"]
@@ -45,7 +46,7 @@ async fn forms_change_items_and_come_back_with_a_notice() {
         dead.reject("no").await.unwrap();
     }
     consumer.shut_down(PATIENCE).await.unwrap();
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let dead = items(&site, "dead").await;
     let page = site.shown(&format!("/queues/jobs/item/{}", dead[0])).await;
     let token = page.after(r#"name="token" value=""#);
@@ -114,7 +115,7 @@ async fn an_item_that_does_not_decode_keeps_no_selected_item_from_being_changed(
         Ok::<_, export_queue::keyspace::Error>(())
     };
     runner.run(damage).await.unwrap();
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let list = "/queues/jobs/items/queued";
     let found = items(&site, "queued").await;
     let page = site.shown(list).await;
@@ -142,7 +143,7 @@ async fn an_item_that_does_not_decode_keeps_no_selected_item_from_being_changed(
 async fn a_form_of_http_2_has_its_host_in_the_uri() {
     let runner = runner();
     open(&runner, Subspace::from("jobs")).await;
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let form = format!("token={}", site.token().await);
     for (origin, status) in [
         ("https://localhost:8080", StatusCode::SEE_OTHER),
@@ -164,7 +165,7 @@ async fn programs_change_items_with_a_header() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a"]).await;
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let token = site.token().await;
     let item = &items(&site, "queued").await[0];
     let send = async |path: String| {
@@ -197,7 +198,7 @@ async fn programs_change_items_with_a_header() {
 }
 
 /// Every change as (path, form).
-async fn all_changes(site: &Site) -> Vec<(String, String)> {
+async fn all_changes(site: &TestSite) -> Vec<(String, String)> {
     let name = evil_segment();
     let items = site
         .shown(&format!("/api/queues/{name}/items/dead"))
@@ -231,7 +232,7 @@ async fn all_changes(site: &Site) -> Vec<(String, String)> {
 async fn with_changes_off_nothing_changes_and_no_page_has_a_form_that_could() {
     let runner = runner();
     evil_queue(&runner).await;
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let before = rows(runner.database()).await;
     for (path, form) in all_changes(&site).await {
         let answer = site.post(&path, &form).await;
@@ -251,8 +252,8 @@ async fn with_changes_off_nothing_changes_and_no_page_has_a_form_that_could() {
 async fn changes_need_the_token_of_this_router_and_one_of_our_pages() {
     let runner = runner();
     evil_queue(&runner).await;
-    let site = Site::with_changes(&runner);
-    let other = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
+    let other = TestSite::with_changes(&runner);
     let token = site.token().await;
     let foreign = other.token().await;
     assert_ne!(token, foreign);

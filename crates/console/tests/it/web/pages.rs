@@ -7,11 +7,11 @@ use console::WebOptions;
 use export_queue::hc_dequeue::ConsumerOptions;
 use export_queue::keyspace::{Ids, Subspace};
 
-use crate::web::site::{PATIENCE, Site, enqueue, open, runner};
+use crate::web::site::{PATIENCE, TestSite, enqueue, open, runner};
 
 #[tokio::test]
 async fn an_empty_store_has_an_overview() {
-    let site = Site::read_only(&runner());
+    let site = TestSite::read_only(&runner());
     let page = site.shown("/").await;
     assert!(page.text.contains("No queue is registered"));
     assert_eq!(
@@ -39,7 +39,7 @@ async fn the_overview_names_every_queue_and_what_stands_against_it() {
             .await
     };
     runner.run(strange).await.unwrap();
-    let site = Site::new(&runner, WebOptions::new().mounted_at("/console/"));
+    let site = TestSite::new(&runner, WebOptions::new().mounted_at("/console/"));
     let page = site.shown("/").await;
     for text in [
         r#"href="/console/queues/orders%2Fopen""#,
@@ -77,7 +77,7 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
         dead.reject(reason).await.unwrap();
     }
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let page = site.shown("/queues/jobs").await;
     let (_, reasons) = page.text.split_once("What fails and why").unwrap();
     let frequent = reasons.find("disk full").unwrap();
@@ -132,7 +132,7 @@ async fn listings_are_paged_by_cursors_and_bounded() {
     let jobs: Vec<String> = (0..250).map(|number| format!("job {number}")).collect();
     let values: Vec<&str> = jobs.iter().map(|value| &**value).collect();
     enqueue(&runner, &queue, &values).await;
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let mut path = "/queues/jobs/items/queued".to_owned();
     let mut found = Vec::new();
     for rows in [100, 100, 50] {
@@ -177,7 +177,7 @@ async fn what_is_not_there_or_malformed_has_a_status_and_the_next_step() {
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a", "b"]).await;
     open(&runner, Subspace::from("other")).await;
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let items = site
         .shown("/api/queues/jobs/items/queued?limit=1")
         .await
@@ -240,7 +240,7 @@ async fn what_is_not_there_or_malformed_has_a_status_and_the_next_step() {
 async fn settings_and_schedules_are_shown() {
     let runner = runner();
     crate::web::site::evil_queue(&runner).await;
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let name = crate::web::site::evil_segment();
     let schedules = site
         .shown(&format!("/api/queues/{name}/schedules"))

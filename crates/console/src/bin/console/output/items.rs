@@ -6,7 +6,7 @@ use console::report::{Item, Items};
 
 use console::terminal::short;
 
-use super::{REASON_CHARS, Show, brief, fields, next_page, pretty, table, text, yes};
+use super::{MAX_REASON_CHARS, Show, brief, fields, next_page, pretty, table, text, yes};
 
 impl Show for Items {
     fn show(&self) -> String {
@@ -19,7 +19,7 @@ impl Show for Items {
             let failure = item.failure.as_ref().map(|failure| &failure.reason);
             let reason = why
                 .or(failure)
-                .map(|why| short(why, REASON_CHARS))
+                .map(|why| short(why, MAX_REASON_CHARS))
                 .unwrap_or_default();
             let note = match item.exported {
                 0 => reason,

@@ -16,13 +16,13 @@ use console::report::Payload;
 use console::terminal::{self, line, lines, short};
 use serde::Serialize;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandFailure, Result};
 
 /// How many characters of a value a table shows.
-const VALUE_CHARS: usize = 60;
+const MAX_VALUE_CHARS: usize = 60;
 
 /// How many characters of a reason a table shows.
-const REASON_CHARS: usize = 160;
+const MAX_REASON_CHARS: usize = 160;
 
 /// What can be shown to a reader.
 pub(crate) trait Show: Serialize {
@@ -47,7 +47,7 @@ pub(crate) fn print_line(text: &str) -> Result<()> {
 }
 
 fn print_text(text: &str) -> Result<()> {
-    terminal::print(text).map_err(Failure::Print)
+    terminal::print(text).map_err(CommandFailure::Print)
 }
 
 /// Returns an empty table without lines. Its first column, which has what commands take, is never broken.
@@ -160,7 +160,7 @@ fn brief(payload: Option<&Payload>) -> String {
     let Some(payload) = payload else {
         return String::new();
     };
-    short(&whole(payload), VALUE_CHARS)
+    short(&whole(payload), MAX_VALUE_CHARS)
 }
 
 fn whole(payload: &Payload) -> String {

@@ -8,7 +8,7 @@ use console::report::{
 use console::terminal::short;
 
 use super::{
-    REASON_CHARS, Show, at_least, brief, fields, next_page, optional_span, pretty, span, table,
+    MAX_REASON_CHARS, Show, at_least, brief, fields, next_page, optional_span, pretty, span, table,
     text, whole,
 };
 
@@ -159,7 +159,8 @@ impl Show for SetAsidePage {
             vec![
                 aside.id.clone(),
                 kind,
-                why.map(|why| short(why, REASON_CHARS)).unwrap_or_default(),
+                why.map(|why| short(why, MAX_REASON_CHARS))
+                    .unwrap_or_default(),
                 brief(aside.key.as_ref()),
                 brief(aside.update.as_ref()),
             ]
