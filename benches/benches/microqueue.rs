@@ -54,7 +54,8 @@ fn enqueues(c: &mut Criterion) {
     let mut group = c.benchmark_group("enqueue by 64 tasks, durable");
     group.throughput(Throughput::Elements(1));
     group.measurement_time(Duration::from_secs(10));
-    let (runtime, env) = (runtime(cores()), Environment::system());
+    let runtime = runtime(cores());
+    let env = Environment::system();
 
     let store = TempStore::new();
     group.bench_function("blind sets", |b| {

@@ -49,7 +49,9 @@ fn main() -> io::Result<()> {
         .find_map(|argument| argument.parse().ok());
     let extent = Arguments::get().extent();
     let cycles = cycles.unwrap_or(extent.choose(5_000, CYCLES, CYCLES));
-    let (store, env) = (TempStore::new(), Environment::system());
+    let store = TempStore::new();
+    let env = Environment::system();
+    let queue = MicroQueue::new(Subspace::from("soak"));
     let soak = Arc::new(Soak {
         queue: MicroQueue::new(Subspace::from("soak")),
         runner: Runner::new(store.db.clone()),

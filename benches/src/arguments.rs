@@ -42,10 +42,12 @@ impl Arguments {
     }
 
     fn extent_of(&self, is_long: bool) -> Extent {
-        match self.has("--bench") {
-            false => Extent::Test,
-            true if is_long => Extent::Long,
-            true => Extent::Short,
+        if !self.has("--bench") {
+            Extent::Test
+        } else if is_long {
+            Extent::Long
+        } else {
+            Extent::Short
         }
     }
 

@@ -11,10 +11,13 @@ use crate::cores;
 /// If the cluster does not answer.
 pub async fn describe(cluster: &Database) -> String {
     let tr = cluster.create_trx().expect("the network runs");
-    let status = tr.get(b"\xff\xff/status/json", false).await;
-    let status = status.expect("the cluster answers");
-    let status = status.expect("it has a status");
-    let status: Value = serde_json::from_slice(&status).expect("the status is JSON");
+    let status: Value = serde_json::from_slice(
+        &tr.get(b"\xff\xff/status/json", false)
+            .await
+            .expect("the cluster answers")
+            .expect("it has a status"),
+    )
+    .expect("the status is JSON");
     let cluster = &status["cluster"];
     let processes = cluster["processes"].as_object();
     let version = processes

@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_ratio_is_the_median_of_the_rounds_ratios_and_not_the_ratio_of_their_medians() {
-        let (own, yardstick) = (rounds([10.0, 20.0, 90.0]), rounds([10.0, 4.0, 5.0]));
+        let own = rounds([10.0, 20.0, 90.0]);
+        let yardstick = rounds([10.0, 4.0, 5.0]);
         assert_eq!(own.median_ratio(&yardstick), 5.0);
     }
 }

@@ -124,8 +124,7 @@ pub fn memory_bytes(figure: &str) -> Option<u64> {
 /// `None` if the system does not report it in `/proc`.
 #[must_use]
 pub fn memory_bytes_of(process: &str, figure: &str) -> Option<u64> {
-    let status = Path::new("/proc").join(process).join("status");
-    let status = std::fs::read_to_string(status).ok()?;
+    let status = std::fs::read_to_string(Path::new("/proc").join(process).join("status")).ok()?;
     let line = status
         .lines()
         .find_map(|line| line.strip_prefix(figure)?.strip_prefix(':'))?;

@@ -113,7 +113,8 @@ impl Load {
         read: impl Fn() -> Reading,
     ) -> Sample {
         let mut sample = Sample::default();
-        let (mut elapsed, mut done_in_time) = (Duration::ZERO, 0);
+        let mut elapsed = Duration::ZERO;
+        let mut done_in_time = 0;
         loop {
             let before = read();
             let burst = self.burst(sessions, self.time - elapsed).await;
@@ -133,11 +134,10 @@ impl Load {
     /// Lets the consumers act until they have taken the backlog, or until the time is over.
     async fn burst<C: Contender>(&self, sessions: &[Arc<C>], time_left: Duration) -> Burst {
         let env = Environment::system();
-        let tickets = match self.action {
+        let tickets = Arc::new(AtomicU64::new(match self.action {
             Action::Pop => self.backlog,
             Action::Enqueue => u64::MAX,
-        };
-        let tickets = Arc::new(AtomicU64::new(tickets));
+        }));
         let consumers = (0..self.sessions * self.consumers_per_session).map(|number| Consumer {
             session: sessions[number % sessions.len()].clone(),
             action: self.action,

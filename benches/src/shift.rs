@@ -64,7 +64,8 @@ pub async fn work<W: Work>(
     let deadline = began + time;
     let begin = |worker| tokio::spawn(act_until(env.clone(), worker, deadline));
     let tasks: Vec<_> = workers.into_iter().map(begin).collect();
-    let (mut ended, mut done) = (deadline, Vec::new());
+    let mut ended = deadline;
+    let mut done = Vec::new();
     for task in tasks {
         let shift = task.await.expect("no worker panics");
         ended = ended.min(shift.ended);

@@ -85,8 +85,7 @@ impl Stage {
             #[cfg(feature = "fdb")]
             StoreUrl::Fdb { cluster_file } => {
                 let path = cluster_file.as_ref().and_then(|path| path.to_str());
-                let cluster = foundationdb::Database::new(path);
-                let cluster = cluster.expect("the adapter has opened it");
+                let cluster = foundationdb::Database::new(path).expect("the adapter has opened it");
                 runtime().block_on(crate::cluster::describe(&cluster))
             }
             _ => format!("store: {}:, cores: {}", self.kind(), crate::cores()),

@@ -96,8 +96,8 @@ pub(crate) fn check_defaults() -> anyhow::Result<()> {
         let output = cargo(&options)?
             .arg(package)
             .stderr(Stdio::inherit())
-            .output();
-        let output = output.context("cannot run cargo")?;
+            .output()
+            .context("cannot run cargo")?;
         ensure!(
             output.status.success(),
             "cargo tree failed: {}",

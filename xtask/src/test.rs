@@ -1,7 +1,7 @@
 //! `cargo xtask test`: every test of the workspace, counted.
 //!
 //! Runs unit, integration and documentation tests, compiles the examples, streams what they print,
-//! and ends with what failed and one line `N passed, N failed, N skipped`.
+//! and ends with the slowest programs, what failed and one line `N passed, N failed, N skipped`.
 //!
 //! A test of every store has one variant per store, which its name says. The variants on FoundationDB need a server and
 //! a client library on this machine. The tests of the console's pages need `chromium` and
@@ -18,8 +18,10 @@ use std::num::NonZero;
 use std::process::{ExitCode, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::workspace::cargo;
 use crate::{fdb, tidy};
@@ -27,24 +29,60 @@ use crate::{fdb, tidy};
 /// The environment variable that says how many tests of a program run at once.
 const TEST_THREADS: &str = "RUST_TEST_THREADS";
 
+/// How many of the slowest programs of tests to name.
+const MAX_SLOWEST: usize = 10;
+
 /// How to run the tests.
-#[derive(Debug, Default, clap::Args)]
-pub(crate) struct Options {
-    /// Uses the long counts of seeds, crash points and kills, as before a release
-    #[arg(long)]
+#[derive(Debug, Default)]
+pub(crate) struct TestOptions {
     long: bool,
-    /// Fails if FoundationDB is missing, instead of skipping the tests that need it
-    #[arg(long)]
     require_fdb: bool,
-    /// Fails if there is no Chromium with its driver, instead of skipping what needs it
-    #[arg(long)]
     require_browser: bool,
-    /// Runs only the tests of one store: `memory:`, `embedded:` or `fdb:`
-    #[arg(long, value_parser = ["memory:", "embedded:", "fdb:"])]
     db: Option<String>,
 }
 
-impl Options {
+/// Describes the command.
+pub(crate) fn command() -> Command {
+    let flag = |name, help| {
+        Arg::new(name)
+            .long(name)
+            .action(ArgAction::SetTrue)
+            .help(help)
+    };
+    Command::new("test")
+        .about("Runs every test of the workspace, and ends with `N passed, N failed, N skipped`")
+        .args([
+            flag(
+                "long",
+                "Uses the long counts of seeds, crash points and kills, as before a release",
+            ),
+            flag(
+                "require-fdb",
+                "Fails if FoundationDB is missing, instead of skipping the tests that need it",
+            ),
+            flag(
+                "require-browser",
+                "Fails if there is no Chromium with its driver, instead of skipping what needs it",
+            ),
+            Arg::new("db")
+                .long("db")
+                .value_parser(["memory:", "embedded:", "fdb:"])
+                .help("Runs only the tests of one store"),
+        ])
+}
+
+impl From<&ArgMatches> for TestOptions {
+    fn from(parsed: &ArgMatches) -> Self {
+        Self {
+            long: parsed.get_flag("long"),
+            require_fdb: parsed.get_flag("require-fdb"),
+            require_browser: parsed.get_flag("require-browser"),
+            db: parsed.get_one("db").cloned(),
+        }
+    }
+}
+
+impl TestOptions {
     /// Returns the part of a test's name that selects the store.
     fn filter(&self) -> Option<&'static str> {
         match self.db.as_deref()? {
@@ -57,7 +95,7 @@ impl Options {
 
 /// Runs the tests and counts them. Tests that need FoundationDB run on the cluster that the environment names, or else
 /// on a private one if FoundationDB is installed.
-pub(crate) fn run(options: &Options) -> anyhow::Result<Tally> {
+pub(crate) fn run(options: &TestOptions) -> anyhow::Result<Tally> {
     if options.require_browser {
         find_browser()?;
     }
@@ -155,6 +193,13 @@ pub(crate) struct Tally {
     ignored: usize,
     /// The program of tests that runs.
     program: String,
+    /// The library or the program whose tests run: cargo names it for its unit tests, which come first, and not for the
+    /// others.
+    owner: String,
+    /// When the program began.
+    began: Option<Instant>,
+    /// How long each program has run. For tests of documentation, the time of the compiler is part of it.
+    durations: Vec<(Duration, String)>,
     /// The tests that announced that they did not run, with their reasons. Two programs may have tests of one name.
     announced: BTreeMap<(String, String), String>,
     /// What programs have said about tests that failed.
@@ -170,7 +215,17 @@ impl Tally {
             let test = (self.program.clone(), name.to_owned());
             self.announced.insert(test, reason.to_owned());
         } else if let Some(program) = line.trim_start().strip_prefix("Running ") {
+            self.end_program();
+            if program.starts_with("unittests ") {
+                self.owner = owner(program);
+            }
             program.clone_into(&mut self.program);
+            self.began = Some(Instant::now());
+        } else if let Some(library) = line.trim_start().strip_prefix("Doc-tests ") {
+            self.end_program();
+            self.owner = library.to_owned();
+            self.program = "documentation".to_owned();
+            self.began = Some(Instant::now());
         } else if line == "failures:" {
             self.fails = true;
         } else if let Some(result) = line.strip_prefix("test result: ") {
@@ -189,17 +244,31 @@ impl Tally {
         }
     }
 
+    /// Notes how long the program has run that has ended.
+    fn end_program(&mut self) {
+        if let Some(began) = self.began.take() {
+            let path = self.program.split(" (").next().unwrap_or_default();
+            let name = format!("{}: {path}", self.owner);
+            self.durations.push((began.elapsed(), name));
+        }
+    }
+
     /// Adds the exit of cargo. A failure without a count, such as a compile error or an abort, counts as one failed
     /// test. A test that announced that it was skipped does not count as passed.
     fn finish(&mut self, success: bool) {
+        self.end_program();
+        self.durations.sort_by(|one, other| other.cmp(one));
         if !success && self.failed == 0 {
             self.failed = 1;
         }
         self.passed = self.passed.saturating_sub(self.announced.len());
     }
 
-    /// Prints the skipped tests, what failed, and the counts. Succeeds if something passed and nothing failed.
+    /// Prints the slowest programs, the skipped tests, what failed, and the counts. Succeeds if something passed and nothing failed.
     pub(crate) fn report(&self) -> ExitCode {
+        for (duration, name) in self.durations.iter().take(MAX_SLOWEST) {
+            println!("{:6.1} s  {name}", duration.as_secs_f64());
+        }
         for ((_, name), reason) in &self.announced {
             println!("skipped: {name}: {reason}");
         }
@@ -213,6 +282,13 @@ impl Tally {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Returns the library or the program of `unittests src/lib.rs (target/debug/deps/keyspace-0123abcd)`.
+fn owner(program: &str) -> String {
+    let file = program.rsplit('/').next().unwrap_or_default();
+    let name = file.rsplit_once('-').map_or(file, |(name, _)| name);
+    name.to_owned()
 }
 
 impl fmt::Display for Tally {
@@ -270,6 +346,30 @@ mod tests {
                 .all(|reason| reason == "no cluster file")
         );
         assert_eq!(tally.report(), ExitCode::SUCCESS);
+    }
+
+    #[test]
+    fn each_program_is_measured_under_the_name_of_its_crate() {
+        let tally = tally_of(
+            "     Running unittests src/lib.rs (target/debug/deps/hc_dequeue-1)\n\
+             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
+             Running tests/it/main.rs (target/debug/deps/it-2)\n\
+             test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n\
+             Doc-tests keyspace\n",
+            true,
+        );
+        let mut names: Vec<_> = tally
+            .durations
+            .iter()
+            .map(|(_, name)| name.as_str())
+            .collect();
+        names.sort_unstable();
+        let expected = [
+            "hc_dequeue: tests/it/main.rs",
+            "hc_dequeue: unittests src/lib.rs",
+            "keyspace: documentation",
+        ];
+        assert_eq!(names, expected);
     }
 
     #[test]

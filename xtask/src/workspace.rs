@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::Context;
 
@@ -17,8 +17,18 @@ pub(crate) fn root() -> anyhow::Result<PathBuf> {
 
 /// Prepares a call, in the workspace, of the cargo that runs this program.
 pub(crate) fn cargo(arguments: &[&str]) -> anyhow::Result<Command> {
-    let program = env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-    let mut command = Command::new(program);
+    let mut command = Command::new(program());
     command.current_dir(root()?).args(arguments);
     Ok(command)
+}
+
+/// Returns the cargo that runs this program.
+pub(crate) fn program() -> OsString {
+    env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"))
+}
+
+/// Returns the exit of another program as the exit of this one.
+pub(crate) fn exit_code(status: ExitStatus) -> ExitCode {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    ExitCode::from(code.unwrap_or(1))
 }

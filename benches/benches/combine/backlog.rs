@@ -75,7 +75,8 @@ pub(crate) async fn fill(site: &Site, updates: u64) {
 
 /// Returns how long a worker takes for all updates of a queue.
 async fn drain(site: &Site, updates: u64) -> Duration {
-    let (queue, env) = (Added::open(site).await, Environment::system());
+    let queue = Added::open(site).await;
+    let env = Environment::system();
     let began = env.now();
     let worker = queue.work(BYTES_PER_PASS).await;
     queue.settle().await;

@@ -31,11 +31,11 @@ struct Part {
     url: String,
     /// The prefix under which the queue lies.
     place: Vec<u8>,
-    act: Act,
+    act: PartAct,
 }
 
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-enum Act {
+enum PartAct {
     Fill {
         updates: u64,
     },
@@ -57,8 +57,8 @@ pub(crate) fn play_part() -> bool {
         root: Subspace::from_bytes(part.place),
     };
     match part.act {
-        Act::Fill { updates } => runtime().block_on(fill(&site, updates)),
-        Act::Drain { bytes_per_pass } => {
+        PartAct::Fill { updates } => runtime().block_on(fill(&site, updates)),
+        PartAct::Drain { bytes_per_pass } => {
             let growth = runtime().block_on(growth(&site, bytes_per_pass));
             writeln!(io::stdout(), "{growth}").expect("the parent lives");
         }
@@ -98,8 +98,8 @@ pub(crate) fn measure(stage: &Stage) -> String {
                     act,
                 })
             };
-            play(Act::Fill { updates });
-            let growth: f64 = play(Act::Drain { bytes_per_pass })
+            play(PartAct::Fill { updates });
+            let growth: f64 = play(PartAct::Drain { bytes_per_pass })
                 .trim()
                 .parse()
                 .expect("the child prints a number");
@@ -114,8 +114,10 @@ pub(crate) fn measure(stage: &Stage) -> String {
 fn play_in_a_child(part: &Part) -> String {
     let program = env::current_exe().expect("the system knows this program");
     let part = serde_json::to_string(part).expect("a part is plain");
-    let child = Command::new(program).env(PART, part).output();
-    let child = child.expect("the system starts processes");
+    let child = Command::new(program)
+        .env(PART, part)
+        .output()
+        .expect("the system starts processes");
     assert!(child.status.success(), "{child:?}");
     String::from_utf8(child.stdout).expect("the child writes text")
 }

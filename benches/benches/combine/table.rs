@@ -29,7 +29,8 @@ pub(crate) fn of(results: &Results) -> Table {
 }
 
 fn cells(outcome: &Outcome, results: &Results) -> Vec<String> {
-    let (setting, rounds) = (outcome.setting, &outcome.rounds);
+    let setting = outcome.setting;
+    let rounds = &outcome.rounds;
     let median = |figure: fn(&Figures) -> f64| rounds.median(figure);
     let times = |setting: Setting, way| {
         let other = results

@@ -82,7 +82,8 @@ impl Setting {
     }
 
     async fn run<A: Adder>(&self, site: &Site) -> Sample {
-        let (adder, env) = (Arc::new(A::open(site).await), Environment::system());
+        let adder = Arc::new(A::open(site).await);
+        let env = Environment::system();
         let before = site.db.reading();
         let burst = shift::work(&env, self.writers(&adder), self.time).await;
         let added = burst.done_in_time * self.keys_per_commit as u64;
@@ -95,9 +96,11 @@ impl Setting {
 
     /// Runs a worker that combines at the same time. The time ends when nothing is left to combine.
     async fn run_until_settled(&self, site: &Site) -> Sample {
-        let (queue, env) = (Arc::new(Added::open(site).await), Environment::system());
+        let queue = Arc::new(Added::open(site).await);
+        let env = Environment::system();
         let worker = queue.work(BYTES_PER_PASS).await;
-        let (before, began) = (site.db.reading(), env.now());
+        let before = site.db.reading();
+        let began = env.now();
         let burst = shift::work(&env, self.writers(&queue), self.time).await;
         queue.settle().await;
         let lasted = env.now() - began;

@@ -33,7 +33,8 @@ pub(crate) fn hundred(extent: Extent) -> Vec<Row> {
     let mut rng = StdRng::seed_from_u64(1);
     let into_redb = || commit_to_redb(&redb, SETS, &mut rng, turn(extent));
 
-    let (runtime, store) = (runtime(cores()), TempStore::new());
+    let runtime = runtime(cores());
+    let store = TempStore::new();
     let mut seed = 1;
     let into_store = || {
         seed += 1;
@@ -80,7 +81,8 @@ fn commit_to_redb(db: &redb::Database, sets: u64, rng: &mut StdRng, time: Durati
 /// A durable commit of one set by one task, compared with the disk's own time.
 pub(crate) fn lone(extent: Extent) -> Vec<Row> {
     let mut file = Flushed::new(extent.choose(4, 4_096, 4_096));
-    let (runtime, store) = (runtime(cores()), TempStore::new());
+    let runtime = runtime(cores());
+    let store = TempStore::new();
     let next_key = in_order(0);
     let commit = || {
         let setter = Setter {
@@ -103,7 +105,8 @@ pub(crate) fn lone(extent: Extent) -> Vec<Row> {
 
 /// Durable commits of one set each, by one task and by 64.
 pub(crate) fn tasks(extent: Extent) -> Vec<Row> {
-    let (runtime, store) = (runtime(cores()), TempStore::new());
+    let runtime = runtime(cores());
+    let store = TempStore::new();
     let next_key = in_order(0);
     let commits = |tasks: usize| {
         let setters = (0..tasks).map(|_| Setter {

@@ -54,7 +54,8 @@ fn main() -> io::Result<()> {
         return Ok(());
     }
     let arguments = Arguments::get();
-    let (extent, mut out) = (arguments.extent(), io::stdout());
+    let extent = arguments.extent();
+    let mut out = io::stdout();
     if extent == Extent::Test {
         writeln!(out, "a test of the benchmark, whose figures mean nothing")?;
     }

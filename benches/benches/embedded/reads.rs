@@ -65,7 +65,8 @@ pub(crate) fn get(extent: Extent) -> Vec<Row> {
     let db = Options::new().memory().expect("a new store");
     runtime(cores()).block_on(fill(&db, keys.iter().map(|key| (*key, value))));
 
-    let (mut in_map, mut in_store) = (StdRng::seed_from_u64(2), StdRng::seed_from_u64(2));
+    let mut in_map = StdRng::seed_from_u64(2);
+    let mut in_store = StdRng::seed_from_u64(2);
     let from_map = || {
         seconds_per_read(reads, || {
             let key = &keys[in_map.random_range(0..count)];

@@ -108,12 +108,14 @@ fn close(db: &Embedded) {
 fn run_and_kill(part: &Part) {
     let part = serde_json::to_string(part).expect("a part is plain");
     let program = env::current_exe().expect("the system knows the path of this program");
-    let child = Command::new(program)
-        .env(PART, part)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn();
-    let mut child = Victim(child.expect("the system starts processes"));
+    let mut child = Victim(
+        Command::new(program)
+            .env(PART, part)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the system starts processes"),
+    );
     let output = child.0.stdout.take().expect("it is piped");
     let mut line = String::new();
     let read = BufReader::new(output).read_line(&mut line);

@@ -105,7 +105,8 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
 /// Sets rows of `bytes` bytes together, in key order and in a new store; returns the rows per second.
 fn burst_in_order(runtime: &Runtime, bytes: u64) -> f64 {
     let store = TempStore::new();
-    let (next_key, rows_left) = (in_order(0), row_limit(bytes));
+    let next_key = in_order(0);
+    let rows_left = row_limit(bytes);
     let setters = (0..WRITERS).map(|_| Setter {
         db: store.db.clone(),
         next_key: next_key.clone(),

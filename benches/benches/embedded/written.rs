@@ -95,7 +95,8 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
 
 /// Returns the bytes written per item, after a warm-up. `None` if the system does not report them.
 fn bytes_per_item(tasks: usize, turns: usize, time: Duration) -> Option<f64> {
-    let (runtime, store) = (runtime(cores()), TempStore::new());
+    let runtime = runtime(cores());
+    let store = TempStore::new();
     let next = Arc::new(AtomicU64::new(0));
     let pass = |time| {
         let passing = (0..tasks).map(|_| Passing {
@@ -108,7 +109,8 @@ fn bytes_per_item(tasks: usize, turns: usize, time: Duration) -> Option<f64> {
     };
     runtime.block_on(turn_log_over(&store.db, turns));
     pass(time / 2);
-    let (items, bytes) = (next.load(Ordering::Relaxed), written_bytes()?);
+    let items = next.load(Ordering::Relaxed);
+    let bytes = written_bytes()?;
     pass(time);
     let items = next.load(Ordering::Relaxed) - items;
     Some((written_bytes()? - bytes) as f64 / items as f64)

@@ -20,7 +20,7 @@ const CALL_TAKES: Duration = Duration::from_millis(10);
 const BYTES_PER_BATCH: usize = 5_000;
 
 /// The outcome with a number of buckets at once.
-struct Outcome {
+struct ConcurrencyOutcome {
     concurrency: usize,
     rounds: Rounds,
     calls: u64,
@@ -29,7 +29,7 @@ struct Outcome {
 /// Exports logs with several concurrencies.
 pub(crate) fn measure(stage: &Stage, draws: bool) -> String {
     let commits = scale(8, 32) as u64;
-    let mut outcomes = [1, 2, 4, 8, 16].map(|concurrency| Outcome {
+    let mut outcomes = [1, 2, 4, 8, 16].map(|concurrency| ConcurrencyOutcome {
         concurrency,
         rounds: Rounds::default(),
         calls: 0,
@@ -51,7 +51,7 @@ pub(crate) fn measure(stage: &Stage, draws: bool) -> String {
     told
 }
 
-impl Outcome {
+impl ConcurrencyOutcome {
     fn measure(&mut self, stage: &Stage, commits: u64) {
         let exported = stage.on_a_clean_place(|place| {
             runtime().block_on(async {
@@ -73,7 +73,7 @@ impl Outcome {
     }
 }
 
-fn table(outcomes: &[Outcome]) -> Table {
+fn table(outcomes: &[ConcurrencyOutcome]) -> Table {
     let mut table = Table::new([
         "buckets at once",
         "entries per second",
@@ -92,8 +92,8 @@ fn table(outcomes: &[Outcome]) -> Table {
 }
 
 /// Draws the rate over the concurrency, and returns the file.
-fn draw(stage: &Stage, outcomes: &[Outcome]) -> PathBuf {
-    let point = |outcome: &Outcome| (outcome.concurrency as f64, outcome.rate());
+fn draw(stage: &Stage, outcomes: &[ConcurrencyOutcome]) -> PathBuf {
+    let point = |outcome: &ConcurrencyOutcome| (outcome.concurrency as f64, outcome.rate());
     let panel = Panel {
         title: "entries per second",
         over: "buckets at once",

@@ -21,7 +21,8 @@ impl Corpus {
     pub(crate) fn read(megabytes: usize) -> Result<Self, String> {
         let folder = folder().ok_or_else(|| format!("{FOLDER} is not set, nor is a home"))?;
         let mut files = Vec::new();
-        let (mut bytes, mut seen) = (0, HashSet::new());
+        let mut bytes = 0;
+        let mut seen = HashSet::new();
         let entries = WalkDir::new(&folder).sort_by_file_name().into_iter();
         for entry in entries.filter_map(Result::ok) {
             if bytes >= megabytes * 1_000_000 {

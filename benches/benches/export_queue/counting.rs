@@ -57,8 +57,10 @@ impl Counting for Combined {
             updates.into_iter().for_each(|update| sum.add(update));
             Some(sum)
         };
-        let queue = CombineQueue::open(runner, place, Settings::default(), combine).await;
-        let queue: CombineQueue<String, Count> = queue.expect("nothing conflicts");
+        let queue: CombineQueue<String, Count> =
+            CombineQueue::open(runner, place, Settings::default(), combine)
+                .await
+                .expect("nothing conflicts");
         let options = combine::WorkerOptions::default();
         let worker = queue.work(runner, options, Unobserved).await;
         Self {
@@ -78,7 +80,8 @@ impl Counting for Combined {
     }
 
     async fn settle(&self, runner: &Runner<Store>, phrase: &str) -> Count {
-        let (queue, phrase) = (&self.queue, &phrase.to_owned());
+        let queue = &self.queue;
+        let phrase = &phrase.to_owned();
         queue.wait_idle(runner).await.expect("the store serves");
         let read = |tr| async move { queue.settled(&tr, phrase, Isolation::Snapshot).await };
         let count = runner.run(read).await.expect("the store serves");
@@ -91,11 +94,8 @@ pub(crate) struct ReadModifyWrite(Subspace);
 
 impl ReadModifyWrite {
     async fn count(&self, tr: &impl Transaction, key: &[u8]) -> keyspace::Result<Count> {
-        let count = tr.get(key, Isolation::Serializable).await?;
-        let count = count.map(|count| {
-            let count = MessagePack.decode(count);
-            count.expect("only counts are written")
-        });
+        let stored = tr.get(key, Isolation::Serializable).await?;
+        let count = stored.map(|bytes| MessagePack.decode(bytes).expect("only counts are written"));
         Ok(count.unwrap_or_default())
     }
 }
@@ -143,13 +143,17 @@ pub(crate) async fn drain<C: Counting>(
     let runner = &runner(store.clone(), site);
     let queue = &fill(site, runner, documents).await;
     let env = runner.environment();
-    let (before, began) = (site.db.reading(), env.now());
+    let before = site.db.reading();
+    let began = env.now();
     let counting = Arc::new(C::open(runner, site.root.subspace(&"counts")).await);
     let (counted, mut took) = mpsc::unbounded_channel();
     let handle = {
-        let (counting, runner) = (counting.clone(), self::runner(site.db.clone(), site));
+        let counting = counting.clone();
+        let runner = self::runner(site.db.clone(), site);
         move |delivery: Delivery<String>| {
-            let (counting, runner, counted) = (counting.clone(), runner.clone(), counted.clone());
+            let counting = counting.clone();
+            let runner = runner.clone();
+            let counted = counted.clone();
             async move {
                 let began = runner.environment().now();
                 count(&*counting, &runner, &delivery).await?;
@@ -184,8 +188,7 @@ async fn count<C: Counting>(
     runner: &Runner<Metered<Store>>,
     delivery: &Delivery<String>,
 ) -> Result<(), BoxError> {
-    let counts: Vec<_> = of_document(delivery.value()).into_iter().collect();
-    let counts = &counts;
+    let counts = &Vec::from_iter(of_document(delivery.value()));
     let count = |tr| async move {
         delivery.ack(&tr).await?;
         counting.stage(&tr, counts).await?;
@@ -204,8 +207,9 @@ fn runner<D: Database>(db: D, site: &Site) -> Runner<D> {
 /// Puts all documents into a queue.
 async fn fill(site: &Site, runner: &Runner<Store>, documents: &[String]) -> Queue<String> {
     let settings = hc_dequeue::Settings::default();
-    let queue = Queue::open_with(runner, site.queue(), settings, OpenOptions::default()).await;
-    let queue = queue.expect("nothing conflicts");
+    let queue = Queue::open(runner, site.queue(), settings)
+        .await
+        .expect("nothing conflicts");
     let handle = &queue;
     for documents in documents.chunks(DOCUMENTS_PER_COMMIT) {
         let enqueue = |tr| async move { handle.enqueue_all(&tr, documents).await };

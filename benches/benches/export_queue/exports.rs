@@ -28,7 +28,8 @@ const BUCKETS_AT_ONCE: usize = 4;
 /// Reads logs, and exports them.
 pub(crate) fn measure(stage: &Stage) -> String {
     let entries = scale(100_000, 1_000_000) as u64;
-    let (mut read, mut exported) = (Rounds::default(), Rounds::default());
+    let mut read = Rounds::default();
+    let mut exported = Rounds::default();
     for _ in 0..scale(3, 5) {
         stage.on_a_clean_place(|place| {
             runtime().block_on(async {
@@ -55,15 +56,15 @@ pub(crate) fn measure(stage: &Stage) -> String {
 
 /// Returns how long it takes to read and decode all entries.
 async fn read_all(log: &Log) -> Duration {
-    let (buckets, env) = (
-        log.queue.settings().get_bucket_count(),
-        log.runner.environment().clone(),
-    );
+    let buckets = log.queue.settings().get_bucket_count();
+    let env = log.runner.environment().clone();
     let entries = Arc::new(AtomicU64::new(0));
     let read = {
-        let (log, entries) = (log.clone(), entries.clone());
+        let log = log.clone();
+        let entries = entries.clone();
         move |bucket| {
-            let (log, entries) = (log.clone(), entries.clone());
+            let log = log.clone();
+            let entries = entries.clone();
             async move {
                 let count = read_bucket(&log, bucket).await;
                 entries.fetch_add(count, Ordering::Relaxed);
@@ -84,7 +85,8 @@ async fn read_bucket(log: &Log, bucket: u64) -> u64 {
         log.runner.environment().clone(),
     );
     let bucket = u32::try_from(bucket).expect("there are few buckets");
-    let (mut after, mut entries) = (None, 0);
+    let mut after = None;
+    let mut entries = 0;
     loop {
         let logs = &logs;
         let read = |tr| async move { read_batch(&tr, logs, bucket, after).await };
@@ -112,13 +114,15 @@ async fn read_batch(
     bucket: u32,
     after: Option<EntryId>,
 ) -> microqueue::Result<Vec<StoredBlock>> {
-    let (mut batch, mut bytes) = (Vec::new(), 0);
+    let mut batch = Vec::new();
+    let mut bytes = 0;
     let visited = logs.visit(tr, bucket, after, |block| {
         bytes += block.bytes.len();
         batch.push(block);
-        Ok::<_, microqueue::Error>(match bytes < BYTES_PER_BATCH {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        Ok::<_, microqueue::Error>(if bytes < BYTES_PER_BATCH {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         })
     });
     visited.await?;

@@ -48,7 +48,8 @@ impl Log {
             queue: queue.expect("nothing conflicts"),
             entries: commits * ENTRIES_PER_COMMIT,
         };
-        let (env, filler) = (Environment::system(), log.clone());
+        let env = Environment::system();
+        let filler = log.clone();
         let add = move |commit| {
             let log = filler.clone();
             async move { log.add(commit * ENTRIES_PER_COMMIT).await }
@@ -63,7 +64,8 @@ impl Log {
         let entries: Vec<_> = numbers
             .map(|number| (format!("what has the number {number}"), number))
             .collect();
-        let (queue, entries) = (&self.queue, &entries);
+        let queue = &self.queue;
+        let entries = &entries;
         let add = |tr| async move {
             queue
                 .add_all(&tr, entries.iter().map(|(key, value)| (key, value)))
@@ -74,9 +76,13 @@ impl Log {
 
     /// Lets a worker export everything, with an exporter whose calls take the given time.
     pub(crate) async fn export(&self, options: WorkerOptions, call_takes: Duration) -> Exported {
-        let (runner, counter) = (&self.runner, Arc::new(Counter::new(call_takes)));
-        let subscription = self.queue.subscribe(runner, "counter", Start::Oldest).await;
-        let subscription = subscription.expect("nothing conflicts");
+        let runner = &self.runner;
+        let counter = Arc::new(Counter::new(call_takes));
+        let subscription = self
+            .queue
+            .subscribe(runner, "counter", Start::Oldest)
+            .await
+            .expect("nothing conflicts");
         let began = runner.environment().now();
         let worker = subscription.work(runner, options, counter.clone()).await;
         let idle = subscription.wait_idle(runner).await;

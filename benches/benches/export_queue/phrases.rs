@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 const WORDS: usize = 4;
 
 /// The longest phrase that is counted.
-const LONGEST: usize = 1_000;
+const MAX_PHRASE_BYTES: usize = 1_000;
 
 /// How often there is a phrase.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ fn add_document(counts: &mut Counts, text: &str) {
     let mut occurrences = HashMap::<_, u64>::new();
     for words in begins.windows(WORDS + 1) {
         let phrase = &text[words[0]..words[WORDS] - 1];
-        if phrase.len() <= LONGEST {
+        if phrase.len() <= MAX_PHRASE_BYTES {
             *occurrences.entry(phrase).or_default() += 1;
         }
     }

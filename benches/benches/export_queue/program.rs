@@ -59,7 +59,8 @@ pub(crate) struct Process(Child);
 impl Process {
     /// Waits until the process ends, and samples its memory.
     pub(crate) fn finish(mut self) -> Ended {
-        let (env, id) = (Environment::system(), self.0.id().to_string());
+        let env = Environment::system();
+        let id = self.0.id().to_string();
         let began = env.now();
         let mut peak_bytes = None;
         let status = runtime(1).block_on(async {

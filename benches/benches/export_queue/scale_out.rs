@@ -30,7 +30,7 @@ struct Job {
 }
 
 /// The outcome with a number of processes.
-struct Outcome {
+struct ProcessesOutcome {
     processes: usize,
     rounds: Rounds,
     /// The processor time of all processes, in each round, if the system reports it.
@@ -49,7 +49,7 @@ pub(crate) fn measure() -> Told {
         program: Program::build(),
         folder,
     };
-    let mut outcomes = [1, 2, 4].map(|processes| Outcome {
+    let mut outcomes = [1, 2, 4].map(|processes| ProcessesOutcome {
         processes,
         rounds: Rounds::default(),
         used: Vec::new(),
@@ -60,7 +60,8 @@ pub(crate) fn measure() -> Told {
         outcome.rounds.push(figures);
         outcome.used.extend(used);
     }
-    let (megabytes, phrases) = (job.megabytes, job.expected.len());
+    let megabytes = job.megabytes;
+    let phrases = job.expected.len();
     Ok(format!(
         "{megabytes:.1} MB of text, {phrases} phrases, counted on a cluster by processes of four workers \
          each\n\n{}",
@@ -71,13 +72,12 @@ pub(crate) fn measure() -> Told {
 impl Job {
     /// Loads the folder, lets a number of processes count it, and exports the counts.
     fn share(&self, cluster: &Server, processes: usize) -> (Figures, Option<Duration>) {
-        let (program, env) = (
-            Program::on(&self.program, cluster.url()),
-            Environment::system(),
-        );
+        let program = Program::on(&self.program, cluster.url());
+        let env = Environment::system();
         let load: [&OsStr; 2] = ["load".as_ref(), self.folder.path().as_ref()];
         let _ = program.start(&load).finish();
-        let (began, before) = (env.now(), processor_time_of_children());
+        let began = env.now();
+        let before = processor_time_of_children();
         let work = ["work", "--until-idle"].map(OsStr::new);
         let working: Vec<_> = (0..processes).map(|_| program.start(&work)).collect();
         for process in working {
@@ -103,7 +103,7 @@ impl Job {
     }
 }
 
-fn table(outcomes: &[Outcome; 3], megabytes: f64) -> Table {
+fn table(outcomes: &[ProcessesOutcome; 3], megabytes: f64) -> Table {
     let mut table = Table::new([
         "processes",
         "MB/s",

@@ -14,10 +14,14 @@ use crate::program::{Program, assert_exported};
 /// Counts a folder, by the program and in memory.
 pub(crate) fn measure() -> Told {
     let corpus = Corpus::read(scale(8, 50))?;
-    let (folder, path) = (corpus.write(), Program::build());
-    let (megabytes, env) = (corpus.megabytes(), Environment::system());
-    let (mut plain, mut counted) = (Rounds::default(), Rounds::default());
-    let (mut peaks, mut phrases) = (Vec::new(), 0);
+    let folder = corpus.write();
+    let path = Program::build();
+    let megabytes = corpus.megabytes();
+    let env = Environment::system();
+    let mut plain = Rounds::default();
+    let mut counted = Rounds::default();
+    let mut peaks = Vec::new();
+    let mut phrases = 0;
     for _ in 0..scale(1, 3) {
         let began = env.now();
         let counts = phrases::of_folder(folder.path());
@@ -40,12 +44,11 @@ pub(crate) fn measure() -> Told {
         phrases = counts.len();
     }
     let mut table = Table::new(["way", "MB/s", "times the hash map", "peak resident memory"]);
-    let peak = match peaks.is_empty() {
-        true => "not measured".to_owned(),
-        false => {
-            let peaks = peaks.into_iter().map(|bytes| bytes as f64);
-            format!("{:.0} MiB", median(peaks) / f64::from(1 << 20))
-        }
+    let peak = if peaks.is_empty() {
+        "not measured".to_owned()
+    } else {
+        let peaks = peaks.into_iter().map(|bytes| bytes as f64);
+        format!("{:.0} MiB", median(peaks) / f64::from(1 << 20))
     };
     for (name, rounds, memory) in [
         ("hash map in memory", &plain, ""),

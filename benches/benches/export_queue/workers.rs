@@ -33,7 +33,7 @@ impl Way {
 }
 
 /// The outcome of a way with a number of workers.
-struct Outcome {
+struct WorkersOutcome {
     workers: usize,
     way: Way,
     rounds: Rounds,
@@ -46,7 +46,7 @@ pub(crate) fn measure(stage: &Stage) -> Told {
     let mut outcomes: Vec<_> = [1, 4, 16]
         .into_iter()
         .flat_map(|workers| [Way::ReadModifyWrite, Way::Combined].map(|way| (workers, way)))
-        .map(|(workers, way)| Outcome {
+        .map(|(workers, way)| WorkersOutcome {
             workers,
             way,
             rounds: Rounds::default(),
@@ -77,10 +77,11 @@ fn most_frequent(documents: &[String]) -> Known {
     most.expect("there are phrases")
 }
 
-impl Outcome {
+impl WorkersOutcome {
     fn measure(&self, stage: &Stage, documents: &[String], known: &Known) -> Figures {
         let sample = stage.on_a_clean_place(|place| {
-            let (store, workers) = (stage.db(), self.workers);
+            let store = stage.db();
+            let workers = self.workers;
             let site = &Site {
                 db: Metered::new(store.clone()),
                 root: place.clone(),
@@ -102,7 +103,7 @@ impl Outcome {
     }
 }
 
-fn table(outcomes: &[Outcome]) -> Table {
+fn table(outcomes: &[WorkersOutcome]) -> Table {
     let mut table = Table::new([
         "workers",
         "way",
@@ -120,8 +121,8 @@ fn table(outcomes: &[Outcome]) -> Table {
         let times = |workers, way| {
             let other = outcomes
                 .iter()
-                .find(|other| (other.workers, other.way) == (workers, way));
-            let other = other.expect("every way is measured with every number");
+                .find(|other| (other.workers, other.way) == (workers, way))
+                .expect("every way is measured with every number");
             format!("{:.2}", rounds.median_ratio(&other.rounds))
         };
         table.push([

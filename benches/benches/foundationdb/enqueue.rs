@@ -11,9 +11,9 @@ use keyspace::{Bytes, Database, OwnedTransaction, RunOptions, Runner, Versionsta
 use microqueue::MicroQueue;
 
 use crate::cluster::{Cluster, VALUE};
-use crate::rounds::{Cost, Load, Pair, median_ratio, medians};
+use crate::rounds::{Cost, Pair, Transactions, median_ratio, medians};
 
-const LOAD: Load = Load {
+const LOAD: Transactions = Transactions {
     rounds: 20,
     tasks: 64,
     transactions: 8_000,
@@ -56,7 +56,8 @@ fn composable(cluster: &Cluster) -> Vec<Pair> {
     let queue = Queue::new(cluster.root.subspace(&"composable"));
     let db = cluster.store.clone();
     let enqueue = move |_| {
-        let (tr, queue) = (db.begin(), queue.clone());
+        let tr = db.begin();
+        let queue = queue.clone();
         let mut tr = tr.expect("the network runs");
         async move {
             let staged = queue.enqueue(&tr, &VALUE).await;
@@ -91,13 +92,17 @@ where
     F: Fn(u64) -> Fut + Clone + Send + 'static,
     Fut: Future<Output = ()> + Send,
 {
-    let (db, sets) = (cluster.bare.clone(), cluster.root.subspace(&"sets"));
+    let db = cluster.bare.clone();
+    let sets = cluster.root.subspace(&"sets");
     let last = Arc::new(AtomicU64::new(0));
     let set = move |_| {
         let number = last.fetch_add(1, Ordering::Relaxed);
-        let stamp = Versionstamp::new(number.cast_signed(), 0);
-        let stamp = tuple::Versionstamp::complete(*stamp.as_bytes(), 0);
-        let (tr, key) = (db.create_trx(), sets.pack(&(stamp, number)));
+        let stamp = tuple::Versionstamp::complete(
+            *Versionstamp::new(number.cast_signed(), 0).as_bytes(),
+            0,
+        );
+        let tr = db.create_trx();
+        let key = sets.pack(&(stamp, number));
         let tr = tr.expect("the network runs");
         async move {
             tr.set(&key, &VALUE);

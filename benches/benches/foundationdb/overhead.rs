@@ -13,28 +13,28 @@ use keyspace::{
 };
 
 use crate::cluster::{Cluster, VALUE};
-use crate::rounds::{Load, Pair, median_ratio, medians};
+use crate::rounds::{Pair, Transactions, median_ratio, medians};
 
 const ROWS: u64 = 10_000;
 const ROWS_PER_RANGE: u64 = 100;
 
 // Rounds are many and short: what else the machine does meets both sides of one alike.
 
-const GETS: Load = Load {
+const GETS: Transactions = Transactions {
     rounds: 60,
     tasks: 16,
     transactions: 100,
     operations_per_transaction: 100,
 };
 
-const RANGES: Load = Load {
+const RANGES: Transactions = Transactions {
     rounds: 80,
     tasks: 16,
     transactions: 200,
     operations_per_transaction: 10,
 };
 
-const COMMITS: Load = Load {
+const COMMITS: Transactions = Transactions {
     rounds: 60,
     tasks: 64,
     transactions: 3_000,
@@ -98,32 +98,40 @@ impl Rows {
 }
 
 /// Returns the numbers of the operations of a transaction.
-fn operations(load: Load, transaction: u64) -> impl Iterator<Item = u64> {
+fn operations(load: Transactions, transaction: u64) -> impl Iterator<Item = u64> {
     let first = transaction * load.operations_per_transaction;
     first..first + load.operations_per_transaction
 }
 
 fn get(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
-    let (db, keys) = (cluster.bare.clone(), rows.clone());
+    let db = cluster.bare.clone();
+    let keys = rows.clone();
     let bare = move |transaction| {
-        let (tr, keys) = (db.create_trx().expect("the network runs"), keys.clone());
+        let tr = db.create_trx().expect("the network runs");
+        let keys = keys.clone();
         async move {
             for operation in operations(GETS, transaction) {
-                let value = tr.get(&keys.scattered_key(operation), false).await;
-                let value = value.expect("the cluster answers").expect("there is a row");
+                let value = tr
+                    .get(&keys.scattered_key(operation), false)
+                    .await
+                    .expect("the cluster answers")
+                    .expect("there is a row");
                 black_box(&value[..]);
             }
         }
     };
-    let (db, keys) = (cluster.store.clone(), rows.clone());
+    let db = cluster.store.clone();
+    let keys = rows.clone();
     let adapter = move |transaction| {
-        let (tr, keys) = (db.begin().expect("the network runs"), keys.clone());
+        let tr = db.begin().expect("the network runs");
+        let keys = keys.clone();
         async move {
             for operation in operations(GETS, transaction) {
                 let value = tr
                     .get(&keys.scattered_key(operation), Isolation::Serializable)
-                    .await;
-                let value = value.expect("the cluster answers").expect("there is a row");
+                    .await
+                    .expect("the cluster answers")
+                    .expect("there is a row");
                 black_box(&value[..]);
             }
         }
@@ -133,9 +141,11 @@ fn get(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
 
 fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
     let limit = usize::try_from(ROWS_PER_RANGE).expect("100 is small");
-    let (db, keys) = (cluster.bare.clone(), rows.clone());
+    let db = cluster.bare.clone();
+    let keys = rows.clone();
     let bare = move |transaction| {
-        let (tr, keys) = (db.create_trx().expect("the network runs"), keys.clone());
+        let tr = db.create_trx().expect("the network runs");
+        let keys = keys.clone();
         async move {
             for operation in operations(RANGES, transaction) {
                 let (begin, end) = keys.scattered_range(operation);
@@ -146,8 +156,10 @@ fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
                     mode: BareMode::WantAll,
                     ..RangeOption::default()
                 };
-                let rows = tr.get_range(&range, 1, false).await;
-                let rows = rows.expect("the cluster answers");
+                let rows = tr
+                    .get_range(&range, 1, false)
+                    .await
+                    .expect("the cluster answers");
                 assert_eq!(rows.len(), limit);
                 for row in rows.iter() {
                     black_box((row.key(), row.value()));
@@ -155,17 +167,21 @@ fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
             }
         }
     };
-    let (db, keys) = (cluster.store.clone(), rows.clone());
+    let db = cluster.store.clone();
+    let keys = rows.clone();
     let adapter = move |transaction| {
-        let (tr, keys) = (db.begin().expect("the network runs"), keys.clone());
+        let tr = db.begin().expect("the network runs");
+        let keys = keys.clone();
         async move {
             for operation in operations(RANGES, transaction) {
                 let (begin, end) = keys.scattered_range(operation);
                 let range = RangeQuery::keys(begin, end)
                     .limit(limit)
                     .mode(StreamingMode::WantAll);
-                let batch = tr.get_range(&range, Isolation::Serializable).await;
-                let batch = batch.expect("the cluster answers");
+                let batch = tr
+                    .get_range(&range, Isolation::Serializable)
+                    .await
+                    .expect("the cluster answers");
                 assert_eq!(batch.rows.len(), limit);
                 for row in &batch.rows {
                     black_box((row.key(), row.value()));
@@ -179,18 +195,22 @@ fn get_range(cluster: &Cluster, rows: &Rows) -> Vec<Pair> {
 /// Compares with bare commits that ask for no versionstamp, and with some that do. The adapter's
 /// always do, since they return it.
 fn commit(cluster: &Cluster, rows: &Rows) -> [Vec<Pair>; 2] {
-    let (db, keys) = (cluster.bare.clone(), rows.clone());
+    let db = cluster.bare.clone();
+    let keys = rows.clone();
     let bare = move |transaction| {
-        let (tr, key) = (db.create_trx(), keys.scattered_key(transaction));
+        let tr = db.create_trx();
+        let key = keys.scattered_key(transaction);
         let tr = tr.expect("the network runs");
         async move {
             tr.set(&key, &VALUE);
             tr.commit().await.expect("nothing conflicts");
         }
     };
-    let (db, keys) = (cluster.bare.clone(), rows.clone());
+    let db = cluster.bare.clone();
+    let keys = rows.clone();
     let stamped = move |transaction| {
-        let (tr, key) = (db.create_trx(), keys.scattered_key(transaction));
+        let tr = db.create_trx();
+        let key = keys.scattered_key(transaction);
         let tr = tr.expect("the network runs");
         async move {
             tr.set(&key, &VALUE);
@@ -199,9 +219,11 @@ fn commit(cluster: &Cluster, rows: &Rows) -> [Vec<Pair>; 2] {
             black_box(&versionstamp.await.expect("something was set")[..]);
         }
     };
-    let (db, keys) = (cluster.store.clone(), rows.clone());
+    let db = cluster.store.clone();
+    let keys = rows.clone();
     let adapter = move |transaction| {
-        let (tr, key) = (db.begin(), keys.scattered_key(transaction));
+        let tr = db.begin();
+        let key = keys.scattered_key(transaction);
         let mut tr = tr.expect("the network runs");
         async move {
             tr.set(&key, &VALUE);

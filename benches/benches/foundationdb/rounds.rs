@@ -18,7 +18,7 @@ pub(crate) struct Cost {
 
 /// How much is run.
 #[derive(Clone, Copy)]
-pub(crate) struct Load {
+pub(crate) struct Transactions {
     pub(crate) rounds: usize,
     pub(crate) tasks: usize,
     /// How many transactions the tasks of a round run, together.
@@ -29,7 +29,7 @@ pub(crate) struct Load {
 /// What an operation of the yardstick and one of the subject took in a round.
 pub(crate) type Pair = [Cost; 2];
 
-impl Load {
+impl Transactions {
     /// Runs rounds of a yardstick and of a subject in turn, after one of each that does not count.
     /// The two sides take turns to begin, so that neither always runs after the other's work.
     pub(crate) fn compare<A, B, FutA, FutB>(

@@ -85,12 +85,17 @@ async fn walk(stage: &Stage, place: &Subspace, items: usize) -> Result<[String; 
 
     let resident = || memory_bytes("VmRSS").unwrap_or(0);
     let before = resident();
-    let (mut seen, mut after, mut times, mut peak) = (0, None, Vec::new(), before);
+    let mut seen = 0;
+    let mut after = None;
+    let mut times = Vec::new();
+    let mut peak = before;
     let walk_begun = environment.now();
     loop {
         let begun = environment.now();
-        let page = console.items(name, "queued", after.as_deref(), ROWS);
-        let page = page.await.expect("the page is listed");
+        let page = console
+            .items(name, "queued", after.as_deref(), ROWS)
+            .await
+            .expect("the page is listed");
         times.push(millis_since(begun));
         seen += page.items.len();
         peak = peak.max(resident());

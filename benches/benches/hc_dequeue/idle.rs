@@ -55,12 +55,13 @@ pub(crate) fn latency(stage: &Stage) -> String {
 /// Returns the times to acknowledgements and those to deliveries, in microseconds.
 async fn measure_latency(site: &Site) -> [Vec<u32>; 2] {
     let env = Environment::system();
-    let (producer, consumer) = (Popped::open(site).await, Popped::open(site).await);
-    let consumer = Arc::new(consumer);
+    let producer = Popped::open(site).await;
+    let consumer = Arc::new(Popped::open(site).await);
     let mut times = [Vec::new(), Vec::new()];
     for _ in 0..scale(200, 2_000) {
         let waiting = tokio::spawn({
-            let (consumer, env) = (consumer.clone(), env.clone());
+            let consumer = consumer.clone();
+            let env = env.clone();
             async move {
                 assert_eq!(consumer.pop_within(PATIENCE).await, Some(ITEM));
                 env.now()
@@ -117,7 +118,8 @@ async fn measure_cost(site: Site, consumers: usize, sessions: usize) -> [f64; 2]
     }
     // The first to come and the last to leave have more to do than to wait.
     env.sleep(50 * SETTLING).await;
-    let (before, began) = ((processor_time(), site.db.reading()), env.now());
+    let before = (processor_time(), site.db.reading());
+    let began = env.now();
     env.sleep(Duration::from_secs(scale(5, 30) as u64)).await;
     let seconds = (env.now() - began).as_secs_f64();
     let processor = processor_time() - before.0;

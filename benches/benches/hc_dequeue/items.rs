@@ -36,14 +36,9 @@ impl World {
         let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
         let runner = Runner::with_options(db.clone(), options);
         let settings = settings.lease(LATER);
-        let queue = Jobs::open_with(
-            &runner,
-            place.subspace(&"queue"),
-            settings,
-            OpenOptions::default(),
-        )
-        .await;
-        let queue = queue.expect("nothing conflicts");
+        let queue = Jobs::open(&runner, place.subspace(&"queue"), settings)
+            .await
+            .expect("nothing conflicts");
         let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
         Self {
             consumer: consumer.expect("nothing conflicts"),
@@ -278,7 +273,8 @@ async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> R
     world.enqueue_many(items, &Enqueue::new()).await?;
     let env = Environment::system();
     let options = WorkerOptions::new().with_concurrency(handlers);
-    let (queue, runner) = (&world.queue, &world.runner);
+    let queue = &world.queue;
+    let runner = &world.runner;
     let began = env.now();
     let worker = if in_process {
         let done = |_: Tx<_>, _: Delivery<Bytes>| async { Ok::<_, Error>(()) };

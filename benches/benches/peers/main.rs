@@ -53,7 +53,8 @@ enum System {
 }
 
 fn main() -> io::Result<()> {
-    let (arguments, mut out) = (Arguments::get(), io::stdout());
+    let arguments = Arguments::get();
+    let mut out = io::stdout();
     let extent = arguments.extent();
     let clients: &[usize] = extent.choose(&[1, 4], &[1, 16, 64], &[1, 16, 64]);
     let mut systems = vec![System::HcDequeue, System::Sqlite];

@@ -34,7 +34,8 @@ impl Contender for Postgres {
     type Site = Place;
 
     async fn open(place: &Place) -> Self {
-        let (client, table) = (client(&place.address).await, &place.queue);
+        let client = client(&place.address).await;
+        let table = &place.queue;
         let create = format!(
             "CREATE TABLE IF NOT EXISTS {table} (id bigserial PRIMARY KEY, value bytea NOT NULL)"
         );
@@ -58,8 +59,11 @@ impl Contender for Postgres {
     }
 
     async fn pop(&self) -> Option<Bytes> {
-        let taken = self.client.query_opt(&self.take, &[]).await;
-        let taken = taken.expect("the server answers")?;
+        let taken = self
+            .client
+            .query_opt(&self.take, &[])
+            .await
+            .expect("the server answers")?;
         let value: Vec<u8> = taken.get(0);
         Some(value.into())
     }

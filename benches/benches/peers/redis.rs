@@ -16,8 +16,11 @@ pub(crate) struct Redis {
 /// Returns the server's name and version.
 pub(crate) async fn version(address: &str) -> String {
     let mut connection = connection(address).await;
-    let about = cmd("INFO").arg("server").query_async(&mut connection).await;
-    let about: String = about.expect("the server answers");
+    let about: String = cmd("INFO")
+        .arg("server")
+        .query_async(&mut connection)
+        .await
+        .expect("the server answers");
     let version = about
         .lines()
         .find_map(|line| line.strip_prefix("redis_version:"));
@@ -55,9 +58,13 @@ impl Contender for Redis {
     }
 
     async fn pop(&self) -> Option<Bytes> {
-        let (mut pop, mut connection) = (cmd("LPOP"), self.connection.clone());
-        let popped = pop.arg(&self.list).query_async(&mut connection).await;
-        let popped: Option<Vec<u8>> = popped.expect("the server answers");
+        let mut pop = cmd("LPOP");
+        let mut connection = self.connection.clone();
+        let popped: Option<Vec<u8>> = pop
+            .arg(&self.list)
+            .query_async(&mut connection)
+            .await
+            .expect("the server answers");
         popped.map(Bytes::from)
     }
 }

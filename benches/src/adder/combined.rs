@@ -120,14 +120,19 @@ impl Added {
     /// # Panics
     /// If the store fails.
     pub async fn total(&self) -> u64 {
-        let (queue, mut total, mut last) = (&self.queue, 0, None::<Bytes>);
+        let queue = &self.queue;
+        let mut total = 0;
+        let mut last = None::<Bytes>;
         loop {
             let after = last.as_deref();
-            let page = |tr| async move {
-                let isolation = Isolation::Snapshot;
-                queue.values(&tr, after, VALUES_PER_PAGE, isolation).await
-            };
-            let page = self.runner.run(page).await.expect("the store serves");
+            let page = self
+                .runner
+                .run(|tr| async move {
+                    let isolation = Isolation::Snapshot;
+                    queue.values(&tr, after, VALUES_PER_PAGE, isolation).await
+                })
+                .await
+                .expect("the store serves");
             total += page
                 .iter()
                 .map(|listed| u64::from_be_bytes(listed.value.as_ref().expect("a count decodes").1))

@@ -95,7 +95,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn of_the_combine_queue_each_addition_counts_once() {
         let site = site();
-        let (added, _staged) = (add::<Added>(&site).await, add::<Staged>(&site).await);
+        let added = add::<Added>(&site).await;
+        let _staged = add::<Staged>(&site).await;
         assert_eq!(site.db.reading().conflicts, 0);
         let worker = added.work(1 << 20).await;
         added.settle().await;

@@ -34,11 +34,9 @@ impl Adder for ReadModifyWrite {
         let add = |tr: Tx<_>| async move {
             for key in keys {
                 let row = counts.pack(&(&key[..],));
-                let count = tr.get(&row, Isolation::Serializable).await?;
-                let count = count.map(|count| {
-                    let count = count[..].try_into();
-                    count.expect("only counts are written")
-                });
+                let stored = tr.get(&row, Isolation::Serializable).await?;
+                let count =
+                    stored.map(|bytes| bytes[..].try_into().expect("only counts are written"));
                 tr.set(&row, &sum(count, &[ONE]));
             }
             Ok::<_, Error>(())

@@ -162,8 +162,8 @@ impl Classic {
     async fn serve(&self, tr: &mut Tr) -> Result<usize> {
         // Snapshot reads are safe: each row that is taken gets its own read conflict below.
         let requests = first(tr, &self.requests).await?;
-        let items = first(tr, self.items.subspace()).await?;
-        let mut items = items.iter();
+        let rows = first(tr, self.items.subspace()).await?;
+        let mut items = rows.iter();
         for request in &requests {
             tr.add_conflict_key(ConflictKind::Read, request.key())?;
             tr.clear(request.key());
@@ -180,7 +180,8 @@ impl Classic {
     /// Takes the answer to a request, which is an item or that there was none; `None` if the request
     /// was not served yet.
     async fn collect(&self, place: &Place) -> Result<Option<Option<Bytes>>> {
-        let (request, result) = (self.requests.pack(place), self.results.pack(place));
+        let request = self.requests.pack(place);
+        let result = self.results.pack(place);
         let mut tr = self.db.begin()?;
         loop {
             let collected = async {

@@ -40,8 +40,9 @@ impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
     async fn open(site: &Site) -> Self {
         let options = RunOptions::default().ledger_subspace(site.ledger());
         let runner = Runner::with_options(site.db.clone(), options);
-        let queue = Queue::open(&runner, site.queue()).await;
-        let queue = queue.expect("nothing conflicts");
+        let queue = Queue::open(&runner, site.queue())
+            .await
+            .expect("nothing conflicts");
         let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
         Self {
             queue,
@@ -63,8 +64,11 @@ impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
             let item = self.consumer.pop().await;
             return item.expect("conflicts are retried").map(|item| item.value);
         }
-        let delivery = self.consumer.dequeue().await;
-        let delivery = delivery.expect("conflicts are retried")?;
+        let delivery = self
+            .consumer
+            .dequeue()
+            .await
+            .expect("conflicts are retried")?;
         let acknowledge = self.runner.run(|tr| {
             let delivery = &delivery;
             async move { delivery.ack(&tr).await }

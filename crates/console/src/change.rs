@@ -171,10 +171,13 @@ impl Selection {
             return Ok((Vec::new(), None));
         };
         let queue = &found.queue;
-        let page = queue.list_until(tr, self.place, after, Some(end), limit);
-        let page: ItemPage<Bytes> = page.await?;
-        let items = page.items.iter();
-        let items = items.filter(|listed| self.contains(&found.codec, listed));
+        let page: ItemPage<Bytes> = queue
+            .list_until(tr, self.place, after, Some(end), limit)
+            .await?;
+        let items = page
+            .items
+            .iter()
+            .filter(|listed| self.contains(&found.codec, listed));
         Ok((items.map(|listed| listed.item).collect(), page.next))
     }
 
@@ -231,7 +234,8 @@ impl<D: Database> Console<D> {
         action: Action,
         id: &str,
     ) -> Result<&'static str> {
-        let (queue, aside) = (&found.queue, &parse_aside(id)?);
+        let queue = &found.queue;
+        let aside = &parse_aside(id)?;
         let change = |tr: Tx<D::Transaction>| async move {
             match action {
                 Action::Redrive => queue.redrive(&tr, aside).await,
@@ -260,9 +264,10 @@ impl<D: Database> Console<D> {
         let subscription = &self.subscription(&found, subscription).await?;
         let parsed = &parse_sequence(sequence)?;
         let purge = |tr| async move { subscription.purge(&tr, parsed).await };
-        match self.runner.run(purge).await? {
-            true => Ok(changed(name, "purge", 1, "removed for good")),
-            false => Err(missing("dead letter", sequence)),
+        if self.runner.run(purge).await? {
+            Ok(changed(name, "purge", 1, "removed for good"))
+        } else {
+            Err(missing("dead letter", sequence))
         }
     }
 
@@ -279,16 +284,18 @@ impl<D: Database> Console<D> {
         let found = self.find_export(name, "subscriptions").await?;
         let subscription = &self.subscription(&found, subscription).await?;
         let change = |tr: Tx<D::Transaction>| async move {
-            match paused {
-                true => subscription.pause(&tr),
-                false => subscription.resume(&tr),
+            if paused {
+                subscription.pause(&tr);
+            } else {
+                subscription.resume(&tr);
             }
             Ok::<_, Error>(())
         };
         self.runner.run(change).await?;
-        Ok(match paused {
-            true => changed(name, "pause", 0, "nothing is exported until it is resumed"),
-            false => changed(name, "resume", 0, "entries are exported again"),
+        Ok(if paused {
+            changed(name, "pause", 0, "nothing is exported until it is resumed")
+        } else {
+            changed(name, "resume", 0, "entries are exported again")
         })
     }
 
@@ -320,7 +327,8 @@ impl<D: Database> Console<D> {
     }
 
     async fn count(&self, found: &Dequeue, selection: &Selection) -> Result<u64> {
-        let (mut count, mut after) = (0, None);
+        let mut count = 0;
+        let mut after = None;
         loop {
             let cursor = &after;
             let read = |tr: Tx<D::Transaction>| async move {
@@ -355,7 +363,8 @@ impl<D: Database> Console<D> {
     ) -> Result<report::Change> {
         let found = &self.find_dequeue(name, "items").await?;
         action.check_place(selection.place)?;
-        let (mut count, mut after) = (0, None);
+        let mut count = 0;
+        let mut after = None;
         loop {
             let cursor = &after;
             let step = |tr: Tx<D::Transaction>| async move {
@@ -388,21 +397,23 @@ impl<D: Database> Console<D> {
     pub async fn set_paused(&self, name: &str, paused: bool) -> Result<report::Change> {
         let found = &self.find_dequeue(name, "pause").await?;
         let change = |tr: Tx<D::Transaction>| async move {
-            match paused {
-                true => found.queue.pause(&tr),
-                false => found.queue.resume(&tr),
+            if paused {
+                found.queue.pause(&tr);
+            } else {
+                found.queue.resume(&tr);
             }
             Ok::<_, Error>(())
         };
         self.runner.run(change).await?;
-        Ok(match paused {
-            true => changed(
+        Ok(if paused {
+            changed(
                 name,
                 "pause",
                 0,
                 "nothing is granted until the queue is resumed",
-            ),
-            false => changed(name, "resume", 0, "items are granted again"),
+            )
+        } else {
+            changed(name, "resume", 0, "items are granted again")
         })
     }
 

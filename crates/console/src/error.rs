@@ -7,7 +7,7 @@ use export_queue::microqueue;
 use export_queue::keyspace::plain::short;
 
 /// How many characters of what was given an error repeats.
-const GIVEN_CHARS: usize = 200;
+const MAX_GIVEN_CHARS: usize = 200;
 
 /// A result of the console.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -19,7 +19,7 @@ pub enum Error {
     /// No queue of this name is registered.
     #[error(
         "there is no queue `{}`: `console queues` lists those that there are",
-        short(name, GIVEN_CHARS)
+        short(name, MAX_GIVEN_CHARS)
     )]
     NoQueue {
         /// The name as given.
@@ -29,7 +29,7 @@ pub enum Error {
     /// The queue is of a recipe that has nothing of what was asked for.
     #[error(
         "`{}` is a queue of the recipe {recipe}, which has no {what}: {}",
-        short(name, GIVEN_CHARS),
+        short(name, MAX_GIVEN_CHARS),
         way_in(recipe)
     )]
     WrongRecipe {
@@ -42,7 +42,7 @@ pub enum Error {
     },
 
     /// The queue's recipe or its settings are of a version that this one does not know.
-    #[error("queue `{}` cannot be read: {problem}", short(name, GIVEN_CHARS))]
+    #[error("queue `{}` cannot be read: {problem}", short(name, MAX_GIVEN_CHARS))]
     Unreadable {
         /// The queue.
         name: String,
@@ -62,7 +62,7 @@ pub enum Error {
     },
 
     /// What was asked for is malformed.
-    #[error("{what} `{}` is malformed: {reason}", short(given, GIVEN_CHARS))]
+    #[error("{what} `{}` is malformed: {reason}", short(given, MAX_GIVEN_CHARS))]
     Malformed {
         /// What it should be.
         what: &'static str,
@@ -73,7 +73,7 @@ pub enum Error {
     },
 
     /// What was named is not there, any more or at all.
-    #[error("{what} `{}` is not there: {hint}", short(given, GIVEN_CHARS))]
+    #[error("{what} `{}` is not there: {hint}", short(given, MAX_GIVEN_CHARS))]
     Missing {
         /// What it is.
         what: &'static str,

@@ -37,12 +37,12 @@ pub fn tell_over(text: impl Display) {
 }
 
 /// How many characters of an error are shown. It may echo an argument or a stored reason of any length.
-const ERROR_CHARS: usize = 4_000;
+const MAX_ERROR_CHARS: usize = 4_000;
 
 /// Prints an error with its causes on one line of standard error.
 pub fn tell_error(error: &(dyn std::error::Error + 'static)) {
     let text = export_queue::keyspace::error::chain(error).to_string();
-    tell(format_args!("error: {}\n", short(&text, ERROR_CHARS)));
+    tell(format_args!("error: {}\n", short(&text, MAX_ERROR_CHARS)));
 }
 
 /// Parses the command line. Prints the help, or what is wrong, and ends the process if there is nothing to carry out.

@@ -35,12 +35,12 @@ fn edit(_name: &String, text: Option<String>, edits: Vec<Edit>) -> Option<String
 /// # Errors
 /// Those of the queue.
 pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
-    let texts = root.subspace(&"texts");
     let texts: CombineQueue<String, Edit, String> =
-        CombineQueue::open(runner, texts, Settings::default(), edit).await?;
+        CombineQueue::open(runner, root.subspace(&"texts"), Settings::default(), edit).await?;
     let options = WorkerOptions::default();
     let worker = texts.work(runner, options, Unobserved).await?;
-    let (texts, name) = (&texts, &"letter".to_owned());
+    let texts = &texts;
+    let name = &"letter".to_owned();
 
     // An edit and its versionstamp, which shows when it was committed.
     let commit = |edit: Edit| async move {

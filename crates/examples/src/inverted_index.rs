@@ -59,9 +59,13 @@ impl Index {
 /// # Errors
 /// Those of the queue.
 pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
-    let places = root.subspace(&"places");
-    let places: Places =
-        CombineQueue::open(runner, places, Settings::default(), LastWriter).await?;
+    let places: Places = CombineQueue::open(
+        runner,
+        root.subspace(&"places"),
+        Settings::default(),
+        LastWriter,
+    )
+    .await?;
     let index = Index(root.subspace(&"index"));
     let options = WorkerOptions::default();
     let worker = places.work(runner, options, index.clone()).await?;
@@ -69,8 +73,9 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     // In the last wave all people leave.
     for wave in [&["attic", "cellar"][..], &["cellar", "garden"], &[]] {
         let moves = (0..PEOPLE).map(|person| {
-            let place = person.checked_rem(wave.len() as u32);
-            let place = place.map(|place| wave[place as usize].to_owned());
+            let place = person
+                .checked_rem(wave.len() as u32)
+                .map(|index| wave[index as usize].to_owned());
             move_to(runner, &places, format!("person {person}"), place)
         });
         try_join_all(moves).await?;
@@ -90,7 +95,8 @@ async fn move_to(
     person: String,
     place: Option<String>,
 ) -> Result<()> {
-    let (person, place) = (&person, &place);
+    let person = &person;
+    let place = &place;
     let add = |tr| async move { places.add(&tr, person, place).await };
     runner.run(add).await
 }
@@ -99,9 +105,11 @@ async fn move_to(
 /// of people.
 async fn check(runner: &Runner<Store>, places: &Places, index: &Index) -> Result<usize> {
     let read = |tr| async move {
-        let values = places.values(&tr, None, usize::MAX, Isolation::Snapshot);
-        let values = values.await?.into_iter().map(|listed| listed.value);
-        let values = values
+        let values = places
+            .values(&tr, None, usize::MAX, Isolation::Snapshot)
+            .await?
+            .into_iter()
+            .map(|listed| listed.value)
             .collect::<Result<Vec<_>, _>>()
             .map_err(keyspace::Error::from)?;
         let mut found = 0;

@@ -25,11 +25,15 @@ pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
         shop.subspace(&"payments"),
         settings.clone(),
         OpenOptions::default(),
-    );
-    let payments = payments.await?;
-    let receipts = shop.subspace(&"receipts");
-    let receipts =
-        Queue::<String>::open_with(runner, receipts, settings, OpenOptions::default()).await?;
+    )
+    .await?;
+    let receipts = Queue::<String>::open_with(
+        runner,
+        shop.subspace(&"receipts"),
+        settings,
+        OpenOptions::default(),
+    )
+    .await?;
 
     let pay = |tr| {
         let payments = &payments;
@@ -43,18 +47,22 @@ pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
     runner.run(pay).await?;
 
     let handler = {
-        let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
+        let runner = runner.clone();
+        let shop = shop.clone();
+        let receipts = receipts.clone();
         move |payment: Delivery<Payment>| {
-            let (runner, shop, receipts) = (runner.clone(), shop.clone(), receipts.clone());
+            let runner = runner.clone();
+            let shop = shop.clone();
+            let receipts = receipts.clone();
             async move { book(&runner, &shop, &receipts, &payment).await }
         }
     };
-    let worker = payments.work(runner, WorkerOptions::default(), handler);
-    let worker = worker.await?;
+    let worker = payments
+        .work(runner, WorkerOptions::default(), handler)
+        .await?;
 
     // Receipts are printed as payments are booked.
-    let printer = receipts.consumer(runner, WorkerOptions::default());
-    let printer = printer.await?;
+    let printer = receipts.consumer(runner, WorkerOptions::default()).await?;
     for _ in 0..PAYMENTS {
         if let Some(receipt) = printer.dequeue_within(Duration::from_secs(60)).await? {
             say(receipt.value());

@@ -161,8 +161,11 @@ async fn add(runner: &Runner<Store>, sums: &Sums, measured: &[(Cell, i64)]) -> R
 /// Reads a level.
 async fn read(runner: &Runner<Store>, sums: &Sums) -> Result<Cube> {
     let read = |tr| async move {
-        let sums = sums.values(&tr, None, usize::MAX, Isolation::Snapshot);
-        let sums = sums.await?.into_iter().map(|listed| listed.value);
+        let sums = sums
+            .values(&tr, None, usize::MAX, Isolation::Snapshot)
+            .await?
+            .into_iter()
+            .map(|listed| listed.value);
         Ok::<_, Error>(
             sums.collect::<Result<_, _>>()
                 .map_err(keyspace::Error::from)?,

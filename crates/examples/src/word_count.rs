@@ -77,8 +77,8 @@ impl Library {
 
     async fn stage(&self, tr: &impl Transaction, document: &[u8], new: Option<&str>) -> Result<()> {
         // Two changes of the same document conflict, so one follows the other.
-        let old = tr.get(document, Isolation::Serializable).await?;
-        let old = old.as_deref().map(String::from_utf8_lossy);
+        let stored = tr.get(document, Isolation::Serializable).await?;
+        let old = stored.as_deref().map(String::from_utf8_lossy);
         match new {
             Some(new) => tr.set(document, new.as_bytes()),
             None => tr.clear(document),
@@ -98,13 +98,15 @@ impl Library {
     async fn read(&self, runner: &Runner<Store>) -> Result<(Vec<String>, BTreeMap<String, i64>)> {
         let read = |tr| async move {
             let (begin, end) = self.documents.range();
-            let documents = RangeQuery::keys(begin, end);
-            let documents = read_all(&tr, documents, Isolation::Snapshot).await?;
+            let documents =
+                read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
             let counts = self
                 .counts
-                .values(&tr, None, usize::MAX, Isolation::Snapshot);
-            let counts = counts.await?.into_iter().map(|listed| listed.value);
-            let counts = counts.collect::<Result<_, _>>();
+                .values(&tr, None, usize::MAX, Isolation::Snapshot)
+                .await?
+                .into_iter()
+                .map(|listed| listed.value)
+                .collect::<Result<_, _>>();
             Ok((documents, counts.map_err(keyspace::Error::from)?))
         };
         let (documents, counts) = runner.run::<_, combine::Error, _, _, _>(read).await?;

@@ -138,10 +138,7 @@ pub(crate) struct Files {
 
 impl Files {
     pub(crate) fn choice(&self) -> Choice {
-        match self.all {
-            true => Choice::All,
-            false => Choice::Text,
-        }
+        if self.all { Choice::All } else { Choice::Text }
     }
 }
 

@@ -42,9 +42,10 @@ impl Choice {
             (Self::All, _) => Verdict::Take,
             (Self::Text, None) => Verdict::TakeIfUtf8,
             (Self::Text, Some(extension)) => {
-                match text.any(|known| extension.eq_ignore_ascii_case(known)) {
-                    true => Verdict::Take,
-                    false => Verdict::LeaveOut,
+                if text.any(|known| extension.eq_ignore_ascii_case(known)) {
+                    Verdict::Take
+                } else {
+                    Verdict::LeaveOut
                 }
             }
         }

@@ -177,7 +177,8 @@ impl Corpus {
         let work = Queue::open_with(&runner, work_keys, work, OpenOptions::default()).await?;
         let counts = CombineQueue::open(&runner, counts, buckets, combine_counts).await?;
         let exports = ExportQueue::open(&runner, exports, buckets).await?;
-        let (id_key, new_id) = (&root.pack(&"store"), &random_id(&runner));
+        let id_key = &root.pack(&"store");
+        let new_id = &random_id(&runner);
         let id = runner
             .run(|tr| async move {
                 let stored = typed::get(&tr, &MessagePack, id_key, Isolation::Serializable).await?;
@@ -260,8 +261,9 @@ impl Corpus {
         if let Some(after) = after {
             begin = keyspace::key_after(&self.document_key(after));
         }
-        let query = RangeQuery::keys(begin, end).limit(limit);
-        let query = query.mode(StreamingMode::WantAll);
+        let query = RangeQuery::keys(begin, end)
+            .limit(limit)
+            .mode(StreamingMode::WantAll);
         let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
         let uri = |row: &keyspace::KeyValue| {
             let uri = documents.unpack(row.key());
@@ -377,10 +379,11 @@ impl Corpus {
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
         let id = |row: &keyspace::KeyValue| {
-            let id = uploads.unpack::<Vec<u8>>(row.key());
-            let id = id.map_err(|error| error.to_string());
-            let id = id.and_then(|id| ContentId::try_from(&*id).map_err(|error| error.to_string()));
-            id.map_err(|reason| keyspace::Error::corrupt(row.key(), reason))
+            uploads
+                .unpack::<Vec<u8>>(row.key())
+                .map_err(|error| error.to_string())
+                .and_then(|id| ContentId::try_from(&*id).map_err(|error| error.to_string()))
+                .map_err(|reason| keyspace::Error::corrupt(row.key(), reason))
         };
         Ok(rows.iter().map(id).collect::<Result<_, _>>()?)
     }
@@ -395,8 +398,9 @@ impl Corpus {
     ) -> Result<Vec<Bytes>> {
         let chunks = self.chunks(id);
         let (_, end) = chunks.range();
-        let query = RangeQuery::keys(chunks.pack(&first), end).limit(limit);
-        let query = query.mode(StreamingMode::WantAll);
+        let query = RangeQuery::keys(chunks.pack(&first), end)
+            .limit(limit)
+            .mode(StreamingMode::WantAll);
         let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
         Ok(rows.iter().map(keyspace::KeyValue::to_value).collect())
     }
@@ -435,8 +439,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_wait_for_the_store_to_close_can_be_ended() {
-        let store = Corpus::open("memory:", Duration::from_secs(60)).await;
-        let store = store.unwrap();
+        let store = Corpus::open("memory:", Duration::from_secs(60))
+            .await
+            .unwrap();
         let mut closed = pin!(store.close_files());
         // A close on this thread would not return before it was done, and no signal would be seen until then.
         assert!(poll!(&mut closed).is_pending());

@@ -114,12 +114,14 @@ impl Counter {
         delivery: &Delivery<ContentId>,
         held: Option<&Partitions>,
     ) -> Result<Step> {
-        let (store, id) = (&self.store, *delivery.value());
+        let store = &self.store;
+        let id = *delivery.value();
         let Some(mut content) = store.content(tr, id).await? else {
             delivery.ack(tr).await?;
             return Ok(Step::Done { moved: 0 });
         };
-        let (before, mut moved) = (content.counted, 0);
+        let before = content.counted;
+        let mut moved = 0;
         if content.counted != goal(&content) {
             let partition = if content.is_wanted() {
                 content.counted
@@ -164,8 +166,9 @@ impl Counter {
         let memory = self
             .memory
             .clone()
-            .acquire_many_owned(range.end - range.start);
-        let memory = memory.await.expect("the semaphore is never closed");
+            .acquire_many_owned(range.end - range.start)
+            .await
+            .expect("the semaphore is never closed");
         let mut found: Vec<HashMap<String, u32>> = Vec::new();
         found.resize_with(range.len(), HashMap::new);
         let mut each = |phrase: &str| {
@@ -184,7 +187,8 @@ impl Counter {
             }
         };
         let mut phrases = Phrases::new();
-        let (mut next, mut text_bytes) = (0, 0);
+        let mut next = 0;
+        let mut text_bytes = 0;
         loop {
             let store = &self.store;
             let read = |tr| async move { store.read_chunks(&tr, id, next, CHUNKS_AT_ONCE).await };
@@ -248,7 +252,7 @@ mod tests {
     use crate::load::load;
 
     /// A store with a document that takes several steps to count, and the delivery of that document.
-    struct World {
+    struct CountWorld {
         store: Corpus,
         empty: TempDir,
         _consumer: Consumer<ContentId>,
@@ -256,7 +260,7 @@ mod tests {
         counter: Counter,
     }
 
-    impl World {
+    impl CountWorld {
         async fn new() -> Self {
             let time_limit = Duration::from_secs(60);
             let store = Corpus::open("memory:", time_limit).await.unwrap();
@@ -278,7 +282,8 @@ mod tests {
         }
 
         async fn content(&self) -> Option<Content> {
-            let (store, id) = (&self.store, *self.delivery.value());
+            let store = &self.store;
+            let id = *self.delivery.value();
             let content = |tr| async move { store.content(&tr, id).await };
             store.runner.run(content).await.unwrap()
         }
@@ -299,7 +304,8 @@ mod tests {
 
         /// Returns the number of pending updates.
         async fn updates(&self) -> usize {
-            let (store, mut updates) = (&self.store, 0);
+            let store = &self.store;
+            let mut updates = 0;
             for bucket in (0..store.counts.settings().get_bucket_count()).map(Bucket) {
                 let pending = |tr| async move { store.counts.pending(&tr, bucket).await };
                 updates += store.runner.run(pending).await.unwrap().count;
@@ -310,18 +316,22 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_document_that_goes_while_a_step_is_under_way_is_not_counted() {
-        let world = &World::new().await;
+        let world = &CountWorld::new().await;
         let held = &world.read().await;
-        let step = |tr: Tx<_>| async move {
-            let attempt = tr.attempt();
-            let step = world.counter.step(&tr, &world.delivery, Some(held)).await?;
-            if attempt.number == 1 {
-                assert!(matches!(step, Step::Moved { .. }));
-                world.remove_document().await?;
-            }
-            Ok::<_, Error>(step)
-        };
-        let step = world.store.runner.run(step).await.unwrap();
+        let step = world
+            .store
+            .runner
+            .run(|tr: Tx<_>| async move {
+                let attempt = tr.attempt();
+                let step = world.counter.step(&tr, &world.delivery, Some(held)).await?;
+                if attempt.number == 1 {
+                    assert!(matches!(step, Step::Moved { .. }));
+                    world.remove_document().await?;
+                }
+                Ok::<_, Error>(step)
+            })
+            .await
+            .unwrap();
         assert!(matches!(step, Step::Done { moved: 0 }));
         assert!(world.content().await.is_none());
         assert_eq!(world.updates().await, 0);
@@ -329,7 +339,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn what_was_found_to_be_added_is_not_subtracted() {
-        let world = &World::new().await;
+        let world = &CountWorld::new().await;
         let held = &world.read().await;
         let step = |tr| async move { world.counter.step(&tr, &world.delivery, Some(held)).await };
         let first = world.store.runner.run(step).await.unwrap();

@@ -109,11 +109,9 @@ impl ToSqlite {
         }
         rows.sort_unstable_by(|a, b| a.phrase.cmp(&b.phrase));
         let table = self.table.clone();
-        let written = spawn_blocking(move || table.take(&rows)).await;
-        let written = match written {
-            Ok(written) => written,
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        };
+        let written = spawn_blocking(move || table.take(&rows))
+            .await
+            .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         let result = written.map_err(|error| self.report(error));
         for done in done {
             // If the batch has reached its time limit, nothing receives this, and it is exported again.
@@ -301,7 +299,8 @@ mod tests {
             .await
             .unwrap();
         let place = tempfile::tempdir().unwrap();
-        let (tally, progress) = (Arc::default(), Progress::new(true, false));
+        let tally = Arc::default();
+        let progress = Progress::new(true, false);
         let [former, latter] = ["former", "latter"].map(|name| place.path().join(name));
         let export = Export::start(&store, &former, &tally, &progress)
             .await

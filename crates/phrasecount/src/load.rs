@@ -90,8 +90,9 @@ pub(crate) async fn load(
         }),
         seen: Mutex::default(),
     };
-    let loads = stream::iter(sources).map(|source| loading.file(source));
-    let loads = loads.buffer_unordered(FILES_AT_ONCE);
+    let loads = stream::iter(sources)
+        .map(|source| loading.file(source))
+        .buffer_unordered(FILES_AT_ONCE);
     loads.try_for_each(|()| async { Ok(()) }).await?;
     loading.remove_unseen().await?;
     loading.remove_uploads().await?;
@@ -179,22 +180,24 @@ impl Loading<'_> {
 
     /// Stores a text in as many transactions as it takes.
     async fn store_text(&self, uri: &str, text: &Arc<Text>) -> Result<()> {
-        let (store, mut first) = (self.store, 0);
+        let store = self.store;
+        let mut first = 0;
         while first < text.chunks() {
             let source = text.clone();
-            let chunks = in_background(move || {
+            let chunks: &[u8] = &in_background(move || {
                 let chunks = source.read_chunks(first, CHUNKS_AT_ONCE);
                 chunks.map_err(|cause| Error::Spool {
                     path: std::env::temp_dir(),
                     cause,
                 })
-            });
-            let chunks: &[u8] = &chunks.await?;
+            })
+            .await?;
             let store = |tr| async move { store_chunks(store, &tr, text, first, chunks).await };
             // `false` means that another load has removed the text: start it again.
-            first = match self.store.runner.run(store).await? {
-                true => text.chunks().min(first + CHUNKS_AT_ONCE as u64),
-                false => 0,
+            first = if self.store.runner.run(store).await? {
+                text.chunks().min(first + CHUNKS_AT_ONCE as u64)
+            } else {
+                0
             };
             self.progress
                 .detail(|| format!("stored {first} of {} chunks of {uri}", text.chunks()));
@@ -250,7 +253,8 @@ async fn set_document(
     uri: &str,
     text: Option<&Arc<Text>>,
 ) -> Result<Outcome> {
-    let (old, new) = (store.document(tr, uri).await?, text.map(|text| text.id));
+    let old = store.document(tr, uri).await?;
+    let new = text.map(|text| text.id);
     if old == new {
         return Ok(Outcome::Unchanged);
     }
@@ -264,8 +268,7 @@ async fn set_document(
             }
             store.complete_text(tr, text.id);
         }
-        let content = store.content(tr, text.id).await?;
-        let mut content = content.unwrap_or_else(|| {
+        let mut content = store.content(tr, text.id).await?.unwrap_or_else(|| {
             store.end_upload(tr, text.id);
             Content {
                 references: 0,
@@ -352,13 +355,13 @@ mod tests {
     use crate::keyspace::Tx;
 
     /// A store, a directory with a text that takes several transactions, and an empty directory.
-    struct World {
+    struct LoadWorld {
         store: Corpus,
         full: TempDir,
         empty: TempDir,
     }
 
-    impl World {
+    impl LoadWorld {
         async fn new() -> Self {
             let time_limit = Duration::from_secs(60);
             let world = Self {
@@ -387,7 +390,8 @@ mod tests {
         }
 
         async fn store_run(&self, text: &Text, run: usize) -> bool {
-            let (store, first) = (&self.store, run * CHUNKS_AT_ONCE);
+            let store = &self.store;
+            let first = run * CHUNKS_AT_ONCE;
             let chunks = &text.read_chunks(first as u64, CHUNKS_AT_ONCE).unwrap();
             let run =
                 |tr| async move { store_chunks(store, &tr, text, first as u64, chunks).await };
@@ -396,7 +400,8 @@ mod tests {
 
         /// Returns the number of chunks and of uploads.
         async fn left(&self, text: &Text) -> (usize, usize) {
-            let (store, id) = (&self.store, text.id);
+            let store = &self.store;
+            let id = text.id;
             let count = |tr| async move {
                 let chunks = store.read_chunks(&tr, id, 0, ROWS_AT_ONCE).await?;
                 let uploads = store.uploads(&tr, None, ROWS_AT_ONCE).await?;
@@ -408,7 +413,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn an_upload_that_another_load_removes_begins_again() {
-        let world = World::new().await;
+        let world = LoadWorld::new().await;
         let text = world.text();
         let all = text.chunks() as usize;
         assert!(all > 2 * CHUNKS_AT_ONCE);
@@ -426,8 +431,9 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread")]
     async fn documents_that_get_a_text_at_the_same_time_are_all_counted() {
-        let world = World::new().await;
-        let (store, text) = (&world.store, &world.text());
+        let world = LoadWorld::new().await;
+        let store = &world.store;
+        let text = &world.text();
         world.load(&world.full).await;
         let set = |tr: Tx<_>| async move {
             let attempt = tr.attempt();
@@ -439,14 +445,17 @@ mod tests {
             Ok::<_, Error>(outcome)
         };
         store.runner.run(set).await.unwrap();
-        let content = |tr| async move { store.content(&tr, text.id).await };
-        let content = store.runner.run(content).await.unwrap();
+        let content = store
+            .runner
+            .run(|tr| async move { store.content(&tr, text.id).await })
+            .await
+            .unwrap();
         assert_eq!(content.map(|content| content.references), Some(3));
     }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_whole_text_that_no_document_has_is_removed_too() {
-        let world = World::new().await;
+        let world = LoadWorld::new().await;
         let text = world.text();
         for run in 0..3 {
             assert!(world.store_run(&text, run).await);
@@ -454,7 +463,8 @@ mod tests {
         assert_eq!(world.left(&text).await, (text.chunks() as usize, 1));
         world.load(&world.empty).await;
         assert_eq!(world.left(&text).await, (0, 0));
-        let (store, document) = (&world.store, &text);
+        let store = &world.store;
+        let document = &text;
         let set = |tr| async move { set_document(store, &tr, "long", Some(document)).await };
         assert_eq!(store.runner.run(set).await.unwrap(), Outcome::NeedsText);
     }

@@ -107,9 +107,10 @@ async fn execute(command: Command, options: &Options) -> Result<()> {
         sqlite::check(out, &options.db)?;
     }
     let time_limit = Duration::from_secs(options.time_limit.into());
-    let store = match command.only_looks() {
-        true => Corpus::open_existing(&options.db, time_limit).await?,
-        false => Corpus::open(&options.db, time_limit).await?,
+    let store = if command.only_looks() {
+        Corpus::open_existing(&options.db, time_limit).await?
+    } else {
+        Corpus::open(&options.db, time_limit).await?
     };
     let session = Session {
         store: &store,

@@ -15,8 +15,9 @@ pub(crate) async fn serve(
     progress: &Progress,
 ) -> Result<Mounted> {
     let console = Console::new(store.runner.clone());
-    let pages = console::mount(console, address, WebOptions::new()).await;
-    let pages = pages.map_err(|cause| Error::Listen { address, cause })?;
+    let pages = console::mount(console, address, WebOptions::new())
+        .await
+        .map_err(|cause| Error::Listen { address, cause })?;
     progress.line(format!("the console is at http://{}", pages.address()));
     Ok(pages)
 }

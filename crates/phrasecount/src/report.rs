@@ -55,7 +55,8 @@ impl Report {
 
     /// Adds a number of waiting records, or a lower bound of it.
     pub(crate) fn pending(&mut self, name: &str, pending: Pending, what: &str) {
-        let (count, has_more) = (pending.count, pending.has_more);
+        let count = pending.count;
+        let has_more = pending.has_more;
         let at_least = if has_more { "at least " } else { "" };
         self.add(name, count, &format!("{at_least}{count} {what}"));
         self.add_value(&format!("{name}_has_more"), has_more);
@@ -211,9 +212,10 @@ impl Report {
 
     /// Prints the result. A reader that closes the pipe early is not a failure.
     pub(crate) fn print(self, as_json: bool) -> Result<()> {
-        let text = match as_json {
-            true => format!("{}\n", Value::Object(self.json)),
-            false => self.text,
+        let text = if as_json {
+            format!("{}\n", Value::Object(self.json))
+        } else {
+            self.text
         };
         terminal::print(text).map_err(Error::Print)
     }

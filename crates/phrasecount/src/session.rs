@@ -105,8 +105,8 @@ impl Session<'_> {
             }
             self.progress.line("working until Ctrl-C or SIGTERM");
             std::future::pending().await
-        });
-        let worked = worked.await;
+        })
+        .await;
         self.shut_down(worked, workers.shut_down()).await
     }
 

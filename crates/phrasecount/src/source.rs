@@ -18,7 +18,7 @@ const HEAD_BYTES: u64 = 8 * 1024;
 const PART_BYTES: usize = 64 * 1024;
 
 /// A longer text is kept in a temporary file until it is stored.
-const TEXT_BYTES_IN_MEMORY: usize = 512 * 1024;
+const MAX_TEXT_BYTES_IN_MEMORY: usize = 512 * 1024;
 
 /// A text is stored in chunks of this size.
 pub(crate) const CHUNK_BYTES: usize = 89_000;
@@ -224,7 +224,7 @@ impl Draft {
             tokenizer: Tokenizer::default(),
             phrases: Phrases::new(),
             hasher: ContentHasher::default(),
-            body: SpooledTempFile::new(TEXT_BYTES_IN_MEMORY),
+            body: SpooledTempFile::new(MAX_TEXT_BYTES_IN_MEMORY),
             file_bytes: 0,
             text_bytes: 0,
             update_bytes: 0,
@@ -279,7 +279,8 @@ impl Text {
 
     /// Reads up to `most` chunks from the chunk `first` on.
     pub(crate) fn read_chunks(&self, first: u64, most: usize) -> io::Result<Vec<u8>> {
-        let (begin, bytes) = (first * CHUNK_BYTES as u64, (most * CHUNK_BYTES) as u64);
+        let begin = first * CHUNK_BYTES as u64;
+        let bytes = (most * CHUNK_BYTES) as u64;
         let mut chunks = Vec::new();
         match &self.body {
             SpooledData::InMemory(text) => {

@@ -115,8 +115,8 @@ const LOG_DIGITS: usize = 16;
 fn is_of_store(path: &Path, store: &Path) -> bool {
     let place = |path: &Path| {
         let folder = fs::canonicalize(folder_of(path)).ok()?;
-        let whole = fs::canonicalize(path);
-        let whole = whole.unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()));
+        let whole = fs::canonicalize(path)
+            .unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()));
         Some(whole.into_os_string())
     };
     let (Some(path), Some(store)) = (place(path), place(store)) else {
@@ -132,8 +132,9 @@ fn is_of_store(path: &Path, store: &Path) -> bool {
 
 /// Returns whether a path is that of a file of a store's log: `<store>.log.` and hexadecimal digits.
 fn is_log(path: &OsStr, store: &OsStr) -> bool {
-    let rest = path.as_encoded_bytes();
-    let rest = rest.strip_prefix(store.as_encoded_bytes());
+    let rest = path
+        .as_encoded_bytes()
+        .strip_prefix(store.as_encoded_bytes());
     let digits = rest.and_then(|rest| rest.strip_prefix(b".log."));
     digits.is_some_and(|digits| {
         digits.len() == LOG_DIGITS && digits.iter().all(u8::is_ascii_hexdigit)
@@ -156,8 +157,9 @@ impl Table {
         let failed = |cause| failed(path, cause);
         let mut connection = Connection::open(path).map_err(failed)?;
         connection.busy_timeout(BUSY_TIMEOUT).map_err(failed)?;
-        let tr = connection.transaction_with_behavior(TransactionBehavior::Immediate);
-        let tr = tr.map_err(failed)?;
+        let tr = connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(failed)?;
         if !is_ours(path, &tr)? {
             tr.execute_batch(TABLES).map_err(failed)?;
             tr.pragma_update(None, "application_id", APPLICATION_ID)
@@ -224,7 +226,8 @@ impl Table {
                         if has_gone && is_gone.exists(params![phrase, sequence])? {
                             continue;
                         }
-                        let (documents, occurrences) = (*documents as i64, *occurrences as i64);
+                        let documents = *documents as i64;
+                        let occurrences = *occurrences as i64;
                         upsert.execute(params![phrase, documents, occurrences, sequence])?;
                         if has_gone {
                             forget.execute(params![phrase, sequence])?;
@@ -376,9 +379,11 @@ mod tests {
             [2, 1, 0],
         ];
         for (number, order) in orders.iter().enumerate() {
-            let (stays, goes) = (format!("stays {number}"), format!("goes {number}"));
+            let stays = format!("stays {number}");
+            let goes = format!("goes {number}");
             for index in order.iter().chain(order) {
-                let ((at, there), (_, gone)) = (newest_exists[*index], newest_is_gone[*index]);
+                let (at, there) = newest_exists[*index];
+                let (_, gone) = newest_is_gone[*index];
                 let rows = [row(&stays, there, at), row(&goes, gone, at)];
                 table.take(&rows).unwrap();
             }

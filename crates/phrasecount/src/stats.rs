@@ -18,7 +18,8 @@ const ROWS_AT_ONCE: usize = 1_000;
 pub(crate) async fn stats(store: &Corpus, report: &mut Report) -> Result<()> {
     let documents = documents(store).await?;
     report.add("documents", documents, &format!("{documents} documents"));
-    let (mut phrases, mut occurrences) = (0_u64, 0_u64);
+    let mut phrases = 0_u64;
+    let mut occurrences = 0_u64;
     let add = |_: String, count: Count| {
         phrases += 1;
         occurrences += count.occurrences;
@@ -28,8 +29,10 @@ pub(crate) async fn stats(store: &Corpus, report: &mut Report) -> Result<()> {
     report.add("phrases", phrases, &line);
     report.add_value("occurrences", occurrences);
 
-    let work = |tr| async move { store.work.stats(&tr).await };
-    let work = store.runner.run(work).await?;
+    let work = store
+        .runner
+        .run(|tr| async move { store.work.stats(&tr).await })
+        .await?;
     let contents = work.queued + work.delayed + work.held;
     let line = format!("{contents} documents to count");
     report.add("contents_to_count", contents, &line);
@@ -91,7 +94,8 @@ async fn updates(store: &Corpus) -> Result<Pending> {
 }
 
 async fn set_aside(store: &Corpus) -> Result<GivenUp> {
-    let (mut found, mut after) = (GivenUp::default(), None);
+    let mut found = GivenUp::default();
+    let mut after = None;
     loop {
         let last = after.as_ref();
         let look = |tr| async move { store.counts.set_aside(&tr, last, ROWS_AT_ONCE).await };
@@ -178,7 +182,8 @@ mod tests {
         assert!(before.contains("\n1 updates to combine\n"), "{before}");
         assert!(!before.contains("set aside"), "{before}");
 
-        let (tally, progress) = (Arc::default(), Progress::new(true, false));
+        let tally = Arc::default();
+        let progress = Progress::new(true, false);
         let workers = Workers::start(store, 1, &tally, &progress).await.unwrap();
         store.counts.wait_idle(&store.runner).await.unwrap();
         workers.shut_down().await.unwrap();

@@ -151,7 +151,8 @@ mod tests {
 
     /// Returns the text of bytes that are fed in parts of a given size.
     fn text(bytes: &[u8], part: usize) -> String {
-        let (mut tokenizer, mut text) = (Tokenizer::default(), Vec::new());
+        let mut tokenizer = Tokenizer::default();
+        let mut text = Vec::new();
         for part in bytes.chunks(part) {
             tokenizer.feed(part, &mut text);
         }
@@ -159,7 +160,8 @@ mod tests {
     }
 
     fn phrases(text: &str, part: usize) -> (Vec<String>, u64) {
-        let (mut phrases, mut found) = (Phrases::new(), Vec::new());
+        let mut phrases = Phrases::new();
+        let mut found = Vec::new();
         let mut each = |phrase: &str| found.push(phrase.to_owned());
         for part in text.as_bytes().chunks(part) {
             phrases.feed(part, &mut each);

@@ -41,16 +41,17 @@ pub(crate) async fn top(store: &Corpus, limit: usize) -> Result<Vec<(String, Cou
         }
     };
     each_count(store, add).await?;
-    let top = top.into_sorted_vec().into_iter();
-    let top = top.map(|(Reverse(occurrences), phrase, Reverse(documents))| {
-        (
-            phrase,
-            Count {
-                documents,
-                occurrences,
-            },
-        )
-    });
+    let top = top.into_sorted_vec().into_iter().map(
+        |(Reverse(occurrences), phrase, Reverse(documents))| {
+            (
+                phrase,
+                Count {
+                    documents,
+                    occurrences,
+                },
+            )
+        },
+    );
     Ok(top.collect())
 }
 

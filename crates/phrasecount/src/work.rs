@@ -36,10 +36,10 @@ impl ChangeObserver<String, Count> for ExportChanges {
         tr: &T,
         changes: &[Change<String, Count>],
     ) -> Result<(), BoxError> {
-        let changes = changes
+        let changes: Vec<_> = changes
             .iter()
-            .map(|change| (change.key.clone(), change.new));
-        let changes: Vec<_> = changes.collect();
+            .map(|change| (change.key.clone(), change.new))
+            .collect();
         Ok(self
             .0
             .add_all(tr, changes.iter().map(|(key, value)| (key, value)))
@@ -67,7 +67,8 @@ impl Workers {
             .with_time_limit(STEP_TIME_LIMIT);
         let telling = progress.clone();
         let count = move |delivery: Delivery<ContentId>| {
-            let (counter, telling) = (counter.clone(), telling.clone());
+            let counter = counter.clone();
+            let telling = telling.clone();
             async move {
                 let counted = counter.count(&delivery).await;
                 if let Err(error) = &counted {

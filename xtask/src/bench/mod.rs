@@ -2,31 +2,67 @@
 
 mod peers;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Context;
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use crate::fdb;
-use crate::workspace::cargo;
+use crate::workspace::{cargo, exit_code};
 
 /// What to measure, and on which store.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    /// A benchmark of the crate `benches`: `embedded`, `hc_dequeue`, `foundationdb`, `peers` (SQLite,
-    /// Postgres and Redis) and others
+#[derive(Debug)]
+pub(crate) struct BenchOptions {
     name: String,
-    /// The URL of the store, for a benchmark of any store. `fdb:` is the cluster that
-    /// `FDB_CLUSTER_FILE` names, or else a private one. It is the default if a server is installed.
-    /// `embedded:` is a store in a temporary folder
-    #[arg(long)]
     db: Option<String>,
-    /// Measures for longer and with more data, as published figures need
-    #[arg(long)]
     long: bool,
-    /// The arguments of the benchmark: workloads, `--plot`
-    #[arg(last = true)]
-    arguments: Vec<OsString>,
+    arguments: Vec<String>,
+}
+
+/// Describes the command.
+pub(crate) fn command() -> Command {
+    Command::new("bench")
+        .about("Runs a benchmark, with the servers that it needs")
+        .arg(Arg::new("name").required(true).help(
+            "A benchmark of the crate `benches`: `embedded`, `hc_dequeue`, `foundationdb`, `peers` (SQLite, Postgres \
+             and Redis) and others",
+        ))
+        .arg(Arg::new("db").long("db").help(
+            "The URL of the store, for a benchmark of any store. `fdb:` is the cluster that `FDB_CLUSTER_FILE` names, \
+             or else a private one. It is the default if a server is installed. `embedded:` is a store in a temporary \
+             folder",
+        ))
+        .arg(
+            Arg::new("long")
+                .long("long")
+                .action(ArgAction::SetTrue)
+                .help("Measures for longer and with more data, as published figures need"),
+        )
+        .arg(
+            Arg::new("arguments")
+                .last(true)
+                .num_args(0..)
+                .help("The arguments of the benchmark: workloads, `--plot`"),
+        )
+}
+
+impl From<&ArgMatches> for BenchOptions {
+    fn from(parsed: &ArgMatches) -> Self {
+        Self {
+            name: parsed
+                .get_one::<String>("name")
+                .cloned()
+                .unwrap_or_default(),
+            db: parsed.get_one("db").cloned(),
+            long: parsed.get_flag("long"),
+            arguments: parsed
+                .get_many("arguments")
+                .into_iter()
+                .flatten()
+                .cloned()
+                .collect(),
+        }
+    }
 }
 
 /// The benchmark of other systems, which needs the servers of those that have one.
@@ -36,7 +72,7 @@ const PEERS: &str = "peers";
 const WITHOUT_CLUSTER: [&str; 4] = ["embedded", "microqueue", PEERS, "soak"];
 
 /// Runs the benchmark. The servers that were started for it end with it.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(options: &BenchOptions) -> anyhow::Result<ExitCode> {
     let url = match &options.db {
         Some(url) => url.clone(),
         None if WITHOUT_CLUSTER.contains(&&*options.name) => "embedded:".to_owned(),
@@ -54,17 +90,17 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
     if options.long {
         command.env("TEST_RUN", "long");
     }
-    let peers = match options.name == PEERS {
-        true => peers::start(),
-        false => Vec::new(),
+    let peers = if options.name == PEERS {
+        peers::start()
+    } else {
+        Vec::new()
     };
     for peer in &peers {
         command.env(peer.variable, &peer.address);
     }
     command.arg("--").args(&options.arguments);
     let status = command.status().context("cannot run cargo")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(ExitCode::from(code.unwrap_or(1)))
+    Ok(exit_code(status))
 }
 
 /// Returns the URL of a cluster if FoundationDB is installed on this machine.

@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, bail, ensure};
-use tempfile::TempDir;
+
+use crate::folder::Folder;
 
 /// A server, which ends when it is dropped.
 #[derive(Debug)]
@@ -21,7 +22,7 @@ pub(super) struct Peer {
     pub(super) address: String,
     server: Child,
     // The server ends before its folder is removed.
-    _folder: TempDir,
+    _folder: Folder,
 }
 
 /// Starts what is installed, and says what is missing.
@@ -42,19 +43,17 @@ pub(super) fn start() -> Vec<Peer> {
 /// Starts Postgres as its package configures it: a commit is on disk when it is acknowledged.
 fn postgres() -> anyhow::Result<Peer> {
     let folders = postgres_folders();
-    let (initdb, postgres) = (
-        program("initdb", "postgresql", &folders)?,
-        program("postgres", "postgresql", &folders)?,
-    );
-    let folder = folder()?;
+    let initdb = program("initdb", "postgresql", &folders)?;
+    let postgres = program("postgres", "postgresql", &folders)?;
+    let folder = Folder::create("postgres")?;
     let rows = folder.path().join("rows");
     let account = Account::for_postgres(folder.path())?;
     let output = account
         .command(&initdb)
         .args(["--username=postgres", "--auth=trust", "--locale=C", "-D"])
         .arg(&rows)
-        .output();
-    let output = output.context("cannot run initdb")?;
+        .output()
+        .context("cannot run initdb")?;
     let complaint = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.success(), "initdb failed: {complaint}");
     let mut server = account.command(&postgres);
@@ -76,7 +75,7 @@ fn postgres() -> anyhow::Result<Peer> {
 /// Starts Redis with a log that is on disk before a command is acknowledged.
 fn redis() -> anyhow::Result<Peer> {
     let server = program("redis-server", "redis-server", &[])?;
-    let folder = folder()?;
+    let folder = Folder::create("redis")?;
     let socket = folder.path().join("socket");
     let mut server = Command::new(server);
     server.args(["--port", "0", "--unixsocket"]).arg(&socket);
@@ -152,14 +151,12 @@ impl Account {
 
 /// Runs a small program and returns what it prints.
 fn output(program: &str, arguments: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new(program).args(arguments).output();
-    let output = output.with_context(|| format!("cannot run {program}"))?;
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
     ensure!(output.status.success(), "{program} {arguments:?} failed");
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
-fn folder() -> anyhow::Result<TempDir> {
-    tempfile::tempdir().context("cannot make a folder for a server")
 }
 
 /// Waits for a line of a log. A thread continues to read, so that a full pipe never blocks the server.

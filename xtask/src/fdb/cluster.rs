@@ -6,24 +6,54 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
+use clap::{Arg, ArgMatches, value_parser};
 
 use super::Installation;
 
 /// How often to ask the cluster whether it is available. While it is not, each request takes more than a second.
-const ASKINGS: usize = 60;
+const MAX_ASKINGS: usize = 60;
 
 const CLUSTER_FILE: &str = "fdb.cluster";
 const PIDS: &str = "pids";
 
 /// What a cluster consists of.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone)]
 pub(crate) struct Layout {
-    /// The number of server processes
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// The number of server processes.
     processes: u16,
-    /// The storage engine
-    #[arg(long, default_value = "memory", value_parser = ["memory", "ssd"])]
+    /// The storage engine.
     engine: String,
+}
+
+impl Layout {
+    /// Describes the arguments that a layout is read from.
+    pub(super) fn arguments() -> [Arg; 2] {
+        [
+            Arg::new("processes")
+                .long("processes")
+                .default_value("1")
+                .value_parser(value_parser!(u16).range(1..=64))
+                .help("The number of server processes"),
+            Arg::new("engine")
+                .long("engine")
+                .default_value("memory")
+                .value_parser(["memory", "ssd"])
+                .help("The storage engine"),
+        ]
+    }
+}
+
+impl From<&ArgMatches> for Layout {
+    fn from(parsed: &ArgMatches) -> Self {
+        let default = Self::default();
+        Self {
+            processes: parsed
+                .get_one("processes")
+                .copied()
+                .unwrap_or(default.processes),
+            engine: parsed.get_one("engine").cloned().unwrap_or(default.engine),
+        }
+    }
 }
 
 impl Default for Layout {
@@ -86,7 +116,8 @@ impl Cluster {
 
     fn start_server(&mut self, installation: &Installation, port: u16) -> anyhow::Result<()> {
         let own = |name: &str| self.folder.join(format!("{name}-{port}"));
-        let (rows, logs) = (own("data"), own("logs"));
+        let rows = own("data");
+        let logs = own("logs");
         fs::create_dir_all(&rows)?;
         fs::create_dir_all(&logs)?;
         let output = fs::File::create(own("output"))?;
@@ -111,7 +142,7 @@ impl Cluster {
     fn configure(&mut self, installation: &Installation, engine: &str) -> anyhow::Result<()> {
         let file = self.cluster_file();
         let mut answer = String::new();
-        for _ in 0..ASKINGS {
+        for _ in 0..MAX_ASKINGS {
             for server in &mut self.servers {
                 if let Some(status) = server.try_wait()? {
                     bail!("fdbserver ended with {status}:\n{}", self.output());
@@ -119,10 +150,9 @@ impl Cluster {
             }
             // A cluster that is already configured refuses this, which is fine.
             let command = format!("configure new single {engine}");
-            match installation.exec(&file, &command) {
-                Ok(text) => answer = text,
-                Err(error) => answer = error.to_string(),
-            }
+            answer = installation
+                .exec(&file, &command)
+                .unwrap_or_else(|error| error.to_string());
             if installation.is_available(&file).unwrap_or(false) {
                 return Ok(());
             }
@@ -182,8 +212,10 @@ impl Kept {
     /// Stops its processes and removes its folder.
     pub(crate) fn remove(&self) -> anyhow::Result<()> {
         for pid in self.servers() {
-            let status = Command::new("kill").args(["-KILL", &pid]).status();
-            let status = status.context("cannot run kill")?;
+            let status = Command::new("kill")
+                .args(["-KILL", &pid])
+                .status()
+                .context("cannot run kill")?;
             ensure!(status.success(), "cannot stop process {pid}: {status}");
         }
         if self.folder.exists() {
@@ -197,10 +229,9 @@ impl Kept {
     /// given to another process since.
     fn servers(&self) -> Vec<String> {
         let pids = fs::read_to_string(self.folder.join(PIDS)).unwrap_or_default();
-        let file = self.cluster_file();
-        let file = file.to_string_lossy();
+        let file = self.cluster_file().display().to_string();
         pids.lines()
-            .filter(|pid| command_line(pid).contains(&*file))
+            .filter(|pid| command_line(pid).contains(&file))
             .map(str::to_owned)
             .collect()
     }
@@ -216,8 +247,8 @@ fn command_line(pid: &str) -> String {
 
 /// Returns free ports. Holds each of them until the last one is found, so that they differ.
 fn free_ports(count: u16) -> anyhow::Result<Vec<u16>> {
-    let listeners = (0..count).map(|_| TcpListener::bind("127.0.0.1:0"));
-    let listeners: Vec<_> = listeners
+    let listeners: Vec<_> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0"))
         .collect::<Result<_, _>>()
         .context("no free port")?;
     let ports = listeners

@@ -52,8 +52,10 @@ impl Installation {
     /// Finds the client library, which linking with FoundationDB requires.
     pub(crate) fn find_library() -> anyhow::Result<PathBuf> {
         let own = env::var_os(LIBRARY_VARIABLE);
-        let folders = own.iter().map(OsString::as_os_str);
-        let folders = folders.chain(LIBRARY_FOLDERS.iter().map(OsStr::new));
+        let folders = own
+            .iter()
+            .map(OsString::as_os_str)
+            .chain(LIBRARY_FOLDERS.iter().map(OsStr::new));
         let names = ["libfdb_c.so", "libfdb_c.dylib"];
         let mut candidates =
             folders.flat_map(|folder| names.map(|name| Path::new(folder).join(name)));
@@ -66,8 +68,10 @@ impl Installation {
 
     /// Returns the feature of the API version that goes with what is installed.
     pub(crate) fn feature(&self) -> anyhow::Result<&'static str> {
-        let output = Command::new(&self.cli).arg("--version").output();
-        let output = output.with_context(|| format!("cannot run {}", self.cli.display()))?;
+        let output = Command::new(&self.cli)
+            .arg("--version")
+            .output()
+            .with_context(|| format!("cannot run {}", self.cli.display()))?;
         feature_of(&String::from_utf8_lossy(&output.stdout))
     }
 

@@ -6,43 +6,44 @@ mod installation;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use tempfile::TempDir;
+use clap::{ArgMatches, Command};
 
 pub(crate) use self::cluster::Cluster;
 pub(crate) use self::installation::Installation;
 
 use self::cluster::{Kept, Layout};
+use crate::folder::Folder;
 use crate::workspace::root;
 
 /// The variable that names the cluster to use.
 pub(crate) const CLUSTER_FILE: &str = "FDB_CLUSTER_FILE";
 
-/// Whether this build can open a cluster.
-const IS_ENABLED: bool = cfg!(any(
-    feature = "fdb-7_1",
-    feature = "fdb-7_3",
-    feature = "fdb-7_4"
-));
-
-/// What to do with the private cluster.
-#[derive(Debug, clap::Subcommand)]
-pub(crate) enum Action {
-    /// Starts a cluster in `target/fdb`, waits until it is available and prints its cluster file
-    Up(Layout),
-    /// Stops the cluster that `up` started, and removes its data
-    Down,
-    /// Says whether the cluster that `up` started is available, and prints its cluster file
-    Status,
+/// Describes the commands.
+pub(crate) fn command() -> Command {
+    let up =
+        "Starts a cluster in `target/fdb`, waits until it is available and prints its cluster file";
+    let down = "Stops the cluster that `up` started, and removes its data";
+    let status =
+        "Says whether the cluster that `up` started is available, and prints its cluster file";
+    Command::new("fdb")
+        .about("Starts and stops a private FoundationDB cluster on this machine")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands([
+            Command::new("up").about(up).args(Layout::arguments()),
+            Command::new("down").about(down),
+            Command::new("status").about(status),
+        ])
 }
 
-/// Carries out an action.
-pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
+/// Carries out a command.
+pub(crate) fn run(arguments: &ArgMatches) -> anyhow::Result<ExitCode> {
     let kept = Kept::in_folder(folder()?);
-    match action {
-        Action::Up(layout) => {
+    match arguments.subcommand() {
+        Some(("up", arguments)) => {
             if kept.is_running() {
                 bail!("a cluster runs already: `cargo xtask fdb down` stops it");
             }
@@ -50,20 +51,19 @@ pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
             let installation = Installation::find()?;
             fs::create_dir_all(kept.folder())
                 .with_context(|| format!("cannot make {}", kept.folder().display()))?;
-            let cluster = Cluster::start(&installation, kept.folder(), layout)?;
+            let cluster = Cluster::start(&installation, kept.folder(), &Layout::from(arguments))?;
             println!("{}", cluster.keep()?.display());
         }
-        Action::Down => match kept.is_running() {
-            true => {
-                kept.remove()?;
-                println!("stopped");
-            }
-            false => {
-                kept.remove()?;
-                println!("no cluster runs");
-            }
-        },
-        Action::Status => {
+        Some(("down", _)) => {
+            let outcome = if kept.is_running() {
+                "stopped"
+            } else {
+                "no cluster runs"
+            };
+            kept.remove()?;
+            println!("{outcome}");
+        }
+        _ => {
             if !kept.is_running() {
                 println!("no cluster runs: `cargo xtask fdb up` starts one");
                 return Ok(ExitCode::FAILURE);
@@ -87,7 +87,7 @@ pub(crate) fn run(action: &Action) -> anyhow::Result<ExitCode> {
 pub(crate) struct Served {
     // The processes end before their folder is removed.
     cluster: Option<Cluster>,
-    _folder: Option<TempDir>,
+    _folder: Option<Folder>,
 }
 
 impl Served {
@@ -96,7 +96,7 @@ impl Served {
         if env::var_os(CLUSTER_FILE).is_some() {
             return Ok(Self::elsewhere());
         }
-        let folder = tempfile::tempdir().context("cannot make a folder for a cluster")?;
+        let folder = Folder::create("cluster")?;
         let layout = Layout::default();
         let cluster = Cluster::start(&Installation::find()?, folder.path(), &layout)?;
         Ok(Self {
@@ -107,9 +107,10 @@ impl Served {
 
     /// Starts a private cluster if one of the URLs is `fdb:` and the environment names no cluster.
     pub(crate) fn for_urls(urls: &[&str]) -> anyhow::Result<Self> {
-        match urls.contains(&"fdb:") {
-            true => Self::start(),
-            false => Ok(Self::elsewhere()),
+        if urls.contains(&"fdb:") {
+            Self::start()
+        } else {
+            Ok(Self::elsewhere())
         }
     }
 
@@ -132,34 +133,6 @@ impl Served {
             _ => url.to_owned(),
         }
     }
-}
-
-/// Runs this command again in a build with FoundationDB, if a URL needs it and this build lacks it. Returns the exit of
-/// that run.
-pub(crate) fn rerun(urls: &[&str]) -> anyhow::Result<Option<ExitCode>> {
-    if IS_ENABLED || !urls.iter().any(|url| url.starts_with("fdb:")) {
-        return Ok(None);
-    }
-    let feature = Installation::find()?.feature()?;
-    Installation::find_library()?;
-    let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let status = Command::new(program)
-        .args([
-            "run",
-            "--quiet",
-            "--package",
-            "xtask",
-            "--features",
-            feature,
-        ])
-        .arg("--manifest-path")
-        .arg(root()?.join("Cargo.toml"))
-        .arg("--")
-        .args(env::args_os().skip(1))
-        .status()
-        .context("cannot run cargo")?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(Some(ExitCode::from(code.unwrap_or(1))))
 }
 
 fn folder() -> anyhow::Result<PathBuf> {

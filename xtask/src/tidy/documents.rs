@@ -43,8 +43,11 @@ impl Document {
                     diagram = (&*language == "text").then(String::new);
                 }
                 Event::End(TagEnd::CodeBlock) => {
-                    let above = document.headings.last();
-                    let above = above.map(|(_, text)| text.clone()).unwrap_or_default();
+                    let above = document
+                        .headings
+                        .last()
+                        .map(|(_, text)| text.clone())
+                        .unwrap_or_default();
                     document
                         .diagrams
                         .extend(diagram.take().map(|text| (line, above, text)));

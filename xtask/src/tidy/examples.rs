@@ -1,6 +1,6 @@
 //! Examples in documents are compiled: each page with Rust code is the documentation of some module, so
 //! that the tests of documentation compile it, or it names the file that a block is part of, in a comment on the line
-//! before the block: `<!-- crates/console/examples/shop.rs -->`.
+//! before the block: `<!-- crates/examples/examples/shop.rs -->`.
 
 use std::collections::BTreeSet;
 

@@ -8,32 +8,27 @@ mod examples;
 mod layers;
 mod modules;
 mod packages;
-mod prose;
 mod sources;
 mod top_level;
 mod tree;
-mod words;
 
 use std::fmt;
 
 use anyhow::ensure;
 
-pub(crate) use self::layers::{LAYERS, PACKAGES};
-pub(crate) use self::packages::JUDGE;
+pub(crate) use self::layers::{JUDGE, LAYERS, PACKAGES};
 use self::tree::Tree;
 use crate::workspace;
 
-const CHECKS: [fn(&Tree) -> Vec<Violation>; 10] = [
+const CHECKS: [fn(&Tree) -> Vec<Violation>; 8] = [
     top_level::check,
     layers::check,
     packages::check,
     sources::check,
-    modules::check_functions,
     modules::check_circles,
     documents::check_links,
     documents::check_schema,
     examples::check,
-    words::check,
 ];
 
 /// A place that breaks a rule.

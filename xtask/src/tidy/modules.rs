@@ -1,4 +1,4 @@
-//! The inside of a crate: no function is too long, and no two modules import each other.
+//! The inside of a crate: no two modules import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,52 +7,8 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use super::Violation;
 use super::tree::Tree;
 
-/// The longest function, from the line of its `fn` to that of its last brace.
-const MAX_FUNCTION_LINES: usize = 70;
-
 /// The modules that a module imports, with the file that does first.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
-
-/// Checks the length of every function. Those in a folder of tests may be longer: a table of cases is.
-pub(super) fn check_functions(tree: &Tree) -> Vec<Violation> {
-    let mut violations = Vec::new();
-    for (path, tokens) in sources(tree).filter(|(path, _)| !path.contains("/tests/")) {
-        let mut too_long = |name: &str, line, lines| {
-            if lines > MAX_FUNCTION_LINES {
-                let message = format!("`{name}` has {lines} lines, more than {MAX_FUNCTION_LINES}");
-                violations.push(Violation::at(path, line, message));
-            }
-        };
-        measure_functions(&tokens, &mut too_long);
-    }
-    violations
-}
-
-/// Calls `visit` with name, first line and length of each function, at any depth.
-fn measure_functions(tokens: &[TokenTree], visit: &mut impl FnMut(&str, usize, usize)) {
-    for (index, token) in tokens.iter().enumerate() {
-        if is_ident(token, "fn")
-            && let Some(TokenTree::Ident(name)) = tokens.get(index + 1)
-        {
-            let ends = |token: &TokenTree| match token {
-                TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => {
-                    Some(Some(group.span_close().end().line))
-                }
-                TokenTree::Punct(punct) if punct.as_char() == ';' => Some(None),
-                _ => None,
-            };
-            let end = tokens[index..].iter().find_map(ends).flatten();
-            let begin = token.span().start().line;
-            if let Some(end) = end {
-                visit(&name.to_string(), begin, end + 1 - begin);
-            }
-        }
-        if let TokenTree::Group(group) = token {
-            let inside: Vec<_> = group.stream().into_iter().collect();
-            measure_functions(&inside, visit);
-        }
-    }
-}
 
 /// Checks that the modules of each crate form no circle by what they import of each other. A module is
 /// what stands right below the crate's root, with all that is inside of it; its tests do not count. An
@@ -75,11 +31,12 @@ pub(super) fn check_circles(tree: &Tree) -> Vec<Violation> {
         let imported = imports.entry(module.to_owned()).or_default();
         let mut paths = BTreeSet::new();
         // Right below the root, `super` is the root.
-        let roots: &[&str] =
-            match file == format!("{module}.rs") || file == format!("{module}/mod.rs") {
-                true => &["crate", "super"],
-                false => &["crate"],
-            };
+        let is_below = file == format!("{module}.rs") || file == format!("{module}/mod.rs");
+        let roots: &[&str] = if is_below {
+            &["crate", "super"]
+        } else {
+            &["crate"]
+        };
         collect_imports(&tokens, roots, &mut paths);
         for other in paths {
             if other.starts_with(char::is_uppercase) {
@@ -121,7 +78,8 @@ fn imports_directly(imports: &Imports, module: &str, other: &str) -> bool {
 
 /// Returns whether a module imports another one, by way of others or directly.
 fn reaches(imports: &Imports, from: &str, to: &str) -> bool {
-    let (mut seen, mut next) = (BTreeSet::new(), vec![from]);
+    let mut seen = BTreeSet::new();
+    let mut next = vec![from];
     while let Some(module) = next.pop() {
         if module == to {
             return true;
@@ -208,37 +166,6 @@ fn is_ident(token: &TokenTree, text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_function_of_more_than_seventy_lines_is_found() {
-        let function = |lines: usize| {
-            let body = "    work();\n".repeat(lines - 2);
-            format!("impl Queue {{\nfn long() {{\n{body}}}\n}}\n")
-        };
-        let path = "crates/combine/src/queue.rs";
-        let of = |lines| {
-            let text = function(lines);
-            check_functions(&Tree::of(&[(path, text.as_str())]))
-        };
-        assert_eq!(of(MAX_FUNCTION_LINES), []);
-        let message = "`long` has 71 lines, more than 70";
-        assert_eq!(
-            of(MAX_FUNCTION_LINES + 1),
-            [Violation::at(path, 2, message)]
-        );
-    }
-
-    #[test]
-    fn a_declaration_without_a_body_is_no_function() {
-        let text = format!(
-            "trait Queue {{\nfn len(&self);\n{}fn all(&self) {{}}\n}}",
-            "\n".repeat(80)
-        );
-        assert_eq!(
-            check_functions(&Tree::of(&[("crates/combine/src/a.rs", &text)])),
-            []
-        );
-    }
 
     #[test]
     fn modules_that_import_each_other_are_found() {

@@ -1,13 +1,11 @@
 //! Each published package has everything that the registry shows, and only libraries are published.
 
-use toml::{Table, Value};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use super::Violation;
-use super::layers::{LAYERS, PACKAGES};
+use super::layers::{JUDGE, LAYERS, PACKAGES};
 use super::tree::Tree;
-
-/// The package that judges stores. It is published with the layers, for the tests of other stores.
-pub(crate) const JUDGE: &str = "fdbq-conformance";
 
 /// The licenses at the top level, of which each package holds a copy.
 const LICENSES: [&str; 2] = ["LICENSE-APACHE", "LICENSE-MIT"];
@@ -19,7 +17,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
             continue;
         };
         // One that does not parse is found by the check of the layers.
-        let manifest: Table = text.parse().unwrap_or_default();
+        let manifest = DeTable::parse(text).map_or_else(|_| DeTable::new(), Spanned::into_inner);
         let mut published = LAYERS
             .into_iter()
             .zip(PACKAGES)
@@ -29,13 +27,16 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
                 violations.extend(missing_files(tree, folder));
                 wrong_fields(&manifest, name, package)
             }
-            None => match field(&manifest, "publish").and_then(Value::as_bool) {
+            None => match field(&manifest, "publish").and_then(DeValue::as_bool) {
                 Some(false) => Vec::new(),
                 _ => vec!["is not to be published, and lacks `publish = false`".to_owned()],
             },
         };
-        let messages = messages.into_iter();
-        violations.extend(messages.map(|message| Violation::new(path, message)));
+        violations.extend(
+            messages
+                .into_iter()
+                .map(|message| Violation::new(path, message)),
+        );
     }
     violations
 }
@@ -58,8 +59,11 @@ fn missing_files(tree: &Tree, folder: &str) -> Vec<Violation> {
 }
 
 /// Returns what is wrong with the fields of a published manifest.
-fn wrong_fields(manifest: &Table, name: &str, package: &str) -> Vec<String> {
-    let library = manifest.get("lib").and_then(|lib| lib.get("name"));
+fn wrong_fields(manifest: &DeTable<'_>, name: &str, package: &str) -> Vec<String> {
+    let library = manifest
+        .get("lib")
+        .and_then(|lib| lib.get_ref().get("name"))
+        .map(|name| name.get_ref());
     let exact = [
         ("name", field(manifest, "name"), package.to_owned()),
         ("lib.name", library, name.replace('-', "_")),
@@ -72,7 +76,7 @@ fn wrong_fields(manifest: &Table, name: &str, package: &str) -> Vec<String> {
     ];
     let wrong = exact
         .into_iter()
-        .filter(|(_, value, expected)| value.and_then(Value::as_str) != Some(expected))
+        .filter(|(_, value, expected)| value.and_then(DeValue::as_str) != Some(expected))
         .map(|(name, _, expected)| format!("`{name}` is not `{expected}`"));
 
     let required = ["description", "keywords", "categories", "include"];
@@ -80,15 +84,16 @@ fn wrong_fields(manifest: &Table, name: &str, package: &str) -> Vec<String> {
         .into_iter()
         .filter(|name| field(manifest, name).is_none())
         .map(|name| format!("lacks `{name}`"));
-    let docs = field(manifest, "metadata").and_then(|metadata| metadata.get("docs")?.get("rs"));
-    let shown = docs.is_some_and(|docs| docs.get("features").is_some());
+    let docs =
+        field(manifest, "metadata").and_then(|metadata| metadata.get("docs")?.get_ref().get("rs"));
+    let shown = docs.is_some_and(|docs| docs.get_ref().get("features").is_some());
     let hidden = (manifest.contains_key("features") && !shown)
         .then(|| "lacks `metadata.docs.rs.features`".to_owned());
     wrong.chain(missing).chain(hidden).collect()
 }
 
-fn field<'a>(manifest: &'a Table, name: &str) -> Option<&'a Value> {
-    manifest.get("package")?.get(name)
+fn field<'a, 'i>(manifest: &'a DeTable<'i>, name: &str) -> Option<&'a DeValue<'i>> {
+    Some(manifest.get("package")?.get_ref().get(name)?.get_ref())
 }
 
 #[cfg(test)]

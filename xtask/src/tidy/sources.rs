@@ -122,9 +122,11 @@ fn check_siblings(path: &str, tokens: &[TokenTree], violations: &mut Vec<Violati
         let mut violated = |message: &str| {
             violations.push(Violation::at(path, token.span().start().line, message));
         };
-        let called = tokens.get(index + 1).is_some_and(|next| is(next, "!"));
-        if called && (is(token, "todo") || is(token, "unimplemented")) {
-            violated("unfinished code");
+        if let Some(name) = test_module(&tokens[index..])
+            && name != "tests"
+            && !in_tests(path)
+        {
+            violated("a module of tests that is not called `tests` and lies in no such folder");
         }
         if let Some(attribute) = attribute(&tokens[index..]) {
             if names(attribute, "ignore") {
@@ -149,6 +151,31 @@ fn check_siblings(path: &str, tokens: &[TokenTree], violations: &mut Vec<Violati
             check_siblings(path, &inside, violations);
         }
     }
+}
+
+/// Returns the name of the module that the first token begins if only tests compile it.
+fn test_module(tokens: &[TokenTree]) -> Option<String> {
+    let condition = attribute(tokens)?;
+    let has_else = names(condition, "any") || names(condition, "not");
+    if !names(condition, "cfg") || !names(condition, "test") || has_else {
+        return None;
+    }
+    // Other attributes and a visibility may follow.
+    let mut rest = tokens[2..].iter();
+    loop {
+        match rest.next()? {
+            TokenTree::Ident(word) if word == "mod" => return Some(rest.next()?.to_string()),
+            TokenTree::Ident(word) if word == "pub" => {}
+            TokenTree::Punct(mark) if mark.as_char() == '#' => {}
+            TokenTree::Group(_) => {}
+            _ => return None,
+        }
+    }
+}
+
+/// Returns true for a file that its place marks as one of tests.
+fn in_tests(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("/tests.rs")
 }
 
 /// Returns true for the code of a layer, and of what judges stores.
@@ -214,12 +241,6 @@ mod tests {
                 &format!("unfinished: {mark}"),
             );
         }
-        assert_caught(path, "fn f() { if true { todo!() } }", "unfinished code");
-        assert_caught(
-            path,
-            "fn f() { unimplemented!(\"yet\") }",
-            "unfinished code",
-        );
         assert_eq!(violations_of("docs/a.md", &format!("a{}s", MARKS[0])), []);
     }
 
@@ -234,6 +255,35 @@ mod tests {
             "a test that does not run",
         );
         assert_caught(path, "/// ```ignore", "an example that does not run");
+    }
+
+    #[test]
+    fn a_module_of_tests_with_another_name_is_found() {
+        let path = "crates/combine/src/lib.rs";
+        let message = "a module of tests that is not called `tests` and lies in no such folder";
+        for line in [
+            "#[cfg(test)] mod plants;",
+            "#[cfg(test)] #[path = \"a.rs\"] pub(crate) mod plants {}",
+            "mod a { #[cfg(all(test, unix))] mod plants; }",
+        ] {
+            assert_caught(path, line, message);
+        }
+        let tidy = [
+            (path, "#[cfg(test)] mod tests;"),
+            (
+                path,
+                "#[cfg(any(test, feature = \"testing\"))] mod testing;",
+            ),
+            (path, "#[cfg(not(test))] mod real;"),
+            (path, "#[cfg(test)] use plants::Plant; mod queue;"),
+            (
+                "crates/combine/src/tests/mod.rs",
+                "#[cfg(test)] mod plants;",
+            ),
+        ];
+        for (path, line) in tidy {
+            assert_eq!(violations_of(path, &format!("//! Documented.\n{line}")), []);
+        }
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use super::Violation;
 use super::tree::Tree;
 
-const ENTRIES: [&str; 18] = [
+const ENTRIES: [&str; 19] = [
     ".cargo",
     ".ci",
+    ".github",
     ".gitignore",
     "ARCHITECTURE.md",
     "CHANGELOG.md",

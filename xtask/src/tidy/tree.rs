@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use anyhow::Context;
-use ignore::WalkBuilder;
 
 /// Every file that is not ignored by git, by its path from the root with `/` between the parts;
 /// with its text, if it is text.
@@ -14,38 +14,74 @@ pub(super) struct Tree {
     files: BTreeMap<String, Option<String>>,
 }
 
+/// A line of a `.gitignore`, in the forms that this workspace uses: `name`, `/path` and `/path*`.
+#[derive(Debug, Clone)]
+enum Ignored {
+    Name(String),
+    Path(String),
+    PathsFrom(String),
+}
+
+impl Ignored {
+    fn parse(folder: &str, line: &str) -> Self {
+        let Some(path) = line.strip_prefix('/') else {
+            return Self::Name(line.to_owned());
+        };
+        match path.strip_suffix('*') {
+            Some(begin) => Self::PathsFrom(format!("{folder}{begin}")),
+            None => Self::Path(format!("{folder}{path}")),
+        }
+    }
+
+    fn covers(&self, path: &str, name: &str) -> bool {
+        match self {
+            Self::Name(ignored) => name == ignored,
+            Self::Path(ignored) => path == ignored,
+            Self::PathsFrom(begin) => path.starts_with(begin),
+        }
+    }
+}
+
 impl Tree {
     /// Reads the files below `root`.
     pub(super) fn read(root: &Path) -> anyhow::Result<Self> {
-        let walk = WalkBuilder::new(root)
-            .hidden(false)
-            .parents(false)
-            .git_global(false)
-            .require_git(false)
-            .filter_entry(|entry| entry.file_name() != ".git")
-            .build();
         let mut tree = Self::default();
-        for entry in walk {
-            let entry = entry.context("cannot walk the workspace")?;
-            if entry.file_type().is_some_and(|kind| kind.is_dir()) {
+        tree.read_folder(root, "", &[])
+            .context("cannot read the workspace")?;
+        Ok(tree)
+    }
+
+    /// Reads a folder, given as the beginning of the paths in it, with what is ignored in the folders above it.
+    fn read_folder(&mut self, root: &Path, prefix: &str, above: &[Ignored]) -> io::Result<()> {
+        let mut ignored = above.to_vec();
+        let patterns = match fs::read_to_string(root.join(prefix).join(".gitignore")) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            patterns => patterns?,
+        };
+        ignored.extend(patterns.lines().map(|line| Ignored::parse(prefix, line)));
+        for entry in fs::read_dir(root.join(prefix))? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let path = format!("{prefix}{name}");
+            if name == ".git" || ignored.iter().any(|pattern| pattern.covers(&path, &name)) {
                 continue;
             }
-            let path = entry.path();
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                self.read_folder(root, &format!("{path}/"), &ignored)?;
+                continue;
+            }
             // A symbolic link is what git stores of it: where it leads.
-            let bytes = match entry.path_is_symlink() {
-                true => fs::read_link(path).map(|link| link.into_os_string().into_encoded_bytes()),
-                false => fs::read(path),
+            let bytes = if kind.is_symlink() {
+                fs::read_link(entry.path())?
+                    .into_os_string()
+                    .into_encoded_bytes()
+            } else {
+                fs::read(entry.path())?
             };
-            let bytes = bytes.with_context(|| format!("cannot read {}", path.display()))?;
-            let parts: Vec<_> = path
-                .strip_prefix(root)?
-                .iter()
-                .map(|part| part.to_string_lossy())
-                .collect();
-            tree.files
-                .insert(parts.join("/"), String::from_utf8(bytes).ok());
+            self.files.insert(path, String::from_utf8(bytes).ok());
         }
-        Ok(tree)
+        Ok(())
     }
 
     /// Returns a tree of the given texts by path.
@@ -94,11 +130,16 @@ mod tests {
     fn reading_skips_what_git_skips_and_keeps_hidden_files() {
         let folder = tempfile::tempdir().unwrap();
         for (path, bytes) in [
-            (".gitignore", &b"/target\n"[..]),
+            (".gitignore", &b"/target\n/a/own.sqlite*\n"[..]),
             (".ci/run", b"true"),
             (".git/config", b""),
             ("target/debug/xtask", b""),
             ("traces/a.gz", b"\x1f\x8b\xff"),
+            ("traces/.gitignore", b"corpus\n/kept\n"),
+            ("traces/all/corpus/one", b""),
+            ("traces/all/kept", b"kept"),
+            ("traces/kept", b""),
+            ("a/own.sqlite-wal", b""),
         ] {
             let path = folder.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -106,7 +147,14 @@ mod tests {
         }
         let tree = Tree::read(folder.path()).unwrap();
         let paths: Vec<_> = tree.paths().collect();
-        assert_eq!(paths, [".ci/run", ".gitignore", "traces/a.gz"]);
+        let expected = [
+            ".ci/run",
+            ".gitignore",
+            "traces/.gitignore",
+            "traces/a.gz",
+            "traces/all/kept",
+        ];
+        assert_eq!(paths, expected);
         assert_eq!(tree.text(".ci/run"), Some("true"));
         assert_eq!(tree.text("traces/a.gz"), None);
         assert!(tree.contains("traces"));

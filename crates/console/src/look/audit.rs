@@ -14,12 +14,12 @@ impl<D: Database> Console<D> {
     /// store.
     pub async fn audit(&self, name: &str, repair: bool) -> Result<report::Audit> {
         let found = self.find_dequeue(name, "audit").await?;
-        let audit = match repair {
-            true => found.queue.repair(&self.runner).await?,
-            false => found.queue.audit(&self.reader).await?,
+        let audit = if repair {
+            found.queue.repair(&self.runner).await?
+        } else {
+            found.queue.audit(&self.reader).await?
         };
-        let findings = audit.findings.iter();
-        let findings = findings.map(|finding| report::Finding {
+        let findings = audit.findings.iter().map(|finding| report::Finding {
             kind: finding.kind().to_owned(),
             detail: finding.to_string(),
         });

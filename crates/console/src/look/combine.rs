@@ -57,7 +57,8 @@ impl<D: Database> Console<D> {
         let found = self.find_combine(name, "combined values").await?;
         let [of_key, of_update, of_value] = &found.codecs;
         let encoded = encode(of_key, key).map_err(|reason| malformed("key", key, reason))?;
-        let (queue, encoded_key) = (&found.queue, &encoded);
+        let queue = &found.queue;
+        let encoded_key = &encoded;
         let read = |tr| async move { queue.key_state(&tr, encoded_key).await };
         let state = self.reader.run(read).await?;
         let value = |stored: Result<Option<Bytes>, Undecodable>| match stored {
@@ -67,13 +68,17 @@ impl<D: Database> Console<D> {
         let current = value(state.current);
         let problem = state.pending.as_ref().err().map(ToString::to_string);
         let is_whole = problem.is_none() && !state.has_more;
-        let pending = state.pending.iter().flatten();
-        let pending: Vec<_> = pending.map(|update| decode(of_update, update)).collect();
+        let pending: Vec<_> = state
+            .pending
+            .iter()
+            .flatten()
+            .map(|update| decode(of_update, update))
+            .collect();
         let exact = match combiner {
             _ if pending.is_empty() && is_whole => Some(current.clone()),
             Some(combiner) if is_whole => {
-                let folded = fold(combiner, current.as_ref(), &pending);
-                let folded = folded.map_err(|reason| malformed("combiner", key, reason))?;
+                let folded = fold(combiner, current.as_ref(), &pending)
+                    .map_err(|reason| malformed("combiner", key, reason))?;
                 Some(folded.map(|value| report::Payload {
                     codec: of_value.clone(),
                     bytes: encode(of_value, &value.to_string()).map_or(0, |bytes| bytes.len()),
@@ -113,7 +118,9 @@ impl<D: Database> Console<D> {
     ) -> Result<report::SetAsidePage> {
         let found = self.find_combine(name, "updates set aside").await?;
         let after = after.map(parse_aside).transpose()?;
-        let (queue, after, limit) = (&found.queue, after.as_ref(), limit.clamp(1, MAX_RECORDS));
+        let queue = &found.queue;
+        let after = after.as_ref();
+        let limit = limit.clamp(1, MAX_RECORDS);
         let read = |tr| async move { queue.set_aside(&tr, after, limit + 1).await };
         let mut listed = self.reader.run(read).await?;
         let next = next_page(&mut listed, limit).map(|last| aside_text(&last.id));
@@ -205,9 +212,9 @@ fn malformed(what: &'static str, given: &str, reason: String) -> Error {
 
 fn aside_of(codecs: &[String; 3], listed: Listed<AsideId, SetAside>) -> report::SetAside {
     let [of_key, of_update, _] = codecs;
-    let (id, kind) = (aside_text(&listed.id), kind_of(&listed.id));
+    let kind = kind_of(&listed.id);
     let mut report = report::SetAside {
-        id,
+        id: aside_text(&listed.id),
         kind: kind.to_owned(),
         folded: 0,
         failure: None,
@@ -218,7 +225,8 @@ fn aside_of(codecs: &[String; 3], listed: Listed<AsideId, SetAside>) -> report::
     match listed.value {
         Ok(aside) => {
             report.folded = aside.folded;
-            let (time, reason) = (None, aside.reason);
+            let time = None;
+            let reason = aside.reason;
             report.failure = Some(report::Failure { time, reason });
             report.key = (kind != "block").then(|| decode(of_key, &aside.key));
             report.update = match kind {
@@ -246,12 +254,14 @@ fn fold(
     current: Option<&report::Payload>,
     updates: &[report::Payload],
 ) -> Result<Option<Value>, String> {
-    let values = current.into_iter().chain(updates);
-    let values = values.map(|payload| {
-        let problem = || payload.problem.clone().unwrap_or_default();
-        payload.value.clone().ok_or_else(problem)
-    });
-    let mut values: Vec<Value> = values.collect::<Result<_, _>>()?;
+    let mut values: Vec<Value> = current
+        .into_iter()
+        .chain(updates)
+        .map(|payload| {
+            let problem = || payload.problem.clone().unwrap_or_default();
+            payload.value.clone().ok_or_else(problem)
+        })
+        .collect::<Result<_, _>>()?;
     match combiner {
         // An update that is none removes the value.
         Combiner::LastWriter => Ok(values.pop().filter(|value| !value.is_null())),
@@ -338,7 +348,9 @@ mod tests {
 
     #[test]
     fn updates_are_combined_as_the_library_does() {
-        let (sum, min, max) = (Combiner::Sum, Combiner::Min, Combiner::Max);
+        let sum = Combiner::Sum;
+        let min = Combiner::Min;
+        let max = Combiner::Max;
         let table = [
             (
                 sum,

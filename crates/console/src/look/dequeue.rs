@@ -32,8 +32,9 @@ impl<D: Database> Console<D> {
     ) -> Result<report::Items> {
         let found = &self.find_dequeue(name, "items by place").await?;
         let kind = parse_place(place)?;
-        let after = after.map(parse_cursor).transpose()?;
-        let (after, limit) = (after.as_ref(), limit.clamp(1, MAX_ROWS));
+        let cursor = after.map(parse_cursor).transpose()?;
+        let after = cursor.as_ref();
+        let limit = limit.clamp(1, MAX_ROWS);
         let read = |tr: Tx<D::Transaction>| async move {
             let stats = found.queue.stats(&tr).await?;
             let mut page = found.queue.list(&tr, kind, after, limit).await?;
@@ -45,10 +46,14 @@ impl<D: Database> Console<D> {
             Ok::<_, Error>((stats, page))
         };
         let (stats, page) = self.reader.run(read).await?;
-        let items = page.items.into_iter();
-        let items = items.map(|item| listed_item(&found.codec, item));
-        let strays = page.strays.into_iter();
-        let strays = strays.map(|stray| unreadable_item(String::new(), &stray));
+        let items = page
+            .items
+            .into_iter()
+            .map(|item| listed_item(&found.codec, item));
+        let strays = page
+            .strays
+            .into_iter()
+            .map(|stray| unreadable_item(String::new(), &stray));
         Ok(report::Items {
             queue: found.name.clone(),
             place: kind.name().to_owned(),
@@ -294,8 +299,9 @@ fn end_text(end: End) -> &'static str {
 
 /// Returns the session that a page has given.
 fn parse_session(text: &str) -> Result<SessionId> {
-    let bytes = u128::from_str_radix(text, 16).ok();
-    let bytes = bytes.filter(|_| text.len() == 32);
+    let bytes = u128::from_str_radix(text, 16)
+        .ok()
+        .filter(|_| text.len() == 32);
     let malformed = || Error::Malformed {
         what: "session",
         given: text.to_owned(),
@@ -316,8 +322,8 @@ fn session_of(listed: Listed<SessionId, SessionState>) -> report::Session {
             };
         }
     };
-    let (lease, silent) = (state.lease.as_secs_f64(), state.silent);
-    let silent = silent.map(|silent| silent.as_secs_f64());
+    let lease = state.lease.as_secs_f64();
+    let silent = state.silent.map(|silent| silent.as_secs_f64());
     report::Session {
         session: state.session.to_string(),
         subscription: None,
@@ -381,7 +387,7 @@ fn options_text(options: &Enqueue) -> Option<String> {
     };
     let dedupe = options.get_dedupe().map(|id| bytes_text(id));
     let depth = options.get_max_depth().map(|items| items.to_string());
-    let parts = [
+    let parts: Vec<_> = [
         ("after", options.get_after().map(span)),
         ("dedupe", dedupe),
         ("on repeat", repeats),
@@ -390,10 +396,10 @@ fn options_text(options: &Enqueue) -> Option<String> {
         ("max attempts", limit(options.get_max_attempts())),
         ("max deaths", limit(options.get_max_deaths())),
         ("max deliveries", limit(options.get_max_deliveries())),
-    ];
-    let parts = parts.into_iter();
-    let parts = parts.filter_map(|(name, value)| Some(format!("{name} {}", value?)));
-    let parts: Vec<_> = parts.collect();
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some(format!("{name} {}", value?)))
+    .collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 

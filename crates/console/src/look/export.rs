@@ -137,7 +137,8 @@ fn letter_of(codecs: &[String; 2], listed: Listed<Sequence, DeadLetter>) -> repo
             let is_block = listed.id.is_of_block();
             report.attempts = letter.failures.into();
             report.exported = letter.exported;
-            let (time, reason) = (None, letter.reason);
+            let time = None;
+            let reason = letter.reason;
             report.failure = Some(report::Failure { time, reason });
             report.key = (!is_block).then(|| decode(of_key, &letter.key));
             let codec = if is_block { "block" } else { of_value };

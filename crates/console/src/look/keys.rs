@@ -84,7 +84,8 @@ impl<D: Database> Console<D> {
         limit: usize,
     ) -> Result<report::Keys> {
         let prefix = prefix.map_or(Ok(Subspace::all()), parse_key)?;
-        let (mut begin, mut end) = (prefix.bytes().to_vec(), end_of(prefix.bytes()));
+        let mut begin = prefix.bytes().to_vec();
+        let mut end = end_of(prefix.bytes());
         if end.is_empty() {
             end = END_OF_KEYSPACE.to_vec();
         }
@@ -97,7 +98,8 @@ impl<D: Database> Console<D> {
             begin = begin.max(key_after(&after));
         }
         if begin >= end {
-            let (keys, next) = (Vec::new(), None);
+            let keys = Vec::new();
+            let next = None;
             return Ok(report::Keys { keys, next });
         }
         let limit = limit.clamp(1, MAX_ROWS);
@@ -128,14 +130,15 @@ impl<D: Database> Console<D> {
         let key = &parse_key(name)?.bytes().to_vec();
         let read = |tr: Tx<D::Transaction>| async move {
             // What comes after belongs to the store.
-            let value = match &key[..] < END_OF_KEYSPACE {
-                true => tr.get(key, Isolation::Snapshot).await?,
-                false => None,
+            let value = if &key[..] < END_OF_KEYSPACE {
+                tr.get(key, Isolation::Snapshot).await?
+            } else {
+                None
             };
             Ok::<_, Error>(value.map(|value| KeyValue::new(key, &value)))
         };
-        let row: Option<KeyValue> = self.reader.run(read).await?;
-        let row = row.ok_or_else(|| Error::Missing {
+        let found: Option<KeyValue> = self.reader.run(read).await?;
+        let row = found.ok_or_else(|| Error::Missing {
             what: "key",
             given: name.to_owned(),
             hint: "`ls` lists those that there are",
@@ -180,9 +183,9 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 }
 
 fn key_of(recipes: &[RegisteredRecipe], row: &KeyValue, with_value: bool) -> report::Key {
-    let owner = recipes.iter();
-    let mut owner = owner.filter(|recipe| row.key().starts_with(recipe.subspace.bytes()));
-    let owner = owner.next();
+    let owner = recipes
+        .iter()
+        .find(|recipe| row.key().starts_with(recipe.subspace.bytes()));
     let part = owner.and_then(|recipe| part_of(recipe, row.key()));
     let codec = owner.and_then(|recipe| payload_codec(recipe, part));
     let value = || match codec {

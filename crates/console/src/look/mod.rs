@@ -105,7 +105,8 @@ impl<D: Database> Console<D> {
     /// Looks at the store of a runner, for queues in the [default registry](Ids::default).
     #[must_use]
     pub fn new(runner: Runner<D>) -> Self {
-        let (reader, ids) = (runner.idempotent(), Ids::default());
+        let reader = runner.idempotent();
+        let ids = Ids::default();
         Self {
             runner,
             reader,
@@ -126,7 +127,8 @@ impl<D: Database> Console<D> {
     /// [`Error::NoQueue`] for a name that no queue can have, and those of the store.
     pub async fn queues(&self, after: Option<&str>, limit: usize) -> Result<report::Queues> {
         let after = after.map(parse_name).transpose()?;
-        let (ids, after) = (&self.ids, after.as_ref());
+        let ids = &self.ids;
+        let after = after.as_ref();
         let limit = limit.clamp(1, MAX_QUEUES);
         let read = |tr| async move { ids.recipes(&tr, after, limit + 1).await };
         let mut recipes: Vec<Listed<_, _>> = self.reader.run(read).await?;
@@ -188,7 +190,8 @@ impl<D: Database> Console<D> {
 
     /// Returns what is registered under a name.
     async fn registered(&self, name: &str) -> Result<RegisteredRecipe> {
-        let (ids, subspace) = (&self.ids, &parse_name(name)?);
+        let ids = &self.ids;
+        let subspace = &parse_name(name)?;
         let read = |tr| async move { ids.recipe(&tr, subspace).await };
         let recipe: Option<RegisteredRecipe> = self.reader.run(read).await?;
         let name = name.to_owned();
@@ -197,7 +200,8 @@ impl<D: Database> Console<D> {
 
     /// Opens a queue by what is registered of it.
     async fn open(&self, recipe: RegisteredRecipe) -> Result<Found> {
-        let (runner, subspace) = (&self.reader, recipe.subspace);
+        let runner = &self.reader;
+        let subspace = recipe.subspace;
         let name = queue_name(&subspace);
         match &*recipe.name {
             "microqueue" => Ok(Found::Microqueue(Microqueue {
@@ -334,15 +338,16 @@ where
 
 /// Returns that a queue cannot be read, if the error is that something in it does not decode.
 fn unreadable(name: &str, error: Error) -> Error {
-    match corrupt_key(&error).is_some() {
-        true => Error::Unreadable {
+    if corrupt_key(&error).is_some() {
+        Error::Unreadable {
             name: name.to_owned(),
             problem: format!(
                 "{}: upgrade if a newer version has written it, or else look for damage with `audit`",
                 keyspace::error::chain(&error)
             ),
-        },
-        false => error,
+        }
+    } else {
+        error
     }
 }
 

@@ -65,19 +65,20 @@ pub(crate) fn encode(codec: &str, text: &str) -> Result<Bytes, String> {
 
 fn raw(bytes: &Bytes) -> Result<Value, String> {
     let text = std::str::from_utf8(bytes).map_err(|_| "not UTF-8".to_owned())?;
-    match text
+    if text
         .chars()
         .any(|char| char.is_control() && !char.is_whitespace())
     {
-        true => Err("not text".to_owned()),
-        false => Ok(text.into()),
+        Err("not text".to_owned())
+    } else {
+        Ok(text.into())
     }
 }
 
 fn message_pack(bytes: &Bytes) -> Result<Value, String> {
     let mut rest = &**bytes;
-    let value = rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH);
-    let value = value.map_err(|error| format!("expected MessagePack: {error}"))?;
+    let value = rmpv::decode::read_value_with_max_depth(&mut rest, MAX_DEPTH)
+        .map_err(|error| format!("expected MessagePack: {error}"))?;
     match rest.len() {
         0 => Ok(of_packed(value)),
         left => Err(format!("expected MessagePack: {left} bytes left over")),
@@ -103,8 +104,8 @@ fn of_packed(value: Packed) -> Value {
         Packed::Array(values) => values.into_iter().map(of_packed).collect(),
         Packed::Map(pairs) => {
             let name = |key: &Packed| key.as_str().map_or_else(|| key.to_string(), str::to_owned);
-            let pairs = pairs.into_iter();
             let pairs: Map<_, _> = pairs
+                .into_iter()
                 .map(|(key, value)| (name(&key), of_packed(value)))
                 .collect();
             pairs.into()

@@ -10,7 +10,7 @@ mod item;
 mod key;
 mod queue;
 #[cfg(test)]
-mod schema;
+mod tests;
 mod time;
 mod work;
 

@@ -41,8 +41,9 @@ impl Time {
     #[must_use]
     pub fn from_millis(millis: u64) -> Self {
         let signed = i64::try_from(millis).ok();
-        let time = signed.and_then(DateTime::from_timestamp_millis);
-        let time = time.filter(|time| YEARS.contains(&time.year()));
+        let time = signed
+            .and_then(DateTime::from_timestamp_millis)
+            .filter(|time| YEARS.contains(&time.year()));
         Self(time.map_or(Place::Beyond, Place::At))
     }
 
@@ -160,7 +161,8 @@ mod tests {
         }
         // The last and the first time that the system can express.
         let mut step = Duration::from_secs(u64::MAX / 2);
-        let (mut first, mut last) = (UNIX_EPOCH, UNIX_EPOCH);
+        let mut first = UNIX_EPOCH;
+        let mut last = UNIX_EPOCH;
         while step > Duration::ZERO {
             last = last.checked_add(step).unwrap_or(last);
             first = first.checked_sub(step).unwrap_or(first);

@@ -15,11 +15,11 @@ use crate::report;
 /// How many rows a page of a listing has if none were asked for.
 const ROWS: usize = 100;
 
-type Answer<T> = Result<Json<T>, Refusal>;
+type Response<T> = Result<Json<T>, Refusal>;
 
 /// Which page of a listing is wanted.
 #[derive(Debug, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct ListingQuery {
     after: Option<String>,
     #[serde(default, deserialize_with = "number")]
     limit: Option<usize>,
@@ -32,7 +32,7 @@ fn number<'de, De: Deserializer<'de>>(query: De) -> Result<Option<usize>, De::Er
     number.transpose().map_err(de::Error::custom)
 }
 
-impl Wanted {
+impl ListingQuery {
     fn limit(&self, default: usize) -> usize {
         self.limit.unwrap_or(default)
     }
@@ -40,8 +40,8 @@ impl Wanted {
 
 pub(super) async fn queues<D: Database>(
     State(site): State<Site<D>>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<report::Queues> {
+    Query(wanted): Query<ListingQuery>,
+) -> Response<report::Queues> {
     let limit = wanted.limit(QUEUES_PER_PAGE).min(QUEUES_PER_PAGE);
     let queues = site.console.queues(wanted.after.as_deref(), limit);
     Ok(Json(queues.await?))
@@ -50,15 +50,15 @@ pub(super) async fn queues<D: Database>(
 pub(super) async fn queue<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-) -> Answer<report::Queue> {
+) -> Response<report::Queue> {
     Ok(Json(site.console.queue(&name).await?))
 }
 
 pub(super) async fn items<D: Database>(
     State(site): State<Site<D>>,
     Path((name, place)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<report::Items> {
+    Query(wanted): Query<ListingQuery>,
+) -> Response<report::Items> {
     let limit = wanted.limit(ROWS);
     let items = site
         .console
@@ -69,15 +69,15 @@ pub(super) async fn items<D: Database>(
 pub(super) async fn item<D: Database>(
     State(site): State<Site<D>>,
     Path((name, item)): Path<(String, String)>,
-) -> Answer<report::Item> {
+) -> Response<report::Item> {
     Ok(Json(site.console.item(&name, &item).await?))
 }
 
 pub(super) async fn sessions<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<report::Sessions> {
+    Query(wanted): Query<ListingQuery>,
+) -> Response<report::Sessions> {
     let limit = wanted.limit(ROWS);
     let sessions = site.console.sessions(&name, wanted.after.as_deref(), limit);
     Ok(Json(sessions.await?))
@@ -86,8 +86,8 @@ pub(super) async fn sessions<D: Database>(
 pub(super) async fn schedules<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<report::Schedules> {
+    Query(wanted): Query<ListingQuery>,
+) -> Response<report::Schedules> {
     let limit = wanted.limit(ROWS);
     let schedules = site
         .console
@@ -98,7 +98,7 @@ pub(super) async fn schedules<D: Database>(
 pub(super) async fn settings<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-) -> Answer<report::Settings> {
+) -> Response<report::Settings> {
     Ok(Json(site.console.settings(&name).await?))
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn combine_key<D: Database>(
     State(site): State<Site<D>>,
     Path((name, key)): Path<(String, String)>,
     Query(exact): Query<Exact>,
-) -> Answer<report::CombineKey> {
+) -> Response<report::CombineKey> {
     let state = site.console.combine_key(&name, &key, exact.combiner);
     Ok(Json(state.await?))
 }
@@ -120,8 +120,8 @@ pub(super) async fn combine_key<D: Database>(
 pub(super) async fn set_aside<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<report::SetAsidePage> {
+    Query(wanted): Query<ListingQuery>,
+) -> Response<report::SetAsidePage> {
     let page = site
         .console
         .set_aside(&name, wanted.after.as_deref(), wanted.limit(ROWS));
@@ -131,9 +131,10 @@ pub(super) async fn set_aside<D: Database>(
 pub(super) async fn letters<D: Database>(
     State(site): State<Site<D>>,
     Path((name, subscription)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<report::Items> {
-    let (after, limit) = (wanted.after.as_deref(), wanted.limit(ROWS));
+    Query(wanted): Query<ListingQuery>,
+) -> Response<report::Items> {
+    let after = wanted.after.as_deref();
+    let limit = wanted.limit(ROWS);
     let letters = site.console.letters(&name, &subscription, after, limit);
     Ok(Json(letters.await?))
 }
@@ -143,14 +144,15 @@ pub(super) async fn letters<D: Database>(
 pub(super) struct WantedKeys {
     prefix: Option<String>,
     #[serde(flatten)]
-    page: Wanted,
+    page: ListingQuery,
 }
 
 pub(super) async fn keys<D: Database>(
     State(site): State<Site<D>>,
     Query(wanted): Query<WantedKeys>,
-) -> Answer<report::Keys> {
-    let (prefix, after) = (wanted.prefix.as_deref(), wanted.page.after.as_deref());
+) -> Response<report::Keys> {
+    let prefix = wanted.prefix.as_deref();
+    let after = wanted.page.after.as_deref();
     let keys = site.console.keys(prefix, after, wanted.page.limit(ROWS));
     Ok(Json(keys.await?))
 }
@@ -158,7 +160,7 @@ pub(super) async fn keys<D: Database>(
 pub(super) async fn key<D: Database>(
     State(site): State<Site<D>>,
     Path(key): Path<String>,
-) -> Answer<report::Key> {
+) -> Response<report::Key> {
     Ok(Json(site.console.key(&key).await?))
 }
 
@@ -169,14 +171,15 @@ pub(super) struct Token {
 }
 
 /// No page of another site can read the answer: none is allowed to by a header, and the host was checked.
-pub(super) async fn token<D: Database>(State(site): State<Site<D>>) -> Answer<Token> {
-    match site.options.changes {
-        true => Ok(Json(Token {
+pub(super) async fn token<D: Database>(State(site): State<Site<D>>) -> Response<Token> {
+    if site.options.changes {
+        Ok(Json(Token {
             token: site.token.to_string(),
-        })),
-        false => Err(Refusal::new(
+        }))
+    } else {
+        Err(Refusal::new(
             StatusCode::FORBIDDEN,
             "changes are turned off",
-        )),
+        ))
     }
 }

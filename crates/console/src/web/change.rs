@@ -110,7 +110,9 @@ pub(super) async fn api_set_paused<D: Database, const PAUSED: bool>(
 
 /// Returns to a page with a notice of what was changed, and of how many items could not be changed.
 fn back<D: Database>(site: &Site<D>, path: &str, change: &Change, failed: u64) -> Redirect {
-    let (base, action, count) = (&site.options.base, &change.action, change.changed);
+    let base = &site.options.base;
+    let action = &change.action;
+    let count = change.changed;
     let failed = match failed {
         0 => String::new(),
         failed => format!("&failed={failed}"),
@@ -157,18 +159,20 @@ fn allowed<D: Database>(
         ));
     }
     let token = in_form.or_else(|| single(headers, &TOKEN)).unwrap_or("");
-    match same(token.as_bytes(), site.token.as_bytes()) {
-        true => Ok(()),
-        false => Err(forbidden(
+    if same(token.as_bytes(), site.token.as_bytes()) {
+        Ok(())
+    } else {
+        Err(forbidden(
             "the token of the change is missing or not this console's",
-        )),
+        ))
     }
 }
 
 fn check_switch<D: Database>(site: &Site<D>) -> Result<(), Refusal> {
-    match site.options.changes {
-        true => Ok(()),
-        false => Err(forbidden("changes are turned off")),
+    if site.options.changes {
+        Ok(())
+    } else {
+        Err(forbidden("changes are turned off"))
     }
 }
 
@@ -178,27 +182,30 @@ fn forbidden(message: &str) -> Refusal {
 
 /// Returns whether what a browser says of where a request comes from, if it does, is this console itself.
 fn is_same_origin(headers: &HeaderMap) -> bool {
-    let is_own_site = match headers.contains_key(&FETCH_SITE) {
-        true => single(headers, &FETCH_SITE) == Some("same-origin"),
-        false => true,
+    let is_own_site = if headers.contains_key(&FETCH_SITE) {
+        single(headers, &FETCH_SITE) == Some("same-origin")
+    } else {
+        true
     };
-    let is_own_origin = match headers.contains_key(&ORIGIN) {
-        true => {
-            let origin = single(headers, &ORIGIN).and_then(|origin| origin.split_once("://"));
-            let host = single(headers, &HOST);
-            origin.is_some_and(|(scheme, origin)| {
-                matches!(scheme, "http" | "https") && host == Some(origin)
-            })
-        }
-        false => true,
+    let is_own_origin = if headers.contains_key(&ORIGIN) {
+        let origin = single(headers, &ORIGIN).and_then(|origin| origin.split_once("://"));
+        let host = single(headers, &HOST);
+        origin.is_some_and(|(scheme, origin)| {
+            matches!(scheme, "http" | "https") && host == Some(origin)
+        })
+    } else {
+        true
     };
     is_own_site && is_own_origin
 }
 
 /// Compares in a time that depends on the lengths only.
 fn same(one: &[u8], other: &[u8]) -> bool {
-    let differences = one.iter().zip(other).map(|(one, other)| one ^ other);
-    let differences = differences.fold(0, |all, one| std::hint::black_box(all | one));
+    let differences = one
+        .iter()
+        .zip(other)
+        .map(|(one, other)| one ^ other)
+        .fold(0, |all, one| std::hint::black_box(all | one));
     one.len() == other.len() && differences == 0
 }
 

@@ -94,7 +94,8 @@ fn coordinates(values: &[(Duration, f64)], now: Duration, span: Duration, top: f
         let ago = now.saturating_sub(*at).as_secs_f64() / span.as_secs_f64();
         // Half a unit at the top and at the bottom is for the width of the line.
         let height = if top > 0.0 { value / top } else { 0.0 };
-        let (x, y) = (WIDTH * (1.0 - ago), (HEIGHT - 3.0) * (1.0 - height) + 1.5);
+        let x = WIDTH * (1.0 - ago);
+        let y = (HEIGHT - 3.0) * (1.0 - height) + 1.5;
         format!("{x:.0},{y:.1}")
     };
     let points: Vec<_> = values.iter().map(point).collect();

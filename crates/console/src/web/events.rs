@@ -44,7 +44,7 @@ fn listen<D: Database>(site: &Site<D>, topic: Topic) -> Result<Sse<Events>, Refu
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
     let base: Arc<str> = site.options.base.as_str().into();
-    let events = futures::stream::unfold(listener, move |mut listener: Listener| {
+    let rendered = futures::stream::unfold(listener, move |mut listener: Listener| {
         let base = base.clone();
         async move {
             let news = listener.next().await;
@@ -53,8 +53,8 @@ fn listen<D: Database>(site: &Site<D>, topic: Topic) -> Result<Sse<Events>, Refu
         }
     });
     let events: Events = match &site.options.shutdown {
-        Some(shutdown) => Box::pin(events.take_until(shutdown.clone())),
-        None => Box::pin(events),
+        Some(shutdown) => Box::pin(rendered.take_until(shutdown.clone())),
+        None => Box::pin(rendered),
     };
     Ok(Sse::new(events))
 }

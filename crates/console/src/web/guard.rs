@@ -49,11 +49,14 @@ pub(super) async fn guard<D: Database>(
     next: Next,
 ) -> Response {
     let is_api = request.uri().path().starts_with("/api");
-    let response = match admit(&site, request, next).await {
-        Ok(response) => response,
-        Err(refusal) => refusal.into_response(),
-    };
-    let mut response = written(response, is_api, &site.options);
+    let mut response = written(
+        match admit(&site, request, next).await {
+            Ok(response) => response,
+            Err(refusal) => refusal.into_response(),
+        },
+        is_api,
+        &site.options,
+    );
     for (name, value) in HEADERS {
         let value = HeaderValue::from_static(value);
         response.headers_mut().insert(name, value);
@@ -75,16 +78,17 @@ async fn admit<D: Database>(
         let message = "too many requests are being answered";
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));
     };
-    let answered = pin!(next.run(request));
-    let answered = site.env.timeout(REQUEST_LIMIT, answered).await;
+    let answered = site
+        .env
+        .timeout(REQUEST_LIMIT, pin!(next.run(request)))
+        .await;
     answered.ok_or_else(|| {
-        let message = match changes {
+        let message = if changes {
             // A commit that was sent is not stopped.
-            true => {
-                "the change was not finished within 10 seconds; it may have been carried out, in \
+            "the change was not finished within 10 seconds; it may have been carried out, in \
                  part or in full: look before you repeat it"
-            }
-            false => "the request was not finished within 10 seconds and was given up",
+        } else {
+            "the request was not finished within 10 seconds and was given up"
         };
         Refusal::new(StatusCode::GATEWAY_TIMEOUT, message)
     })
@@ -107,16 +111,15 @@ fn check_host(options: &WebOptions, request: &Request) -> Result<(), Refusal> {
         .authority()
         .map(|authority| authority.as_str());
     let hosts = [Some(host.unwrap_or_default()), in_path];
-    match hosts
+    if hosts
         .into_iter()
         .flatten()
         .all(|host| options.allows_host(host))
     {
-        true => Ok(()),
-        false => {
-            let message = "this console does not answer requests for this host name";
-            Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, message))
-        }
+        Ok(())
+    } else {
+        let message = "this console does not answer requests for this host name";
+        Err(Refusal::new(StatusCode::MISDIRECTED_REQUEST, message))
     }
 }
 
@@ -127,12 +130,11 @@ fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
     let is_other = sites.any(|site| site == "cross-site" || site == "same-site");
     let is_page = single(headers, &FETCH_MODE) == Some("navigate")
         && single(headers, &FETCH_DEST) == Some("document");
-    match is_other && !is_page {
-        true => {
-            let message = "another site may open the pages of this console, and nothing else";
-            Err(Refusal::new(StatusCode::FORBIDDEN, message))
-        }
-        false => Ok(()),
+    if is_other && !is_page {
+        let message = "another site may open the pages of this console, and nothing else";
+        Err(Refusal::new(StatusCode::FORBIDDEN, message))
+    } else {
+        Ok(())
     }
 }
 
@@ -156,21 +158,25 @@ fn written(mut response: Response, is_api: bool, options: &WebOptions) -> Respon
     if !status.is_client_error() && !status.is_server_error() {
         return response;
     }
-    let refusal = response.extensions_mut().remove::<Refusal>();
-    let refusal = refusal.unwrap_or_else(|| Refusal::of_status(status));
-    let body = match is_api {
-        true => axum::Json(ApiError {
+    let refusal = response
+        .extensions_mut()
+        .remove::<Refusal>()
+        .unwrap_or_else(|| Refusal::of_status(status));
+    let body = if is_api {
+        axum::Json(ApiError {
             error: refusal.message,
             causes: refusal.causes,
         })
-        .into_response(),
-        false => page(&RefusalPage {
+        .into_response()
+    } else {
+        page(&RefusalPage {
             frame: Frame::plain(options),
             next_step: refusal.next_step(),
             refusal: &refusal,
-        }),
+        })
     };
-    let (mut parts, body) = (response.into_parts().0, body.into_parts());
+    let mut parts = response.into_parts().0;
+    let body = body.into_parts();
     for name in [CONTENT_TYPE, axum::http::header::CONTENT_LENGTH] {
         parts.headers.remove(&name);
     }

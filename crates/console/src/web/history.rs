@@ -107,8 +107,11 @@ impl Series {
     /// Returns the rates between neighbors, with the times at which they end. The newest one is left out while its
     /// time is so short that single items would make it jump.
     pub(super) fn all_rates(&self) -> Vec<(Duration, Rates)> {
-        let pairs = self.samples.iter().zip(self.samples.iter().skip(1));
-        let pairs = pairs.filter(|(one, next)| next.at - one.at >= STEP / 2);
+        let pairs = self
+            .samples
+            .iter()
+            .zip(self.samples.iter().skip(1))
+            .filter(|(one, next)| next.at - one.at >= STEP / 2);
         let rates = pairs.filter_map(|(one, next)| Some((next.at, rates_between(one, next)?)));
         rates.collect()
     }
@@ -122,7 +125,8 @@ impl Series {
     /// Returns by how many seconds the age of the oldest item has grown in each second since `span` ago. `None`: the
     /// history is shorter than half of that.
     pub(super) fn age_growth(&self, span: Duration) -> Option<f64> {
-        let (first, last) = (self.before(span)?, self.newest()?);
+        let first = self.before(span)?;
+        let last = self.newest()?;
         let seconds = (last.at - first.at).as_secs_f64();
         let is_long = seconds >= span.as_secs_f64() / 2.0;
         is_long.then(|| (last.age_seconds - first.age_seconds) / seconds)
@@ -140,7 +144,8 @@ impl Series {
 /// A counter that went down is one of a queue that was purged or cleared: nothing is known to have come in.
 fn rates_between(one: &Sample, next: &Sample) -> Option<Rates> {
     let seconds = (next.at.checked_sub(one.at)?).as_secs_f64();
-    let ((entered, left), (entered_next, left_next)) = (one.flow?, next.flow?);
+    let (entered, left) = one.flow?;
+    let (entered_next, left_next) = next.flow?;
     (seconds > 0.0).then(|| Rates {
         entering: entered_next.saturating_sub(entered) as f64 / seconds,
         leaving: left_next.saturating_sub(left) as f64 / seconds,

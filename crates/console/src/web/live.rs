@@ -53,11 +53,11 @@ pub(super) struct Row {
 
 impl Row {
     fn of(base: &str, live: &Live) -> Self {
-        let subscriptions = match &live.queue.state {
+        let states = match &live.queue.state {
             QueueState::ExportQueue(state) => state.subscriptions.clone(),
             _ => Vec::new(),
         };
-        let subscriptions = subscriptions.into_iter().zip(&live.subscriptions);
+        let subscriptions = states.into_iter().zip(&live.subscriptions);
         let judge = |(one, series)| (Verdict::of_subscription(&one, series), one);
         Self {
             subscriptions: subscriptions.map(judge).collect(),
@@ -150,11 +150,11 @@ mod tests {
             }
             series
         };
-        let subscriptions = match &state {
+        let states = match &state {
             QueueState::ExportQueue(state) => &state.subscriptions[..],
             _ => &[],
         };
-        let subscriptions = subscriptions
+        let subscriptions = states
             .iter()
             .map(|one| history(&|at| Sample::of_subscription(at, one)))
             .collect();

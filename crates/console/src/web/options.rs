@@ -83,9 +83,10 @@ fn name_of(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => {
             // The colons of an IPv6 address are inside of its brackets.
-            match name.contains(':') && !name.ends_with(']') {
-                true => host,
-                false => name,
+            if name.contains(':') && !name.ends_with(']') {
+                host
+            } else {
+                name
             }
         }
         _ => host,

@@ -23,7 +23,7 @@ const LETTERS_GROUPED: usize = 200;
 
 /// A page of a listing, and what was changed before.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct PageQuery {
     /// Where the page begins, as the page before it said.
     after: Option<String>,
     /// The change that led here.
@@ -34,7 +34,7 @@ pub(super) struct Wanted {
     failed: Option<u64>,
 }
 
-impl Wanted {
+impl PageQuery {
     /// Returns what was changed, in our own words: an address must not put words on our pages.
     fn notice(&self) -> Option<String> {
         let items = |count| match count {
@@ -66,12 +66,15 @@ impl Wanted {
 /// `/`: all queues.
 pub(super) async fn overview<D: Database>(
     State(site): State<Site<D>>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let queues = site.console.queues(after, QUEUES_PER_PAGE).await?;
-    let lives = queues.queues.into_iter();
-    let lives: Vec<_> = lives.map(|queue| site.sampler.live(queue)).collect();
+    let lives: Vec<_> = queues
+        .queues
+        .into_iter()
+        .map(|queue| site.sampler.live(queue))
+        .collect();
     Ok(page(&OverviewPage {
         frame: Frame::of(&site, wanted.notice()),
         live: OverviewLive::of(&site.options.base, &lives),
@@ -84,10 +87,11 @@ pub(super) async fn overview<D: Database>(
 pub(super) async fn queue<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let live = site.sampler.live(site.console.queue(&name).await?);
-    let (mut settings, mut failures) = (None, Failures::default());
+    let mut settings = None;
+    let mut failures = Failures::default();
     if let QueueState::HcDequeue(state) = &live.queue.state {
         settings = Some(site.console.settings(&name).await?);
         if state.dead > 0 {
@@ -109,7 +113,7 @@ pub(super) async fn queue<D: Database>(
 pub(super) async fn items<D: Database>(
     State(site): State<Site<D>>,
     Path((name, place)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let items = site
@@ -140,7 +144,7 @@ pub(super) async fn items<D: Database>(
 pub(super) async fn item<D: Database>(
     State(site): State<Site<D>>,
     Path((name, item)): Path<(String, String)>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let item = site.console.item(&name, &item).await?;
     let frame = Frame::of(&site, wanted.notice());
@@ -162,7 +166,7 @@ pub(super) async fn item<D: Database>(
 pub(super) async fn sessions<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let sessions = site.console.sessions(&name, after, ROWS_PER_PAGE).await?;
@@ -180,7 +184,7 @@ pub(super) async fn sessions<D: Database>(
 pub(super) async fn schedules<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-    Query(wanted): Query<Wanted>,
+    Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
     let schedules = site.console.schedules(&name, after, ROWS_PER_PAGE).await?;

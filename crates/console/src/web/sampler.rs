@@ -183,8 +183,11 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut state = self.shared.state();
-        let found = state.topics.iter().position(|topic| *topic == self.topic);
-        let found = found.expect("every listener has its topic in the list");
+        let found = state
+            .topics
+            .iter()
+            .position(|topic| *topic == self.topic)
+            .expect("every listener has its topic in the list");
         state.topics.swap_remove(found);
     }
 }
@@ -231,7 +234,8 @@ impl State {
             let queues = queues.into_iter();
             queues.map(|queue| self.live(now, queue)).collect()
         };
-        let (overview, others) = (lives(seen.overview), lives(seen.others));
+        let overview = lives(seen.overview);
+        let others = lives(seen.others);
         self.histories.retain(|_, series| series.forget(now));
         Tick {
             overview,
@@ -242,11 +246,11 @@ impl State {
 
     fn live(&mut self, now: Duration, queue: Queue) -> Live {
         let series = self.recorded(&queue.name, None, Sample::of(now, &queue.state));
-        let subscriptions = match &queue.state {
+        let states = match &queue.state {
             QueueState::ExportQueue(state) => &state.subscriptions[..],
             _ => &[],
         };
-        let subscriptions = subscriptions.iter().map(|one| {
+        let subscriptions = states.iter().map(|one| {
             let sample = Sample::of_subscription(now, one);
             self.recorded(&queue.name, Some(&one.name), sample)
         });

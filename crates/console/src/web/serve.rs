@@ -63,9 +63,10 @@ pub async fn serve<D: Database>(
 ) -> io::Result<()> {
     let address = listener.local_addr()?.ip();
     if !address.is_unspecified() {
-        options = options.allow_host(match address.is_ipv6() {
-            true => format!("[{address}]"),
-            false => address.to_string(),
+        options = options.allow_host(if address.is_ipv6() {
+            format!("[{address}]")
+        } else {
+            address.to_string()
         });
     }
     let closing = watch::Sender::new(());
@@ -101,8 +102,11 @@ async fn accept(
     permits: &Arc<Semaphore>,
     env: &Environment,
 ) -> (TcpStream, OwnedSemaphorePermit) {
-    let permit = permits.clone().acquire_owned().await;
-    let permit = permit.expect("the semaphore is never closed");
+    let permit = permits
+        .clone()
+        .acquire_owned()
+        .await
+        .expect("the semaphore is never closed");
     loop {
         match listener.accept().await {
             Ok((stream, _)) => return (stream, permit),

@@ -38,8 +38,11 @@ pub(super) struct Site<D: Database> {
 impl<D: Database> Site<D> {
     pub(super) fn new(console: Console<D>, options: WebOptions) -> Self {
         let env = console.runner.environment().clone();
-        let token = env.random_bytes::<32>();
-        let token: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
+        let token: String = env
+            .random_bytes::<32>()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
         Self {
             sampler: Sampler::new(env.clone(), look(console.clone())),
             console,

@@ -106,8 +106,7 @@ pub(super) fn age_or_dash(seconds: impl Borrow<Option<f64>>) -> String {
 /// Returns the first `chars` characters of a text on one line, with an ellipsis if there are more.
 pub(super) fn short(text: &str, chars: usize) -> String {
     let mut rest = text.chars();
-    let start: String = rest.by_ref().take(chars).collect();
-    let start = start.replace(char::is_control, " ");
+    let start = String::from_iter(rest.by_ref().take(chars)).replace(char::is_control, " ");
     match rest.next() {
         Some(_) => format!("{start}…"),
         None => start,

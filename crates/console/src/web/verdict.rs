@@ -65,9 +65,10 @@ impl Verdict {
 
     /// Returns the verdict on a subscription of an export queue with this history.
     pub(super) fn of_subscription(one: &Subscription, series: &Series) -> Self {
-        match one.paused {
-            true => Self::Paused,
-            false => judge(one.pending_entries > 0, one.sessions, series),
+        if one.paused {
+            Self::Paused
+        } else {
+            judge(one.pending_entries > 0, one.sessions, series)
         }
     }
 
@@ -129,7 +130,7 @@ pub(super) fn summary(queues: &[Live]) -> String {
         let states = queues.iter().map(|live| &live.queue.state);
         states.filter(|state| has(state)).count()
     };
-    let troubles = [
+    let troubles: Vec<_> = [
         (count(Verdict::Unreadable), "unreadable"),
         (count(Verdict::NoConsumers), "without consumers"),
         (count(Verdict::FallsBehind), "falling behind"),
@@ -141,19 +142,20 @@ pub(super) fn summary(queues: &[Live]) -> String {
         (count_of(has_dead_letters), "with dead letters"),
         (count_of(has_set_aside), "with records set aside"),
         (count_of(has_damaged_buckets), "with damaged buckets"),
-    ];
-    let troubles = troubles.iter().filter(|(count, _)| *count > 0);
-    let troubles: Vec<_> = troubles
-        .map(|(count, text)| format!("{count} {text}"))
-        .collect();
+    ]
+    .iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, text)| format!("{count} {text}"))
+    .collect();
     let queues = match verdicts.len() {
         0 => return "No queue is registered in this store yet.".to_owned(),
         1 => "1 queue".to_owned(),
         more => format!("{more} queues"),
     };
-    match troubles.is_empty() {
-        true => format!("{queues}, none needs attention."),
-        false => format!("{queues}: {}.", troubles.join(", ")),
+    if troubles.is_empty() {
+        format!("{queues}, none needs attention.")
+    } else {
+        format!("{queues}: {}.", troubles.join(", "))
     }
 }
 

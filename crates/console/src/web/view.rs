@@ -15,7 +15,7 @@ use crate::look::parse_place;
 use crate::report::{self, Item, Payload, Time};
 
 /// How many characters of a payload or a reason a row of a listing shows.
-const ROW_CHARS: usize = 160;
+const MAX_ROW_CHARS: usize = 160;
 
 /// The places of a queue with consumers, in the order of its tabs.
 pub(super) const PLACES: [&str; 5] = ["queued", "delayed", "held", "dead", "done"];
@@ -116,10 +116,12 @@ impl Failures {
         let mut reasons: Vec<(String, usize)> = Vec::new();
         for item in &letters.items {
             let failure = item.failure.as_ref().map(|failure| &*failure.reason);
-            let reason = failure
-                .or(item.problem.as_deref())
-                .unwrap_or("no reason is recorded");
-            let reason = text::short(reason, ROW_CHARS);
+            let reason = text::short(
+                failure
+                    .or(item.problem.as_deref())
+                    .unwrap_or("no reason is recorded"),
+                MAX_ROW_CHARS,
+            );
             match reasons.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, count)) => *count += 1,
                 None => reasons.push((reason, 1)),
@@ -168,7 +170,7 @@ impl ItemRow {
         let payload = item.payload.as_ref();
         let time = |time: &Option<Time>| time.map(Time::moment).unwrap_or_default();
         let failure = item.failure.as_ref();
-        let reason = failure.map(|failure| text::short(&failure.reason, ROW_CHARS));
+        let reason = failure.map(|failure| text::short(&failure.reason, MAX_ROW_CHARS));
         let detail = match &*item.place {
             "delayed" => format!("until {}", time(&item.until)),
             "held" => {
@@ -195,7 +197,7 @@ impl ItemRow {
             attempts: text::count(item.attempts),
             detail,
             payload: payload
-                .map(|one| text::short_payload(one, ROW_CHARS))
+                .map(|one| text::short_payload(one, MAX_ROW_CHARS))
                 .unwrap_or_default(),
         }
     }
@@ -204,9 +206,9 @@ impl ItemRow {
 /// Returns the names of the actions for the items in a place.
 pub(super) fn actions_in(place: &str) -> Vec<&'static str> {
     let kind = parse_place(place);
-    let actions = Action::ALL.into_iter();
-    let actions =
-        actions.filter(|action| (kind.as_ref()).is_ok_and(|kind| action.places().contains(kind)));
+    let actions = Action::ALL
+        .into_iter()
+        .filter(|action| (kind.as_ref()).is_ok_and(|kind| action.places().contains(kind)));
     actions.map(Action::name).collect()
 }
 
@@ -239,7 +241,7 @@ pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
     let failure = item.failure.as_ref();
     let failed = failure.map(|failure| (failure.time, format!("failed: {}", failure.reason)));
     let end = item.end.as_deref().unwrap_or("ended");
-    let events = [
+    let mut events: Vec<_> = [
         item.enqueued
             .map(|time| (Some(time), "enqueued".to_owned())),
         item.granted
@@ -248,8 +250,10 @@ pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
         item.ended.map(|time| (Some(time), end.to_owned())),
         item.until
             .map(|time| (Some(time), "becomes ready".to_owned())),
-    ];
-    let mut events: Vec<_> = events.into_iter().flatten().collect();
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     // The sort is stable.
     events.sort_by_key(|(time, _)| *time);
     let shown = events.into_iter();

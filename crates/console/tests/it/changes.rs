@@ -59,7 +59,9 @@ async fn place(console: &Console<Store>, queue: &str, item: &ItemRef) -> String 
 
 async fn an_item_is_changed_where_the_action_finds_it_and_else_not(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs, items) = (world.console(), &world.name("jobs"), &world.items);
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let items = &world.items;
     // An item of each place; where each action brings it to, if anywhere.
     let places = [
         (Action::Expedite, &items.queued[0], None),
@@ -137,19 +139,29 @@ async fn a_filter_counts_and_changes_exactly_what_matches(store: TestStore) {
             _ => (Action::Purge, "done"),
         };
         let world = World::new(&store).await;
-        let (console, jobs) = (world.console(), &world.name("jobs"));
-        let selection = console.select(jobs, PlaceKind::Dead, &filter).await;
-        let selection = selection.unwrap();
+        let console = world.console();
+        let jobs = &world.name("jobs");
+        let selection = console
+            .select(jobs, PlaceKind::Dead, &filter)
+            .await
+            .unwrap();
         assert_eq!(selection.count(), expected.len() as u64, "{filter:?}");
         let mut shown = Vec::new();
-        let change = console.change_all(jobs, action, &selection, |n| shown.push(n));
-        let change = valid(timeout(LONG, change).await.unwrap());
+        let change = valid(
+            timeout(
+                LONG,
+                console.change_all(jobs, action, &selection, |n| shown.push(n)),
+            )
+            .await
+            .unwrap(),
+        );
         assert_eq!(change.changed, expected.len() as u64, "{filter:?}");
         assert_eq!(shown.last(), Some(&change.changed));
         for (index, item) in world.items.dead.iter().enumerate() {
-            let is = match expected.contains(&index) {
-                true => changed,
-                false => "dead",
+            let is = if expected.contains(&index) {
+                changed
+            } else {
+                "dead"
             };
             assert_eq!(place(&console, jobs, item).await, is, "{index} {filter:?}");
         }
@@ -158,7 +170,8 @@ async fn a_filter_counts_and_changes_exactly_what_matches(store: TestStore) {
 
 async fn items_of_each_place_are_cancelled_at_once(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let jobs = &world.name("jobs");
     let all = &Filter::default();
     for (action, place, count, changed) in [
         (Action::Expedite, PlaceKind::Delayed, 2, 2),
@@ -169,8 +182,11 @@ async fn items_of_each_place_are_cancelled_at_once(store: TestStore) {
     ] {
         let selection = console.select(jobs, place, all).await.unwrap();
         assert_eq!(selection.count(), count);
-        let change = console.change_all(jobs, action, &selection, |_| {});
-        let change = valid(timeout(LONG, change).await.unwrap());
+        let change = valid(
+            timeout(LONG, console.change_all(jobs, action, &selection, |_| {}))
+                .await
+                .unwrap(),
+        );
         assert_eq!(change.changed, changed, "{place:?}");
     }
     let state = state(&console, jobs).await;
@@ -183,7 +199,8 @@ async fn items_of_each_place_are_cancelled_at_once(store: TestStore) {
 
 async fn a_bulk_change_that_is_dropped_keeps_what_was_done(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let jobs = &world.name("jobs");
     let payloads = &(0..600).map(job).collect::<Vec<_>>();
     let queue = &world.jobs;
     let enqueue = |tr| async move { queue.enqueue_all(&tr, payloads).await.map(drop) };
@@ -201,23 +218,35 @@ async fn a_bulk_change_that_is_dropped_keeps_what_was_done(store: TestStore) {
     assert!((300..428).contains(&last), "{last}");
     assert_eq!(state(&console, jobs).await.queued, 605 - last);
     // The rest comes with the next one.
-    let change = console.change_all(jobs, Action::Cancel, &selection, |_| {});
-    let change = timeout(LONG, change).await.unwrap();
+    let change = timeout(
+        LONG,
+        console.change_all(jobs, Action::Cancel, &selection, |_| {}),
+    )
+    .await
+    .unwrap();
     assert_eq!(change.changed, 605 - last);
     assert_eq!(state(&console, jobs).await.queued, 0);
 }
 
 async fn a_bulk_change_leaves_alone_what_comes_after_the_selection(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let jobs = &world.name("jobs");
     for filter in [Filter::default(), filter(|f| f.payload = Some("t".into()))] {
-        let selection = console.select(jobs, PlaceKind::Queued, &filter).await;
-        let selection = selection.unwrap();
-        let (queue, payloads) = (&world.jobs, &[job(1), job(2)]);
+        let selection = console
+            .select(jobs, PlaceKind::Queued, &filter)
+            .await
+            .unwrap();
+        let queue = &world.jobs;
+        let payloads = &[job(1), job(2)];
         let enqueue = |tr| async move { queue.enqueue_all(&tr, payloads).await.map(drop) };
         world.runner.run(enqueue).await.unwrap();
-        let change = console.change_all(jobs, Action::Cancel, &selection, |_| {});
-        let change = timeout(LONG, change).await.unwrap();
+        let change = timeout(
+            LONG,
+            console.change_all(jobs, Action::Cancel, &selection, |_| {}),
+        )
+        .await
+        .unwrap();
         assert_eq!(change.changed, selection.count());
         assert_eq!(state(&console, jobs).await.queued, 2);
     }
@@ -225,7 +254,9 @@ async fn a_bulk_change_leaves_alone_what_comes_after_the_selection(store: TestSt
 
 async fn an_item_that_fails_after_the_selection_is_not_expedited_again(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs, queue) = (world.console(), &world.name("jobs"), &world.jobs);
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let queue = &world.jobs;
     let all = &Filter::default();
     // Nothing else is waiting.
     let waiting = console.select(jobs, PlaceKind::Queued, all).await.unwrap();
@@ -248,7 +279,8 @@ async fn an_item_that_fails_after_the_selection_is_not_expedited_again(store: Te
 
 async fn a_record_that_does_not_decode_stops_no_bulk_change(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let jobs = &world.name("jobs");
     let letters = world.rows(&world.jobs.subspace().subspace(&"d")).await;
     world.set(letters[1].key(), b"\x63newer").await;
     let all = Filter::default();
@@ -263,7 +295,9 @@ async fn a_record_that_does_not_decode_stops_no_bulk_change(store: TestStore) {
 
 async fn an_action_changes_nothing_in_another_place(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs, all) = (world.console(), &world.name("jobs"), Filter::default());
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let all = Filter::default();
     let before = world.written().await;
     for action in Action::ALL {
         for place in PlaceKind::ALL {
@@ -280,7 +314,8 @@ async fn an_action_changes_nothing_in_another_place(store: TestStore) {
 
 async fn a_paused_queue_grants_nothing_until_it_is_resumed(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let jobs = &world.name("jobs");
     for _ in 0..2 {
         let change = valid(console.set_paused(jobs, true).await.unwrap());
         assert_eq!((&*change.action, change.changed), ("pause", 0));
@@ -296,21 +331,28 @@ async fn a_paused_queue_grants_nothing_until_it_is_resumed(store: TestStore) {
 
 async fn settings_are_changed_and_those_that_cannot_work_are_refused(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let jobs = &world.name("jobs");
     let before = console.settings(jobs).await.unwrap();
-    let changed = console.configure(jobs, |settings| {
-        let keep_done = Duration::from_secs(7);
-        settings.max_attempts(11).keep_done(keep_done)
-    });
-    let changed = valid(changed.await.unwrap());
+    let changed = valid(
+        console
+            .configure(jobs, |settings| {
+                let keep_done = Duration::from_secs(7);
+                settings.max_attempts(11).keep_done(keep_done)
+            })
+            .await
+            .unwrap(),
+    );
     assert_eq!((changed.max_attempts, changed.keep_done_seconds), (11, 7.0));
     assert_eq!(
         (changed.lease_seconds, changed.max_deaths),
         (before.lease_seconds, before.max_deaths)
     );
     assert_eq!(console.settings(jobs).await.unwrap(), changed);
-    let refused = console.configure(jobs, |settings| settings.lease(Duration::ZERO));
-    let refused = refused.await.unwrap_err();
+    let refused = console
+        .configure(jobs, |settings| settings.lease(Duration::ZERO))
+        .await
+        .unwrap_err();
     assert!(
         matches!(refused, Error::Dequeue(DequeueError::TooShort { .. })),
         "{refused}"
@@ -322,7 +364,8 @@ async fn a_dedupe_id_is_released_by_its_text_or_its_digits(store: TestStore) {
     let digits = format!("0x{}", hex(RETAINED.as_bytes()));
     for id in [RETAINED, &digits] {
         let world = World::new(&store).await;
-        let (console, jobs) = (world.console(), &world.name("jobs"));
+        let console = world.console();
+        let jobs = &world.name("jobs");
         let done = &world.items.done[0].to_string();
         let item = valid(console.item(jobs, done).await.unwrap());
         assert_eq!(item.dedupe.as_deref(), Some(RETAINED));
@@ -344,7 +387,8 @@ async fn a_dedupe_id_is_released_by_its_text_or_its_digits(store: TestStore) {
 
 async fn a_schedule_of_a_clock_that_was_ahead_is_set_right(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let jobs = &world.name("jobs");
     let right = valid(console.reschedule(jobs, "new year").await.unwrap());
     assert_eq!(&*right.outcome, "its next time was right");
     let gone = console.reschedule(jobs, "another").await.unwrap_err();
@@ -365,7 +409,8 @@ async fn a_schedule_of_a_clock_that_was_ahead_is_set_right(store: TestStore) {
 
 async fn damage_is_found_and_repaired(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, jobs) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let jobs = &world.name("jobs");
     assert_eq!(console.audit(jobs, false).await.unwrap().findings, []);
     // A counter that is off, and a heartbeat of no session.
     let counters = world.rows(&world.jobs.subspace().subspace(&"c")).await;
@@ -395,7 +440,8 @@ async fn damage_is_found_and_repaired(store: TestStore) {
 
 async fn what_was_set_aside_is_redriven_and_purged(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, counts) = (world.console(), &world.name("counts"));
+    let console = world.console();
+    let counts = &world.name("counts");
     let aside = async || {
         let page = console.set_aside(counts, None, 10).await.unwrap();
         page.set_aside
@@ -432,7 +478,8 @@ async fn what_was_set_aside_is_redriven_and_purged(store: TestStore) {
 
 async fn dead_letters_of_a_subscription_are_purged(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, events) = (world.console(), &world.name("events"));
+    let console = world.console();
+    let events = &world.name("events");
     let letters = console.letters(events, "mirror", None, 10).await.unwrap();
     let [first, second] = &letters.items[..] else {
         panic!("{letters:?}");
@@ -454,7 +501,8 @@ async fn dead_letters_of_a_subscription_are_purged(store: TestStore) {
 
 async fn a_subscription_is_paused_and_resumed(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, events) = (world.console(), &world.name("events"));
+    let console = world.console();
+    let events = &world.name("events");
     for paused in [true, false] {
         let change = console.set_subscription_paused(events, "slow", paused);
         valid(change.await.unwrap());
@@ -470,7 +518,8 @@ async fn a_subscription_is_paused_and_resumed(store: TestStore) {
 
 async fn what_a_recipe_does_not_have_is_not_changed(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, all) = (world.console(), Filter::default());
+    let console = world.console();
+    let all = Filter::default();
     let jobs = &world.name("jobs");
     let letters = console.select(jobs, PlaceKind::Dead, &all).await.unwrap();
     let before = world.written().await;
@@ -500,10 +549,12 @@ async fn what_a_recipe_does_not_have_is_not_changed(store: TestStore) {
     let refused = console.purge_letter(jobs, "mirror", "00").await;
     assert!(matches!(refused, Err(Error::WrongRecipe { .. })));
     // Nor are items of another queue, or of none.
-    let foreign = console
+    let foreign = &console
         .items(&world.name("orders"), "queued", None, 1)
-        .await;
-    let foreign = &foreign.unwrap().items[0].item;
+        .await
+        .unwrap()
+        .items[0]
+        .item;
     for reference in [&**foreign, "", "00", &hex(&[0; 40])] {
         for action in Action::ALL {
             let refused = console.change(jobs, action, reference).await.unwrap_err();

@@ -244,8 +244,8 @@ fn commands_that_change(store: &Filled) {
     let items = &store.items;
     let letters = store.json(&["list", "events", "--subscription", "mirror"]);
     let letter = |index: usize| letters["items"][index]["item"].as_str().unwrap().to_owned();
-    let aside = store.json(&["combine", "counts", "--set-aside"]);
-    let aside = aside["set_aside"][0]["id"].as_str().unwrap();
+    let page = store.json(&["combine", "counts", "--set-aside"]);
+    let aside = page["set_aside"][0]["id"].as_str().unwrap();
     let text = ToString::to_string;
     // Each once with JSON and once without: with one item, and with another one.
     let of_items = [
@@ -354,7 +354,8 @@ fn pages_follow_each_other() {
         (&["ls", "jobs"], "keys"),
     ] {
         let mut all = store.json(&[command, &["--limit", "1000"]].concat());
-        let (mut pages, mut after) = (Vec::new(), None::<String>);
+        let mut pages = Vec::new();
+        let mut after = None::<String>;
         loop {
             let mut page = [command, &["--limit", "2"]].concat();
             page.extend(after.iter().flat_map(|after| ["--after", after]));
@@ -386,8 +387,12 @@ fn the_printed_option_for_the_next_page_is_accepted() {
     });
     let schedules = ["schedules", "jobs", "--limit", "1"];
     let first = store.run(&schedules).out;
-    let option = first.lines().last().unwrap().strip_prefix("more: ");
-    let option = option.unwrap();
+    let option = first
+        .lines()
+        .last()
+        .unwrap()
+        .strip_prefix("more: ")
+        .unwrap();
     assert!(option.contains("-nightly"), "{option}");
     let next = format!(
         "exec \"$0\" schedules jobs --json --db '{}' {option}",
@@ -449,12 +454,17 @@ fn a_first_item_that_does_not_decode_does_not_hide_that_a_queue_is_paused() {
 fn every_command_teaches_by_an_example() {
     let help = run(&["--help"]);
     assert_eq!(help.status, 0);
-    let commands = help.out.split_once("Commands:\n").unwrap().1;
-    let commands = commands.split_once("\n\n").unwrap().0;
-    let names = commands
+    let commands = help
+        .out
+        .split_once("Commands:\n")
+        .unwrap()
+        .1
+        .split_once("\n\n")
+        .unwrap()
+        .0;
+    let names: Vec<_> = commands
         .lines()
-        .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    let names: Vec<_> = names
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     assert!(names.len() >= 21, "{names:?}");
@@ -486,8 +496,8 @@ fn a_narrow_terminal_breaks_lines_but_not_what_commands_take() {
             let begins = |line: &str| line.split_whitespace().next() == Some(queue);
             assert!(queues.lines().any(begins), "{columns}\n{queues}");
         }
-        let aside = store.json(&["combine", "counts", "--set-aside"]);
-        let aside = aside["set_aside"][0]["id"].as_str().unwrap();
+        let page = store.json(&["combine", "counts", "--set-aside"]);
+        let aside = page["set_aside"][0]["id"].as_str().unwrap();
         assert!(narrow(&["combine", "counts", "--set-aside"], columns).contains(aside));
     }
     let lines = narrow(&["queues"], "80");

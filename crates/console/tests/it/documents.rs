@@ -5,17 +5,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::program::{Filled, run};
-use crate::examples::shop;
 use export_queue::keyspace::{self, Runner, Subspace};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
+#[path = "../../../examples/examples/shop.rs"]
+#[expect(dead_code, reason = "its `main` is not run")]
+mod shop;
+
 /// Returns the README and the pages of `docs`.
 fn documents() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let pages = fs::read_dir(root.join("docs")).unwrap();
-    let pages = pages.map(|page| page.unwrap().path());
-    let pages = pages.filter(|page| page.extension().is_some_and(|kind| kind == "md"));
+    let pages = fs::read_dir(root.join("docs"))
+        .unwrap()
+        .map(|page| page.unwrap().path())
+        .filter(|page| page.extension().is_some_and(|kind| kind == "md"));
     pages.chain([root.join("README.md")]).collect()
 }
 
@@ -23,12 +27,15 @@ fn documents() -> Vec<PathBuf> {
 /// that begin with `console`.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let is_run = |line: &&str| line.contains(" -p console -- ");
-    let run = text.lines().filter(is_run);
-    let run = run.filter_map(|line| line.split_once(" -p console -- "));
-    let run = run.filter_map(|(_, arguments)| arguments.split(['`', '#']).next());
+    let run = text
+        .lines()
+        .filter(is_run)
+        .filter_map(|line| line.split_once(" -p console -- "))
+        .filter_map(|(_, arguments)| arguments.split(['`', '#']).next());
     let parts = text.split(['`', '\n']).map(str::trim);
-    let named = parts.filter_map(|part| part.strip_prefix("console "));
-    let named = named.filter(|arguments| arguments.contains("--db "));
+    let named = parts
+        .filter_map(|part| part.strip_prefix("console "))
+        .filter(|arguments| arguments.contains("--db "));
     run.chain(named).map(words).collect()
 }
 
@@ -62,16 +69,20 @@ fn every_command_of_the_documents_and_of_the_help_runs() {
     let texts = documents()
         .into_iter()
         .map(|page| fs::read_to_string(page).unwrap());
-    let names = run(&["--help"]).out;
-    let names = names.split("Commands:").nth(1).unwrap().lines();
-    let names = names
+    let overview = run(&["--help"]).out;
+    let names = overview
+        .split("Commands:")
+        .nth(1)
+        .unwrap()
+        .lines()
         .skip(1)
         .map_while(|line| line.split_whitespace().next());
     let help = names.map(|name| run(&["help", name]).out);
     let commands: BTreeSet<_> = texts.chain(help).flat_map(|text| commands(&text)).collect();
     assert!(commands.len() > 30, "{commands:?}");
 
-    let (filled, (shop, _folder)) = (Filled::embedded(), open_shop());
+    let filled = Filled::embedded();
+    let (shop, _folder) = open_shop();
     let copy = filled.folder.path().join("copy").display().to_string();
     for command in commands {
         // It serves until it is stopped.

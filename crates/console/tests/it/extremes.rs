@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::program::Filled;
 use crate::common::{LONG, World, at_wall, enqueue, job, valid};
-use crate::web::site::Site;
+use crate::web::site::TestSite;
 use conformance::stores::TestStore;
 use console::report::{Items, Time};
 use console::{Action, WebOptions};
@@ -69,7 +69,8 @@ async fn add_extremes(world: &World) -> Extremes {
     delivery.snooze(Duration::MAX).await.unwrap();
     // The clock of the year 12000 would make them ready.
     for item in &world.items.delayed {
-        let (console, item) = (world.console(), item.to_string());
+        let console = world.console();
+        let item = item.to_string();
         let cancel = console.change(&name, Action::Cancel, &item);
         cancel.await.unwrap();
     }
@@ -115,7 +116,8 @@ fn references(items: &Items) -> Vec<String> {
 async fn an_extreme_time_stops_no_listing_and_no_page(store: TestStore) {
     let world = World::new(&store).await;
     let added = add_extremes(&world).await;
-    let (console, name) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let name = &world.name("jobs");
     let list = async |place: &str| valid(console.items(name, place, None, 1_000).await.unwrap());
     let beyond = Time::from_millis(u64::MAX);
     let delayed = list("delayed").await;
@@ -124,8 +126,8 @@ async fn an_extreme_time_stops_no_listing_and_no_page(store: TestStore) {
         let found = delayed
             .items
             .iter()
-            .find(|found| found.item == item.to_string());
-        let found = found.unwrap();
+            .find(|found| found.item == item.to_string())
+            .unwrap();
         assert_eq!(found.until, Some(beyond));
         let json = serde_json::to_value(found).unwrap();
         assert_eq!(json["until"], serde_json::Value::Null);
@@ -155,7 +157,8 @@ async fn an_extreme_time_stops_no_listing_and_no_page(store: TestStore) {
     valid(console.queue(name).await.unwrap());
     valid(console.queues(None, 100).await.unwrap());
     // A page after each item, so that each is a cursor.
-    let (mut after, mut seen) = (None, 0);
+    let mut after = None;
+    let mut seen = 0;
     loop {
         let page = console
             .items(name, "delayed", after.as_deref(), 1)
@@ -180,7 +183,7 @@ async fn an_extreme_time_stops_no_listing_and_no_page(store: TestStore) {
 /// Panics unless every page of the queue is there to its end.
 async fn assert_pages(world: &World, name: &str) {
     let router = console::router(world.console(), WebOptions::new());
-    let site = Site { router };
+    let site = TestSite { router };
     let segment: String = name.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let queue = format!("/queues/{segment}");
     for (path, text) in [

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::program::{Filled, Finished, run};
 use crate::common::{LONG, World, enqueue, hex};
-use crate::web::site::Site;
+use crate::web::site::TestSite;
 use console::WebOptions;
 use export_queue::combine::{CombineQueue, Unobserved};
 use export_queue::hc_dequeue::{Backoff, Enqueue, Error, Queue, Schedule, Settings, WorkerOptions};
@@ -69,16 +69,20 @@ impl Exporter<String, String> for Refuses {
 /// Adds queues of all recipes with hostile names, and hostile text in every field that an application chooses.
 async fn add_hostile(world: &World) {
     let place = |recipe: &str| world.root.subspace(&("hostile", recipe, HOSTILE));
-    let (jobs, micro) = (place("jobs"), place("micro"));
+    let jobs = place("jobs");
+    let micro = place("micro");
     add_items(world, jobs).await;
     let options = OpenOptions::new().codec(Sealed).ids(world.ids.clone());
-    let micro = MicroQueue::<String, Sealed>::open_with(&world.runner, micro, options);
-    let (micro, text) = (&micro.await.unwrap(), &HOSTILE.to_owned());
+    let micro = &MicroQueue::<String, Sealed>::open_with(&world.runner, micro, options)
+        .await
+        .unwrap();
+    let text = &HOSTILE.to_owned();
     let add = |tr| async move { micro.enqueue(&tr, text).await.map(drop) };
     world.runner.run(add).await.unwrap();
     add_counts(world, place("counts")).await;
     add_exports(world, place("exports")).await;
-    let (ids, unknown) = (&world.ids, &place("unknown"));
+    let ids = &world.ids;
+    let unknown = &place("unknown");
     let register = |tr| async move { ids.register(&tr, unknown, HOSTILE, &[HOSTILE]).await };
     world.runner.run(register).await.unwrap();
     let key = [world.root.bytes(), b"\x1b[2J\xff", HOSTILE.as_bytes()].concat();
@@ -89,11 +93,14 @@ async fn add_hostile(world: &World) {
 async fn add_items(world: &World, subspace: Subspace) {
     let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
     let settings = Settings::new().keep_done(LONG).lease(LONG);
-    let jobs = Queue::<Value, Json>::open_with(&world.runner, subspace, settings, options);
-    let jobs = jobs.await.unwrap();
+    let jobs = Queue::<Value, Json>::open_with(&world.runner, subspace, settings, options)
+        .await
+        .unwrap();
     let value = &json!({ HOSTILE: [HOSTILE] });
-    let consumer = jobs.consumer(&world.runner, WorkerOptions::default());
-    let consumer = consumer.await.unwrap();
+    let consumer = jobs
+        .consumer(&world.runner, WorkerOptions::default())
+        .await
+        .unwrap();
     for place in ["dead", "done", "delayed", "held"] {
         let id = format!("{place}{HOSTILE}");
         enqueue(&world.runner, &jobs, value, &Enqueue::new().dedupe(id)).await;
@@ -137,21 +144,25 @@ fn refuse(key: &String, _: Option<String>, updates: Vec<String>) -> Option<Strin
 async fn add_counts(world: &World, subspace: Subspace) {
     let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
     let settings = export_queue::combine::Settings::new().bucket_count(1);
-    let counts = CombineQueue::<String, String, String, Json>::open_with(
+    let counts = &CombineQueue::<String, String, String, Json>::open_with(
         &world.runner,
         subspace,
         settings,
         refuse,
         options,
-    );
-    let (counts, text) = (&counts.await.unwrap(), &HOSTILE.to_owned());
+    )
+    .await
+    .unwrap();
+    let text = &HOSTILE.to_owned();
     for key in [HOSTILE.to_owned(), format!("bad{HOSTILE}")] {
         let key = &key;
         let add = |tr| async move { counts.add(&tr, key, text).await };
         world.runner.run(add).await.unwrap();
     }
-    let worker = counts.work(&world.runner, WorkerOptions::default(), Unobserved);
-    let worker = worker.await.unwrap();
+    let worker = counts
+        .work(&world.runner, WorkerOptions::default(), Unobserved)
+        .await
+        .unwrap();
     let idle = counts.wait_idle(&world.runner);
     conformance::timeout(LONG, idle).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
@@ -161,10 +172,14 @@ async fn add_exports(world: &World, subspace: Subspace) {
     let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
     let settings = export_queue::Settings::new().bucket_count(1);
     let exports =
-        ExportQueue::<String, String, Json>::open_with(&world.runner, subspace, settings, options);
-    let (exports, text) = (&exports.await.unwrap(), &HOSTILE.to_owned());
-    let subscription = exports.subscribe(&world.runner, HOSTILE, Start::Oldest);
-    let subscription = subscription.await.unwrap();
+        &ExportQueue::<String, String, Json>::open_with(&world.runner, subspace, settings, options)
+            .await
+            .unwrap();
+    let text = &HOSTILE.to_owned();
+    let subscription = exports
+        .subscribe(&world.runner, HOSTILE, Start::Oldest)
+        .await
+        .unwrap();
     let add = |tr| async move { exports.add(&tr, text, text).await };
     world.runner.run(add).await.unwrap();
     let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(1));
@@ -353,10 +368,13 @@ async fn pages_show_hidden_characters_as_codes() {
     let world = World::on(store, Subspace::all(), keyspace::Ids::default()).await;
     add_hostile(&world).await;
     let router = console::router(world.console(), WebOptions::new().allow_changes(true));
-    let site = Site { router };
+    let site = TestSite { router };
     let queues = site.shown("/api/queues").await.json();
-    let names = queues["queues"].as_array().unwrap().iter();
-    let names = names.map(|queue| queue["name"].as_str().unwrap().to_owned());
+    let names = queues["queues"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|queue| queue["name"].as_str().unwrap().to_owned());
     let segments = names
         .filter(|name| name.starts_with("hostile/"))
         .map(|name| {

@@ -34,8 +34,7 @@ async fn a_key_of_a_combine_queue_has_a_value_for_each_combiner(store: TestStore
         ("none", None, None, None, 0),
     ] {
         let is_known = combiner.is_some() || pending == 0;
-        let found = console.combine_key(&counts, key, combiner).await;
-        let found = valid(found.unwrap());
+        let found = valid(console.combine_key(&counts, key, combiner).await.unwrap());
         assert_eq!(found.key.value, Some(json!(key)));
         assert_eq!(value(found.settled), settled.map(Value::from), "{key}");
         assert_eq!(value(found.combined), settled.map(Value::from), "{key}");
@@ -44,10 +43,8 @@ async fn a_key_of_a_combine_queue_has_a_value_for_each_combiner(store: TestStore
         assert_eq!((found.pending.len(), found.has_more), (pending, false));
     }
     // What the library makes of the same updates is what the console says.
-    let (least, most) = (
-        world.open_counts("least", Min).await,
-        world.open_counts("most", Max).await,
-    );
+    let least = world.open_counts("least", Min).await;
+    let most = world.open_counts("most", Max).await;
     for (name, combiner, queue) in [
         ("least", Combiner::Min, least),
         ("most", Combiner::Max, most),
@@ -75,14 +72,19 @@ async fn assert_exact<U: Update + Copy>(
     world.add(queue, &updates[..2]).await;
     world.combine(queue).await;
     world.add(queue, &updates[2..]).await;
-    let found = world
-        .console()
-        .combine_key(&world.name(name), "a", Some(combiner))
-        .await;
-    let found = valid(found.unwrap());
+    let found = valid(
+        world
+            .console()
+            .combine_key(&world.name(name), "a", Some(combiner))
+            .await
+            .unwrap(),
+    );
     let key = &"a".to_owned();
-    let exact = |tr| async move { queue.exact(&tr, key, &Default::default()).await };
-    let exact = world.runner.run(exact).await.unwrap();
+    let exact = world
+        .runner
+        .run(|tr| async move { queue.exact(&tr, key, &Default::default()).await })
+        .await
+        .unwrap();
     let value = found.exact.and_then(|payload| payload.value);
     assert_eq!(value, exact.map(Value::from), "{name}");
     assert_eq!(found.pending.len(), 3);
@@ -90,7 +92,8 @@ async fn assert_exact<U: Update + Copy>(
 
 async fn what_is_set_aside_and_dead_letters_of_exports_are_listed_page_by_page(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, counts) = (world.console(), &world.name("counts"));
+    let console = world.console();
+    let counts = &world.name("counts");
     let aside = valid(console.set_aside(counts, None, 10).await.unwrap());
     let [one] = &aside.set_aside[..] else {
         panic!("{aside:?}");
@@ -134,7 +137,7 @@ async fn what_is_set_aside_and_dead_letters_of_exports_are_listed_page_by_page(s
 /// Adds a block that was set aside after 7 of its updates were folded, and one that became a dead letter after 3 of its
 /// entries were exported.
 async fn add_blocks(world: &World) {
-    type Place = (Versionstamp, u64, u16);
+    type DeadPlace = (Versionstamp, u64, u16);
     let counts = world.root.subspace(&"counts").subspace(&"q");
     let update = &world.rows(&counts).await[0];
     let (bucket, part, stamp, call, _): (u32, String, Versionstamp, u64, u16) =
@@ -143,7 +146,7 @@ async fn add_blocks(world: &World) {
     world.set(&block, b"\x01\x03odd\0\x07block").await;
     let mirror = world.root.subspace(&"events").subspace(&("d", "mirror"));
     let letter = &world.rows(&mirror).await[0];
-    let (stamp, call, _): Place = mirror.unpack(letter.key()).unwrap();
+    let (stamp, call, _): DeadPlace = mirror.unpack(letter.key()).unwrap();
     let block = mirror.pack(&(stamp, call, WHOLE_BLOCK));
     world.set(&block, b"\x01\0\0\0\x01\x03odd\0\x03block").await;
 }
@@ -152,14 +155,22 @@ async fn a_block_says_how_much_of_it_was_folded_or_exported(store: TestStore) {
     let world = World::new(&store).await;
     add_blocks(&world).await;
     let console = world.console();
-    let aside = console.set_aside(&world.name("counts"), None, 10).await;
-    let aside = valid(aside.unwrap()).set_aside;
+    let aside = valid(
+        console
+            .set_aside(&world.name("counts"), None, 10)
+            .await
+            .unwrap(),
+    )
+    .set_aside;
     let folded = aside.iter().map(|one| (&*one.kind, one.folded));
     assert_eq!(folded.collect::<Vec<_>>(), [("update", 0), ("block", 7)]);
-    let letters = console
-        .letters(&world.name("events"), "mirror", None, 10)
-        .await;
-    let letters = valid(letters.unwrap()).items;
+    let letters = valid(
+        console
+            .letters(&world.name("events"), "mirror", None, 10)
+            .await
+            .unwrap(),
+    )
+    .items;
     let exported: Vec<_> = letters.iter().map(|letter| letter.exported).collect();
     assert_eq!(exported.iter().max(), Some(&3), "{exported:?}");
     assert_eq!(exported.iter().filter(|count| **count == 0).count(), 2);
@@ -237,10 +248,15 @@ async fn keys_have_the_queue_and_the_part_that_they_belong_to(store: TestStore) 
     for (queue, parts) in parts {
         let name = world.name(queue);
         let rows = world.rows(&world.root.subspace(&queue)).await;
-        let (mut keys, mut after) = (Vec::new(), None);
+        let mut keys = Vec::new();
+        let mut after = None;
         loop {
-            let page = console.keys(Some(&name), after.as_deref(), 4).await;
-            let page = valid(page.unwrap());
+            let page = valid(
+                console
+                    .keys(Some(&name), after.as_deref(), 4)
+                    .await
+                    .unwrap(),
+            );
             assert!(page.keys.len() <= 4);
             keys.extend(page.keys);
             after = page.next;

@@ -128,7 +128,8 @@ async fn a_queue_is_shown_as_the_list_of_queues_has_it(store: TestStore) {
         );
     }
     for limit in [1, 2, 3, 7, 8] {
-        let (mut names, mut after) = (Vec::new(), None);
+        let mut names = Vec::new();
+        let mut after = None;
         loop {
             let page = valid(console.queues(after.as_deref(), limit).await.unwrap());
             assert!(page.queues.len() <= limit);
@@ -148,10 +149,15 @@ async fn a_queue_is_shown_as_the_list_of_queues_has_it(store: TestStore) {
 
 /// Returns all items of a place, page by page.
 async fn every_item(console: &Console<Store>, queue: &str, place: &str, limit: usize) -> Vec<Item> {
-    let (mut all, mut after) = (Vec::new(), None);
+    let mut all = Vec::new();
+    let mut after = None;
     loop {
-        let page = console.items(queue, place, after.as_deref(), limit).await;
-        let page: Items = valid(page.unwrap());
+        let page: Items = valid(
+            console
+                .items(queue, place, after.as_deref(), limit)
+                .await
+                .unwrap(),
+        );
         assert!(page.items.len() <= limit, "{place}: {page:?}");
         assert_eq!((&*page.queue, &*page.place), (queue, place));
         all.extend(page.items);
@@ -168,7 +174,9 @@ fn refs(items: &[ItemRef]) -> Vec<String> {
 
 async fn items_of_every_place_are_listed_page_by_page(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, queue, items) = (world.console(), &world.name("jobs"), &world.items);
+    let console = world.console();
+    let queue = &world.name("jobs");
+    let items = &world.items;
     let places = [
         ("queued", &items.queued, Some(5)),
         ("delayed", &items.delayed, Some(2)),
@@ -205,7 +213,9 @@ async fn items_of_every_place_are_listed_page_by_page(store: TestStore) {
 
 async fn an_item_is_found_wherever_it_is(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, queue, items) = (world.console(), &world.name("jobs"), &world.items);
+    let console = world.console();
+    let queue = &world.name("jobs");
+    let items = &world.items;
     for (place, items) in [
         ("queued", &items.queued),
         ("delayed", &items.delayed),
@@ -232,11 +242,13 @@ async fn an_item_is_found_wherever_it_is(store: TestStore) {
         assert_eq!(shown.failure.unwrap().reason, REASONS[index]);
         assert_eq!(shown.payload.unwrap().value, Some(job(index as u64)));
     }
-    let (old, new) = (show(&items.dead[0]).await, show(&items.dead[1]).await);
+    let old = show(&items.dead[0]).await;
+    let new = show(&items.dead[1]).await;
     assert!(old.enqueued < new.enqueued && old.granted > old.enqueued);
     let [held, cancelled] = [&items.held[0], &items.held[1]];
     assert!(!show(held).await.cancelled && show(cancelled).await.cancelled);
-    let (done, ended) = (show(&items.done[0]).await, show(&items.done[1]).await);
+    let done = show(&items.done[0]).await;
+    let ended = show(&items.done[1]).await;
     assert_eq!(done.end.as_deref(), Some("completed"));
     assert_eq!(done.result.unwrap().value, Some(json!("sent")));
     assert_eq!(
@@ -247,7 +259,8 @@ async fn an_item_is_found_wherever_it_is(store: TestStore) {
 
 async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, queue) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let queue = &world.name("jobs");
     let sessions = valid(console.sessions(queue, None, 10).await.unwrap()).sessions;
     let [session] = &sessions[..] else {
         panic!("{sessions:?}");
@@ -257,13 +270,19 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
         ("alive", Some(2), false)
     );
     assert_eq!((session.lease_seconds, session.wanted), (60.0, Some(0)));
-    let rest = console.sessions(queue, Some(&session.session), 10).await;
-    let rest = valid(rest.unwrap());
+    let rest = valid(
+        console
+            .sessions(queue, Some(&session.session), 10)
+            .await
+            .unwrap(),
+    );
     assert_eq!((rest.sessions.len(), rest.next), (0, None));
     let refused = console.sessions(queue, Some("7"), 10).await;
     assert_eq!(kind(refused), "malformed");
-    let held = console.item(queue, &world.items.held[0].to_string()).await;
-    let held = held.unwrap();
+    let held = console
+        .item(queue, &world.items.held[0].to_string())
+        .await
+        .unwrap();
     assert_eq!(
         (held.session, held.granted),
         (Some(session.session.clone()), session.oldest_grant)
@@ -334,7 +353,9 @@ async fn what_is_not_there_or_malformed_is_refused(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let name = |name| world.name(name);
-    let (jobs, counts, events) = (&name("jobs"), &name("counts"), &name("events"));
+    let jobs = &name("jobs");
+    let counts = &name("counts");
+    let events = &name("events");
     for missing in [&*name("none"), &name("jobs/m"), "a b", "", "raw:0", "/"] {
         assert_eq!(kind(console.queue(missing).await), "no queue", "{missing}");
         assert_eq!(
@@ -394,7 +415,8 @@ async fn a_queue_of_another_recipe_is_refused(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     for queue in ["mail", "counts", "events", "jobs"] {
-        let (name, is) = (&world.name(queue), |recipe: &str| queue == recipe);
+        let name = &world.name(queue);
+        let is = |recipe: &str| queue == recipe;
         let wrong = "wrong recipe";
         if !is("jobs") {
             assert_eq!(kind(console.items(name, "dead", None, 1).await), wrong);
@@ -419,7 +441,8 @@ async fn a_queue_of_another_recipe_is_refused(store: TestStore) {
 
 async fn a_record_that_does_not_decode_is_listed_with_the_reason(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, queue) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let queue = &world.name("jobs");
     let letters = world.rows(&world.jobs.subspace().subspace(&"d")).await;
     world.set(letters[1].key(), b"\x63newer").await;
     let items = every_item(&console, queue, "dead", 10).await;
@@ -435,7 +458,8 @@ async fn a_record_that_does_not_decode_is_listed_with_the_reason(store: TestStor
 
 async fn counts_are_shown_when_the_first_item_does_not_decode(store: TestStore) {
     let world = World::new(&store).await;
-    let (console, queue) = (world.console(), &world.name("jobs"));
+    let console = world.console();
+    let queue = &world.name("jobs");
     let waiting = world.rows(&world.jobs.subspace().subspace(&"i")).await;
     world.set(waiting[0].key(), b"\x63newer").await;
     let QueueState::HcDequeue(state) = valid(console.queue(queue).await.unwrap()).state else {
@@ -483,17 +507,23 @@ async fn a_long_listing_is_paged_and_counted_by_the_counter() {
     let store = TestStore::memory().db;
     // With short keys and values, so that it is the number of rows that ends a page.
     let world = World::on(store, Subspace::all(), Ids::default()).await;
-    let (console, queue) = (world.console(), "jobs");
+    let console = world.console();
+    let queue = "jobs";
     for _ in 0..6 {
-        let (jobs, payloads) = (&world.jobs, &vec![Value::Null; 500]);
+        let jobs = &world.jobs;
+        let payloads = &vec![Value::Null; 500];
         let enqueue = |tr| async move { jobs.enqueue_all(&tr, payloads).await.map(drop) };
         world.runner.run(enqueue).await.unwrap();
     }
     for (limit, pages) in [(usize::MAX, 4), (MAX_ROWS, 4), (100, 31)] {
-        let (mut items, mut count, mut after) = (0, 0, None);
+        let mut items = 0;
+        let mut count = 0;
+        let mut after = None;
         loop {
-            let page = console.items(queue, "queued", after.as_deref(), limit);
-            let page = page.await.unwrap();
+            let page = console
+                .items(queue, "queued", after.as_deref(), limit)
+                .await
+                .unwrap();
             assert_eq!(page.count, Some(3_005));
             assert!(page.items.len() <= limit.min(MAX_ROWS));
             (items, count) = (items + page.items.len(), count + 1);

@@ -1,13 +1,13 @@
 //! The integration tests, as one program: it is compiled in a fraction of the time that a program for each file takes.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::too_many_lines, reason = "a table of cases is long")]
 
 mod browser;
 mod changes;
 mod cli;
 mod common;
 mod documents;
-mod examples;
 mod extremes;
 mod hostile;
 mod keys;

@@ -92,8 +92,7 @@ fn an_audit_that_finds_something_has_the_status_4_until_it_is_repaired() {
     let db = keyspace::open(&store.db).unwrap();
     let runtime = Runtime::new().unwrap();
     runtime.block_on(async {
-        let key = Subspace::from(("jobs", "c")).pack(&"dead");
-        let key = &key;
+        let key = &Subspace::from(("jobs", "c")).pack(&"dead");
         let damage = |tr: keyspace::Tx<_>| async move {
             keyspace::Transaction::set(&tr, key, &9_u64.to_le_bytes());
             Ok::<_, keyspace::Error>(())
@@ -161,7 +160,8 @@ fn a_bulk_change_on_a_terminal_waits_for_an_answer() {
 fn a_store_that_is_open_elsewhere_is_left_alone_and_the_way_in_is_named() {
     let store = Filled::embedded();
     let rows = || store.json(&["ls", "--limit", "1000"]);
-    let (before, copy) = (rows(), store.folder.path().join("copy"));
+    let before = rows();
+    let copy = store.folder.path().join("copy");
     let open = keyspace::open(&store.db).unwrap();
     for command in [
         &["queues"][..],
@@ -191,7 +191,8 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn what_is_no_store_is_refused_and_none_is_made() {
     let folder = TempDir::new().unwrap();
-    let (missing, text) = (folder.path().join("missing"), folder.path().join("text"));
+    let missing = folder.path().join("missing");
+    let text = folder.path().join("text");
     fs::write(&text, "no store").unwrap();
     let url = |path: &Path| format!("embedded:{}", path.display());
     let before = files(folder.path());
@@ -292,9 +293,12 @@ fn damage_that_a_copy_finds_has_the_status_of_damage() {
     let path = store.folder.path().join("store");
     let mut bytes = fs::read(&path).unwrap();
     let text = REASONS[0].as_bytes();
-    let places = bytes.windows(text.len()).enumerate();
-    let places = places.filter(|(_, window)| *window == text);
-    let places: Vec<_> = places.map(|(place, _)| place).collect();
+    let places: Vec<_> = bytes
+        .windows(text.len())
+        .enumerate()
+        .filter(|(_, window)| *window == text)
+        .map(|(place, _)| place)
+        .collect();
     assert!(!places.is_empty());
     for place in places {
         bytes[place] ^= 1;

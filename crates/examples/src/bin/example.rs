@@ -93,8 +93,9 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
         None => None,
         Some(address) => {
             let console = Console::new(runner.clone());
-            let pages = console::mount(console, address, WebOptions::new()).await;
-            let pages = pages.with_context(|| format!("cannot serve the console at {address}"))?;
+            let pages = console::mount(console, address, WebOptions::new())
+                .await
+                .with_context(|| format!("cannot serve the console at {address}"))?;
             terminal::print(format_args!(
                 "the console is at http://{}\n",
                 pages.address()

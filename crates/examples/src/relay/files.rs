@@ -38,8 +38,10 @@ pub(crate) fn find(directory: &Path) -> Result<Vec<Source>> {
         if !entry.file_type().is_file() {
             continue;
         }
-        let below = entry.path().strip_prefix(directory);
-        let below = below.expect("a walk stays below its directory");
+        let below = entry
+            .path()
+            .strip_prefix(directory)
+            .expect("a walk stays below its directory");
         sources.push(Source {
             // Two names can map to the same name here only if neither is Unicode, and such files are
             // skipped.

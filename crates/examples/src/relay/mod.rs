@@ -104,7 +104,8 @@ fn report<D: Database>(relay: &Relay<D>, check: &Check) {
         say(format_args!("skipped {} files:", check.skipped.len()));
         list(&check.skipped);
     }
-    let (enqueued, dequeued) = (relay.enqueued.counts(), relay.dequeued.counts());
+    let enqueued = relay.enqueued.counts();
+    let dequeued = relay.dequeued.counts();
     if enqueued.lines == 0 && dequeued.lines == 0 {
         say("nothing to do: everything here has been relayed before");
     } else {

@@ -84,7 +84,8 @@ impl<D: Database> Relay<D> {
         let (produced, seen) = watch::channel(());
         let mut tasks = JoinSet::new();
         for _ in 0..producers {
-            let (relay, produced) = (self.clone(), produced.clone());
+            let relay = self.clone();
+            let produced = produced.clone();
             tasks.spawn(async move {
                 relay.produce(&produced).await?;
                 let elapsed = relay.runner.environment().now() - start;
@@ -95,7 +96,8 @@ impl<D: Database> Relay<D> {
         // The producers hold the channel open. It closes when the last of them finishes.
         drop(produced);
         for consumer in 0..consumers {
-            let (relay, seen) = (self.clone(), seen.clone());
+            let relay = self.clone();
+            let seen = seen.clone();
             tasks.spawn(async move {
                 relay.consume(consumer, seen).await?;
                 let elapsed = relay.runner.environment().now() - start;
@@ -114,7 +116,8 @@ impl<D: Database> Relay<D> {
             let Content::Text(text) = block_in_place(|| source.read())? else {
                 continue;
             };
-            let (file, lines) = (source.name.as_str(), &text.lines().collect::<Vec<_>>());
+            let file = source.name.as_str();
+            let lines = &text.lines().collect::<Vec<_>>();
             loop {
                 let enqueued = self
                     .runner

@@ -4,4 +4,5 @@
 
 mod console;
 mod examples;
+mod programs;
 mod relay;

@@ -162,7 +162,9 @@ fn on_fdb_a_killed_run_continues_without_loss_or_repetition() {
 fn kill_again_and_again(relay: &Relay, kills: usize) {
     let seed = 0x5eed;
     let mut rng = StdRng::seed_from_u64(seed);
-    let (mut files, mut lines, mut killed) = (0, 0, 0);
+    let mut files = 0;
+    let mut lines = 0;
+    let mut killed = 0;
     while killed < kills {
         // There is always work left to do.
         let count = rng.random_range(3_000..5_000);
@@ -269,8 +271,8 @@ fn a_store_relays_one_directory() {
 fn what_cannot_run_is_refused_by_name() {
     let relay = Relay::new();
     relay.write("file", "a\n");
-    let file = relay.directory.path().join("file");
-    let file = file.to_str().unwrap();
+    let path = relay.directory.path().join("file");
+    let file = path.to_str().unwrap();
     let directory = relay.directory.path().to_str().unwrap();
     let not_a_store = format!("embedded:{file}");
     for (arguments, reason) in [

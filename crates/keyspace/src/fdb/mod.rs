@@ -10,7 +10,7 @@
 //! - [`Transaction`](crate::Transaction) is implemented for [`foundationdb::Transaction`] itself. Code that
 //!   has such a transaction, for instance inside `foundationdb::Database::run`, can pass it to a recipe.
 //!   The recipe's writes then commit together with all others of the transaction. There is no ledger in
-//!   this case; [`Receipt`](crate::Receipt) adds one. The example `own_transactions` of microqueue shows
+//!   this case; [`Receipt`](crate::Receipt) adds one. The example `own_transactions` shows
 //!   how.
 //!
 //! # The network

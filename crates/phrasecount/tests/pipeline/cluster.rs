@@ -72,7 +72,8 @@ fn on_fdb_an_export_ends_when_another_file_takes_its_place() {
         db: server.url(),
         ..World::new()
     };
-    let (out, other) = (world.out(), world.place.path().join("other.sqlite"));
+    let out = world.out();
+    let other = world.place.path().join("other.sqlite");
     let [out, other] = [&out, &other].map(|path| path.to_str().unwrap());
     let mut exporting = Running::start(&mut world.command(&["export", "--out", out]));
     assert!(exporting.wait_until("exporting"));

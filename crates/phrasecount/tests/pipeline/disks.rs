@@ -50,9 +50,10 @@ fn on_a_small_disk(
     let mount = format!("mount -t tmpfs -o size={megabytes}m tmpfs {place}");
     let mut small = Command::new("unshare");
     small.args(["--map-root-user", "--mount", "sh", "-c"]);
-    let mut probe = Command::new("unshare");
-    let probe = probe.args(["--map-root-user", "--mount", "sh", "-c", &mount]);
-    let probed = probe.output().map_err(|error| error.to_string())?;
+    let probed = Command::new("unshare")
+        .args(["--map-root-user", "--mount", "sh", "-c", &mount])
+        .output()
+        .map_err(|error| error.to_string())?;
     if !probed.status.success() {
         return Err(String::from_utf8_lossy(&probed.stderr).into_owned());
     }

@@ -88,12 +88,16 @@ impl World {
 
 pub(crate) fn exported(path: &Path) -> Counts {
     let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_WRITE).unwrap();
-    let all = "SELECT phrase, documents, occurrences FROM phrases ORDER BY phrase";
-    let mut all = file.prepare(all).unwrap();
-    let rows = all.query_map([], |row| {
-        Ok((row.get::<_, String>(0)?, (row.get(1)?, row.get(2)?)))
-    });
-    let rows: Vec<_> = rows.unwrap().map(Result::unwrap).collect();
+    let mut all = file
+        .prepare("SELECT phrase, documents, occurrences FROM phrases ORDER BY phrase")
+        .unwrap();
+    let rows: Vec<_> = all
+        .query_map([], |row| {
+            Ok((row.get::<_, String>(0)?, (row.get(1)?, row.get(2)?)))
+        })
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
     assert!(rows.is_sorted_by(|a, b| a.0 < b.0));
     rows.into_iter().collect()
 }
@@ -156,8 +160,10 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(command: &mut Command) -> Self {
-        let command = command.arg("--verbose");
-        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let command = command
+            .arg("--verbose")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let told = BufReader::new(child.stderr.take().unwrap()).lines();
         Self { child, told }

@@ -8,7 +8,7 @@ use std::path::Path;
 pub(crate) type Counts = BTreeMap<String, (i64, i64)>;
 
 /// The longest phrase that is counted.
-const LONGEST: usize = 1_000;
+const MAX_PHRASE_BYTES: usize = 1_000;
 
 /// Counts the files below a directory.
 pub(crate) fn count(directory: &Path) -> Counts {
@@ -24,7 +24,7 @@ pub(crate) fn count_all(documents: &BTreeSet<Vec<String>>) -> Counts {
         for phrase in words.windows(4) {
             *phrases.entry(phrase.join(" ")).or_default() += 1;
         }
-        phrases.retain(|phrase, _| phrase.len() <= LONGEST);
+        phrases.retain(|phrase, _| phrase.len() <= MAX_PHRASE_BYTES);
         for (phrase, occurrences) in phrases {
             let count = counts.entry(phrase).or_default();
             count.0 += 1;

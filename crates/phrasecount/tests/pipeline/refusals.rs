@@ -20,8 +20,8 @@ const TEXT: &str = "one two three four five";
 fn what_cannot_run_is_refused_by_name() {
     let world = World::new();
     world.write("file", TEXT);
-    let file = world.path("file");
-    let file = file.to_str().unwrap();
+    let path = world.path("file");
+    let file = path.to_str().unwrap();
     let directory = world.directory.path().to_str().unwrap();
     let not_a_store = format!("embedded:{file}");
     // The store is not there yet: nothing is made.
@@ -142,10 +142,13 @@ fn a_folder_that_cannot_be_written_is_named() {
     let folder = world.place.path().join("folder");
     fs::create_dir(&folder).unwrap();
     set_mode(&folder, 0o555);
-    let (directory, folder) = (world.directory.path().display(), folder.display());
+    let directory = world.directory.path().display();
+    let folder = folder.display();
     let run = |db: &str, out: &str| {
-        let arguments = format!("run {directory} --db {db} --out {out}");
-        let arguments: Vec<_> = arguments.split(' ').map(str::to_owned).collect();
+        let arguments: Vec<_> = format!("run {directory} --db {db} --out {out}")
+            .split(' ')
+            .map(str::to_owned)
+            .collect();
         unprivileged_call(&world, &arguments)
     };
     let refused = run(&world.db, &format!("{folder}/out"));
@@ -249,7 +252,8 @@ fn a_sqlite_file_of_somebody_else_is_refused_and_left_as_it_is() {
 
 #[test]
 fn a_sqlite_file_of_another_store_is_refused() {
-    let (world, other) = (World::new(), World::new());
+    let world = World::new();
+    let other = World::new();
     world.write("a", TEXT);
     world.run();
     let before = world.exported();
@@ -278,8 +282,10 @@ fn a_locked_sqlite_file_is_refused_and_a_later_run_completes_the_job() {
 /// Runs the program on a terminal that says that it has a number of columns.
 #[cfg(target_os = "linux")]
 fn on_a_terminal(columns: u16, command: &Command) -> Finished {
-    let words = command.get_args().map(|word| word.to_str().unwrap());
-    let words: Vec<_> = words.collect();
+    let words: Vec<_> = command
+        .get_args()
+        .map(|word| word.to_str().unwrap())
+        .collect();
     let program = command.get_program().to_str().unwrap();
     let call = format!(
         "stty cols {columns} rows {columns}; {program} {}",
@@ -322,8 +328,8 @@ fn names_of_files_and_arguments_do_nothing_to_a_terminal() {
     let world = World::new();
     world.write(&format!("{hostile}.txt"), TEXT);
     world.write(&format!("{hostile}.md"), b"\0");
-    let folder = world.path(hostile);
-    let folder = folder.to_str().unwrap();
+    let path = world.path(hostile);
+    let folder = path.to_str().unwrap();
     let no_store = format!("embedded:{folder}/store");
     let mut run = world.run_command();
     run.arg("--verbose");
@@ -438,8 +444,9 @@ fn what_cannot_be_read_is_skipped_and_stays_as_it_was_counted() {
         set_mode(&world.path(name), 0o000);
     }
     let run = unprivileged(&world, &world.run_command_of_anybody());
-    let skipped = run["skipped"].as_array().unwrap();
-    let skipped: Vec<_> = skipped
+    let skipped: Vec<_> = run["skipped"]
+        .as_array()
+        .unwrap()
         .iter()
         .map(|file| file["uri"].as_str().unwrap())
         .collect();

@@ -100,12 +100,19 @@ fn text_files_are_counted_and_with_all_every_file() {
 #[test]
 fn the_documents_of_this_repository_are_counted_without_their_pictures() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let pictures = ["console", "diagrams", "plots"].map(|folder| docs.join(folder));
-    let pictures = pictures.map(|folder| fs::read_dir(folder).unwrap().count());
-    let pictures: usize = pictures.iter().sum();
+    let pictures: usize = ["console", "diagrams", "plots"]
+        .map(|folder| docs.join(folder))
+        .map(|folder| fs::read_dir(folder).unwrap().count())
+        .iter()
+        .sum();
     let world = World::new();
-    let run = ["run", docs.to_str().unwrap(), "--json"];
-    let run = finish(world.command(&run).arg("--out").arg(world.out())).json();
+    let run = finish(
+        world
+            .command(&["run", docs.to_str().unwrap(), "--json"])
+            .arg("--out")
+            .arg(world.out()),
+    )
+    .json();
     assert_eq!(run["left_out"], pictures);
     assert_same(&world.exported(), &crate::reference::count(&docs));
 }
@@ -229,11 +236,11 @@ fn a_reader_that_goes_away_is_no_failure() {
     let world = World::new();
     world.write("a", TEST);
     let mut command = world.run_command();
-    let child = command
+    let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn();
-    let mut child = child.unwrap();
+        .spawn()
+        .unwrap();
     drop(child.stdout.take());
     drop(child.stderr.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));

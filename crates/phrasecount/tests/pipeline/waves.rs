@@ -31,10 +31,9 @@ const SEPARATORS: [&str; 6] = [" ", "\n", ", ", " - ", "\t", ".  "];
 /// The repository's own documents: real text.
 fn real_texts() -> Vec<String> {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let files = fs::read_dir(docs)
+    let mut files: Vec<_> = fs::read_dir(docs)
         .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> = files
+        .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension() == Some("md".as_ref()))
         .collect();
     files.sort();
@@ -122,7 +121,8 @@ impl Editor {
     fn edit(&mut self, world: &World) {
         let kind = self.rng.random_range(0..10);
         let Some(name) = self.some().filter(|_| kind > 2) else {
-            let (name, text) = (self.new_name(), self.text());
+            let name = self.new_name();
+            let text = self.text();
             return self.put(world, name, text);
         };
         let mut bytes = self.documents[&name].clone();
@@ -188,7 +188,8 @@ fn after_every_wave_of_changes_the_counts_are_right() {
 fn killed_at_random_moments_while_documents_change_every_content_counts_once() {
     let world = World::new();
     let mut editor = Editor::new(0x6b69_6c6c);
-    let (mut killed, kills) = (0, scale(25, 100));
+    let mut killed = 0;
+    let kills = scale(25, 100);
     while killed < kills {
         for _ in 0..editor.rng.random_range(1..8) {
             editor.edit(&world);

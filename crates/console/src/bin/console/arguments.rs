@@ -83,23 +83,23 @@ pub(crate) enum Command {
     #[command(after_help = "Examples:\n  \
         console cancel jobs 01f4… --db fdb:\n  \
         console cancel jobs --place delayed --payload '\"tenant\":7' --db fdb:")]
-    Cancel(Items),
+    Cancel(ItemsArguments),
 
     /// Make delayed items ready.
     #[command(after_help = "Example:\n  console expedite jobs --older-than 1h --db fdb:")]
-    Expedite(Items),
+    Expedite(ItemsArguments),
 
     /// Put dead letters back into the queue.
     #[command(after_help = "Examples:\n  \
         console redrive jobs --reason 'connection refused' --db fdb:\n  \
         console redrive jobs --all --yes --db fdb:")]
-    Redrive(Items),
+    Redrive(ItemsArguments),
 
     /// Remove dead letters for good.
     #[command(
         after_help = "Example:\n  console purge jobs --attempts 10 --older-than 30days --db fdb:"
     )]
-    Purge(Items),
+    Purge(ItemsArguments),
 
     /// Let a dedupe id be enqueued again that is retained after the completion of its item.
     #[command(after_help = "Example:\n  console release-dedupe jobs 'invoice 7' --db fdb:")]
@@ -304,7 +304,7 @@ pub(crate) struct Target {
 
 /// Which items to change: those that are named, or those that match every filter.
 #[derive(Args)]
-pub(crate) struct Items {
+pub(crate) struct ItemsArguments {
     /// The queue.
     pub(crate) queue: String,
     /// The items, by the references that `list` prints. Of a combine queue what `combine --set-aside` prints.
@@ -335,7 +335,7 @@ pub(crate) struct Items {
     pub(crate) yes: bool,
 }
 
-impl Items {
+impl ItemsArguments {
     /// Returns which items match. `None`: neither a filter nor `--all` was given.
     pub(crate) fn filter(&self) -> Option<Filter> {
         let mut filter = Filter::default();

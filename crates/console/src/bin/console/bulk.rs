@@ -7,16 +7,16 @@ use console::terminal::{line, tell, tell_over};
 use console::{Action, Filter};
 use tokio::task::spawn_blocking;
 
-use crate::arguments::Items;
+use crate::arguments::ItemsArguments;
 use crate::commands::Context;
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandFailure, Result};
 use crate::output::print;
 
 /// Changes the items that were named, or all that match.
 pub(crate) async fn change_items(
     context: &Context<'_>,
     action: Action,
-    items: &Items,
+    items: &ItemsArguments,
 ) -> Result<()> {
     let json = context.options.json;
     match (items.items.as_slice(), items.filter()) {
@@ -24,7 +24,7 @@ pub(crate) async fn change_items(
             let change = change_matching(context, action, items, &filter).await?;
             print(&change, json)
         }
-        ([], None) => Err(Failure::NoItems),
+        ([], None) => Err(CommandFailure::NoItems),
         (named, _) => {
             let mut outcome = Ok(());
             for item in named {
@@ -42,7 +42,7 @@ pub(crate) async fn change_items(
 async fn change_one(
     context: &Context<'_>,
     action: Action,
-    items: &Items,
+    items: &ItemsArguments,
     item: &str,
 ) -> Result<Change> {
     let console = context.console;
@@ -52,7 +52,7 @@ async fn change_one(
             let purge = console.purge_letter(&items.queue, subscription, item);
             Ok(purge.await?)
         }
-        (Some(_), action) => Err(Failure::OnlyPurge {
+        (Some(_), action) => Err(CommandFailure::OnlyPurge {
             action: action.name(),
         }),
     }
@@ -61,10 +61,11 @@ async fn change_one(
 async fn change_matching(
     context: &Context<'_>,
     action: Action,
-    items: &Items,
+    items: &ItemsArguments,
     filter: &Filter,
 ) -> Result<Change> {
-    let (console, queue) = (context.console, &items.queue);
+    let console = context.console;
+    let queue = &items.queue;
     let place = items.place.unwrap_or(action.places()[0]);
     action.check_place(place)?;
     let selection = console.select(queue, place, filter).await?;
@@ -83,15 +84,20 @@ async fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool
     }
     let action = action.name();
     if !io::stdin().is_terminal() {
-        return Err(Failure::Unconfirmed { count, action });
+        return Err(CommandFailure::Unconfirmed { count, action });
     }
     tell(format_args!("{action} them? [y/N] "));
     // On a thread of its own, so that Ctrl-C ends the question.
-    let answer = spawn_blocking(|| io::stdin().lines().next().transpose()).await;
-    let answer = answer.expect("reading a line does not panic");
-    match answer.map_err(Failure::Answer)?.as_deref().map(str::trim) {
+    let answer = spawn_blocking(|| io::stdin().lines().next().transpose())
+        .await
+        .expect("reading a line does not panic");
+    match answer
+        .map_err(CommandFailure::Answer)?
+        .as_deref()
+        .map(str::trim)
+    {
         Some("y" | "Y" | "yes") => Ok(()),
-        _ => Err(Failure::Declined),
+        _ => Err(CommandFailure::Declined),
     }
 }
 

@@ -5,21 +5,21 @@ use export_queue::keyspace::embedded;
 use export_queue::keyspace::url::StoreUrl;
 use tokio::task::spawn_blocking;
 
-use crate::failure::{Failure, Result, Status};
+use crate::failure::{CommandFailure, Result, Status};
 use crate::output::print;
 
 /// Checks the files of the store of a URL, and prints what was checked.
 pub(crate) async fn check(db: &str, json: bool) -> Result<Status> {
-    let path = match db.parse().map_err(Failure::open)? {
+    let path = match db.parse().map_err(CommandFailure::open)? {
         StoreUrl::Embedded { path } => path,
-        StoreUrl::Memory => return Err(Failure::Memory),
-        StoreUrl::Fdb { .. } => return Err(Failure::NoFilesToCheck),
+        StoreUrl::Memory => return Err(CommandFailure::Memory),
+        StoreUrl::Fdb { .. } => return Err(CommandFailure::NoFilesToCheck),
     };
     // On a thread of its own, so that Ctrl-C ends it.
     let checked = spawn_blocking(move || embedded::verify(path, |_, _| ())).await;
     let verified = checked
         .expect("a check does not panic")
-        .map_err(Failure::check)?;
+        .map_err(CommandFailure::check)?;
     let report = StoreCheck {
         rows: verified.rows,
         bytes: verified.bytes,

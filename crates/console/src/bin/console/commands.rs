@@ -13,7 +13,7 @@ use crate::arguments::{
     CombineOptions, Command, ListOptions, Options, ServeOptions, SettingsOptions, Target,
 };
 use crate::bulk::change_items;
-use crate::failure::{Failure, Result, Status};
+use crate::failure::{CommandFailure, Result, Status};
 use crate::output::{print, print_line};
 
 /// What commands work on.
@@ -25,7 +25,8 @@ pub(crate) struct Context<'a> {
 
 /// Carries out a command.
 pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Status> {
-    let (console, json) = (context.console, context.options.json);
+    let console = context.console;
+    let json = context.options.json;
     match command {
         Command::Queues(page) => print(&console.queues(page.after(), page.limit()).await?, json)?,
         Command::Stats { queue } | Command::Exports { queue } => {
@@ -72,12 +73,14 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
 /// Serves the pages until the program is asked to stop.
 async fn serve(context: &Context<'_>, options: &ServeOptions) -> Result<()> {
     let address = options.listen;
-    let cannot_listen = |cause| Failure::Listen { address, cause };
+    let cannot_listen = |cause| CommandFailure::Listen { address, cause };
     let listener = TcpListener::bind(address).await.map_err(cannot_listen)?;
     let bound = listener.local_addr().map_err(cannot_listen)?;
     let hosts = options.host.iter();
-    let web = WebOptions::new().allow_changes(options.allow_changes);
-    let web = hosts.fold(web, |web, host| web.allow_host(host));
+    let mut web = WebOptions::new().allow_changes(options.allow_changes);
+    for host in hosts {
+        web = web.allow_host(host);
+    }
     print_line(&format!(
         "listening on http://{bound}; stop with Ctrl-C or SIGTERM"
     ))?;
@@ -92,8 +95,10 @@ async fn serve(context: &Context<'_>, options: &ServeOptions) -> Result<()> {
 }
 
 async fn list(context: &Context<'_>, options: &ListOptions) -> Result<()> {
-    let (console, queue) = (context.console, &options.queue);
-    let (after, limit) = (options.page.after(), options.page.limit());
+    let console = context.console;
+    let queue = &options.queue;
+    let after = options.page.after();
+    let limit = options.page.limit();
     let items = match &options.subscription {
         Some(name) => console.letters(queue, name, after, limit).await?,
         None => {
@@ -106,7 +111,9 @@ async fn list(context: &Context<'_>, options: &ListOptions) -> Result<()> {
 }
 
 async fn combine(context: &Context<'_>, options: &CombineOptions) -> Result<()> {
-    let (console, queue, json) = (context.console, &options.queue, context.options.json);
+    let console = context.console;
+    let queue = &options.queue;
+    let json = context.options.json;
     if let Some(key) = &options.key {
         let state = console.combine_key(queue, key, options.combiner);
         return print(&state.await?, json);
@@ -119,7 +126,8 @@ async fn combine(context: &Context<'_>, options: &CombineOptions) -> Result<()> 
 }
 
 async fn set_paused(context: &Context<'_>, target: &Target, paused: bool) -> Result<()> {
-    let (console, queue) = (context.console, &target.queue);
+    let console = context.console;
+    let queue = &target.queue;
     let change = match &target.subscription {
         Some(name) => console.set_subscription_paused(queue, name, paused).await?,
         None => console.set_paused(queue, paused).await?,
@@ -129,13 +137,12 @@ async fn set_paused(context: &Context<'_>, target: &Target, paused: bool) -> Res
 
 async fn configure(context: &Context<'_>, queue: &str, options: &SettingsOptions) -> Result<()> {
     let console = context.console;
-    let settings = match options.is_empty() {
-        true => console.settings(queue).await?,
-        false => {
-            console
-                .configure(queue, |settings| edit(settings, options))
-                .await?
-        }
+    let settings = if options.is_empty() {
+        console.settings(queue).await?
+    } else {
+        console
+            .configure(queue, |settings| edit(settings, options))
+            .await?
     };
     print(&settings, context.options.json)
 }
@@ -163,22 +170,23 @@ fn edit(settings: Settings, options: &SettingsOptions) -> Settings {
 async fn audit(context: &Context<'_>, queue: &str, repair: bool) -> Result<Status> {
     let audit = context.console.audit(queue, repair).await?;
     print(&audit, context.options.json)?;
-    Ok(match audit.findings.is_empty() {
-        true => Status::Done,
-        false => Status::Found,
+    Ok(if audit.findings.is_empty() {
+        Status::Done
+    } else {
+        Status::Found
     })
 }
 
 async fn backup(store: &Store, file: PathBuf) -> Result<()> {
     let Store::Embedded(store) = store.clone() else {
-        return Err(Failure::NoFile);
+        return Err(CommandFailure::NoFile);
     };
     if fs::symlink_metadata(&file).is_ok() {
-        return Err(Failure::Exists { path: file });
+        return Err(CommandFailure::Exists { path: file });
     }
     // On a thread of its own, so that Ctrl-C ends it.
     let copied = spawn_blocking(move || store.backup(&file)).await;
     copied
         .expect("a copy does not panic")
-        .map_err(Failure::Backup)
+        .map_err(CommandFailure::Backup)
 }

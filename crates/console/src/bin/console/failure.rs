@@ -10,10 +10,10 @@ use export_queue::combine::hc_dequeue::Error as DequeueError;
 use export_queue::keyspace::error::code_of;
 use export_queue::keyspace::{self, Code, OpenError};
 
-pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
+pub(crate) type Result<T, E = CommandFailure> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum CommandFailure {
     #[error("cannot start the threads of the program")]
     Runtime(#[source] io::Error),
 
@@ -132,7 +132,7 @@ impl From<Status> for ExitCode {
     }
 }
 
-impl Failure {
+impl CommandFailure {
     /// Returns why a store was not opened.
     pub(crate) fn open(error: OpenError) -> Self {
         match error {
@@ -202,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_wait_for_signals_ends_with_the_signal_or_with_why_there_are_none() {
-        let stopped = Failure::stopped(Ok(Stop::Terminated));
+        let stopped = CommandFailure::stopped(Ok(Stop::Terminated));
         assert_eq!(stopped.status(), Status::Stopped(Stop::Terminated));
-        let failed = Failure::stopped(Err(io::ErrorKind::OutOfMemory.into()));
+        let failed = CommandFailure::stopped(Err(io::ErrorKind::OutOfMemory.into()));
         assert_eq!(failed.status(), Status::Failed);
         let text = "cannot receive the signals that stop the program";
         assert_eq!(failed.to_string(), text);
@@ -224,17 +224,17 @@ mod tests {
             reason: reason.clone(),
         };
         for failure in [
-            Failure::Store(read()),
-            Failure::Console(console::Error::Keyspace(read())),
-            Failure::Console(console::Error::Dequeue(read().into())),
-            Failure::Backup(OpenError::Store(read())),
-            Failure::Backup(opening.clone()),
-            Failure::Open(opening.clone()),
-            Failure::check(opening),
+            CommandFailure::Store(read()),
+            CommandFailure::Console(console::Error::Keyspace(read())),
+            CommandFailure::Console(console::Error::Dequeue(read().into())),
+            CommandFailure::Backup(OpenError::Store(read())),
+            CommandFailure::Backup(opening.clone()),
+            CommandFailure::Open(opening.clone()),
+            CommandFailure::check(opening),
         ] {
             assert_eq!(failure.status(), Status::Found, "{failure:?}");
         }
-        let full = Failure::Store(Code::IO_ERROR.into());
+        let full = CommandFailure::Store(Code::IO_ERROR.into());
         assert_eq!(full.status(), Status::Failed);
     }
 }

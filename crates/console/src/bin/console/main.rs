@@ -27,18 +27,20 @@ use tokio::runtime;
 use tokio::task::spawn_blocking;
 
 use crate::arguments::{Arguments, Command};
-use crate::failure::{Failure, Result, Status};
+use crate::failure::{CommandFailure, Result, Status};
 
 fn main() -> ExitCode {
     let arguments: Arguments = terminal::parse();
     let runtime = runtime::Builder::new_multi_thread().enable_all().build();
-    let outcome = runtime.map_err(Failure::Runtime).and_then(|runtime| {
-        let outcome = runtime.block_on(execute(arguments));
-        // What still runs ends with the process. The end of the runtime would wait for a thread that copies a store or
-        // reads an answer, and would make a task panic that is about to sleep.
-        std::mem::forget(runtime);
-        outcome
-    });
+    let outcome = runtime
+        .map_err(CommandFailure::Runtime)
+        .and_then(|runtime| {
+            let outcome = runtime.block_on(execute(arguments));
+            // What still runs ends with the process. The end of the runtime would wait for a thread that copies a store or
+            // reads an answer, and would make a task panic that is about to sleep.
+            std::mem::forget(runtime);
+            outcome
+        });
     let status = outcome.unwrap_or_else(|failure| {
         terminal::tell_error(&failure);
         failure.status()
@@ -49,14 +51,14 @@ fn main() -> ExitCode {
 /// Opens the store of a URL, if there is anything to see in it.
 fn open(db: &str) -> Result<Store> {
     match db.parse() {
-        Ok(StoreUrl::Memory) => Err(Failure::Memory),
-        _ => keyspace::open_existing(db).map_err(Failure::open),
+        Ok(StoreUrl::Memory) => Err(CommandFailure::Memory),
+        _ => keyspace::open_existing(db).map_err(CommandFailure::open),
     }
 }
 
 async fn execute(arguments: Arguments) -> Result<Status> {
     let Arguments { command, options } = arguments;
-    let db = options.db.as_deref().ok_or(Failure::NoStoreNamed)?;
+    let db = options.db.as_deref().ok_or(CommandFailure::NoStoreNamed)?;
     // A damaged store cannot be opened.
     if matches!(command, Command::Check) {
         return tokio::select! {
@@ -103,5 +105,5 @@ async fn execute(arguments: Arguments) -> Result<Status> {
 
 /// Returns once the program is asked to stop.
 async fn stopped() -> Result<Status> {
-    Err(Failure::stopped(terminal::stopped().await))
+    Err(CommandFailure::stopped(terminal::stopped().await))
 }

@@ -61,7 +61,8 @@ async fn items_are_changed_by_clicking(driver: &Driver) {
     let world = world().await;
     let options = WebOptions::new().allow_changes(true);
     let base = serve(world.console(), options).await;
-    let (window, items) = (driver.open(View::DESKTOP).await, &world.items);
+    let window = driver.open(View::DESKTOP).await;
+    let items = &world.items;
     let before = stats(&world).await;
 
     open_item(&window, &base, &items.queued[0]).await;
@@ -159,9 +160,11 @@ async fn with_changes_off_no_page_has_anything_to_click(driver: &Driver) {
 /// Panics unless pages of every kind are among these.
 fn assert_all_pages(paths: &[String], world: &World) {
     let items = &world.items;
-    let of_items = [&items.queued, &items.delayed, &items.held, &items.dead];
-    let of_items = of_items.into_iter().chain([&items.done]).flatten();
-    let of_items = of_items.map(|item| format!("/queues/jobs/item/{item}"));
+    let of_items = [&items.queued, &items.delayed, &items.held, &items.dead]
+        .into_iter()
+        .chain([&items.done])
+        .flatten()
+        .map(|item| format!("/queues/jobs/item/{item}"));
     let of_queues = crate::common::QUEUES.map(|queue| format!("/queues/{queue}"));
     let rest = ["sessions", "schedules"].map(|page| format!("/queues/jobs/{page}"));
     for path in of_items.chain(of_queues).chain(rest) {

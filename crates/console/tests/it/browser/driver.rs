@@ -144,8 +144,9 @@ impl Driver {
         let capabilities = view.capabilities(self.chromium.to_str().unwrap());
         let mut builder = ClientBuilder::new(HttpConnector::new());
         builder.capabilities(capabilities.as_object().unwrap().clone());
-        let client = conformance::timeout(LONG, builder.connect(&self.url)).await;
-        let client = client.unwrap();
+        let client = conformance::timeout(LONG, builder.connect(&self.url))
+            .await
+            .unwrap();
         self.clients.lock().unwrap().push(client.clone());
         Window::new(client)
     }
@@ -162,8 +163,11 @@ impl Driver {
 /// Returns the port that the driver has chosen.
 async fn port(output: &mut Lines<BufReader<ChildStdout>>) -> u16 {
     loop {
-        let line = output.next_line().await.unwrap();
-        let line = line.expect("chromedriver says where it listens");
+        let line = output
+            .next_line()
+            .await
+            .unwrap()
+            .expect("chromedriver says where it listens");
         if let Some((_, port)) = line.split_once("successfully on port ") {
             return port.trim_end_matches('.').parse().unwrap();
         }

@@ -32,8 +32,10 @@ const FOREIGN: &str = "const own = ['/static/console.js']; \
 pub(crate) async fn add_hostile(world: &World) {
     let jobs = add_jobs(world).await;
     let value = &Value::from(HOSTILE);
-    let consumer = jobs.consumer(&world.runner, WorkerOptions::default());
-    let consumer = consumer.await.unwrap();
+    let consumer = jobs
+        .consumer(&world.runner, WorkerOptions::default())
+        .await
+        .unwrap();
     for place in ["dead", "done", "retried"] {
         enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
@@ -51,7 +53,8 @@ pub(crate) async fn add_hostile(world: &World) {
     }
     consumer.shut_down(Duration::ZERO).await.unwrap();
     enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;
-    let (jobs, schedule) = (&jobs, &Schedule::new("0 4 * * *"));
+    let jobs = &jobs;
+    let schedule = &Schedule::new("0 4 * * *");
     let add = |tr: Tx<_>| async move {
         let _ = jobs.schedule(&tr, HOSTILE, schedule, value).await?;
         Ok::<_, Error>(())
@@ -81,8 +84,9 @@ async fn add_names(world: &World) {
         place("exports"),
         settings,
         options(),
-    );
-    let exports = exports.await.unwrap();
+    )
+    .await
+    .unwrap();
     let subscribed = exports.subscribe(&world.runner, HOSTILE, Start::Oldest);
     subscribed.await.unwrap();
 }

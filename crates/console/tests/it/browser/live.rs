@@ -49,8 +49,11 @@ async fn the_overview_moves_while_work_runs(driver: &Driver) {
         world.enqueue(tenant).await;
     }
     wait_for(&window, "jobs", &[("Queued", "9")]).await;
-    let consumer = world.jobs.consumer(&world.runner, WorkerOptions::default());
-    let consumer = consumer.await.unwrap();
+    let consumer = world
+        .jobs
+        .consumer(&world.runner, WorkerOptions::default())
+        .await
+        .unwrap();
     let done = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     done.complete().await.unwrap();
     let dead = consumer.dequeue_within(LONG).await.unwrap().unwrap();
@@ -93,7 +96,8 @@ async fn a_page_says_when_it_does_not_move_any_more(driver: &Driver) {
     window.go(&format!("{base}/queues/jobs")).await;
     let status = "#live-status";
     window.wait(status, |text| text.starts_with("Live")).await;
-    let (ids, jobs) = (&world.ids, world.jobs.subspace());
+    let ids = &world.ids;
+    let jobs = world.jobs.subspace();
     let remove = |tr| async move {
         ids.unregister(&tr, jobs);
         Ok::<_, export_queue::keyspace::Error>(())

@@ -92,7 +92,7 @@ async fn assert_readable(window: &Window) -> f64 {
         assert_none(&faint, path);
     };
     window.crawl(&base, look).await;
-    let brightness = "return luminance(ground(document.body))";
-    let brightness: Value = window.value(&format!("{COLORS}{brightness}")).await;
+    let script = format!("{COLORS}return luminance(ground(document.body))");
+    let brightness: Value = window.value(&script).await;
     brightness.as_f64().unwrap()
 }

@@ -59,8 +59,9 @@ impl Shop {
         let options = RunOptions::default().environment(env);
         let runner = Runner::with_options(TestStore::memory().db, options);
         let settings = Settings::new().keep_done(LONG * 60).lease(LONG);
-        let mails = Mails::open_with(&runner, queue("mails"), settings, OpenOptions::default());
-        let mails = mails.await.unwrap();
+        let mails = Mails::open(&runner, queue("mails"), settings)
+            .await
+            .unwrap();
         let consumer = mails.consumer(&runner, WorkerOptions::default());
         let mut shop = Self {
             consumer: consumer.await.unwrap(),
@@ -100,8 +101,9 @@ impl Shop {
     }
 
     async fn fill_invoices(&self) {
-        let invoices = Mails::open(&self.runner, queue("invoices"));
-        let invoices = &invoices.await.unwrap();
+        let invoices = &Mails::open(&self.runner, queue("invoices"), Settings::new())
+            .await
+            .unwrap();
         for number in 1..=18 {
             let invoice = json!({ "invoice": number });
             enqueue(&self.runner, invoices, &invoice, &Enqueue::new()).await;
@@ -133,7 +135,8 @@ impl Shop {
             .await
             .unwrap();
         for number in 0..12 {
-            let (search, clicks) = (&search, &clicks);
+            let search = &search;
+            let clicks = &clicks;
             let click = &("basket".to_owned(), number);
             let add = |tr: Tx<_>| async move {
                 search.add(&tr, &click.0, &click.1).await?;

@@ -101,8 +101,10 @@ impl World {
 
     pub(crate) async fn on(store: Store, root: Subspace, ids: Ids) -> Self {
         let runner = runner(&store, &root, "ledgers", Environment::system());
-        let settings = Settings::new().lease(LONG).keep_done(LONG * 60);
-        let settings = settings.dedupe_retention(LONG * 60);
+        let settings = Settings::new()
+            .lease(LONG)
+            .keep_done(LONG * 60)
+            .dedupe_retention(LONG * 60);
         let place = (&runner, &root, &ids);
         let jobs: Jobs = open_jobs(place, "jobs", settings).await;
         let consumer = jobs.consumer(&runner, WorkerOptions::default());
@@ -194,8 +196,12 @@ impl World {
 
     /// Schedules anew what a schedule of `jobs` has, by a clock that is ten years ahead.
     pub(crate) async fn schedule_ahead(&self, name: &str) {
-        let ahead = Environment::seeded(2, Arc::new(Ahead(AGE * 24 * 365 * 10)));
-        let ahead = runner(&self.store, &self.root, "ledgers", ahead);
+        let ahead = runner(
+            &self.store,
+            &self.root,
+            "ledgers",
+            Environment::seeded(2, Arc::new(Ahead(AGE * 24 * 365 * 10))),
+        );
         let place = (&ahead, &self.root, &self.ids);
         let jobs: &Jobs = &open_jobs(place, "jobs", Settings::default()).await;
         let yearly = &Schedule::new("0 0 1 1 *");
@@ -221,14 +227,11 @@ impl World {
 
     async fn fill_mail(&self) {
         let options = self.options(Tuple);
-        let mail: MicroQueue<(String, i64), Tuple> =
-            MicroQueue::open_with(&self.runner, self.root.subspace(&"mail"), options)
+        let mail: &MicroQueue<(String, i64), Tuple> =
+            &MicroQueue::open_with(&self.runner, self.root.subspace(&"mail"), options)
                 .await
                 .unwrap();
-        let (mail, items) = (
-            &mail,
-            &[1, 2, 3].map(|number| (format!("to {number}"), number)),
-        );
+        let items = &[1, 2, 3].map(|number| (format!("to {number}"), number));
         let enqueue = |tr| async move { mail.enqueue_all(&tr, items).await.map(drop) };
         self.runner.run(enqueue).await.unwrap();
     }
@@ -251,7 +254,8 @@ impl World {
         combiner: impl Combiner<String, U, i64>,
     ) -> Counts<U> {
         let settings = export_queue::combine::Settings::new().bucket_count(2);
-        let (subspace, options) = (self.root.subspace(&name), self.options(MessagePack));
+        let subspace = self.root.subspace(&name);
+        let options = self.options(MessagePack);
         let counts = Counts::open_with(&self.runner, subspace, settings, combiner, options);
         counts.await.unwrap()
     }
@@ -266,8 +270,10 @@ impl World {
 
     /// Combines everything with a worker of its own.
     pub(crate) async fn combine<U: Update>(&self, counts: &Counts<U>) {
-        let worker = counts.work(&self.runner, WorkerOptions::default(), Unobserved);
-        let worker = worker.await.unwrap();
+        let worker = counts
+            .work(&self.runner, WorkerOptions::default(), Unobserved)
+            .await
+            .unwrap();
         let idle = counts.wait_idle(&self.runner);
         conformance::timeout(LONG, idle).await.unwrap();
         worker.shut_down(LONG).await.unwrap();
@@ -275,17 +281,21 @@ impl World {
 
     async fn fill_events(&self) {
         let settings = export_queue::Settings::new().bucket_count(2);
-        let (subspace, options) = (self.root.subspace(&"events"), self.options(MessagePack));
+        let subspace = self.root.subspace(&"events");
+        let options = self.options(MessagePack);
         let events: ExportQueue<String, i64> =
             ExportQueue::open_with(&self.runner, subspace, settings, options)
                 .await
                 .unwrap();
-        let mirror = events.subscribe(&self.runner, "mirror", Start::Oldest);
-        let mirror = mirror.await.unwrap();
+        let mirror = events
+            .subscribe(&self.runner, "mirror", Start::Oldest)
+            .await
+            .unwrap();
         let slow = events.subscribe(&self.runner, "slow", Start::Oldest);
         slow.await.unwrap();
         for value in [11, 12, REFUSED, REFUSED] {
-            let (events, key) = (&events, &format!("key {value}"));
+            let events = &events;
+            let key = &format!("key {value}");
             let add = |tr| async move { events.add(&tr, key, &value).await };
             self.runner.run(add).await.unwrap();
         }
@@ -303,7 +313,8 @@ impl World {
         let place = (&self.runner, &self.root, &self.ids);
         let newer: Jobs = open_jobs(place, "newer", Settings::default()).await;
         self.set(&newer.subspace().pack(&"m"), b"\x63newer").await;
-        let (ids, sealed) = (&self.ids, &self.root.subspace(&"sealed"));
+        let ids = &self.ids;
+        let sealed = &self.root.subspace(&"sealed");
         let register = |tr| async move { ids.register(&tr, sealed, "vault", &["Sealed"]).await };
         self.runner.run(register).await.unwrap();
         self.set(&sealed.pack(&"secret"), b"\xff").await;
@@ -347,10 +358,8 @@ impl World {
 
     /// Returns every row but for those that the session of `jobs` and its runner write whenever they like.
     pub(crate) async fn written(&self) -> Vec<KeyValue> {
-        let (beats, ledgers) = (
-            self.jobs.subspace().subspace(&"b"),
-            self.root.subspace(&"ledgers"),
-        );
+        let beats = self.jobs.subspace().subspace(&"b");
+        let ledgers = self.root.subspace(&"ledgers");
         let mut rows = self.rows(&self.root).await;
         rows.retain(|row| {
             !(row.key().starts_with(beats.bytes()) || row.key().starts_with(ledgers.bytes()))
@@ -457,8 +466,10 @@ pub(crate) fn assert_valid(definition: &str, report: &Value) {
     schema["$ref"] = format!("#/$defs/{definition}").into();
     schema["unevaluatedProperties"] = false.into();
     let schema = jsonschema::validator_for(&schema).unwrap();
-    let problems = schema.iter_errors(report).map(|error| error.to_string());
-    let problems: Vec<_> = problems.collect();
+    let problems: Vec<_> = schema
+        .iter_errors(report)
+        .map(|error| error.to_string())
+        .collect();
     assert!(problems.is_empty(), "{definition}: {problems:?}: {report}");
 }
 
@@ -519,9 +530,10 @@ struct Picky;
 #[async_trait]
 impl Exporter<String, i64> for Picky {
     async fn export(&self, batch: &[SequencedExport<String, i64>]) -> Result<(), BoxError> {
-        match batch.iter().any(|export| export.value == REFUSED) {
-            true => Err("unlucky number".into()),
-            false => Ok(()),
+        if batch.iter().any(|export| export.value == REFUSED) {
+            Err("unlucky number".into())
+        } else {
+            Ok(())
         }
     }
 }

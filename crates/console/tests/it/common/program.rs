@@ -53,8 +53,7 @@ impl Filled {
     ) -> Self {
         let runtime = Runtime::new().unwrap();
         let store = keyspace::open(&db).unwrap();
-        let world = World::on(store.clone(), Subspace::all(), Ids::default());
-        let mut world = runtime.block_on(world);
+        let mut world = runtime.block_on(World::on(store.clone(), Subspace::all(), Ids::default()));
         runtime.block_on(more(&world));
         // The process ends like one that is killed: what its session holds stays held.
         drop(runtime);
@@ -119,7 +118,8 @@ impl Asking {
         terminal.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut terminal = terminal.spawn().unwrap();
         let mut out = terminal.stdout.take().unwrap();
-        let (mut shown, mut byte) = (Vec::new(), [0]);
+        let mut shown = Vec::new();
+        let mut byte = [0];
         while !shown.ends_with(b"[y/N] ") && out.read(&mut byte).unwrap() == 1 {
             shown.extend(byte);
         }

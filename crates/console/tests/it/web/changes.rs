@@ -7,19 +7,22 @@ use export_queue::keyspace::{Runner, Store, Subspace, Transaction, Tx};
 use serde_json::Value;
 
 use crate::web::site::{
-    Answer, Jobs, PATIENCE, Site, enqueue, evil_queue, evil_segment, open, request, rows, runner,
+    Answer, JsonJobs, PATIENCE, TestSite, enqueue, evil_queue, evil_segment, open, request, rows,
+    runner,
 };
 
-async fn stats(runner: &Runner<Store>, queue: &Jobs) -> Stats {
+async fn stats(runner: &Runner<Store>, queue: &JsonJobs) -> Stats {
     let read = |tr| async move { queue.stats(&tr).await };
     runner.run(read).await.unwrap()
 }
 
-async fn items(site: &Site, place: &str) -> Vec<String> {
+async fn items(site: &TestSite, place: &str) -> Vec<String> {
     let path = format!("/api/queues/jobs/items/{place}");
-    let items = site.shown(&path).await.json();
-    let items = items["items"].as_array().unwrap().iter();
-    items
+    let page = site.shown(&path).await.json();
+    page["items"]
+        .as_array()
+        .unwrap()
+        .iter()
         .map(|item| item["item"].as_str().unwrap().to_owned())
         .collect()
 }
@@ -34,14 +37,16 @@ async fn forms_change_items_and_come_back_with_a_notice() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a", "b", "c", "d"]).await;
-    let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
-    let consumer = consumer.unwrap();
+    let consumer = queue
+        .consumer(&runner, WorkerOptions::default())
+        .await
+        .unwrap();
     for _ in 0..3 {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
         dead.discard("no").await.unwrap();
     }
     consumer.shut_down(PATIENCE).await.unwrap();
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let dead = items(&site, "dead").await;
     let page = site.shown(&format!("/queues/jobs/item/{}", dead[0])).await;
     let token = page.after(r#"name="token" value=""#);
@@ -100,23 +105,27 @@ async fn an_item_that_does_not_decode_keeps_no_selected_item_from_being_changed(
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a", "b", "c"]).await;
     let queued = queue.subspace().subspace(&"i");
-    let stored = rows(runner.database()).await;
-    let stored = stored.iter().map(|(key, _)| key);
-    let mut queued = stored.filter(|key| key.starts_with(queued.bytes()));
-    let second = queued.nth(1).unwrap();
+    let stored = rows(runner.database()).await.into_iter();
+    let mut queued = stored
+        .map(|(key, _)| key)
+        .filter(|key| key.starts_with(queued.bytes()));
+    let second = &queued.nth(1).unwrap();
     let damage = |tr: Tx<_>| async move {
         tr.set(second, b"\x63");
         Ok::<_, export_queue::keyspace::Error>(())
     };
     runner.run(damage).await.unwrap();
-    let site = Site::with_changes(&runner);
-    let (list, found) = ("/queues/jobs/items/queued", items(&site, "queued").await);
+    let site = TestSite::with_changes(&runner);
+    let list = "/queues/jobs/items/queued";
+    let found = items(&site, "queued").await;
     let page = site.shown(list).await;
-    let can_select = |item: &String| {
-        page.text
-            .contains(&format!(r#"name="item" value="{item}""#))
-    };
-    let can_select: Vec<_> = found.iter().map(can_select).collect();
+    let can_select: Vec<_> = found
+        .iter()
+        .map(|item: &String| {
+            page.text
+                .contains(&format!(r#"name="item" value="{item}""#))
+        })
+        .collect();
     assert_eq!(can_select, [true, false, true]);
 
     let token = site.token().await;
@@ -134,7 +143,7 @@ async fn an_item_that_does_not_decode_keeps_no_selected_item_from_being_changed(
 async fn a_form_of_http_2_has_its_host_in_the_uri() {
     let runner = runner();
     open(&runner, Subspace::from("jobs")).await;
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let form = format!("token={}", site.token().await);
     for (origin, status) in [
         ("https://localhost:8080", StatusCode::SEE_OTHER),
@@ -156,7 +165,7 @@ async fn programs_change_items_with_a_header() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a"]).await;
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let token = site.token().await;
     let item = &items(&site, "queued").await[0];
     let send = async |path: String| {
@@ -189,7 +198,7 @@ async fn programs_change_items_with_a_header() {
 }
 
 /// Every change as (path, form).
-async fn all_changes(site: &Site) -> Vec<(String, String)> {
+async fn all_changes(site: &TestSite) -> Vec<(String, String)> {
     let name = evil_segment();
     let items = site
         .shown(&format!("/api/queues/{name}/items/dead"))
@@ -203,7 +212,8 @@ async fn all_changes(site: &Site) -> Vec<(String, String)> {
         (format!("/api/queues/{name}/resume"), String::new()),
     ];
     for action in ["cancel", "expedite", "redrive", "purge"] {
-        let (action, selected) = (format!("action={action}"), format!("&item={dead}"));
+        let action = format!("action={action}");
+        let selected = format!("&item={dead}");
         changes.push((format!("/queues/{name}/item/{dead}"), action.clone()));
         changes.push((
             format!("/queues/{name}/items/dead"),
@@ -222,7 +232,7 @@ async fn all_changes(site: &Site) -> Vec<(String, String)> {
 async fn with_changes_off_nothing_changes_and_no_page_has_a_form_that_could() {
     let runner = runner();
     evil_queue(&runner).await;
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let before = rows(runner.database()).await;
     for (path, form) in all_changes(&site).await {
         let answer = site.post(&path, &form).await;
@@ -242,8 +252,10 @@ async fn with_changes_off_nothing_changes_and_no_page_has_a_form_that_could() {
 async fn changes_need_the_token_of_this_router_and_one_of_our_pages() {
     let runner = runner();
     evil_queue(&runner).await;
-    let (site, other) = (Site::with_changes(&runner), Site::with_changes(&runner));
-    let (token, foreign) = (site.token().await, other.token().await);
+    let site = TestSite::with_changes(&runner);
+    let other = TestSite::with_changes(&runner);
+    let token = site.token().await;
+    let foreign = other.token().await;
     assert_ne!(token, foreign);
     let before = rows(runner.database()).await;
     let own = ("origin", "http://localhost:8080");

@@ -12,7 +12,7 @@ use export_queue::keyspace::{Database, DatabaseOption, Result, Runner, Store, Su
 use futures::{FutureExt, StreamExt};
 use tower::ServiceExt;
 
-use crate::web::site::{Jobs, PATIENCE, Site, enqueue, open, request, runner_on};
+use crate::web::site::{JsonJobs, PATIENCE, TestSite, enqueue, open, request, runner_on};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -37,24 +37,25 @@ impl Database for Counted {
 }
 
 /// A console over one queue, with a clock.
-struct World {
+struct WatchedQueue {
     runner: Runner<Counted>,
-    queue: Jobs,
+    queue: JsonJobs,
     clock: ManualClock,
     begun: Arc<AtomicUsize>,
-    site: Site,
+    site: TestSite,
 }
 
-impl World {
+impl WatchedQueue {
     async fn new() -> Self {
-        let (clock, begun) = (ManualClock::new(), Arc::default());
+        let clock = ManualClock::new();
+        let begun = Arc::default();
         let counted = Counted {
             db: TestStore::memory().db,
             begun: Arc::clone(&begun),
         };
         let runner = runner_on(counted, &clock);
         let queue = open(&runner, Subspace::from("jobs")).await;
-        let site = Site::read_only(&runner);
+        let site = TestSite::read_only(&runner);
         Self {
             runner,
             queue,
@@ -100,7 +101,7 @@ async fn settle() {
 
 #[tokio::test]
 async fn listeners_see_what_moves() {
-    let world = World::new().await;
+    let world = WatchedQueue::new().await;
     let mut overview = world.listen("/events").await;
     let mut queue = world.listen("/events/queues/jobs").await;
     let (kind, html) = next(&mut overview).await;
@@ -131,7 +132,7 @@ async fn listeners_see_what_moves() {
 
 #[tokio::test]
 async fn rates_are_differences_of_the_counters() {
-    let world = World::new().await;
+    let world = WatchedQueue::new().await;
     let mut queue = world.listen("/events/queues/jobs").await;
     next(&mut queue).await;
     let mut html = String::new();
@@ -146,7 +147,7 @@ async fn rates_are_differences_of_the_counters() {
 
 #[tokio::test]
 async fn the_store_is_looked_at_once_a_second_however_many_listen() {
-    let world = World::new().await;
+    let world = WatchedQueue::new().await;
     let mut one = world.listen("/events").await;
     world.begun();
     next(&mut one).await;
@@ -179,7 +180,7 @@ async fn the_store_is_looked_at_once_a_second_however_many_listen() {
 
 #[tokio::test]
 async fn without_listeners_nothing_looks_at_the_store_and_no_task_stays() {
-    let world = World::new().await;
+    let world = WatchedQueue::new().await;
     world.begun();
     world.clock.advance(60 * SECOND);
     settle().await;
@@ -193,7 +194,7 @@ async fn without_listeners_nothing_looks_at_the_store_and_no_task_stays() {
     let mut listener = world.listen("/events").await;
     next(&mut listener).await;
     assert_eq!(tasks(), before + 1);
-    let World { site, begun, .. } = &world;
+    let WatchedQueue { site, begun, .. } = &world;
     drop(listener);
     begun.store(0, Ordering::Relaxed);
     for _ in 0..3 {
@@ -207,7 +208,7 @@ async fn without_listeners_nothing_looks_at_the_store_and_no_task_stays() {
 
 #[tokio::test]
 async fn a_slow_listener_gets_the_newest_state_and_nothing_else() {
-    let world = World::new().await;
+    let world = WatchedQueue::new().await;
     let mut slow = world.listen("/events/queues/jobs").await;
     let mut quick = world.listen("/events/queues/jobs").await;
     next(&mut quick).await;
@@ -222,7 +223,7 @@ async fn a_slow_listener_gets_the_newest_state_and_nothing_else() {
 
 #[tokio::test]
 async fn a_queue_is_listened_to_by_any_spelling_of_its_name() {
-    let world = World::new().await;
+    let world = WatchedQueue::new().await;
     open(&world.runner, Subspace::from(".")).await;
     let page = world.site.shown("/queues/%22.%22").await;
     assert_eq!(page.after("data-events=\""), "/events/queues/%22.%22");
@@ -233,7 +234,7 @@ async fn a_queue_is_listened_to_by_any_spelling_of_its_name() {
 
 #[tokio::test]
 async fn listeners_are_bounded() {
-    let world = World::new().await;
+    let world = WatchedQueue::new().await;
     let mut listeners = Vec::new();
     for _ in 0..100 {
         listeners.push(world.listen("/events").await);
@@ -249,7 +250,7 @@ async fn listeners_are_bounded() {
 
 #[tokio::test]
 async fn a_queue_that_goes_away_is_trouble_and_comes_back() {
-    let world = World::new().await;
+    let world = WatchedQueue::new().await;
     let mut events = world.listen("/events/queues/jobs").await;
     next(&mut events).await;
     let subspace = &Subspace::from("jobs");

@@ -7,11 +7,11 @@ use console::WebOptions;
 use export_queue::hc_dequeue::WorkerOptions;
 use export_queue::keyspace::{Ids, Subspace};
 
-use crate::web::site::{PATIENCE, Site, enqueue, open, runner};
+use crate::web::site::{PATIENCE, TestSite, enqueue, open, runner};
 
 #[tokio::test]
 async fn an_empty_store_has_an_overview() {
-    let site = Site::read_only(&runner());
+    let site = TestSite::read_only(&runner());
     let page = site.shown("/").await;
     assert!(page.text.contains("No queue is registered"));
     assert_eq!(
@@ -39,7 +39,7 @@ async fn the_overview_names_every_queue_and_what_stands_against_it() {
             .await
     };
     runner.run(strange).await.unwrap();
-    let site = Site::new(&runner, WebOptions::new().mounted_at("/console/"));
+    let site = TestSite::new(&runner, WebOptions::new().mounted_at("/console/"));
     let page = site.shown("/").await;
     for text in [
         r#"href="/console/queues/orders%2Fopen""#,
@@ -68,14 +68,16 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["held", "dead", "dead", "dead", "queued"]).await;
-    let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
-    let consumer = consumer.unwrap();
+    let consumer = queue
+        .consumer(&runner, WorkerOptions::default())
+        .await
+        .unwrap();
     let held = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     for reason in ["no route", "disk full", "disk full"] {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
         dead.discard(reason).await.unwrap();
     }
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let page = site.shown("/queues/jobs").await;
     let (_, reasons) = page.text.split_once("What fails and why").unwrap();
     let frequent = reasons.find("disk full").unwrap();
@@ -104,8 +106,9 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
                 .json();
             assert_eq!(json["place"], place);
         }
-        let expected = [("held", 1), ("dead", 3), ("queued", 1)];
-        let expected = expected.iter().find(|(one, _)| *one == place);
+        let expected = [("held", 1), ("dead", 3), ("queued", 1)]
+            .iter()
+            .find(|(one, _)| *one == place);
         assert_eq!(
             items.len(),
             expected.map_or(0, |(_, count)| *count),
@@ -126,16 +129,18 @@ async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
 async fn listings_are_paged_by_cursors_and_bounded() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
-    let values: Vec<String> = (0..250).map(|number| format!("job {number}")).collect();
-    let values: Vec<&str> = values.iter().map(|value| &**value).collect();
+    let jobs: Vec<String> = (0..250).map(|number| format!("job {number}")).collect();
+    let values: Vec<&str> = jobs.iter().map(|value| &**value).collect();
     enqueue(&runner, &queue, &values).await;
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let mut path = "/queues/jobs/items/queued".to_owned();
     let mut found = Vec::new();
     for rows in [100, 100, 50] {
         let page = site.shown(&path).await;
-        let items = page.text.split(r#"scope="row"><a href=""#).skip(1);
-        let items: Vec<_> = items
+        let items: Vec<_> = page
+            .text
+            .split(r#"scope="row"><a href=""#)
+            .skip(1)
             .map(|row| row[..row.find('"').unwrap()].to_owned())
             .collect();
         assert_eq!(items.len(), rows);
@@ -157,8 +162,12 @@ async fn listings_are_paged_by_cursors_and_bounded() {
     assert_eq!(page["items"].as_array().unwrap().len(), 7);
     assert_eq!(page["count"], 250);
     let next = page["next"].as_str().unwrap();
-    let page = format!("/api/queues/jobs/items/queued?limit=1000000&after={next}");
-    let page = site.shown(&page).await.json();
+    let page = site
+        .shown(&format!(
+            "/api/queues/jobs/items/queued?limit=1000000&after={next}"
+        ))
+        .await
+        .json();
     assert_eq!(page["items"].as_array().unwrap().len(), 243);
 }
 
@@ -168,16 +177,13 @@ async fn what_is_not_there_or_malformed_has_a_status_and_the_next_step() {
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a", "b"]).await;
     open(&runner, Subspace::from("other")).await;
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let items = site
         .shown("/api/queues/jobs/items/queued?limit=1")
         .await
         .json();
-    let (item, token) = (
-        items["items"][0]["item"].as_str().unwrap(),
-        items["next"].as_str(),
-    );
-    let token = token.unwrap();
+    let item = items["items"][0]["item"].as_str().unwrap();
+    let token = items["next"].as_str().unwrap();
     let table = [
         ("/nothing".to_owned(), StatusCode::NOT_FOUND),
         ("/queues/none".to_owned(), StatusCode::NOT_FOUND),
@@ -234,7 +240,7 @@ async fn what_is_not_there_or_malformed_has_a_status_and_the_next_step() {
 async fn settings_and_schedules_are_shown() {
     let runner = runner();
     crate::web::site::evil_queue(&runner).await;
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let name = crate::web::site::evil_segment();
     let schedules = site
         .shown(&format!("/api/queues/{name}/schedules"))

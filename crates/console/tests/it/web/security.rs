@@ -8,11 +8,12 @@ use futures::future::join_all;
 use tower::ServiceExt;
 
 use crate::web::site::{
-    EVIL, Site, enqueue, evil_queue, evil_segment, open, request, rows, runner, runner_with_clock,
+    EVIL, TestSite, enqueue, evil_queue, evil_segment, open, request, rows, runner,
+    runner_with_clock,
 };
 
 /// Returns the paths of all pages that show something of the evil queue.
-pub(crate) async fn all_pages(site: &Site) -> Vec<String> {
+pub(crate) async fn all_pages(site: &TestSite) -> Vec<String> {
     let name = evil_segment();
     let mut paths = vec!["/".to_owned()];
     for page in ["", "/sessions", "/schedules"] {
@@ -57,7 +58,10 @@ fn check_escaped(path: &str, html: &str) {
 async fn what_is_stored_is_shown_as_text_on_every_page() {
     let runner = runner();
     evil_queue(&runner).await;
-    for site in [Site::read_only(&runner), Site::with_changes(&runner)] {
+    for site in [
+        TestSite::read_only(&runner),
+        TestSite::with_changes(&runner),
+    ] {
         for path in all_pages(&site).await {
             let page = site.shown(&path).await;
             check_escaped(&path, &page.text);
@@ -68,7 +72,7 @@ async fn what_is_stored_is_shown_as_text_on_every_page() {
         }
     }
     // What is wrong with a request is shown too.
-    let site = Site::read_only(&runner);
+    let site = TestSite::read_only(&runner);
     let evil: String = EVIL.bytes().map(|byte| format!("%{byte:02X}")).collect();
     for path in [
         format!("/queues/{evil}"),
@@ -85,7 +89,7 @@ async fn what_is_stored_is_shown_as_text_on_every_page() {
 async fn reading_changes_nothing() {
     let runner = runner();
     evil_queue(&runner).await;
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let before = rows(runner.database()).await;
     let pages = all_pages(&site).await;
     let api = pages
@@ -97,8 +101,9 @@ async fn reading_changes_nothing() {
         "/api/token",
         "/events",
         "/?done=purge&count=3",
-    ];
-    let rest = rest.into_iter().map(str::to_owned);
+    ]
+    .into_iter()
+    .map(str::to_owned);
     let name = evil_segment();
     let forms = ["pause", "resume"].map(|verb| format!("/queues/{name}/{verb}?token=x"));
     for path in pages.iter().cloned().chain(api).chain(rest).chain(forms) {
@@ -117,7 +122,7 @@ async fn reading_changes_nothing() {
 
 #[tokio::test]
 async fn every_answer_has_the_headers_that_confine_it() {
-    let site = Site::read_only(&runner());
+    let site = TestSite::read_only(&runner());
     for path in [
         "/",
         "/nothing",
@@ -145,7 +150,7 @@ async fn every_answer_has_the_headers_that_confine_it() {
 
 #[tokio::test]
 async fn requests_for_other_hosts_are_refused_with_an_explanation() {
-    let site = Site::new(&runner(), WebOptions::new().allow_host("ok.example"));
+    let site = TestSite::new(&runner(), WebOptions::new().allow_host("ok.example"));
     let get = |hosts: &[&str], uri: &str| {
         let mut request = Request::builder().uri(uri);
         for host in hosts {
@@ -187,14 +192,17 @@ async fn requests_for_other_hosts_are_refused_with_an_explanation() {
 async fn another_site_can_open_pages_and_have_nothing_else_read() {
     let runner = runner();
     open(&runner, Subspace::from("jobs")).await;
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let send = async |path: &str, headers: &[(&str, &str)]| {
         let mut request = Request::builder().uri(path).header("host", "localhost");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let answer = site.router.clone();
-        let answer = answer.oneshot(request.body(Body::empty()).unwrap()).await;
+        let answer = site
+            .router
+            .clone()
+            .oneshot(request.body(Body::empty()).unwrap())
+            .await;
         answer.unwrap().status()
     };
     let paths = ["/", "/queues/jobs", "/api/queues", "/api/token", "/events"];
@@ -224,7 +232,7 @@ async fn oversized_and_malformed_requests_are_refused() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["a"]).await;
-    let site = Site::with_changes(&runner);
+    let site = TestSite::with_changes(&runner);
     let token = site.token().await;
     let large = format!("token={token}&item={}", "x".repeat(64 * 1024));
     let answer = site.post("/queues/jobs/items/queued", &large).await;
@@ -241,15 +249,14 @@ async fn oversized_and_malformed_requests_are_refused() {
 async fn requests_are_bounded_in_number_and_in_time() {
     let (runner, clock) = runner_with_clock();
     open(&runner, Subspace::from("jobs")).await;
-    let site = Site::with_changes(&runner);
-    let slow = |_| {
+    let site = TestSite::with_changes(&runner);
+    let mut slow = Box::pin(join_all((0..64).map(|_| {
         let body = Body::from_stream(futures::stream::pending::<Result<Vec<u8>, std::io::Error>>());
         let mut request = request(Method::POST, "/queues/jobs/pause", body);
         let form = "application/x-www-form-urlencoded".parse().unwrap();
         request.headers_mut().insert("content-type", form);
         site.send(request)
-    };
-    let mut slow = Box::pin(join_all((0..64).map(slow)));
+    })));
     assert!(futures::poll!(slow.as_mut()).is_pending());
     assert_eq!(site.get("/").await.status, StatusCode::SERVICE_UNAVAILABLE);
     clock.advance(std::time::Duration::from_secs(9));

@@ -25,7 +25,7 @@ pub(crate) const EVIL: &str = "<script>alert(1)</script>\"'&<img src=x onerror=a
 /// A guard of tests, not a part of them.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub(crate) type Jobs = Queue<String, Json>;
+pub(crate) type JsonJobs = Queue<String, Json>;
 
 /// A store in memory with the system's clock.
 pub(crate) fn runner() -> Runner<Store> {
@@ -43,16 +43,13 @@ pub(crate) fn runner_on<D: Database>(db: D, clock: &ManualClock) -> Runner<D> {
     Runner::with_options(db, RunOptions::default().environment(env))
 }
 
-pub(crate) async fn open<D: Database>(runner: &Runner<D>, subspace: Subspace) -> Jobs {
+pub(crate) async fn open<D: Database>(runner: &Runner<D>, subspace: Subspace) -> JsonJobs {
     let settings = Settings::new().keep_done(Duration::from_secs(3_600));
-    Jobs::open_with(runner, subspace, settings, OpenOptions::default())
-        .await
-        .unwrap()
+    JsonJobs::open(runner, subspace, settings).await.unwrap()
 }
 
-pub(crate) async fn enqueue<D: Database>(runner: &Runner<D>, queue: &Jobs, values: &[&str]) {
-    let values: Vec<String> = values.iter().map(|value| (*value).to_owned()).collect();
-    let values = &values;
+pub(crate) async fn enqueue<D: Database>(runner: &Runner<D>, queue: &JsonJobs, values: &[&str]) {
+    let values = &Vec::from_iter(values.iter().map(|value| (*value).to_owned()));
     let add = |tr: Tx<D::Transaction>| async move {
         queue.enqueue_all(&tr, values).await?;
         Ok::<_, Error>(())
@@ -61,18 +58,21 @@ pub(crate) async fn enqueue<D: Database>(runner: &Runner<D>, queue: &Jobs, value
 }
 
 /// Fills the queue `orders/<evil>` with an evil item in every place but `held`, and an evil schedule.
-pub(crate) async fn evil_queue(runner: &Runner<Store>) -> Jobs {
+pub(crate) async fn evil_queue(runner: &Runner<Store>) -> JsonJobs {
     let queue = open(runner, Subspace::from(("orders", EVIL))).await;
     enqueue(runner, &queue, &[EVIL, EVIL]).await;
-    let consumer = queue.consumer(runner, WorkerOptions::default()).await;
-    let consumer = consumer.unwrap();
+    let consumer = queue
+        .consumer(runner, WorkerOptions::default())
+        .await
+        .unwrap();
     let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     dead.discard(EVIL).await.unwrap();
     let done = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     done.set_result(EVIL).unwrap();
     done.complete().await.unwrap();
     consumer.shut_down(PATIENCE).await.unwrap();
-    let (value, schedule) = (&EVIL.to_owned(), &Schedule::new("0 4 * * *"));
+    let value = &EVIL.to_owned();
+    let schedule = &Schedule::new("0 4 * * *");
     let later = &Enqueue::new().after(Duration::from_secs(3_600));
     let add = &queue;
     let rest = |tr: Tx<_>| async move {
@@ -92,7 +92,7 @@ pub(crate) fn evil_segment() -> String {
 }
 
 /// A router, and what its requests have.
-pub(crate) struct Site {
+pub(crate) struct TestSite {
     pub(crate) router: Router,
 }
 
@@ -116,7 +116,7 @@ impl Answer {
     }
 }
 
-impl Site {
+impl TestSite {
     pub(crate) fn new<D: Database>(runner: &Runner<D>, options: WebOptions) -> Self {
         let router = console::router(Console::new(runner.clone()), options);
         Self { router }

@@ -6,7 +6,7 @@ use console::report::{Item, Items};
 
 use console::terminal::short;
 
-use super::{REASON_CHARS, Show, brief, fields, next_page, pretty, table, text, yes};
+use super::{MAX_REASON_CHARS, Show, brief, fields, next_page, pretty, table, text, yes};
 
 impl Show for Items {
     fn show(&self) -> String {
@@ -17,11 +17,13 @@ impl Show for Items {
             let since = item.until.or(item.ended).or(item.granted);
             let why = item.problem.as_ref().or(item.end.as_ref());
             let failure = item.failure.as_ref().map(|failure| &failure.reason);
-            let why = why.or(failure).map(|why| short(why, REASON_CHARS));
-            let why = why.unwrap_or_default();
-            let why = match item.exported {
-                0 => why,
-                exported => format!("{why} ({exported} entries were exported)"),
+            let reason = why
+                .or(failure)
+                .map(|why| short(why, MAX_REASON_CHARS))
+                .unwrap_or_default();
+            let note = match item.exported {
+                0 => reason,
+                exported => format!("{reason} ({exported} entries were exported)"),
             };
             vec![
                 item.item.clone(),
@@ -29,13 +31,14 @@ impl Show for Items {
                 item.attempts.to_string(),
                 item.deaths.to_string(),
                 text(since.as_ref()),
-                why,
+                note,
                 brief(item.payload.as_ref()),
             ]
         });
-        let mut shown = match self.items.is_empty() {
-            true => format!("no {} items on this page\n", self.place),
-            false => table(&header, rows),
+        let mut shown = if self.items.is_empty() {
+            format!("no {} items on this page\n", self.place)
+        } else {
+            table(&header, rows)
         };
         if let Some(count) = self.count {
             let _ = writeln!(shown, "\n{count} {} in all", self.place);

@@ -16,13 +16,13 @@ use console::report::Payload;
 use console::terminal::{self, line, lines, short};
 use serde::Serialize;
 
-use crate::failure::{Failure, Result};
+use crate::failure::{CommandFailure, Result};
 
 /// How many characters of a value a table shows.
-const VALUE_CHARS: usize = 60;
+const MAX_VALUE_CHARS: usize = 60;
 
 /// How many characters of a reason a table shows.
-const REASON_CHARS: usize = 160;
+const MAX_REASON_CHARS: usize = 160;
 
 /// What can be shown to a reader.
 pub(crate) trait Show: Serialize {
@@ -32,12 +32,11 @@ pub(crate) trait Show: Serialize {
 
 /// Prints a report.
 pub(crate) fn print(report: &impl Show, json: bool) -> Result<()> {
-    let text = match json {
-        true => {
-            let text = serde_json::to_string_pretty(report);
-            text.expect("reports have names for keys") + "\n"
-        }
-        false => report.show(),
+    let text = if json {
+        let text = serde_json::to_string_pretty(report);
+        text.expect("reports have names for keys") + "\n"
+    } else {
+        report.show()
     };
     print_text(&text)
 }
@@ -48,7 +47,7 @@ pub(crate) fn print_line(text: &str) -> Result<()> {
 }
 
 fn print_text(text: &str) -> Result<()> {
-    terminal::print(text).map_err(Failure::Print)
+    terminal::print(text).map_err(CommandFailure::Print)
 }
 
 /// Returns an empty table without lines. Its first column, which has what commands take, is never broken.
@@ -161,7 +160,7 @@ fn brief(payload: Option<&Payload>) -> String {
     let Some(payload) = payload else {
         return String::new();
     };
-    short(&whole(payload), VALUE_CHARS)
+    short(&whole(payload), MAX_VALUE_CHARS)
 }
 
 fn whole(payload: &Payload) -> String {
@@ -177,11 +176,16 @@ fn pretty(payload: Option<&Payload>) -> String {
     let Some(payload) = payload else {
         return String::new();
     };
-    let value = payload.value.as_ref();
-    let value = value.and_then(|value| serde_json::to_string_pretty(value).ok());
-    let value = value.unwrap_or_else(|| whole(payload));
-    let problem = payload.problem.iter().map(|problem| format!(": {problem}"));
-    let problem: String = problem.collect();
+    let value = payload
+        .value
+        .as_ref()
+        .and_then(|value| serde_json::to_string_pretty(value).ok())
+        .unwrap_or_else(|| whole(payload));
+    let problem: String = payload
+        .problem
+        .iter()
+        .map(|problem| format!(": {problem}"))
+        .collect();
     format!(
         "{value}\n({}, {} bytes{problem})",
         payload.codec, payload.bytes

@@ -99,9 +99,10 @@ impl Summary {
             dead: at_least(state.set_aside, state.has_more_set_aside),
             oldest: optional_span(state.lag_seconds),
             sessions: state.sessions.to_string(),
-            state: match state.damaged_buckets.is_empty() {
-                true => String::new(),
-                false => "is damaged".to_owned(),
+            state: if state.damaged_buckets.is_empty() {
+                String::new()
+            } else {
+                "is damaged".to_owned()
             },
             ..Self::default()
         }
@@ -112,13 +113,15 @@ impl Summary {
         let lags = all.iter().filter_map(|one| one.lag_seconds);
         let pending = all.iter().map(|one| one.pending_entries).max();
         let states = all.iter().flat_map(|one| {
-            let is = [
+            let states = [
                 (one.paused, "paused"),
                 (one.holds_log_back, "holds the log back"),
                 (!one.damaged_buckets.is_empty(), "is damaged"),
             ];
-            let is = is.into_iter().filter(|(is, _)| *is);
-            is.map(|(_, what)| format!("{} {what}", one.name))
+            states
+                .into_iter()
+                .filter(|(is, _)| *is)
+                .map(|(_, what)| format!("{} {what}", one.name))
         });
         let has_more_dead = all.iter().any(|one| one.has_more_dead);
         Self {
@@ -189,8 +192,8 @@ fn dequeue_fields(state: &DequeueState) -> Vec<(&'static str, String)> {
         ("dead", state.dead),
         ("completed", state.completed),
         ("cancelled", state.cancelled),
-    ];
-    let counts = counts.map(|(name, count)| (name, count.to_string()));
+    ]
+    .map(|(name, count)| (name, count.to_string()));
     let rest = [
         ("paused", yes(state.paused)),
         ("oldest", optional_span(state.oldest_seconds)),

@@ -8,7 +8,7 @@ use console::report::{
 use console::terminal::short;
 
 use super::{
-    REASON_CHARS, Show, at_least, brief, fields, next_page, optional_span, pretty, span, table,
+    MAX_REASON_CHARS, Show, at_least, brief, fields, next_page, optional_span, pretty, span, table,
     text, whole,
 };
 
@@ -127,12 +127,15 @@ impl Show for Audit {
         if self.findings.is_empty() {
             return format!("{}: everything agrees\n", self.queue);
         }
-        let rows = self.findings.iter();
-        let rows = rows.map(|finding| vec![finding.kind.clone(), finding.detail.clone()]);
+        let rows = self
+            .findings
+            .iter()
+            .map(|finding| vec![finding.kind.clone(), finding.detail.clone()]);
         let shown = table(&["FOUND", "WHAT"], rows);
-        let next = match self.repaired {
-            true => "What can be repaired was repaired: run audit again to see what is left.",
-            false => "To repair what can be repaired: console repair",
+        let next = if self.repaired {
+            "What can be repaired was repaired: run audit again to see what is left."
+        } else {
+            "To repair what can be repaired: console repair"
         };
         format!("{shown}\n{next}\n")
     }
@@ -144,8 +147,11 @@ impl Show for SetAsidePage {
             return "nothing is set aside\n".to_owned();
         }
         let rows = self.set_aside.iter().map(|aside| {
-            let why = aside.failure.as_ref().map(|failure| &failure.reason);
-            let why = why.or(aside.problem.as_ref());
+            let why = aside
+                .failure
+                .as_ref()
+                .map(|failure| &failure.reason)
+                .or(aside.problem.as_ref());
             let kind = match aside.folded {
                 0 => aside.kind.clone(),
                 folded => format!("{}, {folded} folded", aside.kind),
@@ -153,7 +159,8 @@ impl Show for SetAsidePage {
             vec![
                 aside.id.clone(),
                 kind,
-                why.map(|why| short(why, REASON_CHARS)).unwrap_or_default(),
+                why.map(|why| short(why, MAX_REASON_CHARS))
+                    .unwrap_or_default(),
                 brief(aside.key.as_ref()),
                 brief(aside.update.as_ref()),
             ]
@@ -201,9 +208,10 @@ impl Show for Keys {
                 key.value_bytes.to_string(),
             ]
         });
-        let mut shown = match self.keys.is_empty() {
-            true => "no keys\n".to_owned(),
-            false => table(&["KEY", "QUEUE", "PART", "BYTES"], rows),
+        let mut shown = if self.keys.is_empty() {
+            "no keys\n".to_owned()
+        } else {
+            table(&["KEY", "QUEUE", "PART", "BYTES"], rows)
         };
         next_page(&mut shown, self.next.as_deref());
         shown

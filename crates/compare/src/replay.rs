@@ -14,11 +14,9 @@ use keyspace::{
     Database, Environment, Isolation, RangeQuery, Store, Transaction, error::printable, limits,
 };
 
-use crate::fdb;
-
 /// What to replay, and on which store.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct ReplayOptions {
     /// A file of traces (`.jsonl` or `.jsonl.gz`), or a folder of such files
     path: PathBuf,
     /// The URL of the store. It must be empty and is empty again afterwards. `fdb:` is the cluster
@@ -32,14 +30,9 @@ pub(crate) struct Options {
 const WATCH_LIMIT: Duration = Duration::from_millis(20);
 
 /// Replays the traces.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let urls = [options.db.as_str()];
-    if let Some(code) = fdb::rerun(&urls)? {
-        return Ok(code);
-    }
+pub(crate) fn run(options: &ReplayOptions) -> anyhow::Result<ExitCode> {
     let files = trace_files(&options.path)?;
-    let served = fdb::Served::for_urls(&urls)?;
-    let db = keyspace::open(&served.resolve(&options.db))?;
+    let db = keyspace::open(&options.db)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -70,12 +63,10 @@ async fn replay(db: Store, files: &[PathBuf], url: &str) -> anyhow::Result<Tally
     drop(tr);
     await_history(&db).await?;
     let is_embedded = matches!(db, Store::Embedded(_));
-    let replay = Replay::new(db, Environment::system());
-    let replay = if is_embedded {
-        replay.watch_limit(WATCH_LIMIT)
-    } else {
-        replay
-    };
+    let mut replay = Replay::new(db, Environment::system());
+    if is_embedded {
+        replay = replay.watch_limit(WATCH_LIMIT);
+    }
     let mut tally = Tally::default();
     for file in files {
         let traces =
@@ -85,9 +76,10 @@ async fn replay(db: Store, files: &[PathBuf], url: &str) -> anyhow::Result<Tally
             for difference in &differences {
                 println!("{difference}");
             }
-            match differences.len() {
-                0 => tally.passed += 1,
-                _ => tally.failed += 1,
+            if differences.is_empty() {
+                tally.passed += 1;
+            } else {
+                tally.failed += 1;
             }
         }
     }
@@ -148,14 +140,17 @@ mod tests {
     fn a_trace_passes_or_fails_as_a_whole() {
         let wrong = TRACE.replace("\"final\": [[\"742f61\", \"01\"]]", "\"final\": []");
         let tally = replayed(&format!("{TRACE}\n{wrong}\n")).unwrap();
-        let (passed, failed) = (1, 1);
-        assert_eq!(tally, Tally { passed, failed });
+        let expected = Tally {
+            passed: 1,
+            failed: 1,
+        };
+        assert_eq!(tally, expected);
     }
 
     #[test]
     fn a_line_that_is_no_trace_names_its_file_and_line() {
-        let error = replayed(&format!("{TRACE}\n[]\n")).unwrap_err();
-        let error = format!("{error:#}");
+        let refused = replayed(&format!("{TRACE}\n[]\n")).unwrap_err();
+        let error = format!("{refused:#}");
         assert!(
             error.contains("a.jsonl") && error.contains("line 2"),
             "{error}"

@@ -1,7 +1,7 @@
 //! An application that uses the `foundationdb` crate directly calls the recipe inside its own
 //! transactions. Nothing is wrapped, and everything in one closure commits together.
 //!
-//! `cargo run -p fdbq-microqueue --features fdb-7_3 --example own_transactions` runs it on the cluster of
+//! `cargo run -p examples --features fdb-7_3 --example own_transactions` runs it on the cluster of
 //! the default cluster file. It removes all its keys at the end.
 
 use microqueue::keyspace::Subspace;

@@ -1,4 +1,4 @@
-//! The examples, which are the code of the tutorial and of the recipes. Each checks what it shows.
+//! The programs of the tutorial and of the recipes. Each checks what it shows.
 
 use conformance::stores::TestStore;
 
@@ -6,7 +6,7 @@ use conformance::stores::TestStore;
 mod recipes;
 #[path = "../../examples/shop.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
-pub(crate) mod shop;
+mod shop;
 
 conformance::on_every_store!(threads:
     the_shop_of_the_tutorial_sells_what_is_ordered,

@@ -8,20 +8,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use anyhow::{Context, anyhow, ensure};
+use anyhow::{Context, anyhow, bail};
 use conformance::compare;
 use conformance::replay::Replay;
 use keyspace::{Environment, Store};
 use tokio::task::JoinSet;
-
-use crate::fdb;
 
 /// The number of differences after which the comparison stops.
 const MAX_FAILURES: usize = 10;
 
 /// What to compare.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct DiffOptions {
     /// The seeds of the programs, the last one excluded
     #[arg(long, value_parser = seeds, value_name = "A..B")]
     seeds: Range<u64>,
@@ -39,26 +37,20 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     let (first, end) = bounds.ok_or("expected two numbers, as in 0..1000")?;
     let number = |text: &str| text.parse().map_err(|error| format!("`{text}`: {error}"));
     let seeds = number(first)?..number(end)?;
-    match seeds.is_empty() {
-        true => Err("there is no seed in it".to_owned()),
-        false => Ok(seeds),
+    if seeds.is_empty() {
+        return Err("there is no seed in it".to_owned());
     }
+    Ok(seeds)
 }
 
 /// Compares the stores.
-pub(crate) fn run(options: &Options) -> anyhow::Result<ExitCode> {
-    let urls: Vec<_> = options.db.iter().map(String::as_str).collect();
-    ensure!(
-        urls.len() == 2,
-        "`--db` is needed twice: two stores are compared"
-    );
-    if let Some(code) = fdb::rerun(&urls)? {
-        return Ok(code);
-    }
-    let served = fdb::Served::for_urls(&urls)?;
-    let open = |url: &str| keyspace::open(&served.resolve(url)).with_context(|| url.to_owned());
+pub(crate) fn run(options: &DiffOptions) -> anyhow::Result<ExitCode> {
+    let [reference, other] = options.db.as_slice() else {
+        bail!("`--db` is needed twice: two stores are compared");
+    };
+    let open = |url: &String| keyspace::open(url).with_context(|| url.clone());
     let work = Arc::new(Work {
-        stores: [open(urls[0])?, open(urls[1])?],
+        stores: [open(reference)?, open(other)?],
         // A random prefix keeps several runs on one cluster apart.
         place: Environment::system().random_bytes::<8>(),
         next: AtomicU64::new(options.seeds.start),

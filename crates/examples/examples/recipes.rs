@@ -1,4 +1,4 @@
-//! The answers of `docs/recipes.md`, each as a function. `cargo run -p console --example recipes` runs them on a store
+//! The answers of `docs/recipes.md`, each as a function. `cargo run -p examples --example recipes` runs them on a store
 //! in memory, one after the other, and checks what they do.
 
 use std::time::{Duration, SystemTime};
@@ -111,7 +111,8 @@ async fn change_what_waits(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -
 }
 
 async fn redrive_all(runner: &Runner<Store>, jobs: &Jobs) -> Result<u64> {
-    let (mut redriven, mut after) = (0, None);
+    let mut redriven = 0;
+    let mut after = None;
     loop {
         let cursor = &after;
         let redrive = |tr: Tx<_>| async move {
@@ -241,8 +242,8 @@ fn back_up(store: &Embedded, path: &str) -> std::result::Result<(), keyspace::Op
 }
 
 async fn process_in_order(runner: &Runner<Store>, names: &Jobs) -> Result<()> {
-    let (customers, sent) = (Subspace::from("customers"), Subspace::from("sent"));
-    let (customers, sent) = (&customers, &MicroQueue::new(sent));
+    let customers = &Subspace::from("customers");
+    let sent = &MicroQueue::new(Subspace::from("sent"));
     let messages = ["first", "second", "third"];
     for message in messages {
         let add = |tr: Tx<_>| async move {
@@ -253,9 +254,12 @@ async fn process_in_order(runner: &Runner<Store>, names: &Jobs) -> Result<()> {
     let handler = |tr, name| in_order_per_customer(tr, customers, sent, name);
     let drained = drain_process(runner, names, handler).await?;
     assert_eq!(drained.completed, 3);
-    let sent = |tr: Tx<_>| async move { sent.dequeue_batch(&tr, 4).await };
-    let sent = runner.run(sent).await?;
-    let sent: Vec<_> = sent.into_iter().map(|item| item.value).collect();
+    let sent: Vec<_> = runner
+        .run(|tr: Tx<_>| async move { sent.dequeue_batch(&tr, 4).await })
+        .await?
+        .into_iter()
+        .map(|item| item.value)
+        .collect();
     assert_eq!(sent, messages);
     Ok(())
 }
@@ -278,8 +282,12 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync
     enqueue_with_own_data(runner, jobs, &Subspace::from("users")).await?;
     enqueue_many(runner, jobs, &["malformed".to_owned()]).await?;
     test_a_handler(runner, jobs).await?;
-    let dead = |tr: Tx<_>| async move { jobs.list(&tr, PlaceKind::Dead, None, 1).await };
-    let dead = runner.run(dead).await?.items.remove(0).item;
+    let dead = runner
+        .run(|tr: Tx<_>| async move { jobs.list(&tr, PlaceKind::Dead, None, 1).await })
+        .await?
+        .items
+        .remove(0)
+        .item;
     let why = |tr: Tx<_>| async move { why_it_failed(&tr, jobs, &dead).await };
     assert_eq!(
         runner.run(why).await?.as_deref(),
@@ -305,8 +313,11 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync
         Ok::<_, Error>(())
     };
     runner.run(more).await?;
-    let delayed = |tr: Tx<_>| async move { later.list(&tr, PlaceKind::Delayed, None, 1).await };
-    let delayed = runner.run(delayed).await?.items[0].item;
+    let delayed = runner
+        .run(|tr: Tx<_>| async move { later.list(&tr, PlaceKind::Delayed, None, 1).await })
+        .await?
+        .items[0]
+        .item;
     let expedite = |tr: Tx<_>| async move { run_at_once(&tr, later, &delayed).await };
     assert!(runner.run(expedite).await?);
 

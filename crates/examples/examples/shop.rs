@@ -1,7 +1,7 @@
 //! The shop of the tutorial, `docs/tutorial.md`: orders are taken and handled, stock runs out and comes back, sales
 //! are counted and leave for another database, and the console shows all of it.
 //!
-//! `cargo run -p console --example shop` runs it in memory until everything is done. With a URL it runs there:
+//! `cargo run -p examples --example shop` runs it in memory until everything is done. With a URL it runs there:
 //! `embedded:shop.keyspace` or `fdb:`. With `--console 127.0.0.1:8080` it also serves the console, and goes on until
 //! Ctrl-C.
 
