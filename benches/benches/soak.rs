@@ -51,7 +51,6 @@ fn main() -> io::Result<()> {
     let cycles = cycles.unwrap_or(extent.choose(5_000, CYCLES, CYCLES));
     let store = TempStore::new();
     let env = Environment::system();
-    let queue = MicroQueue::new(Subspace::from("soak"));
     let soak = Arc::new(Soak {
         queue: MicroQueue::new(Subspace::from("soak")),
         runner: Runner::new(store.db.clone()),

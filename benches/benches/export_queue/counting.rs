@@ -207,7 +207,7 @@ fn runner<D: Database>(db: D, site: &Site) -> Runner<D> {
 /// Puts all documents into a queue.
 async fn fill(site: &Site, runner: &Runner<Store>, documents: &[String]) -> Queue<String> {
     let settings = hc_dequeue::Settings::default();
-    let queue = Queue::open(runner, site.queue(), settings)
+    let queue = Queue::open_with(runner, site.queue(), settings, OpenOptions::default())
         .await
         .expect("nothing conflicts");
     let handle = &queue;

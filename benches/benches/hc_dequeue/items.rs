@@ -36,9 +36,14 @@ impl World {
         let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
         let runner = Runner::with_options(db.clone(), options);
         let settings = settings.lease(LATER);
-        let queue = Jobs::open(&runner, place.subspace(&"queue"), settings)
-            .await
-            .expect("nothing conflicts");
+        let queue = Jobs::open_with(
+            &runner,
+            place.subspace(&"queue"),
+            settings,
+            OpenOptions::default(),
+        )
+        .await
+        .expect("nothing conflicts");
         let consumer = queue.consumer(&runner, WorkerOptions::default()).await;
         Self {
             consumer: consumer.expect("nothing conflicts"),

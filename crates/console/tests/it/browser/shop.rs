@@ -59,7 +59,7 @@ impl Shop {
         let options = RunOptions::default().environment(env);
         let runner = Runner::with_options(TestStore::memory().db, options);
         let settings = Settings::new().keep_done(LONG * 60).lease(LONG);
-        let mails = Mails::open(&runner, queue("mails"), settings)
+        let mails = Mails::open_with(&runner, queue("mails"), settings, OpenOptions::default())
             .await
             .unwrap();
         let consumer = mails.consumer(&runner, WorkerOptions::default());
@@ -101,9 +101,14 @@ impl Shop {
     }
 
     async fn fill_invoices(&self) {
-        let invoices = &Mails::open(&self.runner, queue("invoices"), Settings::new())
-            .await
-            .unwrap();
+        let invoices = &Mails::open_with(
+            &self.runner,
+            queue("invoices"),
+            Settings::new(),
+            OpenOptions::default(),
+        )
+        .await
+        .unwrap();
         for number in 1..=18 {
             let invoice = json!({ "invoice": number });
             enqueue(&self.runner, invoices, &invoice, &Enqueue::new()).await;

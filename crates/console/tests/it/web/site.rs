@@ -45,7 +45,9 @@ pub(crate) fn runner_on<D: Database>(db: D, clock: &ManualClock) -> Runner<D> {
 
 pub(crate) async fn open<D: Database>(runner: &Runner<D>, subspace: Subspace) -> JsonJobs {
     let settings = Settings::new().keep_done(Duration::from_secs(3_600));
-    JsonJobs::open(runner, subspace, settings).await.unwrap()
+    JsonJobs::open_with(runner, subspace, settings, OpenOptions::default())
+        .await
+        .unwrap()
 }
 
 pub(crate) async fn enqueue<D: Database>(runner: &Runner<D>, queue: &JsonJobs, values: &[&str]) {
