@@ -49,7 +49,7 @@ where
     /// # Errors
     /// - [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with other settings
     /// - [`InvalidSettings`](Error::InvalidSettings) if the settings are out of range
-    /// - [`StampAhead`](microqueue::Error::StampAhead) if entries or positions come from a store with a
+    /// - [`StampAhead`](combine::microqueue::Error::StampAhead) if entries or positions come from a store with a
     ///   larger version
     /// - [`Overlap`](combine::keyspace::Error::Overlap) if the subspace overlaps that of another recipe
     /// - those of [`Runner::run`]
@@ -144,7 +144,7 @@ where
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`StampAhead`](microqueue::Error::StampAhead) if entries or positions come from a store with a
+    /// [`StampAhead`](combine::microqueue::Error::StampAhead) if entries or positions come from a store with a
     /// larger version; those of the store.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         self.keys.logs.verify_order(tr).await?;

@@ -97,10 +97,8 @@ impl<D: Database> World<D> {
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
         let settings = Settings::new().bucket_count(2);
-        let queue: CombineQueue<String, i64> =
-            CombineQueue::open(&runner, Subspace::from("queue"), settings, Sum)
-                .await
-                .unwrap();
+        let opening = CombineQueue::open(&runner, Subspace::from("queue"), settings, Sum);
+        let queue: CombineQueue<String, i64> = opening.await.unwrap();
         let letters = ('a'..='z').map(String::from);
         let (mut keys, elsewhere): (Vec<_>, Vec<_>) =
             letters.partition(|letter| queue.bucket(letter).unwrap() == Bucket(0));
@@ -120,9 +118,8 @@ impl<D: Database> World<D> {
         match step {
             Operation::Add(place) => queue.add(tr, key(place), &1).await?,
             Operation::Flood(place) => {
-                let updates: Vec<_> = (0..FLOOD).map(|_| (key(place).clone(), 1)).collect();
-                let updates = updates.iter().map(|(key, update)| (key, update));
-                queue.add_all(tr, updates).await?;
+                let flood = (0..FLOOD).map(|_| (key(place), &1));
+                queue.add_all(tr, flood).await?;
             }
             Operation::Pass(place, budget) => {
                 let bucket = queue.bucket(key(place))?;
@@ -264,12 +261,10 @@ impl<D: Database> World<D> {
         }
         for part in ["u", "c"] {
             let (begin, end) = queue.subspace().subspace(&part).range();
-            let left = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot)
-                .await
-                .unwrap()
-                .len();
-            if left > 0 {
-                wrong.push(format!("{left} keys are left under `{part}`"));
+            let query = RangeQuery::keys(begin, end);
+            let rows = read_all(&tr, query, Isolation::Snapshot).await.unwrap();
+            if !rows.is_empty() {
+                wrong.push(format!("{} keys are left under `{part}`", rows.len()));
             }
         }
         wrong
