@@ -99,7 +99,8 @@ impl Options {
     ///
     /// # Examples
     /// ```
-    ///     ///
+    /// use std::time::Duration;
+    ///
     /// use keyspace::embedded::{Durability, Options};
     ///
     /// # fn main() -> Result<(), keyspace::OpenError> {

@@ -255,11 +255,9 @@ fn outcome(sound: &Sound, damaged: &Files) -> Outcome {
         return Outcome::Right;
     }
     let logged = sound.rows.len() - ROWS as usize;
+    let rows = &sound.rows;
     let is_lost = |count: &usize| {
-        let left: Rows = sound
-            .rows
-            .iter()
-            .take(sound.rows.len() - count)
+        let left: Rows = (rows.iter().take(rows.len() - count))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         found.iter().all(|rows| *rows == left)
@@ -316,12 +314,10 @@ fn watch() -> Sender<u64> {
 
 /// Damages a store again and again. Returns the number of cases for each kind of damage and outcome.
 fn damage_again_and_again(sound: &Sound) -> BTreeMap<(Kind, Outcome), usize> {
-    let one: Option<u64> = std::env::var("TEST_SEED")
-        .ok()
-        .map(|seed| seed.parse().expect("TEST_SEED is a number"));
-    let seeds = match one {
-        Some(seed) => seed..seed + 1,
-        None => 0..scale(40, 5_000) as u64,
+    let given = std::env::var("TEST_SEED").map(|seed| seed.parse().expect("TEST_SEED is a number"));
+    let seeds = match given {
+        Ok(seed) => seed..seed + 1_u64,
+        Err(_) => 0..scale(40, 5_000) as u64,
     };
     let watchdog = watch();
     let mut counts = BTreeMap::new();

@@ -71,13 +71,13 @@ pub(crate) fn unreadable(path: &Path, file: &DeferredBackend, error: redb::Error
         (Ok(Identity::Database), redb::Error::UpgradeRequired(_)) => {
             not_a_store(path, "a database of another version")
         }
-        (Ok(Identity::Database | Identity::OpenedStore), _) => refusal(path, error),
+        (Ok(Identity::Database | Identity::Store), _) => refusal(path, error),
     }
 }
 
 /// What a file that cannot be read was.
 enum Identity {
-    OpenedStore,
+    Store,
     /// A database of redb, of any application.
     Database,
     Unknown,
@@ -95,7 +95,7 @@ fn identify(file: &dyn StorageBackend) -> io::Result<Identity> {
         file.read(from, &mut bytes)?;
         is_database |= from == 0 && bytes.starts_with(DATABASE_START);
         if bytes.windows(NAMES.len()).any(|window| window == NAMES) {
-            return Ok(Identity::OpenedStore);
+            return Ok(Identity::Store);
         }
     }
     Ok(if is_database {
