@@ -95,7 +95,7 @@ impl<'a> Fields<'a> {
         Ok(Duration::from_millis(self.u64()?))
     }
 
-    /// Reads a field with its length in a byte before it, as [`push_short`] writes it.
+    /// Reads a field with its length in a byte before it, as [`push_text`] writes it.
     ///
     /// # Errors
     /// If there are fewer bytes.
