@@ -68,7 +68,7 @@ where
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("words");
     /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// let words = &CombineQueue::<String, i64>::open_with(&runner, subspace, settings, Sum, OpenOptions::default()).await?;
     ///
     /// let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
     /// words.wait_idle(&runner).await?;

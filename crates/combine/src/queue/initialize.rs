@@ -40,7 +40,7 @@ where
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("words");
     /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// let words = &CombineQueue::<String, i64>::open_with(&runner, subspace, settings, Sum, OpenOptions::default()).await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.initialize(&tr, fish, &40).await }).await?;

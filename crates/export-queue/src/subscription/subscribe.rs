@@ -53,7 +53,7 @@ where
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("changes");
     /// let settings = Settings::default();
-    /// let changes = &ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
+    /// let changes = &ExportQueue::<String, u64>::open_with(&runner, subspace, settings, OpenOptions::default()).await?;
     ///
     /// // The receiver starts with the oldest entry that still exists.
     /// let table = changes.subscribe(&runner, "table", Start::Oldest).await?;

@@ -39,7 +39,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// async fn send_again(tr: &impl Transaction, invoices: &Queue<u64>, invoice: u64) -> Result<()> {
     ///     let id = format!("invoice {invoice}");
     ///     invoices.release_dedupe(tr, id.as_bytes()).await?;
-    ///     let _ = invoices.enqueue_with(tr, &invoice, &Enqueue::new().dedupe(id)).await?;
+    ///     let _ = invoices.enqueue_with(tr, &invoice, &Enqueue::new().with_dedupe(id)).await?;
     ///     Ok(())
     /// }
     /// ```
