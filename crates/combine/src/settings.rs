@@ -22,7 +22,7 @@ const MAX_BUCKETS: u32 = 1 << 16;
 /// use combine::Settings;
 ///
 /// let settings = Settings::new().with_bucket_count(64).with_lease(Duration::from_secs(5));
-/// assert_eq!(settings.get_bucket_count(), 64);
+/// assert_eq!(settings.bucket_count(), 64);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]

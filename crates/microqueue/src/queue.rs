@@ -79,7 +79,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # drop(queue);
     /// ```
     #[must_use]
-    pub fn codec<Other: Codec<T>>(self, codec: Other) -> MicroQueue<T, Other> {
+    pub fn with_codec<Other: Codec<T>>(self, codec: Other) -> MicroQueue<T, Other> {
         MicroQueue {
             layout: self.layout.codec(codec),
             env: self.env,

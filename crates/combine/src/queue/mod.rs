@@ -193,15 +193,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum};
+    /// use combine::keyspace::{self, Runner};
+    /// use combine::{CombineQueue, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open_with(&runner, subspace, settings, Sum, OpenOptions::default()).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
@@ -228,15 +226,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum};
+    /// use combine::keyspace::{self, Runner};
+    /// use combine::{CombineQueue, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open_with(&runner, subspace, settings, Sum, OpenOptions::default()).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let updates = &[("red".to_owned(), 1), ("fish".to_owned(), 2)];
     /// runner

@@ -104,15 +104,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Isolation, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum};
+    /// use combine::keyspace::{self, Isolation, Runner};
+    /// use combine::{CombineQueue, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open_with(&runner, subspace, settings, Sum, OpenOptions::default()).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
@@ -152,15 +150,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineQueue, Exact, Settings, Sum};
+    /// use combine::keyspace::{self, Runner};
+    /// use combine::{CombineQueue, Exact, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open_with(&runner, subspace, settings, Sum, OpenOptions::default()).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;

@@ -27,7 +27,7 @@ pub const MIN_LEASE: Duration = Duration::from_millis(30);
 /// use hc_dequeue::Settings;
 ///
 /// let settings = Settings::new().with_lease(Duration::from_secs(5)).with_max_attempts(3);
-/// assert_eq!(settings.get_max_attempts(), 3);
+/// assert_eq!(settings.max_attempts(), 3);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]

@@ -138,7 +138,7 @@ impl Enqueue {
         self
     }
 
-    /// Returns the delay, if one was set with [`after`](Self::after).
+    /// Returns the delay, if one was set with [`with_delay`](Self::with_delay).
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
         match self.ready? {

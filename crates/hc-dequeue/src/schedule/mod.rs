@@ -76,7 +76,7 @@ pub enum Missed {
 /// let each_morning = Schedule::new("0 9 * * MON-FRI")
 ///     .with_time_zone("Europe/Berlin")
 ///     .with_missed(Missed::Skip);
-/// assert_eq!(each_morning.get_time_zone(), "Europe/Berlin");
+/// assert_eq!(each_morning.time_zone(), "Europe/Berlin");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {

@@ -163,7 +163,7 @@ impl<D: Database> Runner<D> {
     }
 
     /// Returns a runner with the same options but for one: it is not [exactly
-    /// once](RunOptions::exactly_once), so that it writes nothing but what its closures write.
+    /// once](RunOptions::with_exactly_once), so that it writes nothing but what its closures write.
     ///
     /// Use it for reads and for idempotent closures, such as those that set a key to a fixed value. After a
     /// commit whose outcome is unknown, it runs the closure again although the commit may have happened. A
