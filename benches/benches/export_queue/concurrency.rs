@@ -40,7 +40,7 @@ pub(crate) fn measure(stage: &Stage, draws: bool) -> String {
     let mut told = format!(
         "A log of {} entries in {} buckets, calls of {} ms\n\n{}",
         commits * ENTRIES_PER_COMMIT,
-        Settings::default().get_bucket_count(),
+        Settings::default().bucket_count(),
         CALL_TAKES.as_millis(),
         table(&outcomes)
     );

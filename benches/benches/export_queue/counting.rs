@@ -9,7 +9,7 @@ use std::time::Duration;
 use benches::contender::Site;
 use benches::load::{Sample, digest};
 use benches::meter::Metered;
-use combine::{BoxError, CombineQueue, Settings, Unobserved};
+use combine::{BoxError, CombineQueue, Unobserved};
 use futures::future::try_join_all;
 use hc_dequeue::{Delivery, Queue, WorkerOptions};
 use keyspace::codec::{Codec, MessagePack};
@@ -57,10 +57,9 @@ impl Counting for Combined {
             updates.into_iter().for_each(|update| sum.add(update));
             Some(sum)
         };
-        let queue: CombineQueue<String, Count> =
-            CombineQueue::open(runner, place, Settings::default(), combine)
-                .await
-                .expect("nothing conflicts");
+        let queue: CombineQueue<String, Count> = CombineQueue::open(runner, place, combine)
+            .await
+            .expect("nothing conflicts");
         let options = combine::WorkerOptions::default();
         let worker = queue.work(runner, options, Unobserved).await;
         Self {
@@ -199,8 +198,8 @@ async fn count<C: Counting>(
 
 fn runner<D: Database>(db: D, site: &Site) -> Runner<D> {
     let options = RunOptions::default()
-        .ledger_subspace(site.ledger())
-        .time_limit(TIME_LIMIT);
+        .with_ledger_subspace(site.ledger())
+        .with_time_limit(TIME_LIMIT);
     Runner::with_options(db, options)
 }
 

@@ -56,7 +56,7 @@ pub(crate) fn measure(stage: &Stage) -> String {
 
 /// Returns how long it takes to read and decode all entries.
 async fn read_all(log: &Log) -> Duration {
-    let buckets = log.queue.settings().get_bucket_count();
+    let buckets = log.queue.settings().bucket_count();
     let env = log.runner.environment().clone();
     let entries = Arc::new(AtomicU64::new(0));
     let read = {
@@ -81,7 +81,7 @@ async fn read_bucket(log: &Log, bucket: u64) -> u64 {
     let settings = log.queue.settings();
     let logs = BlockLogs::new(
         log.queue.subspace().subspace(&"e"),
-        settings.get_bucket_count(),
+        settings.bucket_count(),
         log.runner.environment().clone(),
     );
     let bucket = u32::try_from(bucket).expect("there are few buckets");

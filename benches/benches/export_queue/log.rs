@@ -8,7 +8,7 @@ use benches::load::digest;
 use benches::run_tasks;
 use benches::stage::Stage;
 use export_queue::{
-    BoxError, ExportQueue, Exporter, SequencedExport, Settings, Start, WorkerOptions, async_trait,
+    BoxError, ExportQueue, Exporter, SequencedExport, Start, WorkerOptions, async_trait,
 };
 use keyspace::{Environment, RunOptions, Runner, Store, Subspace};
 
@@ -39,10 +39,10 @@ pub(crate) struct Exported {
 impl Log {
     /// Makes a log, and lets the store digest it.
     pub(crate) async fn fill(stage: &Stage, place: &Subspace, commits: u64) -> Self {
-        let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
+        let options = RunOptions::default().with_ledger_subspace(place.subspace(&"ledger"));
         let runner = Runner::with_options(stage.db().clone(), options);
         let subspace = place.subspace(&"queue");
-        let queue = ExportQueue::open(&runner, subspace, Settings::default()).await;
+        let queue = ExportQueue::open(&runner, subspace).await;
         let log = Self {
             runner,
             queue: queue.expect("nothing conflicts"),

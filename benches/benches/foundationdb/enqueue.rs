@@ -70,7 +70,7 @@ fn composable(cluster: &Cluster) -> Vec<Pair> {
 
 fn by_runner(cluster: &Cluster) -> Vec<Pair> {
     let queue = Queue::new(cluster.root.subspace(&"by-runner"));
-    let options = RunOptions::default().ledger_subspace(cluster.root.subspace(&"ledger"));
+    let options = RunOptions::default().with_ledger_subspace(cluster.root.subspace(&"ledger"));
     let runner = Runner::with_options(cluster.store.clone(), options);
     let enqueue = move |_| {
         let queue = queue.clone();

@@ -124,10 +124,10 @@ struct Place {
 
 impl Place {
     async fn open(stage: &Stage, place: &Subspace) -> Result<Self> {
-        let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
+        let options = RunOptions::default().with_ledger_subspace(place.subspace(&"ledger"));
         let runner = Runner::with_options(stage.db().clone(), options);
         let ids = Ids::new(place.subspace(&"ids"));
-        let options = OpenOptions::new().codec(Raw).ids(ids.clone());
+        let options = OpenOptions::new().with_codec(Raw).with_ids(ids.clone());
         let queue = place.subspace(&"queue");
         let jobs = Jobs::open_with(&runner, queue, Settings::default(), options).await?;
         Ok(Self { runner, ids, jobs })
@@ -143,7 +143,7 @@ impl Place {
     }
 
     fn console(&self) -> Console<Store> {
-        Console::new(self.runner.clone()).ids(self.ids.clone())
+        Console::new(self.runner.clone()).with_ids(self.ids.clone())
     }
 }
 

@@ -33,9 +33,9 @@ struct World {
 impl World {
     async fn open(stage: &Stage, place: &Subspace, settings: Settings) -> Self {
         let db = Metered::new(stage.db().clone());
-        let options = RunOptions::default().ledger_subspace(place.subspace(&"ledger"));
+        let options = RunOptions::default().with_ledger_subspace(place.subspace(&"ledger"));
         let runner = Runner::with_options(db.clone(), options);
-        let settings = settings.lease(LATER);
+        let settings = settings.with_lease(LATER);
         let queue = Jobs::open_with(
             &runner,
             place.subspace(&"queue"),
@@ -99,7 +99,7 @@ pub(crate) fn writes(stage: &Stage) -> String {
     let mut table = Table::new(["step", "commits", "writes", "bytes"]);
     for (name, settings) in [
         ("", Settings::new()),
-        (", done items kept", Settings::new().keep_done(LATER)),
+        (", done items kept", Settings::new().with_keep_done(LATER)),
     ] {
         let steps = stage.on_a_clean_place(|place| {
             let steps = async {
@@ -152,7 +152,7 @@ async fn measure_steps(world: &World) -> Result<Vec<(&'static str, Reading)>> {
     let mut writes = Writes::of(world);
     for (step, options) in [
         ("enqueue", Enqueue::new()),
-        ("enqueue, delayed", Enqueue::new().after(LATER)),
+        ("enqueue, delayed", Enqueue::new().with_delay(LATER)),
     ] {
         writes.begin();
         for _ in 0..ITEMS {
@@ -218,7 +218,7 @@ pub(crate) fn finding(stage: &Stage) -> String {
 }
 
 async fn measure_finding(world: &World, delayed: usize) -> Result<Vec<u32>> {
-    let later = Enqueue::new().after(LATER);
+    let later = Enqueue::new().with_delay(LATER);
     world.enqueue_many(delayed / 2, &later).await?;
     let mut items: Vec<ItemRef> = Vec::new();
     for delivery in world.take_all().await? {

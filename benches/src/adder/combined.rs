@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use combine::{CombineQueue, Settings, Unobserved, WorkerOptions};
+use combine::{CombineQueue, Unobserved, WorkerOptions};
 use keyspace::{
     Bytes, Database, Isolation, OwnedTransaction, RunOptions, Runner, Store, Transaction,
 };
@@ -35,11 +35,11 @@ pub struct Worker(combine::Worker);
 
 /// Opens the queue of a site.
 pub(super) async fn open(site: &Site) -> Added {
-    let options = RunOptions::default().ledger_subspace(site.ledger());
+    let options = RunOptions::default().with_ledger_subspace(site.ledger());
     let runner = Runner::with_options(site.db.clone(), options);
     let combine =
         |_: &Key, current: Option<Count>, updates: Vec<Count>| Some(sum(current, &updates));
-    let queue = Queue::open(&runner, site.queue(), Settings::default(), combine).await;
+    let queue = Queue::open(&runner, site.queue(), combine).await;
     Added {
         runner,
         queue: queue.expect("nothing conflicts"),

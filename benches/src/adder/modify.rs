@@ -21,8 +21,8 @@ pub struct ReadModifyWrite {
 impl Adder for ReadModifyWrite {
     async fn open(site: &Site) -> Self {
         let options = RunOptions::default()
-            .ledger_subspace(site.ledger())
-            .time_limit(TIME_LIMIT);
+            .with_ledger_subspace(site.ledger())
+            .with_time_limit(TIME_LIMIT);
         Self {
             runner: Runner::with_options(site.db.clone(), options),
             counts: site.queue(),

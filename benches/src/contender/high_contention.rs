@@ -38,7 +38,7 @@ impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
     type Site = Site;
 
     async fn open(site: &Site) -> Self {
-        let options = RunOptions::default().ledger_subspace(site.ledger());
+        let options = RunOptions::default().with_ledger_subspace(site.ledger());
         let runner = Runner::with_options(site.db.clone(), options);
         let queue = Queue::open(&runner, site.queue())
             .await

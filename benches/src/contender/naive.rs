@@ -24,8 +24,8 @@ impl Contender for Naive {
 
     async fn open(site: &Site) -> Self {
         let options = RunOptions::default()
-            .ledger_subspace(site.ledger())
-            .time_limit(TIME_LIMIT);
+            .with_ledger_subspace(site.ledger())
+            .with_time_limit(TIME_LIMIT);
         let runner = Runner::with_options(site.db.clone(), options);
         Self {
             queue: MicroQueue::new(site.queue()),

@@ -21,8 +21,8 @@ const MAX_BUCKETS: u32 = 1 << 16;
 ///
 /// use combine::Settings;
 ///
-/// let settings = Settings::new().bucket_count(64).lease(Duration::from_secs(5));
-/// assert_eq!(settings.get_bucket_count(), 64);
+/// let settings = Settings::new().with_bucket_count(64).with_lease(Duration::from_secs(5));
+/// assert_eq!(settings.bucket_count(), 64);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -53,7 +53,7 @@ impl Settings {
     /// Only one worker at a time works on a bucket. In a combine queue, a transaction that adds to
     /// several buckets writes one small row for each of them.
     #[must_use]
-    pub fn bucket_count(mut self, buckets: u32) -> Self {
+    pub fn with_bucket_count(mut self, buckets: u32) -> Self {
         self.bucket_count = buckets;
         self
     }
@@ -61,20 +61,20 @@ impl Settings {
     /// Sets the time after which a worker's session without a heartbeat may be declared dead, at least
     /// [`MIN_LEASE`]. The lease is stored in milliseconds. A heartbeat is written three times per lease.
     #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
+    pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
     /// Returns the number of buckets into which the keys are divided.
     #[must_use]
-    pub fn get_bucket_count(&self) -> u32 {
+    pub fn bucket_count(&self) -> u32 {
         self.bucket_count
     }
 
     /// Returns the time after which a worker's session without a heartbeat may be declared dead.
     #[must_use]
-    pub fn get_lease(&self) -> Duration {
+    pub fn lease(&self) -> Duration {
         self.lease
     }
 

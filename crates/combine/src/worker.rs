@@ -60,15 +60,13 @@ where
     /// ```
     /// use std::time::Duration;
     ///
-    /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum, Unobserved, WorkerOptions};
+    /// use combine::keyspace::{self, Runner};
+    /// use combine::{CombineQueue, Sum, Unobserved, WorkerOptions};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let worker = words.work(&runner, WorkerOptions::default(), Unobserved).await?;
     /// words.wait_idle(&runner).await?;

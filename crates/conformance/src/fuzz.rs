@@ -160,7 +160,7 @@ async fn sweep(ledgers: Subspace, key: &[u8], value: &[u8]) -> Result<usize> {
     let mut tr = db.begin()?;
     tr.set(key, value);
     tr.commit().await?;
-    let options = RunOptions::default().ledger_subspace(ledgers);
+    let options = RunOptions::default().with_ledger_subspace(ledgers);
     let swept = Runner::with_options(db.clone(), options)
         .sweep(&clock)
         .await;

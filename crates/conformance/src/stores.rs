@@ -139,8 +139,8 @@ impl TestStore {
     pub fn fast_runner<D: Database>(&self, db: D) -> Runner<D> {
         let seed = u64::from_le_bytes(Environment::system().random_bytes());
         let options = RunOptions::default()
-            .ledger_subspace(self.root.subspace(&"ledgers"))
-            .environment(Environment::seeded(seed, Arc::new(FastClock)));
+            .with_ledger_subspace(self.root.subspace(&"ledgers"))
+            .with_environment(Environment::seeded(seed, Arc::new(FastClock)));
         Runner::with_options(db, options)
     }
 
@@ -153,7 +153,7 @@ impl TestStore {
     /// Returns a runner on a database over the store, whose ledger lies below the root.
     #[must_use]
     pub fn runner_on<D: Database>(&self, db: D) -> Runner<D> {
-        let options = RunOptions::default().ledger_subspace(self.root.subspace(&"ledgers"));
+        let options = RunOptions::default().with_ledger_subspace(self.root.subspace(&"ledgers"));
         Runner::with_options(db, options)
     }
 

@@ -37,7 +37,7 @@ async fn enqueue_many(runner: &Runner<Store>, jobs: &Jobs, values: &[String]) ->
 }
 
 async fn enqueue_for_later(tr: &impl Transaction, jobs: &Jobs, at: SystemTime) -> Result<()> {
-    let tomorrow = Enqueue::new().at(at);
+    let tomorrow = Enqueue::new().with_due_time(at);
     let _ = jobs
         .enqueue_with(tr, &"remind ada".to_owned(), &tomorrow)
         .await?;
@@ -45,7 +45,7 @@ async fn enqueue_for_later(tr: &impl Transaction, jobs: &Jobs, at: SystemTime) -
 }
 
 async fn enqueue_once(tr: &impl Transaction, jobs: &Jobs, invoice: u64) -> Result<bool> {
-    let once = Enqueue::new().dedupe(format!("invoice {invoice}"));
+    let once = Enqueue::new().with_dedupe(format!("invoice {invoice}"));
     let enqueued = jobs
         .enqueue_with(tr, &format!("send invoice {invoice}"), &once)
         .await?;
@@ -54,10 +54,10 @@ async fn enqueue_once(tr: &impl Transaction, jobs: &Jobs, invoice: u64) -> Resul
 
 async fn enqueue_debounced(tr: &impl Transaction, jobs: &Jobs, page: &str) -> Result<()> {
     let quiet = Enqueue::new()
-        .dedupe(format!("index {page}"))
-        .on_repeat(OnRepeat::Debounce)
-        .after(Duration::from_secs(5))
-        .max_wait(Duration::from_secs(60));
+        .with_dedupe(format!("index {page}"))
+        .with_on_repeat(OnRepeat::Debounce)
+        .with_delay(Duration::from_secs(5))
+        .with_max_wait(Duration::from_secs(60));
     let _ = jobs
         .enqueue_with(tr, &format!("index {page}"), &quiet)
         .await?;
@@ -65,7 +65,7 @@ async fn enqueue_debounced(tr: &impl Transaction, jobs: &Jobs, page: &str) -> Re
 }
 
 async fn enqueue_bounded(tr: &impl Transaction, jobs: &Jobs) -> Result<bool> {
-    let bounded = Enqueue::new().max_depth(10_000);
+    let bounded = Enqueue::new().with_max_depth(10_000);
     match jobs.enqueue_with(tr, &"job".to_owned(), &bounded).await {
         Ok(_) => Ok(true),
         Err(Error::Full { .. }) => Ok(false),
@@ -149,7 +149,7 @@ async fn wait_for_a_result(
 }
 
 async fn run_periodically(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
-    let hourly = &Schedule::new("0 * * * *").time_zone("America/New_York");
+    let hourly = &Schedule::new("0 * * * *").with_time_zone("America/New_York");
     let job = &"collect statistics".to_owned();
     let schedule = |tr| async move { jobs.schedule(&tr, "statistics", hourly, job).await };
     let _ = runner.run(schedule).await?;
@@ -157,8 +157,8 @@ async fn run_periodically(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
 }
 
 async fn run_without_a_pile(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
-    let once = Enqueue::new().dedupe("refresh");
-    let minutely = &Schedule::new("* * * * *").enqueue_options(once);
+    let once = Enqueue::new().with_dedupe("refresh");
+    let minutely = &Schedule::new("* * * * *").with_enqueue_options(once);
     let job = &"refresh".to_owned();
     let schedule = |tr| async move { jobs.schedule(&tr, "refresh", minutely, job).await };
     let _ = runner.run(schedule).await?;
@@ -223,7 +223,7 @@ async fn test_a_handler(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
 
 async fn change_settings(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     let change = |tr: Tx<_>| async move {
-        let settings = jobs.settings(&tr).await?.max_attempts(20);
+        let settings = jobs.settings(&tr).await?.with_max_attempts(20);
         jobs.configure(&tr, &settings).await
     };
     runner.run(change).await
@@ -293,7 +293,7 @@ async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &Jobs) -> Result<()>
 pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let store = keyspace::open("memory:")?;
     let runner = &Runner::new(store.clone());
-    let settings = Settings::new().keep_done(Duration::from_secs(60));
+    let settings = Settings::new().with_keep_done(Duration::from_secs(60));
     let open = |name: &'static str| {
         Jobs::open_with(
             runner,

@@ -48,8 +48,8 @@ struct Shop {
 impl Shop {
     async fn open<D: Database>(runner: &Runner<D>, root: &Subspace) -> Result<Self, BoxError> {
         let settings = Settings::new()
-            .max_attempts(5)
-            .keep_done(Duration::from_secs(3600));
+            .with_max_attempts(5)
+            .with_keep_done(Duration::from_secs(3600));
         let of_buckets = export_queue::Settings::default();
         Ok(Self {
             stock: root.subspace(&"stock"),
@@ -60,8 +60,21 @@ impl Shop {
                 OpenOptions::default(),
             )
             .await?,
-            sold: CombineQueue::open(runner, root.subspace(&"sold"), of_buckets, Sum).await?,
-            reports: ExportQueue::open(runner, root.subspace(&"reports"), of_buckets).await?,
+            sold: CombineQueue::open_with(
+                runner,
+                root.subspace(&"sold"),
+                of_buckets,
+                Sum,
+                OpenOptions::default(),
+            )
+            .await?,
+            reports: ExportQueue::open_with(
+                runner,
+                root.subspace(&"reports"),
+                of_buckets,
+                OpenOptions::default(),
+            )
+            .await?,
         })
     }
 
@@ -110,7 +123,7 @@ async fn handle(shop: Shop, tr: impl Transaction, job: Delivery<Job>) -> Result<
 }
 
 async fn restock_nightly<D: Database>(shop: &Shop, runner: &Runner<D>) -> Result<(), BoxError> {
-    let nightly = &Schedule::new("0 3 * * *").time_zone("Europe/Berlin");
+    let nightly = &Schedule::new("0 3 * * *").with_time_zone("Europe/Berlin");
     let job = &Job::Restock {
         product: "pan".to_owned(),
         count: 100,
@@ -178,7 +191,7 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
         product: "pan".to_owned(),
         count: 10,
     };
-    let soon = &Enqueue::new().after(Duration::from_millis(100));
+    let soon = &Enqueue::new().with_delay(Duration::from_millis(100));
     let restock = shop.jobs.submit_with(runner, restock, soon).await?;
     let restock = restock.expect("an item without a dedupe id is always enqueued");
 

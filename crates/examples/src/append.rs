@@ -8,7 +8,7 @@ use std::slice;
 use std::time::Duration;
 
 use combine::keyspace::{Isolation, Runner, Store, Subspace};
-use combine::{CombineQueue, Result, Settings, Unobserved, WorkerOptions};
+use combine::{CombineQueue, Result, Unobserved, WorkerOptions};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,7 @@ fn edit(_name: &String, text: Option<String>, edits: Vec<Edit>) -> Option<String
 /// Those of the queue.
 pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let texts: CombineQueue<String, Edit, String> =
-        CombineQueue::open(runner, root.subspace(&"texts"), Settings::default(), edit).await?;
+        CombineQueue::open(runner, root.subspace(&"texts"), edit).await?;
     let options = WorkerOptions::default();
     let worker = texts.work(runner, options, Unobserved).await?;
     let texts = &texts;

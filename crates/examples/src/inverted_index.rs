@@ -9,8 +9,7 @@ use combine::keyspace::{
     self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
 use combine::{
-    BoxError, Change, ChangeObserver, CombineQueue, Error, LastWriter, Result, Settings,
-    WorkerOptions,
+    BoxError, Change, ChangeObserver, CombineQueue, Error, LastWriter, Result, WorkerOptions,
 };
 use futures::future::try_join_all;
 
@@ -59,13 +58,7 @@ impl Index {
 /// # Errors
 /// Those of the queue.
 pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
-    let places: Places = CombineQueue::open(
-        runner,
-        root.subspace(&"places"),
-        Settings::default(),
-        LastWriter,
-    )
-    .await?;
+    let places: Places = CombineQueue::open(runner, root.subspace(&"places"), LastWriter).await?;
     let index = Index(root.subspace(&"index"));
     let options = WorkerOptions::default();
     let worker = places.work(runner, options, index.clone()).await?;

@@ -14,9 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use combine::keyspace::{self, Isolation, Runner, Store, Subspace, Transaction};
-use combine::{
-    BoxError, Change, ChangeObserver, CombineQueue, Error, Result, Settings, Sum, WorkerOptions,
-};
+use combine::{BoxError, Change, ChangeObserver, CombineQueue, Error, Result, Sum, WorkerOptions};
 use futures::future::try_join_all;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -99,7 +97,7 @@ impl ChangeObserver<Cell, i64> for RollUp {
 pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let mut levels = BTreeMap::new();
     for (level, _) in TREE {
-        let sums = CombineQueue::open(runner, root.subspace(&level), Settings::default(), Sum);
+        let sums = CombineQueue::open(runner, root.subspace(&level), Sum);
         levels.insert(level, sums.await?);
     }
     let mut workers = Vec::new();

@@ -11,7 +11,7 @@ use std::time::Duration;
 use combine::keyspace::{
     self, Isolation, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
-use combine::{CombineQueue, Result, Settings, Sum, Unobserved, WorkerOptions};
+use combine::{CombineQueue, Result, Sum, Unobserved, WorkerOptions};
 use futures::future::try_join_all;
 
 use crate::say;
@@ -40,7 +40,7 @@ pub async fn run(runner: &Runner<Store>, root: &Subspace) -> Result<()> {
     let counts = root.subspace(&"counts");
     let library = Library {
         documents: root.subspace(&"documents"),
-        counts: CombineQueue::open(runner, counts, Settings::default(), Sum).await?,
+        counts: CombineQueue::open(runner, counts, Sum).await?,
     };
     let options = WorkerOptions::default();
     let worker = library.counts.work(runner, options, Unobserved).await?;

@@ -38,9 +38,49 @@ impl<K, V, C> ExportQueue<K, V, C>
 where
     C: Codec<K> + Codec<V>,
 {
-    /// Opens the queue in `subspace`, creating it if it does not exist.
+    /// Opens the queue in `subspace` with the codec `C` and the default registry of ids. Creates it with the default
+    /// [settings](Settings) if it does not exist.
     ///
-    /// It also registers the subspace in the default [registry of ids](combine::keyspace::ids).
+    /// ```
+    /// use export_queue::ExportQueue;
+    /// use export_queue::keyspace::{self, Runner};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let changes = ExportQueue::<String, u64>::open(&runner, "changes").await?;
+    /// # drop(changes);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Conflicts
+    /// As [`open_with`](Self::open_with).
+    ///
+    /// # Errors
+    /// As [`open_with`](Self::open_with).
+    ///
+    /// # Cancel safety
+    /// As [`open_with`](Self::open_with).
+    pub async fn open<D: Database>(
+        runner: &Runner<D>,
+        subspace: impl Into<Subspace>,
+    ) -> Result<Self>
+    where
+        C: Default,
+    {
+        Self::open_with(
+            runner,
+            subspace,
+            Settings::default(),
+            OpenOptions::default(),
+        )
+        .await
+    }
+
+    /// Opens the queue in `subspace` with these settings, creating it if it does not exist.
+    ///
+    /// The options contain the codec, and a registry of ids in which the queue is registered as an `export-queue`.
     ///
     /// # Conflicts
     /// Reads the settings, and writes them if the queue is created. Registers the subspace as
@@ -56,55 +96,16 @@ where
     ///
     /// # Cancel safety
     /// If the future is dropped, the queue may or may not have been created.
-    ///
-    /// # Examples
-    /// ```
-    /// use export_queue::keyspace::{self, Runner, Subspace};
-    /// use export_queue::{ExportQueue, Settings};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("changes");
-    /// let settings = Settings::new().bucket_count(8);
-    /// let changes = ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
-    /// assert_eq!(changes.settings().get_bucket_count(), 8);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn open<D: Database>(
-        runner: &Runner<D>,
-        subspace: Subspace,
-        settings: Settings,
-    ) -> Result<Self>
-    where
-        C: Default,
-    {
-        let options = OpenOptions::new().codec(C::default());
-        Self::open_with(runner, subspace, settings, options).await
-    }
-
-    /// Opens the queue as [`open`](Self::open) does, with the codec and the registry of ids of `options`. The
-    /// registry lists the queue as an `export-queue`.
-    ///
-    /// # Conflicts
-    /// As [`open`](Self::open).
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    ///
-    /// # Cancel safety
-    /// As [`open`](Self::open).
     pub async fn open_with<D: Database>(
         runner: &Runner<D>,
-        subspace: Subspace,
+        subspace: impl Into<Subspace>,
         settings: Settings,
         options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
-        let codec = options.get_codec().clone();
+        let codec = options.codec().clone();
         let env = runner.environment().clone();
-        let queue = Self::with_settings(subspace, settings, codec, env);
+        let queue = Self::with_settings(subspace.into(), settings, codec, env);
         let record = SettingsRecord {
             settings: queue.settings,
             codecs: [<C as Codec<K>>::NAME, <C as Codec<V>>::NAME].map(str::to_owned),
@@ -128,7 +129,7 @@ where
         env: Environment,
     ) -> Self {
         Self {
-            keys: Arc::new(Keys::new(subspace, settings.get_bucket_count(), env)),
+            keys: Arc::new(Keys::new(subspace, settings.bucket_count(), env)),
             settings,
             codec,
             types: PhantomData,
@@ -174,15 +175,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use export_queue::keyspace::{self, Runner, Subspace};
-    /// use export_queue::{ExportQueue, Settings};
+    /// use export_queue::keyspace::{self, Runner};
+    /// use export_queue::ExportQueue;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("changes");
-    /// let settings = Settings::default();
-    /// let changes = &ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
+    /// let changes = &ExportQueue::<String, u64>::open(&runner, "changes").await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { changes.add(&tr, fish, &3).await }).await?;

@@ -288,8 +288,8 @@ mod tests {
     fn settings_have_these_bytes() {
         let stored = SettingsRecord {
             settings: Settings::new()
-                .bucket_count(7)
-                .lease(Duration::from_millis(0x0102)),
+                .with_bucket_count(7)
+                .with_lease(Duration::from_millis(0x0102)),
             codecs: ["K", "Val"].map(str::to_owned),
             subscriptions: vec!["a".to_owned(), "bc".to_owned()],
         };

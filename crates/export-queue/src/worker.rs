@@ -58,7 +58,7 @@ where
         options: WorkerOptions,
         exporter: impl Exporter<K, V>,
     ) -> Result<Worker> {
-        let lease = self.queue.settings.get_lease();
+        let lease = self.queue.settings.lease();
         let wake = self.queue.keys.wake();
         let batch_options = BatchOptions::new(&options);
         let options = options.with_takeover_after(batch_options.takeover_after);

@@ -110,7 +110,7 @@ fn attribute(span: &SpanData, key: &str) -> String {
 
 async fn a_context_stays_with_its_item(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let options = Enqueue::new().trace_context(context());
+    let options = Enqueue::new().with_trace_context(context());
     let staged = world.enqueue_with(7, &options).await.unwrap();
     assert!(matches!(staged, Enqueued::Staged(_)));
     let consumer = world.consumer().await;
@@ -165,7 +165,7 @@ async fn a_context_of_the_enqueue_s_own_comes_before_that_of_the_span(store: Tes
     let world = World::with_defaults(&store).await;
     let (span, enqueuer) = enqueuer();
     let enqueue = async {
-        let own = Enqueue::new().trace_context(context());
+        let own = Enqueue::new().with_trace_context(context());
         let _ = world.enqueue_with(1, &own).await.unwrap();
         let _ = world.enqueue_with(2, &Enqueue::new()).await.unwrap();
         world.enqueue([3, 4]).await;
@@ -184,8 +184,10 @@ async fn a_context_of_the_enqueue_s_own_comes_before_that_of_the_span(store: Tes
 
 async fn a_value_that_is_replaced_brings_its_context(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let first = Enqueue::new().dedupe("id").on_repeat(OnRepeat::Replace);
-    let second = first.clone().trace_context(context());
+    let first = Enqueue::new()
+        .with_dedupe("id")
+        .with_on_repeat(OnRepeat::Replace);
+    let second = first.clone().with_trace_context(context());
     let consumer = world.consumer().await;
     for (options, expected) in [
         ([&first, &second], Some(context())),

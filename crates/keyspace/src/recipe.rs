@@ -23,7 +23,7 @@ use crate::transaction::{Database, Isolation, Transaction};
 /// use keyspace::ids::Ids;
 /// use keyspace::recipe::OpenOptions;
 ///
-/// let options = OpenOptions::new().codec(Json).ids(Ids::new(Subspace::from("ids")));
+/// let options = OpenOptions::new().with_codec(Json).with_ids(Ids::new(Subspace::from("ids")));
 /// # drop(options);
 /// ```
 #[derive(Debug, Clone, Default)]
@@ -43,7 +43,7 @@ impl OpenOptions {
 impl<C> OpenOptions<C> {
     /// Sets the codec of values. All handles on a recipe must use the same codec.
     #[must_use]
-    pub fn codec<Other>(self, codec: Other) -> OpenOptions<Other> {
+    pub fn with_codec<Other>(self, codec: Other) -> OpenOptions<Other> {
         OpenOptions {
             codec,
             ids: self.ids,
@@ -52,7 +52,7 @@ impl<C> OpenOptions<C> {
 
     /// Sets the registry of ids. Tools look for recipes in the [default one](Ids::default).
     #[must_use]
-    pub fn ids(mut self, ids: Ids) -> Self {
+    pub fn with_ids(mut self, ids: Ids) -> Self {
         self.ids = ids;
         self
     }
@@ -116,7 +116,7 @@ impl<C> OpenOptions<C> {
     }
 
     /// Returns the codec.
-    pub fn get_codec(&self) -> &C {
+    pub fn codec(&self) -> &C {
         &self.codec
     }
 }

@@ -75,11 +75,11 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// use keyspace::codec::Json;
     /// use microqueue::MicroQueue;
     ///
-    /// let queue = MicroQueue::<String>::new(Subspace::from("jobs")).codec(Json);
+    /// let queue = MicroQueue::<String>::new(Subspace::from("jobs")).with_codec(Json);
     /// # drop(queue);
     /// ```
     #[must_use]
-    pub fn codec<Other: Codec<T>>(self, codec: Other) -> MicroQueue<T, Other> {
+    pub fn with_codec<Other: Codec<T>>(self, codec: Other) -> MicroQueue<T, Other> {
         MicroQueue {
             layout: self.layout.codec(codec),
             env: self.env,
@@ -91,7 +91,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// All handles in one process that write to the same queue must share one source of call numbers.
     /// With the default, [`Environment::system`], they do.
     #[must_use]
-    pub fn environment(mut self, env: Environment) -> Self {
+    pub fn with_environment(mut self, env: Environment) -> Self {
         self.env = env;
         self
     }

@@ -87,26 +87,28 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Examples
     /// ```
-    /// use keyspace::{Runner, Subspace};
+    /// use keyspace::Runner;
     /// use microqueue::MicroQueue;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let jobs = MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
+    /// let jobs = MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let jobs = &jobs;
     /// let first = &"first".to_owned();
     /// runner.run(|tr| async move { jobs.enqueue(&tr, first).await }).await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn open<D: Database>(runner: &Runner<D>, subspace: Subspace) -> Result<Self>
+    pub async fn open<D: Database>(
+        runner: &Runner<D>,
+        subspace: impl Into<Subspace>,
+    ) -> Result<Self>
     where
         T: Send + Sync,
         C: Default,
     {
-        let options = OpenOptions::new().codec(C::default());
-        Self::open_with(runner, subspace, options).await
+        Self::open_with(runner, subspace, OpenOptions::default()).await
     }
 
     /// Opens the queue as [`open`](Self::open) does, with the codec and the registry of ids of `options`. The
@@ -122,14 +124,14 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// As [`open`](Self::open).
     pub async fn open_with<D: Database>(
         runner: &Runner<D>,
-        subspace: Subspace,
+        subspace: impl Into<Subspace>,
         options: OpenOptions<C>,
     ) -> Result<Self>
     where
         T: Send + Sync,
     {
         let queue = Self {
-            layout: Layout::new(subspace, Order::Commit, options.get_codec().clone()),
+            layout: Layout::new(subspace.into(), Order::Commit, options.codec().clone()),
             env: runner.environment().clone(),
         };
         let handle = &queue;

@@ -169,14 +169,24 @@ impl Corpus {
         let root = root();
         // The death of a session says nothing against its items.
         let work = hc_dequeue::Settings::new()
-            .lease(LEASE)
-            .max_attempts(u32::MAX);
-        let buckets = combine::Settings::new().bucket_count(BUCKETS).lease(LEASE);
+            .with_lease(LEASE)
+            .with_max_attempts(u32::MAX);
+        let buckets = combine::Settings::new()
+            .with_bucket_count(BUCKETS)
+            .with_lease(LEASE);
         let [work_keys, counts, exports] =
             ["work", "counts", "exports"].map(|name| root.subspace(&name));
         let work = Queue::open_with(&runner, work_keys, work, OpenOptions::default()).await?;
-        let counts = CombineQueue::open(&runner, counts, buckets, combine_counts).await?;
-        let exports = ExportQueue::open(&runner, exports, buckets).await?;
+        let counts = CombineQueue::open_with(
+            &runner,
+            counts,
+            buckets,
+            combine_counts,
+            OpenOptions::default(),
+        )
+        .await?;
+        let exports =
+            ExportQueue::open_with(&runner, exports, buckets, OpenOptions::default()).await?;
         let id_key = &root.pack(&"store");
         let new_id = &random_id(&runner);
         let id = runner
@@ -419,7 +429,7 @@ fn root() -> Subspace {
 }
 
 fn runner(db: keyspace::Store, time_limit: Duration) -> Runner {
-    let options = keyspace::RunOptions::default().time_limit(time_limit);
+    let options = keyspace::RunOptions::default().with_time_limit(time_limit);
     Runner::with_options(db, options)
 }
 

@@ -306,7 +306,7 @@ mod tests {
         async fn updates(&self) -> usize {
             let store = &self.store;
             let mut updates = 0;
-            for bucket in (0..store.counts.settings().get_bucket_count()).map(Bucket) {
+            for bucket in (0..store.counts.settings().bucket_count()).map(Bucket) {
                 let pending = |tr| async move { store.counts.pending(&tr, bucket).await };
                 updates += store.runner.run(pending).await.unwrap().count;
             }

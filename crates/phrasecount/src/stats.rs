@@ -74,7 +74,7 @@ async fn documents(store: &Corpus) -> Result<u64> {
 }
 
 fn buckets(store: &Corpus) -> impl Iterator<Item = Bucket> + use<> {
-    (0..store.counts.settings().get_bucket_count()).map(Bucket)
+    (0..store.counts.settings().bucket_count()).map(Bucket)
 }
 
 /// Adds the pending records of a bucket to a sum.

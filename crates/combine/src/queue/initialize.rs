@@ -32,15 +32,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Isolation, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum};
+    /// use combine::keyspace::{self, Isolation, Runner};
+    /// use combine::{CombineQueue, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.initialize(&tr, fish, &40).await }).await?;

@@ -71,7 +71,7 @@ impl CombineQueue<Bytes, Bytes, Bytes, Raw> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("words");
-    /// let options = OpenOptions::new().codec(Json);
+    /// let options = OpenOptions::new().with_codec(Json);
     /// let words: CombineQueue<String, i64, i64, Json> =
     ///     CombineQueue::open_with(&runner, subspace.clone(), Settings::default(), Sum, options).await?;
     /// let words = &words;

@@ -47,11 +47,48 @@ impl<K, U, V, C> CombineQueue<K, U, V, C>
 where
     C: Codec<K> + Codec<U> + Codec<V>,
 {
-    /// Opens the queue in `subspace`, creating it if it does not exist.
-    ///
-    /// It also registers the subspace in the default [registry of ids](hc_dequeue::keyspace::ids).
+    /// Opens the queue in `subspace` with the codec `C` and the default registry of ids. Creates it with the default
+    /// [settings](Settings) if it does not exist.
     ///
     /// All processes that run workers or read exact values must use the same combiner.
+    ///
+    /// ```
+    /// use combine::keyspace::{self, Runner};
+    /// use combine::{CombineQueue, Sum};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// // The values are sums of `i64`, under keys of type `String`.
+    /// let words = CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
+    /// # drop(words);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Conflicts
+    /// As [`open_with`](Self::open_with).
+    ///
+    /// # Errors
+    /// As [`open_with`](Self::open_with).
+    ///
+    /// # Cancel safety
+    /// As [`open_with`](Self::open_with).
+    pub async fn open<D: Database>(
+        runner: &Runner<D>,
+        subspace: impl Into<Subspace>,
+        combiner: impl Combiner<K, U, V>,
+    ) -> Result<Self>
+    where
+        C: Default,
+    {
+        let options = OpenOptions::default();
+        Self::open_with(runner, subspace, Settings::default(), combiner, options).await
+    }
+
+    /// Opens the queue in `subspace` with these settings, creating it if it does not exist.
+    ///
+    /// The options contain the codec, and a registry of ids in which the queue is registered as a `combine`.
     ///
     /// # Conflicts
     /// Reads the settings, and writes them if the queue is created. Registers the subspace as
@@ -67,58 +104,17 @@ where
     ///
     /// # Cancel safety
     /// If the future is dropped, the queue may or may not have been created.
-    ///
-    /// # Examples
-    /// ```
-    /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::new().bucket_count(8);
-    /// // The values are sums of `i64`, under keys of type `String`.
-    /// let words = CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
-    /// assert_eq!(words.settings().get_bucket_count(), 8);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn open<D: Database>(
-        runner: &Runner<D>,
-        subspace: Subspace,
-        settings: Settings,
-        combiner: impl Combiner<K, U, V>,
-    ) -> Result<Self>
-    where
-        C: Default,
-    {
-        let options = OpenOptions::new().codec(C::default());
-        Self::open_with(runner, subspace, settings, combiner, options).await
-    }
-
-    /// Opens the queue as [`open`](Self::open) does, with the codec and the registry of ids of `options`. The
-    /// registry lists the queue as a `combine`.
-    ///
-    /// # Conflicts
-    /// As [`open`](Self::open).
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    ///
-    /// # Cancel safety
-    /// As [`open`](Self::open).
     pub async fn open_with<D: Database>(
         runner: &Runner<D>,
-        subspace: Subspace,
+        subspace: impl Into<Subspace>,
         settings: Settings,
         combiner: impl Combiner<K, U, V>,
         options: OpenOptions<C>,
     ) -> Result<Self> {
         settings.check()?;
-        let codec = options.get_codec().clone();
+        let codec = options.codec().clone();
         let env = runner.environment().clone();
-        let queue = Self::with_settings(subspace, settings, combiner, codec, env);
+        let queue = Self::with_settings(subspace.into(), settings, combiner, codec, env);
         let record = SettingsRecord {
             settings: queue.settings,
             codecs: [
@@ -197,15 +193,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum};
+    /// use combine::keyspace::{self, Runner};
+    /// use combine::{CombineQueue, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
@@ -232,15 +226,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum};
+    /// use combine::keyspace::{self, Runner};
+    /// use combine::{CombineQueue, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let updates = &[("red".to_owned(), 1), ("fish".to_owned(), 2)];
     /// runner

@@ -37,7 +37,7 @@ use crate::record::{Current, decode_value};
 /// use combine::Exact;
 /// use combine::keyspace::Isolation;
 ///
-/// let strict = Exact::new().isolation(Isolation::Serializable).max_bytes(1 << 20);
+/// let strict = Exact::new().with_isolation(Isolation::Serializable).with_max_bytes(1 << 20);
 /// # drop(strict);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl Exact {
     /// Sets the isolation of the reads. With a serializable read, the transaction conflicts with every
     /// transaction that adds to the key's bucket or changes the key's value.
     #[must_use]
-    pub fn isolation(mut self, isolation: Isolation) -> Self {
+    pub fn with_isolation(mut self, isolation: Isolation) -> Self {
         self.isolation = isolation;
         self
     }
@@ -75,7 +75,7 @@ impl Exact {
     /// Sets the most bytes of pending updates to read. The limit applies to all updates of the key's
     /// bucket, including those of other keys.
     #[must_use]
-    pub fn max_bytes(mut self, bytes: usize) -> Self {
+    pub fn with_max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
@@ -113,15 +113,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Isolation, Runner, Subspace};
-    /// use combine::{CombineQueue, Settings, Sum};
+    /// use combine::keyspace::{self, Isolation, Runner};
+    /// use combine::{CombineQueue, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
@@ -161,15 +159,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use combine::keyspace::{self, Runner, Subspace};
-    /// use combine::{CombineQueue, Exact, Settings, Sum};
+    /// use combine::keyspace::{self, Runner};
+    /// use combine::{CombineQueue, Exact, Sum};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("words");
-    /// let settings = Settings::default();
-    /// let words = &CombineQueue::<String, i64>::open(&runner, subspace, settings, Sum).await?;
+    /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
     /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use conformance::plant::{Plant, Planted};
 use hc_dequeue::keyspace::error::{chain, code_of, corrupt_key};
 use hc_dequeue::keyspace::{
-    self, Bytes, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
-    Transaction, read_all,
+    self, Bytes, Code, Database, Isolation, OpenOptions, OwnedTransaction, RangeQuery, Runner,
+    Store, Transaction, read_all,
 };
 use hc_dequeue::microqueue::ItemId;
 
@@ -96,8 +96,9 @@ struct World<D> {
 impl<D: Database> World<D> {
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
-        let settings = Settings::new().bucket_count(2);
-        let opening = CombineQueue::open(&runner, Subspace::from("queue"), settings, Sum);
+        let settings = Settings::new().with_bucket_count(2);
+        let opening =
+            CombineQueue::open_with(&runner, "queue", settings, Sum, OpenOptions::default());
         let queue: CombineQueue<String, i64> = opening.await.unwrap();
         let letters = ('a'..='z').map(String::from);
         let (mut keys, elsewhere): (Vec<_>, Vec<_>) =
@@ -168,7 +169,7 @@ impl<D: Database> World<D> {
                 tr.set(b"elsewhere", b"");
             }
             Operation::Exact(place) => {
-                let serializable = Exact::new().isolation(Isolation::Serializable);
+                let serializable = Exact::new().with_isolation(Isolation::Serializable);
                 queue.exact(tr, key(place), &serializable).await?;
                 tr.set(b"elsewhere", b"");
             }

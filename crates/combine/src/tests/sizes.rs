@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use hc_dequeue::keyspace::env::ManualClock;
 use hc_dequeue::keyspace::{
-    self, Bytes, Database, Environment, Isolation, OwnedTransaction, RangeQuery, RunOptions,
-    Runner, Store, Subspace, Transaction, read_all,
+    self, Bytes, Database, Environment, Isolation, OpenOptions, OwnedTransaction, RangeQuery,
+    RunOptions, Runner, Store, Transaction, read_all,
 };
 
 use crate::bucket::Bucket;
@@ -37,10 +37,10 @@ impl Measured {
         let db = keyspace::open("memory:").unwrap();
         // Call numbers start at 0, so they have the same length in every run.
         let env = Environment::seeded(0, Arc::new(ManualClock::new()));
-        let options = RunOptions::default().environment(env);
+        let options = RunOptions::default().with_environment(env);
         let runner = Runner::with_options(db.clone(), options);
-        let settings = Settings::new().bucket_count(bucket_count);
-        let queue = CombineQueue::open(&runner, Subspace::from("q"), settings, Sum);
+        let settings = Settings::new().with_bucket_count(bucket_count);
+        let queue = CombineQueue::open_with(&runner, "q", settings, Sum, OpenOptions::default());
         Self {
             queue: queue.await.unwrap(),
             db,

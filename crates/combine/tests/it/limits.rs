@@ -12,7 +12,9 @@ use combine::{
 use conformance::scale;
 use conformance::stores::TestStore;
 use keyspace::codec::Raw;
-use keyspace::{Bytes, Code, Isolation, Listed, Runner, Store, Transaction, Tx, limits};
+use keyspace::{
+    Bytes, Code, Isolation, Listed, OpenOptions, Runner, Store, Transaction, Tx, limits,
+};
 use tokio::task::JoinSet;
 
 conformance::on_every_store!(threads:
@@ -53,7 +55,13 @@ impl Bytewise {
         let store = store.fresh();
         let runner = store.runner();
         let subspace = store.root.subspace(&"queue");
-        let queue = Blobs::open(&runner, subspace, settings(bucket_count), combiner);
+        let queue = Blobs::open_with(
+            &runner,
+            subspace,
+            settings(bucket_count),
+            combiner,
+            OpenOptions::default(),
+        );
         Self {
             queue: queue.await.unwrap(),
             runner,
@@ -399,7 +407,7 @@ async fn any_number_of_buckets_does_the_same(store: TestStore) {
 async fn adds_to_one_key_never_conflict(store: TestStore) {
     const WRITERS: usize = 64;
     let adds = scale(20_000, 100_000).div_ceil(WRITERS);
-    let world = Arc::new(World::sums(&store, Settings::default().get_bucket_count()).await);
+    let world = Arc::new(World::sums(&store, Settings::default().bucket_count()).await);
     let conflicts = Arc::new(AtomicUsize::new(0));
     // Also with the updates that are combined in the meantime.
     let log = Log::new(&world.root);

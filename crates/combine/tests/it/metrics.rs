@@ -1,5 +1,6 @@
 //! The metrics of a worker.
 
+use keyspace::OpenOptions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::time::Duration;
@@ -38,8 +39,15 @@ async fn passes_updates_changes_and_backlogs_are_counted() {
 
     let store = TestStore::memory();
     let runner = store.runner();
-    let settings = settings(2).lease(Duration::from_millis(60));
-    let queue = CombineQueue::open(&runner, store.root.subspace(&"queue"), settings, Sum).await;
+    let settings = settings(2).with_lease(Duration::from_millis(60));
+    let queue = CombineQueue::open_with(
+        &runner,
+        store.root.subspace(&"queue"),
+        settings,
+        Sum,
+        OpenOptions::default(),
+    )
+    .await;
     let world = World {
         queue: queue.unwrap(),
         runner,

@@ -214,7 +214,7 @@ async fn exact_values_count_what_is_pending(store: TestStore) {
 
     let queue = &world.queue;
     let key = &"a".to_owned();
-    let strict = &Exact::new().max_bytes(0);
+    let strict = &Exact::new().with_max_bytes(0);
     let read = |tr| async move { queue.exact(&tr, key, strict).await };
     let refused = world.runner.run(read).await.unwrap_err();
     assert!(

@@ -8,7 +8,7 @@ use combine::{
     BoxError, Change, ChangeObserver, CombineQueue, Error, Exact, Sum, Unobserved, WorkerOptions,
 };
 use conformance::stores::TestStore;
-use keyspace::{Transaction, Versionstamp};
+use keyspace::{OpenOptions, Transaction, Versionstamp};
 
 conformance::on_every_store!(threads:
     a_block_of_many_keys_with_large_values_is_folded_in_parts,
@@ -129,11 +129,12 @@ impl ChangeObserver<String, i64> for CountsTo {
 
 async fn an_update_that_an_observer_adds_to_its_own_bucket_is_folded(store: TestStore) {
     let world = World::sums(&store, 1).await;
-    let same_queue = CombineQueue::open(
+    let same_queue = CombineQueue::open_with(
         &world.runner,
         world.queue.subspace().clone(),
         settings(1),
         Sum,
+        OpenOptions::default(),
     );
     let same = World {
         runner: world.runner.clone(),
@@ -190,9 +191,15 @@ async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: Test
     };
     world.runner.run(write).await.unwrap();
     let subspace = world.queue.subspace().clone();
-    let refused = CombineQueue::<String, i64>::open(&world.runner, subspace, settings(7), Sum)
-        .await
-        .unwrap_err();
+    let refused = CombineQueue::<String, i64>::open_with(
+        &world.runner,
+        subspace,
+        settings(7),
+        Sum,
+        OpenOptions::default(),
+    )
+    .await
+    .unwrap_err();
     assert!(
         matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, .. }) if *queue == log),
         "{refused}"
@@ -211,8 +218,13 @@ async fn a_queue_with_a_pass_above_the_stores_version_does_not_open(store: TestS
     };
     world.runner.run(write).await.unwrap();
     let subspace = world.queue.subspace();
-    let refused =
-        CombineQueue::<String, i64>::open(&world.runner, subspace.clone(), settings(7), Sum);
+    let refused = CombineQueue::<String, i64>::open_with(
+        &world.runner,
+        subspace.clone(),
+        settings(7),
+        Sum,
+        OpenOptions::default(),
+    );
     let refused = refused.await.unwrap_err();
     assert!(
         matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, stamp, .. })

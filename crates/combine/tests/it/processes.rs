@@ -12,7 +12,7 @@ use conformance::process::{Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
 use conformance::{scale, stores};
 use futures::future::try_join_all;
-use keyspace::{Environment, Runner, Subspace};
+use keyspace::{Environment, OpenOptions, Runner, Subspace};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -31,9 +31,15 @@ type Digits = World<u128, u128>;
 
 async fn open(url: &str) -> Digits {
     let runner = Runner::new(keyspace::open(url).unwrap());
-    let settings = settings(7).lease(Duration::from_secs(1));
+    let settings = settings(7).with_lease(Duration::from_secs(1));
     let root = Subspace::from("test");
-    let queue = CombineQueue::open(&runner, root.subspace(&"queue"), settings, Sum);
+    let queue = CombineQueue::open_with(
+        &runner,
+        root.subspace(&"queue"),
+        settings,
+        Sum,
+        OpenOptions::default(),
+    );
     World {
         queue: queue.await.unwrap(),
         runner,

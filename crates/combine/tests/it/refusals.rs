@@ -53,15 +53,16 @@ fn is_corrupt(error: &Error, row: &[u8]) -> bool {
 async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestStore) {
     let world = World::sums(&store, 4).await;
     let other_count = settings(5);
-    let other_lease = settings(4).lease(Duration::from_secs(7));
+    let other_lease = settings(4).with_lease(Duration::from_secs(7));
     for (other, names) in [
         (other_count, ["4 buckets", "5 buckets"]),
         (other_lease, ["lease of 10s", "lease of 7s"]),
     ] {
         let subspace = world.queue.subspace().clone();
-        let refused = Queue::<i64>::open(&world.runner, subspace, other, Sum)
-            .await
-            .unwrap_err();
+        let refused =
+            Queue::<i64>::open_with(&world.runner, subspace, other, Sum, OpenOptions::default())
+                .await
+                .unwrap_err();
         assert!(
             matches!(&refused, Error::SettingsDiffer(differ)
                 if differ.stored.settings == settings(4) && differ.given.settings == other),
@@ -72,8 +73,13 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
         }
     }
     let subspace = world.queue.subspace().clone();
-    let codec =
-        CombineQueue::<String, i64, i64, Json>::open(&world.runner, subspace, settings(4), Sum);
+    let codec = CombineQueue::<String, i64, i64, Json>::open_with(
+        &world.runner,
+        subspace,
+        settings(4),
+        Sum,
+        OpenOptions::default(),
+    );
     let refused = codec.await.unwrap_err();
     assert!(
         matches!(&refused, Error::SettingsDiffer(differ)
@@ -84,13 +90,28 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
         assert!(refused.to_string().contains(name), "{refused}");
     }
     let subspace = world.queue.subspace().clone();
-    let same = Queue::<i64>::open(&world.runner, subspace, settings(4), Sum).await;
+    let same = Queue::<i64>::open_with(
+        &world.runner,
+        subspace,
+        settings(4),
+        Sum,
+        OpenOptions::default(),
+    )
+    .await;
     assert_eq!(same.unwrap().settings(), world.queue.settings());
 }
 
 async fn settings_that_cannot_work_are_refused(store: TestStore) {
     let runner = store.runner();
-    let open = |settings| Queue::<i64>::open(&runner, store.fresh().root, settings, Sum);
+    let open = |settings| {
+        Queue::<i64>::open_with(
+            &runner,
+            store.fresh().root,
+            settings,
+            Sum,
+            OpenOptions::default(),
+        )
+    };
     for bucket_count in [0, 65_537, u32::MAX] {
         let refused = open(settings(bucket_count)).await.unwrap_err();
         assert!(
@@ -99,7 +120,7 @@ async fn settings_that_cannot_work_are_refused(store: TestStore) {
             "{refused}"
         );
     }
-    let lease_of = |lease| Settings::new().lease(lease);
+    let lease_of = |lease| Settings::new().with_lease(lease);
     let least = Duration::from_millis(30);
     let too_short = least - Duration::from_nanos(1);
     let refused = open(lease_of(too_short)).await.unwrap_err();
@@ -121,7 +142,15 @@ async fn settings_of_a_newer_version_are_refused(store: TestStore) {
     let stored = rows.iter().find(|found| found.key() == row).unwrap();
     let newer = [&[2], &stored.value()[1..]].concat();
     write(&world, &row, &newer).await;
-    let open = || Queue::<i64>::open(&world.runner, queue.subspace().clone(), settings(4), Sum);
+    let open = || {
+        Queue::<i64>::open_with(
+            &world.runner,
+            queue.subspace().clone(),
+            settings(4),
+            Sum,
+            OpenOptions::default(),
+        )
+    };
     let refused = open().await.unwrap_err();
     assert!(is_corrupt(&refused, &row), "{refused}");
     let reason = refused.source().unwrap().to_string();
@@ -217,7 +246,7 @@ async fn a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction(s
             let queue = &world.queue;
             let a = &"a".to_owned();
             let added_to = &added_to.to_owned();
-            let options = &Exact::new().isolation(isolation);
+            let options = &Exact::new().with_isolation(isolation);
             let read = |tr| async move {
                 // Reading first is allowed. After an addition no key can be read, in any bucket.
                 let before = queue.exact(&tr, a, options).await?;
@@ -343,7 +372,7 @@ async fn a_subspace_that_the_registry_of_ids_knows_is_refused(store: TestStore) 
     let counts = store.root.subspace(&"counts");
     let register = |tr| async move { ids.register(&tr, jobs, "hc-dequeue", &[]).await };
     runner.run(register).await.unwrap();
-    let options = || OpenOptions::new().ids(ids.clone());
+    let options = || OpenOptions::new().with_ids(ids.clone());
     for inside in [jobs.clone(), jobs.subspace(&"u"), store.root.clone()] {
         let queue = Queue::<i64>::open_with(&runner, inside, settings(1), Sum, options()).await;
         let error = queue.unwrap_err();
@@ -381,7 +410,13 @@ async fn a_foreign_key_in_a_log_keeps_its_own_bucket_only(store: TestStore) {
         write(&world, &row, b"").await;
         // The queue can still be opened.
         let subspace = world.queue.subspace().clone();
-        let opened = Queue::<i64>::open(&world.runner, subspace, settings(bucket_count), Sum);
+        let opened = Queue::<i64>::open_with(
+            &world.runner,
+            subspace,
+            settings(bucket_count),
+            Sum,
+            OpenOptions::default(),
+        );
         opened.await.unwrap();
         let worker = world.work(Log::new(&world.root)).await;
         let refused = timeout(LONG, world.queue.wait_idle(&world.runner))

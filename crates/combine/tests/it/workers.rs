@@ -13,7 +13,7 @@ use conformance::chaos::{Chaos, Faults};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
 use conformance::timeout;
-use keyspace::{Environment, RunOptions, Runner, Transaction};
+use keyspace::{Environment, OpenOptions, RunOptions, Runner, Transaction};
 
 conformance::on_every_store!(threads:
     a_sleeping_worker_is_woken_by_an_update,
@@ -84,7 +84,7 @@ async fn a_sleeping_worker_is_woken_by_an_update(store: TestStore) {
 async fn without_watches_the_poll_finds_updates(store: TestStore) {
     let store = store.fresh();
     let deaf = Planted::new(store.db.clone(), Plant::DeafWatches);
-    let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
+    let options = RunOptions::default().with_ledger_subspace(store.root.subspace(&"ledgers"));
     let runner = Runner::with_options(deaf, options);
     let world = World::on(runner, &store, 4, Sum).await;
     let often = WorkerOptions::new().with_poll_interval(Duration::from_millis(10));
@@ -126,8 +126,15 @@ async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
 async fn short_lived(store: &TestStore) -> (TestStore, World) {
     let store = store.fresh();
     let runner = store.runner();
-    let settings = settings(32).lease(Duration::from_millis(150));
-    let queue = CombineQueue::open(&runner, store.root.subspace(&"queue"), settings, Sum).await;
+    let settings = settings(32).with_lease(Duration::from_millis(150));
+    let queue = CombineQueue::open_with(
+        &runner,
+        store.root.subspace(&"queue"),
+        settings,
+        Sum,
+        OpenOptions::default(),
+    )
+    .await;
     let world = World {
         queue: queue.unwrap(),
         runner,
@@ -322,7 +329,7 @@ async fn an_observer_may_add_to_the_queue_that_it_observes(store: TestStore) {
 async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
     let (store, world) = short_lived(&store).await;
     let chaos = Chaos::new(store.db.clone(), Environment::system(), Faults::default());
-    let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
+    let options = RunOptions::default().with_ledger_subspace(store.root.subspace(&"ledgers"));
     let cut_off = Runner::with_options(chaos.clone(), options);
     let worker = world.work(Unobserved).await;
     let lost = world

@@ -139,7 +139,7 @@ impl<D: Database> Console<D> {
         };
         let (backlog, set_aside) = self.reader.run(read).await?;
         Ok(QueueState::Combine(report::CombineState {
-            buckets: queue.settings().get_bucket_count(),
+            buckets: queue.settings().bucket_count(),
             pending_updates: backlog.pending.count,
             pending_bytes: backlog.pending.bytes,
             has_more: backlog.pending.has_more,

@@ -113,12 +113,12 @@ impl<D: Database> Console<D> {
         let settings = self.reader.run(read).await?;
         Ok(report::Settings {
             queue: found.name.clone(),
-            lease_seconds: settings.get_lease().as_secs_f64(),
-            max_attempts: settings.get_max_attempts(),
-            max_deaths: settings.get_max_deaths(),
-            max_deliveries: settings.get_max_deliveries(),
-            dedupe_retention_seconds: settings.get_dedupe_retention().as_secs_f64(),
-            keep_done_seconds: settings.get_keep_done().as_secs_f64(),
+            lease_seconds: settings.lease().as_secs_f64(),
+            max_attempts: settings.max_attempts(),
+            max_deaths: settings.max_deaths(),
+            max_deliveries: settings.max_deliveries(),
+            dedupe_retention_seconds: settings.dedupe_retention().as_secs_f64(),
+            keep_done_seconds: settings.keep_done().as_secs_f64(),
         })
     }
 
@@ -353,7 +353,7 @@ fn schedule_of(codec: &str, listed: ListedSchedule<Bytes>) -> report::Schedule {
 
 fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> report::Schedule {
     let schedule: &Schedule = &entry.schedule;
-    let missed = match schedule.get_missed() {
+    let missed = match schedule.missed() {
         Missed::Skip => "skip".to_owned(),
         Missed::All { cap } => format!("all, up to {cap}"),
         _ => "latest".to_owned(),
@@ -364,10 +364,10 @@ fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> rep
     };
     report::Schedule {
         name,
-        cron: Some(schedule.get_cron().to_owned()),
-        time_zone: Some(schedule.get_time_zone().to_owned()),
+        cron: Some(schedule.cron().to_owned()),
+        time_zone: Some(schedule.time_zone().to_owned()),
         missed: Some(missed),
-        options: options_text(schedule.get_enqueue_options()),
+        options: options_text(schedule.enqueue_options()),
         next: entry.next.map(Time::from),
         expected: entry.expected.map(Time::from),
         last: entry.last.map(Time::from),
@@ -380,22 +380,22 @@ fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> rep
 fn options_text(options: &Enqueue) -> Option<String> {
     let span = |time: Duration| format!("{time:?}");
     let limit = |limit: u32| (limit > 0).then(|| limit.to_string());
-    let repeats = match options.get_on_repeat() {
+    let repeats = match options.on_repeat() {
         OnRepeat::Replace => Some("replace".to_owned()),
         OnRepeat::Debounce => Some("debounce".to_owned()),
         _ => None,
     };
-    let dedupe = options.get_dedupe().map(|id| bytes_text(id));
-    let depth = options.get_max_depth().map(|items| items.to_string());
+    let dedupe = options.dedupe().map(|id| bytes_text(id));
+    let depth = options.max_depth().map(|items| items.to_string());
     let parts: Vec<_> = [
-        ("after", options.get_after().map(span)),
+        ("after", options.delay().map(span)),
         ("dedupe", dedupe),
         ("on repeat", repeats),
-        ("max wait", options.get_max_wait().map(span)),
+        ("max wait", options.max_wait().map(span)),
         ("max depth", depth),
-        ("max attempts", limit(options.get_max_attempts())),
-        ("max deaths", limit(options.get_max_deaths())),
-        ("max deliveries", limit(options.get_max_deliveries())),
+        ("max attempts", limit(options.max_attempts())),
+        ("max deaths", limit(options.max_deaths())),
+        ("max deliveries", limit(options.max_deliveries())),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some(format!("{name} {}", value?)))

@@ -57,7 +57,7 @@ impl<D: Database> Console<D> {
             subscriptions.push(subscription_of(state, sessions));
         }
         Ok(QueueState::ExportQueue(report::ExportState {
-            buckets: queue.settings().get_bucket_count(),
+            buckets: queue.settings().bucket_count(),
             subscriptions,
         }))
     }

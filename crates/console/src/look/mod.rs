@@ -116,7 +116,7 @@ impl<D: Database> Console<D> {
 
     /// Looks for queues in another registry.
     #[must_use]
-    pub fn ids(mut self, ids: Ids) -> Self {
+    pub fn with_ids(mut self, ids: Ids) -> Self {
         self.ids = ids;
         self
     }

@@ -338,7 +338,7 @@ async fn settings_are_changed_and_those_that_cannot_work_are_refused(store: Test
         console
             .configure(jobs, |settings| {
                 let keep_done = Duration::from_secs(7);
-                settings.max_attempts(11).keep_done(keep_done)
+                settings.with_max_attempts(11).with_keep_done(keep_done)
             })
             .await
             .unwrap(),
@@ -350,7 +350,7 @@ async fn settings_are_changed_and_those_that_cannot_work_are_refused(store: Test
     );
     assert_eq!(console.settings(jobs).await.unwrap(), changed);
     let refused = console
-        .configure(jobs, |settings| settings.lease(Duration::ZERO))
+        .configure(jobs, |settings| settings.with_lease(Duration::ZERO))
         .await
         .unwrap_err();
     assert!(

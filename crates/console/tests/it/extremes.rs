@@ -31,8 +31,8 @@ const YEAR_12000: Duration = Duration::from_secs(10_030 * 31_556_952);
 async fn add_extremes(world: &World) -> Extremes {
     let configure = |settings: export_queue::hc_dequeue::Settings| {
         settings
-            .keep_done(Duration::MAX)
-            .dedupe_retention(Duration::MAX)
+            .with_keep_done(Duration::MAX)
+            .with_dedupe_retention(Duration::MAX)
     };
     let name = world.name("jobs");
     world.console().configure(&name, configure).await.unwrap();
@@ -44,8 +44,8 @@ async fn add_extremes(world: &World) -> Extremes {
         .checked_add(Duration::from_secs(i64::MAX as u64 / 2))
         .unwrap();
     let add = async |options: Enqueue| enqueue(runner, jobs, &job(1), &options).await;
-    let beyond = add(Enqueue::new().after(Duration::MAX)).await;
-    let late = add(Enqueue::new().at(latest)).await;
+    let beyond = add(Enqueue::new().with_delay(Duration::MAX)).await;
+    let late = add(Enqueue::new().with_due_time(latest)).await;
     // What waits already comes first.
     for _ in 0..world.items.queued.len() {
         world
@@ -88,7 +88,7 @@ async fn add_extremes(world: &World) -> Extremes {
     let kept = take(&ahead.consumer, &held).await;
     // They live as long as the test.
     std::mem::forget((kept, ahead));
-    let old = add(Enqueue::new().at(epoch - day)).await;
+    let old = add(Enqueue::new().with_due_time(epoch - day)).await;
     Extremes {
         delayed: [beyond, late, retried, snoozed],
         old,

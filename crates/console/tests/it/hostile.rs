@@ -72,7 +72,9 @@ async fn add_hostile(world: &World) {
     let jobs = place("jobs");
     let micro = place("micro");
     add_items(world, jobs).await;
-    let options = OpenOptions::new().codec(Sealed).ids(world.ids.clone());
+    let options = OpenOptions::new()
+        .with_codec(Sealed)
+        .with_ids(world.ids.clone());
     let micro = &MicroQueue::<String, Sealed>::open_with(&world.runner, micro, options)
         .await
         .unwrap();
@@ -91,8 +93,10 @@ async fn add_hostile(world: &World) {
 }
 
 async fn add_items(world: &World, subspace: Subspace) {
-    let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
-    let settings = Settings::new().keep_done(LONG).lease(LONG);
+    let options = OpenOptions::new()
+        .with_codec(Json)
+        .with_ids(world.ids.clone());
+    let settings = Settings::new().with_keep_done(LONG).with_lease(LONG);
     let jobs = Queue::<Value, Json>::open_with(&world.runner, subspace, settings, options)
         .await
         .unwrap();
@@ -103,7 +107,7 @@ async fn add_items(world: &World, subspace: Subspace) {
         .unwrap();
     for place in ["dead", "done", "delayed", "held"] {
         let id = format!("{place}{HOSTILE}");
-        enqueue(&world.runner, &jobs, value, &Enqueue::new().dedupe(id)).await;
+        enqueue(&world.runner, &jobs, value, &Enqueue::new().with_dedupe(id)).await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         match place {
             "dead" => delivery.discard(HOSTILE).await.unwrap(),
@@ -118,8 +122,8 @@ async fn add_items(world: &World, subspace: Subspace) {
     }
     enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;
     std::mem::forget(consumer);
-    let options = Enqueue::new().dedupe(HOSTILE);
-    let nightly = Schedule::new("0 4 * * *").enqueue_options(options);
+    let options = Enqueue::new().with_dedupe(HOSTILE);
+    let nightly = Schedule::new("0 4 * * *").with_enqueue_options(options);
     let jobs = &jobs;
     let schedule = &nightly;
     let add = |tr: Tx<_>| async move {
@@ -142,8 +146,10 @@ fn refuse(key: &String, _: Option<String>, updates: Vec<String>) -> Option<Strin
 }
 
 async fn add_counts(world: &World, subspace: Subspace) {
-    let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
-    let settings = export_queue::combine::Settings::new().bucket_count(1);
+    let options = OpenOptions::new()
+        .with_codec(Json)
+        .with_ids(world.ids.clone());
+    let settings = export_queue::combine::Settings::new().with_bucket_count(1);
     let counts = &CombineQueue::<String, String, String, Json>::open_with(
         &world.runner,
         subspace,
@@ -169,8 +175,10 @@ async fn add_counts(world: &World, subspace: Subspace) {
 }
 
 async fn add_exports(world: &World, subspace: Subspace) {
-    let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
-    let settings = export_queue::Settings::new().bucket_count(1);
+    let options = OpenOptions::new()
+        .with_codec(Json)
+        .with_ids(world.ids.clone());
+    let settings = export_queue::Settings::new().with_bucket_count(1);
     let exports =
         &ExportQueue::<String, String, Json>::open_with(&world.runner, subspace, settings, options)
             .await

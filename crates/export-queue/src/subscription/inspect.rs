@@ -84,7 +84,7 @@ impl ExportQueue<Bytes, Bytes, Raw> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let subspace = Subspace::from("changes");
-    /// let options = OpenOptions::new().codec(Json);
+    /// let options = OpenOptions::new().with_codec(Json);
     /// let changes: ExportQueue<String, u64, Json> =
     ///     ExportQueue::open_with(&runner, subspace.clone(), Settings::default(), options).await?;
     /// changes.subscribe(&runner, "table", Start::Oldest).await?;

@@ -45,15 +45,13 @@ where
     ///
     /// # Examples
     /// ```
-    /// use export_queue::keyspace::{self, Runner, Subspace};
-    /// use export_queue::{ExportQueue, Settings, Start};
+    /// use export_queue::keyspace::{self, Runner};
+    /// use export_queue::{ExportQueue, Start};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("changes");
-    /// let settings = Settings::default();
-    /// let changes = &ExportQueue::<String, u64>::open(&runner, subspace, settings).await?;
+    /// let changes = &ExportQueue::<String, u64>::open(&runner, "changes").await?;
     ///
     /// // The receiver starts with the oldest entry that still exists.
     /// let table = changes.subscribe(&runner, "table", Start::Oldest).await?;

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use combine::hc_dequeue::session::SessionId;
 use combine::keyspace::error::code_of;
 use combine::keyspace::{
-    Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace, Versionstamp,
-    read_all,
+    Code, Database, Isolation, OpenOptions, OwnedTransaction, RangeQuery, Runner, Store,
+    Versionstamp, read_all,
 };
 use combine::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use combine::{Bucket, Settings};
@@ -56,8 +56,8 @@ impl<D: Database> World<D> {
     /// A queue with three entries, each in its own block. A has taken all of them.
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
-        let settings = Settings::new().bucket_count(1);
-        let queue = ExportQueue::open(&runner, Subspace::from("queue"), settings)
+        let settings = Settings::new().with_bucket_count(1);
+        let queue = ExportQueue::open_with(&runner, "queue", settings, OpenOptions::default())
             .await
             .unwrap();
         let reader = queue.subscribe(&runner, "reader", Start::Oldest).await;

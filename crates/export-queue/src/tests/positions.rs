@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use combine::hc_dequeue::session::SessionId;
 use combine::keyspace::error::{chain, corrupt_key};
 use combine::keyspace::{
-    self, Bytes, Database, Isolation, OwnedTransaction, Runner, Store, Subspace, Transaction,
+    self, Bytes, Database, Isolation, OpenOptions, OwnedTransaction, Runner, Store, Transaction,
 };
 use combine::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use combine::{Bucket, Pending, Settings};
@@ -31,8 +31,8 @@ struct OneBucket {
 impl OneBucket {
     async fn new() -> Self {
         let runner = Runner::new(keyspace::open("memory:").unwrap());
-        let settings = Settings::new().bucket_count(1);
-        let queue = ExportQueue::open(&runner, Subspace::from("queue"), settings)
+        let settings = Settings::new().with_bucket_count(1);
+        let queue = ExportQueue::open_with(&runner, "queue", settings, OpenOptions::default())
             .await
             .unwrap();
         Self { runner, queue }

@@ -13,7 +13,7 @@ use export_queue::{
     BoxError, Error, ExportQueue, Exporter, NotEnded, SequencedExport, Start, WorkerOptions,
     async_trait,
 };
-use keyspace::Environment;
+use keyspace::{Environment, OpenOptions};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -140,7 +140,13 @@ async fn values_that_panic_when_they_are_dropped_are_exported_once(store: TestSt
     let entries = [6, 7, 8].map(|value| ("a".to_owned(), Some(value)));
     world.add_all(entries.into()).await;
     let subspace = world.queue.subspace().clone();
-    let queue = ExportQueue::<String, Touchy>::open(&world.runner, subspace, settings(1)).await;
+    let queue = ExportQueue::<String, Touchy>::open_with(
+        &world.runner,
+        subspace,
+        settings(1),
+        OpenOptions::default(),
+    )
+    .await;
     let reader = queue
         .unwrap()
         .subscribe(&world.runner, "reader", Start::Oldest)

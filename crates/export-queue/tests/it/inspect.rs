@@ -66,7 +66,7 @@ where
     let runner = &store.runner();
     let subspace = store.root.subspace(&"queue");
     let ids = Ids::new(store.root.subspace(&"ids"));
-    let options = OpenOptions::new().codec(codec.clone()).ids(ids);
+    let options = OpenOptions::new().with_codec(codec.clone()).with_ids(ids);
     let typed: ExportQueue<String, i64, C> =
         ExportQueue::open_with(runner, subspace.clone(), settings(1), options)
             .await

@@ -50,7 +50,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     recorder.install().unwrap();
 
     let store = TestStore::memory();
-    let settings = settings(1).lease(Duration::from_millis(60));
+    let settings = settings(1).with_lease(Duration::from_millis(60));
     let world = World::on(store.runner(), &store, settings).await;
     let counted = || counted(&snapshotter, &queue_name(world.queue.subspace()));
     world.subscribe("unused", Start::Oldest).await;

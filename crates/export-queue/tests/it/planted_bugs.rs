@@ -96,10 +96,12 @@ async fn sequences_are_in_commit_order_and_read_versions_are_not(store: TestStor
 async fn exporting_before_the_commit_exports_uncommitted_entries(store: TestStore) {
     let store = store.fresh();
     let chaos = Chaos::new(store.db.clone(), Environment::system(), Faults::default());
-    let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
+    let options = RunOptions::default().with_ledger_subspace(store.root.subspace(&"ledgers"));
     let runner = Runner::with_options(chaos.clone(), options);
     let world = World::on(runner, &store, crate::common::settings(1)).await;
-    let once = RunOptions::default().exactly_once(false).attempt_limit(1);
+    let once = RunOptions::default()
+        .with_exactly_once(false)
+        .with_attempt_limit(1);
     let hasty = Runner::with_options(chaos.clone(), once);
     let early = Receiver::default();
     let receiver = Receiver::default();

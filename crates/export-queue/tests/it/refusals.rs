@@ -45,7 +45,7 @@ async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
         OpenOptions::default(),
     )
     .await;
-    let other_lease = settings(3).lease(Duration::from_secs(1));
+    let other_lease = settings(3).with_lease(Duration::from_secs(1));
     let other_lease = Queue::open_with(
         &world.runner,
         subspace.clone(),
@@ -54,7 +54,8 @@ async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
     )
     .await;
     type OtherCodec = ExportQueue<String, Option<i64>, Json>;
-    let other_codec = OtherCodec::open(&world.runner, subspace, settings(3)).await;
+    let other_codec =
+        OtherCodec::open_with(&world.runner, subspace, settings(3), OpenOptions::default()).await;
     for (error, given) in [
         (other_count.unwrap_err(), "4 buckets"),
         (other_lease.unwrap_err(), "a lease of 1s"),
@@ -68,7 +69,7 @@ async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
 
 async fn settings_that_cannot_work_are_refused(store: TestStore) {
     let runner = store.runner();
-    let short = settings(1).lease(Duration::from_millis(1));
+    let short = settings(1).with_lease(Duration::from_millis(1));
     for settings in [settings(0), settings(65_537), settings(u32::MAX), short] {
         let refused = Queue::open_with(
             &runner,
@@ -112,7 +113,7 @@ async fn names_of_subscriptions_are_checked(store: TestStore) {
 async fn a_subspace_that_is_taken_is_refused(store: TestStore) {
     let runner = store.runner();
     let ids = Ids::new(store.root.subspace(&"ids"));
-    let options = || OpenOptions::new().ids(ids.clone());
+    let options = || OpenOptions::new().with_ids(ids.clone());
     let place = store.root.subspace(&"place");
     Queue::open_with(&runner, place.clone(), settings(1), options())
         .await
@@ -133,9 +134,14 @@ async fn a_subspace_that_is_taken_is_refused(store: TestStore) {
 async fn the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused(store: TestStore) {
     type Bytewise = ExportQueue<Bytes, Bytes, Raw>;
     let runner = store.runner();
-    let queue = &Bytewise::open(&runner, store.root.subspace(&"queue"), settings(1))
-        .await
-        .unwrap();
+    let queue = &Bytewise::open_with(
+        &runner,
+        store.root.subspace(&"queue"),
+        settings(1),
+        OpenOptions::default(),
+    )
+    .await
+    .unwrap();
     let add = |bytes: usize| {
         let runner = &runner;
         async move {
@@ -286,9 +292,14 @@ async fn more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_let
     }
     let runner = &world.runner;
     let subspace = world.queue.subspace().clone();
-    let queue = ExportQueue::<String, [u64; 8]>::open(runner, subspace, settings(1))
-        .await
-        .unwrap();
+    let queue = ExportQueue::<String, [u64; 8]>::open_with(
+        runner,
+        subspace,
+        settings(1),
+        OpenOptions::default(),
+    )
+    .await
+    .unwrap();
     let reader = queue
         .subscribe(runner, "reader", Start::Oldest)
         .await

@@ -54,7 +54,7 @@ fn values(value: i64) -> BTreeMap<String, i64> {
 /// A queue whose sessions die soon, and its store.
 async fn short_lived(store: &TestStore) -> (TestStore, World) {
     let store = store.fresh();
-    let settings = settings(8).lease(Duration::from_millis(150));
+    let settings = settings(8).with_lease(Duration::from_millis(150));
     let world = World::on(store.runner(), &store, settings).await;
     (store, world)
 }
@@ -203,7 +203,7 @@ impl Exporter<String, Option<i64>> for Late {
 async fn a_worker_that_hangs_past_its_session_cannot_set_the_position(store: TestStore) {
     let (store, world) = short_lived(&store).await;
     let chaos = Chaos::new(store.db.clone(), Environment::system(), Faults::default());
-    let options = RunOptions::default().ledger_subspace(store.root.subspace(&"ledgers"));
+    let options = RunOptions::default().with_ledger_subspace(store.root.subspace(&"ledgers"));
     let cut_off = Runner::with_options(chaos.clone(), options);
     let receiver = Receiver::default();
     world.add_all(entries(1)).await;

@@ -204,10 +204,10 @@ impl Keys {
     pub(crate) fn new(queue: Subspace, env: Environment) -> Self {
         let part = |name| queue.subspace(&name);
         Self {
-            items: MicroQueue::new(part("i")).environment(env.clone()),
-            dead: MicroQueue::new(part("d")).environment(env.clone()),
-            done: MicroQueue::new(part("x")).environment(env.clone()),
-            requests: MicroQueue::new(part("r")).environment(env.clone()),
+            items: MicroQueue::new(part("i")).with_environment(env.clone()),
+            dead: MicroQueue::new(part("d")).with_environment(env.clone()),
+            done: MicroQueue::new(part("x")).with_environment(env.clone()),
+            requests: MicroQueue::new(part("r")).with_environment(env.clone()),
             sessions: Sessions::new(queue.clone()),
             tag: queue_tag(&queue),
             env,
@@ -290,13 +290,13 @@ impl Keys {
     /// Returns the part with the items that a session holds.
     pub(crate) fn held(&self, session: SessionId) -> Records {
         let held = self.queue.subspace(&("h", session.0.as_slice()));
-        MicroQueue::new(held).environment(self.env.clone())
+        MicroQueue::new(held).with_environment(self.env.clone())
     }
 
     /// Returns the part with the items that are delayed until a wall time.
     pub(crate) fn delayed(&self, ready_millis: u64) -> Records {
         let delayed = self.queue.subspace(&("t", ready_millis));
-        MicroQueue::new(delayed).environment(self.env.clone())
+        MicroQueue::new(delayed).with_environment(self.env.clone())
     }
 
     /// Stages an item that is delayed until a wall time, and a pointer to it.

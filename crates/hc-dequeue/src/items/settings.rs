@@ -26,8 +26,8 @@ pub const MIN_LEASE: Duration = Duration::from_millis(30);
 ///
 /// use hc_dequeue::Settings;
 ///
-/// let settings = Settings::new().lease(Duration::from_secs(5)).max_attempts(3);
-/// assert_eq!(settings.get_max_attempts(), 3);
+/// let settings = Settings::new().with_lease(Duration::from_secs(5)).with_max_attempts(3);
+/// assert_eq!(settings.max_attempts(), 3);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -65,21 +65,21 @@ impl Settings {
     /// Sets how long a session may be silent before other sessions declare it dead: at least [`MIN_LEASE`]. A session
     /// writes a heartbeat every third of its lease.
     #[must_use]
-    pub fn lease(mut self, lease: Duration) -> Self {
+    pub fn with_lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
     /// Sets after how many failed [attempts](crate::Delivery) an item becomes a dead letter. Zero counts as one.
     #[must_use]
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
+    pub fn with_max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
     /// Sets after how many deaths of sessions that held it an item becomes a dead letter. Zero counts as one.
     #[must_use]
-    pub fn max_deaths(mut self, deaths: u32) -> Self {
+    pub fn with_max_deaths(mut self, deaths: u32) -> Self {
         self.max_deaths = deaths;
         self
     }
@@ -89,7 +89,7 @@ impl Settings {
     ///
     /// This limit ends loops that no other limit ends, such as an item that is always snoozed.
     #[must_use]
-    pub fn max_deliveries(mut self, deliveries: u32) -> Self {
+    pub fn with_max_deliveries(mut self, deliveries: u32) -> Self {
         self.max_deliveries = deliveries;
         self
     }
@@ -100,7 +100,7 @@ impl Settings {
     /// An item that is cancelled or removed frees its id at once, and
     /// [`release_dedupe`](crate::Queue::release_dedupe) frees an id that is retained.
     #[must_use]
-    pub fn dedupe_retention(mut self, retention: Duration) -> Self {
+    pub fn with_dedupe_retention(mut self, retention: Duration) -> Self {
         self.dedupe_retention = retention;
         self
     }
@@ -112,44 +112,44 @@ impl Settings {
     /// If enabled, each item costs two writes when it ends (its record and a key of an index) and two clears when it
     /// expires.
     #[must_use]
-    pub fn keep_done(mut self, time: Duration) -> Self {
+    pub fn with_keep_done(mut self, time: Duration) -> Self {
         self.keep_done = time;
         self
     }
 
     /// Returns how long a session may be silent before it is declared dead.
     #[must_use]
-    pub fn get_lease(&self) -> Duration {
+    pub fn lease(&self) -> Duration {
         self.lease
     }
 
     /// Returns after how many failed attempts an item becomes a dead letter.
     #[must_use]
-    pub fn get_max_attempts(&self) -> u32 {
+    pub fn max_attempts(&self) -> u32 {
         self.max_attempts
     }
 
     /// Returns after how many deaths an item becomes a dead letter.
     #[must_use]
-    pub fn get_max_deaths(&self) -> u32 {
+    pub fn max_deaths(&self) -> u32 {
         self.max_deaths
     }
 
     /// Returns how often an item may be granted, since its enqueue or its last redrive, before it becomes a dead letter.
     #[must_use]
-    pub fn get_max_deliveries(&self) -> u32 {
+    pub fn max_deliveries(&self) -> u32 {
         self.max_deliveries
     }
 
     /// Returns how long a dedupe id is refused after its item was completed.
     #[must_use]
-    pub fn get_dedupe_retention(&self) -> Duration {
+    pub fn dedupe_retention(&self) -> Duration {
         self.dedupe_retention
     }
 
     /// Returns how long done items are kept.
     #[must_use]
-    pub fn get_keep_done(&self) -> Duration {
+    pub fn keep_done(&self) -> Duration {
         self.keep_done
     }
 

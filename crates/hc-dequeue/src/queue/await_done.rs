@@ -20,14 +20,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use hc_dequeue::keyspace::{self, Runner, Subspace};
-    /// use hc_dequeue::{Delivery, Queue, Outcome, Settings, WorkerOptions};
+    /// use hc_dequeue::keyspace::{self, OpenOptions, Runner};
+    /// use hc_dequeue::{Delivery, Queue, Settings, WorkerOptions};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let (subspace, settings) = (Subspace::from("sums"), Settings::new());
-    /// let settings = settings.keep_done(Duration::from_secs(3600));
-    /// let queue = &Queue::<Vec<u64>>::open_with(&runner, subspace, settings, OpenOptions::default()).await?;
+    /// let settings = Settings::new().with_keep_done(Duration::from_secs(3600));
+    /// let queue = Queue::<Vec<u64>>::open_with(&runner, "sums", settings, OpenOptions::new()).await?;
     ///
     /// let add = |item: Delivery<Vec<u64>>| async move {
     ///     let sum: u64 = item.value().iter().sum();

@@ -16,7 +16,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads the row of the dedupe id.
     ///
     /// # Errors
-    /// [`Error::ReadAfterWrite`] in the transaction that enqueues the item.
+    /// [`Error::ReadAfterWrite`](crate::Error::ReadAfterWrite) in the transaction that enqueues the item.
     pub async fn find_deduped(
         &self,
         tr: &impl Transaction,
@@ -39,7 +39,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// async fn send_again(tr: &impl Transaction, invoices: &Queue<u64>, invoice: u64) -> Result<()> {
     ///     let id = format!("invoice {invoice}");
     ///     invoices.release_dedupe(tr, id.as_bytes()).await?;
-    ///     let _ = invoices.enqueue_with(tr, &invoice, &Enqueue::new().dedupe(id)).await?;
+    ///     let _ = invoices.enqueue_with(tr, &invoice, &Enqueue::new().with_dedupe(id)).await?;
     ///     Ok(())
     /// }
     /// ```
@@ -47,7 +47,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads the rows of the id, and, if it is retained, writes one of them and reads the settings by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row of an item's claim to the id or
+    /// [`Error::DedupeId`](crate::Error::DedupeId); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row of an item's claim to the id or
     /// the settings do not decode. A time of completion that does not decode is released.
     ///
     /// # Cancel safety

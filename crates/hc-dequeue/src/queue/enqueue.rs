@@ -81,7 +81,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// /// Reminds of an invoice in a week, once per invoice.
     /// async fn remind(tr: &impl Transaction, reminders: &Queue<u64>, invoice: u64) -> Result<bool> {
     ///     let in_a_week = Duration::from_secs(7 * 24 * 60 * 60);
-    ///     let options = Enqueue::new().after(in_a_week).dedupe(format!("invoice {invoice}"));
+    ///     let options = Enqueue::new().with_delay(in_a_week).with_dedupe(format!("invoice {invoice}"));
     ///     let enqueued = reminders.enqueue_with(tr, &invoice, &options).await?;
     ///     Ok(matches!(enqueued, Enqueued::Staged(_)))
     /// }
@@ -123,7 +123,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # use hc_dequeue::{Enqueue, Queue, Result};
     /// /// Sends each invoice once.
     /// async fn send(tr: &impl Transaction, invoices: &Queue<u64>, numbers: &[u64]) -> Result<()> {
-    ///     let once = |number: &u64| (*number, Enqueue::new().dedupe(format!("invoice {number}")));
+    ///     let once = |number: &u64| (*number, Enqueue::new().with_dedupe(format!("invoice {number}")));
     ///     let items: Vec<_> = numbers.iter().map(once).collect();
     ///     invoices.enqueue_all_with(tr, &items).await?;
     ///     Ok(())
@@ -175,7 +175,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         options: &'a Enqueue,
         trace_context: Option<TraceContext>,
     ) -> Result<NewItem<'a>> {
-        if let Some(dedupe) = options.get_dedupe() {
+        if let Some(dedupe) = options.dedupe() {
             check_dedupe(dedupe)?;
         }
         let enqueued_millis = wall_millis(&self.keys.env);

@@ -17,7 +17,7 @@ use crate::session::wall::unix_millis;
 ///
 /// use hc_dequeue::Enqueue;
 ///
-/// let once_in_a_minute = Enqueue::new().after(Duration::from_secs(60)).dedupe("order 7");
+/// let once_in_a_minute = Enqueue::new().with_delay(Duration::from_secs(60)).with_dedupe("order 7");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Enqueue {
@@ -45,7 +45,7 @@ impl Enqueue {
 
     /// Delays the item until a wall time, by the clocks of the consuming processes.
     #[must_use]
-    pub fn at(mut self, time: SystemTime) -> Self {
+    pub fn with_due_time(mut self, time: SystemTime) -> Self {
         self.ready = Some(Ready::At(time));
         self
     }
@@ -53,7 +53,7 @@ impl Enqueue {
     /// Delays the item by a duration: the due time is computed by the wall clock of the caller and checked by those
     /// of the consuming processes.
     #[must_use]
-    pub fn after(mut self, delay: Duration) -> Self {
+    pub fn with_delay(mut self, delay: Duration) -> Self {
         self.ready = Some(Ready::After(delay));
         self
     }
@@ -67,14 +67,14 @@ impl Enqueue {
     /// use hc_dequeue::{Enqueue, OnRepeat};
     ///
     /// let quiet = Enqueue::new()
-    ///     .dedupe("index page 7")
-    ///     .on_repeat(OnRepeat::Debounce)
-    ///     .after(Duration::from_secs(5))
-    ///     .max_wait(Duration::from_secs(60));
+    ///     .with_dedupe("index page 7")
+    ///     .with_on_repeat(OnRepeat::Debounce)
+    ///     .with_delay(Duration::from_secs(5))
+    ///     .with_max_wait(Duration::from_secs(60));
     /// # drop(quiet);
     /// ```
     #[must_use]
-    pub fn max_wait(mut self, wait: Duration) -> Self {
+    pub fn with_max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = Some(wait);
         self
     }
@@ -87,14 +87,14 @@ impl Enqueue {
     ///
     /// [`dedupe_retention`]: crate::Settings::dedupe_retention
     #[must_use]
-    pub fn dedupe(mut self, id: impl Into<Bytes>) -> Self {
+    pub fn with_dedupe(mut self, id: impl Into<Bytes>) -> Self {
         self.dedupe = Some(id.into());
         self
     }
 
     /// Sets what the enqueue does if an item with the same dedupe id exists.
     #[must_use]
-    pub fn on_repeat(mut self, on_repeat: OnRepeat) -> Self {
+    pub fn with_on_repeat(mut self, on_repeat: OnRepeat) -> Self {
         self.on_repeat = on_repeat;
         self
     }
@@ -102,14 +102,14 @@ impl Enqueue {
     /// Overrides the queue's [`max_attempts`](crate::Settings::max_attempts) for this item. Zero keeps the queue's
     /// limit.
     #[must_use]
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
+    pub fn with_max_attempts(mut self, attempts: u32) -> Self {
         self.limits.attempts = attempts;
         self
     }
 
     /// Overrides the queue's [`max_deaths`](crate::Settings::max_deaths) for this item. Zero keeps the queue's limit.
     #[must_use]
-    pub fn max_deaths(mut self, deaths: u32) -> Self {
+    pub fn with_max_deaths(mut self, deaths: u32) -> Self {
         self.limits.deaths = deaths;
         self
     }
@@ -117,7 +117,7 @@ impl Enqueue {
     /// Overrides the queue's [`max_deliveries`](crate::Settings::max_deliveries) for this item. Zero keeps the
     /// queue's limit.
     #[must_use]
-    pub fn max_deliveries(mut self, deliveries: u32) -> Self {
+    pub fn with_max_deliveries(mut self, deliveries: u32) -> Self {
         self.limits.deliveries = deliveries;
         self
     }
@@ -125,7 +125,7 @@ impl Enqueue {
     /// Sets the item's trace context. Without this option, and with the feature `opentelemetry`, the item gets the
     /// context of the current span, if there is one.
     #[must_use]
-    pub fn trace_context(mut self, context: TraceContext) -> Self {
+    pub fn with_trace_context(mut self, context: TraceContext) -> Self {
         self.trace_context = Some(context);
         self
     }
@@ -133,14 +133,14 @@ impl Enqueue {
     /// Makes the enqueue fail with [`Error::Full`](crate::Error::Full) if this many items are queued. Concurrent transactions may read
     /// the same number and exceed the limit together.
     #[must_use]
-    pub fn max_depth(mut self, items: u64) -> Self {
+    pub fn with_max_depth(mut self, items: u64) -> Self {
         self.max_depth = Some(items);
         self
     }
 
-    /// Returns the delay, if one was set with [`after`](Self::after).
+    /// Returns the delay, if one was set with [`with_delay`](Self::with_delay).
     #[must_use]
-    pub fn get_after(&self) -> Option<Duration> {
+    pub fn delay(&self) -> Option<Duration> {
         match self.ready? {
             Ready::After(delay) => Some(delay),
             Ready::At(_) => None,
@@ -149,43 +149,43 @@ impl Enqueue {
 
     /// Returns the longest wait of a burst.
     #[must_use]
-    pub fn get_max_wait(&self) -> Option<Duration> {
+    pub fn max_wait(&self) -> Option<Duration> {
         self.max_wait
     }
 
     /// Returns the dedupe id.
     #[must_use]
-    pub fn get_dedupe(&self) -> Option<&Bytes> {
+    pub fn dedupe(&self) -> Option<&Bytes> {
         self.dedupe.as_ref()
     }
 
     /// Returns what the enqueue does if an item with the same dedupe id exists.
     #[must_use]
-    pub fn get_on_repeat(&self) -> OnRepeat {
+    pub fn on_repeat(&self) -> OnRepeat {
         self.on_repeat
     }
 
     /// Returns the number of attempts. Zero: the queue's.
     #[must_use]
-    pub fn get_max_attempts(&self) -> u32 {
+    pub fn max_attempts(&self) -> u32 {
         self.limits.attempts
     }
 
     /// Returns the number of deaths. Zero: the queue's.
     #[must_use]
-    pub fn get_max_deaths(&self) -> u32 {
+    pub fn max_deaths(&self) -> u32 {
         self.limits.deaths
     }
 
     /// Returns the number of deliveries. Zero: the queue's.
     #[must_use]
-    pub fn get_max_deliveries(&self) -> u32 {
+    pub fn max_deliveries(&self) -> u32 {
         self.limits.deliveries
     }
 
     /// Returns the number of queued items from which on the enqueue fails.
     #[must_use]
-    pub fn get_max_depth(&self) -> Option<u64> {
+    pub fn max_depth(&self) -> Option<u64> {
         self.max_depth
     }
 
@@ -249,9 +249,9 @@ mod tests {
     fn only_a_debounce_has_a_longest_wait() {
         let hour = Duration::from_secs(60 * 60);
         let minute = Duration::from_secs(60);
-        let options = Enqueue::new().after(hour).max_wait(minute);
+        let options = Enqueue::new().with_delay(hour).with_max_wait(minute);
         assert_eq!(options.ready_millis(0, 0, 0), Some(3_600_000));
-        let debounce = options.on_repeat(OnRepeat::Debounce);
+        let debounce = options.with_on_repeat(OnRepeat::Debounce);
         assert_eq!(debounce.ready_millis(0, 0, 0), Some(60_000));
         assert_eq!(debounce.ready_millis(50_000, 0, 50_000), Some(60_000));
         assert_eq!(debounce.ready_millis(70_000, 0, 70_000), None);

@@ -114,7 +114,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let queue = Self {
             settings: KnownSettings::new(stored?.settings),
             keys: Arc::new(keys),
-            codec: options.get_codec().clone(),
+            codec: options.codec().clone(),
             value: PhantomData,
         };
         let opened = &queue;

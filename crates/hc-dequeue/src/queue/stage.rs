@@ -70,7 +70,7 @@ pub(crate) async fn stage(
     item: NewItem<'_>,
     counts: &mut NewCounts,
 ) -> Result<Enqueued> {
-    let repeated = match item.options.get_dedupe() {
+    let repeated = match item.options.dedupe() {
         Some(dedupe) => repeated(tr, keys, dedupe).await?,
         None => None,
     };
@@ -99,13 +99,13 @@ pub(crate) async fn stage_all(
     let mut taken_over = BTreeSet::new();
     for some in items.chunks(READS_AT_ONCE) {
         let reads = some.iter().map(|item| async move {
-            match item.options.get_dedupe() {
+            match item.options.dedupe() {
                 Some(dedupe) => repeated(tr, keys, dedupe).await,
                 None => Ok(None),
             }
         });
         for (item, repeated) in some.iter().zip(try_join_all(reads).await?) {
-            let dedupe = item.options.get_dedupe();
+            let dedupe = item.options.dedupe();
             if repeated.is_none() || dedupe.is_some_and(|dedupe| taken_over.contains(dedupe)) {
                 answers.push(None);
                 continue;
@@ -202,7 +202,7 @@ async fn stage_new(
     check_depth(tr, keys, item.options, counts).await?;
     let ready = ready_millis(keys, &item);
     let mut record = item.record;
-    if item.options.get_dedupe().is_some() {
+    if item.options.dedupe().is_some() {
         record.token = Some(Token {
             random: keys.env.random_bytes(),
             read_version: tr.read_version().await?,
@@ -304,7 +304,7 @@ async fn repeat(
 /// Returns the payload as the record of a new item.
 pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Record {
     let mut record = Record::new(enqueued_millis, payload);
-    record.dedupe = options.get_dedupe().cloned().unwrap_or_default();
+    record.dedupe = options.dedupe().cloned().unwrap_or_default();
     record.limits = options.limits;
     record
 }

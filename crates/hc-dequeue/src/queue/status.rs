@@ -91,8 +91,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads the keys that the item has, or would have, in each part of the queue.
     ///
     /// # Errors
-    /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the item's record does not decode.
-    /// [`Error::ReadAfterWrite`] if this transaction has enqueued, unless the item is older than the last commit that
+    /// [`Error::ForeignRef`](crate::Error::ForeignRef); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the item's record does not decode.
+    /// [`Error::ReadAfterWrite`](crate::Error::ReadAfterWrite) if this transaction has enqueued, unless the item is older than the last commit that
     /// the transaction can read, and the transaction has read something before it enqueued.
     pub async fn status(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Option<Status<T>>> {
         let id = item.id_in(&self.keys)?;

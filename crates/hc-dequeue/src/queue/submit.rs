@@ -49,7 +49,7 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
     /// # use hc_dequeue::{Enqueue, Queue, Result};
     /// /// Sends an invoice, once. Returns whether it was not sent before.
     /// async fn send<D: Database>(runner: &Runner<D>, invoices: &Queue<u64>, invoice: u64) -> Result<bool> {
-    ///     let once = Enqueue::new().dedupe(format!("invoice {invoice}"));
+    ///     let once = Enqueue::new().with_dedupe(format!("invoice {invoice}"));
     ///     let item = invoices.submit_with(runner, &invoice, &once).await?;
     ///     Ok(item.is_some())
     /// }

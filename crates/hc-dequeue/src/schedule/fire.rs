@@ -151,7 +151,7 @@ impl Firing {
             self.fired.has_left = true;
             return Ok(());
         }
-        let missed = stored.schedule.get_missed();
+        let missed = stored.schedule.missed();
         let mut due = times.due(entry.time, self.now, missed, max, &stored.fired);
         let mut record = stored.clone();
         let mut is_refused = false;

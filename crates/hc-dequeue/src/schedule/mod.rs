@@ -99,9 +99,9 @@ pub enum Missed {
 /// use hc_dequeue::{Missed, Schedule};
 ///
 /// let each_morning = Schedule::new("0 9 * * MON-FRI")
-///     .time_zone("Europe/Berlin")
-///     .missed(Missed::Skip);
-/// assert_eq!(each_morning.get_time_zone(), "Europe/Berlin");
+///     .with_time_zone("Europe/Berlin")
+///     .with_missed(Missed::Skip);
+/// assert_eq!(each_morning.time_zone(), "Europe/Berlin");
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
@@ -125,14 +125,14 @@ impl Schedule {
 
     /// Sets the time zone, by its name in the IANA database.
     #[must_use]
-    pub fn time_zone(mut self, name: impl Into<String>) -> Self {
+    pub fn with_time_zone(mut self, name: impl Into<String>) -> Self {
         self.time_zone = name.into();
         self
     }
 
     /// Sets how missed times are handled.
     #[must_use]
-    pub fn missed(mut self, missed: Missed) -> Self {
+    pub fn with_missed(mut self, missed: Missed) -> Self {
         self.missed = missed.clamped();
         self
     }
@@ -147,11 +147,11 @@ impl Schedule {
     /// use hc_dequeue::{Enqueue, Schedule};
     ///
     /// // At most one report waits, however long the queue is paused.
-    /// let minutely = Schedule::new("* * * * *").enqueue_options(Enqueue::new().dedupe("report"));
+    /// let minutely = Schedule::new("* * * * *").with_enqueue_options(Enqueue::new().with_dedupe("report"));
     /// # drop(minutely);
     /// ```
     #[must_use]
-    pub fn enqueue_options(mut self, options: Enqueue) -> Self {
+    pub fn with_enqueue_options(mut self, options: Enqueue) -> Self {
         // As they are stored.
         let stored = |time| Duration::from_millis(millis(time));
         self.options = options;
@@ -165,25 +165,25 @@ impl Schedule {
 
     /// Returns the options of the enqueues.
     #[must_use]
-    pub fn get_enqueue_options(&self) -> &Enqueue {
+    pub fn enqueue_options(&self) -> &Enqueue {
         &self.options
     }
 
     /// Returns the cron expression.
     #[must_use]
-    pub fn get_cron(&self) -> &str {
+    pub fn cron(&self) -> &str {
         &self.cron
     }
 
     /// Returns the name of the time zone.
     #[must_use]
-    pub fn get_time_zone(&self) -> &str {
+    pub fn time_zone(&self) -> &str {
         &self.time_zone
     }
 
     /// Returns how missed times are handled.
     #[must_use]
-    pub fn get_missed(&self) -> Missed {
+    pub fn missed(&self) -> Missed {
         self.missed
     }
 }

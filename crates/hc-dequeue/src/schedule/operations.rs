@@ -38,7 +38,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// let subspace = Subspace::from("jobs");
     /// let jobs = Queue::<String>::open(&runner, subspace).await?;
     ///
-    /// let nightly = &Schedule::new("30 2 * * *").time_zone("America/New_York");
+    /// let nightly = &Schedule::new("30 2 * * *").with_time_zone("America/New_York");
     /// let queue = &jobs;
     /// let job = &"clean up".to_owned();
     /// let schedule = |tr| async move { queue.schedule(&tr, "nightly", nightly, job).await };
@@ -72,7 +72,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if let Some(Ready::At(_)) = schedule.options.ready {
             return Err(Error::FixedTime);
         }
-        if let Some(dedupe) = schedule.options.get_dedupe() {
+        if let Some(dedupe) = schedule.options.dedupe() {
             check_dedupe(dedupe)?;
         }
         let times = Times::parse(schedule)?;
@@ -101,7 +101,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         record.next_millis = match kept {
             Some(stored) => stored.next_millis,
             None => {
-                let text = schedule.get_cron().to_owned();
+                let text = schedule.cron().to_owned();
                 let next = times.next_after(now, &record.fired);
                 Some(next.ok_or(Error::CronNeverFires { text })?)
             }

@@ -108,11 +108,7 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
             push_millis(buffer, tag::DELAY, Some(millis(delay)));
         }
         push_millis(buffer, tag::MAX_WAIT, options.max_wait.map(millis));
-        push_field(
-            buffer,
-            tag::DEDUPE,
-            options.get_dedupe().map_or(&[], |id| id),
-        );
+        push_field(buffer, tag::DEDUPE, options.dedupe().map_or(&[], |id| id));
         let on_repeat: &[u8] = match options.on_repeat {
             OnRepeat::Keep => &[],
             OnRepeat::Replace => &[1],
@@ -248,7 +244,9 @@ mod tests {
         ScheduleRecord {
             next_millis: Some(0x0102),
             fired: FiredTimes::default(),
-            schedule: Schedule::new("@daily").time_zone("UTC").missed(missed),
+            schedule: Schedule::new("@daily")
+                .with_time_zone("UTC")
+                .with_missed(missed),
             unknown: Bytes::new(),
             payload: Bytes::from_static(b"payload"),
         }
@@ -256,18 +254,18 @@ mod tests {
 
     fn full() -> ScheduleRecord {
         let options = Enqueue::new()
-            .after(Duration::from_millis(3))
-            .max_wait(Duration::from_millis(4))
-            .dedupe("id")
-            .on_repeat(OnRepeat::Debounce)
-            .max_attempts(5)
-            .max_deaths(6)
-            .max_deliveries(7)
-            .max_depth(8);
+            .with_delay(Duration::from_millis(3))
+            .with_max_wait(Duration::from_millis(4))
+            .with_dedupe("id")
+            .with_on_repeat(OnRepeat::Debounce)
+            .with_max_attempts(5)
+            .with_max_deaths(6)
+            .with_max_deliveries(7)
+            .with_max_depth(8);
         let runs = [(1, 2), (4, 4)].map(|(first, last)| Run { first, last });
         let mut full = record(Missed::All { cap: 258 });
         full.fired = FiredTimes::of_runs(runs.into()).unwrap();
-        full.schedule = full.schedule.enqueue_options(options);
+        full.schedule = full.schedule.with_enqueue_options(options);
         full.unknown = Bytes::from_static(b"\x63\0\x03new");
         full
     }

@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     fn times(cron: &str, zone: &str) -> Times {
-        Times::parse(&Schedule::new(cron).time_zone(zone)).unwrap()
+        Times::parse(&Schedule::new(cron).with_time_zone(zone)).unwrap()
     }
 
     fn utc(text: &str) -> u64 {
@@ -500,7 +500,7 @@ mod tests {
         let long = format!("{} * * * *", "1,".repeat(200));
         assert!(matches!(parse(&long), Err(Error::CronExpression { .. })));
         for zone in ["", "Berlin", "europe/berlin", "UTC+1"] {
-            let schedule = Schedule::new("@daily").time_zone(zone);
+            let schedule = Schedule::new("@daily").with_time_zone(zone);
             assert!(
                 matches!(Times::parse(&schedule), Err(Error::TimeZone { .. })),
                 "{zone}"

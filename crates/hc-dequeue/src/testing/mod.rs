@@ -22,14 +22,14 @@
 //! /// The function under test: signing up sends one mail at once, and another one the next day.
 //! async fn sign_up(tr: &impl Transaction, mail: &Queue<String>) -> Result<()> {
 //!     mail.enqueue(tr, &"welcome".to_owned()).await?;
-//!     let tomorrow = Enqueue::new().after(DAY).dedupe("tips of ada");
+//!     let tomorrow = Enqueue::new().with_delay(DAY).with_dedupe("tips of ada");
 //!     let _ = mail.enqueue_with(tr, &"tips".to_owned(), &tomorrow).await?;
 //!     Ok(())
 //! }
 //!
 //! # tokio::runtime::Runtime::new()?.block_on(async {
 //! let wall = ManualWall::new();
-//! let options = RunOptions::default().environment(wall.environment());
+//! let options = RunOptions::default().with_environment(wall.environment());
 //! let runner = Runner::with_options(keyspace::open("memory:")?, options);
 //! let subspace = Subspace::from("mail");
 //! let mail = &Queue::<String>::open(&runner, subspace).await?;

@@ -180,7 +180,7 @@ impl<D: Database> World<D> {
     async fn enqueue_due(&self) -> ItemId {
         let queue = &self.queue;
         let runner = Runner::new(self.db.clone());
-        let options = &Enqueue::new().after(Duration::from_secs(3600));
+        let options = &Enqueue::new().with_delay(Duration::from_secs(3600));
         let enqueue = |tr| async move { queue.enqueue_with(&tr, &7, options).await };
         let (staged, commit) = runner.run_committed(enqueue).await.unwrap();
         let Enqueued::Staged(staged) = staged else {

@@ -24,7 +24,7 @@ const CONCURRENCY: usize = 16;
 
 /// Handles the items of a queue until it is shut down.
 ///
-/// The worker calls the handler for each delivery. The returned [`Outcome`] decides what happens to the item:
+/// The worker calls the handler for each delivery. The returned [`Outcome`](crate::Outcome) decides what happens to the item:
 ///
 /// - `Done`, or `Ok(())`: the item is completed, unless the handler has already acknowledged it in its own
 ///   transaction. The worker acknowledges it in the transaction that takes the next items.

@@ -260,8 +260,8 @@ impl Wall {
     pub(crate) fn runner(&self, store: &TestStore) -> Runner<Store> {
         let seed = u64::from_le_bytes(Environment::system().random_bytes());
         let options = RunOptions::default()
-            .ledger_subspace(store.root.subspace(&"ledgers"))
-            .environment(Environment::seeded(seed, Arc::new(self.clone())));
+            .with_ledger_subspace(store.root.subspace(&"ledgers"))
+            .with_environment(Environment::seeded(seed, Arc::new(self.clone())));
         Runner::with_options(store.db.clone(), options)
     }
 }
@@ -323,8 +323,8 @@ pub(crate) fn process<F: Future<Output = ()>>(
 /// Settings for tests in which sessions die.
 pub(crate) fn settings() -> Settings {
     Settings::new()
-        .lease(Duration::from_millis(150))
-        .max_attempts(20)
+        .with_lease(Duration::from_millis(150))
+        .with_max_attempts(20)
 }
 
 pub(crate) async fn open<D: Database>(

@@ -55,9 +55,9 @@ const BEFORE: [Before; 5] = [
 ];
 
 fn options(mode: OnRepeat, delay: Option<Duration>) -> Enqueue {
-    let options = Enqueue::new().dedupe("one").on_repeat(mode);
+    let options = Enqueue::new().with_dedupe("one").with_on_repeat(mode);
     match delay {
-        Some(delay) => options.after(delay),
+        Some(delay) => options.with_delay(delay),
         None => options,
     }
 }
@@ -177,9 +177,9 @@ async fn many_ids_that_are_enqueued_many_times_in_one_transaction_are_one_item_e
             queue.enqueue(&tr, &(100 + round)).await?;
             for number in 0..10_u64 {
                 let id = Enqueue::new()
-                    .dedupe(number.to_be_bytes().to_vec())
-                    .on_repeat([OnRepeat::Replace, OnRepeat::Debounce][number as usize % 2]);
-                let id = if number < 5 { id } else { id.after(LONG) };
+                    .with_dedupe(number.to_be_bytes().to_vec())
+                    .with_on_repeat([OnRepeat::Replace, OnRepeat::Debounce][number as usize % 2]);
+                let id = if number < 5 { id } else { id.with_delay(LONG) };
                 let item = queue.enqueue_with(&tr, &(10 * round + number), &id).await?;
                 enqueued.push(item);
             }
@@ -340,7 +340,7 @@ async fn read(
             queue.enqueue_with(tr, &7, &later).await.map(drop)
         }
         Read::Bounded => {
-            let bounded = Enqueue::new().max_depth(100);
+            let bounded = Enqueue::new().with_max_depth(100);
             queue.enqueue_with(tr, &7, &bounded).await.map(drop)
         }
     }
@@ -386,7 +386,7 @@ const MAY_BE_REFUSED: [Read; 14] = [
 async fn a_read_after_an_enqueue_works_or_is_refused_by_name(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let item = world.enqueue_ref(1, &Enqueue::new()).await;
-    let later = Enqueue::new().after(LONG);
+    let later = Enqueue::new().with_delay(LONG);
     let queue = &world.queue;
     let mut refused = 0;
     for knows_version in [false, true] {
@@ -434,8 +434,8 @@ impl Wall {
 async fn walled(store: &TestStore, wall: &Wall) -> World {
     let store = store.fresh();
     let options = RunOptions::default()
-        .ledger_subspace(store.root.subspace(&"ledgers"))
-        .environment(wall.manual.environment());
+        .with_ledger_subspace(store.root.subspace(&"ledgers"))
+        .with_environment(wall.manual.environment());
     let runner = Runner::with_options(store.db.clone(), options);
     let queue = open(&store, &runner, Settings::new()).await.unwrap();
     World {
@@ -448,7 +448,7 @@ async fn walled(store: &TestStore, wall: &Wall) -> World {
 const SECOND: Duration = Duration::from_secs(1);
 
 fn burst() -> Enqueue {
-    options(OnRepeat::Debounce, Some(60 * SECOND)).max_wait(150 * SECOND)
+    options(OnRepeat::Debounce, Some(60 * SECOND)).with_max_wait(150 * SECOND)
 }
 
 impl World {
@@ -495,11 +495,11 @@ async fn a_burst_is_due_after_its_longest_wait_however_often_it_is_enqueued(stor
     assert_eq!(due, [60, 110, 160, 210, 260].map(Some));
     // A longest wait that is shorter than the delay applies to the first enqueue, too.
     let world = walled(&store, &wall).await;
-    let short = burst().max_wait(10 * SECOND);
+    let short = burst().with_max_wait(10 * SECOND);
     assert_eq!(world.debounce_at(&wall, 0, &short).await, Some(10));
     assert_eq!(world.debounce_at(&wall, 5, &short).await, Some(10));
     // `Replace` keeps the time.
-    let replaced = short.clone().on_repeat(OnRepeat::Replace);
+    let replaced = short.clone().with_on_repeat(OnRepeat::Replace);
     assert_eq!(world.debounce_at(&wall, 6, &replaced).await, Some(10));
     // The clock by which the burst began was ahead.
     let world = walled(&store, &wall).await;

@@ -44,7 +44,7 @@ async fn assert_three_seconds(world: &World, wall: &ManualWall, item: &ItemRef) 
 
 /// Returns a queue with an item that was enqueued a week ago.
 async fn a_week_ago(store: &TestStore, options: Enqueue) -> (World, ManualWall, ItemRef) {
-    let settings = Settings::new().lease(LONG * 60).max_attempts(9);
+    let settings = Settings::new().with_lease(LONG * 60).with_max_attempts(9);
     let (world, wall) = with_wall(store, settings).await;
     let item = world.enqueue_ref(1, &options).await;
     wall.advance(WEEK);
@@ -77,8 +77,10 @@ async fn an_item_that_was_enqueued_waits_since_then_and_stores_no_other_time(sto
 }
 
 async fn an_item_that_was_delayed_waits_since_it_was_due(store: TestStore) {
-    let (world, wall, _) = a_week_ago(&store, Enqueue::new().after(WEEK)).await;
-    let second = world.enqueue_ref(2, &Enqueue::new().after(SECONDS)).await;
+    let (world, wall, _) = a_week_ago(&store, Enqueue::new().with_delay(WEEK)).await;
+    let second = world
+        .enqueue_ref(2, &Enqueue::new().with_delay(SECONDS))
+        .await;
     wall.advance(SECONDS * 10);
     assert_eq!(oldest_age(&world).await.unwrap(), None);
     // The take of the first item makes the second one wait in the queue.
@@ -92,7 +94,7 @@ async fn an_item_that_was_delayed_waits_since_it_was_due(store: TestStore) {
 }
 
 async fn an_item_that_was_expedited_waits_since_then(store: TestStore) {
-    let (world, wall, item) = a_week_ago(&store, Enqueue::new().after(WEEK * 2)).await;
+    let (world, wall, item) = a_week_ago(&store, Enqueue::new().with_delay(WEEK * 2)).await;
     let queue = &world.queue;
     let to_expedite = &item;
     let expedite = |tr| async move { queue.expedite(&tr, to_expedite).await };
@@ -110,7 +112,9 @@ async fn an_item_that_came_back_waits_since_it_came_back(store: TestStore) {
 
 async fn an_item_that_was_redriven_waits_since_then(store: TestStore) {
     for replaces in [false, true] {
-        let options = Enqueue::new().dedupe("id").on_repeat(OnRepeat::Debounce);
+        let options = Enqueue::new()
+            .with_dedupe("id")
+            .with_on_repeat(OnRepeat::Debounce);
         let (world, wall, item) = a_week_ago(&store, options.clone()).await;
         let consumer = world.consumer().await;
         let delivery = consumer.dequeue().await.unwrap().unwrap();

@@ -24,7 +24,7 @@ const RESTARTS: usize = 10;
 
 /// Returns a queue with one item, which has one attempt.
 async fn world(store: &TestStore) -> World {
-    let world = World::new(store, Settings::new().max_attempts(1)).await;
+    let world = World::new(store, Settings::new().with_max_attempts(1)).await;
     world.enqueue([7]).await;
     world
 }

@@ -196,7 +196,7 @@ impl Undecodable {
         let wall = Wall::ahead(Duration::ZERO);
         let runner = wall.runner(&store);
         let subspace = store.root.subspace(&"queue");
-        let settings = Settings::new().max_attempts(100);
+        let settings = Settings::new().with_max_attempts(100);
         let opened = Names::open_with(
             &runner,
             subspace.clone(),

@@ -55,7 +55,10 @@ impl World {
 
 async fn an_opening_keeps_the_settings_that_are_there(store: TestStore) {
     let world = World::new(&store, settings()).await;
-    let other = Settings::new().lease(LONG).max_attempts(1).keep_done(LONG);
+    let other = Settings::new()
+        .with_lease(LONG)
+        .with_max_attempts(1)
+        .with_keep_done(LONG);
     open(&world.store, &world.runner, other.clone())
         .await
         .unwrap();
@@ -98,7 +101,7 @@ async fn an_opening_registers_the_queue(store: TestStore) {
 
 async fn settings_that_no_session_can_follow_are_refused(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let short = Settings::new().lease(Duration::from_millis(29));
+    let short = Settings::new().with_lease(Duration::from_millis(29));
     let refused = world.configure(&short).await.unwrap_err();
     assert!(matches!(refused, Error::TooShort { .. }));
     assert_eq!(world.stored().await, Settings::default());
@@ -111,7 +114,10 @@ async fn sessions_follow_and_say_so(store: TestStore) {
     let item = world.enqueue_ref(7, &hc_dequeue::Enqueue::new()).await;
     next().await.nack().await.unwrap();
     for lease in [1_500, 90, 200].map(Duration::from_millis) {
-        let changed = settings().lease(lease).max_attempts(2).keep_done(LONG);
+        let changed = settings()
+            .with_lease(lease)
+            .with_max_attempts(2)
+            .with_keep_done(LONG);
         world.configure(&changed).await.unwrap();
         world.until_promised(lease).await;
         assert_eq!(world.leases().await.len(), 1);
@@ -140,11 +146,7 @@ async fn a_session_whose_settings_cannot_be_read_goes_on_with_those_that_it_know
     };
     let old = world.runner.run(newer).await.unwrap();
     // Longer than the time between two heartbeats.
-    world
-        .runner
-        .environment()
-        .sleep(settings().get_lease())
-        .await;
+    world.runner.environment().sleep(settings().lease()).await;
     world.enqueue([7]).await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     world.ack(&delivery).await.unwrap();
@@ -170,13 +172,16 @@ async fn a_session_adopts_settings_while_the_first_item_does_not_decode(store: T
     };
     world.runner.run(damage).await.unwrap();
     let lease = Duration::from_millis(200);
-    world.configure(&settings().lease(lease)).await.unwrap();
+    world
+        .configure(&settings().with_lease(lease))
+        .await
+        .unwrap();
     world.until_promised(lease).await;
 }
 
 async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore) {
     // The session dies before it learns the shorter lease, which the next session has.
-    let world = World::new(&store, settings().lease(LONG * 60)).await;
+    let world = World::new(&store, settings().with_lease(LONG * 60)).await;
     world.enqueue([7]).await;
     let queue = world.queue.clone();
     let runner = world.runner.clone();
@@ -198,7 +203,7 @@ async fn a_session_is_judged_by_the_lease_that_it_has_promised(store: TestStore)
     changed.send(()).unwrap();
     doomed.join().unwrap();
     let heir = world.consumer().await;
-    let none = heir.dequeue_within(short.get_lease() * 4).await.unwrap();
+    let none = heir.dequeue_within(short.lease() * 4).await.unwrap();
     assert!(none.is_none(), "it has promised an hour");
     assert_eq!(world.leases().await.len(), 2);
 }

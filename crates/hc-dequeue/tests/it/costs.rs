@@ -79,7 +79,7 @@ async fn a_reason_that_is_too_long_is_refused_and_the_delivery_is_as_it_was(stor
 }
 
 async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(2)).await;
     world.enqueue([0, 1, 2, 3, 4]).await;
     let (seen, mut all) = mpsc::unbounded_channel();
     let handler = move |delivery: Delivery<u64>| {
@@ -139,7 +139,7 @@ async fn die_with_an_item(world: &World) {
 }
 
 async fn the_death_of_a_session_costs_a_death_and_no_attempt(store: TestStore) {
-    let world = World::new(&store, settings().max_attempts(1).max_deaths(3)).await;
+    let world = World::new(&store, settings().with_max_attempts(1).with_max_deaths(3)).await;
     world.enqueue([7]).await;
     for deaths in 0..3 {
         let consumer = world.consumer().await;
@@ -164,7 +164,7 @@ async fn the_death_of_a_session_costs_a_death_and_no_attempt(store: TestStore) {
 
 async fn what_was_granted_and_not_collected_costs_nothing(store: TestStore) {
     let lease = Duration::from_millis(600);
-    let world = World::new(&store, settings().lease(lease).max_deaths(1)).await;
+    let world = World::new(&store, settings().with_lease(lease).with_max_deaths(1)).await;
     let doomed = crate::common::Doomed::start(&world).await;
     doomed.die();
     world.enqueue([7]).await;
@@ -181,7 +181,7 @@ async fn what_was_granted_and_not_collected_costs_nothing(store: TestStore) {
 }
 
 async fn an_item_that_is_snoozed_for_good_comes_to_an_end(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_deliveries(5)).await;
+    let world = World::new(&store, Settings::new().with_max_deliveries(5)).await;
     world.enqueue([7]).await;
     let handler = |_| async { Outcome::snooze(SOON) };
     let worker = world
@@ -198,12 +198,15 @@ async fn an_item_that_is_snoozed_for_good_comes_to_an_end(store: TestStore) {
 }
 
 async fn an_item_may_have_limits_of_its_own(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(2)).await;
     for (value, options) in [
-        (1, Enqueue::new().max_attempts(1)),
+        (1, Enqueue::new().with_max_attempts(1)),
         (2, Enqueue::new()),
-        (3, Enqueue::new().max_attempts(3)),
-        (4, Enqueue::new().max_attempts(9).max_deliveries(2)),
+        (3, Enqueue::new().with_max_attempts(3)),
+        (
+            4,
+            Enqueue::new().with_max_attempts(9).with_max_deliveries(2),
+        ),
     ] {
         let enqueued = world.enqueue_with(value, &options).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
@@ -239,9 +242,9 @@ impl Anew {
                 let redrive = |tr| async move { queue.redrive(&tr, item).await };
                 return assert!(world.runner.run(redrive).await.unwrap());
             }
-            Self::Replace => options.on_repeat(OnRepeat::Replace),
-            Self::Debounce => options.on_repeat(OnRepeat::Debounce),
-            Self::DebounceLater => options.on_repeat(OnRepeat::Debounce).after(SOON),
+            Self::Replace => options.with_on_repeat(OnRepeat::Replace),
+            Self::Debounce => options.with_on_repeat(OnRepeat::Debounce),
+            Self::DebounceLater => options.with_on_repeat(OnRepeat::Debounce).with_delay(SOON),
         };
         let enqueued = world.enqueue_with(7, &options).await;
         assert_eq!(enqueued.unwrap(), Enqueued::Replaced(*item));
@@ -250,10 +253,13 @@ impl Anew {
 
 async fn an_item_that_begins_anew_has_all_its_limits_again(store: TestStore) {
     const LIMIT: u64 = 3;
-    let of_the_queue = Enqueue::new().dedupe("one");
-    let of_the_item = of_the_queue.clone().max_deliveries(LIMIT as u32);
+    let of_the_queue = Enqueue::new().with_dedupe("one");
+    let of_the_item = of_the_queue.clone().with_max_deliveries(LIMIT as u32);
     for (settings, options) in [
-        (Settings::new().max_deliveries(LIMIT as u32), of_the_queue),
+        (
+            Settings::new().with_max_deliveries(LIMIT as u32),
+            of_the_queue,
+        ),
         (Settings::new(), of_the_item),
     ] {
         let world = World::new(&store, settings).await;
@@ -285,7 +291,7 @@ async fn an_item_that_begins_anew_has_all_its_limits_again(store: TestStore) {
 }
 
 async fn a_delivery_from_before_a_redrive_stays_lost(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_deliveries(1)).await;
+    let world = World::new(&store, Settings::new().with_max_deliveries(1)).await;
     let item = &world.enqueue_ref(7, &Enqueue::new()).await;
     let consumer = world.consumer().await;
     let before = consumer.dequeue_within(LONG).await.unwrap().unwrap();
@@ -302,7 +308,7 @@ async fn a_delivery_from_before_a_redrive_stays_lost(store: TestStore) {
 
 async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(store: TestStore) {
     const PILL: u64 = 13;
-    let world = World::new(&store, settings().max_deaths(5)).await;
+    let world = World::new(&store, settings().with_max_deaths(5)).await;
     world.enqueue(0..40).await;
     while world.stats().await.dead == 0 {
         let queue = world.queue.clone();

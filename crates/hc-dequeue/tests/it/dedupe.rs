@@ -21,11 +21,13 @@ conformance::on_every_store!(
 );
 
 fn once() -> Enqueue {
-    Enqueue::new().dedupe("once")
+    Enqueue::new().with_dedupe("once")
 }
 
 fn retaining() -> Settings {
-    Settings::new().dedupe_retention(LONG).keep_done(LONG)
+    Settings::new()
+        .with_dedupe_retention(LONG)
+        .with_keep_done(LONG)
 }
 
 impl World {
@@ -71,7 +73,7 @@ async fn what_is_cancelled_purged_or_cleared_frees_its_id_although_ids_are_retai
 ) {
     let world = World::new(&store, retaining()).await;
     let consumer = world.consumer().await;
-    let later = once().after(LONG);
+    let later = once().with_delay(LONG);
     for way in [
         "cancel queued",
         "cancel delayed",
@@ -138,7 +140,7 @@ async fn an_id_is_released_only_while_it_is_retained(store: TestStore) {
     let world = World::new(&store, retaining()).await;
     let consumer = world.consumer().await;
     assert!(!world.release().await, "the id was never used");
-    let delayed = world.enqueue_ref(1, &once().after(LONG)).await;
+    let delayed = world.enqueue_ref(1, &once().with_delay(LONG)).await;
     assert!(!world.release().await, "an item with the id is delayed");
     assert_eq!(world.cancel(&delayed).await, Cancelled::Removed);
     world.enqueue_ref(1, &once()).await;
@@ -187,7 +189,9 @@ async fn a_retention_that_is_changed_applies_to_ids_that_are_already_retained(st
         ..later
     };
     let is_refused = async |retention| {
-        world.set(&retaining().dedupe_retention(retention)).await;
+        world
+            .set(&retaining().with_dedupe_retention(retention))
+            .await;
         // Dropped without a commit, so that the id stays as it is.
         let tr = later.store.db.begin().unwrap();
         let enqueued = later.queue.enqueue_with(&tr, &0, &once()).await;
@@ -202,13 +206,15 @@ async fn a_retention_that_is_changed_applies_to_ids_that_are_already_retained(st
 }
 
 async fn sessions_remove_what_a_shorter_retention_no_longer_refuses(store: TestStore) {
-    let settings = retaining().lease(Duration::from_millis(60));
+    let settings = retaining().with_lease(Duration::from_millis(60));
     let world = World::new(&store, settings.clone()).await;
     let consumer = world.consumer().await;
     world.enqueue_ref(1, &once()).await;
     world.complete(&consumer).await;
     assert_eq!(world.count("y").await, 1);
-    world.set(&settings.dedupe_retention(Duration::ZERO)).await;
+    world
+        .set(&settings.with_dedupe_retention(Duration::ZERO))
+        .await;
     while world.count("y").await != 0 {
         tokio::task::yield_now().await;
     }
@@ -262,7 +268,7 @@ async fn a_full_queue_leaves_the_id_of_a_held_item(store: TestStore) {
     let _ = world.enqueue_with(1, &once()).await.unwrap();
     let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     world.enqueue([2]).await;
-    let replace = once().on_repeat(OnRepeat::Replace).max_depth(1);
+    let replace = once().with_on_repeat(OnRepeat::Replace).with_max_depth(1);
     let mut tr = world.store.db.begin().unwrap();
     let refused = world.queue.enqueue_with(&tr, &3, &replace).await;
     assert!(matches!(refused, Err(Error::Full { depth: 1, .. })));

@@ -25,7 +25,7 @@ async fn open<T>(store: &TestStore, runner: &Runner<Store>) -> Queue<T>
 where
     T: Serialize + DeserializeOwned + Send + Sync + 'static,
 {
-    let settings = Settings::new().max_attempts(10_000);
+    let settings = Settings::new().with_max_attempts(10_000);
     let queue = Queue::open_with(
         runner,
         store.root.subspace(&"queue"),

@@ -74,7 +74,7 @@ impl World {
 }
 
 fn keeping() -> Settings {
-    Settings::new().keep_done(LONG)
+    Settings::new().with_keep_done(LONG)
 }
 
 async fn the_end_of_each_item_is_kept_however_it_comes(store: TestStore) {
@@ -173,7 +173,7 @@ async fn what_is_done_is_kept_for_its_time(store: TestStore) {
     let store = store.fresh();
     let wall = Wall::ahead(Duration::ZERO);
     let runner = wall.runner(&store);
-    let queue = open(&store, &runner, settings().keep_done(HOUR)).await;
+    let queue = open(&store, &runner, settings().with_keep_done(HOUR)).await;
     let queue = queue.unwrap();
     let world = World {
         store,
@@ -204,13 +204,13 @@ async fn what_is_done_is_kept_for_its_time(store: TestStore) {
 async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore) {
     // With such a long lease, no session is declared dead: the two remain the majority.
     let settings = Settings::new()
-        .lease(Duration::from_secs(3))
-        .keep_done(HOUR / 2)
-        .dedupe_retention(HOUR / 2);
+        .with_lease(Duration::from_secs(3))
+        .with_keep_done(HOUR / 2)
+        .with_dedupe_retention(HOUR / 2);
     let world = World::new(&store, settings.clone()).await;
     let consumer = world.consumer().await;
     let other = world.consumer().await;
-    let once = Enqueue::new().dedupe("once");
+    let once = Enqueue::new().with_dedupe("once");
     let item = world.enqueue_ref(7, &once).await;
     assert_eq!(consumer.pop_within(LONG).await.unwrap().unwrap().value, 7);
     let runner = Wall::ahead(HOUR).runner(&world.store);

@@ -37,9 +37,9 @@ async fn items_for_the_end_of_time_are_listed_and_can_be_made_ready(store: TestS
     let consumer = world.consumer().await;
     let mut items = Vec::new();
     for options in [
-        Enqueue::new().after(Duration::MAX),
-        Enqueue::new().at(last_time()),
-        Enqueue::new().after(Duration::from_millis(u64::MAX)),
+        Enqueue::new().with_delay(Duration::MAX),
+        Enqueue::new().with_due_time(last_time()),
+        Enqueue::new().with_delay(Duration::from_millis(u64::MAX)),
     ] {
         items.push(world.enqueue_ref(items.len() as u64, &options).await);
     }
@@ -75,10 +75,10 @@ async fn a_time_before_the_epoch_is_due_at_once(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
     let day = Duration::from_secs(86_400);
-    let before = Enqueue::new().at(SystemTime::UNIX_EPOCH - day);
+    let before = Enqueue::new().with_due_time(SystemTime::UNIX_EPOCH - day);
     world.enqueue_ref(1, &before).await;
     world
-        .enqueue_ref(2, &Enqueue::new().after(Duration::ZERO))
+        .enqueue_ref(2, &Enqueue::new().with_delay(Duration::ZERO))
         .await;
     for _ in 0..2 {
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
@@ -89,12 +89,12 @@ async fn a_time_before_the_epoch_is_due_at_once(store: TestStore) {
 
 async fn settings_of_any_length_work(store: TestStore) {
     let settings = Settings::new()
-        .lease(Duration::MAX)
-        .keep_done(Duration::MAX)
-        .dedupe_retention(Duration::MAX);
+        .with_lease(Duration::MAX)
+        .with_keep_done(Duration::MAX)
+        .with_dedupe_retention(Duration::MAX);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
-    let once = Enqueue::new().dedupe("id");
+    let once = Enqueue::new().with_dedupe("id");
     let item = world.enqueue_ref(1, &once).await;
     let delivery = consumer
         .dequeue_within(Duration::MAX)
@@ -107,10 +107,7 @@ async fn settings_of_any_length_work(store: TestStore) {
     let read = |tr| async move { queue.settings(&tr).await };
     let stored = world.runner.run(read).await.unwrap();
     let millis = Duration::from_millis(u64::MAX);
-    assert_eq!(
-        (stored.get_keep_done(), stored.get_lease()),
-        (millis, millis)
-    );
+    assert_eq!((stored.keep_done(), stored.lease()), (millis, millis));
     consumer.shut_down(Duration::MAX).await.unwrap();
     world.check().await;
 }

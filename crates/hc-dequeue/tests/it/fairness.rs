@@ -26,7 +26,7 @@ conformance::on_every_store!(threads:
 
 /// A lease so long that a test only passes without waiting for the end of a patience.
 fn patient() -> Settings {
-    Settings::new().lease(LONG * 60)
+    Settings::new().with_lease(LONG * 60)
 }
 
 /// A consumer that only watches wake.
@@ -73,7 +73,7 @@ async fn until_due(world: &World) {
 async fn what_comes_back_comes_first(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
-    let soon = Enqueue::new().after(Duration::from_millis(1));
+    let soon = Enqueue::new().with_delay(Duration::from_millis(1));
     let _ = world.enqueue_with(0, &soon).await.unwrap();
     world.enqueue(1..=3).await;
     until_due(&world).await;
@@ -186,7 +186,7 @@ async fn without_a_death_every_item_arrives_without_the_poll_and_no_patience_end
 }
 
 async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
-    let settings = Settings::new().lease(Duration::from_millis(600));
+    let settings = Settings::new().with_lease(Duration::from_millis(600));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
     let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(20));
@@ -208,7 +208,7 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
 }
 
 async fn who_does_not_wait_waits_no_longer_for_a_dead_leader(store: TestStore) {
-    let settings = Settings::new().lease(Duration::from_secs(5));
+    let settings = Settings::new().with_lease(Duration::from_secs(5));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
     let options = WorkerOptions::default();
@@ -226,7 +226,7 @@ async fn who_does_not_wait_waits_no_longer_for_a_dead_leader(store: TestStore) {
 async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestStore) {
     const ABANDONED: usize = 1_000;
     const REQUESTS_PER_STEP: usize = 128;
-    let settings = Settings::new().lease(Duration::from_millis(300));
+    let settings = Settings::new().with_lease(Duration::from_millis(300));
     let world = World::recorded(&store, settings).await;
     // Format, session and wanted number, as sessions that are gone may have left them.
     let record = |number: usize| {
@@ -252,13 +252,13 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
 }
 
 async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) {
-    let settings = Settings::new().lease(Duration::from_millis(900));
-    let lease = settings.get_lease();
+    let settings = Settings::new().with_lease(Duration::from_millis(900));
+    let lease = settings.lease();
     let world = World::new(&store, settings).await;
     let env = Environment::system();
     let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::default());
     let ledgers = world.store.root.subspace(&"ledgers");
-    let options = RunOptions::default().ledger_subspace(ledgers);
+    let options = RunOptions::default().with_ledger_subspace(ledgers);
     let runner = Runner::with_options(chaos.clone(), options);
     world.enqueue(0..3).await;
     let mut sessions = Vec::new();
@@ -286,7 +286,7 @@ async fn who_waits_longest_is_not_served_at_all_if_wake_ups_are_lost_and_nobody_
     let world = World::new(&store, patient()).await;
     let deaf = Planted::new(store.db.clone(), Plant::DeafWatches);
     let ledgers = world.store.root.subspace(&"ledgers");
-    let options = RunOptions::default().ledger_subspace(ledgers);
+    let options = RunOptions::default().with_ledger_subspace(ledgers);
     let runner = Runner::with_options(deaf, options);
     let poll = |interval| WorkerOptions::default().with_poll_interval(interval);
     let wait = async |options| {

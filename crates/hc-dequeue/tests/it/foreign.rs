@@ -137,7 +137,7 @@ async fn check_reasons(world: &World, attempts: u64, rounds: u64) {
 }
 
 async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(2)).await;
     world.enqueue(0..=PANICS).await;
     let queue = &world.queue;
     let options = quick().with_concurrency(1);
@@ -150,7 +150,7 @@ async fn a_panic_anywhere_in_a_handler_is_a_failed_attempt(store: TestStore) {
 }
 
 async fn a_panic_anywhere_in_a_handler_with_a_transaction_is_a_failed_attempt(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(2)).await;
     world.enqueue(0..=PANICS).await;
     let queue = &world.queue;
     let options = quick().with_concurrency(1);
@@ -163,7 +163,7 @@ async fn a_panic_anywhere_in_a_handler_with_a_transaction_is_a_failed_attempt(st
 }
 
 async fn a_panic_anywhere_in_a_handler_is_counted_when_a_test_drains_its_queue(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
     world.enqueue(0..=PANICS).await;
     let handler = |item: Item| handler(&item);
     let drained = drain(&world.runner, &world.queue, handler).await.unwrap();
@@ -177,7 +177,7 @@ async fn a_panic_anywhere_in_a_handler_is_counted_when_a_test_drains_its_queue(s
 }
 
 async fn as_many_items_that_panic_as_there_are_slots_leave_a_worker_that_works(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
     let rounds = 20;
     world.enqueue(0..rounds * (PANICS + 1)).await;
     let queue = &world.queue;
@@ -210,7 +210,7 @@ fn holds_a_bomb() -> (
 }
 
 async fn a_handler_that_panics_when_its_time_limit_drops_it_leaves_its_slot(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
     world.enqueue([1, 2, 0]).await;
     let (handler, mut begins) = holds_a_bomb();
     let limit = Duration::from_millis(50);
@@ -242,7 +242,7 @@ async fn a_handler_that_panics_when_a_cancellation_drops_it_leaves_its_slot(stor
 }
 
 async fn a_handler_that_panics_when_a_shutdown_drops_it_costs_no_attempt(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
     world.enqueue([1, 2]).await;
     let (handler, mut begins) = holds_a_bomb();
     let worker = world.queue.work(&world.runner, quick(), handler).await;
@@ -338,10 +338,10 @@ impl Codec<u64> for Superstitious {
 }
 
 async fn a_codec_that_panics_fails_the_item(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
     world.enqueue([1, 3, 2]).await;
     let subspace = world.queue.subspace().clone();
-    let settings = Settings::new().max_attempts(1);
+    let settings = Settings::new().with_max_attempts(1);
     let queue = Queue::<u64, Superstitious>::open_with(
         &world.runner,
         subspace,

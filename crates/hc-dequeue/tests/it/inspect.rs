@@ -189,7 +189,9 @@ async fn looking_fails_for_no_other_transaction(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
     world.enqueue(0..3).await;
-    world.enqueue_ref(3, &Enqueue::new().after(LEASE)).await;
+    world
+        .enqueue_ref(3, &Enqueue::new().with_delay(LEASE))
+        .await;
     let consumer = world.consumer().await;
     let mut tr = store.db.begin().unwrap();
     for place in PlaceKind::ALL {

@@ -55,7 +55,7 @@ async fn a_reference_finds_its_item_wherever_it_goes(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let until = Environment::system().wall() + LONG;
     let item: ItemRef = world
-        .enqueue_ref(7, &Enqueue::new().at(until))
+        .enqueue_ref(7, &Enqueue::new().with_due_time(until))
         .await
         .to_string()
         .parse()
@@ -136,12 +136,16 @@ async fn a_reference_to_an_item_of_another_queue_is_refused(store: TestStore) {
 async fn a_cancelled_item_is_never_delivered_again(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
-    let dead = world.enqueue_ref(1, &Enqueue::new().dedupe("dead")).await;
+    let dead = world
+        .enqueue_ref(1, &Enqueue::new().with_dedupe("dead"))
+        .await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     delivery.discard("no use").await.unwrap();
-    let later = Enqueue::new().after(LONG).dedupe("later");
+    let later = Enqueue::new().with_delay(LONG).with_dedupe("later");
     let delayed = world.enqueue_ref(2, &later).await;
-    let queued = world.enqueue_ref(3, &Enqueue::new().dedupe("now")).await;
+    let queued = world
+        .enqueue_ref(3, &Enqueue::new().with_dedupe("now"))
+        .await;
     for item in [dead, delayed, queued] {
         assert_eq!(world.cancel(&item).await, Cancelled::Removed);
         assert_eq!(world.place(&item).await, None);
@@ -160,10 +164,12 @@ async fn a_cancelled_item_is_never_delivered_again(store: TestStore) {
 
 async fn a_cancellation_notifies_the_delivery_and_refuses_its_acknowledgement(store: TestStore) {
     // With this lease no heartbeat comes: only the watch can report the cancellation.
-    let world = World::new(&store, Settings::new().lease(LONG * 10)).await;
+    let world = World::new(&store, Settings::new().with_lease(LONG * 10)).await;
     let consumer = world.consumer().await;
     for way in 0..4 {
-        let item = world.enqueue_ref(7, &Enqueue::new().dedupe("one")).await;
+        let item = world
+            .enqueue_ref(7, &Enqueue::new().with_dedupe("one"))
+            .await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         assert!(!delivery.is_cancelled());
         assert_eq!(world.cancel(&item).await, Cancelled::Requested);
@@ -310,8 +316,8 @@ async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(st
 async fn an_item_that_is_cancelled_before_a_dead_session_has_collected_it_is_done(
     store: TestStore,
 ) {
-    let settings = crate::common::settings().lease(Duration::from_millis(600));
-    let world = World::new(&store, settings.keep_done(LONG)).await;
+    let settings = crate::common::settings().with_lease(Duration::from_millis(600));
+    let world = World::new(&store, settings.with_keep_done(LONG)).await;
     let doomed = Doomed::start(&world).await;
     doomed.die();
     let item = cancel_granted(&world).await;
@@ -332,7 +338,7 @@ async fn an_item_that_is_cancelled_before_a_dead_session_has_collected_it_is_don
 
 async fn an_expedited_item_comes_at_once_and_to_its_place(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let first = world.enqueue_ref(1, &Enqueue::new().after(LONG)).await;
+    let first = world.enqueue_ref(1, &Enqueue::new().with_delay(LONG)).await;
     let second = world.enqueue_ref(2, &Enqueue::new()).await;
     assert!(!world.expedite(&second).await);
     assert!(world.expedite(&first).await);
@@ -372,7 +378,7 @@ async fn a_replaced_item_keeps_its_place_and_its_costs(store: TestStore) {
 
 async fn a_repeated_enqueue_keeps_replaces_or_debounces(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let once = |mode| Enqueue::new().dedupe("one").on_repeat(mode);
+    let once = |mode| Enqueue::new().with_dedupe("one").with_on_repeat(mode);
     let item = world.enqueue_ref(1, &once(OnRepeat::Keep)).await;
     assert_eq!(world.find_deduped(b"one").await, Some(item));
     assert_eq!(world.find_deduped(b"two").await, None);
@@ -385,15 +391,15 @@ async fn a_repeated_enqueue_keeps_replaces_or_debounces(store: TestStore) {
 
     assert_eq!(repeat(2, once(OnRepeat::Keep)).await, Enqueued::Repeated);
     assert_eq!(value(1).await, Place::Queued);
-    let later = once(OnRepeat::Replace).after(LONG);
+    let later = once(OnRepeat::Replace).with_delay(LONG);
     assert_eq!(repeat(3, later).await, Enqueued::Replaced(item));
     assert_eq!(value(3).await, Place::Queued);
-    let later = once(OnRepeat::Debounce).after(LONG);
+    let later = once(OnRepeat::Debounce).with_delay(LONG);
     assert_eq!(repeat(4, later).await, Enqueued::Replaced(item));
     let Place::Delayed { until: first } = value(4).await else {
         panic!("it is delayed");
     };
-    let later = once(OnRepeat::Debounce).after(2 * LONG);
+    let later = once(OnRepeat::Debounce).with_delay(2 * LONG);
     assert_eq!(repeat(5, later).await, Enqueued::Replaced(item));
     let Place::Delayed { until: second } = value(5).await else {
         panic!("it is delayed");
@@ -429,12 +435,14 @@ async fn a_repeated_enqueue_keeps_replaces_or_debounces(store: TestStore) {
 }
 
 async fn an_item_that_replaces_a_held_one_takes_over_its_dedupe_id(store: TestStore) {
-    let retention = Settings::new().dedupe_retention(LONG);
+    let retention = Settings::new().with_dedupe_retention(LONG);
     for settings in [Settings::new(), retention] {
-        let keeps = !settings.get_dedupe_retention().is_zero();
+        let keeps = !settings.dedupe_retention().is_zero();
         let world = World::new(&store, settings).await;
         let consumer = world.consumer().await;
-        let once = Enqueue::new().dedupe("one").on_repeat(OnRepeat::Replace);
+        let once = Enqueue::new()
+            .with_dedupe("one")
+            .with_on_repeat(OnRepeat::Replace);
         let first = world.enqueue_ref(1, &once).await;
         let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         let second = world.enqueue_ref(2, &once).await;
@@ -443,7 +451,7 @@ async fn an_item_that_replaces_a_held_one_takes_over_its_dedupe_id(store: TestSt
         // The first item is done, and the id belongs to the second one.
         world.ack(&held).await.unwrap();
         assert_eq!(world.find_deduped(b"one").await, Some(second));
-        let keep = Enqueue::new().dedupe("one");
+        let keep = Enqueue::new().with_dedupe("one");
         assert_eq!(
             world.enqueue_with(3, &keep).await.unwrap(),
             Enqueued::Repeated
@@ -462,7 +470,7 @@ async fn an_id_that_is_retired_and_enqueued_again_at_the_same_time_conflicts(sto
     let world = World::with_defaults(&store).await;
     let db = &world.store.db;
     let queue = &world.queue;
-    let once = Enqueue::new().dedupe("one");
+    let once = Enqueue::new().with_dedupe("one");
     world.enqueue_ref(1, &once).await;
     let consumer = world.consumer().await;
     let held = consumer.dequeue_within(LONG).await.unwrap().unwrap();

@@ -155,7 +155,9 @@ async fn a_place_is_listed_page_by_page_and_damaged_records_with_the_rest(store:
     let mut items = Vec::new();
     for value in 0..5 {
         let delay = Duration::from_secs(3600 - value);
-        let item = world.enqueue_ref(value, &Enqueue::new().after(delay)).await;
+        let item = world
+            .enqueue_ref(value, &Enqueue::new().with_delay(delay))
+            .await;
         items.push(item);
     }
     items.reverse();
@@ -349,13 +351,13 @@ async fn a_tool_opens_a_queue_of_any_codec_and_creates_none(store: TestStore) {
     let words = root.subspace(&"words");
     let nothing = root.subspace(&"nothing");
     let subspace = Subspace::from_bytes([words.bytes(), b"!"].concat());
-    let options = OpenOptions::new().codec(Json);
+    let options = OpenOptions::new().with_codec(Json);
     let ids = keyspace::ids::Ids::new(nothing.subspace(&"ids"));
     let queue = Queue::<String, Json>::open_with(
         runner,
         subspace.clone(),
         Settings::default(),
-        options.ids(ids),
+        options.with_ids(ids),
     );
     let queue = &queue.await.unwrap();
     let enqueue = |tr| async move { queue.enqueue(&tr, &"one".to_owned()).await };

@@ -34,7 +34,7 @@ impl World {
 
 /// With these settings, no session is declared dead and no patience ends.
 fn patient() -> Settings {
-    Settings::new().lease(LONG * 60)
+    Settings::new().with_lease(LONG * 60)
 }
 
 async fn gauges_say_how_things_stand(store: TestStore) {
@@ -68,7 +68,7 @@ async fn a_wanted_delay_and_a_pause_have_gauges_of_their_own(store: TestStore) {
     let world = World::recorded(&store, settings()).await;
     for value in [1, 2] {
         let _ = world
-            .enqueue_with(value, &Enqueue::new().after(LONG * 60))
+            .enqueue_with(value, &Enqueue::new().with_delay(LONG * 60))
             .await
             .unwrap();
     }
@@ -103,7 +103,7 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
     let world = World::recorded(&store, patient()).await;
     let chaos = Chaos::new(store.db.clone(), Environment::system(), Faults::default());
     let ledgers = world.store.root.subspace(&"ledgers");
-    let options = RunOptions::default().ledger_subspace(ledgers);
+    let options = RunOptions::default().with_ledger_subspace(ledgers);
     let runner = Runner::with_options(chaos.clone(), options);
     let consumer = world
         .queue
@@ -125,7 +125,7 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
 
 async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {
     // The leading session is not declared dead before the patience, a fifth of this lease, ends.
-    let settings = Settings::new().lease(Duration::from_secs(3));
+    let settings = Settings::new().with_lease(Duration::from_secs(3));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
     let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(20));
@@ -159,7 +159,7 @@ async fn items_that_are_returned_for_the_dead_are_counted(store: TestStore) {
 }
 
 async fn what_handlers_return_is_counted(store: TestStore) {
-    let settings = patient().max_attempts(1);
+    let settings = patient().with_max_attempts(1);
     let world = World::recorded(&store, settings).await;
     world.enqueue(0..10).await;
     let handler = |delivery: Delivery<u64>| async move {

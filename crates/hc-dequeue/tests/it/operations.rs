@@ -118,7 +118,7 @@ async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
 }
 
 async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStore) {
-    let settings = Settings::new().lease(Duration::from_millis(60));
+    let settings = Settings::new().with_lease(Duration::from_millis(60));
     let world = World::new(&store, settings).await;
     let options = WorkerOptions::default().with_time_limit(Duration::from_secs(2));
     let consumer = world.quick_consumer(options).await;
@@ -149,7 +149,7 @@ async fn keeping_a_delivery_alive_gives_it_more_time(store: TestStore) {
 }
 
 async fn what_is_granted_too_often_becomes_a_dead_letter(store: TestStore) {
-    let settings = Settings::new().max_attempts(2);
+    let settings = Settings::new().with_max_attempts(2);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     world.enqueue([1, 2]).await;
@@ -216,9 +216,9 @@ async fn an_enqueue_wakes_who_waits(store: TestStore) {
 async fn an_item_for_later_comes_later(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
-    let soon = Enqueue::new().after(Duration::from_millis(30));
-    let much_later = Enqueue::new().at(Environment::system().wall() + LONG);
-    let earlier = Enqueue::new().at(SystemTime::UNIX_EPOCH);
+    let soon = Enqueue::new().with_delay(Duration::from_millis(30));
+    let much_later = Enqueue::new().with_due_time(Environment::system().wall() + LONG);
+    let earlier = Enqueue::new().with_due_time(SystemTime::UNIX_EPOCH);
     for (value, options) in [(1, much_later), (3, earlier), (2, soon)] {
         let staged = world.enqueue_with(value, &options).await.unwrap();
         assert!(matches!(staged, Enqueued::Staged(_)));
@@ -234,16 +234,16 @@ async fn an_item_for_later_comes_later(store: TestStore) {
 }
 
 async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
-    let settings = Settings::new().max_attempts(2);
+    let settings = Settings::new().with_max_attempts(2);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
-    let once = Enqueue::new().dedupe("once");
+    let once = Enqueue::new().with_dedupe("once");
     let is_repeated = async |options: &Enqueue| {
         let staged = world.enqueue_with(1, options).await.unwrap();
         staged == Enqueued::Repeated
     };
     assert!(!is_repeated(&once).await);
-    assert!(!is_repeated(&Enqueue::new().dedupe("another").after(LONG)).await);
+    assert!(!is_repeated(&Enqueue::new().with_dedupe("another").with_delay(LONG)).await);
     assert!(is_repeated(&once).await);
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     assert!(is_repeated(&once).await, "while it is held");
@@ -273,7 +273,7 @@ async fn an_item_is_there_once_for_each_dedupe_id(store: TestStore) {
 async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
-    let once = Enqueue::new().dedupe("once");
+    let once = Enqueue::new().with_dedupe("once");
     let _ = world.enqueue_with(1, &once).await.unwrap();
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     let item = &delivery.item_ref();
@@ -292,10 +292,10 @@ async fn purging_a_dead_letter_frees_its_dedupe_id(store: TestStore) {
 
 async fn a_dedupe_id_is_kept_after_completion_for_as_long_as_asked(store: TestStore) {
     for (retention, is_kept) in [(LONG, true), (Duration::ZERO, false)] {
-        let settings = Settings::new().dedupe_retention(retention);
+        let settings = Settings::new().with_dedupe_retention(retention);
         let world = World::new(&store, settings).await;
         let consumer = world.consumer().await;
-        let once = Enqueue::new().dedupe(vec![0; 255]);
+        let once = Enqueue::new().with_dedupe(vec![0; 255]);
         let _ = world.enqueue_with(1, &once).await.unwrap();
         assert!(consumer.pop().await.unwrap().is_some());
         let again = world.enqueue_with(1, &once).await.unwrap();
@@ -305,13 +305,13 @@ async fn a_dedupe_id_is_kept_after_completion_for_as_long_as_asked(store: TestSt
 
 async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestStore) {
     let settings = Settings::new()
-        .lease(Duration::from_millis(60))
-        .dedupe_retention(Duration::from_millis(1));
+        .with_lease(Duration::from_millis(60))
+        .with_dedupe_retention(Duration::from_millis(1));
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     // More than one transaction checks.
     for number in 0..150_u64 {
-        let once = Enqueue::new().dedupe(number.to_be_bytes().to_vec());
+        let once = Enqueue::new().with_dedupe(number.to_be_bytes().to_vec());
         let _ = world.enqueue_with(number, &once).await.unwrap();
     }
     for _ in 0..149 {
@@ -326,7 +326,7 @@ async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestS
 
 async fn a_full_queue_refuses(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let options = Enqueue::new().max_depth(2);
+    let options = Enqueue::new().with_max_depth(2);
     for value in 0..2 {
         let _ = world.enqueue_with(value, &options).await.unwrap();
     }
@@ -453,7 +453,7 @@ async fn a_shut_down_returns_what_is_held(store: TestStore) {
 
 async fn a_shut_down_waits_for_deliveries_and_takes_nothing_more(store: TestStore) {
     // With this lease, no heartbeat covers for a lost notification.
-    let settings = Settings::new().lease(LONG * 60);
+    let settings = Settings::new().with_lease(LONG * 60);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     world.enqueue([1, 2, 3]).await;
@@ -489,7 +489,7 @@ async fn a_shut_down_waits_no_longer_than_its_grace(store: TestStore) {
 
 async fn a_shut_down_right_after_a_delivery_is_heard_at_once(store: TestStore) {
     // With this lease, no heartbeat covers for a lost notification.
-    let settings = Settings::new().lease(LONG * 60);
+    let settings = Settings::new().with_lease(LONG * 60);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     world.enqueue([1]).await;
@@ -504,11 +504,11 @@ async fn clearing_removes_what_waits_and_nothing_else(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let consumer = world.consumer().await;
     world.enqueue(0..1_000).await;
-    let later = Enqueue::new().after(LONG).dedupe("later");
+    let later = Enqueue::new().with_delay(LONG).with_dedupe("later");
     let _ = world.enqueue_with(7, &later).await.unwrap();
     // More items than one page has.
     let queue = &world.queue;
-    let all_later = &Enqueue::new().after(LONG * 2);
+    let all_later = &Enqueue::new().with_delay(LONG * 2);
     let enqueue = |tr| async move {
         for value in 0..600 {
             let _ = queue.enqueue_with(&tr, &value, all_later).await?;
@@ -561,7 +561,7 @@ async fn a_queue_is_idle_when_nothing_is_queued_delayed_or_held(store: TestStore
     idle.unwrap();
 
     let queue = &world.queue;
-    let later = &Enqueue::new().after(LONG * 60);
+    let later = &Enqueue::new().with_delay(LONG * 60);
     let enqueue = |tr| async move { queue.enqueue_with(&tr, &2, later).await };
     let enqueued = world.runner.run(enqueue).await.unwrap();
     assert!(matches!(enqueued, Enqueued::Staged(_)));

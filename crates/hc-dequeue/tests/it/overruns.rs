@@ -66,10 +66,10 @@ impl Slow {
         let store = store.fresh();
         let clock = Ahead::default();
         let options = RunOptions::default()
-            .ledger_subspace(store.root.subspace(&"ledgers"))
-            .environment(Environment::seeded(1, Arc::new(clock.clone())));
+            .with_ledger_subspace(store.root.subspace(&"ledgers"))
+            .with_environment(Environment::seeded(1, Arc::new(clock.clone())));
         let runner = Runner::with_options(store.db.clone(), options);
-        let settings = Settings::new().max_attempts(1).lease(LONG * 60);
+        let settings = Settings::new().with_max_attempts(1).with_lease(LONG * 60);
         let queue = open(&store, &runner, settings).await.unwrap();
         let world = World {
             store,

@@ -32,9 +32,9 @@ type Handled = Result<Outcome, Error>;
 /// Settings with which items that are done stay readable, and one attempt.
 fn kept() -> Settings {
     Settings::new()
-        .keep_done(LONG * 60)
-        .dedupe_retention(Duration::ZERO)
-        .max_attempts(1)
+        .with_keep_done(LONG * 60)
+        .with_dedupe_retention(Duration::ZERO)
+        .with_max_attempts(1)
 }
 
 fn quick() -> WorkerOptions {
@@ -55,7 +55,9 @@ async fn handle<D: Database>(
     runner: &Runner<D>,
     handler: impl Fn(Queue, Tr<D>, Item) -> BoxFuture<'static, Handled> + Send + Sync + 'static,
 ) -> ItemRef {
-    let item = world.enqueue_ref(7, &Enqueue::new().dedupe("one")).await;
+    let item = world
+        .enqueue_ref(7, &Enqueue::new().with_dedupe("one"))
+        .await;
     let key = world.store.root.pack(&"effects");
     let queue = world.queue.clone();
     let process = move |tr: Tr<D>, item: Item| {
@@ -117,7 +119,7 @@ async fn an_item_that_its_handler_acknowledges_is_completed_with_all_effects(sto
 }
 
 async fn what_a_handler_cancels_and_does_not_complete_is_not_cancelled(store: TestStore) {
-    let world = World::new(&store, kept().max_attempts(2)).await;
+    let world = World::new(&store, kept().with_max_attempts(2)).await;
     let calls = Arc::new(AtomicUsize::new(0));
     let item = handle(&world, &world.runner, move |queue, tr, item| {
         let calls = calls.clone();
@@ -228,7 +230,7 @@ async fn a_handler_may_replace_its_own_item_by_its_dedupe_id(store: TestStore) {
         let item = handle(&world, &world.runner, move |queue, tr, item| {
             Box::pin(async move {
                 if *item.value() == 7 {
-                    let again = Enqueue::new().dedupe("one").on_repeat(mode);
+                    let again = Enqueue::new().with_dedupe("one").with_on_repeat(mode);
                     let enqueued = queue.enqueue_with(&tr, &8, &again).await?;
                     let is_kept = enqueued == Enqueued::Repeated;
                     assert_eq!(is_kept, mode == OnRepeat::Keep);
@@ -254,7 +256,7 @@ async fn other_changes_of_the_own_item_have_no_effect(store: TestStore) {
             assert!(!queue.redrive(&tr, item).await?);
             assert!(!queue.purge(&tr, item).await?);
             assert_eq!(queue.replace(&tr, item, &8).await?, Replaced::IsHeld);
-            queue.configure(&tr, &kept().max_attempts(9)).await?;
+            queue.configure(&tr, &kept().with_max_attempts(9)).await?;
             Ok(Outcome::Done)
         })
     })

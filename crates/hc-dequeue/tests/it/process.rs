@@ -56,7 +56,7 @@ async fn effects_are_committed_with_the_item_and_once(store: TestStore) {
 }
 
 async fn effects_of_what_is_not_done_are_dropped(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(2)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(2)).await;
     world.enqueue([0, 1, 2, 3]).await;
     let key = world.store.root.pack(&"sum");
     let handle = move |tr: Tx<_>, item: Item| {
@@ -92,7 +92,7 @@ async fn effects_of_what_is_not_done_are_dropped(store: TestStore) {
 }
 
 async fn a_conflict_of_the_handler_is_retried_and_costs_no_attempt(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
     let calls = Arc::new(AtomicU64::new(0));
     let db = world.store.db.clone();
     let counted = calls.clone();

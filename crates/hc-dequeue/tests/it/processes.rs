@@ -36,9 +36,9 @@ async fn open(runner: &Runner<Store>) -> Result<Queue> {
 
 fn settings(lease_millis: u64) -> Settings {
     Settings::new()
-        .lease(Duration::from_millis(lease_millis))
-        .max_attempts(1_000)
-        .max_deaths(1_000)
+        .with_lease(Duration::from_millis(lease_millis))
+        .with_max_attempts(1_000)
+        .with_max_deaths(1_000)
 }
 
 /// The payload of the schedule's items.
@@ -168,7 +168,7 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
     let role = move |_| format!("{} {store}", names.next().unwrap());
     let runner = Runner::new(keyspace::open(&url).unwrap());
     let queue = &open(&runner).await.unwrap();
-    let each_second = &Schedule::new("* * * * * *").missed(Missed::All { cap: 1_000 });
+    let each_second = &Schedule::new("* * * * * *").with_missed(Missed::All { cap: 1_000 });
     let payload = &SCHEDULED.to_owned();
     let schedule = |tr| async move { queue.schedule(&tr, "tick", each_second, payload).await };
     assert_eq!(runner.run(schedule).await.unwrap(), Scheduled::Created);

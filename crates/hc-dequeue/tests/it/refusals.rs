@@ -37,7 +37,7 @@ async fn nothing_and_too_much_are_refused(store: TestStore) {
 }
 
 async fn a_lease_shorter_than_three_heartbeats_is_refused(store: TestStore) {
-    let settings = Settings::new().lease(Duration::from_millis(29));
+    let settings = Settings::new().with_lease(Duration::from_millis(29));
     let refused = open(&store, &store.runner(), settings).await.unwrap_err();
     assert!(matches!(
         refused,
@@ -148,7 +148,7 @@ async fn an_acknowledgement_that_does_not_commit_has_no_effect(store: TestStore)
 async fn a_dedupe_id_has_a_length(store: TestStore) {
     let world = World::with_defaults(&store).await;
     for bytes in [0, MAX_DEDUPE_BYTES + 1] {
-        let options = Enqueue::new().dedupe(vec![7; bytes]);
+        let options = Enqueue::new().with_dedupe(vec![7; bytes]);
         let refused = world.enqueue_with(1, &options).await.unwrap_err();
         assert!(matches!(refused, Error::DedupeId { .. }), "{refused}");
     }
@@ -157,7 +157,7 @@ async fn a_dedupe_id_has_a_length(store: TestStore) {
 
 async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     type Blobs = Queue<Bytes, Raw>;
-    let settings = Settings::new().max_attempts(4);
+    let settings = Settings::new().with_max_attempts(4);
     let runner = store.runner();
     let subspace = store.root.subspace(&"queue");
     let queue = &Blobs::open_with(&runner, subspace, settings, OpenOptions::default())
@@ -167,7 +167,9 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let too_large = &Bytes::from(vec![7; MAX_PAYLOAD_BYTES + 1]);
     // With the largest envelope, not one more byte would fit.
     let id = vec![7; MAX_DEDUPE_BYTES];
-    let later = &Enqueue::new().after(Duration::from_millis(1)).dedupe(id);
+    let later = &Enqueue::new()
+        .with_delay(Duration::from_millis(1))
+        .with_dedupe(id);
     let operation = |tr| async move { queue.enqueue_with(&tr, too_large, later).await };
     let refused = runner.run(operation).await.unwrap_err();
     assert!(matches!(refused, Error::PayloadTooLarge { .. }));
@@ -255,7 +257,7 @@ async fn what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped(sto
     // This codec does not store the type of its bytes.
     type Names = Queue<String, Bincode>;
     type Numbers = Queue<u64, Bincode>;
-    let settings = Settings::new().max_attempts(2);
+    let settings = Settings::new().with_max_attempts(2);
     let names = &Names::open_with(
         &runner,
         subspace.clone(),

@@ -12,7 +12,7 @@ async fn open(path: &Path) -> (Runner<Store>, Queue) {
     let store = keyspace::open(&format!("embedded:{}", path.display())).unwrap();
     let runner = Runner::new(store);
     // With such a long lease, only the new opening of the store shows that the old session is gone.
-    let settings = Settings::new().lease(LONG * 60);
+    let settings = Settings::new().with_lease(LONG * 60);
     let queue = Queue::open_with(&runner, "queue", settings, OpenOptions::default());
     let queue = queue.await.unwrap();
     (runner, queue)

@@ -22,7 +22,7 @@ conformance::on_every_store!(
 
 /// With such a long lease, only the first census of a session counts.
 fn settings() -> Settings {
-    Settings::new().lease(LONG)
+    Settings::new().with_lease(LONG)
 }
 
 /// A process with a clock of its own.
@@ -127,7 +127,7 @@ async fn a_session_whose_clock_is_an_hour_ahead_neither_fires_nor_promotes(store
             sessions.push(world.consumer().await);
         }
         // Both are due in half an hour.
-        let later = Enqueue::new().after(HOUR / 2);
+        let later = Enqueue::new().with_delay(HOUR / 2);
         let enqueued = world.enqueue_with(1, &later).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
         let half_an_hour_ahead = Process::start(store, HOUR / 2).await;

@@ -100,7 +100,7 @@ async fn handle(item: Item, begun: mpsc::UnboundedSender<Item>, block: Block) ->
 
 async fn handlers_that_cannot_be_dropped_are_left_behind_and_their_items_return(store: TestStore) {
     for blocked in 0..=2 {
-        let world = World::new(&store, Settings::new().max_attempts(1)).await;
+        let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
         world.enqueue([blocked, 3, 4]).await;
         let (begun, mut begins) = mpsc::unbounded_channel();
         let block = Block::new();
@@ -243,7 +243,7 @@ async fn busy(world: &World, items: usize) -> Worker<u64> {
 }
 
 async fn a_shutdown_that_is_dropped_halfway_returns_the_items(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
     world.enqueue([3, 4]).await;
     let worker = busy(&world, 2).await;
     let mut ending = Box::pin(worker.shut_down(LONG));

@@ -26,19 +26,19 @@ async fn a_submitted_item_is_found_by_its_reference(store: TestStore) {
     let runner = &world.runner;
     let plain = queue.submit(runner, &1).await.unwrap();
     assert_eq!(world.place(&plain).await, Some(Place::Queued));
-    let once = Enqueue::new().dedupe("one").after(LONG);
+    let once = Enqueue::new().with_dedupe("one").with_delay(LONG);
     let delayed = queue.submit_with(runner, &2, &once).await.unwrap().unwrap();
     assert!(matches!(
         world.place(&delayed).await,
         Some(Place::Delayed { .. })
     ));
     assert_eq!(queue.submit_with(runner, &3, &once).await.unwrap(), None);
-    let replace = once.on_repeat(OnRepeat::Replace);
+    let replace = once.with_on_repeat(OnRepeat::Replace);
     let replaced = queue.submit_with(runner, &4, &replace).await.unwrap();
     assert_eq!(replaced, Some(delayed));
     assert_eq!(world.status(&delayed).await.unwrap().value, Ok(4));
     let refused = queue
-        .submit_with(runner, &5, &Enqueue::new().max_depth(1))
+        .submit_with(runner, &5, &Enqueue::new().with_max_depth(1))
         .await;
     assert!(matches!(refused, Err(Error::Full { .. })));
     world.check().await;
@@ -75,14 +75,16 @@ async fn a_submission_whose_commit_is_in_doubt_happens_once(store: TestStore) {
 
 async fn many_items_with_options_are_enqueued_in_their_order(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let once = Enqueue::new().dedupe("one").on_repeat(OnRepeat::Replace);
+    let once = Enqueue::new()
+        .with_dedupe("one")
+        .with_on_repeat(OnRepeat::Replace);
     let items = &[
         (1, Enqueue::new()),
-        (2, Enqueue::new().after(LONG)),
+        (2, Enqueue::new().with_delay(LONG)),
         (3, once.clone()),
-        (4, Enqueue::new().max_depth(3)),
+        (4, Enqueue::new().with_max_depth(3)),
         (5, once.clone()),
-        (6, Enqueue::new().dedupe("one")),
+        (6, Enqueue::new().with_dedupe("one")),
     ];
     let queue = &world.queue;
     let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await };
@@ -104,19 +106,19 @@ async fn many_items_with_options_are_enqueued_in_their_order(store: TestStore) {
 /// Enqueues, in this order, an item without a dedupe id, and one for each place of the items that exist with one: a new
 /// value for a queued item, a delayed item, a held item and a dead letter, each enqueued twice.
 async fn many_items_replace_those_that_exist_whatever_comes_before_them(store: TestStore) {
-    let world = World::new(&store, Settings::new().max_attempts(1)).await;
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
     let consumer = world.consumer().await;
-    let once = |id: &'static str| Enqueue::new().dedupe(id);
+    let once = |id: &'static str| Enqueue::new().with_dedupe(id);
     let add = async |id, options: &Enqueue| world.enqueue_ref(id, options).await;
     let dead = add(10, &once("dead")).await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     delivery.discard("no good").await.unwrap();
     let held = add(20, &once("held")).await;
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
-    let delayed = add(30, &once("delayed").after(LONG)).await;
+    let delayed = add(30, &once("delayed").with_delay(LONG)).await;
     // The last commit is that of an item that is replaced.
     let queued = add(40, &once("queued")).await;
-    let again = |value, id| (value, once(id).on_repeat(OnRepeat::Replace));
+    let again = |value, id| (value, once(id).with_on_repeat(OnRepeat::Replace));
     let items = &[
         (1, Enqueue::new()),
         again(41, "queued"),
@@ -161,11 +163,11 @@ async fn many_items_of_which_one_is_refused_are_not_enqueued(store: TestStore) {
         hc_dequeue::Queue::<Bytes, Raw>::open(&world.runner, world.store.root.subspace(&"bytes"));
     let queue = &queue.await.unwrap();
     let bytes = |length: usize| Bytes::from(vec![0; length]);
-    let twice = Enqueue::new().dedupe("one").max_depth(2);
+    let twice = Enqueue::new().with_dedupe("one").with_max_depth(2);
     let refused = [
         (bytes(MAX_PAYLOAD_BYTES + 1), Enqueue::new()),
-        (bytes(1), Enqueue::new().dedupe("")),
-        (bytes(1), Enqueue::new().max_depth(2)),
+        (bytes(1), Enqueue::new().with_dedupe("")),
+        (bytes(1), Enqueue::new().with_max_depth(2)),
     ];
     for last in refused {
         let items = [
@@ -211,7 +213,7 @@ async fn errors_name_an_item_as_its_reference_does(store: TestStore) {
     }
     assert!(cancelled.to_string().starts_with("item 01"), "{cancelled}");
     // A finding of an audit, too.
-    let later = Enqueue::new().after(LONG);
+    let later = Enqueue::new().with_delay(LONG);
     let delayed = world
         .queue
         .submit_with(&world.runner, &3, &later)

@@ -106,7 +106,7 @@ async fn who_completes_and_asks_at_once_has_completed(store: TestStore) {
 async fn a_lone_caller_runs_one_step_of_the_dispatcher_itself() {
     let clock = ManualClock::new();
     let environment = Environment::seeded(1, Arc::new(clock.clone()));
-    let options = RunOptions::default().environment(environment);
+    let options = RunOptions::default().with_environment(environment);
     let runner = &Runner::with_options(Options::new().memory().unwrap(), options);
     let subspace = Subspace::from("jobs");
     let queue = Queue::<u64>::open(runner, subspace);

@@ -42,8 +42,8 @@ pub(crate) async fn with_wall(store: &TestStore, settings: Settings) -> (World, 
     let store = store.fresh();
     let wall = ManualWall::new();
     let options = RunOptions::default()
-        .ledger_subspace(store.root.subspace(&"ledgers"))
-        .environment(wall.environment());
+        .with_ledger_subspace(store.root.subspace(&"ledgers"))
+        .with_environment(wall.environment());
     let runner = Runner::with_options(store.db.clone(), options);
     let queue = crate::common::open(&store, &runner, settings)
         .await
@@ -97,7 +97,9 @@ async fn a_drain_handles_also_what_handlers_enqueue_in_the_order_of_the_queue(st
 
 async fn a_drain_counts_what_became_of_each_item(store: TestStore) {
     for keep_done in [Duration::ZERO, DAY] {
-        let settings = Settings::new().max_attempts(2).keep_done(keep_done);
+        let settings = Settings::new()
+            .with_max_attempts(2)
+            .with_keep_done(keep_done);
         count_what_became_of_each_item(&store, settings).await;
     }
 }
@@ -106,7 +108,7 @@ async fn count_what_became_of_each_item(store: &TestStore, settings: Settings) {
     let (world, wall) = with_wall(store, settings).await;
     let world = &world;
     world.enqueue(0..=10).await;
-    let only_attempt = Enqueue::new().max_attempts(1);
+    let only_attempt = Enqueue::new().with_max_attempts(1);
     let enqueued = world.enqueue_with(11, &only_attempt).await.unwrap();
     assert!(matches!(enqueued, Enqueued::Staged(_)));
     let handler = |item: Item| async move {
@@ -197,7 +199,7 @@ async fn a_drain_commits_effects_with_the_items(store: TestStore) {
 }
 
 async fn what_comes_back_at_once_is_handled_again_until_it_is_dead(store: TestStore) {
-    let settings = Settings::new().max_attempts(3).max_deliveries(5);
+    let settings = Settings::new().with_max_attempts(3).with_max_deliveries(5);
     let (world, _wall) = with_wall(&store, settings).await;
     world.enqueue([0, 1, 2]).await;
     let values = &Mutex::new(Vec::new());
@@ -225,7 +227,7 @@ async fn what_comes_back_at_once_is_handled_again_until_it_is_dead(store: TestSt
 async fn what_is_delayed_is_handled_when_the_wall_has_come_there(store: TestStore) {
     let (world, wall) = with_wall(&store, Settings::new()).await;
     for (value, days) in [(1, 2), (2, 1)] {
-        let later = Enqueue::new().after(days * DAY);
+        let later = Enqueue::new().with_delay(days * DAY);
         let enqueued = world.enqueue_with(value, &later).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
     }
@@ -266,9 +268,9 @@ async fn a_schedule_fires_when_the_wall_has_come_to_its_time(store: TestStore) {
 }
 
 async fn a_worker_that_runs_follows_the_wall(store: TestStore) {
-    let settings = Settings::new().lease(Duration::from_millis(600));
+    let settings = Settings::new().with_lease(Duration::from_millis(600));
     let (world, wall) = with_wall(&store, settings).await;
-    let tomorrow = Enqueue::new().after(DAY);
+    let tomorrow = Enqueue::new().with_delay(DAY);
     let enqueued = world.enqueue_with(1, &tomorrow).await.unwrap();
     assert!(matches!(enqueued, Enqueued::Staged(_)));
     let options = WorkerOptions::new().with_poll_interval(Duration::from_millis(100));
@@ -344,13 +346,13 @@ async fn enqueued_items_show_values_times_and_dedupe_ids(store: TestStore) {
         .await
         .unwrap();
     assert_eq!(new.items().await.unwrap(), []);
-    let in_a_day = Enqueue::new().after(DAY).dedupe("a");
-    let in_an_hour = Enqueue::new().at(wall.time() + DAY / 24);
+    let in_a_day = Enqueue::new().with_delay(DAY).with_dedupe("a");
+    let in_an_hour = Enqueue::new().with_due_time(wall.time() + DAY / 24);
     for (value, options) in [
         (1, Enqueue::new()),
         (2, in_a_day),
         (3, in_an_hour),
-        (4, Enqueue::new().dedupe("b")),
+        (4, Enqueue::new().with_dedupe("b")),
     ] {
         let enqueued = world.enqueue_with(value, &options).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
@@ -371,8 +373,8 @@ async fn enqueued_items_show_values_times_and_dedupe_ids(store: TestStore) {
 
 async fn what_was_enqueued_before_or_not_committed_is_not_shown(store: TestStore) {
     let (world, _wall) = with_wall(&store, Settings::new()).await;
-    let deduped = Enqueue::new().dedupe("a");
-    let delayed = Enqueue::new().after(DAY);
+    let deduped = Enqueue::new().with_dedupe("a");
+    let delayed = Enqueue::new().with_delay(DAY);
     for (value, options) in [(1, &deduped), (2, &delayed)] {
         let enqueued = world.enqueue_with(value, options).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
@@ -382,7 +384,7 @@ async fn what_was_enqueued_before_or_not_committed_is_not_shown(store: TestStore
         .unwrap();
     let repeated = world.enqueue_with(3, &deduped).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
-    let replace = deduped.clone().on_repeat(OnRepeat::Replace);
+    let replace = deduped.clone().with_on_repeat(OnRepeat::Replace);
     let replaced = world.enqueue_with(4, &replace).await.unwrap();
     assert!(matches!(replaced, Enqueued::Replaced(_)));
     let queue = &world.queue;
@@ -407,7 +409,7 @@ async fn what_was_enqueued_before_or_not_committed_is_not_shown(store: TestStore
 async fn an_item_that_does_not_decode_is_an_error(store: TestStore) {
     let (world, _wall) = with_wall(&store, Settings::new()).await;
     let texts = &of_texts(&world).await;
-    for options in [Enqueue::new(), Enqueue::new().after(DAY)] {
+    for options in [Enqueue::new(), Enqueue::new().with_delay(DAY)] {
         let options = &options;
         let text = &"no number".to_owned();
         let enqueue = |tr| async move { texts.enqueue_with(&tr, text, options).await };

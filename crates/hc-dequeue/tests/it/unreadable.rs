@@ -31,7 +31,7 @@ conformance::on_every_store!(
 
 /// With this lease, a test only passes if no request has to lose patience with another one.
 fn patient() -> Settings {
-    Settings::new().lease(LONG * 60)
+    Settings::new().with_lease(LONG * 60)
 }
 
 /// How a row was changed so that it does not decode.
@@ -236,7 +236,7 @@ async fn a_delayed_item_that_does_not_decode_keeps_no_other_waiting(store: TestS
         let queue = crate::common::open(&world.store, &runner, settings()).await;
         let consumer = queue.unwrap().consumer(&runner, options).await.unwrap();
         for value in 1..=3 {
-            let later = Enqueue::new().after(LONG * value);
+            let later = Enqueue::new().with_delay(LONG * value);
             let enqueued = world.enqueue_with(value.into(), &later).await.unwrap();
             assert!(matches!(enqueued, Enqueued::Staged(_)));
         }
@@ -458,7 +458,7 @@ async fn a_session_that_holds_such_an_item_continues(store: TestStore) {
 
 async fn sweeps_remove_everything_else(store: TestStore) {
     let soon = Duration::from_millis(1);
-    let settings = settings().dedupe_retention(soon).keep_done(soon);
+    let settings = settings().with_dedupe_retention(soon).with_keep_done(soon);
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     for part in ["y", "z"] {
@@ -467,7 +467,7 @@ async fn sweeps_remove_everything_else(store: TestStore) {
             .await;
     }
     for value in 0..3_u64 {
-        let options = Enqueue::new().dedupe(value.to_be_bytes().to_vec());
+        let options = Enqueue::new().with_dedupe(value.to_be_bytes().to_vec());
         let enqueued = world.enqueue_with(value, &options).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
         complete(consumer.dequeue_within(LONG).await.unwrap()).await;
@@ -486,7 +486,7 @@ async fn a_clear_removes_everything_else(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue(0..5).await;
     for value in 0..3 {
-        let later = Enqueue::new().after(LONG * (value + 1));
+        let later = Enqueue::new().with_delay(LONG * (value + 1));
         let enqueued = world.enqueue_with(value.into(), &later).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
     }

@@ -184,7 +184,7 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     again.sort_unstable();
     assert_eq!(again, in_order);
 
-    let once = Enqueue::new().dedupe(&[3][..]);
+    let once = Enqueue::new().with_dedupe(&[3][..]);
     let repeated = world.enqueue_with(3, &once).await.unwrap();
     assert_eq!(repeated, Enqueued::Repeated);
     let held = &held;

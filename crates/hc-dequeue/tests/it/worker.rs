@@ -76,7 +76,7 @@ async fn a_handler_may_acknowledge_in_its_own_transaction(store: TestStore) {
 }
 
 async fn what_fails_or_panics_is_tried_again_and_then_a_dead_letter(store: TestStore) {
-    let settings = Settings::new().max_attempts(3);
+    let settings = Settings::new().with_max_attempts(3);
     let world = World::new(&store, settings).await;
     world.enqueue([0, 1, 2]).await;
     let (seen, mut attempts) = mpsc::unbounded_channel();

@@ -107,7 +107,7 @@ impl Options {
     /// # let folder = std::env::temp_dir().join(format!("open-{}", std::process::id()));
     /// # std::fs::create_dir_all(&folder).unwrap();
     /// let durability = Durability::Relaxed { interval: Duration::from_millis(100) };
-    /// let db = Options::new().durability(durability).open(folder.join("store"))?;
+    /// let db = Options::new().with_durability(durability).open(folder.join("store"))?;
     /// db.close()?;
     /// # std::fs::remove_dir_all(&folder).unwrap();
     /// # Ok(())

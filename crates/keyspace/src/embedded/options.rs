@@ -28,7 +28,7 @@ pub enum Durability {
 /// use keyspace::embedded::Options;
 ///
 /// # fn main() -> Result<(), keyspace::OpenError> {
-/// let db = Options::new().cache_bytes(16 << 20).memory()?;
+/// let db = Options::new().with_cache_bytes(16 << 20).memory()?;
 /// # drop(db);
 /// # Ok(())
 /// # }
@@ -67,14 +67,14 @@ impl Options {
 
     /// Sets when a commit is acknowledged. Has no effect on a store in memory.
     #[must_use]
-    pub fn durability(mut self, durability: Durability) -> Self {
+    pub fn with_durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
     /// Sets how much memory the store may use to cache pages of the tree.
     #[must_use]
-    pub fn cache_bytes(mut self, bytes: usize) -> Self {
+    pub fn with_cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
         self
     }
@@ -86,7 +86,7 @@ impl Options {
     /// pause. While more bytes than this wait, commits wait. Together with the part that takes new writes, the
     /// window holds up to twice this size, plus an index.
     #[must_use]
-    pub fn window_bytes(mut self, bytes: usize) -> Self {
+    pub fn with_window_bytes(mut self, bytes: usize) -> Self {
         self.window_bytes = bytes;
         self
     }
@@ -94,7 +94,7 @@ impl Options {
     /// Sets how much memory the conflict history may use. If five seconds of writes do not fit, older
     /// transactions fail with `transaction_too_old`.
     #[must_use]
-    pub fn history_bytes(mut self, bytes: usize) -> Self {
+    pub fn with_history_bytes(mut self, bytes: usize) -> Self {
         self.history_bytes = bytes;
         self
     }
@@ -102,14 +102,14 @@ impl Options {
     /// Sets how much memory waiting commits may use. When it is used up, further commits fail with
     /// `commit_proxy_memory_limit_exceeded`, which a runner retries after a backoff.
     #[must_use]
-    pub fn queue_bytes(mut self, bytes: usize) -> Self {
+    pub fn with_queue_bytes(mut self, bytes: usize) -> Self {
         self.queue_bytes = bytes;
         self
     }
 
     /// Sets the source of time and randomness.
     #[must_use]
-    pub fn environment(mut self, environment: Environment) -> Self {
+    pub fn with_environment(mut self, environment: Environment) -> Self {
         self.environment = environment;
         self
     }

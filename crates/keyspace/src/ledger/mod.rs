@@ -82,7 +82,7 @@
 //!
 //! # Without a ledger
 //!
-//! In another retry loop, or with [`RunOptions::exactly_once`](crate::RunOptions::exactly_once) disabled, a
+//! In another retry loop, or with [`RunOptions::with_exactly_once`](crate::RunOptions::with_exactly_once) disabled, a
 //! closure may run again after an earlier attempt has committed. A counter is then incremented twice, or an
 //! item is enqueued twice. A closure that removes something finds it already gone and reports a failure,
 //! although its removal succeeded. A [`Receipt`] brings the ledger to other retry loops.

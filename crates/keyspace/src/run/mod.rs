@@ -53,7 +53,7 @@ struct RunnerShared<D> {
 ///
 /// # fn main() -> Result<(), keyspace::OpenError> {
 /// let db = keyspace::open("memory:")?;
-/// let options = RunOptions::default().time_limit(Duration::from_secs(10));
+/// let options = RunOptions::default().with_time_limit(Duration::from_secs(10));
 /// let runner = Runner::with_options(db, options);
 /// # Ok(())
 /// # }
@@ -85,7 +85,7 @@ impl Default for RunOptions {
 impl RunOptions {
     /// Sets the source of time and randomness.
     #[must_use]
-    pub fn environment(mut self, environment: Environment) -> Self {
+    pub fn with_environment(mut self, environment: Environment) -> Self {
         self.environment = environment;
         self
     }
@@ -93,7 +93,7 @@ impl RunOptions {
     /// Sets the subspace of the ledgers, by default the tuple `("keyspace.ledger",)`. All applications on a
     /// database may share one subspace.
     #[must_use]
-    pub fn ledger_subspace(mut self, ledgers: Subspace) -> Self {
+    pub fn with_ledger_subspace(mut self, ledgers: Subspace) -> Self {
         self.ledgers = ledgers;
         self
     }
@@ -103,7 +103,7 @@ impl RunOptions {
     /// Without the ledger, a closure may run again although an earlier attempt has committed. That is safe
     /// for idempotent closures, and saves one small write per commit.
     #[must_use]
-    pub fn exactly_once(mut self, exactly_once: bool) -> Self {
+    pub fn with_exactly_once(mut self, exactly_once: bool) -> Self {
         self.exactly_once = exactly_once;
         self
     }
@@ -114,21 +114,21 @@ impl RunOptions {
     /// An operation that finds no free slot in the ledger first creates one. That step has the same limit
     /// of its own, so the operation may take up to twice the limit.
     #[must_use]
-    pub fn time_limit(mut self, limit: Duration) -> Self {
+    pub fn with_time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
         self
     }
 
     /// Limits the number of attempts of an operation. Zero means one.
     #[must_use]
-    pub fn attempt_limit(mut self, attempts: u32) -> Self {
+    pub fn with_attempt_limit(mut self, attempts: u32) -> Self {
         self.attempt_limit = Some(attempts);
         self
     }
 
     /// Sets the longest wait between two attempts, one second by default.
     #[must_use]
-    pub fn max_retry_delay(mut self, delay: Duration) -> Self {
+    pub fn with_max_retry_delay(mut self, delay: Duration) -> Self {
         self.max_retry_delay = Some(delay);
         self
     }
@@ -163,14 +163,14 @@ impl<D: Database> Runner<D> {
     }
 
     /// Returns a runner with the same options but for one: it is not [exactly
-    /// once](RunOptions::exactly_once), so that it writes nothing but what its closures write.
+    /// once](RunOptions::with_exactly_once), so that it writes nothing but what its closures write.
     ///
     /// Use it for reads and for idempotent closures, such as those that set a key to a fixed value. After a
     /// commit whose outcome is unknown, it runs the closure again although the commit may have happened. A
     /// closure that adds to a counter may then add twice, and one that enqueues an item may enqueue two.
     #[must_use]
     pub fn idempotent(&self) -> Self {
-        let options = self.0.options.clone().exactly_once(false);
+        let options = self.0.options.clone().with_exactly_once(false);
         Self::with_options(self.0.db.clone(), options)
     }
 

@@ -75,7 +75,7 @@ async fn an_unreachable_cluster_is_named_by_whatever_asks_it_first() {
 #[tokio::test]
 async fn a_runner_gives_up_on_an_unreachable_cluster_and_names_it() {
     let (_folder, file, db) = unreachable();
-    let options = RunOptions::default().time_limit(Duration::from_millis(300));
+    let options = RunOptions::default().with_time_limit(Duration::from_millis(300));
     for runner in [
         Runner::new(db.clone()),
         Runner::with_options(db.clone(), options),
@@ -127,7 +127,7 @@ fn own_cluster(name: &str) -> Option<(Server, Runner<Fdb>)> {
         }
     };
     let db = Fdb::open(Some(&server.cluster_file())).unwrap();
-    let options = RunOptions::default().time_limit(Duration::from_secs(1));
+    let options = RunOptions::default().with_time_limit(Duration::from_secs(1));
     Some((server, Runner::with_options(db, options)))
 }
 

@@ -10,7 +10,7 @@ use keyspace::{
 
 fn options() -> Options {
     // A small window makes the checkpointer move parts to the tree while rows are copied.
-    Options::new().window_bytes(64 << 10)
+    Options::new().with_window_bytes(64 << 10)
 }
 
 async fn commit(db: &Embedded, number: u64) {

@@ -183,7 +183,10 @@ fn commit_until_killed(path: &Path, durability: Durability, open: impl FnOnce(&E
         stdout.flush().unwrap();
     };
     print(OPENING);
-    let db = Options::new().durability(durability).open(path).unwrap();
+    let db = Options::new()
+        .with_durability(durability)
+        .open(path)
+        .unwrap();
     open(&db);
     block_on(async {
         let mut committed = all_rows(&db, "stamp/").await.len() as u64;

@@ -51,9 +51,9 @@ async fn sums(store: &TestStore, exactly_once: bool) -> Sums {
         let env = Environment::seeded(task, Arc::new(ManualClock::moved_by_sleepers()));
         let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::all(0.05));
         let options = RunOptions::default()
-            .environment(env)
-            .exactly_once(exactly_once)
-            .ledger_subspace(store.root.subspace(&"ledgers"));
+            .with_environment(env)
+            .with_exactly_once(exactly_once)
+            .with_ledger_subspace(store.root.subspace(&"ledgers"));
         let runner = Runner::with_options(chaos.clone(), options);
         async move {
             let mut succeeded = 0;

@@ -63,7 +63,7 @@ async fn stored_settings_are_read_by_their_key_alone(store: TestStore) {
     assert_eq!(read().await.unwrap(), None);
 
     let ids = Ids::new(store.root.subspace(&"ids"));
-    let options = OpenOptions::new().ids(ids);
+    let options = OpenOptions::new().with_ids(ids);
     let opened: Result<_, Refused> = options
         .open(&store.runner(), &subspace, &key, &Size(7))
         .await;

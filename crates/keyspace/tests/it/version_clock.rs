@@ -29,7 +29,7 @@ async fn a_heartbeat_is_old_after_its_age_however_far_versions_jump() {
     let watch = ManualClock::new();
     let env = Environment::seeded(0, Arc::new(watch.clone()));
     let clock = VersionClock::new(env.clone(), AGE);
-    let options = Options::new().environment(env);
+    let options = Options::new().with_environment(env);
     let is_old = |heartbeat: i64| clock.version_ago().is_some_and(|ago| heartbeat <= ago);
 
     let mut heartbeats = Vec::new();

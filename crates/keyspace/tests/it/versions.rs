@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(600);
 fn options() -> (Options, ManualClock) {
     let clock = ManualClock::new();
     let environment = Environment::seeded(0, Arc::new(clock.clone()));
-    (Options::new().environment(environment), clock)
+    (Options::new().with_environment(environment), clock)
 }
 
 async fn commit(db: &Embedded) -> Commit {
@@ -47,7 +47,9 @@ async fn an_opening_begins_after_commits_that_were_acknowledged_and_never_flushe
     let folder = tempfile::tempdir().unwrap();
     let (options, clock) = options();
     let interval = Duration::MAX;
-    let relaxed = options.clone().durability(Durability::Relaxed { interval });
+    let relaxed = options
+        .clone()
+        .with_durability(Durability::Relaxed { interval });
     let path = folder.path().join("store");
     let db = relaxed.open(&path).unwrap();
     let crashed = folder.path().join("crashed");

@@ -93,7 +93,7 @@ async fn run(db: &Embedded, seed: u64) {
 #[tokio::test]
 async fn every_version_reads_the_same_while_parts_are_frozen_and_moved() {
     let folder = tempfile::tempdir().unwrap();
-    let options = Options::new().window_bytes(64 << 10);
+    let options = Options::new().with_window_bytes(64 << 10);
     run(&options.memory().unwrap(), 1).await;
     let path = folder.path().join("store");
     let db = options.open(&path).unwrap();

@@ -27,12 +27,12 @@ fn environment(seed: u64) -> Environment {
 }
 
 fn memory(seed: u64) -> Embedded {
-    let options = Options::new().environment(environment(seed));
+    let options = Options::new().with_environment(environment(seed));
     options.memory().unwrap()
 }
 
 fn file(seed: u64, folder: &Path) -> Embedded {
-    let options = Options::new().environment(environment(seed));
+    let options = Options::new().with_environment(environment(seed));
     options.open(folder.join("store")).unwrap()
 }
 

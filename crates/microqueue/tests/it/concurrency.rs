@@ -167,7 +167,7 @@ async fn they_do_so_when_commits_fail_and_land_late(store: TestStore) {
     for order in [Order::Commit, Order::Index] {
         let db = Recorded::new(store.fresh().part()).await.unwrap();
         let chaos = Chaos::new(db.clone(), Environment::system(), Faults::all(0.1));
-        let options = RunOptions::default().max_retry_delay(Duration::from_millis(5));
+        let options = RunOptions::default().with_max_retry_delay(Duration::from_millis(5));
         let runner = Runner::with_options(chaos.clone(), options);
         Box::pin(run_and_replay(
             runner,

@@ -161,10 +161,10 @@ async fn setup(store: &TestStore, order: Order) -> (Store, Runner<Store>, Commit
     let env = Environment::seeded(7, Arc::new(ManualClock::moved_by_sleepers()));
     let chaos = Chaos::new(store.db.clone(), env.clone(), Faults::default());
     let options = RunOptions::default()
-        .environment(env.clone())
-        .ledger_subspace(store.root.subspace(&LEDGERS));
+        .with_environment(env.clone())
+        .with_ledger_subspace(store.root.subspace(&LEDGERS));
     let runner = Runner::with_options(chaos.clone(), options);
-    let queue = committing(&jobs_of(store, order).environment(env), &runner);
+    let queue = committing(&jobs_of(store, order).with_environment(env), &runner);
     queue.enqueue_all(&BEFORE).await.unwrap();
     (chaos, runner, queue)
 }

@@ -27,7 +27,7 @@ async fn items_of_every_codec_are_the_bytes_that_are_stored(store: TestStore) {
 async fn look_into<C: Codec<String>>(store: &TestStore, order: Order, codec: C) {
     let encode = |text: &str| bytes_of(&codec, &text.to_owned());
     let subspace = store.root.subspace(&"jobs");
-    let typed = MicroQueue::<String>::with_order(subspace.clone(), order).codec(codec.clone());
+    let typed = MicroQueue::<String>::with_order(subspace.clone(), order).with_codec(codec.clone());
     let stored = MicroQueue::<Bytes, Raw>::with_order(subspace, order);
     let mut tr = store.db.begin().unwrap();
     typed.enqueue(&tr, &"first".to_owned()).await.unwrap();

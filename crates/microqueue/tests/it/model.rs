@@ -156,7 +156,7 @@ impl Run {
     /// Runs on a store in memory that depends on the seed alone.
     async fn in_memory(self) -> Result<FaultTally, String> {
         let env = self.environment();
-        let db = Options::new().environment(env).memory().unwrap();
+        let db = Options::new().with_environment(env).memory().unwrap();
         self.on(db.into(), &Subspace::from("root")).await
     }
 
@@ -177,13 +177,13 @@ impl Run {
         let mut rng = StdRng::seed_from_u64(seed);
         let chaos = Chaos::new(db, env.clone(), faults);
         let options = RunOptions::default()
-            .environment(env.clone())
-            .ledger_subspace(root.subspace(&"ledgers"))
-            .exactly_once(exactly_once)
+            .with_environment(env.clone())
+            .with_ledger_subspace(root.subspace(&"ledgers"))
+            .with_exactly_once(exactly_once)
             // The clock moves little, so few transactions become too old.
-            .max_retry_delay(Duration::from_millis(20));
+            .with_max_retry_delay(Duration::from_millis(20));
         let runner = Runner::with_options(chaos.clone(), options);
-        let jobs = MicroQueue::with_order(root.subspace(&"jobs"), order).environment(env);
+        let jobs = MicroQueue::with_order(root.subspace(&"jobs"), order).with_environment(env);
         let queue = committing(&jobs, &runner);
 
         let mut model = VecDeque::new();

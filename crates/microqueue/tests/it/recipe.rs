@@ -46,7 +46,7 @@ async fn enqueue_seeded<T, C: keyspace::codec::Codec<T> + Default>(
     values: &[T],
 ) -> Vec<[u8; SUFFIX_BYTES]> {
     let env = || Environment::seeded(7, std::sync::Arc::new(ManualClock::new()));
-    let queue: MicroQueue<T, C> = queue().environment(env());
+    let queue: MicroQueue<T, C> = queue().with_environment(env());
     let mut tr = db.begin().unwrap();
     for value in values {
         queue.enqueue(&tr, value).await.unwrap();

@@ -77,7 +77,7 @@ pub(crate) struct Protocol {
 impl Protocol {
     pub(crate) fn new(bug: Option<Bug>) -> Self {
         let env = Environment::system();
-        let settings = Settings::new().bucket_count(1);
+        let settings = Settings::new().with_bucket_count(1);
         let queue = CombineQueue {
             keys: Arc::new(Keys::new(Subspace::from("Q"), 1, env.clone())),
             settings,

@@ -12,8 +12,8 @@ use combine::{
 use conformance::stores::TestStore;
 use keyspace::codec::{Codec, MessagePack};
 use keyspace::{
-    Database, Isolation, KeyValue, Listed, RangeQuery, Runner, Store, Subspace, Transaction,
-    Versionstamp, read_all,
+    Database, Isolation, KeyValue, Listed, OpenOptions, RangeQuery, Runner, Store, Subspace,
+    Transaction, Versionstamp, read_all,
 };
 
 /// More time than any operation takes that is not stuck.
@@ -73,7 +73,13 @@ where
         let settings = settings(bucket_count);
         let root = store.root.clone();
         let subspace = root.subspace(&"queue");
-        let queue = CombineQueue::open(&runner, subspace, settings, combiner);
+        let queue = CombineQueue::open_with(
+            &runner,
+            subspace,
+            settings,
+            combiner,
+            OpenOptions::default(),
+        );
         Self {
             queue: queue.await.unwrap(),
             runner,
@@ -175,7 +181,7 @@ where
 }
 
 pub(crate) fn settings(bucket_count: u32) -> Settings {
-    Settings::new().bucket_count(bucket_count)
+    Settings::new().with_bucket_count(bucket_count)
 }
 
 /// Stages a row of the queue.

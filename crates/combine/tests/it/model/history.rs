@@ -14,8 +14,8 @@ use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use futures::future::try_join_all;
 use keyspace::{
-    Environment, Isolation, KeyValue, RangeQuery, RunOptions, Runner, Store, Subspace, Transaction,
-    Tx, Versionstamp, read_all,
+    Environment, Isolation, KeyValue, OpenOptions, RangeQuery, RunOptions, Runner, Store, Subspace,
+    Transaction, Tx, Versionstamp, read_all,
 };
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -97,17 +97,23 @@ where
     U: Stored + Clone,
     V: Stored + Clone + PartialEq + Debug,
 {
-    let settings = settings(play.bucket_count).lease(Duration::from_millis(300));
+    let settings = settings(play.bucket_count).with_lease(Duration::from_millis(300));
     let sound = store.runner();
     let root = store.root.clone();
-    let queue = CombineQueue::open(&sound, root.subspace(&"queue"), settings, play.combine);
+    let queue = CombineQueue::open_with(
+        &sound,
+        root.subspace(&"queue"),
+        settings,
+        play.combine,
+        OpenOptions::default(),
+    );
     let world = World {
         queue: queue.await.unwrap(),
         runner: sound,
         root,
     };
     let chaos = Chaos::new(store.db.clone(), Environment::system(), play.faults.clone());
-    let once = RunOptions::default().attempt_limit(1);
+    let once = RunOptions::default().with_attempt_limit(1);
     let mut player = Player {
         rng: StdRng::seed_from_u64(play.seed),
         log: Log::new(&world.root),
@@ -155,7 +161,7 @@ where
             75..90 => self.pause(Duration::from_millis(10)).await,
             // Enough time to be declared dead.
             90..92 => {
-                let lease = self.world.queue.settings().get_lease();
+                let lease = self.world.queue.settings().lease();
                 self.pause(lease * 2).await;
             }
             _ if self.play.has_deaths => self.strike().await,

@@ -81,7 +81,7 @@ pub(crate) fn runner(
     chaos: Chaos<Store>,
     options: RunOptions,
 ) -> Runner<Chaos<Store>> {
-    let options = options.ledger_subspace(store.root.subspace(&"ledgers"));
+    let options = options.with_ledger_subspace(store.root.subspace(&"ledgers"));
     Runner::with_options(chaos, options)
 }
 

@@ -151,20 +151,16 @@ async fn configure(context: &Context<'_>, queue: &str, options: &SettingsOptions
 fn edit(settings: Settings, options: &SettingsOptions) -> Settings {
     let stored = settings.clone();
     settings
-        .lease(options.lease.unwrap_or(stored.get_lease()))
-        .max_attempts(options.max_attempts.unwrap_or(stored.get_max_attempts()))
-        .max_deaths(options.max_deaths.unwrap_or(stored.get_max_deaths()))
-        .max_deliveries(
-            options
-                .max_deliveries
-                .unwrap_or(stored.get_max_deliveries()),
-        )
-        .dedupe_retention(
+        .with_lease(options.lease.unwrap_or(stored.lease()))
+        .with_max_attempts(options.max_attempts.unwrap_or(stored.max_attempts()))
+        .with_max_deaths(options.max_deaths.unwrap_or(stored.max_deaths()))
+        .with_max_deliveries(options.max_deliveries.unwrap_or(stored.max_deliveries()))
+        .with_dedupe_retention(
             options
                 .dedupe_retention
-                .unwrap_or(stored.get_dedupe_retention()),
+                .unwrap_or(stored.dedupe_retention()),
         )
-        .keep_done(options.keep_done.unwrap_or(stored.get_keep_done()))
+        .with_keep_done(options.keep_done.unwrap_or(stored.keep_done()))
 }
 
 async fn audit(context: &Context<'_>, queue: &str, repair: bool) -> Result<Status> {

@@ -68,7 +68,8 @@ async fn execute(arguments: Arguments) -> Result<Status> {
         };
     }
     let store = open(db)?;
-    let limits = RunOptions::default().time_limit(Duration::from_secs(options.time_limit.into()));
+    let limits =
+        RunOptions::default().with_time_limit(Duration::from_secs(options.time_limit.into()));
     let runner = Runner::with_options(store.clone(), limits);
     let console = Console::new(runner.clone());
     let context = commands::Context {

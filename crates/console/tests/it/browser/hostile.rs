@@ -65,8 +65,10 @@ pub(crate) async fn add_hostile(world: &World) {
 
 async fn add_jobs(world: &World) -> Queue<Value, Json> {
     let subspace = world.root.subspace(&("hostile", HOSTILE));
-    let settings = Settings::new().keep_done(LONG);
-    let options = OpenOptions::new().codec(Json).ids(world.ids.clone());
+    let settings = Settings::new().with_keep_done(LONG);
+    let options = OpenOptions::new()
+        .with_codec(Json)
+        .with_ids(world.ids.clone());
     Queue::open_with(&world.runner, subspace, settings, options)
         .await
         .unwrap()
@@ -74,11 +76,15 @@ async fn add_jobs(world: &World) -> Queue<Value, Json> {
 
 /// Adds queues of other recipes whose names, and whose subscription's name, are hostile.
 async fn add_names(world: &World) {
-    let options = || OpenOptions::new().codec(Json).ids(world.ids.clone());
+    let options = || {
+        OpenOptions::new()
+            .with_codec(Json)
+            .with_ids(world.ids.clone())
+    };
     let place = |name: &str| -> Subspace { world.root.subspace(&(name, HOSTILE)) };
     let micro = MicroQueue::<String, Json>::open_with(&world.runner, place("micro"), options());
     micro.await.unwrap();
-    let settings = export_queue::Settings::new().bucket_count(1);
+    let settings = export_queue::Settings::new().with_bucket_count(1);
     let exports = ExportQueue::<String, String, Json>::open_with(
         &world.runner,
         place("exports"),

@@ -82,7 +82,7 @@ async fn the_page_of_a_queue_moves_while_work_runs(driver: &Driver) {
     for (selector, before, after) in [(&counts[0], "5", "6"), (&counts[1], "2", "3")] {
         window.wait(selector, |text| text == before).await;
         let delay = if after == "3" { LONG } else { Duration::ZERO };
-        let options = Enqueue::new().after(delay);
+        let options = Enqueue::new().with_delay(delay);
         enqueue(&world.runner, &world.jobs, &job(50), &options).await;
         window.wait(selector, |text| text == after).await;
     }

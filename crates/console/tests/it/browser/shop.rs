@@ -56,9 +56,9 @@ impl Shop {
     pub(crate) async fn open() -> Self {
         let clock = ManualClock::new();
         let env = Environment::seeded(1, Arc::new(ShopClock(clock.clone())));
-        let options = RunOptions::default().environment(env);
+        let options = RunOptions::default().with_environment(env);
         let runner = Runner::with_options(TestStore::memory().db, options);
-        let settings = Settings::new().keep_done(LONG * 60).lease(LONG);
+        let settings = Settings::new().with_keep_done(LONG * 60).with_lease(LONG);
         let mails = Mails::open_with(&runner, queue("mails"), settings, OpenOptions::default())
             .await
             .unwrap();
@@ -121,19 +121,24 @@ impl Shop {
     }
 
     async fn fill_rest(&self) {
-        let settings = export_queue::combine::Settings::new().bucket_count(4);
-        let revenue = CombineQueue::<String, i64, i64, MessagePack>::open(
+        let settings = export_queue::combine::Settings::new().with_bucket_count(4);
+        let revenue = CombineQueue::<String, i64, i64, MessagePack>::open_with(
             &self.runner,
             queue("revenue"),
             settings,
             Sum,
+            OpenOptions::default(),
         );
         revenue.await.unwrap();
-        let settings = export_queue::Settings::new().bucket_count(4);
-        let search: ExportQueue<String, i64> =
-            ExportQueue::open(&self.runner, queue("search"), settings)
-                .await
-                .unwrap();
+        let settings = export_queue::Settings::new().with_bucket_count(4);
+        let search: ExportQueue<String, i64> = ExportQueue::open_with(
+            &self.runner,
+            queue("search"),
+            settings,
+            OpenOptions::default(),
+        )
+        .await
+        .unwrap();
         let index = search.subscribe(&self.runner, "index", Start::Oldest);
         index.await.unwrap();
         let clicks: MicroQueue<(String, i64)> = MicroQueue::open(&self.runner, queue("clicks"))
@@ -176,7 +181,7 @@ impl Shop {
     }
 
     async fn add(&self, mail: &Value, delay: Duration) {
-        let options = Enqueue::new().after(delay);
+        let options = Enqueue::new().with_delay(delay);
         enqueue(&self.runner, &self.mails, mail, &options).await;
     }
 

@@ -102,9 +102,9 @@ impl World {
     pub(crate) async fn on(store: Store, root: Subspace, ids: Ids) -> Self {
         let runner = runner(&store, &root, "ledgers", Environment::system());
         let settings = Settings::new()
-            .lease(LONG)
-            .keep_done(LONG * 60)
-            .dedupe_retention(LONG * 60);
+            .with_lease(LONG)
+            .with_keep_done(LONG * 60)
+            .with_dedupe_retention(LONG * 60);
         let place = (&runner, &root, &ids);
         let jobs: Jobs = open_jobs(place, "jobs", settings).await;
         let consumer = jobs.consumer(&runner, WorkerOptions::default());
@@ -129,7 +129,7 @@ impl World {
 
     pub(crate) fn console(&self) -> Console<Store> {
         let runner = runner(&self.store, &self.root, LEDGER, Environment::system());
-        Console::new(runner).ids(self.ids.clone())
+        Console::new(runner).with_ids(self.ids.clone())
     }
 
     /// Returns the name of a queue of this world.
@@ -161,7 +161,7 @@ impl World {
             self.next().await.discard(reason).await.unwrap();
             self.items.dead.push(item);
         }
-        let once = Enqueue::new().dedupe(RETAINED);
+        let once = Enqueue::new().with_dedupe(RETAINED);
         let item = enqueue(&self.runner, &self.jobs, &job(3), &once).await;
         self.items.done.push(item);
         let delivery = self.next().await;
@@ -178,13 +178,13 @@ impl World {
         for tenant in 10..15 {
             self.items.queued.push(self.enqueue(tenant).await);
         }
-        let later = Enqueue::new().after(AGE);
+        let later = Enqueue::new().with_delay(AGE);
         for tenant in [20, 21] {
             let item = enqueue(&self.runner, &self.jobs, &job(tenant), &later).await;
             self.items.delayed.push(item);
         }
-        let options = Enqueue::new().dedupe("greetings").max_attempts(3);
-        let yearly = Schedule::new("0 0 1 1 *").enqueue_options(options);
+        let options = Enqueue::new().with_dedupe("greetings").with_max_attempts(3);
+        let yearly = Schedule::new("0 0 1 1 *").with_enqueue_options(options);
         let jobs = &self.jobs;
         let schedule = &yearly;
         for name in ["new year", "new year again"] {
@@ -253,7 +253,7 @@ impl World {
         name: &str,
         combiner: impl Combiner<String, U, i64>,
     ) -> Counts<U> {
-        let settings = export_queue::combine::Settings::new().bucket_count(2);
+        let settings = export_queue::combine::Settings::new().with_bucket_count(2);
         let subspace = self.root.subspace(&name);
         let options = self.options(MessagePack);
         let counts = Counts::open_with(&self.runner, subspace, settings, combiner, options);
@@ -280,7 +280,7 @@ impl World {
     }
 
     async fn fill_events(&self) {
-        let settings = export_queue::Settings::new().bucket_count(2);
+        let settings = export_queue::Settings::new().with_bucket_count(2);
         let subspace = self.root.subspace(&"events");
         let options = self.options(MessagePack);
         let events: ExportQueue<String, i64> =
@@ -321,7 +321,9 @@ impl World {
     }
 
     fn options<C>(&self, codec: C) -> OpenOptions<C> {
-        OpenOptions::new().codec(codec).ids(self.ids.clone())
+        OpenOptions::new()
+            .with_codec(codec)
+            .with_ids(self.ids.clone())
     }
 
     /// Enqueues a job that is ready at once.
@@ -418,8 +420,8 @@ pub(crate) fn job(tenant: u64) -> Value {
 
 fn runner(store: &Store, root: &Subspace, ledger: &str, env: Environment) -> Runner<Store> {
     let options = RunOptions::default()
-        .ledger_subspace(root.subspace(&ledger))
-        .environment(env);
+        .with_ledger_subspace(root.subspace(&ledger))
+        .with_environment(env);
     Runner::with_options(store.clone(), options)
 }
 
@@ -428,7 +430,9 @@ async fn open_jobs<C: Codec<Value> + Default>(
     name: &str,
     settings: Settings,
 ) -> Jobs<C> {
-    let options = OpenOptions::new().codec(C::default()).ids(ids.clone());
+    let options = OpenOptions::new()
+        .with_codec(C::default())
+        .with_ids(ids.clone());
     let jobs = Jobs::open_with(runner, root.subspace(&name), settings, options);
     jobs.await.unwrap()
 }

@@ -40,11 +40,11 @@ pub(crate) fn runner_with_clock() -> (Runner<Store>, ManualClock) {
 
 pub(crate) fn runner_on<D: Database>(db: D, clock: &ManualClock) -> Runner<D> {
     let env = Environment::seeded(1, Arc::new(clock.clone()));
-    Runner::with_options(db, RunOptions::default().environment(env))
+    Runner::with_options(db, RunOptions::default().with_environment(env))
 }
 
 pub(crate) async fn open<D: Database>(runner: &Runner<D>, subspace: Subspace) -> JsonJobs {
-    let settings = Settings::new().keep_done(Duration::from_secs(3_600));
+    let settings = Settings::new().with_keep_done(Duration::from_secs(3_600));
     JsonJobs::open_with(runner, subspace, settings, OpenOptions::default())
         .await
         .unwrap()
@@ -75,7 +75,7 @@ pub(crate) async fn evil_queue(runner: &Runner<Store>) -> JsonJobs {
     consumer.shut_down(PATIENCE).await.unwrap();
     let value = &EVIL.to_owned();
     let schedule = &Schedule::new("0 4 * * *");
-    let later = &Enqueue::new().after(Duration::from_secs(3_600));
+    let later = &Enqueue::new().with_delay(Duration::from_secs(3_600));
     let add = &queue;
     let rest = |tr: Tx<_>| async move {
         let _ = add.enqueue_with(&tr, value, later).await?;

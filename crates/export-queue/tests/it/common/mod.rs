@@ -13,8 +13,8 @@ use export_queue::{
     Settings, Start, Subscription, Worker, WorkerOptions, async_trait,
 };
 use keyspace::{
-    Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, Store, Subspace, Transaction,
-    Tx, Versionstamp, read_all,
+    Bytes, Database, Isolation, KeyValue, Listed, OpenOptions, RangeQuery, Runner, Store, Subspace,
+    Transaction, Tx, Versionstamp, read_all,
 };
 
 /// More time than any operation takes that is not stuck.
@@ -41,9 +41,14 @@ impl World {
 impl<D: Database> World<D> {
     pub(crate) async fn on(runner: Runner<D>, store: &TestStore, settings: Settings) -> Self {
         let root = store.root.clone();
-        let queue = Queue::open(&runner, root.subspace(&"queue"), settings)
-            .await
-            .unwrap();
+        let queue = Queue::open_with(
+            &runner,
+            root.subspace(&"queue"),
+            settings,
+            OpenOptions::default(),
+        )
+        .await
+        .unwrap();
         let reader = queue.subscribe(&runner, "reader", Start::Oldest).await;
         Self {
             reader: reader.unwrap(),
@@ -181,7 +186,7 @@ impl<D: Database> World<D> {
 }
 
 pub(crate) fn settings(bucket_count: u32) -> Settings {
-    Settings::new().bucket_count(bucket_count)
+    Settings::new().with_bucket_count(bucket_count)
 }
 
 pub(crate) fn no_backoff() -> Backoff {

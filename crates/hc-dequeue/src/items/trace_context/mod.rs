@@ -25,7 +25,7 @@ const SEPARATOR: char = '\n';
 ///
 /// let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// let context = TraceContext::new(traceparent, Some("vendor=value"))?;
-/// let options = Enqueue::new().trace_context(context);
+/// let options = Enqueue::new().with_trace_context(context);
 /// # let _ = options;
 /// # Ok::<_, hc_dequeue::Error>(())
 /// ```

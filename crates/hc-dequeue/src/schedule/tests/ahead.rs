@@ -65,7 +65,7 @@ async fn what_a_clock_that_was_ahead_has_passed_over_fires_and_nothing_fires_twi
 
 async fn a_schedule_that_was_made_by_a_clock_that_was_ahead_is_set_right(store: TestStore) {
     let hourly = Schedule::new("0 * * * *");
-    for again in [minutely(), hourly, minutely().missed(Missed::Skip)] {
+    for again in [minutely(), hourly, minutely().with_missed(Missed::Skip)] {
         let world = World::new(&store, NOON).await;
         world.pass(DAY);
         world.create("a", &minutely()).await;
@@ -148,7 +148,7 @@ async fn a_new_expression_fires_at_times_within_an_old_run(store: TestStore) {
 }
 
 async fn a_last_time_that_was_passed_over_fires_after_all(store: TestStore) {
-    let last = Schedule::new("0 0 0 1 1 * 2027").missed(Missed::Skip);
+    let last = Schedule::new("0 0 0 1 1 * 2027").with_missed(Missed::Skip);
     let world = World::new(&store, NOON).await;
     world.create("a", &last).await;
     world.pass(100 * DAY);
@@ -211,7 +211,7 @@ const MINUTE_MILLIS: u64 = 60_000;
 
 impl Minutely {
     fn new(now: u64, missed: Missed, plant: Plant) -> Self {
-        let schedule = minutely().missed(missed);
+        let schedule = minutely().with_missed(missed);
         let times = Times::parse(&schedule).unwrap();
         let record = ScheduleRecord {
             next_millis: times.after(now),
@@ -238,7 +238,7 @@ impl Minutely {
             Plant::FiresAgain => &none,
             _ => &self.record.fired,
         };
-        let missed = self.record.schedule.get_missed();
+        let missed = self.record.schedule.missed();
         let due = self.times.due(next, now, missed, usize::MAX, fired);
         for time in due.times {
             self.items.push(time);

@@ -49,8 +49,8 @@ impl<D: Database> World<D> {
         let manual = ManualWall::new();
         manual.set(utc(wall));
         let options = RunOptions::default()
-            .ledger_subspace(store.root.subspace(&"ledgers"))
-            .environment(manual.environment());
+            .with_ledger_subspace(store.root.subspace(&"ledgers"))
+            .with_environment(manual.environment());
         let runner = Runner::with_options(db, options);
         let root = store.root.subspace(&"queue");
         let queue = Queue::open(&runner, root).await;

@@ -22,7 +22,7 @@ conformance::on_every_store!(
 async fn a_paused_queue_gets_one_item_of_a_schedule_with_a_dedupe_id(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
     let queue = &world.queue;
-    let once = minutely().enqueue_options(Enqueue::new().dedupe("report"));
+    let once = minutely().with_enqueue_options(Enqueue::new().with_dedupe("report"));
     world.create("a", &once).await;
     assert_eq!(world.schedule("a", &once).await, Scheduled::Unchanged);
     let pause = |tr: Tx<_>| async move {
@@ -51,7 +51,7 @@ async fn a_paused_queue_gets_one_item_of_a_schedule_with_a_dedupe_id(store: Test
 
 async fn a_full_queue_skips_a_time_and_no_other_schedule(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
-    let bounded = minutely().enqueue_options(Enqueue::new().max_depth(3));
+    let bounded = minutely().with_enqueue_options(Enqueue::new().with_max_depth(3));
     world.create("a", &bounded).await;
     world.create("b", &minutely()).await;
     world.set(NOON);
@@ -69,13 +69,13 @@ async fn a_full_queue_skips_a_time_and_no_other_schedule(store: TestStore) {
 async fn the_items_have_the_options_of_their_schedule(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
     let options = Enqueue::new()
-        .after(5 * MINUTE)
-        .dedupe("id")
-        .on_repeat(OnRepeat::Debounce)
-        .max_wait(7 * MINUTE)
-        .max_attempts(3);
+        .with_delay(5 * MINUTE)
+        .with_dedupe("id")
+        .with_on_repeat(OnRepeat::Debounce)
+        .with_max_wait(7 * MINUTE)
+        .with_max_attempts(3);
     world
-        .create("a", &minutely().enqueue_options(options))
+        .create("a", &minutely().with_enqueue_options(options))
         .await;
     let queue = &world.queue;
     let mut due = Vec::new();
@@ -110,16 +110,16 @@ async fn several_schedules_may_share_a_dedupe_id(store: TestStore) {
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
     let options = |delay: u32| {
         Enqueue::new()
-            .after(MINUTE * delay)
-            .dedupe("id")
-            .on_repeat(OnRepeat::Debounce)
+            .with_delay(MINUTE * delay)
+            .with_dedupe("id")
+            .with_on_repeat(OnRepeat::Debounce)
     };
     // The second one of a transaction cannot have another time: it fires in the next transaction.
     world
-        .create("a", &minutely().enqueue_options(options(10)))
+        .create("a", &minutely().with_enqueue_options(options(10)))
         .await;
     world
-        .create("b", &minutely().enqueue_options(options(20)))
+        .create("b", &minutely().with_enqueue_options(options(20)))
         .await;
     world.create("c", &minutely()).await;
     world.set(NOON);
@@ -143,7 +143,7 @@ async fn several_schedules_may_share_a_dedupe_id(store: TestStore) {
 async fn a_damaged_row_of_a_dedupe_id_stops_its_own_schedule_only(store: TestStore) {
     for part in ["k", "y"] {
         let world = World::new(&store, "2026-11-22T11:59:30Z").await;
-        let once = minutely().enqueue_options(Enqueue::new().dedupe("x"));
+        let once = minutely().with_enqueue_options(Enqueue::new().with_dedupe("x"));
         world.create("a", &once).await;
         world.create("b", &minutely()).await;
         let row = match part {
@@ -176,11 +176,11 @@ async fn a_damaged_row_of_a_dedupe_id_stops_its_own_schedule_only(store: TestSto
 async fn options_that_cannot_work_are_refused(store: TestStore) {
     let world = World::new(&store, NOON).await;
     for (options, is_time) in [
-        (Enqueue::new().at(utc(NOON)), true),
-        (Enqueue::new().dedupe(""), false),
-        (Enqueue::new().dedupe(vec![0; 256]), false),
+        (Enqueue::new().with_due_time(utc(NOON)), true),
+        (Enqueue::new().with_dedupe(""), false),
+        (Enqueue::new().with_dedupe(vec![0; 256]), false),
     ] {
-        let schedule = minutely().enqueue_options(options);
+        let schedule = minutely().with_enqueue_options(options);
         let refused = world.try_schedule("a", &schedule, "").await.unwrap_err();
         assert_eq!(matches!(refused, Error::FixedTime), is_time, "{refused}");
         assert_eq!(matches!(refused, Error::DedupeId { .. }), !is_time);
@@ -188,9 +188,9 @@ async fn options_that_cannot_work_are_refused(store: TestStore) {
     assert_eq!((world.rows("e").await, world.rows("f").await), (0, 0));
     // Times that are not whole milliseconds, or too long to be stored, are the same when they are scheduled again.
     let odd = Enqueue::new()
-        .after(Duration::MAX)
-        .max_wait(Duration::from_nanos(1_500_000));
-    let odd = minutely().enqueue_options(odd);
+        .with_delay(Duration::MAX)
+        .with_max_wait(Duration::from_nanos(1_500_000));
+    let odd = minutely().with_enqueue_options(odd);
     world.create("a", &odd).await;
     assert_eq!(world.schedule("a", &odd).await, Scheduled::Unchanged);
     world.check().await;

@@ -73,7 +73,7 @@ async fn what_was_missed_fires_as_the_schedule_says(store: TestStore) {
     ];
     for (missed, minutes) in table {
         let world = World::new(&store, "2026-11-22T12:05:00Z").await;
-        let schedule = Schedule::new("*/10 * * * *").missed(missed);
+        let schedule = Schedule::new("*/10 * * * *").with_missed(missed);
         world.create("a", &schedule).await;
         world.set("2026-11-22T12:55:00Z");
         assert_eq!((world.fire().await, world.fire().await), (minutes.len(), 0));
@@ -136,7 +136,7 @@ async fn the_changes_to_and_from_summer_time_fire_at_croners_times(store: TestSt
     for (cron, zone, from, hours, expected) in table {
         let world = World::new(&store, from).await;
         world
-            .create("a", &Schedule::new(cron).time_zone(zone))
+            .create("a", &Schedule::new(cron).with_time_zone(zone))
             .await;
         for _ in 0..2 * hours {
             world.pass(30 * MINUTE);
@@ -156,7 +156,7 @@ async fn scheduling_again_keeps_the_next_time_unless_the_times_change(store: Tes
     assert_eq!(world.schedule("a", &daily).await, Scheduled::Unchanged);
     assert_eq!(world.entry().await.next, Some(utc(NOON)));
     // Another payload or policy keeps the next time.
-    let skips = daily.clone().missed(Missed::Skip);
+    let skips = daily.clone().with_missed(Missed::Skip);
     for (schedule, job, done) in [
         (&daily, "b", Scheduled::Changed),
         (&skips, "b", Scheduled::Changed),
@@ -173,8 +173,8 @@ async fn scheduling_again_keeps_the_next_time_unless_the_times_change(store: Tes
     assert_eq!(world.fire().await, 1);
     assert_eq!(world.items().await, [("b".to_owned(), utc(NOON))]);
     // Another zone or expression changes the next time.
-    let berlin = skips.clone().time_zone("Europe/Berlin");
-    let later = Schedule::new("0 13 * * *").time_zone("Europe/Berlin");
+    let berlin = skips.clone().with_time_zone("Europe/Berlin");
+    let later = Schedule::new("0 13 * * *").with_time_zone("Europe/Berlin");
     world.set("2026-11-22T23:00:00Z");
     for (schedule, next) in [
         (&berlin, "2026-11-23T11:00:00Z"),
@@ -286,7 +286,7 @@ async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestS
 
     let world = World::new(&store, "2026-11-22T11:59:30Z").await;
     let large = "x".repeat(MAX_PAYLOAD_BYTES - 5);
-    let all = minutely().missed(Missed::All { cap: 25 });
+    let all = minutely().with_missed(Missed::All { cap: 25 });
     for name in ["a", "b"] {
         let done = world.try_schedule(name, &all, &large).await;
         assert_eq!(done.unwrap(), Scheduled::Created);
@@ -332,7 +332,7 @@ async fn bad_input_is_refused_before_anything_is_staged(store: TestStore) {
         let error = refused("a", Schedule::new(never), "").await;
         assert!(matches!(error, Error::CronNeverFires { .. }), "{error}");
     }
-    let error = refused("a", minutely().time_zone("Mars/Olympus"), "").await;
+    let error = refused("a", minutely().with_time_zone("Mars/Olympus"), "").await;
     assert!(matches!(error, Error::TimeZone { .. }), "{error}");
     let error = refused("a", minutely(), &"x".repeat(MAX_PAYLOAD_BYTES)).await;
     assert!(matches!(error, Error::PayloadTooLarge { .. }), "{error}");

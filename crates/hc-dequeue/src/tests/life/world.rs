@@ -64,12 +64,12 @@ pub(super) struct World {
 fn settings(rules: Rules) -> Settings {
     let millis = Duration::from_millis;
     Settings::new()
-        .lease(millis(rules.lease))
-        .max_attempts(rules.max_attempts as u32)
-        .max_deaths(rules.max_deaths as u32)
-        .max_deliveries(rules.max_deliveries as u32)
-        .dedupe_retention(millis(rules.retention))
-        .keep_done(millis(rules.keep_done))
+        .with_lease(millis(rules.lease))
+        .with_max_attempts(rules.max_attempts as u32)
+        .with_max_deaths(rules.max_deaths as u32)
+        .with_max_deliveries(rules.max_deliveries as u32)
+        .with_dedupe_retention(millis(rules.retention))
+        .with_keep_done(millis(rules.keep_done))
 }
 
 impl World {
@@ -79,7 +79,7 @@ impl World {
         clock.advance(Duration::from_millis(START));
         let env = Environment::seeded(seed, Arc::new(clock.clone()));
         let store = microqueue::keyspace::open("memory:").unwrap();
-        let runner = Runner::with_options(store, RunOptions::default().environment(env));
+        let runner = Runner::with_options(store, RunOptions::default().with_environment(env));
         let queue = Queue::open_with(&runner, "queue", settings(rules), OpenOptions::default());
         let mut world = Self {
             queue: queue.await.unwrap(),
@@ -193,11 +193,11 @@ impl World {
 
     async fn enqueue(&mut self, new: NewItem) -> Result<Said> {
         let options = Enqueue::new()
-            .after(Duration::from_millis(new.delay))
-            .on_repeat(new.mode)
-            .max_attempts(new.max_attempts as u32);
+            .with_delay(Duration::from_millis(new.delay))
+            .with_on_repeat(new.mode)
+            .with_max_attempts(new.max_attempts as u32);
         let options = match new.dedupe {
-            Some(id) => options.dedupe(vec![id]),
+            Some(id) => options.with_dedupe(vec![id]),
             None => options,
         };
         let queue = &self.queue;

@@ -16,8 +16,8 @@ conformance::on_every_store!(threads: a_busy_queue_is_always_clean);
 async fn a_busy_queue_is_always_clean(store: TestStore) {
     let moment = Duration::from_millis(2);
     let settings = crate::common::settings()
-        .max_attempts(3)
-        .keep_done(moment * 20);
+        .with_max_attempts(3)
+        .with_keep_done(moment * 20);
     let world = Arc::new(World::new(&store, settings).await);
     let handler = move |delivery: Delivery<u64>| async move {
         match (*delivery.value() + delivery.deliveries()) % 4 {
@@ -65,9 +65,9 @@ async fn change_something(world: &World, value: u64) {
     let mode = [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][value as usize % 3];
     let delay = Duration::from_millis(value % 4);
     let options = &Enqueue::new()
-        .dedupe(dedupe.clone())
-        .on_repeat(mode)
-        .after(delay);
+        .with_dedupe(dedupe.clone())
+        .with_on_repeat(mode)
+        .with_delay(delay);
     let enqueued = world.enqueue_with(value, options).await.unwrap();
     if let (Enqueued::Replaced(item), 0) = (enqueued, value % 2) {
         let _ = world.cancel(&item).await;

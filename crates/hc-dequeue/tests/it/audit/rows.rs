@@ -43,10 +43,12 @@ struct Full {
 
 /// The dedupe id of each item is the name of its place.
 async fn full(store: &TestStore) -> Full {
-    let settings = Settings::new().keep_done(LONG).dedupe_retention(LONG);
+    let settings = Settings::new()
+        .with_keep_done(LONG)
+        .with_dedupe_retention(LONG);
     let world = World::new(store, settings).await;
     let consumer = world.consumer().await;
-    let named = |name: &'static str| Enqueue::new().dedupe(name);
+    let named = |name: &'static str| Enqueue::new().with_dedupe(name);
     let done = world.enqueue_ref(1, &named("done")).await;
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     delivery.complete().await.unwrap();
@@ -56,7 +58,9 @@ async fn full(store: &TestStore) -> Full {
     world.enqueue_ref(3, &named("held")).await;
     let held = consumer.dequeue().await.unwrap().unwrap();
     let queued = world.enqueue_ref(4, &named("queued")).await;
-    let delayed = world.enqueue_ref(5, &named("delayed").after(LONG)).await;
+    let delayed = world
+        .enqueue_ref(5, &named("delayed").with_delay(LONG))
+        .await;
     world.schedule("nightly", "@daily").await;
     Full {
         world,
@@ -124,7 +128,9 @@ async fn a_queue_with_something_of_each_kind_is_clean(store: TestStore) {
 async fn an_item_that_has_lost_its_dedupe_id_to_another_is_clean(store: TestStore) {
     let full = full(&store).await;
     let Full { world, held, .. } = &full;
-    let again = Enqueue::new().dedupe("held").on_repeat(OnRepeat::Replace);
+    let again = Enqueue::new()
+        .with_dedupe("held")
+        .with_on_repeat(OnRepeat::Replace);
     let later = world.enqueue_ref(9, &again).await;
     assert_ne!(later.id(), held.id());
     world.check().await;
@@ -140,7 +146,7 @@ async fn an_item_that_is_kept_for_another_time_than_the_settings_say_is_clean(st
     let Full { world, .. } = &full;
     let queue = &world.queue;
     for keep_done in [Duration::ZERO, 2 * LONG] {
-        let settings = &Settings::new().keep_done(keep_done);
+        let settings = &Settings::new().with_keep_done(keep_done);
         let configure = |tr: Tx<_>| async move { queue.configure(&tr, settings).await };
         world.runner.run(configure).await.unwrap();
         world.check().await;

@@ -93,6 +93,6 @@ pub(crate) fn runner_with(
     chaos: Chaos<Store>,
     options: RunOptions,
 ) -> Runner<Chaos<Store>> {
-    let options = options.ledger_subspace(store.root.subspace(&"ledgers"));
+    let options = options.with_ledger_subspace(store.root.subspace(&"ledgers"));
     Runner::with_options(chaos, options)
 }

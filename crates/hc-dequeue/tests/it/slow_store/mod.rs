@@ -96,7 +96,7 @@ impl World {
             let way = simulation.way_to_the_store();
             let chaos = Chaos::new(db.clone(), way, Faults::default());
             chaos.set_latency(latency);
-            let options = RunOptions::default().environment(simulation.environment());
+            let options = RunOptions::default().with_environment(simulation.environment());
             let runner = Runner::with_options(chaos, options);
             let course = Arc::new(Course::default());
             courses.push(course.clone());
@@ -238,10 +238,10 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     let env = Environment::seeded(1, Arc::new(ManualClock::moved_by_sleepers()));
     let begin = || {
         let chaos = Chaos::new(db.clone(), env.clone(), Faults::default());
-        let options = RunOptions::default().environment(env.clone());
+        let options = RunOptions::default().with_environment(env.clone());
         (chaos.clone(), Runner::with_options(chaos, options))
     };
-    let settings = Settings::new().lease(LEASE);
+    let settings = Settings::new().with_lease(LEASE);
     let ((doomed, its_runner), (slow, runner)) = (begin(), begin());
     let queue = Queue::<u64>::open_with(&runner, "queue", settings, OpenOptions::default());
     let queue = &queue.await.unwrap();
@@ -267,9 +267,9 @@ async fn who_waits_for_less_time_than_an_answer_takes_gets_what_there_is() {
         env.clone(),
         Faults::default(),
     );
-    let options = RunOptions::default().environment(env);
+    let options = RunOptions::default().with_environment(env);
     let runner = &Runner::with_options(chaos.clone(), options);
-    let settings = Settings::new().lease(LEASE);
+    let settings = Settings::new().with_lease(LEASE);
     let queue = Queue::<u64>::open_with(runner, "queue", settings, OpenOptions::default());
     let queue = &queue.await.unwrap();
     let options = WorkerOptions::default();

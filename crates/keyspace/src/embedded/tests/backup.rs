@@ -31,7 +31,8 @@ impl SourceStore {
         let disk = Disk::with(new_store());
         let store = open_on(&disk).unwrap();
         let environment = Environment::seeded(0, Arc::new(ManualClock::new()));
-        let (engine, committer) = Engine::prepare(store, &Options::new().environment(environment));
+        let (engine, committer) =
+            Engine::prepare(store, &Options::new().with_environment(environment));
         let mut source = Self {
             rng: StdRng::seed_from_u64(seed),
             workload: Workload::default(),

@@ -20,7 +20,7 @@ use crate::transaction::Commit;
 fn prepare() -> (Engine, Committer) {
     let (environment, _) = still();
     let store = memory(&setup()).unwrap();
-    Engine::prepare(store, &Options::new().environment(environment))
+    Engine::prepare(store, &Options::new().with_environment(environment))
 }
 
 /// Commits requests as one batch.
@@ -216,8 +216,8 @@ fn each_durability_flushes_as_often_as_it_says() {
         let disk = Disk::with(new_store());
         let store = open_on(&disk).unwrap();
         let options = Options::new()
-            .durability(durability)
-            .environment(environment);
+            .with_durability(durability)
+            .with_environment(environment);
         let (engine, mut committer) = Engine::prepare(store, &options);
         let before = disk.flushes();
         for _ in 0..64 {
@@ -233,7 +233,7 @@ fn each_durability_flushes_as_often_as_it_says() {
 fn a_commit_that_was_resolved_before_a_claim_is_replayed_after_a_checkpoint() {
     let (environment, clock) = still();
     let disk = Disk::with(new_store());
-    let options = Options::new().environment(environment);
+    let options = Options::new().with_environment(environment);
     let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options);
     let large = vec![Mutation::Set {
         key: "large".into(),
@@ -260,7 +260,7 @@ fn a_long_log_of_few_rows_is_freed() {
     let (environment, _) = still();
     let disk = Disk::with(new_store());
     let store = open_on(&disk).unwrap();
-    let options = Options::new().environment(environment);
+    let options = Options::new().with_environment(environment);
     let (engine, mut committer) = Engine::prepare(store, &options);
     for round in 0..200 {
         // A clear of nothing leaves nothing in the window.
@@ -280,8 +280,8 @@ fn a_relaxed_commit_is_flushed_when_its_interval_is_over() {
     let (environment, clock) = still();
     let disk = Disk::with(new_store());
     let store = open_on(&disk).unwrap();
-    let options = Options::new().durability(Durability::Relaxed { interval });
-    let (engine, mut committer) = Engine::prepare(store, &options.environment(environment));
+    let options = Options::new().with_durability(Durability::Relaxed { interval });
+    let (engine, mut committer) = Engine::prepare(store, &options.with_environment(environment));
     let survives = |disk: &Disk| {
         let store = open_on(&Disk::with(disk.flushed())).unwrap();
         store.window.get(b"a").unwrap().is_some()
@@ -300,7 +300,7 @@ fn a_panic_of_the_resolver_ends_the_store() {
     silence_panics();
     let (environment, _) = still();
     let store = memory(&setup()).unwrap();
-    let engine = Engine::start(store, &Options::new().environment(environment)).unwrap();
+    let engine = Engine::start(store, &Options::new().with_environment(environment)).unwrap();
     // No transaction sends a template without an offset, because it is checked when it is staged.
     let bad = Mutation::Atomic {
         op: MutationOp::SetVersionstampedKey,
@@ -326,8 +326,8 @@ fn commits_wait_for_their_turns_while_too_many_parts_wait_for_a_checkpoint() {
     const WINDOW_BYTES: usize = 64 << 10;
     let (environment, clock) = still();
     let options = Options::new()
-        .environment(environment)
-        .window_bytes(WINDOW_BYTES);
+        .with_environment(environment)
+        .with_window_bytes(WINDOW_BYTES);
     let disk = Disk::with(new_store());
     let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options);
     let value: &'static str = "x".repeat(1000).leak();

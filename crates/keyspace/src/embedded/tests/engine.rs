@@ -22,7 +22,10 @@ use crate::transaction::{Database, Isolation, Transaction};
 
 fn engine() -> (Engine, ManualClock) {
     let (environment, clock) = still();
-    (engine_with(&Options::new().environment(environment)), clock)
+    (
+        engine_with(&Options::new().with_environment(environment)),
+        clock,
+    )
 }
 
 fn advance(clock: &ManualClock, versions: i64) {
@@ -279,7 +282,8 @@ async fn a_closed_store_commits_what_was_sent_and_answers_cancelled_later() {
 fn no_change_falls_between_arming_a_watch_and_a_commit() {
     let (environment, _) = still();
     let store = location::memory(&setup()).unwrap();
-    let (engine, mut committer) = Engine::prepare(store, &Options::new().environment(environment));
+    let (engine, mut committer) =
+        Engine::prepare(store, &Options::new().with_environment(environment));
     let start = Barrier::new(2);
     for round in 0..1000_u32 {
         let baseline = get(&engine, "a");

@@ -29,7 +29,7 @@ use crate::error::{Code, Error, OpenError, chain};
 const FAULTS: [Fault; 3] = [Fault::Error, Fault::Full, Fault::ShortWrite];
 
 fn options() -> Options {
-    Options::new().environment(Environment::seeded(0, Arc::new(ManualClock::new())))
+    Options::new().with_environment(Environment::seeded(0, Arc::new(ManualClock::new())))
 }
 
 /// Asserts that an error reports the failure of the store and its reason.
@@ -340,7 +340,7 @@ fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
     let files = Arc::new(disk.clone());
     let store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
     let interval = Duration::MAX;
-    let relaxed = options().durability(Durability::Relaxed { interval });
+    let relaxed = options().with_durability(Durability::Relaxed { interval });
     let engine = Engine::start(store, &relaxed).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

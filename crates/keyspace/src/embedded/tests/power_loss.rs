@@ -89,8 +89,8 @@ impl Life {
         let clock = ManualClock::new();
         let environment = Environment::seeded(0, Arc::new(clock.clone()));
         let options = Options::new()
-            .durability(self.durability)
-            .environment(environment);
+            .with_durability(self.durability)
+            .with_environment(environment);
         let is_durable = !matches!(self.durability, Durability::Relaxed { .. });
         let (engine, mut committer) = Engine::prepare(store, &options);
         for _ in 0..ROUNDS {

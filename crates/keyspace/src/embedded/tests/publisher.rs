@@ -48,8 +48,8 @@ impl PublisherWorld {
         let (environment, clock) = still();
         let disk = Disk::with(new_store());
         let options = Options::new()
-            .environment(environment)
-            .durability(durability);
+            .with_environment(environment)
+            .with_durability(durability);
         let (engine, committer) = Engine::prepare(open_with_room(&disk), &options);
         let mut world = Self {
             disk,
@@ -180,7 +180,7 @@ fn a_flush_that_fails_on_the_thread_of_a_caller_ends_the_store() {
 async fn the_thread_flushes_what_callers_have_written() {
     let disk = Disk::with(new_store());
     let interval = Duration::from_millis(5);
-    let options = Options::new().durability(Durability::Relaxed { interval });
+    let options = Options::new().with_durability(Durability::Relaxed { interval });
     let engine = Engine::start(open_with_room(&disk), &options).unwrap();
     let env = engine.environment().clone();
     let until = env.now() + Duration::from_secs(60);

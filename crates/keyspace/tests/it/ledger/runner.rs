@@ -252,7 +252,7 @@ async fn without_the_ledger_an_applied_commit_happens_twice(store: TestStore) {
 async fn an_attempt_says_what_the_previous_one_failed_with(store: TestStore) {
     for exactly_once in [true, false] {
         let world = World::calm(&store).await;
-        let options = world.options().exactly_once(exactly_once);
+        let options = world.options().with_exactly_once(exactly_once);
         let runner = world.runner_with(options).await;
         world.chaos.script([
             CommitFault::NotCommitted,
@@ -430,7 +430,9 @@ async fn a_watch_may_leave_the_closure(store: TestStore) {
 
 async fn the_attempt_limit_ends_in_the_last_error(store: TestStore) {
     let world = World::calm(&store).await;
-    let runner = world.runner_with(world.options().attempt_limit(3)).await;
+    let runner = world
+        .runner_with(world.options().with_attempt_limit(3))
+        .await;
     world.chaos.script([CommitFault::NotCommitted; 3]);
     let runs = &AtomicU32::new(0);
     let answer = runner
@@ -459,7 +461,9 @@ async fn the_last_error_is_the_closures_own(store: TestStore) {
     }
 
     let world = World::calm(&store).await;
-    let runner = world.runner_with(world.options().attempt_limit(3)).await;
+    let runner = world
+        .runner_with(world.options().with_attempt_limit(3))
+        .await;
     let answer = runner
         .run(|tr| async move {
             let attempt = tr.attempt();
@@ -477,7 +481,9 @@ async fn the_time_limit_ends_in_a_timeout() {
     for own_timeout in [None, Some(Duration::ZERO)] {
         let world = World::still().await;
         let limit = Duration::from_secs(3);
-        let runner = world.runner_with(world.options().time_limit(limit)).await;
+        let runner = world
+            .runner_with(world.options().with_time_limit(limit))
+            .await;
         let operation = runner.run(|tr| async move {
             if let Some(timeout) = own_timeout {
                 tr.set_option(TransactionOption::Timeout(timeout))?;
@@ -497,7 +503,9 @@ async fn the_time_limit_ends_in_a_timeout() {
 async fn the_time_limit_is_that_of_each_step_too() {
     let world = World::still().await;
     let limit = Duration::from_secs(3);
-    let runner = world.runner_with(world.options().time_limit(limit)).await;
+    let runner = world
+        .runner_with(world.options().with_time_limit(limit))
+        .await;
     let clock = &world.clock;
     let answer = runner
         .run(|tr| async move {
@@ -514,8 +522,8 @@ async fn the_time_limit_is_that_of_each_step_too() {
 #[tokio::test]
 async fn a_limit_reached_in_doubt_is_an_unknown_outcome() {
     for limit in [
-        |options: RunOptions| options.attempt_limit(4),
-        |options: RunOptions| options.time_limit(Duration::from_secs(3)),
+        |options: RunOptions| options.with_attempt_limit(4),
+        |options: RunOptions| options.with_time_limit(Duration::from_secs(3)),
     ] {
         let world = World::still().await;
         let runner = world.runner_with(limit(world.options())).await;
@@ -540,8 +548,8 @@ async fn backoff_is_limited_by_the_longest_delay(store: TestStore) {
     let world = World::calm(&store).await;
     let options = world
         .options()
-        .max_retry_delay(Duration::from_millis(1))
-        .attempt_limit(100);
+        .with_max_retry_delay(Duration::from_millis(1))
+        .with_attempt_limit(100);
     let runner = world.runner_with(options).await;
     let began = world.env.now();
     let answer = runner

@@ -53,7 +53,10 @@ impl World {
     /// Returns a world in memory whose store also uses its clock.
     pub(crate) async fn timed(clock: ManualClock, seed: u64, faults: Faults, plant: Plant) -> Self {
         let env = environment(&clock, seed);
-        let store = Options::new().environment(env.clone()).memory().unwrap();
+        let store = Options::new()
+            .with_environment(env.clone())
+            .memory()
+            .unwrap();
         let part = Part::new(store.into(), "");
         Self::on(part, env, clock, faults, plant).await
     }
@@ -111,7 +114,7 @@ impl World {
     }
 
     pub(crate) fn options(&self) -> RunOptions {
-        RunOptions::default().environment(self.env.clone())
+        RunOptions::default().with_environment(self.env.clone())
     }
 
     /// Returns a runner with a slot in its pool, so that its next commit is that of an operation.

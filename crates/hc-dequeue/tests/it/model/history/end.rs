@@ -36,7 +36,7 @@ impl Player {
         if env.timeout(LONG, self.followed()).await.is_none() {
             return Err(format!("not all has ended: {}", self.describe().await));
         }
-        self.keep_done = Some(self.settings.get_keep_done());
+        self.keep_done = Some(self.settings.keep_done());
         let drained = env.timeout(LONG, Box::pin(self.drain(&last))).await;
         if drained.is_none() {
             return Err(format!("not all was delivered: {}", self.describe().await));
@@ -57,7 +57,7 @@ impl Player {
         loop {
             let all = self.runner.run(all).await.unwrap();
             if let [(_, Ok(last))] = &all[..]
-                && last.lease == self.settings.get_lease()
+                && last.lease == self.settings.lease()
             {
                 return;
             }

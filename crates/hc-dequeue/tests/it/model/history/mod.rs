@@ -98,14 +98,14 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
     let chaos = Chaos::new(store.db.clone(), Environment::system(), play.faults.clone());
     let runner = runner(&store, chaos.clone());
     let keep_done = play.keeps[0];
-    let settings = settings().keep_done(keep_done);
+    let settings = settings().with_keep_done(keep_done);
     let queue = open(&store, &runner, settings.clone()).await.unwrap();
     let mut player = Player {
         rng: StdRng::seed_from_u64(play.seed),
         hasty: runner_with(
             &store,
             chaos.clone(),
-            RunOptions::default().attempt_limit(1),
+            RunOptions::default().with_attempt_limit(1),
         ),
         store,
         play,
@@ -138,7 +138,7 @@ impl Player {
         let options = WorkerOptions::default()
             .with_backoff(Backoff::new(soon, soon))
             .with_poll_interval(Duration::from_millis(50))
-            .with_time_limit(settings().get_lease() * 2);
+            .with_time_limit(settings().lease() * 2);
         let process = Process::start(&self.store, &self.play.faults, options);
         self.processes.push(process.await);
     }
@@ -157,7 +157,7 @@ impl Player {
             82..85 => self.configure().await,
             85..87 => self.pause(Duration::from_millis(10)).await,
             // Long enough for the session to be declared dead.
-            87..92 => self.pause(settings().get_lease() * 2).await,
+            87..92 => self.pause(settings().lease() * 2).await,
             _ if self.play.deaths => self.strike().await,
             _ => {}
         }
@@ -174,7 +174,7 @@ impl Player {
         self.next_value += count;
         self.course.enqueued += values.len();
         let options = match self.rng.random_range(0..4) {
-            0 => Enqueue::new().after(Duration::from_millis(self.rng.random_range(0..50))),
+            0 => Enqueue::new().with_delay(Duration::from_millis(self.rng.random_range(0..50))),
             _ => Enqueue::new(),
         };
         let queue = &self.queue;
@@ -207,9 +207,9 @@ impl Player {
         let dedupe = vec![self.rng.random_range(0..3_u8)];
         let delay = Duration::from_millis(self.rng.random_range(0..20));
         let options = Enqueue::new()
-            .dedupe(dedupe.clone())
-            .on_repeat(mode)
-            .after(delay);
+            .with_dedupe(dedupe.clone())
+            .with_on_repeat(mode)
+            .with_delay(delay);
         let queue = &self.queue;
         let store = &self.store;
         let dedupe = &dedupe;
@@ -248,14 +248,14 @@ impl Player {
         let leases = [100, 150, 300].map(Duration::from_millis);
         let others = leases
             .into_iter()
-            .filter(|lease| *lease != self.settings.get_lease());
+            .filter(|lease| *lease != self.settings.lease());
         let settings = Settings::new()
-            .lease(others.choose(&mut self.rng).unwrap())
-            .max_attempts(self.rng.random_range(1..20))
-            .max_deaths(self.rng.random_range(1..5))
-            .max_deliveries(self.rng.random_range(2..40))
-            .keep_done(*self.play.keeps.choose(&mut self.rng).unwrap());
-        let kept_as_long = settings.get_keep_done() == self.settings.get_keep_done();
+            .with_lease(others.choose(&mut self.rng).unwrap())
+            .with_max_attempts(self.rng.random_range(1..20))
+            .with_max_deaths(self.rng.random_range(1..5))
+            .with_max_deliveries(self.rng.random_range(2..40))
+            .with_keep_done(*self.play.keeps.choose(&mut self.rng).unwrap());
+        let kept_as_long = settings.keep_done() == self.settings.keep_done();
         self.keep_done = self.keep_done.filter(|_| kept_as_long);
         let queue = &self.queue;
         let changed = &settings;
@@ -273,7 +273,7 @@ impl Player {
         let queue = &self.queue;
         let store = &self.store;
         let what = self.rng.random_range(0..3);
-        let keep_done = self.settings.get_keep_done();
+        let keep_done = self.settings.keep_done();
         let change = |tr| async move {
             let tr = &tr;
             let status = queue.status(tr, &item).await?;
