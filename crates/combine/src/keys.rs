@@ -1,4 +1,5 @@
-//! The keys of a combine queue.
+//! The keys and values of a combine queue. `queue` is the prefix of its subspace, in which no other key is ever
+//! written. Integers in values are big-endian.
 //!
 //! # Layout
 //!
@@ -36,19 +37,12 @@
 //!     10..18  read version of the last pass that left nothing to report; 0 if there was none
 //!     18..    nothing, or of the first update that is not folded, if others of its block are: ten bytes
 //!             of versionstamp, eight of call, two of index
-//! update that was set aside
-//!     0       format, 01
-//!     1       length of the reason
-//!     2..     reason in UTF-8, then four bytes of the key's length, the key, and the update
-//! block that was set aside
-//!     0       format, 01
-//!     1       length of the reason
-//!     2..     reason in UTF-8, then in two bytes how many of the first updates were folded before, and the
-//!             block
-//! why reports are withheld
+//! what is set aside, and why reports are withheld
 //!     0       format, 01
 //!     1       length of the reason
 //!     2..     reason in UTF-8
+//!     next    of an update: four bytes of the key's length, the key, and the update
+//!             of a block: in two bytes how many of its first updates were folded before, and the block
 //! settings
 //!     0       format, 01
 //!     1..5    four zeros
@@ -56,9 +50,6 @@
 //!     9..17   lease of a worker's session in milliseconds
 //!     17..    codecs of key, update and value: for each a length of one byte, and its name
 //! ```
-//!
-//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian. No other key of the subspace is ever
-//! written.
 //!
 //! A bucket is a range of hashes, so its values are one range of keys. A block that is set aside is truncated if it
 //! does not fit in a value together with its reason; the recipe never writes such a block.

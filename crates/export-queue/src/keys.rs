@@ -1,4 +1,5 @@
-//! The keys of an export queue.
+//! The keys and values of an export queue. `queue` is the prefix of its subspace, in which no other key is ever
+//! written. Integers in values are big-endian.
 //!
 //! # Layout
 //!
@@ -43,9 +44,6 @@
 //!     13..    codecs of key and value, then the names of the subscriptions: for each a length of one
 //!             byte, and the text
 //! ```
-//!
-//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian. No other key of
-//! the subspace is ever written.
 
 use combine::Bucket;
 use combine::hc_dequeue::session::Sessions;

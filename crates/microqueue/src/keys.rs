@@ -1,4 +1,4 @@
-//! The keys and values of a queue, byte by byte.
+//! The keys and values of a queue. `queue` is the prefix of its subspace, in which no other key is ever written.
 //!
 //! # Layout
 //!
@@ -19,8 +19,6 @@
 //!   value         the codec's bytes; no format byte, since the layout is the one of the
 //!                 recipe in FoundationDB's documentation, shared with other languages
 //! ```
-//!
-//! `queue` is the prefix of the queue's subspace. No other key of the subspace is ever written.
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,5 @@
-//! The keys of a queue.
+//! The keys and values of a queue. `queue` is the prefix of its subspace, in which no other key is ever written.
+//! Integers in values are big-endian, unless said otherwise.
 //!
 //! # Layout
 //!
@@ -103,17 +104,14 @@
 //! settings
 //!     0       format, 01
 //!     1..9    lease: duration, at least 30
-//!     9..13   attempts before an item becomes a dead letter
-//!     13..17  deaths before an item becomes a dead letter
-//!     17..21  deliveries before an item becomes a dead letter
+//!     9..21   attempts, deaths, deliveries before an item becomes a dead letter: 4 bytes each
 //!     21..29  how long a dedupe id is refused after the completion of its item: duration
 //!     29..37  how long items that are done are kept: duration
 //!     37..    name of the codec
 //! ```
 //!
-//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian unless said otherwise. A time is wall
-//! time in milliseconds since the Unix epoch, and a duration is in milliseconds; each has 8 bytes in a value, unless it
-//! is a number. No other key of the subspace is ever written.
+//! A time is wall time in milliseconds since the Unix epoch, and a duration is in milliseconds; each has 8 bytes in a
+//! value, unless it is a number.
 //!
 //! **Invariant:** while a key under `(queue, "h", session)` or `(queue, "g", session)` exists, `(queue, "s",
 //! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves

@@ -21,20 +21,17 @@
 //!     1       format of a block, 01
 //!     2..4    number of entries, from 1 to 65,535
 //!     4..     the entries, each of them
-//!         length of the key     variable-length integer
-//!         length of the value   variable-length integer
+//!         length of the key     LEB128
+//!         length of the value   LEB128
 //!         key
 //!         value
 //! ```
 //!
-//! `logs` is the prefix of a subspace of the recipe. A log is a queue in commit order.
+//! `logs` is the prefix of a subspace of the recipe. LEB128 is unsigned, in the shortest form: seven bits in each byte,
+//! lowest bits first; the highest bit is set if another byte follows.
 //!
-//! A variable-length integer has seven bits in each byte, lowest bits first. The highest bit of a byte is set if
-//! another byte follows. Only the shortest form of a number is accepted.
-//!
-//! A block has at most 99,737 bytes, so that it fits in a record that sets it aside with a reason; a longer one is
-//! invalid. The place of an entry is the id of its block and its index in the block, from 0. The index 65,535 means the
-//! whole block.
+//! A block has at most 99,737 bytes, so that it fits in a record that sets it aside with a reason; a longer one is invalid.
+//! The place of an entry is the id of its block and its index in the block, from 0. The index 65,535 means the whole block.
 
 mod add;
 mod entry_id;

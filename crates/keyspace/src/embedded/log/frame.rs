@@ -19,10 +19,9 @@
 //! A frame begins at a multiple of 4,096 bytes and is padded with zeros to the next one. After the last frame, the file
 //! contains zeros, or frames of an earlier segment, which have another salt.
 //!
-//! - Begin is the first frame of every segment, and only the first.
-//! - The version of a Batch is larger than those of all earlier Batches.
-//! - Clock claims a version: every version up to it may have been assigned.
-//! - Seal is the last frame of a full segment, and is flushed before the next segment begins.
+//! Begin is the first frame of every segment, and only the first. The version of a Batch is larger than those of all
+//! earlier ones. After a Clock, every version up to its own may have been assigned. Seal is the last frame of a full
+//! segment, flushed before the next segment begins.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
