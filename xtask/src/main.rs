@@ -16,7 +16,6 @@ use clap::Command;
 
 /// Describes the commands. Without derived parsers, this program is built in half the time.
 fn commands() -> Command {
-    let plain = |name, about| Command::new(name).about(about);
     Command::new("xtask")
         .bin_name("cargo xtask")
         .about("Everything about this workspace that cargo alone cannot do")
@@ -24,8 +23,7 @@ fn commands() -> Command {
         .arg_required_else_help(true)
         .subcommands([
             bench::command(),
-            plain(
-                "ci",
+            Command::new("ci").about(
                 "Checks everything that a change must satisfy: formatting, tidiness, dependencies, packages, lints, \
                  docs, tests",
             ),
@@ -39,7 +37,7 @@ fn commands() -> Command {
                 "Replays recorded traces on a store, and prints each difference and `N passed, N failed`",
             ),
             test::command(),
-            plain("tidy", "Checks the rules that no compiler and no lint knows"),
+            tidy::command(),
         ])
 }
 
@@ -51,7 +49,12 @@ fn main() -> anyhow::Result<ExitCode> {
         "ci" => ci::run(),
         "fdb" => fdb::run(arguments),
         "test" => Ok(test::run(&test::TestOptions::from(arguments))?.report()),
-        "tidy" => tidy::run().map(|()| ExitCode::SUCCESS),
+        "tidy" => {
+            if arguments.get_flag("write") {
+                tidy::write()?;
+            }
+            tidy::run().map(|()| ExitCode::SUCCESS)
+        }
         name => compare::run(name, arguments),
     }
 }

@@ -1,5 +1,7 @@
 //! The keys of a combine queue.
 //!
+//! # Layout
+//!
 //! ```text
 //! (queue, "m")                            = settings
 //! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added
@@ -10,10 +12,8 @@
 //! (queue, "x", 0, bucket)                 = state of the passes
 //! (queue, "q", bucket, "u", block, index) = update that was set aside, or with index 65,535 a block
 //! (queue, "q", bucket, "k", key)          = why the reports of a key are withheld
-//! (queue, "s", session)                   = worker's session: 01, then 00 dead, 01 alive or 02 ended,
-//!                                           then its lease in milliseconds, 8 bytes
-//! (queue, "b", session)                   = its heartbeat: versionstamp, then the wall time of its
-//!                                           process in milliseconds, 8 bytes
+//! (queue, "s", session)                   = worker's session, as in hc-dequeue
+//! (queue, "b", session)                   = its heartbeat, likewise
 //!
 //! hash        tuple integer: the first 16 bits of XXH3 (64 bits, no seed) of the key's bytes
 //! bucket      tuple integer: hash * bucket count / 65,536, rounded down
@@ -57,10 +57,11 @@
 //!     17..    codecs of key, update and value: for each a length of one byte, and its name
 //! ```
 //!
-//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian. No other key of
-//! the subspace is ever written.
+//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian. No other key of the subspace is ever
+//! written.
 //!
-//! A bucket is a range of hashes, so its values are one range of keys.
+//! A bucket is a range of hashes, so its values are one range of keys. A block that is set aside is truncated if it
+//! does not fit in a value together with its reason; the recipe never writes such a block.
 
 use std::ops::Range;
 

@@ -264,6 +264,31 @@ async fn process_in_order(runner: &Runner<Store>, names: &Jobs) -> Result<()> {
     Ok(())
 }
 
+/// Calls the recipes of enqueues with options.
+async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &Jobs) -> Result<()> {
+    let once = |tr: Tx<_>| async move {
+        let first = enqueue_once(&tr, later, 7).await?;
+        Ok::<_, Error>((first, enqueue_once(&tr, later, 7).await?))
+    };
+    assert_eq!(runner.run(once).await?, (true, false));
+    let tomorrow = runner.environment().wall() + Duration::from_secs(24 * 3600);
+    let more = |tr: Tx<_>| async move {
+        enqueue_for_later(&tr, later, tomorrow).await?;
+        enqueue_debounced(&tr, later, "home").await?;
+        assert!(enqueue_bounded(&tr, later).await?);
+        Ok::<_, Error>(())
+    };
+    runner.run(more).await?;
+    let delayed = runner
+        .run(|tr: Tx<_>| async move { later.list(&tr, PlaceKind::Delayed, None, 1).await })
+        .await?
+        .items[0]
+        .item;
+    let expedite = |tr: Tx<_>| async move { run_at_once(&tr, later, &delayed).await };
+    assert!(runner.run(expedite).await?);
+    Ok(())
+}
+
 #[tokio::main]
 pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let store = keyspace::open("memory:")?;
@@ -299,27 +324,7 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync
     let cancel_it = |tr: Tx<_>| async move { cancel(&tr, jobs, &dead).await };
     assert!(runner.run(cancel_it).await?);
 
-    let later = &open("later").await?;
-    let once = |tr: Tx<_>| async move {
-        let first = enqueue_once(&tr, later, 7).await?;
-        Ok::<_, Error>((first, enqueue_once(&tr, later, 7).await?))
-    };
-    assert_eq!(runner.run(once).await?, (true, false));
-    let tomorrow = runner.environment().wall() + Duration::from_secs(24 * 3600);
-    let more = |tr: Tx<_>| async move {
-        enqueue_for_later(&tr, later, tomorrow).await?;
-        enqueue_debounced(&tr, later, "home").await?;
-        assert!(enqueue_bounded(&tr, later).await?);
-        Ok::<_, Error>(())
-    };
-    runner.run(more).await?;
-    let delayed = runner
-        .run(|tr: Tx<_>| async move { later.list(&tr, PlaceKind::Delayed, None, 1).await })
-        .await?
-        .items[0]
-        .item;
-    let expedite = |tr: Tx<_>| async move { run_at_once(&tr, later, &delayed).await };
-    assert!(runner.run(expedite).await?);
+    enqueue_in_all_ways(runner, &open("later").await?).await?;
 
     process_in_order(runner, &open("names").await?).await?;
 

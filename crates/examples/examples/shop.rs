@@ -50,7 +50,6 @@ impl Shop {
         let settings = Settings::new()
             .with_max_attempts(5)
             .with_keep_done(Duration::from_secs(3600));
-        let of_buckets = export_queue::Settings::default();
         Ok(Self {
             stock: root.subspace(&"stock"),
             jobs: Queue::open_with(
@@ -60,21 +59,8 @@ impl Shop {
                 OpenOptions::default(),
             )
             .await?,
-            sold: CombineQueue::open_with(
-                runner,
-                root.subspace(&"sold"),
-                of_buckets,
-                Sum,
-                OpenOptions::default(),
-            )
-            .await?,
-            reports: ExportQueue::open_with(
-                runner,
-                root.subspace(&"reports"),
-                of_buckets,
-                OpenOptions::default(),
-            )
-            .await?,
+            sold: CombineQueue::open(runner, root.subspace(&"sold"), Sum).await?,
+            reports: ExportQueue::open(runner, root.subspace(&"reports")).await?,
         })
     }
 

@@ -1,5 +1,7 @@
 //! The keys of an export queue.
 //!
+//! # Layout
+//!
 //! ```text
 //! (queue, "m")                            = settings
 //! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added
@@ -9,10 +11,8 @@
 //! (queue, "c", subscription, bucket)      = claim: the session that exports
 //! (queue, "o", subscription)              = empty: nothing is exported while it is there
 //! (queue, "d", subscription, block, index) = dead letter, or with index 65,535 that of a whole block
-//! (queue, "s", subscription, "s", session) = worker's session: 01, then 00 dead, 01 alive or 02 ended,
-//!                                            then its lease in milliseconds, 8 bytes
-//! (queue, "s", subscription, "b", session) = its heartbeat: versionstamp, then the wall time of its
-//!                                           process in milliseconds, 8 bytes
+//! (queue, "s", subscription, "s", session) = worker's session, as in hc-dequeue
+//! (queue, "s", subscription, "b", session) = its heartbeat, likewise
 //!
 //! bucket        tuple integer: hash * bucket count / 65,536, rounded down, where hash is the first 16
 //!               bits of XXH3 (64 bits, no seed) of the key's bytes

@@ -1,4 +1,10 @@
 //! The worker, a process's part in exporting the entries of a subscription.
+//!
+//! | step | reads | writes | conflicts with a transaction that |
+//! |---|---|---|---|
+//! | a worker begins, ends, or removes dead sessions | `s` of the sessions that it removes | `s` and `b`; `w` | wrote one of these `s` |
+//!
+//! `s` and `b` stand for the sessions of the subscription. Heartbeats, and declaring a session dead, are as in hc-dequeue.
 
 use std::sync::Arc;
 

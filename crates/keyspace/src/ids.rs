@@ -1,7 +1,13 @@
-//! A registry that records which recipe owns which subspace. Opening a recipe registers it, so that tools
-//! can find all queues of a store.
+//! The registry of ids: which recipe owns which subspace. Opening a recipe registers it, so that tools can find all
+//! queues of a store.
 //!
-//! # Key schema
+//! A recipe writes anywhere in the subspace that it was given. If two recipes shared a subspace, or one had a subspace
+//! inside the other's, each could read the other's records as damaged ones, or clear them. The registry therefore
+//! refuses a subspace that overlaps a registered one.
+//!
+//! # Layout
+//!
+//! Opening a recipe writes these keys:
 //!
 //! ```text
 //! ids = the subspace of the registry, by default the tuple ("keyspace.ids",)
@@ -14,10 +20,6 @@
 //!     next    length of the recipe's name in a byte, then the name, UTF-8
 //!     rest    the names of its codecs, each with its length in a byte before it
 //! ```
-//!
-//! A recipe writes anywhere in the subspace that it was given. If two recipes shared a subspace, or one had
-//! a subspace inside the other's, each could read the other's records as damaged ones, or clear them. The
-//! registry therefore refuses a subspace that overlaps a registered one.
 
 use foundationdb_tuple::Subspace;
 

@@ -1,8 +1,14 @@
 //! Records: the fields that recipes store besides the bytes of a codec.
 //!
-//! A record begins with its format number. Decoding is strict. It fails if bytes are missing or left over,
-//! or if the format is unknown to this version. [`decode`] reports the reason as [`Error::Corrupt`] with
-//! the key. A worker that sets damaged records aside calls [`refuse_newer`] first.
+//! Decoding is strict. It fails if bytes are missing or left over, or if the format is unknown to this version.
+//! [`decode`] reports the reason as [`Error::Corrupt`] with the key. A worker that sets damaged records aside calls
+//! [`refuse_newer`] first.
+//!
+//! # Layout
+//!
+//! A record begins with its format number. Three kinds of values have none: numbers, versionstamps, ids and tokens that
+//! are the whole value; heartbeats; and items in index order, whose layout is shared with other languages. A version
+//! that writes format n also reads format n - 1.
 
 use std::time::Duration;
 

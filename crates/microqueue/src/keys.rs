@@ -1,5 +1,7 @@
 //! The keys and values of a queue, byte by byte.
 //!
+//! # Layout
+//!
 //! ```text
 //! Order::Commit
 //!   (queue, versionstamp, call)  =  format, value

@@ -14,7 +14,8 @@
 //! The read then fails with `ReadAfterWrite`.
 //!
 //! The probe is read serializably, since a snapshot read can be configured to ignore the writes of its
-//! own transaction.
+//! own transaction. Only `clear` writes it, so reads conflict with a `clear` even if they found no item. In index order
+//! there is no probe.
 
 use std::ops::ControlFlow;
 

@@ -10,8 +10,8 @@ use super::Violation;
 use super::documents::resolve;
 use super::tree::Tree;
 
-/// How a module takes a page as its documentation.
-const INCLUDE: &str = "#[doc = include_str!(\"";
+/// How a module takes a page as its documentation, from outside and from inside.
+const INCLUDES: [&str; 2] = ["#[doc = include_str!(\"", "#![doc = include_str!(\""];
 
 /// Checks that every document with a block of Rust is included by some module or that the block is part of the file
 /// that it names, and that no block asks to be left out.
@@ -55,8 +55,11 @@ fn holds(file: &str, block: &str) -> bool {
 fn included(tree: &Tree) -> BTreeSet<String> {
     let sources = tree.texts().filter(|(path, _)| path.ends_with(".rs"));
     let pages = sources.flat_map(|(path, text)| {
-        let lines = text.lines().map(str::trim);
-        let links = lines.filter_map(|line| line.strip_prefix(INCLUDE)?.strip_suffix("\")]"));
+        let links = text.lines().filter_map(|line| {
+            let mut starts = INCLUDES.iter();
+            let link = starts.find_map(|start| line.trim().strip_prefix(start))?;
+            link.strip_suffix("\")]")
+        });
         links.map(move |link| resolve(path, link))
     });
     pages.collect()
@@ -118,6 +121,8 @@ mod tests {
     #[test]
     fn a_page_that_a_module_includes_passes() {
         assert_eq!(violations_of(PAGE, MODULE), []);
+        let inner = "#![doc = include_str!(\"../../../docs/a.md\")]\n";
+        assert_eq!(violations_of(PAGE, inner), []);
         assert_eq!(violations_of("```text\na diagram\n```\n", ""), []);
     }
 

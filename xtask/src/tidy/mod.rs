@@ -8,13 +8,16 @@ mod examples;
 mod layers;
 mod modules;
 mod packages;
+mod schema;
 mod sources;
 mod top_level;
 mod tree;
 
 use std::fmt;
+use std::fs;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use clap::{Arg, ArgAction, Command};
 
 pub(crate) use self::layers::{JUDGE, LAYERS, PACKAGES};
 use self::tree::Tree;
@@ -26,8 +29,8 @@ const CHECKS: [fn(&Tree) -> Vec<Violation>; 8] = [
     packages::check,
     sources::check,
     modules::check_circles,
-    documents::check_links,
-    documents::check_schema,
+    documents::check,
+    schema::check,
     examples::check,
 ];
 
@@ -64,6 +67,25 @@ impl fmt::Display for Violation {
         }
         write!(f, " {}", self.message)
     }
+}
+
+/// Describes the command.
+pub(crate) fn command() -> Command {
+    Command::new("tidy")
+        .about("Checks the rules that no compiler and no lint knows")
+        .arg(
+            Arg::new("write")
+                .long("write")
+                .action(ArgAction::SetTrue)
+                .help(format!("First write {}, which is generated", schema::PAGE)),
+        )
+}
+
+/// Writes the page that is generated.
+pub(crate) fn write() -> anyhow::Result<()> {
+    let root = workspace::root()?;
+    let page = schema::generate(&Tree::read(&root)?);
+    fs::write(root.join(schema::PAGE), page).context("cannot write the page")
 }
 
 /// Checks the workspace and prints every violation.

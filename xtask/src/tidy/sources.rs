@@ -15,6 +15,9 @@ const ENVIRONMENT: &str = "crates/keyspace/src/env.rs";
 /// The one place that may name FoundationDB's crate.
 const FOUNDATIONDB: &str = "crates/keyspace/src/fdb/";
 
+/// How the documentation of a crate begins if its README is that documentation.
+const PAGE_OF_CRATE: &str = "#![doc = include_str!(\"../README.md\")]";
+
 /// Words that mark unfinished work. They are split, so that this file does not contain them.
 const MARKS: [&str; 3] = [
     concat!("TO", "DO"),
@@ -80,7 +83,8 @@ fn holds(
 }
 
 fn check_rust(path: &str, text: &str, stream: TokenStream, violations: &mut Vec<Violation>) {
-    if !text.starts_with("//!") {
+    let has_page = path.ends_with("/src/lib.rs") && text.starts_with(PAGE_OF_CRATE);
+    if !text.starts_with("//!") && !has_page {
         violations.push(Violation::at(
             path,
             1,
@@ -345,6 +349,10 @@ mod tests {
             "does not begin with its documentation",
         )];
         assert_eq!(violations_of(path, "fn f() {}\n"), expected);
+
+        let page = format!("{PAGE_OF_CRATE}\n\nfn f() {{}}\n");
+        assert_eq!(violations_of(path, &page), expected);
+        assert_eq!(violations_of("crates/combine/src/lib.rs", &page), []);
     }
 
     #[test]

@@ -7,6 +7,14 @@
 //!
 //! The work is a [`Job`]. A job must be correct whichever session works on a bucket: sessions may
 //! disagree about which of them are alive, so two of them may work on the same bucket.
+//!
+//! # Reads, writes and conflicts
+//!
+//! | step | reads | writes | conflicts with a transaction that |
+//! |---|---|---|---|
+//! | a worker begins, ends, or removes dead sessions | `s` of the sessions that it removes | `s` and `b`; `w` | wrote one of these `s` |
+//!
+//! Heartbeats, and declaring a session dead, are as in hc-dequeue.
 
 mod agenda;
 mod handle;

@@ -29,7 +29,8 @@ impl Roster {
     }
 
     /// Returns the rank of a session for a bucket. The session with rank 0 owns the bucket, and the next
-    /// one takes it over.
+    /// one takes it over. Sessions divide the buckets by
+    /// [rendezvous hashing](https://en.wikipedia.org/wiki/Rendezvous_hashing).
     pub(super) fn rank(&self, own: SessionId, bucket: Bucket) -> usize {
         let own = (bond(own, bucket), own);
         let before = self

@@ -25,6 +25,17 @@
 //! A report therefore covers every update that was committed before the reporting pass began. The old
 //! value of a report is the new value of the previous one, because only reports write values, and they
 //! follow one another.
+//!
+//! # Reads, writes and conflicts
+//!
+//! Letters are the parts of the layout in `keys.rs`.
+//!
+//! | step | reads | reads by snapshot | writes | conflicts with a transaction that |
+//! |---|---|---|---|---|
+//! | pass | `x`; `u` from the start of the log to the last block that it takes updates of; all `v` and `c` of the bucket, if it reads values | `u`, `v` and `c`, as far as it needs them | clears the `u` that it has folded completely; `x`; `v`, `c` and `q` of its keys; what the observer writes | made a pass over the bucket; initialized a key of the bucket; redrove a key of the bucket; wrote what the observer has read |
+//!
+//! An addition never makes a pass fail, and a pass never an addition: additions read nothing, and their rows go after
+//! the blocks that a pass has read.
 
 pub(crate) mod combining;
 pub(crate) mod decide;

@@ -1,4 +1,13 @@
 //! Reads values, either as last reported or exactly.
+//!
+//! | operation | reads | reads by snapshot |
+//! |---|---|---|
+//! | `exact`, `exact_many`, by snapshot (the default) | the probe of the bucket's log | `u` of the bucket, `x`; `v` and `c` of the key; `w` |
+//! | `exact`, `exact_many`, serializable | all `u` of the bucket, so the probe, too; `v` and `c` of the key | `x`, `w` |
+//! | `key_state` | the probe of the bucket's log | `u` of the bucket, `x`; `v`, `c` and `q` of the key; `w` |
+//!
+//! Only a clear of a log writes its probe, and no operation of this crate makes one that covers it, so the serializable
+//! read of the probe never conflicts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

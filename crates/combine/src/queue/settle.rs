@@ -158,7 +158,8 @@ where
     /// key of a block.
     ///
     /// This costs one read for each bucket that has work, and a few more. Additions write nothing for it
-    /// except the updates themselves.
+    /// except the updates themselves. It reads by snapshot: the first `u` of each bucket, `c` and `x`. A worker also
+    /// reads `s`.
     async fn buckets_with_work(
         &self,
         tr: &impl Transaction,
@@ -180,7 +181,8 @@ where
     /// Returns the buckets with values to report.
     ///
     /// If there are current values, this searches several ranges of buckets at the same time, so that few reads
-    /// follow one another however many buckets are busy.
+    /// follow one another however many buckets are busy: about 33 with 1,009 busy buckets. On an idle queue, the search
+    /// takes the time of two.
     async fn buckets_to_report(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
         let (begin, end) = self.keys.currents();
         let first = KeySelector::first_greater_or_equal(begin);

@@ -97,8 +97,7 @@ impl<D: Database> World<D> {
     async fn new(db: D) -> Self {
         let runner = Runner::new(db.clone());
         let settings = Settings::new().with_bucket_count(2);
-        let opening =
-            CombineQueue::open_with(&runner, "queue", settings, Sum, OpenOptions::default());
+        let opening = CombineQueue::open_with(&runner, "queue", settings, Sum, OpenOptions::new());
         let queue: CombineQueue<String, i64> = opening.await.unwrap();
         let letters = ('a'..='z').map(String::from);
         let (mut keys, elsewhere): (Vec<_>, Vec<_>) =

@@ -8,7 +8,7 @@ use combine::microqueue::ItemId;
 use combine::microqueue::blocks::WHOLE_BLOCK;
 use combine::{AsideId, Bucket, Error, WorkerOptions};
 use conformance::stores::TestStore;
-use keyspace::{Listed, limits};
+use keyspace::{Listed, Versionstamp, limits};
 
 conformance::on_every_store!(threads:
     updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on,
@@ -25,6 +25,32 @@ fn block(key: &str, update: &[u8]) -> Vec<u8> {
     let length = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
     let header = [1, 1, 0, 1, length(&key), length(update)];
     [&header, &key[..], update].concat()
+}
+
+/// Returns the updates of key `a` and the blocks that were set aside, all of one commit, by their bytes.
+async fn set_aside_of(
+    world: &World,
+    commit: Versionstamp,
+) -> (BTreeMap<Vec<u8>, AsideId>, BTreeMap<Vec<u8>, AsideId>) {
+    let mut of_updates = BTreeMap::new();
+    let mut of_blocks = BTreeMap::new();
+    for aside in set_aside(world).await {
+        let AsideId::Update { bucket, id } = &aside.id else {
+            panic!("expected an update or a block, found {:?}", aside.id);
+        };
+        assert_eq!((bucket.0, id.versionstamp), (0, commit));
+        let kept = aside.value.unwrap();
+        assert!(!kept.reason.is_empty());
+        match id.index {
+            0 => {
+                assert_eq!(kept.key, encoded("a"));
+                of_updates.insert(kept.update.to_vec(), aside.id)
+            }
+            WHOLE_BLOCK => of_blocks.insert(kept.update.to_vec(), aside.id),
+            _ => panic!("{id:?}"),
+        };
+    }
+    (of_updates, of_blocks)
 }
 
 async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: TestStore) {
@@ -58,24 +84,7 @@ async fn updates_that_do_not_decode_are_set_aside_and_the_bucket_goes_on(store: 
         assert_eq!(world.values().await, expected.clone().into());
         log.check(&world).await;
 
-        let mut of_updates = BTreeMap::new();
-        let mut of_blocks = BTreeMap::new();
-        for aside in set_aside(&world).await {
-            let AsideId::Update { bucket, id } = &aside.id else {
-                panic!("expected an update or a block, found {:?}", aside.id);
-            };
-            assert_eq!((bucket.0, id.versionstamp), (0, first));
-            let kept = aside.value.unwrap();
-            assert!(!kept.reason.is_empty());
-            match id.index {
-                0 => {
-                    assert_eq!(kept.key, encoded("a"));
-                    of_updates.insert(kept.update.to_vec(), aside.id)
-                }
-                WHOLE_BLOCK => of_blocks.insert(kept.update.to_vec(), aside.id),
-                _ => panic!("{id:?}"),
-            };
-        }
+        let (of_updates, of_blocks) = set_aside_of(&world, first).await;
         assert!(
             of_updates
                 .keys()

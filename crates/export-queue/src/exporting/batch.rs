@@ -11,6 +11,19 @@
 //!
 //! A batch may start and end inside a block. The position is then the last entry exported, and the block
 //! stays until every subscription has exported all of it.
+//!
+//! # Reads, writes and conflicts
+//!
+//! Letters are the parts of the layout in `keys.rs`.
+//!
+//! | step | reads | reads by snapshot | writes | conflicts with a transaction that |
+//! |---|---|---|---|---|
+//! | 1, claim and read a batch | `c` and `p` of the bucket; `m`; `s` of the own session and of the one that has the claim | `o`, `e` | `c`, unless the session already has the claim | claimed the bucket or set its position; created or removed a subscription; wrote one of these `s` |
+//! | 3, set the position | `c` of the bucket; `m`; `s` of the own session | `p` of the other subscriptions | `p`; `d` of entries that are given up; clears `c`, if the worker leaves the bucket; clears the `e` that every subscription has passed | claimed the bucket; created or removed a subscription; wrote this `s` |
+//!
+//! Additions, pauses and the batches of other subscriptions make no batch fail. Creating or removing a subscription
+//! changes
+//! `m`, so transactions of batches that run at that moment fail and are retried.
 
 use std::ops::ControlFlow;
 

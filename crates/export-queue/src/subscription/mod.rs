@@ -176,7 +176,8 @@ where
     /// Returns the buckets with blocks that are not fully exported yet, each with what waits, or with the
     /// error of a position or of a first key that does not decode.
     ///
-    /// Reads by snapshot, since an entry that is added at the same time wakes the workers.
+    /// Reads by snapshot, since an entry that is added at the same time wakes the workers: `p`, after the first `e` of
+    /// each bucket. Finding buckets with work also reads `m` serializably, and `o` and `s` by snapshot.
     pub(crate) async fn waiting(
         &self,
         tr: &impl Transaction,

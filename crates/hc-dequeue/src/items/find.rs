@@ -1,4 +1,7 @@
 //! Finds an item wherever it is.
+//!
+//! A row of a grant that does not say which item it contains stays with its session. While there is one, operations on
+//! an item that is found nowhere else fail with `Corrupt`, since the row may contain it.
 
 use futures::future::try_join_all;
 use futures::{TryFutureExt, try_join};

@@ -1,26 +1,27 @@
 //! The keys of a queue.
 //!
+//! # Layout
+//!
 //! ```text
 //! (queue, "m")                         = settings
 //! (queue, "p")                         = empty; while it exists, nothing is granted
 //! (queue, "w")                         = wake stamp: versionstamp of the newest commit that may have
 //!                                        made an item ready
-//! (queue, "c", name)                   = counter: integer of 8 bytes, little-endian; changed by atomic
-//!                                        additions
+//! (queue, "c", name)                   = counter: 8 bytes, little-endian; changed by atomic additions
 //! (queue, "i", id)                     = record of a queued item
 //! (queue, "t", ready, id)              = record of a delayed item
 //! (queue, "h", session, id)            = record of an item that the session holds
 //! (queue, "d", id)                     = record of a dead letter
 //! (queue, "x", id)                     = record of a done item, while it is kept
 //! (queue, "z", until, id)              = empty; the record above is kept until this time
-//! (queue, "o", id)                     = ready time of a delayed item: 8 bytes, big-endian
+//! (queue, "o", id)                     = time at which a delayed item is ready
 //! (queue, "k", dedupe)                 = token of the item and call of its id, 8 bytes, while it is queued,
 //!                                        delayed, held or dead, was not cancelled, and no other item has taken
 //!                                        over the id
 //! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
-//!                                        in 8 bytes, big-endian
-//! (queue, "y", dedupe)                 = when the last item with the dedupe id was completed, while the id is
-//!                                        retained: wall time in milliseconds, 8 bytes, big-endian
+//!                                        in 8 bytes
+//! (queue, "y", dedupe)                 = time at which the last item with the dedupe id was completed, while
+//!                                        the id is retained
 //! (queue, "e", schedule)               = schedule
 //! (queue, "f", next, schedule)         = empty; the schedule fires next at this time
 //! (queue, "r", id)                     = request
@@ -28,45 +29,42 @@
 //!                                      = part of a grant: an item that the session holds but has not
 //!                                        collected yet
 //! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended, then the
-//!                                        session's lease in milliseconds, 8 bytes
-//! (queue, "b", session)                = heartbeat: versionstamp, then the wall time of the session's
-//!                                        process in milliseconds, 8 bytes
+//!                                        session's lease: duration
+//! (queue, "b", session)                = heartbeat: versionstamp, then the session's time
 //! (queue, "a", session)                = cancel stamp: versionstamp of the newest commit that has
 //!                                        cancelled an item of the session
 //!
 //! id        two tuple elements: versionstamp, call; an item keeps the id of its first enqueue
-//! ready     tuple integer: wall time in milliseconds since the Unix epoch
+//! ready, until, next
+//!           tuple integer: time
 //! session   tuple byte string: 16 random bytes
 //! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
 //! schedule  tuple string: the name of a schedule, 1 to 255 bytes
-//! next, until
-//!           tuple integer: wall time in milliseconds since the Unix epoch
 //! number    tuple integer: 0 for the first item of the grant
 //! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled"
 //!
 //! record    01 (microqueue's format), then
 //!     0       format, 01
 //!     next    fields in the order of their tags, each optional: tag, length in 2 bytes, bytes
-//!         01  wall time of the first enqueue in milliseconds: number
+//!         01  time of the first enqueue: number
 //!         02  deliveries (grants so far): number
 //!         03  attempts (failures since it was enqueued or redriven): number
 //!         04  deaths (sessions that have died with it since then): number
-//!         05  last failure: its wall time in milliseconds in 8 bytes, then up to 500 bytes of UTF-8
+//!         05  last failure: its time, then up to 500 bytes of UTF-8
 //!         06  its own limits: attempts, deaths, deliveries in 4 bytes each; 0 for the limit of the settings
 //!         07  dedupe id: 1 to 255 bytes
 //!         08  token, in 32 bytes, only if the item still has its dedupe id: 8 random bytes, which distinguish
-//!             it from others that have had the id; read version of the transaction that has staged it; wall
-//!             time of that enqueue in milliseconds; ready time, 0 if it was queued
-//!         09  wall time in milliseconds of its cancellation, while a session holds it: number
-//!         0A  only of a done item: wall time of the end in milliseconds in 8 bytes; until when the item is
-//!             kept, likewise; 00 completed, 01 cancelled, 02 removed; then the result, up to 4,096 bytes
+//!             it from others that have had the id; read version of the transaction that has staged it; time
+//!             of that enqueue; time at which it is ready, 0 if it was queued
+//!         09  time of its cancellation, while a session holds it: number
+//!         0A  only of a done item: time of the end; time until which it is kept; 00 completed, 01 cancelled,
+//!             02 removed; then the result, up to 4,096 bytes
 //!         0B  trace context of the enqueue: W3C traceparent in 55 bytes, then, if there is one, a newline and
 //!             the tracestate; up to 512 bytes of UTF-8
-//!         0C  wall time in milliseconds of the last grant: number
-//!         0D  wall time in milliseconds since which it waits in the queue, if it did not get there by its
-//!             enqueue: number
-//!         0E  burst of debounced enqueues, if it is not the first one: when it began, wall time in milliseconds
-//!             in 8 bytes; deliveries until then in 8 bytes
+//!         0C  time of the last grant: number
+//!         0D  time since which it waits in the queue, if it did not get there by its enqueue: number
+//!         0E  burst of debounced enqueues, if it is not the first one: time at which it began; deliveries
+//!             until then in 8 bytes
 //!         0F  deliveries before the last redrive: number
 //!         10..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
 //!             1,024 bytes with their tags and lengths
@@ -87,14 +85,14 @@
 //! schedule
 //!     0       format, 01
 //!     next    fields in the order of their tags, each optional except 03, 04 and 05: tag, length in 2 bytes, bytes
-//!         01  next time at which it fires: wall time in milliseconds in 8 bytes
-//!         02  up to 8 runs of times that have fired, ascending: the first and the last time of each, likewise
+//!         01  time at which it fires next
+//!         02  up to 8 runs of times that have fired, ascending: the first and the last time of each
 //!         03  which missed times fire: 00 none, 01 the newest, 02 several of the newest; then their number for
 //!             02, from 1 to 1,000, in 4 bytes, otherwise 0
 //!         04  cron expression: 1 to 255 bytes of UTF-8
 //!         05  name of the time zone: 1 to 255 bytes of UTF-8
-//!         06  delay of its items after the scheduled time, in milliseconds in 8 bytes
-//!         07  longest wait of a burst, likewise
+//!         06  delay of its items after the scheduled time: duration
+//!         07  longest wait of a burst: duration
 //!         08  dedupe id of its items: 1 to 255 bytes
 //!         09  what an enqueue with a repeated dedupe id does, if not nothing: 01 replace, 02 debounce
 //!         0A  limits of its items: as field 06 of a record
@@ -104,17 +102,18 @@
 //!     rest    payload: the codec's bytes
 //! settings
 //!     0       format, 01
-//!     1..9    lease in milliseconds, at least 30
+//!     1..9    lease: duration, at least 30
 //!     9..13   attempts before an item becomes a dead letter
 //!     13..17  deaths before an item becomes a dead letter
 //!     17..21  deliveries before an item becomes a dead letter
-//!     21..29  how long a dedupe id is refused after the completion of its item, in milliseconds
-//!     29..37  how long items that are done are kept, in milliseconds
+//!     21..29  how long a dedupe id is refused after the completion of its item: duration
+//!     29..37  how long items that are done are kept: duration
 //!     37..    name of the codec
 //! ```
 //!
-//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian unless said
-//! otherwise. No other key of the subspace is ever written.
+//! `queue` is the prefix of the queue's subspace. Integers in values are big-endian unless said otherwise. A time is wall
+//! time in milliseconds since the Unix epoch, and a duration is in milliseconds; each has 8 bytes in a value, unless it
+//! is a number. No other key of the subspace is ever written.
 //!
 //! **Invariant:** while a key under `(queue, "h", session)` or `(queue, "g", session)` exists, `(queue, "s",
 //! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves

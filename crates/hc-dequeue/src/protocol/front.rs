@@ -5,6 +5,9 @@
 //! read would have to skip them again. The session therefore remembers where they end, and its next reads begin there.
 //! An item may come back to a place before that, or a row may be repaired. So the session reads from the front again
 //! after a while. Such a search may take several transactions: each continues where the last one stopped.
+//!
+//! More than 16 unreadable rows, or 64 KiB of them, at the front are read again only once per poll interval, and less
+//! often if that takes longer than an eighth of the interval.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -66,6 +66,38 @@
 //! 6. If the session that owns the first request is dead, the other sessions notice this at their poll interval. They
 //!    lose *patience* one after another, in the order of their requests, and lead in its place. While there are no
 //!    items, no session loses patience.
+//!
+//! # Reads, writes and conflicts
+//!
+//! Letters are the parts of the [schema](crate::items::keys): `i` is a key under `(queue, "i")`. Reads are
+//! serializable, except those by snapshot. `c` and `w` are written without being read, so they make no step fail. *The
+//! end* of an item is these writes: `c` of `completed` or `cancelled`; clears of `k` and `n`, if they still belong to
+//! the item; `y`, if the item was completed and dedupe ids are retained; `x` and `z`, if done items are kept.
+//!
+//! | step | reads | by snapshot | writes | conflicts with a transaction that |
+//! |---|---|---|---|---|
+//! | take: the fast path | `p`; the session's own `s`; `r` up to the first request, or all of it; each item that it takes (`i`) or promotes (`t`) | the first items; `t` up to now | clears each `i` and sets its `h`, or for popped items the end; for promoted items clears `t` and `o` and sets `i`; `c` | granted, cancelled or changed one of these items; registered the first request; paused or resumed the queue; wrote the session's `s` |
+//! | register | the session's own `s` | | a new `r` | wrote the session's `s` |
+//! | fulfill | `p`; `s` of the own session and of those whose requests it reads; each request that it answers, removes or notifies (`r`); each item that it grants (`i`) or promotes (`t`) | the first requests and items; `t` up to now; the first row of a grant | clears these `r` and `i`; sets a `g` for each item, or an `h` for those of its own session; a notice in `g`; the rest as a take | answered or withdrew one of these requests; granted, cancelled or changed one of these items; paused or resumed the queue; wrote one of these `s` |
+//! | check | | `g`, `r`, `t`, `p`, and `i` or `c` | | |
+//! | collect | the rows of the grant (`g`) | | clears them and sets an `h` for each, or for popped items the end and `c`; a new `r`, if more items are wanted | collected or returned the grant; cancelled an item of it |
+//! | withdraw | its `r` | | clears `r` and the first row of `g` | answered or removed the request |
+//! | complete | `h` of the item | | clears `h`; the end; `c` | cancelled the item, took over its dedupe id, or gave it back |
+//! | give back | `h` of the item | | clears `h`; sets `i`, or `t` and `o`, or `d`; if the item was cancelled, the end; `c`, `w` | cancelled the item, took over its dedupe id, acknowledged it or gave it back |
+//! | fire due schedules | `e` of each schedule that fires; an `f` without a schedule | the first `f`; from time to time 100 later `f` with their `e` | a new `i` for each time, or as `enqueue_with` if the schedule has options; `e`, `f`, `c`, `w` | fired, changed or removed one of these schedules; with a dedupe id, as `enqueue_with` |
+//! | open a session | | | `s`, `b` | |
+//! | write a heartbeat | the session's own `s` and `b` | | `b`; `s`, if the lease changes | declared the session dead |
+//! | take a census | | all `s` and `b` | | |
+//! | declare a session dead | its `b` and `s` | | `s` | wrote a heartbeat of the session, or its `s` |
+//! | end a session | its own `s` | | `s` | declared the session dead |
+//! | return items of a dead session | its `s`; each item that it returns (`h`, or the row in `g`) | pages of `h` and `g` | as give back | returned or collected one of these items |
+//! | remove a dead session | its `s`; all of its `h` and `g`; each request that it removes | the first 1,000 requests | clears its notices in `g`, its `r`, `s`, `b` and `a` | granted an item to the session, or removed one of these requests |
+//! | remove expired rows | each `y` that it removes | pages of `y` and `z`; `m` | clears `y`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` |
+//!
+//! A range read of items or requests by snapshot also reads the probe of that microqueue, which no operation of this
+//! crate writes. A pause or its end makes every take and fulfillment that runs at that moment fail; the session tries
+//! again. A session combines steps in one transaction where it can: a take, a fulfillment, a registration and a
+//! collection also give back and complete items.
 
 pub(crate) mod front;
 pub(crate) mod fulfill;

@@ -13,14 +13,14 @@
 //!    after the present.
 //! 2. If two firings have read the same row, one of them commits. The other one is retried, reads the new row and finds
 //!    nothing due. A session that dies before its commit has changed nothing.
-//! 3. The row has the times that have fired, as [runs](fired). No firing fires one of them again, whatever the wall clock
-//!    of its process shows, and no next time is one of them.
+//! 3. The row has the times that have fired, as [runs](fired). No firing fires one of them again, whatever the wall
+//!    clock of its process shows, and no next time is one of them.
 //! 4. The next time in a row may lie too far ahead, after a wall clock was ahead. Scheduling it again sets it to the
 //!    first time after the present that has not fired. Times that were passed over then fire; those that fired in
 //!    advance do not.
 //!
-//! The row remembers [eight runs](fired::MAX_RUNS). A new run begins only where times were passed over: after an outage,
-//! or with a clock that was ahead.
+//! The row remembers [eight runs](fired::MAX_RUNS). A new run begins only where times were passed over: after an
+//! outage, or with a clock that was ahead.
 //!
 //! The items have no dedupe ids of their own. These would guard only against a firing that is repeated without the row:
 //! after a restore, which restores the ids together with the row; or after a schedule was removed and created again
@@ -66,9 +66,34 @@ pub enum Missed {
 /// The times of a schedule: a cron expression in a time zone.
 ///
 /// The expression has five fields: minute, hour, day of the month, month, day of the week. With six fields, the first
-/// one is the second; with seven, the last one is the year. [croner](https://docs.rs/croner) defines the syntax and
-/// what happens when daylight-saving time begins and ends; the [crate documentation](crate#schedules) quotes the
-/// rules.
+/// one is the second; with seven, the last one is the year.
+///
+/// Sessions enqueue one item for each time that is due, even if several try or some of them die. The item counts as
+/// [enqueued](crate::Delivery::enqueued) at the scheduled time. A schedule keeps firing while its queue is paused, and
+/// its items wait. With a dedupe id among its [options](Self::with_enqueue_options), at most one item waits. A session that
+/// waits for items notices a schedule made by another process at once; other sessions notice it within ten seconds. A
+/// time that no session fires within [a minute](MISSED_AFTER) is missed; [`Missed`] decides what happens then.
+///
+/// Expressions have the meaning that [croner](https://docs.rs/croner) 4 gives them, and time zones come from the IANA
+/// database that `chrono-tz` was built with. For clock changes, croner documents:
+///
+/// > **Fixed-Time Jobs**: Jobs with specific numerical values for seconds, minutes, and hours.
+/// > **Interval/Wildcard Jobs**: Jobs using wildcards (`*`) or step values (`*/N`) in their seconds,
+/// > minutes, or hours fields.
+/// >
+/// > **DST Gap (Spring Forward)**: Fixed-Time Jobs will execute at the first valid second/minute immediately
+/// > following the gap on the same calendar day. Interval/Wildcard Jobs: Occurrences within the gap are
+/// > skipped.
+/// >
+/// > **DST Overlap (Fall Back)**: Fixed-Time Jobs will execute only once, at its first occurrence in wall
+/// > clock time. Interval/Wildcard Jobs will execute for each occurrence that matches its pattern in wall
+/// > clock time within the duplicated hour.
+///
+/// A list or range of hours or minutes, such as `30 2,14 * * *`, does not count as a fixed time: 02:30 is skipped in
+/// the gap and fires twice in the overlap. The tests cover both clock changes of 2026 and 2027 in two time zones.
+///
+/// If the wall clock of a process was ahead, times may have fired in advance, and the next time may be too far ahead.
+/// Sessions log a warning, and [`schedule`](crate::Queue::schedule) sets the next time right.
 ///
 /// ```
 /// use hc_dequeue::{Missed, Schedule};
@@ -194,8 +219,8 @@ pub struct ScheduleEntry<T> {
     pub schedule: Schedule,
     /// The next time at which it fires. `None` if its cron expression has no more times.
     pub next: Option<SystemTime>,
-    /// The next time that its cron expression allows, by the wall clock of this process, if `next` is more than a minute
-    /// later: a wall clock was ahead. [`schedule`](crate::Queue::schedule) sets it right.
+    /// The next time that its cron expression allows, by the wall clock of this process, if `next` is more than a
+    /// minute later: a wall clock was ahead. [`schedule`](crate::Queue::schedule) sets it right.
     pub expected: Option<SystemTime>,
     /// The newest time that has fired.
     pub last: Option<SystemTime>,

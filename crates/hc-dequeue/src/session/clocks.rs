@@ -3,6 +3,9 @@
 //! Each heartbeat contains the wall time of the process that wrote it. A session that reads the heartbeats of the
 //! others adds to each wall time the age of the heartbeat, computed from versions. The results are the present times
 //! of the other wall clocks.
+//!
+//! A session compares its clock when it opens, at the first heartbeat after its clock was set by more than a minute
+//! and, with n sessions, at about every (n / 4)th heartbeat.
 
 use std::time::Duration;
 

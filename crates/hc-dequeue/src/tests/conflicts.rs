@@ -1,6 +1,5 @@
 //! Pairs of protocol steps that begin at the same time: which one makes the other one fail.
 
-use crate::PlaceKind;
 use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -28,6 +27,7 @@ use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
 use crate::queue::change::{Cancelled, Replaced};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
+use crate::queue::list::PlaceKind;
 use crate::session::SessionId;
 
 /// A holds an item and has the only request. B and C are other sessions. The dead session holds an item.

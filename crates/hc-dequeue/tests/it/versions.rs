@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
-use hc_dequeue::{Delivery, Enqueue, Enqueued, Error, PlaceKind};
+use hc_dequeue::{Consumer, Delivery, Enqueue, Enqueued, Error, PlaceKind};
 use keyspace::codec::Raw;
 use keyspace::{
     Bytes, Environment, Isolation, MutationOp, RangeQuery, Transaction, Versionstamp, read_all,
@@ -103,6 +103,26 @@ async fn redrive_all(world: &World) {
     world.runner.run(redrive).await.unwrap();
 }
 
+/// Redrives four dead letters while two sessions wait, of which the first fulfills both requests. Returns the deliveries.
+async fn redrive_to_both(
+    world: &World,
+    one: &Consumer<u64>,
+    another: &Consumer<u64>,
+) -> Vec<Delivery<u64>> {
+    let redrive = async {
+        world.until_requested(2).await;
+        redrive_all(world).await;
+    };
+    let (some, others, ()) = tokio::join!(
+        one.dequeue_batch_within(2, LONG),
+        another.dequeue_batch_within(2, LONG),
+        redrive
+    );
+    let mut held = some.unwrap();
+    held.extend(others.unwrap());
+    held
+}
+
 fn ids(deliveries: &[Delivery<u64>]) -> Vec<ItemId> {
     deliveries.iter().map(Delivery::id).collect()
 }
@@ -157,19 +177,8 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     for delivery in consumer.dequeue_batch(4).await.unwrap() {
         delivery.discard("no good").await.unwrap();
     }
-    // Two sessions wait, and the first fulfills both requests.
     let another = world.consumer().await;
-    let redrive = async {
-        world.until_requested(2).await;
-        redrive_all(&world).await;
-    };
-    let (some, others, ()) = tokio::join!(
-        consumer.dequeue_batch_within(2, LONG),
-        another.dequeue_batch_within(2, LONG),
-        redrive
-    );
-    let mut held = some.unwrap();
-    held.extend(others.unwrap());
+    let held = redrive_to_both(&world, &consumer, &another).await;
     are_in(&world, ["h"; 4]).await;
     let mut again = ids(&held);
     again.sort_unstable();

@@ -1,5 +1,7 @@
 //! The ledger's bytes.
 //!
+//! # Layout
+//!
 //! ```text
 //! ledgers = the ledger subspace, by default the tuple ("keyspace.ledger",)
 //!
@@ -13,6 +15,10 @@
 //!     9..13   attempt of the operation, big-endian; 0 before the slot's first use
 //!     13..23  versionstamp of the commit that wrote the record
 //! ```
+//!
+//! Unless its ledger is turned off, a `Runner` adds a read conflict on one slot to each transaction that writes
+//! anything, and writes the slot. No other operation uses the slot at the same time. The subspace must contain no other
+//! keys.
 
 use foundationdb_tuple::{Bytes as ByteString, Subspace};
 

@@ -378,6 +378,7 @@ fn a_read_only_folder_is_reported_with_its_cause() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn a_write_over_a_limit_is_refused_with_its_code_and_has_no_effect() {
     let db = Options::new().memory().unwrap();
     set(&db, b"a", b"1");

@@ -417,6 +417,7 @@ fn no_panic_of_a_library_is_printed_or_is_part_of_an_error() {
 
 /// Every kind of refusal, and the files that it is given.
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn every_refusal_leaves_every_file_as_it_was_and_no_new_one() {
     let closed = Sound::closed();
     let killed = closed.and_killed().files;

@@ -1,10 +1,13 @@
 //! Logs of blocks: each call that adds to a log writes one row, however many entries it adds.
 //!
-//! A log is a queue in [commit order](crate::Order::Commit) whose items are *blocks* of entries. An entry
-//! is a key and a value, both bytes. A recipe that divides its keys into buckets keeps one log for each
-//! bucket. [`BlockLogs`] holds all logs of a recipe.
+//! A log is a queue in [commit order](crate::Order::Commit) whose items are *blocks* of entries. An entry is a key and
+//! a value, both bytes. A recipe that divides its keys into buckets keeps one log for each bucket. [`BlockLogs`] holds
+//! all logs of a recipe.
 //!
-//! # Key schema
+//! A new block starts when the next entry would bring the current one above 16 KiB. A block with a single larger entry
+//! may have up to [`MAX_BLOCK_BYTES`]. The place of an entry is its [`EntryId`].
+//!
+//! # Layout
 //!
 //! ```text
 //! (logs, log, versionstamp, call)  =  block
@@ -24,12 +27,14 @@
 //!         value
 //! ```
 //!
-//! A variable-length integer has seven bits in each byte, lowest bits first. The highest bit of a byte is
-//! set if another byte follows. Only the shortest form of a number is accepted.
+//! `logs` is the prefix of a subspace of the recipe. A log is a queue in commit order.
 //!
-//! A new block starts when the next entry would bring the current one above 16 KiB. A block with a single
-//! larger entry may have up to [`MAX_BLOCK_BYTES`]. The place of an entry is its [`EntryId`]: the id of
-//! its block and its index in the block.
+//! A variable-length integer has seven bits in each byte, lowest bits first. The highest bit of a byte is set if
+//! another byte follows. Only the shortest form of a number is accepted.
+//!
+//! A block has at most 99,737 bytes, so that it fits in a record that sets it aside with a reason; a longer one is
+//! invalid. The place of an entry is the id of its block and its index in the block, from 0. The index 65,535 means the
+//! whole block.
 
 mod add;
 mod entry_id;

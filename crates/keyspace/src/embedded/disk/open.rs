@@ -2,6 +2,20 @@
 //!
 //! A commit is durable once it is in the log. Its rows go to the window. A checkpoint moves them from there
 //! to the tree and frees the log.
+//!
+//! # Steps of opening
+//!
+//! 1. Read the log from its first segment on, check every frame, and apply the commits that are not in the tree to the
+//!    window.
+//! 2. Make the first change of the tree in memory. Nothing was written to a file until then.
+//! 3. Flush the segments that were read: after a killed process, they may be only in the operating system's cache.
+//! 4. Begin the next segment of the log, and advance the clock, so that no version is assigned twice. Then write the
+//!    change of the tree to the file.
+//! 5. The store is open. A checkpoint moves the rows from the log to the tree in the background.
+//!
+//! An opening that fails in steps 3 or 4 may have begun to recover, and the next one continues from there: files of the
+//! log that are not needed may be gone, and a store that was to be created may be there, without rows. A new file of
+//! the log is removed again, unless the log had already begun: then the disk failed while the store's file was written.
 
 use std::io;
 use std::path::{Path, PathBuf};

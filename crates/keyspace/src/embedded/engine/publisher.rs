@@ -19,6 +19,8 @@ use crate::embedded::options::Durability;
 use crate::error::Result;
 
 /// The pause before a batch is written again while the system is short of room on the disk, descriptors or memory.
+/// Before each attempt, the publisher flushes the acknowledged commits whose flush is due. If the store is closed in
+/// the meantime, it tries once more.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest flush that may block the thread of a caller. If flushes take longer, waking the publisher's
@@ -135,6 +137,10 @@ impl Publisher {
 
     /// Publishes the open batch on the thread of a caller, which saves two wake-ups of threads. Returns
     /// false if the publisher's thread is to do it: it might take long, or more transactions might join.
+    ///
+    /// A caller publishes if the last batch had one transaction and none arrived until it was published, if that batch
+    /// was written and flushed in at most [`MAX_SHORT_FLUSH`], and if the new one fits into the part of the log's file
+    /// that is already filled with zeros.
     pub(crate) fn step_here(&mut self) -> bool {
         let has_room = |journal: &Journal| {
             let open = self.shared.pipeline().open();
@@ -174,7 +180,8 @@ impl Publisher {
         self.expected
     }
 
-    /// Ends the store if a batch still waits for room.
+    /// Ends the store if a batch still waits for room. Commits that were resolved end with `commit_unknown_result`,
+    /// others with `io_error`.
     fn give_up(&mut self) -> Result<()> {
         let Some((batch, cause)) = self.postponed.take() else {
             return Ok(());
@@ -361,7 +368,8 @@ impl Publisher {
         Ok(())
     }
 
-    /// Claims a version, so that the clock can continue.
+    /// Claims a version, so that the clock can continue. Claims do not end a part: once they have filled a segment, the
+    /// next commits end the part, which frees the log.
     pub(crate) fn claim(&mut self) -> Result<()> {
         let Some(version) = self.shared.timeline().claim() else {
             return Ok(());

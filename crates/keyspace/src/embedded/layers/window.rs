@@ -1,4 +1,14 @@
 //! The newest state of the rows, as the resolver writes it.
+//!
+//! The active part ends in four cases:
+//!
+//! - Its rows reach a quarter of `window_bytes`.
+//! - Half of `window_bytes` was written to it, replaced rows included.
+//! - The log has continued in another segment since the part began. Small commits fill the log long before they fill
+//!   the window, so this keeps the log to a few segments.
+//! - It exceeds a 64th of `window_bytes` and has almost stopped growing.
+//!
+//! To end a part without a batch, the store commits a transaction without writes, which takes 4 KiB in the log.
 
 use std::sync::Arc;
 

@@ -1,11 +1,18 @@
 //! Effects: the changes of rows in a batch, and their encoding.
 //!
+//! # Layout
+//!
 //! ```text
-//! 1 | key length | value length | key | value     sets a key
-//! 2 | key length | key                            clears a key
-//! 3 | begin length | end length | begin | end     clears the keys begin <= key < end
+//! 1, key length, value length, key, value      sets a key
+//! 2, key length, key                           clears a key
+//! 3, begin length, end length, begin, end      clears the keys begin <= key < end; begin <= end
 //! ```
-//! The first field is a byte. Lengths are unsigned LEB128 in as few bytes as they take, five at most.
+//!
+//! The first field is a byte. Lengths are unsigned LEB128 (seven bits in each byte, lowest bits first) in as few bytes
+//! as they take, five at most.
+//!
+//! Effects are the results of mutations: atomic operations are computed, and versionstamps filled in. Applying the
+//! effects again, in order and from any earlier point, gives the same rows.
 
 use crate::record::Fields;
 

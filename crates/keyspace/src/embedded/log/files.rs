@@ -1,7 +1,14 @@
 //! The files beside a store: the slots of its log.
 //!
-//! A slot holds one segment of the log at a time and is reused for later ones. All I/O on the log goes
-//! through [`Files`], so that tests can simulate a disk that loses power or fails.
+//! A slot holds one segment of the log at a time and is reused for later ones. All I/O on the log goes through
+//! [`Files`], so that tests can simulate a disk that loses power or fails.
+//!
+//! # Layout
+//!
+//! A log is a chain of segments, each in a file `<path>.log.<n>`. `<path>` is the path of the store's file. `<n>` has
+//! 16 lower-case hexadecimal digits: the number of the segment for which the file was created. Files are reused, so the
+//! header has the number of the segment that the file holds. A segment has at most 64 MiB, of which the last 4,096
+//! bytes are reserved for its Seal.
 
 use std::ffi::OsString;
 use std::fmt;

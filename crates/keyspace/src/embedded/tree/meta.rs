@@ -1,22 +1,30 @@
 //! The store's own record: `store` in the table `keyspace.meta`.
 //!
+//! # Layout
+//!
 //! ```text
 //!  0  u32  format: 1
-//!  4  i64  version: every commit up to it is in the tree, and no later one
-//! 12       id of the store, 16 bytes
+//!  4  i64  version: every commit up to it is in the tree, and no later one; it is that of a commit or a
+//!          claim, or the one at which the clock started; 100,000,000 in a new store
+//! 12       id of the store, 16 random bytes
 //! 28  u64  how many rows are in the tree
 //! 36  u64  how many bytes their keys and values have
 //! 44  u64  the sum of the checksums of the rows, modulo 2^64
 //! 52  u8   1 if the store has a log, else 0
-//! 53       id of the log, 16 bytes          (only if it has one, as the next two)
-//! 69  u64  the log's first segment
+//! 53       id of the log, 16 random bytes   (only if it has one, as the next two)
+//! 69  u64  the log's first segment, which contains the first frame that is not in the tree
 //! 77  u64  the number of that segment's first frame
 //!     u64  XXH3 (64 bits, seed 0) of all bytes before
 //! ```
 //!
-//! Numbers are big-endian. In every format, the first field is the format and the last one is the checksum.
-//! The version is that of a commit, one that was claimed for the clock, or one that the clock began at. The
-//! checksum of a row is the XXH3 of its value, with the XXH3 of its key as its seed.
+//! Integers are big-endian, here and in the log. The record has 61 bytes without a log, and 93 with one. The checksum
+//! of a row is the XXH3 of its value, with the XXH3 of its key as the seed. In every format, the first field is the
+//! format and the last one is the checksum, so a damaged record is not taken for one of a newer version. A newer
+//! version is refused.
+//!
+//! A store that was closed has no log, and neither does a backup. A store that is open, or that was not closed, has
+//! one. Opening it fails if the log is missing or ends before the version. The first segment may contain batches that
+//! are already in the tree.
 
 use std::path::Path;
 

@@ -1,9 +1,13 @@
-//! The rows on redb.
+//! The file of a store: the rows, on redb.
+//!
+//! # Layout
+//!
+//! The file is a [redb](https://docs.rs/redb) database with two tables:
 //!
 //! | table | key | value |
 //! |---|---|---|
 //! | `keyspace.rows` | a key of the keyspace | its value |
-//! | `keyspace.meta` | `store` | [the store's own record](meta) |
+//! | `keyspace.meta` | `store` | the store's own record |
 
 pub(super) mod damage;
 pub(super) mod deferred;

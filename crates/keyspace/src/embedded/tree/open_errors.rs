@@ -16,7 +16,9 @@ use crate::error::OpenError;
 /// The first bytes of a file of redb.
 const DATABASE_START: &[u8] = b"redb";
 
-/// The names of a store's tables, as they stand in its file.
+/// The names of a store's tables, as they stand in its file. A file that contains them or begins as a store's file is
+/// taken for a damaged store, and not for a file of another program. A file of which neither is left, such as one of
+/// zeros, is [`OpenError::NotAStore`], and so is an empty file without a log beside it.
 const NAMES: &[u8] = b"keyspace.metakeyspace.rows";
 
 /// Returns the error for a path that is not a store.

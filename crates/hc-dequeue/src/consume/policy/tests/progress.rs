@@ -126,10 +126,11 @@ fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
         None => phase,
         Some(lead) => {
             let taking = protocol.taking(state, session, lead);
-            match protocol.changes(state, session, taking) {
-                // A commit follows, which reduces other work.
-                true => 0,
-                false => phase + 100,
+            // If there is something to change, a commit follows, which reduces other work.
+            if protocol.changes(state, session, taking) {
+                0
+            } else {
+                phase + 100
             }
         }
     };

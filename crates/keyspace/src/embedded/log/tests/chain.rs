@@ -156,6 +156,7 @@ fn tear(image: &mut Image, slot: Slot, block: usize) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn every_rule_of_a_chain_refuses_what_breaks_it() {
     let end = 4 * BLOCK_BYTES as u64;
     type Break = Box<dyn Fn(&mut SlotChain)>;
