@@ -125,8 +125,9 @@ fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
     let policy = match memory.policy.lead {
         None => phase,
         Some(lead) => {
-            let taking = protocol.taking(state, session, lead);
-            match protocol.changes(state, session, taking) {
+            let has_request = memory.policy.request().is_some();
+            let fulfill = protocol.fulfillment(state, session, lead, has_request);
+            match protocol.changes(state, session, fulfill) {
                 // A commit follows, which reduces other work.
                 true => 0,
                 false => phase + 100,
