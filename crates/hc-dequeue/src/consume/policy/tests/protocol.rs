@@ -126,9 +126,9 @@ impl Functions {
         let layout = Layout::new(wanted);
         // The number of a grant is all that a database knows of the history of an item.
         let settings = Settings::new()
-            .lease(LEASE)
-            .max_deaths(u32::MAX)
-            .max_deliveries(u32::MAX);
+            .with_lease(LEASE)
+            .with_max_deaths(u32::MAX)
+            .with_max_deliveries(u32::MAX);
         let queue = Queue {
             keys: layout.keys.clone(),
             settings: KnownSettings::new(settings.clone()),
