@@ -4,12 +4,13 @@
 //! ranges, and its writes. Instead of versions, a model keeps the transactions in flight: a commit dooms
 //! those that it makes fail, and the model removes them immediately.
 //!
-//! It supports what the recipes of log blocks use: all reads come before the first write, and a
-//! transaction adds at most one versionstamped key. Anything else panics.
+//! It supports what the modeled recipes use: a transaction adds at most one versionstamped key, and never
+//! reads where that key may be. Anything else panics. Counters and versionstamped values have no rows.
 //!
 //! A model breaks rules of a recipe between the recipe and the rows, with [`Bugs`]. So it runs the recipe
 //! itself.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::future::{Future, ready};
 use std::ops::Bound;
@@ -47,6 +48,9 @@ pub trait Bugs: Send + Sync + 'static {
     fn cuts(&self, _begin: &[u8]) -> bool {
         false
     }
+
+    /// Changes the rows of a range, which are in the order of the read, before its limit cuts them.
+    fn rearrange(&self, _query: &RangeQuery, _rows: &mut Vec<KeyValue>) {}
 
     /// Changes the writes of a transaction that reads these rows.
     fn rewrite(&self, _writes: &mut Vec<Write>, _rows: &Rows) {}
@@ -97,12 +101,28 @@ impl Span {
         *self.begin <= *key && *key < *self.end
     }
 
-    fn meets(&self, other: &Self) -> bool {
+    /// Returns whether the two ranges have a key in common.
+    #[must_use]
+    pub fn meets(&self, other: &Self) -> bool {
         self.begin < other.end && other.begin < self.end
     }
 
     fn covers(&self, other: &Self) -> bool {
         self.begin <= other.begin && other.end <= self.end
+    }
+
+    /// Returns the parts of the range that are not in `other`.
+    fn without(self, other: &Self) -> impl Iterator<Item = Self> + use<> {
+        let before = Self {
+            begin: self.begin.clone(),
+            end: other.begin.clone().min(self.end.clone()),
+        };
+        let after = Self {
+            begin: other.end.clone().max(self.begin),
+            end: self.end,
+        };
+        let parts = [before, after].into_iter();
+        parts.filter(|part| part.begin < part.end)
     }
 }
 
@@ -124,11 +144,31 @@ fn block_key(prefix: &[u8], version: i64) -> Vec<u8> {
     [prefix, stamp.as_bytes(), b"\0\0\x14"].concat()
 }
 
+impl Write {
+    /// Returns the keys that are written. Of a block, these are all that it may get.
+    #[must_use]
+    pub fn span(&self) -> Span {
+        match self {
+            Self::Set(key, _) => Span::key(key),
+            Self::Clear(span) => span.clone(),
+            Self::Append(prefix, _) => Span::new(prefix, &[&prefix[..], &[0xff; 11]].concat()),
+        }
+    }
+}
+
+/// What a transaction has recorded.
 #[derive(Debug, Default)]
-struct Recorded {
-    reads: Vec<Span>,
-    conflicts: Vec<Span>,
-    writes: Vec<Write>,
+pub struct Recorded {
+    /// The ranges that it has read, without what it had written before.
+    pub reads: Vec<Span>,
+    /// Its read conflict ranges.
+    pub conflicts: Vec<Span>,
+    /// Its writes, except those of counters and versionstamped values.
+    pub writes: Vec<Write>,
+    /// The keys of its versionstamped values.
+    pub stamps: Vec<Vec<u8>>,
+    /// The keys that it watches.
+    pub watches: Vec<Vec<u8>>,
 }
 
 /// A transaction that reads one state of the rows.
@@ -161,17 +201,54 @@ impl<B: Bugs> CheckerTransaction<B> {
         }
     }
 
+    /// Records a read. What the transaction has written itself is neither read from the rows nor in conflict.
     fn read(&self, span: Span, isolation: Isolation) {
         let mut recorded = self.recorded.lock();
-        assert_eq!(recorded.writes, [], "a read of {span:?} after writes");
-        if isolation == Isolation::Serializable && !self.bugs.hides_read(&span.begin) {
-            recorded.conflicts.push(span.clone());
+        let mut parts = vec![span.clone()];
+        for write in &recorded.writes {
+            let written = write.span();
+            let is_append = matches!(write, Write::Append(..));
+            assert!(
+                !is_append || !written.meets(&span),
+                "a read of {span:?}, where a block may be added"
+            );
+            parts = parts
+                .into_iter()
+                .flat_map(|part| part.without(&written))
+                .collect();
         }
-        recorded.reads.push(span);
+        if isolation == Isolation::Serializable && !self.bugs.hides_read(&span.begin) {
+            recorded.conflicts.extend(parts.iter().cloned());
+        }
+        recorded.reads.extend(parts);
+    }
+
+    /// Returns the rows as the transaction sees them: with its own writes.
+    fn rows(&self) -> Cow<'_, Rows> {
+        let recorded = self.recorded.lock();
+        if recorded.writes.is_empty() {
+            return Cow::Borrowed(&self.rows);
+        }
+        let mut rows = Rows::clone(&self.rows);
+        for write in &recorded.writes {
+            match write {
+                Write::Set(key, value) => {
+                    rows.insert(key.clone().into(), value.clone().into());
+                }
+                Write::Clear(span) => rows.retain(|key, _| !span.has(key)),
+                Write::Append(..) => {}
+            }
+        }
+        Cow::Owned(rows)
     }
 
     fn write(&self, write: Write) {
         self.recorded.lock().writes.push(write);
+    }
+
+    /// Returns what the transaction has recorded, for a model with a form of its own.
+    pub fn into_recorded(self) -> Recorded {
+        self.recorded.into_inner()
     }
 
     /// Returns the transaction as it is to be committed, or `None` if it has no writes.
@@ -180,6 +257,7 @@ impl<B: Bugs> CheckerTransaction<B> {
             reads,
             mut conflicts,
             mut writes,
+            ..
         } = self.recorded.into_inner();
         if writes.is_empty() {
             return None;
@@ -259,7 +337,7 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         isolation: Isolation,
     ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<B> {
         self.read(Span::key(key), isolation);
-        let value = self.rows.get(key).cloned();
+        let value = self.rows().get(key).cloned();
         ready(Ok(self.bugs.read(key, value)))
     }
 
@@ -270,7 +348,8 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
     ) -> impl Future<Output = Result<Bytes>> + Send + use<B> {
         let first = KeySelector::first_greater_or_equal(selector.key.clone());
         assert_eq!(*selector, first, "the recipe uses no other selector");
-        let found = self.rows.range(selector.key.clone()..).next();
+        let rows = self.rows();
+        let found = rows.range(selector.key.clone()..).next();
         let found = found.map_or(Bytes::from_static(b"\xff"), |(key, _)| key.clone());
         self.read(Span::new(&selector.key, &key_after(&found)), isolation);
         ready(Ok(found))
@@ -281,13 +360,28 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<B> {
-        assert!(query.limit == 0 && !query.reverse, "the recipe reads so");
         let (begin, end) = (&query.begin.key, &query.end.key);
-        self.read(Span::new(begin, end), isolation);
-        let found = self.rows.range(begin.clone()..end.clone());
+        let seen = self.rows();
+        let found = seen.range(begin.clone()..end.clone());
         let mut rows: Vec<_> = found
             .map(|(key, value)| KeyValue::new(key, value))
             .collect();
+        if query.reverse {
+            rows.reverse();
+        }
+        self.bugs.rearrange(query, &mut rows);
+        let mut span = Span::new(begin, end);
+        if query.limit > 0 && rows.len() >= query.limit {
+            // The read has ended at its last row.
+            rows.truncate(query.limit);
+            let last = rows[query.limit - 1].key();
+            if query.reverse {
+                span.begin = last.to_vec();
+            } else {
+                span.end = key_after(last).into();
+            }
+        }
+        self.read(span, isolation);
         if self.bugs.cuts(begin) {
             rows.truncate(1);
         }
@@ -316,8 +410,11 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
 
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
         match op {
-            // This is the wake stamp, which the model does not use.
-            MutationOp::SetVersionstampedValue => {}
+            MutationOp::SetVersionstampedValue => {
+                self.recorded.lock().stamps.push(key.to_vec());
+            }
+            // A counter, which no operation of a model reads.
+            MutationOp::Add => {}
             MutationOp::SetVersionstampedKey => {
                 let (_, offset) = key.split_last_chunk().expect("it ends with an offset");
                 let offset = u32::from_le_bytes(*offset) as usize;
@@ -349,7 +446,8 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         unreachable!("the recipe sets no option")
     }
 
-    fn watch(&self, _: &[u8]) -> impl Future<Output = Result<()>> + Send + use<B> {
+    fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<B> {
+        self.recorded.lock().watches.push(key.to_vec());
         ready(Ok(()))
     }
 

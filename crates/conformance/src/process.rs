@@ -7,6 +7,7 @@
 //! Tests of a [program] start that program instead.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -185,17 +186,17 @@ pub fn program(package: &str) -> PathBuf {
     if let Some(feature) = FDB_FEATURE {
         build.args(["--features", feature]);
     }
-    if !cfg!(debug_assertions) {
-        build.arg("--release");
-    }
-    let built = build.status().expect("cargo can be started");
-    assert!(built.success(), "{package} does not build");
     let test = env::current_exe().expect("a test knows its own program");
-    let profile = test
+    let folder = test
         .parent()
         .and_then(Path::parent)
         .expect("tests lie in a folder of their profile's");
-    profile.join(format!("{package}{}", env::consts::EXE_SUFFIX))
+    let profile = folder.file_name().and_then(OsStr::to_str);
+    let profile = profile.filter(|name| *name != "debug").unwrap_or("dev");
+    build.args(["--profile", profile]);
+    let built = build.status().expect("cargo can be started");
+    assert!(built.success(), "{package} does not build");
+    folder.join(format!("{package}{}", env::consts::EXE_SUFFIX))
 }
 
 /// Returns the answer of a process to an HTTP request for a path, with its head.

@@ -35,6 +35,7 @@ mod count;
 mod error;
 mod export;
 mod load;
+mod markdown;
 mod pages;
 mod progress;
 mod report;

@@ -9,6 +9,7 @@ use walkdir::WalkDir;
 
 use crate::choice::{Choice, Utf8Check, Verdict};
 use crate::error::{Error, Result};
+use crate::markdown::{ProseFilter, is_markdown};
 use crate::text::{ContentHasher, ContentId, Phrases, Tokenizer};
 
 /// A file is binary if there is a zero byte among this number of first bytes.
@@ -171,7 +172,7 @@ impl Source {
         }
         let mut utf8 = self.only_utf8.then(Utf8Check::default);
         let not_utf8 = "it is not UTF-8, and has no extension";
-        let mut draft = Draft::new();
+        let mut draft = Draft::new(is_markdown(&self.path));
         while !part.is_empty() {
             if utf8.as_mut().is_some_and(|check| !check.feed(&part)) {
                 return Ok(self.no_text(not_utf8));
@@ -208,6 +209,8 @@ impl Source {
 
 /// A text that is being read.
 struct Draft {
+    /// Of Markdown, only the prose counts.
+    filter: Option<ProseFilter>,
     tokenizer: Tokenizer,
     phrases: Phrases,
     hasher: ContentHasher,
@@ -215,12 +218,14 @@ struct Draft {
     file_bytes: u64,
     text_bytes: u64,
     update_bytes: u64,
+    prose: Vec<u8>,
     part: Vec<u8>,
 }
 
 impl Draft {
-    fn new() -> Self {
+    fn new(is_markdown: bool) -> Self {
         Self {
+            filter: is_markdown.then(ProseFilter::default),
             tokenizer: Tokenizer::default(),
             phrases: Phrases::new(),
             hasher: ContentHasher::default(),
@@ -228,13 +233,21 @@ impl Draft {
             file_bytes: 0,
             text_bytes: 0,
             update_bytes: 0,
+            prose: Vec::new(),
             part: Vec::new(),
         }
     }
 
     fn feed(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.part.clear();
-        self.tokenizer.feed(bytes, &mut self.part);
+        match &mut self.filter {
+            Some(filter) => {
+                self.prose.clear();
+                filter.feed(bytes, &mut self.prose);
+                self.tokenizer.feed(&self.prose, &mut self.part);
+            }
+            None => self.tokenizer.feed(bytes, &mut self.part),
+        }
         self.file_bytes += bytes.len() as u64;
         self.text_bytes += self.part.len() as u64;
         self.hasher.feed(&self.part);

@@ -79,7 +79,8 @@ pub(crate) fn run(options: &BenchOptions) -> anyhow::Result<ExitCode> {
         None => usual_url(),
     };
     let served = fdb::Served::for_urls(&[&url])?;
-    let mut command = cargo(&["bench", "--package", "benches", "--bench", &options.name])?;
+    let mut command = cargo(&["bench", "--profile", "dist"])?;
+    command.args(["--package", "benches", "--bench", &options.name]);
     if url.starts_with("fdb:") {
         command.args(["--features", feature()?]);
     }

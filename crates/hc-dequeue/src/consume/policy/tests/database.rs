@@ -1,10 +1,9 @@
-//! The database of the model: a few keys with small values, and optimistic transactions.
+//! The database of the model: a few keys with small values, for which [rows](super::rows) stand, and transactions that
+//! have staged writes of them.
 //!
-//! A transaction reads one state of the database, remembers its reads and which of them are in its conflict ranges,
-//! and stages writes. Instead of versions, the model keeps the transactions in flight. A commit that writes a key in
-//! the conflict ranges of such a transaction dooms it, and a doomed transaction is dropped at once. This is
-//! equivalent to a conflict that is reported later: everything that its client does after the conflict, it may also
-//! do later.
+//! Instead of versions, the model keeps the transactions in flight. A commit that writes a key in the conflict ranges
+//! of such a transaction dooms it, and a doomed transaction is dropped at once. This is equivalent to a conflict that
+//! is reported later: everything that its client does after the conflict, it may also do later.
 
 use std::ops::Range;
 
@@ -73,6 +72,24 @@ const fn keys_of(session: usize) -> Range<usize> {
 }
 
 impl Key {
+    /// Returns all keys.
+    pub(super) fn all() -> impl Iterator<Item = Self> {
+        let of_session = |session| {
+            let held = (0..ITEMS).map(move |item| Key::Held(session, item));
+            held.chain([
+                Key::Session(session),
+                Key::Heartbeat(session),
+                Key::Request(session),
+                Key::Grant(session),
+            ])
+        };
+        let of_item = |item| [Key::Item(item), Key::Effect(item)];
+        let of_sessions = (0..SESSIONS).flat_map(of_session);
+        of_sessions
+            .chain((0..ITEMS).flat_map(of_item))
+            .chain([Key::Pause, Key::Wake])
+    }
+
     const fn index(self) -> usize {
         match self {
             Key::Session(session) => keys_of(session).start,
@@ -93,26 +110,30 @@ pub(super) type Names = [usize; SESSIONS];
 
 /// A set of keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Keys(u32);
+pub(super) struct KeySet(u32);
 
-impl Keys {
-    fn insert(&mut self, key: Key) {
+impl KeySet {
+    pub(super) fn insert(&mut self, key: Key) {
         self.0 |= 1 << key.index();
+    }
+
+    pub(super) fn insert_all(&mut self, keys: KeySet) {
+        self.0 |= keys.0;
     }
 
     fn contains(self, key: Key) -> bool {
         self.0 & (1 << key.index()) != 0
     }
 
-    fn meets(self, other: Keys) -> bool {
+    fn meets(self, other: KeySet) -> bool {
         self.0 & other.0 != 0
     }
 
-    fn covers(self, other: Keys) -> bool {
+    fn covers(self, other: KeySet) -> bool {
         other.0 & !self.0 == 0
     }
 
-    fn renamed(self, names: &Names) -> Keys {
+    fn renamed(self, names: &Names) -> KeySet {
         let one_session = (1 << KEYS_OF_SESSION) - 1;
         let of_no_session = u32::MAX << keys_of(SESSIONS).start;
         let mut renamed = self.0 & of_no_session;
@@ -120,7 +141,7 @@ impl Keys {
             let keys = self.0 >> keys_of(session).start & one_session;
             renamed |= keys << keys_of(*name).start;
         }
-        Keys(renamed)
+        KeySet(renamed)
     }
 }
 
@@ -172,6 +193,11 @@ impl Database {
         self.get(key) != ABSENT
     }
 
+    /// Sets the value of a key.
+    pub(super) fn set(&mut self, key: Key, value: u8) {
+        self.values.set(key, value);
+    }
+
     /// Applies the writes of a transaction.
     pub(super) fn apply(&mut self, staged: &Staged) {
         for index in 0..KEYS {
@@ -201,77 +227,37 @@ impl Database {
     }
 }
 
-/// A transaction that reads a state of the database.
-pub(super) struct Transaction<'a> {
-    db: &'a Database,
-    read: Keys,
-    conflicts: Keys,
-    written: Keys,
-    values: Values,
-}
-
-impl<'a> Transaction<'a> {
-    /// Begins a transaction that reads this state.
-    pub(super) fn begin(db: &'a Database) -> Self {
-        Transaction {
-            db,
-            read: Keys::default(),
-            conflicts: Keys::default(),
-            written: Keys::default(),
-            values: Values::NONE,
-        }
-    }
-
-    /// Reads serializably.
-    pub(super) fn get(&mut self, key: Key) -> u8 {
-        self.conflict(key);
-        self.snapshot(key)
-    }
-
-    /// Reads by snapshot.
-    pub(super) fn snapshot(&mut self, key: Key) -> u8 {
-        self.read.insert(key);
-        self.db.get(key)
-    }
-
-    /// Adds a read conflict.
-    pub(super) fn conflict(&mut self, key: Key) {
-        self.conflicts.insert(key);
-    }
-
-    /// Stages a write.
-    pub(super) fn set(&mut self, key: Key, value: u8) {
-        self.written.insert(key);
-        self.values.set(key, value);
-    }
-
-    /// Stages a clear of a key.
-    pub(super) fn clear(&mut self, key: Key) {
-        self.set(key, ABSENT);
-    }
-
-    /// Returns the staged writes, or `None` if nothing was written.
-    pub(super) fn staged(self) -> Option<Staged> {
-        let staged = Staged {
-            conflicts: self.conflicts,
-            written: self.written,
-            values: self.values,
-            is_serializable: self.conflicts.covers(self.read),
-        };
-        (self.written != Keys::default()).then_some(staged)
-    }
-}
-
 /// The part of a transaction that is sent to the commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Staged {
-    conflicts: Keys,
-    written: Keys,
+    conflicts: KeySet,
+    written: KeySet,
     values: Values,
     is_serializable: bool,
 }
 
 impl Staged {
+    /// Returns a transaction by its reads, its conflict ranges, the keys that it writes, and a database with their new
+    /// values. Returns `None` if it writes nothing.
+    pub(super) fn new(
+        read: KeySet,
+        conflicts: KeySet,
+        written: KeySet,
+        after: &Database,
+    ) -> Option<Self> {
+        let mut values = Values::NONE;
+        for key in Key::all().filter(|key| written.contains(*key)) {
+            values.set(key, after.get(key));
+        }
+        let staged = Staged {
+            conflicts,
+            written,
+            values,
+            is_serializable: conflicts.covers(read),
+        };
+        (written != KeySet::default()).then_some(staged)
+    }
+
     /// Returns whether all reads of the transaction are in its conflict ranges.
     ///
     /// If so, it would read and stage the same at its commit, so that the whole transaction can be considered to

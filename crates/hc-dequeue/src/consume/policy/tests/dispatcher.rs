@@ -1,11 +1,10 @@
 //! The dispatcher of a session: performs the steps of the [policy](crate::consume::policy), one after another.
 
-use super::database::{ALIVE, Database, ITEMS, Key, SESSIONS, Staged};
-use super::protocol::{self, Taking};
-use super::state::{State, Watch};
+use super::database::{Database, ITEMS, Key, Staged};
+use super::protocol::{Action, Outcome};
+use super::state::State;
 use super::steps::{Protocol, Step};
-use crate::consume::policy::{Event, Facts, Lead, Pace, Policy, Returns, Scope, Timer, Wants};
-use crate::protocol::request::Precedence;
+use crate::consume::policy::{Event, Facts, Lead, Pace, Policy, Returns, Timer, Wants};
 
 /// The step that the policy returns.
 type Due = crate::consume::policy::Step<()>;
@@ -158,7 +157,12 @@ impl Protocol {
         let has_died = state.budget.deaths < self.budget.deaths;
         let has_items = (0..ITEMS).any(|item| state.db.has(Key::Item(item)));
         let has_supply = has_items && !state.db.has(Key::Pause);
-        has_died && has_supply && self.changes(state, me, Taking::ForOthers)
+        let fulfill = Action::Fulfill {
+            has_request: state.sessions[me].policy.request().is_some(),
+            wants: true,
+            hands_over: false,
+        };
+        has_died && has_supply && self.changes(state, me, fulfill)
     }
 
     /// Returns whether a session that sleeps should find that its request is gone: its own commit, whose outcome it
@@ -169,8 +173,8 @@ impl Protocol {
     }
 
     /// Returns whether a fulfillment would change anything.
-    pub(super) fn changes(&self, state: &State, me: usize, taking: Taking) -> bool {
-        protocol::fulfill(&state.db, self.rules, me, taking).is_some()
+    pub(super) fn changes(&self, state: &State, me: usize, fulfill: Action) -> bool {
+        self.functions.stage(&state.db, me, fulfill).is_some()
     }
 
     /// Performs a step of a dispatcher. Returns `None` if it finds nothing to do.
@@ -193,13 +197,15 @@ impl Protocol {
             }
             Dispatch::Withdraw => {
                 next.budget.withdrawals -= 1;
-                withdraw(db, next, me);
+                self.withdraw(db, next, me);
             }
             Dispatch::Hurry => {
                 next.budget.hurries -= 1;
                 next.sessions[me].is_hasty = true;
             }
-            Dispatch::GiveBack(item) => next.commit(&protocol::give_back(db, me, item)?),
+            Dispatch::GiveBack(item) => {
+                next.commit(&self.functions.stage(db, me, Action::GiveBack(item))?);
+            }
             Dispatch::Commit => {
                 let staged = next.sessions[me].in_flight.take()?;
                 let event = self.commit(next, me, &staged);
@@ -229,23 +235,15 @@ impl Protocol {
     /// Performs the step that is due. Returns `None` if there is none.
     fn act(&self, db: &Database, next: &mut State, me: usize, measured: Measured) -> Option<()> {
         let facts = self.facts(next, me, measured.is_contended);
-        let event = match next.sessions[me].policy.next(facts) {
-            Due::Take => self.take(db, next, me),
-            Due::Register => register(db, next, me),
-            Due::Fulfill { lead, .. } => self.fulfill(db, next, me, lead),
-            Due::Check { scope, .. } => check(db, next, me, scope, measured.asks),
-            Due::Collect(()) => collect(db, next, me, measured.asks),
-            Due::WatchPause => watch_pause(db, next, me),
-            Due::Rest | Due::OpenSession | Due::GiveBack | Due::Reclaim | Due::Withdraw(()) => {
-                return None;
-            }
-        };
+        let due = next.sessions[me].policy.next(facts);
+        let action = self.action(next, me, due, measured.asks)?;
+        let event = self.run(db, next, me, action)?;
         next.report(me, event, measured.is_contended);
         if next.sessions[me].is_hasty && finds_none(event) {
             // The consumer leaves at once: one that leaves later is like one that gives up.
             next.sessions[me].is_hasty = false;
             if next.sessions[me].policy.request().is_some() {
-                withdraw(db, next, me);
+                self.withdraw(db, next, me);
             }
         }
         Some(())
@@ -254,73 +252,81 @@ impl Protocol {
     /// Returns what a take or a fulfillment of a session stages if it begins in this state, or `None` if another step
     /// is due or the transaction is serializable.
     pub(super) fn stages(&self, state: &State, me: usize) -> Option<Staged> {
-        let staged = match self.due(state, me, false) {
-            Due::Take => protocol::take(&state.db, self.rules, me),
-            Due::Fulfill { lead, .. } => {
-                let taking = self.taking(state, me, lead);
-                protocol::fulfill(&state.db, self.rules, me, taking)
-            }
-            _ => None,
-        };
+        let due = self.due(state, me, false);
+        if !matches!(due, Due::Take | Due::Fulfill { .. }) {
+            return None;
+        }
+        let action = self.action(state, me, due, false)?;
+        let staged = self.functions.stage(&state.db, me, action);
         staged.filter(|staged| !staged.is_serializable())
     }
 
-    /// `protocol::take`.
-    fn take(&self, db: &Database, next: &mut State, me: usize) -> Event<()> {
-        let has_requests = (0..SESSIONS).any(|session| db.has(Key::Request(session)));
-        if db.get(Key::Session(me)) != ALIVE {
-            Event::SessionLost
-        } else if db.has(Key::Pause) {
-            Event::IsPaused
-        } else if has_requests {
-            Event::Contended
-        } else {
-            match protocol::take(db, self.rules, me) {
-                Some(staged) => self.run(next, me, staged),
-                None => Event::NoItem,
+    /// Returns the action that performs a step, if there is one.
+    fn action(&self, state: &State, me: usize, due: Due, asks: bool) -> Option<Action> {
+        Some(match due {
+            Due::Take => Action::Take,
+            Due::Register => Action::Register,
+            Due::Fulfill { lead, request } => self.fulfillment(state, me, lead, request.is_some()),
+            Due::Check { scope, .. } => Action::Check { scope, asks },
+            Due::Collect(()) => Action::Collect { asks },
+            Due::WatchPause => Action::WatchPause,
+            Due::Rest | Due::OpenSession | Due::GiveBack | Due::Reclaim | Due::Withdraw(()) => {
+                return None;
             }
+        })
+    }
+
+    /// Returns a session's next fulfillment.
+    pub(super) fn fulfillment(
+        &self,
+        state: &State,
+        me: usize,
+        lead: Lead,
+        has_request: bool,
+    ) -> Action {
+        let is_free = has_request || state.is_idle(me);
+        Action::Fulfill {
+            has_request,
+            wants: is_free && !state.sessions[me].has_left,
+            hands_over: lead == Lead::HandOver,
         }
     }
 
-    /// `protocol::fulfill`.
-    fn fulfill(&self, db: &Database, next: &mut State, me: usize, lead: Lead) -> Event<()> {
-        match protocol::fulfill(db, self.rules, me, self.taking(next, me, lead)) {
-            Some(staged) => self.run(next, me, staged),
-            None => Event::Fulfilled {
-                has_changed: false,
-                own: false,
-            },
+    /// Runs an action that begins and commits in one step, and returns the event for the policy.
+    fn run(&self, db: &Database, next: &mut State, me: usize, action: Action) -> Option<Event<()>> {
+        let Outcome {
+            staged,
+            event,
+            watches,
+        } = self.functions.run(db, me, action);
+        if watches.is_some() {
+            next.sessions[me].watches = watches;
         }
+        if let Some(staged) = staged {
+            let may_grant = matches!(action, Action::Take | Action::Fulfill { .. });
+            next.granted_out_of_order |= may_grant && next.db.skips_an_item(&staged);
+            next.commit(&staged);
+            next.deliver(me, &staged);
+        }
+        if let Some(Event::Answered { next: Some(()) }) = event {
+            next.budget.asks -= 1;
+        }
+        event
     }
 
-    /// Returns the items that a session's next fulfillment takes.
-    pub(super) fn taking(&self, state: &State, me: usize, lead: Lead) -> Taking {
-        match lead {
-            Lead::HandOver => Taking::Nothing,
-            Lead::Everybody if state.is_idle(me) && !state.sessions[me].has_left => Taking::Last,
-            Lead::Everybody => Taking::ForOthers,
-        }
-    }
-
-    /// Runs a transaction that begins and commits in one step.
-    fn run(&self, next: &mut State, me: usize, staged: Staged) -> Event<()> {
-        next.granted_out_of_order |= next.db.skips_an_item(&staged);
-        self.commit(next, me, &staged)
+    /// `request::withdraw`, after the consumer has left.
+    fn withdraw(&self, db: &Database, next: &mut State, me: usize) {
+        next.sessions[me].has_left = true;
+        next.sessions[me].is_hasty = false;
+        let event = self.run(db, next, me, Action::Withdraw);
+        next.report(me, event.expect("a withdrawal reports"), false);
     }
 
     /// Commits a take or a fulfillment, and reports the outcome to the dispatcher.
     fn commit(&self, next: &mut State, me: usize, staged: &Staged) -> Event<()> {
         next.commit(staged);
-        let memory = &mut next.sessions[me];
-        let mut has_items = false;
-        for item in 0..ITEMS {
-            if let Some(number) = staged.written(Key::Held(me, item)) {
-                memory.deliveries[item] = number;
-                has_items = true;
-            }
-        }
-        let own = has_items && staged.written(Key::Request(me)).is_some();
-        if memory.policy.leads() {
+        let own = next.deliver(me, staged);
+        if next.sessions[me].policy.leads() {
             Event::Fulfilled {
                 has_changed: true,
                 own,
@@ -350,86 +356,4 @@ fn finds_none(event: Event<()>) -> bool {
         _ => None,
     };
     has_items == Some(false)
-}
-
-/// `request::withdraw`, after the consumer has left.
-fn withdraw(db: &Database, next: &mut State, me: usize) {
-    next.sessions[me].has_left = true;
-    next.sessions[me].is_hasty = false;
-    let event = match protocol::withdraw(db, me) {
-        Some(staged) => {
-            next.commit(&staged);
-            Event::Withdrawn
-        }
-        None => Event::NotWithdrawn,
-    };
-    next.report(me, event, false);
-}
-
-/// `protocol::register`.
-fn register(db: &Database, next: &mut State, me: usize) -> Event<()> {
-    match protocol::register(db, me) {
-        Some(staged) => {
-            next.commit(&staged);
-            Event::Registered(())
-        }
-        None => Event::SessionLost,
-    }
-}
-
-/// `check::check`.
-fn check(db: &Database, next: &mut State, me: usize, scope: Scope, asks: bool) -> Event<()> {
-    if next.is_answered(me) {
-        return collect(db, next, me, asks);
-    }
-    if scope == Scope::Answer {
-        next.sessions[me].watches = Some(Watch::Grant);
-        return Event::Waits {
-            is_first: false,
-            has_items: None,
-            precedence: None,
-        };
-    }
-    if !db.has(Key::Request(me)) {
-        return Event::Gone;
-    }
-    let is_first = next.is_first(me);
-    next.sessions[me].watches = Some(if is_first {
-        Watch::GrantOrWake
-    } else {
-        Watch::Grant
-    });
-    let has_items = (0..ITEMS).any(|item| db.has(Key::Item(item))) && !db.has(Key::Pause);
-    let sees_others = !is_first && scope == Scope::Precedence;
-    Event::Waits {
-        is_first,
-        has_items: (is_first || sees_others).then_some(has_items),
-        precedence: sees_others.then_some(Precedence { first: (), rank: 1 }),
-    }
-}
-
-/// `check::collect_and_register`.
-fn collect(db: &Database, next: &mut State, me: usize, asks: bool) -> Event<()> {
-    if !next.is_answered(me) {
-        return Event::NotAnswered;
-    }
-    let grant = db.get(Key::Grant(me));
-    for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
-        next.sessions[me].deliveries[item] = db.get(Key::Held(me, item));
-    }
-    next.budget.asks -= usize::from(asks);
-    let staged = protocol::collect(db, me, asks);
-    next.commit(&staged.expect("a grant is cleared"));
-    Event::Answered {
-        next: asks.then_some(()),
-    }
-}
-
-/// `request::watch_pause`.
-fn watch_pause(db: &Database, next: &mut State, me: usize) -> Event<()> {
-    if !db.has(Key::Pause) {
-        return Event::Resumed;
-    }
-    next.sessions[me].watches = Some(Watch::Resumed);
-    Event::PauseWatched
 }

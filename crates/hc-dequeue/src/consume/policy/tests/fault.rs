@@ -23,7 +23,7 @@ pub(super) enum Fault {
 }
 
 /// The event after which a session that leads does not lead any more.
-const NOTHING_CHANGED: Event<()> = Event::Fulfilled {
+pub(super) const NOTHING_CHANGED: Event<()> = Event::Fulfilled {
     has_changed: false,
     own: false,
 };

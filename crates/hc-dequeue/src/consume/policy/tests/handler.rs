@@ -1,7 +1,7 @@
 //! The handlers of deliveries, which run concurrently with the dispatcher.
 
 use super::database::{ABSENT, Database, ITEMS, Key};
-use super::protocol;
+use super::protocol::Action;
 use super::state::State;
 use super::steps::{Protocol, Step};
 
@@ -66,7 +66,8 @@ impl Protocol {
 
     /// Acknowledges an item under the number of a grant, unless it is refused.
     fn acknowledge(&self, db: &Database, next: &mut State, me: usize, item: usize, number: u8) {
-        if let Some(staged) = protocol::ack(db, self.rules, me, item, number) {
+        let acknowledge = Action::Acknowledge { item, number };
+        if let Some(staged) = self.functions.stage(db, me, acknowledge) {
             next.acknowledged_late |= db.get(Key::Held(me, item)) != number;
             next.commit(&staged);
         }

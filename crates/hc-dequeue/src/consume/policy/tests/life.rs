@@ -1,8 +1,8 @@
 //! The life and death of a session, and the steps of other sessions after its death.
 
-use super::database::{ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
+use super::database::{ALIVE, DEAD, Database, Key, SESSIONS, Staged};
 use super::dispatcher::pace;
-use super::protocol;
+use super::protocol::Action;
 use super::state::{Memory, Process, State};
 use super::steps::{self, Protocol};
 use crate::consume::policy::{Event, Facts, Returns, Step, Wants};
@@ -24,7 +24,7 @@ pub(super) enum Reclaim {
     /// `reclaim::declare_dead`.
     DeclareDead,
     /// `reclaim::reclaim_items`.
-    ReturnItem(usize),
+    ReturnItems,
     /// `reclaim::remove_requests` and `reclaim::remove_session`, by a session that leads afterwards if it has removed a
     /// request.
     RemoveSession(usize),
@@ -82,11 +82,11 @@ impl Protocol {
             }
             Live::Beat => {
                 next.sessions[me].process = Process::Timely;
-                next.commit(&protocol::beat(db, me)?);
+                next.commit(&self.functions.stage(db, me, Action::Beat)?);
             }
             Live::End => {
                 next.budget.endings -= 1;
-                next.commit(&protocol::end(db, me)?);
+                next.commit(&self.functions.stage(db, me, Action::End)?);
                 next.sessions[me] = Memory::gone();
             }
         }
@@ -112,7 +112,7 @@ impl Protocol {
                 add(Reclaim::DeclareDead);
             }
             DEAD => {
-                (0..ITEMS).for_each(|item| add(Reclaim::ReturnItem(item)));
+                add(Reclaim::ReturnItems);
                 if !state.is_first(session) {
                     others.truncate(1);
                 }
@@ -132,11 +132,12 @@ impl Protocol {
         session: usize,
         step: Reclaim,
     ) -> Option<()> {
+        let stage = |action| self.functions.stage(db, session, action);
         let staged = match step {
-            Reclaim::DeclareDead => protocol::declare_dead(db, self.rules, session),
-            Reclaim::ReturnItem(item) => protocol::return_item(db, session, item),
+            Reclaim::DeclareDead => stage(Action::DeclareDead),
+            Reclaim::ReturnItems => stage(Action::ReturnItems),
             Reclaim::RemoveSession(by) => {
-                let staged = protocol::remove_session(db, self.rules, session)?;
+                let staged = stage(Action::Remove)?;
                 let has_removed = staged.written(Key::Request(session)).is_some();
                 if has_removed && next.sessions[by].in_flight.is_some() {
                     return None;

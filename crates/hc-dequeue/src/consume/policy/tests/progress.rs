@@ -125,9 +125,10 @@ fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
     let policy = match memory.policy.lead {
         None => phase,
         Some(lead) => {
-            let taking = protocol.taking(state, session, lead);
+            let has_request = memory.policy.request().is_some();
+            let fulfill = protocol.fulfillment(state, session, lead, has_request);
             // If there is something to change, a commit follows, which reduces other work.
-            if protocol.changes(state, session, taking) {
+            if protocol.changes(state, session, fulfill) {
                 0
             } else {
                 phase + 100

@@ -1,361 +1,465 @@
-//! The transactions of the protocol, each named after the function of the crate that it represents.
+//! The transactions of the protocol: the crate's own functions, on [rows](super::rows) for which the database of the
+//! model stands.
 //!
-//! They return the staged writes, or `None` if they find nothing to do.
+//! A function does the same whenever it finds the same database. So it runs once for each database on which the model
+//! needs it, and the model remembers what it has staged and what its caller has learned. States are far more than
+//! databases, since a state also has the memory of processes and the transactions in flight.
 
-use super::database::{
-    ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, NOTICE, PRESENT, SESSIONS, STAMP, Staged,
-    Transaction,
+use std::collections::HashMap;
+use std::time::Duration;
+
+use conformance::checker_store::{CheckerTransaction, Recorded, finish};
+use microqueue::ItemId;
+use microqueue::keyspace::foreign::Guarded;
+use microqueue::keyspace::{Bytes, Isolation, MessagePack, Transaction};
+use parking_lot::Mutex;
+
+use super::database::{ABSENT, Database, Key, Staged};
+use super::fault::NOTHING_CHANGED;
+use super::mistake::{Mistake, Planted};
+use super::rows::{HEARTBEAT, LEASE, Layout, Stored, item_id, request_id, session_id};
+use super::state::Watch;
+use crate::consume::policy::{Event, Scope};
+use crate::items::error::Result;
+use crate::items::settings::{KnownSettings, Settings};
+use crate::protocol::front::Fronts;
+use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
+use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
+use crate::protocol::grant::is_answered;
+use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
+use crate::protocol::request::{
+    Precedence, append, collect, is_first, precedence, register, supply, watch_pause,
+    watch_request, withdraw,
 };
+use crate::protocol::{Decode, Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
+use crate::queue::handle::Queue;
 
-/// A planted bug: a rule of the protocol that is broken.
+/// The most databases that are remembered.
+const MAX_REMEMBERED: usize = 1 << 20;
+
+/// A transaction, named after the function of the crate that stages it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mistake {
-    /// `reclaim::declare_dead` reads the heartbeat by snapshot.
-    HeartbeatNotInConflict,
-    /// `protocol::fulfill` reads the session of a request by snapshot.
-    SessionNotInConflict,
-    /// `protocol::fulfill` and `protocol::take` add no read conflict on the items.
-    ItemsNotInConflict,
-    /// `protocol::fulfill` pairs the last items instead of the first.
-    LastItemsFirst,
-    /// `delivery::ack` does not compare the number of the grant.
-    GrantNumberIgnored,
-    /// `reclaim::remove_session` does not read the items and grants of the session.
-    RemovedUnread,
-    /// `protocol::fulfill` does not notify the next request that it is the first.
-    NoNotice,
-    /// `protocol::fulfill` does nothing while the queue is paused.
-    NoNoticeInPause,
-    /// `protocol::fulfill` adds no read conflict on the request that it notifies.
-    NoticeNotInConflict,
-    /// When `protocol::fulfill` answers the session's own request, it leaves the notice to it.
-    NoticeKept,
-    /// `enqueue` does not write the wake stamp.
-    NoWakeByEnqueue,
+pub(super) enum Action {
+    /// `Queue::enqueue`, of the next item.
+    Enqueue,
+    /// `Queue::pause`.
+    Pause,
+    /// `Queue::resume`.
+    Resume,
+    /// `Sessions::open`.
+    Open,
+    /// `Sessions::beat`.
+    Beat,
+    /// `fulfill::view_queue` and `fulfill::take`.
+    Take,
+    /// `request::register`.
+    Register,
+    /// `fulfill::fulfill`.
+    Fulfill {
+        /// Whether the session knows of a request of its own.
+        has_request: bool,
+        /// Whether its consumer wants items.
+        wants: bool,
+        /// Whether it grants nothing.
+        hands_over: bool,
+    },
+    /// What a dispatcher checks: `grant::is_answered`, and then `request::is_first`, `supply` and `precedence`.
+    Check {
+        scope: Scope,
+        /// Whether it registers a request if there is an answer.
+        asks: bool,
+    },
+    /// `request::collect`, and `request::append` if the session asks again.
+    Collect { asks: bool },
+    /// `request::watch_pause`.
+    WatchPause,
+    /// `request::withdraw`.
+    Withdraw,
+    /// `give_back::give_back`, of a completed item by the number of its grant, in the transaction that gives the item
+    /// its effect.
+    Acknowledge { item: usize, number: u8 },
+    /// `give_back::give_back`, of an item that `reclaim::held_after` has found.
+    GiveBack(usize),
+    /// `Sessions::declare_dead`, of a session whose last heartbeat is old.
+    DeclareDead,
+    /// `reclaim::reclaim_items`.
+    ReturnItems,
+    /// `Sessions::end`.
+    End,
+    /// `reclaim::remove_requests` and `reclaim::remove_session`, in one transaction.
+    Remove,
 }
 
-/// The rules of a run of the protocol.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Rules {
-    /// How many items a request wants.
+/// What an action has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// The staged writes, or `None` if there are none.
+    pub(super) staged: Option<Staged>,
+    /// What a dispatcher reports to its policy.
+    pub(super) event: Option<Event<()>>,
+    /// The watch that it has set.
+    pub(super) watches: Option<Watch>,
+}
+
+/// The rows of a database, and the outcomes of functions on them, by session and action.
+#[derive(Debug)]
+struct Known {
+    stored: Stored,
+    outcomes: Vec<(usize, Action, Outcome)>,
+}
+
+/// The functions of the protocol, on the databases of a model.
+pub(super) struct Functions {
     pub(super) wanted: usize,
     /// The rule that is broken.
-    pub(super) mistake: Option<Mistake>,
+    mistake: Option<Mistake>,
+    layout: Layout,
+    queue: Queue<u8>,
+    settings: Settings,
+    fronts: Fronts,
+    decode: Box<Decode<u8>>,
+    known: Mutex<HashMap<Database, Known>>,
 }
 
-impl Rules {
-    /// Returns whether this rule is broken.
-    pub(super) fn breaks(self, mistake: Mistake) -> bool {
-        self.mistake == Some(mistake)
-    }
-
-    /// Reads the queued items, in the order in which they are to be granted.
-    fn queued(self, tr: &mut Transaction<'_>) -> Vec<(usize, u8)> {
-        let mut items: Vec<_> = (0..ITEMS)
-            .map(|item| (item, tr.snapshot(Key::Item(item))))
-            .filter(|(_, number)| *number != ABSENT)
-            .collect();
-        if self.breaks(Mistake::LastItemsFirst) {
-            items.reverse();
+impl Functions {
+    pub(super) fn new(wanted: usize, mistake: Option<Mistake>) -> Self {
+        let layout = Layout::new(wanted);
+        // The number of a grant is all that a database knows of the history of an item.
+        let settings = Settings::new()
+            .with_lease(LEASE)
+            .with_max_deaths(u32::MAX)
+            .with_max_deliveries(u32::MAX);
+        let queue = Queue {
+            keys: layout.keys.clone(),
+            settings: KnownSettings::new(settings.clone()),
+            codec: MessagePack,
+            value: std::marker::PhantomData,
+        };
+        Self {
+            wanted,
+            mistake,
+            layout,
+            queue,
+            settings,
+            fronts: Fronts::new(Duration::ZERO),
+            decode: Box::new(|_| Ok(Guarded::new(0))),
+            known: Mutex::default(),
         }
-        items
     }
 
-    /// Moves an item from the queue to those that a session holds.
-    fn hold(self, tr: &mut Transaction<'_>, session: usize, (item, number): (usize, u8)) {
-        if !self.breaks(Mistake::ItemsNotInConflict) {
-            tr.conflict(Key::Item(item));
+    /// Returns how many databases are remembered, and how many runs of functions on them.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let known = self.known.lock();
+        let runs = known.values().map(|known| known.outcomes.len());
+        (known.len(), runs.sum())
+    }
+
+    /// Runs an action of a session or, if it reclaims one, on a session. Other actions ignore `session`.
+    pub(super) fn run(&self, db: &Database, session: usize, action: Action) -> Outcome {
+        let stored = {
+            let known = self.known.lock();
+            let known = known.get(db);
+            let outcomes = known.iter().flat_map(|known| &known.outcomes);
+            for (by, known, outcome) in outcomes {
+                if *by == session && *known == action {
+                    return *outcome;
+                }
+            }
+            known.map(|known| known.stored.clone())
+        };
+        let stored = stored.unwrap_or_else(|| self.layout.store(db));
+        let outcome = self.run_on(db, &stored, session, action);
+        let mut known = self.known.lock();
+        if known.len() >= MAX_REMEMBERED {
+            known.clear();
         }
-        tr.clear(Key::Item(item));
-        tr.set(Key::Held(session, item), number);
+        let known = known.entry(*db).or_insert_with(|| Known {
+            stored,
+            outcomes: Vec::new(),
+        });
+        known.outcomes.push((session, action, outcome));
+        outcome
+    }
+
+    /// Returns what an action stages.
+    pub(super) fn stage(&self, db: &Database, session: usize, action: Action) -> Option<Staged> {
+        self.run(db, session, action).staged
+    }
+
+    fn run_on(&self, db: &Database, stored: &Stored, session: usize, action: Action) -> Outcome {
+        let planted = Planted {
+            mistake: self.mistake,
+            keys: self.layout.keys.clone(),
+            session,
+            action,
+        };
+        let tr = CheckerTransaction::begin(&stored.rows, HEARTBEAT, planted.clone());
+        let performed = finish(self.perform(&tr, db, session, action));
+        let (event, is_staged) = match performed.expect("the rows of the model decode") {
+            Performed::Reports(event) => (Some(event), true),
+            Performed::Silently => (None, true),
+            Performed::Nothing => (None, false),
+        };
+        let mut recorded = tr.into_recorded();
+        planted.change(db, &mut recorded);
+        if matches!(action, Action::ReturnItems | Action::Remove) {
+            // The search for items and requests reads by snapshot. In the model it is in conflict, which saves a step.
+            recorded.conflicts.extend_from_slice(&recorded.reads);
+        }
+        let staged = self.layout.staged(db, stored, &recorded);
+        // Others commit in the step in which they begin.
+        let may_wait = matches!(action, Action::Take | Action::Fulfill { .. });
+        let is_serializable = staged.is_none_or(|staged| staged.is_serializable());
+        assert!(
+            may_wait || is_serializable || self.mistake.is_some(),
+            "{action:?} reads by snapshot: {recorded:?}"
+        );
+        Outcome {
+            staged: staged.filter(|_| is_staged),
+            event,
+            watches: self.watches(&recorded),
+        }
+    }
+
+    /// Returns what a transaction watches.
+    fn watches(&self, recorded: &Recorded) -> Option<Watch> {
+        let keys = &self.layout.keys;
+        let has = |key: Vec<u8>| recorded.watches.contains(&key);
+        if recorded.watches.is_empty() {
+            None
+        } else if has(keys.pause()) {
+            Some(Watch::Resumed)
+        } else if has(keys.wake()) {
+            Some(Watch::GrantOrWake)
+        } else {
+            Some(Watch::Grant)
+        }
+    }
+
+    async fn perform(
+        &self,
+        tr: &CheckerTransaction<Planted>,
+        db: &Database,
+        session: usize,
+        action: Action,
+    ) -> Result<Performed> {
+        let keys = &*self.layout.keys;
+        let sessions = &keys.sessions;
+        let name = session_id(session);
+        let wall = keys.env.wall();
+        let context = self.context(session, &[]);
+        match action {
+            Action::Enqueue => drop(self.queue.enqueue(tr, &0).await?),
+            Action::Pause => self.queue.pause(tr),
+            Action::Resume => self.queue.resume(tr),
+            Action::Open => sessions.open(tr, name, LEASE, wall),
+            Action::Beat => drop(sessions.beat(tr, name, LEASE, wall).await?),
+            Action::End => sessions.end(tr, name).await?,
+            Action::DeclareDead => {
+                let is_old = |_| Some(HEARTBEAT);
+                sessions.declare_dead(tr, name, is_old).await?;
+            }
+            Action::ReturnItems => {
+                reclaim_items(tr, keys, &self.settings, name).await?;
+            }
+            Action::Remove => {
+                remove_requests(tr, keys, name).await?;
+                if !remove_session(tr, keys, name).await? {
+                    // `reclaim::reclaim_step` comes here only after everything that decodes was returned.
+                    return Ok(Performed::Nothing);
+                }
+            }
+            Action::Acknowledge { item, number } => {
+                return self.acknowledge(tr, db, session, item, number).await;
+            }
+            Action::GiveBack(item) => {
+                let held = db.get(Key::Held(session, item));
+                let how = GiveBack::Returned(When::Now);
+                give_back(tr, context, &[of(item, held, how)]).await?;
+            }
+            _ => {
+                let event = self.dispatch(tr, db, session, action).await?;
+                return Ok(Performed::Reports(event));
+            }
+        }
+        Ok(Performed::Silently)
+    }
+
+    /// Performs an action of a dispatcher, and returns the event for its policy.
+    async fn dispatch(
+        &self,
+        tr: &CheckerTransaction<Planted>,
+        db: &Database,
+        session: usize,
+        action: Action,
+    ) -> Result<Event<()>> {
+        let keys = &*self.layout.keys;
+        let demand = [Demand {
+            wanted: self.wanted,
+            pop: false,
+        }];
+        let name = session_id(session);
+        let context = self.context(session, &demand);
+        let id = request_id(db, session);
+        Ok(match action {
+            Action::Take => {
+                let view = view_queue(tr, context, self.wanted, TakeMode::Now).await?;
+                match take(tr, context, view, &Default::default())? {
+                    Some(Taken::Items(items)) if items.is_empty() => Event::NoItem,
+                    None | Some(Taken::Items(_)) => Event::Taken,
+                    Some(Taken::HasRequests) => Event::Contended,
+                    Some(Taken::Paused) => Event::IsPaused,
+                    Some(Taken::SessionLost) => Event::SessionLost,
+                }
+            }
+            Action::Register => match register(tr, context, self.wanted as u32).await? {
+                Some(_) => Event::Registered(()),
+                None => Event::SessionLost,
+            },
+            Action::Fulfill {
+                has_request,
+                wants,
+                hands_over,
+            } => {
+                if self.mistake == Some(Mistake::NoNoticeInPause) && db.has(Key::Pause) {
+                    return Ok(NOTHING_CHANGED);
+                }
+                let context = self.context(session, if wants { &demand } else { &[] });
+                let max_items = if hands_over { 0 } else { MAX_FULFILLMENT_ITEMS };
+                let fulfilled = fulfill(tr, context, has_request.then_some(id), max_items).await?;
+                Event::Fulfilled {
+                    has_changed: fulfilled.has_changed(),
+                    own: fulfilled.own.is_some(),
+                }
+            }
+            Action::Check { scope, asks } => self.check(tr, context, &id, scope, asks).await?,
+            Action::Collect { asks } => self.collect(tr, context, &id, asks).await?,
+            Action::WatchPause => match watch_pause(tr, keys).await? {
+                Some(_) => Event::PauseWatched,
+                None => Event::Resumed,
+            },
+            Action::Withdraw => {
+                if withdraw(tr, keys, name, &id).await? {
+                    Event::Withdrawn
+                } else {
+                    Event::NotWithdrawn
+                }
+            }
+            _ => unreachable!("no action of a dispatcher"),
+        })
+    }
+
+    /// What a dispatcher checks of a request: `check::check`, which is not among the functions of the protocol.
+    async fn check(
+        &self,
+        tr: &CheckerTransaction<Planted>,
+        context: SessionContext<'_, u8>,
+        request: &ItemId,
+        scope: Scope,
+        asks: bool,
+    ) -> Result<Event<()>> {
+        let keys = context.keys;
+        if is_answered(tr, keys, context.session, request).await? {
+            return self.collect(tr, context, request, asks).await;
+        }
+        let mut first = false;
+        if scope != Scope::Answer {
+            match is_first(tr, keys, request).await? {
+                Some(is_first) => first = is_first,
+                None => return Ok(Event::Gone),
+            }
+        }
+        drop(watch_request(tr, keys, context.session, request, first));
+        let sees_others = !first && scope == Scope::Precedence;
+        let mut has_items = None;
+        if first || sees_others {
+            has_items = Some(supply(tr, context).await?.has_items);
+        }
+        let mut place = None;
+        if sees_others {
+            let Precedence { rank, .. } = precedence(tr, keys, request).await?;
+            place = Some(Precedence { first: (), rank });
+        }
+        Ok(Event::Waits {
+            is_first: first,
+            has_items,
+            precedence: place,
+        })
+    }
+
+    /// Takes over an answer: `check::collect_and_register`, as above.
+    async fn collect(
+        &self,
+        tr: &CheckerTransaction<Planted>,
+        context: SessionContext<'_, u8>,
+        request: &ItemId,
+        asks: bool,
+    ) -> Result<Event<()>> {
+        if collect(tr, context, request).await?.is_none() {
+            return Ok(Event::NotAnswered);
+        }
+        if asks {
+            append(tr, context, self.wanted as u32).await?;
+        }
+        Ok(Event::Answered {
+            next: asks.then_some(()),
+        })
+    }
+
+    async fn acknowledge(
+        &self,
+        tr: &CheckerTransaction<Planted>,
+        db: &Database,
+        session: usize,
+        item: usize,
+        number: u8,
+    ) -> Result<Performed> {
+        let number = match db.get(Key::Held(session, item)) {
+            ABSENT => number,
+            held if self.mistake == Some(Mistake::GrantNumberIgnored) => held,
+            _ => number,
+        };
+        let completed = GiveBack::Completed(Bytes::new());
+        let context = self.context(session, &[]);
+        let given = give_back(tr, context, &[of(item, number, completed)]).await?;
+        if given != [GivenBack::Accepted] {
+            return Ok(Performed::Nothing);
+        }
+        let effect = Layout::effect(item);
+        let count = tr.get(&effect, Isolation::Serializable).await?;
+        let count = count.map_or(0, |count| count[0]);
+        tr.set(&effect, &[count + 1]);
+        Ok(Performed::Silently)
+    }
+
+    fn context<'a>(&'a self, session: usize, demand: &'a [Demand]) -> SessionContext<'a, u8> {
+        SessionContext {
+            keys: &self.layout.keys,
+            settings: &self.settings,
+            session: session_id(session),
+            promotes: true,
+            demand,
+            decode: &*self.decode,
+            fronts: &self.fronts,
+        }
     }
 }
 
-/// `enqueue`: writes blindly, and writes the wake stamp.
-pub(super) fn enqueue(db: &Database, rules: Rules, item: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    tr.set(Key::Item(item), 1);
-    if !rules.breaks(Mistake::NoWakeByEnqueue) {
-        tr.set(Key::Wake, PRESENT);
-    }
-    tr.staged()
-}
-
-/// `pause`.
-pub(super) fn pause(db: &Database) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    tr.set(Key::Pause, PRESENT);
-    tr.staged()
-}
-
-/// `resume`: writes the wake stamp, too.
-pub(super) fn resume(db: &Database) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    tr.clear(Key::Pause);
-    tr.set(Key::Wake, PRESENT);
-    tr.staged()
-}
-
-/// `session::open`: writes blindly.
-pub(super) fn open(db: &Database, me: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    tr.set(Key::Session(me), ALIVE);
-    tr.set(Key::Heartbeat(me), PRESENT);
-    tr.staged()
-}
-
-/// `session::beat`. Returns `None` if the session is dead.
-pub(super) fn beat(db: &Database, me: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    tr.get(Key::Heartbeat(me));
-    if tr.get(Key::Session(me)) == ALIVE {
-        tr.set(Key::Heartbeat(me), PRESENT);
-    }
-    tr.staged()
-}
-
-/// `protocol::take`: the fast path, if no request is registered.
-pub(super) fn take(db: &Database, rules: Rules, me: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    let is_alive = tr.get(Key::Session(me)) == ALIVE;
-    if !is_alive || tr.get(Key::Pause) != ABSENT {
-        return None;
-    }
-    let mut registered = (0..SESSIONS).map(|session| tr.get(Key::Request(session)));
-    if registered.any(|rank| rank != ABSENT) {
-        return None;
-    }
-    for item in rules.queued(&mut tr).into_iter().take(rules.wanted) {
-        rules.hold(&mut tr, me, item);
-    }
-    tr.staged()
-}
-
-/// `protocol::register`.
-pub(super) fn register(db: &Database, me: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    if tr.get(Key::Session(me)) == ALIVE {
-        tr.set(Key::Request(me), STAMP);
-    }
-    tr.staged()
-}
-
-/// The items that a fulfillment takes without a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Taking {
-    /// Items for its own session, after all requests.
-    Last,
-    /// Nothing for its own session.
-    ForOthers,
-    /// Nothing for any session, with or without a request.
+/// What the caller of an action has learned.
+enum Performed {
+    Reports(Event<()>),
+    /// Nothing that its policy needs to know.
+    Silently,
+    /// That it must not commit.
     Nothing,
 }
 
-/// `protocol::fulfill`: pairs the first requests with the first items, clears requests of dead sessions that it
-/// reads, and notifies the next request that it is the first. The session's own request gets no grant: the session
-/// learns its items from the commit, and the notice to it is cleared. A demand without a request comes last. While
-/// the queue is paused, or if the session hands over, it acts as if there were no items.
-pub(super) fn fulfill(db: &Database, rules: Rules, me: usize, taking: Taking) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    let is_paused = tr.get(Key::Pause) != ABSENT;
-    if is_paused && rules.breaks(Mistake::NoNoticeInPause) {
-        return None;
-    }
-    let takes_last = taking == Taking::Last && tr.get(Key::Session(me)) == ALIVE;
-    let requests = requests(&mut tr, rules);
-    let mut unanswered = requests.len() + usize::from(takes_last);
-    let mut queued = rules.queued(&mut tr);
-    queued.retain(|_| !is_paused && taking != Taking::Nothing);
-    let mut items = queued.into_iter();
-    for (session, life) in requests {
-        unanswered -= 1;
-        if life != ALIVE {
-            tr.conflict(Key::Request(session));
-            tr.clear(Key::Request(session));
-            continue;
-        }
-        if items.len() == 0 {
-            if session != me && !rules.breaks(Mistake::NoNotice) {
-                notify_first(&mut tr, rules, session);
-            }
-            break;
-        }
-        tr.conflict(Key::Request(session));
-        tr.clear(Key::Request(session));
-        // Every request gets an item before any request gets all that it wants.
-        let share = (items.len() - 1) / (unanswered + 1) + 1;
-        let mut grant = 0;
-        for item in items.by_ref().take(share.min(rules.wanted)) {
-            grant |= 1 << item.0;
-            rules.hold(&mut tr, session, item);
-        }
-        if session != me {
-            tr.set(Key::Grant(session), grant);
-        } else if !rules.breaks(Mistake::NoticeKept) {
-            tr.clear(Key::Grant(session));
-        }
-    }
-    if takes_last {
-        for item in items.take(rules.wanted) {
-            rules.hold(&mut tr, me, item);
-        }
-    }
-    tr.staged()
-}
-
-/// Reads the sessions that have requests, in the order of the requests, and whether they are alive.
-fn requests(tr: &mut Transaction<'_>, rules: Rules) -> Vec<(usize, u8)> {
-    let mut requests: Vec<_> = (0..SESSIONS)
-        .map(|session| (tr.snapshot(Key::Request(session)), session))
-        .filter(|(rank, _)| *rank != ABSENT)
-        .collect();
-    requests.sort_unstable();
-    let mut life = |session| {
-        if rules.breaks(Mistake::SessionNotInConflict) {
-            tr.snapshot(Key::Session(session))
-        } else {
-            tr.get(Key::Session(session))
-        }
-    };
-    let sessions = requests.into_iter().map(|(_, session)| session);
-    sessions.map(|session| (session, life(session))).collect()
-}
-
-/// Notifies a request that it is the first, unless that was done before.
-fn notify_first(tr: &mut Transaction<'_>, rules: Rules, session: usize) {
-    if tr.snapshot(Key::Grant(session)) == ABSENT {
-        if !rules.breaks(Mistake::NoticeNotInConflict) {
-            tr.conflict(Key::Request(session));
-        }
-        tr.set(Key::Grant(session), NOTICE);
-    }
-}
-
-/// `protocol::collect`: moves the items out of the grant, so that it writes them. If the session asks again, the same
-/// transaction registers its next request, whether the session is alive or not.
-pub(super) fn collect(db: &Database, me: usize, asks: bool) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    let grant = tr.get(Key::Grant(me));
-    for item in (0..ITEMS).filter(|item| grant & (1 << item) != 0) {
-        let held = Key::Held(me, item);
-        let number = tr.get(held);
-        if number != ABSENT {
-            tr.set(held, number);
-        }
-    }
-    tr.clear(Key::Grant(me));
-    if asks {
-        tr.set(Key::Request(me), STAMP);
-    }
-    tr.staged()
-}
-
-/// `protocol::withdraw`.
-pub(super) fn withdraw(db: &Database, me: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    tr.get(Key::Grant(me));
-    if tr.get(Key::Request(me)) != ABSENT {
-        tr.clear(Key::Request(me));
-        tr.clear(Key::Grant(me));
-    }
-    tr.staged()
-}
-
-/// `delivery::ack`, in the transaction that gives the item its effect. Returns `None` if the delivery is lost.
-pub(super) fn ack(
-    db: &Database,
-    rules: Rules,
-    me: usize,
-    item: usize,
-    number: u8,
-) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    let held = tr.get(Key::Held(me, item));
-    let is_lost = held != number && !rules.breaks(Mistake::GrantNumberIgnored);
-    if held == ABSENT || is_lost {
-        return None;
-    }
-    tr.clear(Key::Held(me, item));
-    let effects = tr.get(Key::Effect(item));
-    tr.set(Key::Effect(item), effects + 1);
-    tr.staged()
-}
-
-/// `delivery::give_back`.
-pub(super) fn give_back(db: &Database, me: usize, item: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    put_back(&mut tr, me, item);
-    tr.staged()
-}
-
-/// `reclaim::declare_dead`, of a session whose last heartbeat is old.
-pub(super) fn declare_dead(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    if rules.breaks(Mistake::HeartbeatNotInConflict) {
-        tr.snapshot(Key::Heartbeat(session));
-    } else {
-        tr.get(Key::Heartbeat(session));
-    }
-    if tr.get(Key::Session(session)) == ALIVE {
-        tr.set(Key::Session(session), DEAD);
-    }
-    tr.staged()
-}
-
-/// `reclaim::reclaim_items`, for one item. The function returns several items in one transaction, with a read conflict
-/// on each: this is equivalent to this step for one item after another, with nothing in between.
-pub(super) fn return_item(db: &Database, session: usize, item: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    if tr.get(Key::Session(session)) == DEAD {
-        put_back(&mut tr, session, item);
-    }
-    tr.staged()
-}
-
-/// `session::end`, by a session that ends.
-pub(super) fn end(db: &Database, me: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    if tr.get(Key::Session(me)) == ALIVE {
-        tr.set(Key::Session(me), DEAD);
-    }
-    tr.staged()
-}
-
-/// `reclaim::remove_requests` and `reclaim::remove_session`, in one transaction.
-pub(super) fn remove_session(db: &Database, rules: Rules, session: usize) -> Option<Staged> {
-    let mut tr = Transaction::begin(db);
-    if tr.get(Key::Session(session)) != DEAD {
-        return None;
-    }
-    remove_requests(&mut tr, session);
-    let mut held = (0..ITEMS).map(|item| Key::Held(session, item));
-    if !rules.breaks(Mistake::RemovedUnread) && held.any(|key| tr.get(key) != ABSENT) {
-        return None;
-    }
-    tr.clear(Key::Session(session));
-    tr.clear(Key::Heartbeat(session));
-    tr.staged()
-}
-
-/// `reclaim::remove_requests`. It searches the first requests for those of the session. Here it searches only one, so
-/// that others are left for a later fulfillment. The crate searches by snapshot; here the read is in conflict, which
-/// saves a step. This excludes one case: a request that becomes the first during the search, by a concurrent removal,
-/// stays until another session loses patience.
-fn remove_requests(tr: &mut Transaction<'_>, session: usize) {
-    if tr.get(Key::Grant(session)) != ABSENT {
-        tr.clear(Key::Grant(session));
-    }
-    if tr.get(Key::Request(session)) == FIRST {
-        tr.clear(Key::Request(session));
-    }
-}
-
-/// Moves an item from those that a session holds back to its place in the queue, and writes the wake stamp.
-fn put_back(tr: &mut Transaction<'_>, session: usize, item: usize) {
-    let number = tr.get(Key::Held(session, item));
-    if number != ABSENT {
-        tr.clear(Key::Held(session, item));
-        tr.set(Key::Item(item), number + 1);
-        tr.set(Key::Wake, PRESENT);
+/// Returns the order to give an item back, by the number of its grant.
+fn of(item: usize, number: u8, how: GiveBack) -> Return {
+    Return {
+        id: item_id(item),
+        delivery: number.into(),
+        how,
+        reason: None,
     }
 }

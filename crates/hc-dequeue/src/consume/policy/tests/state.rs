@@ -3,7 +3,7 @@
 use super::database::{ABSENT, Database, FIRST, ITEMS, Key, NOTICE, SESSIONS, Staged};
 use super::dispatcher::pace;
 use super::fault::{Fault, FaultyPolicy};
-use super::protocol;
+use super::protocol::{Action, Functions};
 use crate::consume::policy::Event;
 use crate::protocol::request::Woken;
 
@@ -140,7 +140,12 @@ impl State {
     ///
     /// A session that is not open yet does not affect the steps of others. A process that is killed while it opens
     /// its session leaves the same state as one that is killed right after it.
-    pub(super) fn new(session_count: usize, budget: Budget, fault: Option<Fault>) -> Self {
+    pub(super) fn new(
+        functions: &Functions,
+        session_count: usize,
+        budget: Budget,
+        fault: Option<Fault>,
+    ) -> Self {
         let mut state = State {
             db: Database::new(),
             sessions: std::array::from_fn(|_| Memory::gone()),
@@ -151,7 +156,7 @@ impl State {
             made_no_progress: false,
         };
         for session in 0..session_count {
-            let opened = protocol::open(&state.db, session);
+            let opened = functions.stage(&state.db, session, Action::Open);
             state.commit(&opened.expect("opening a session writes"));
             state.sessions[session] = Memory::new(fault);
         }
@@ -198,6 +203,22 @@ impl State {
             memory.watches = None;
         }
         memory.has_left &= memory.policy.leads();
+    }
+
+    /// Notes the items that a committed transaction has given to a session's process. Returns whether there are any.
+    pub(super) fn deliver(&mut self, session: usize, staged: &Staged) -> bool {
+        let grant = match staged.written(Key::Grant(session)) {
+            Some(NOTICE) | None => ABSENT,
+            Some(grant) => grant,
+        };
+        let mut has_items = false;
+        for item in (0..ITEMS).filter(|item| grant & (1 << item) == 0) {
+            if let Some(number) = staged.written(Key::Held(session, item)) {
+                self.sessions[session].deliveries[item] = number;
+                has_items = true;
+            }
+        }
+        has_items
     }
 
     /// Sets the commit in flight of a session adrift.

@@ -1,6 +1,7 @@
 //! The model: when each step can happen, and its effect.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use stateright::{Model, Property};
 
@@ -11,13 +12,13 @@ use super::handler::Handle;
 use super::life::{Live, Reclaim};
 use super::progress;
 use super::promises;
-use super::protocol::{self, Rules};
+use super::protocol::{Action, Functions};
 use super::state::{Budget, State};
 
-/// The model: the rules of the protocol, and the budget.
-#[derive(Debug, Clone)]
+/// The model: the functions of the protocol, and the budget.
+#[derive(Clone)]
 pub(super) struct Protocol {
-    pub(super) rules: Rules,
+    pub(super) functions: Arc<Functions>,
     pub(super) session_count: usize,
     pub(super) budget: Budget,
     /// The rule of the policy that is broken, if any.
@@ -64,7 +65,12 @@ impl Model for Protocol {
     type Action = Move;
 
     fn init_states(&self) -> Vec<State> {
-        vec![State::new(self.session_count, self.budget, self.fault)]
+        vec![State::new(
+            &self.functions,
+            self.session_count,
+            self.budget,
+            self.fault,
+        )]
     }
 
     fn actions(&self, state: &State, moves: &mut Vec<Move>) {
@@ -142,15 +148,14 @@ impl Protocol {
         let mut next = last.clone();
         match step {
             Step::Enqueue => {
-                let item = self.enqueued(last).end;
                 next.budget.arrivals -= 1;
-                next.commit(&protocol::enqueue(db, self.rules, item)?);
+                next.commit(&self.functions.stage(db, 0, Action::Enqueue)?);
             }
             Step::Pause => {
                 next.budget.pauses -= 1;
-                next.commit(&protocol::pause(db)?);
+                next.commit(&self.functions.stage(db, 0, Action::Pause)?);
             }
-            Step::Resume => next.commit(&protocol::resume(db)?),
+            Step::Resume => next.commit(&self.functions.stage(db, 0, Action::Resume)?),
             Step::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,
             Step::Handle(me, item, step) => self.handle(db, &mut next, me, item, step),
             Step::Live(me, step) => self.live(db, &mut next, me, step)?,
