@@ -1,10 +1,15 @@
-//! Stores that are chosen by a URL at run time.
+//! One type for all stores: one that is chosen by a URL at run time, or a database of any other type.
 
+mod other;
+
+use std::any::Any;
 use std::future::Future;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use futures::future::Either;
 
+pub use self::other::{OtherDatabase, OtherTransaction};
 use crate::embedded::{self, Embedded, EmbeddedTransaction};
 use crate::error::{Error, OpenError, Result};
 #[cfg(feature = "fdb")]
@@ -99,15 +104,15 @@ pub enum Store {
     /// A FoundationDB cluster.
     #[cfg(feature = "fdb")]
     Fdb(Fdb),
+    /// A database of another type, such as a wrapper in a test.
+    #[doc(hidden)]
+    Other(OtherDatabase),
 }
 
 /// A transaction of a [`Store`].
-#[cfg_attr(
-    feature = "fdb",
-    expect(
-        clippy::large_enum_variant,
-        reason = "in a box, each transaction of the embedded store would cost an allocation"
-    )
+#[expect(
+    clippy::large_enum_variant,
+    reason = "in a box, each transaction of the embedded store would cost an allocation"
 )]
 #[derive(Debug)]
 #[non_exhaustive]
@@ -117,6 +122,9 @@ pub enum StoreTransaction {
     /// A transaction of a FoundationDB cluster.
     #[cfg(feature = "fdb")]
     Fdb(FdbTransaction),
+    /// A transaction of a database of another type.
+    #[doc(hidden)]
+    Other(OtherTransaction),
 }
 
 impl From<Embedded> for Store {
@@ -133,8 +141,27 @@ impl From<Fdb> for Store {
 }
 
 impl Store {
+    /// Returns a database of any type as a store, so that code for all of them is compiled once. It shares
+    /// the database, and is the database itself if that is a store of this library.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of<D: Database>(db: &D) -> Self {
+        let any: &dyn Any = db;
+        if let Some(store) = any.downcast_ref::<Self>() {
+            return store.clone();
+        }
+        if let Some(embedded) = any.downcast_ref::<Embedded>() {
+            return Self::Embedded(embedded.clone());
+        }
+        #[cfg(feature = "fdb")]
+        if let Some(fdb) = any.downcast_ref::<Fdb>() {
+            return Self::Fdb(fdb.clone());
+        }
+        Self::Other(OtherDatabase::new(db.clone()))
+    }
+
     /// Closes an embedded store for all its handles, as [`Embedded::close`] does. The store is a single
-    /// file after that. Does nothing to a cluster.
+    /// file after that. Does nothing to another store.
     ///
     /// Blocks until the store is closed.
     ///
@@ -145,6 +172,7 @@ impl Store {
             Self::Embedded(store) => store.close(),
             #[cfg(feature = "fdb")]
             Self::Fdb(_) => Ok(()),
+            Self::Other(_) => Ok(()),
         }
     }
 }
@@ -157,6 +185,7 @@ impl Database for Store {
             Self::Embedded(store) => store.begin().map(StoreTransaction::Embedded),
             #[cfg(feature = "fdb")]
             Self::Fdb(store) => store.begin().map(StoreTransaction::Fdb),
+            Self::Other(store) => store.begin().map(StoreTransaction::Other),
         }
     }
 
@@ -165,6 +194,7 @@ impl Database for Store {
             Self::Embedded(store) => store.set_option(option),
             #[cfg(feature = "fdb")]
             Self::Fdb(store) => store.set_option(option),
+            Self::Other(store) => store.set_option(option),
         }
     }
 
@@ -173,6 +203,7 @@ impl Database for Store {
             Self::Embedded(store) => store.owned_since(),
             #[cfg(feature = "fdb")]
             Self::Fdb(store) => store.owned_since(),
+            Self::Other(store) => store.owned_since(),
         }
     }
 }
@@ -184,6 +215,7 @@ macro_rules! call {
             StoreTransaction::Embedded($tr) => $call,
             #[cfg(feature = "fdb")]
             StoreTransaction::Fdb($tr) => $call,
+            StoreTransaction::Other($tr) => $call,
         }
     };
 }
@@ -193,8 +225,9 @@ macro_rules! call {
 macro_rules! issue {
     ($self:expr, $tr:ident => $call:expr) => {
         match $self {
-            StoreTransaction::Embedded($tr) => futures::future::Either::Left($call),
-            StoreTransaction::Fdb($tr) => futures::future::Either::Right($call),
+            StoreTransaction::Embedded($tr) => Either::Left($call),
+            StoreTransaction::Fdb($tr) => Either::Right(Either::Left($call)),
+            StoreTransaction::Other($tr) => Either::Right(Either::Right($call)),
         }
     };
 }
@@ -202,7 +235,10 @@ macro_rules! issue {
 #[cfg(not(feature = "fdb"))]
 macro_rules! issue {
     ($self:expr, $tr:ident => $call:expr) => {
-        call!($self, $tr => $call)
+        match $self {
+            StoreTransaction::Embedded($tr) => Either::Left($call),
+            StoreTransaction::Other($tr) => Either::Right($call),
+        }
     };
 }
 
