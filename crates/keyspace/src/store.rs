@@ -208,6 +208,24 @@ impl Database for Store {
     }
 }
 
+impl StoreTransaction {
+    /// Returns the transaction as one of `T`, which is this type or that of the database it was begun on.
+    #[inline]
+    pub(crate) fn typed<T: Transaction>(&self) -> &T {
+        let store: &dyn Any = self;
+        store.downcast_ref().unwrap_or_else(|| {
+            let tr: &dyn Any = match self {
+                Self::Embedded(tr) => tr,
+                #[cfg(feature = "fdb")]
+                Self::Fdb(tr) => tr,
+                Self::Other(tr) => tr.as_any(),
+            };
+            tr.downcast_ref()
+                .expect("a transaction has the type of its database")
+        })
+    }
+}
+
 /// Calls a method of the wrapped transaction.
 macro_rules! call {
     ($self:expr, $tr:ident => $call:expr) => {

@@ -1,6 +1,6 @@
 //! Databases of any other type, such as wrappers in tests: each begin and each future takes an allocation.
 
-use std::any::type_name;
+use std::any::{Any, type_name};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -27,6 +27,13 @@ pub struct OtherTransaction(Box<dyn AnyTransaction>);
 impl OtherDatabase {
     pub(super) fn new(db: impl Database) -> Self {
         Self(Arc::new(db))
+    }
+}
+
+impl OtherTransaction {
+    /// Returns the transaction of the database's own type.
+    pub(super) fn as_any(&self) -> &dyn Any {
+        &*self.0
     }
 }
 
@@ -92,7 +99,7 @@ impl Database for OtherDatabase {
 type BorrowingFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// [`OwnedTransaction`] without the types of its futures.
-trait AnyTransaction: Send + Sync {
+trait AnyTransaction: Any + Send + Sync {
     fn type_name(&self) -> &'static str;
     fn get(&self, key: &[u8], isolation: Isolation) -> BoxFuture<Result<Option<Bytes>>>;
     fn get_key(&self, selector: &KeySelector, isolation: Isolation) -> BoxFuture<Result<Bytes>>;
