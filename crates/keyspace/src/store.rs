@@ -347,3 +347,49 @@ impl OwnedTransaction for StoreTransaction {
         call!(self, tr => tr.cancel());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A database of another type whose transactions have the type of one of this library's.
+    #[derive(Clone)]
+    struct Wrapped<D>(D);
+
+    impl<D: Database> Database for Wrapped<D> {
+        type Transaction = D::Transaction;
+
+        fn begin(&self) -> Result<Self::Transaction> {
+            self.0.begin()
+        }
+
+        fn set_option(&self, option: DatabaseOption) -> Result<()> {
+            self.0.set_option(option)
+        }
+    }
+
+    #[test]
+    fn a_database_is_a_store_whose_transactions_have_its_own_type() {
+        fn store_of<D: Database>(db: &D) -> Store {
+            let store = Store::of(db);
+            let tr = store.begin().unwrap();
+            let _own: &D::Transaction = tr.typed();
+            let _same: &StoreTransaction = tr.typed();
+            store
+        }
+        let embedded = embedded::Options::new().memory().unwrap();
+        let store = Store::from(embedded.clone());
+        assert!(matches!(store_of(&embedded), Store::Embedded(_)));
+        assert!(matches!(store_of(&store), Store::Embedded(_)));
+        assert!(matches!(store_of(&Wrapped(embedded)), Store::Other(_)));
+        let wrapped = Store::of(&Wrapped(store));
+        assert!(matches!(store_of(&wrapped), Store::Other(_)));
+    }
+
+    #[cfg(not(feature = "fdb"))]
+    #[test]
+    fn a_transaction_of_the_embedded_store_is_hardly_larger_in_a_store() {
+        let word = size_of::<usize>();
+        assert!(size_of::<StoreTransaction>() <= size_of::<EmbeddedTransaction>() + word);
+    }
+}
