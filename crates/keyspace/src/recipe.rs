@@ -9,6 +9,7 @@ use std::time::Duration;
 use foundationdb_tuple::Subspace;
 
 use crate::codec::MessagePack;
+use crate::env::{BoxFuture, Environment};
 use crate::error::{Result, RunError};
 use crate::ids::Ids;
 use crate::record::{self, Fields};
@@ -279,16 +280,20 @@ where
         let find = &find;
         let read = |tr: Tx<D::Transaction>| async move {
             let found = find(tr.clone()).await?;
-            Ok::<_, E>(found.map(|key| tr.watch(&key)))
+            Ok::<_, E>(found.map(|key| -> BoxFuture<_> { Box::pin(tr.watch(&key)) }))
         };
         let Some(changed) = runner.run(read).await? else {
             return Ok(());
         };
-        // A failed watch is treated like one that fired, since the next read decides. A watch may fail
-        // immediately each time, so wait a little before the next read.
-        let env = runner.environment();
-        if let Some(Err(_)) = env.timeout(POLL_INTERVAL, changed).await {
-            env.sleep(POLL_INTERVAL / 100).await;
-        }
+        wait_for(runner.environment(), changed).await;
+    }
+}
+
+/// Waits until a watch fires, and for at most [`POLL_INTERVAL`].
+async fn wait_for(env: &Environment, changed: BoxFuture<Result<()>>) {
+    // A failed watch is treated like one that fired, since the next read decides. A watch may fail
+    // immediately each time, so wait a little before the next read.
+    if let Some(Err(_)) = env.timeout(POLL_INTERVAL, changed).await {
+        env.sleep(POLL_INTERVAL / 100).await;
     }
 }

@@ -1,10 +1,15 @@
-//! Stores that are chosen by a URL at run time.
+//! One type for all stores: one that is chosen by a URL at run time, or a database of any other type.
 
+mod other;
+
+use std::any::Any;
 use std::future::Future;
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use futures::future::Either;
 
+pub use self::other::{OtherDatabase, OtherTransaction};
 use crate::embedded::{self, Embedded, EmbeddedTransaction};
 use crate::error::{Error, OpenError, Result};
 #[cfg(feature = "fdb")]
@@ -99,15 +104,15 @@ pub enum Store {
     /// A FoundationDB cluster.
     #[cfg(feature = "fdb")]
     Fdb(Fdb),
+    /// A database of another type, such as a wrapper in a test.
+    #[doc(hidden)]
+    Other(OtherDatabase),
 }
 
 /// A transaction of a [`Store`].
-#[cfg_attr(
-    feature = "fdb",
-    expect(
-        clippy::large_enum_variant,
-        reason = "in a box, each transaction of the embedded store would cost an allocation"
-    )
+#[expect(
+    clippy::large_enum_variant,
+    reason = "in a box, each transaction of the embedded store would cost an allocation"
 )]
 #[derive(Debug)]
 #[non_exhaustive]
@@ -117,6 +122,9 @@ pub enum StoreTransaction {
     /// A transaction of a FoundationDB cluster.
     #[cfg(feature = "fdb")]
     Fdb(FdbTransaction),
+    /// A transaction of a database of another type.
+    #[doc(hidden)]
+    Other(OtherTransaction),
 }
 
 impl From<Embedded> for Store {
@@ -133,8 +141,27 @@ impl From<Fdb> for Store {
 }
 
 impl Store {
+    /// Returns a database of any type as a store, so that code for all of them is compiled once. It shares
+    /// the database, and is the database itself if that is a store of this library.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn of<D: Database>(db: &D) -> Self {
+        let any: &dyn Any = db;
+        if let Some(store) = any.downcast_ref::<Self>() {
+            return store.clone();
+        }
+        if let Some(embedded) = any.downcast_ref::<Embedded>() {
+            return Self::Embedded(embedded.clone());
+        }
+        #[cfg(feature = "fdb")]
+        if let Some(fdb) = any.downcast_ref::<Fdb>() {
+            return Self::Fdb(fdb.clone());
+        }
+        Self::Other(OtherDatabase::new(db.clone()))
+    }
+
     /// Closes an embedded store for all its handles, as [`Embedded::close`] does. The store is a single
-    /// file after that. Does nothing to a cluster.
+    /// file after that. Does nothing to another store.
     ///
     /// Blocks until the store is closed.
     ///
@@ -145,6 +172,7 @@ impl Store {
             Self::Embedded(store) => store.close(),
             #[cfg(feature = "fdb")]
             Self::Fdb(_) => Ok(()),
+            Self::Other(_) => Ok(()),
         }
     }
 }
@@ -157,6 +185,7 @@ impl Database for Store {
             Self::Embedded(store) => store.begin().map(StoreTransaction::Embedded),
             #[cfg(feature = "fdb")]
             Self::Fdb(store) => store.begin().map(StoreTransaction::Fdb),
+            Self::Other(store) => store.begin().map(StoreTransaction::Other),
         }
     }
 
@@ -165,6 +194,7 @@ impl Database for Store {
             Self::Embedded(store) => store.set_option(option),
             #[cfg(feature = "fdb")]
             Self::Fdb(store) => store.set_option(option),
+            Self::Other(store) => store.set_option(option),
         }
     }
 
@@ -173,7 +203,26 @@ impl Database for Store {
             Self::Embedded(store) => store.owned_since(),
             #[cfg(feature = "fdb")]
             Self::Fdb(store) => store.owned_since(),
+            Self::Other(store) => store.owned_since(),
         }
+    }
+}
+
+impl StoreTransaction {
+    /// Returns the transaction as one of `T`, which is this type or that of the database it was begun on.
+    #[inline]
+    pub(crate) fn typed<T: Transaction>(&self) -> &T {
+        let store: &dyn Any = self;
+        store.downcast_ref().unwrap_or_else(|| {
+            let tr: &dyn Any = match self {
+                Self::Embedded(tr) => tr,
+                #[cfg(feature = "fdb")]
+                Self::Fdb(tr) => tr,
+                Self::Other(tr) => tr.as_any(),
+            };
+            tr.downcast_ref()
+                .expect("a transaction has the type of its database")
+        })
     }
 }
 
@@ -184,6 +233,7 @@ macro_rules! call {
             StoreTransaction::Embedded($tr) => $call,
             #[cfg(feature = "fdb")]
             StoreTransaction::Fdb($tr) => $call,
+            StoreTransaction::Other($tr) => $call,
         }
     };
 }
@@ -193,8 +243,9 @@ macro_rules! call {
 macro_rules! issue {
     ($self:expr, $tr:ident => $call:expr) => {
         match $self {
-            StoreTransaction::Embedded($tr) => futures::future::Either::Left($call),
-            StoreTransaction::Fdb($tr) => futures::future::Either::Right($call),
+            StoreTransaction::Embedded($tr) => Either::Left($call),
+            StoreTransaction::Fdb($tr) => Either::Right(Either::Left($call)),
+            StoreTransaction::Other($tr) => Either::Right(Either::Right($call)),
         }
     };
 }
@@ -202,7 +253,10 @@ macro_rules! issue {
 #[cfg(not(feature = "fdb"))]
 macro_rules! issue {
     ($self:expr, $tr:ident => $call:expr) => {
-        call!($self, $tr => $call)
+        match $self {
+            StoreTransaction::Embedded($tr) => Either::Left($call),
+            StoreTransaction::Other($tr) => Either::Right($call),
+        }
     };
 }
 
@@ -291,5 +345,51 @@ impl OwnedTransaction for StoreTransaction {
 
     fn cancel(&mut self) {
         call!(self, tr => tr.cancel());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A database of another type whose transactions have the type of one of this library's.
+    #[derive(Clone)]
+    struct Wrapped<D>(D);
+
+    impl<D: Database> Database for Wrapped<D> {
+        type Transaction = D::Transaction;
+
+        fn begin(&self) -> Result<Self::Transaction> {
+            self.0.begin()
+        }
+
+        fn set_option(&self, option: DatabaseOption) -> Result<()> {
+            self.0.set_option(option)
+        }
+    }
+
+    #[test]
+    fn a_database_is_a_store_whose_transactions_have_its_own_type() {
+        fn store_of<D: Database>(db: &D) -> Store {
+            let store = Store::of(db);
+            let tr = store.begin().unwrap();
+            let _own: &D::Transaction = tr.typed();
+            let _same: &StoreTransaction = tr.typed();
+            store
+        }
+        let embedded = embedded::Options::new().memory().unwrap();
+        let store = Store::from(embedded.clone());
+        assert!(matches!(store_of(&embedded), Store::Embedded(_)));
+        assert!(matches!(store_of(&store), Store::Embedded(_)));
+        assert!(matches!(store_of(&Wrapped(embedded)), Store::Other(_)));
+        let wrapped = Store::of(&Wrapped(store));
+        assert!(matches!(store_of(&wrapped), Store::Other(_)));
+    }
+
+    #[cfg(not(feature = "fdb"))]
+    #[test]
+    fn a_transaction_of_the_embedded_store_is_hardly_larger_in_a_store() {
+        let word = size_of::<usize>();
+        assert!(size_of::<StoreTransaction>() <= size_of::<EmbeddedTransaction>() + word);
     }
 }

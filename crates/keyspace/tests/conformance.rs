@@ -11,7 +11,7 @@ use conformance::program::Outcome;
 use conformance::replay::{Difference, Replay};
 use conformance::stores;
 use conformance::trace::Trace;
-use keyspace::{Database, Environment, Transaction, embedded, limits};
+use keyspace::{Database, Environment, Store, Transaction, embedded, limits};
 
 /// The files of recorded traces, with the number of programs in each.
 const FILES: [(&str, usize); 6] = [
@@ -62,6 +62,14 @@ fn assert_none(differences: &[Difference]) {
 async fn the_model_answers_as_foundationdb_did() {
     let model = Model::new(Environment::system());
     assert_none(&differences(model).await);
+}
+
+#[tokio::test]
+async fn a_database_of_another_type_answers_the_same_as_a_store() {
+    let model = Model::new(Environment::system());
+    let store = Store::of(&model);
+    assert!(matches!(store, Store::Other(_)));
+    assert_none(&differences(store).await);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@
 //! - The outcome of the commit is unknown: the [ledger](crate::ledger) shows which attempt committed, if
 //!   one did. The runner returns the value that the closure returned in that attempt.
 
+mod closure;
 mod operation;
 mod tx;
 mod upkeep;
@@ -25,21 +26,27 @@ use std::time::Duration;
 
 use foundationdb_tuple::Subspace;
 
-use self::operation::Operation;
+use self::closure::{AnyClosure, Closure};
+use self::operation::{Failure, Operation};
 pub use self::tx::Tx;
 use crate::env::Environment;
-use crate::error::{Code, RunError};
-use crate::ledger::Ledger;
+use crate::error::{Code, Error, RunError};
+use crate::ledger::{Ledger, Receipt};
+use crate::store::{Store, StoreTransaction};
 use crate::transaction::{Commit, Database};
 
 /// Runs closures as transactions that commit exactly once. Clones are cheap and share the database,
 /// the options and the ledger.
 ///
 /// The [module documentation](self) states the contract.
-pub struct Runner<D: Database>(Arc<RunnerShared<D>>);
-
-struct RunnerShared<D> {
+pub struct Runner<D: Database> {
     db: D,
+    shared: Arc<RunnerShared>,
+}
+
+/// What does not depend on the type of the database, so that its code is compiled once.
+struct RunnerShared {
+    store: Store,
     options: RunOptions,
     ledger: Arc<Ledger>,
 }
@@ -155,11 +162,26 @@ impl<D: Database> Runner<D> {
     #[must_use]
     pub fn with_options(db: D, options: RunOptions) -> Self {
         let ledger = Ledger::new(options.ledgers.clone(), options.environment.clone());
-        Self(Arc::new(RunnerShared {
-            db,
+        let shared = RunnerShared {
+            store: Store::of(&db),
             options,
             ledger: Arc::new(ledger),
-        }))
+        };
+        Self {
+            db,
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Returns this runner for code that is compiled once for all databases. It shares the database, the
+    /// options and the ledger.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn on_store(&self) -> Runner<Store> {
+        Runner {
+            db: self.shared.store.clone(),
+            shared: self.shared.clone(),
+        }
     }
 
     /// Returns a runner with the same options but for one: it is not [exactly
@@ -170,20 +192,20 @@ impl<D: Database> Runner<D> {
     /// closure that adds to a counter may then add twice, and one that enqueues an item may enqueue two.
     #[must_use]
     pub fn idempotent(&self) -> Self {
-        let options = self.0.options.clone().with_exactly_once(false);
-        Self::with_options(self.0.db.clone(), options)
+        let options = self.shared.options.clone().with_exactly_once(false);
+        Self::with_options(self.db.clone(), options)
     }
 
     /// Returns the database that the transactions run on.
     #[must_use]
     pub fn database(&self) -> &D {
-        &self.0.db
+        &self.db
     }
 
     /// Returns the source of time and randomness.
     #[must_use]
     pub fn environment(&self) -> &Environment {
-        &self.0.options.environment
+        &self.shared.options.environment
     }
 
     /// Runs a closure in a transaction and commits it, exactly once.
@@ -242,7 +264,9 @@ impl<D: Database> Runner<D> {
         R: Send,
         E: RunError<Kind>,
     {
-        let (value, _commit) = self.run_committed(closure).await?;
+        let mut closure = Closure::new(closure, E::code);
+        let outcome = self.shared.run(&mut closure).await;
+        let (value, _commit) = closure.into_result(outcome)?;
         Ok(value)
     }
 
@@ -286,44 +310,59 @@ impl<D: Database> Runner<D> {
         R: Send,
         E: RunError<Kind>,
     {
-        let receipt = if self.0.options.exactly_once {
+        let mut closure = Closure::new(closure, E::code);
+        let outcome = self.shared.run(&mut closure).await;
+        closure.into_result(outcome)
+    }
+}
+
+impl RunnerShared {
+    /// Runs a closure as the options say.
+    async fn run(&self, closure: &mut dyn AnyClosure) -> Result<Commit, Failure> {
+        let receipt = if self.options.exactly_once {
             Some(self.receipt().await?)
         } else {
             None
         };
-        Operation::begin(&self.0.db, &self.0.options, receipt, E::code)?
-            .run(closure)
-            .await
+        self.operate(receipt, closure).await
     }
 
     /// Runs a closure that may commit twice.
-    pub(crate) async fn run_idempotent<R, E, F, Fut, Kind>(&self, closure: F) -> Result<R, E>
+    async fn run_idempotent<R, F, Fut>(&self, closure: F) -> Result<R, Error>
     where
-        F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
-        Fut: Future<Output = Result<R, E>> + Send,
+        F: Fn(Tx<StoreTransaction>) -> Fut + Send + Sync,
+        Fut: Future<Output = Result<R, Error>> + Send,
         R: Send,
-        E: RunError<Kind>,
     {
-        let operation = Operation::begin(&self.0.db, &self.0.options, None, E::code)?;
-        let (value, _commit) = operation.run(closure).await?;
+        let mut closure = Closure::new(closure, Error::code);
+        let outcome = self.operate(None, &mut closure).await;
+        let (value, _commit) = closure.into_result(outcome)?;
         Ok(value)
     }
 
-    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
-        &self.0.ledger
+    async fn operate(
+        &self,
+        receipt: Option<Receipt>,
+        closure: &mut dyn AnyClosure,
+    ) -> Result<Commit, Failure> {
+        let operation = Operation::begin(&self.store, &self.options, receipt, closure)?;
+        operation.run().await
     }
 }
 
 impl<D: Database> Clone for Runner<D> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            db: self.db.clone(),
+            shared: self.shared.clone(),
+        }
     }
 }
 
 impl<D: Database> fmt::Debug for Runner<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Runner")
-            .field("options", &self.0.options)
+            .field("options", &self.shared.options)
             .finish_non_exhaustive()
     }
 }

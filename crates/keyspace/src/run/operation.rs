@@ -1,61 +1,55 @@
 //! One operation and its attempts. The [ledger's](crate::ledger) documentation explains the order of the
 //! steps.
 
-use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::closure::AnyClosure;
 use super::{Attempt, RunOptions, Tx};
 use crate::error::{Code, Error, Result};
 use crate::ledger::{EarlierCommit, Receipt};
 use crate::limits;
+use crate::store::{Store, StoreTransaction};
 use crate::transaction::{Commit, Database, OwnedTransaction, Transaction, TransactionOption};
 
-pub(super) struct Operation<'a, D: Database, R, E> {
-    db: &'a D,
+pub(super) struct Operation<'a> {
+    db: &'a Store,
     options: &'a RunOptions,
-    /// Finds the code in an error of the closure.
-    code_of: fn(&E) -> Option<Code>,
+    closure: &'a mut dyn AnyClosure,
     deadline: Option<Duration>,
     receipt: Option<Receipt>,
-    tx: Tx<D::Transaction>,
+    tx: Tx<StoreTransaction>,
     attempt: Attempt,
-    /// The closure's results in the attempts whose commit has an unknown outcome, by the attempt's number.
-    kept: Vec<(u32, R)>,
     /// The error that the operation will return once a commit of the slot alone has succeeded. While it is
     /// set, attempts write the slot and nothing else.
-    refusal: Option<E>,
+    refusal: Option<Failure>,
 }
 
-/// The end of an attempt: break with the operation's result, or continue after a failure.
-type AttemptEnd<R, E> = ControlFlow<Result<(R, Commit), E>, Failure<E>>;
+/// The end of an attempt: break with the operation's outcome, or continue after a failure.
+type AttemptEnd = ControlFlow<Result<Commit, Failure>, Failure>;
 
 /// The reason why an attempt failed.
-enum Failure<E> {
-    Closure(E),
+pub(super) enum Failure {
+    /// The closure returned an error, which has this code. The closure still holds the error.
+    Closure(Option<Code>),
     Store(Error),
 }
 
-impl<'a, D, R, E> Operation<'a, D, R, E>
-where
-    D: Database,
-    R: Send,
-    E: From<Error> + Send,
-{
+impl<'a> Operation<'a> {
     /// Begins an operation. Without a receipt it may commit more than once.
     pub(super) fn begin(
-        db: &'a D,
+        db: &'a Store,
         options: &'a RunOptions,
         receipt: Option<Receipt>,
-        code_of: fn(&E) -> Option<Code>,
+        closure: &'a mut dyn AnyClosure,
     ) -> Result<Self> {
         let now = options.environment.now();
         let deadline = options.time_limit.map(|limit| now.saturating_add(limit));
         Ok(Self {
             db,
             options,
-            code_of,
+            closure,
             deadline,
             receipt,
             tx: begin_transaction(db, options, deadline)?,
@@ -63,23 +57,19 @@ where
                 number: 0,
                 after: None,
             },
-            kept: Vec::new(),
             refusal: None,
         })
     }
 
-    /// Makes attempts until there is a result.
-    pub(super) async fn run<F, Fut>(mut self, closure: F) -> Result<(R, Commit), E>
-    where
-        F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
-        Fut: Future<Output = Result<R, E>> + Send,
-    {
+    /// Makes attempts until there is an outcome. The closure then holds the result of the operation, unless
+    /// the store failed.
+    pub(super) async fn run(mut self) -> Result<Commit, Failure> {
         loop {
-            let failure = match self.attempt(&closure).await {
-                ControlFlow::Break(answer) => return answer,
+            let failure = match self.attempt().await {
+                ControlFlow::Break(outcome) => return outcome,
                 ControlFlow::Continue(failure) => failure,
             };
-            let code = failure.code(self.code_of);
+            let code = failure.code();
             let stop = match code.filter(|code| code.is_retryable()) {
                 Some(code) => match self.retry(code).await {
                     Ok(()) => continue,
@@ -87,7 +77,7 @@ where
                     Err(stop) => Failure::Store(self.reason(stop)),
                 },
                 None if self.is_in_doubt() && self.refusal.is_none() => {
-                    self.refusal = Some(failure.into_error());
+                    self.refusal = Some(failure);
                     match begin_transaction(self.db, self.options, self.deadline) {
                         Ok(tx) => {
                             self.tx = tx;
@@ -105,11 +95,7 @@ where
         }
     }
 
-    async fn attempt<F, Fut>(&mut self, closure: &F) -> AttemptEnd<R, E>
-    where
-        F: Fn(Tx<D::Transaction>) -> Fut + Send + Sync,
-        Fut: Future<Output = Result<R, E>> + Send,
-    {
+    async fn attempt(&mut self) -> AttemptEnd {
         self.attempt.number += 1;
         self.tx.begin_attempt(self.attempt);
         if let Some(receipt) = &self.receipt {
@@ -117,7 +103,7 @@ where
                 Ok(None) => {}
                 Ok(Some(earlier)) => return ControlFlow::Break(self.answer_of(earlier)),
                 Err(swept @ Error::OutcomeUnknown { .. }) => {
-                    return ControlFlow::Break(Err(swept.into()));
+                    return ControlFlow::Break(Err(Failure::Store(swept)));
                 }
                 Err(error) => return ControlFlow::Continue(Failure::Store(error)),
             }
@@ -131,19 +117,21 @@ where
                 }
             };
         }
-        let answer = closure(self.tx.clone()).await;
+        let called = self.closure.call(self.tx.clone()).await;
         if let Err(handle_kept) = self.tx.reclaim() {
+            self.closure.discard();
             return ControlFlow::Continue(Failure::Store(handle_kept));
         }
-        let value = match answer {
-            Ok(value) => value,
-            Err(error) => return ControlFlow::Continue(Failure::Closure(error)),
-        };
+        if let Err(code) = called {
+            return ControlFlow::Continue(Failure::Closure(code));
+        }
         match self.commit().await {
-            Ok(commit) => ControlFlow::Break(Ok((value, commit))),
+            Ok(commit) => ControlFlow::Break(Ok(commit)),
             Err(error) => {
                 if leaves_commit_unknown(&error) {
-                    self.kept.push((self.attempt.number, value));
+                    self.closure.keep(self.attempt.number);
+                } else {
+                    self.closure.discard();
                 }
                 ControlFlow::Continue(Failure::Store(error))
             }
@@ -174,16 +162,13 @@ where
         result
     }
 
-    /// Returns the result of the attempt that has committed.
-    fn answer_of(&mut self, earlier: EarlierCommit) -> Result<(R, Commit), E> {
-        let is_earlier = |(number, _): &(u32, R)| *number == earlier.attempt;
-        if let Some(index) = self.kept.iter().position(is_earlier) {
-            let (_, value) = self.kept.swap_remove(index);
-            let commit = Commit {
+    /// Returns the outcome of the attempt that has committed.
+    fn answer_of(&mut self, earlier: EarlierCommit) -> Result<Commit, Failure> {
+        if self.closure.restore(earlier.attempt) {
+            return Ok(Commit {
                 version: earlier.versionstamp.commit_version(),
                 versionstamp: Some(earlier.versionstamp),
-            };
-            return Ok((value, commit));
+            });
         }
         // The attempt that committed wrote the slot alone.
         Err(self.refusal.take().unwrap_or_else(|| self.unknown(None)))
@@ -219,21 +204,21 @@ where
     }
 
     /// Ends the operation without a successful attempt.
-    fn give_up(mut self, reason: Failure<E>) -> E {
+    fn give_up(mut self, reason: Failure) -> Failure {
         let outcome_in_doubt = (self.receipt.as_ref()).is_some_and(Receipt::is_outcome_in_doubt);
         match self.refusal.take() {
             _ if outcome_in_doubt => self.unknown(Some(reason)),
             Some(refusal) => refusal,
-            None => reason.into_error(),
+            None => reason,
         }
     }
 
-    fn unknown(&self, reason: Option<Failure<E>>) -> E {
+    fn unknown(&self, reason: Option<Failure>) -> Failure {
         let cause = reason.and_then(|reason| match reason {
             Failure::Store(error) => Some(error),
-            Failure::Closure(error) => (self.code_of)(&error).map(Error::Store),
+            Failure::Closure(code) => code.map(Error::Store),
         });
-        E::from(Error::OutcomeUnknown {
+        Failure::Store(Error::OutcomeUnknown {
             attempts: self.attempt.number,
             cause: cause.map(Arc::new),
         })
@@ -244,19 +229,18 @@ where
     }
 }
 
-impl<E: From<Error>> Failure<E> {
-    fn code(&self, code_of: fn(&E) -> Option<Code>) -> Option<Code> {
+impl Failure {
+    fn code(&self) -> Option<Code> {
         match self {
-            Self::Closure(error) => code_of(error),
+            Self::Closure(code) => *code,
             Self::Store(error) => error.code(),
         }
     }
+}
 
-    fn into_error(self) -> E {
-        match self {
-            Self::Closure(error) => error,
-            Self::Store(error) => error.into(),
-        }
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Store(error)
     }
 }
 
@@ -264,11 +248,11 @@ fn leaves_commit_unknown(error: &Error) -> bool {
     error.code().is_some_and(Code::leaves_commit_unknown)
 }
 
-fn begin_transaction<D: Database>(
-    db: &D,
+fn begin_transaction(
+    db: &Store,
     options: &RunOptions,
     deadline: Option<Duration>,
-) -> Result<Tx<D::Transaction>> {
+) -> Result<Tx<StoreTransaction>> {
     let tr = db.begin()?;
     if let Some(delay) = options.max_retry_delay {
         tr.set_option(TransactionOption::MaxRetryDelay(delay))?;

@@ -1,6 +1,8 @@
 //! The transaction handle that a closure receives.
 
+use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,6 +12,7 @@ use super::Attempt;
 use crate::error::{Code, Error, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::selector::{KeySelector, RangeBatch, RangeQuery};
+use crate::store::StoreTransaction;
 use crate::transaction::{ConflictKind, Isolation, Transaction, TransactionOption};
 
 /// The handle of a transaction that [`Runner::run`](crate::Runner::run) commits.
@@ -18,12 +21,15 @@ use crate::transaction::{ConflictKind, Isolation, Transaction, TransactionOption
 /// closure's future ends. Otherwise nothing is committed, `run` returns [`Error::HandleKept`], and the
 /// remaining handles fail with `transaction_cancelled`. The futures of reads and watches are not handles,
 /// and may be kept.
-#[derive(Debug)]
-pub struct Tx<T>(Arc<TxShared<T>>);
+pub struct Tx<T> {
+    shared: Arc<TxShared>,
+    transaction: PhantomData<fn() -> T>,
+}
 
 #[derive(Debug)]
-struct TxShared<T> {
-    tr: T,
+struct TxShared {
+    /// The transaction, which is or wraps one of `T`.
+    tr: StoreTransaction,
     /// The attempt that the transaction belongs to.
     attempt: Attempt,
     /// Whether the attempt has staged a write, so that its commit is not read-only.
@@ -34,7 +40,16 @@ struct TxShared<T> {
 
 impl<T> Clone for Tx<T> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self {
+            shared: self.shared.clone(),
+            transaction: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for Tx<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Tx").field(&self.shared).finish()
     }
 }
 
@@ -43,11 +58,13 @@ impl<T> Tx<T> {
     /// failed with.
     #[must_use]
     pub fn attempt(&self) -> Attempt {
-        self.0.attempt
+        self.shared.attempt
     }
+}
 
-    pub(super) fn new(tr: T) -> Self {
-        Self(Arc::new(TxShared {
+impl Tx<StoreTransaction> {
+    pub(super) fn new(tr: StoreTransaction) -> Self {
+        let shared = TxShared {
             tr,
             attempt: Attempt {
                 number: 0,
@@ -55,39 +72,60 @@ impl<T> Tx<T> {
             },
             wrote: AtomicBool::new(false),
             cancelled: AtomicBool::new(false),
-        }))
+        };
+        Self {
+            shared: Arc::new(shared),
+            transaction: PhantomData,
+        }
+    }
+
+    /// Returns the handle with the type of transactions of the database that the runner was made with.
+    ///
+    /// # Panics
+    /// The first call of the handle panics if `T` is the transaction of another database.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn typed<T: Transaction>(self) -> Tx<T> {
+        Tx {
+            shared: self.shared,
+            transaction: PhantomData,
+        }
     }
 
     /// Returns the transaction to its owner. If there are clones, cancels them and fails.
-    pub(super) fn reclaim(&mut self) -> Result<&mut T> {
-        if Arc::get_mut(&mut self.0).is_none() {
-            self.0.cancelled.store(true, Ordering::Release);
+    pub(super) fn reclaim(&mut self) -> Result<&mut StoreTransaction> {
+        if Arc::get_mut(&mut self.shared).is_none() {
+            self.shared.cancelled.store(true, Ordering::Release);
             return Err(Error::HandleKept);
         }
-        let shared = Arc::get_mut(&mut self.0).expect("there is no other handle to clone from");
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("there is no other handle to clone from");
         Ok(&mut shared.tr)
     }
 
     pub(super) fn wrote(&self) -> bool {
-        self.0.wrote.load(Ordering::Relaxed)
+        self.shared.wrote.load(Ordering::Relaxed)
     }
 
     /// Begins an attempt, and forgets whether the previous one wrote.
     pub(super) fn begin_attempt(&mut self, attempt: Attempt) {
-        let shared = Arc::get_mut(&mut self.0).expect("the previous attempt reclaimed the handle");
+        let shared =
+            Arc::get_mut(&mut self.shared).expect("the previous attempt reclaimed the handle");
         shared.attempt = attempt;
         *shared.wrote.get_mut() = false;
     }
+}
 
+impl<T: Transaction> Tx<T> {
     fn live(&self) -> Result<&T> {
-        if self.0.cancelled.load(Ordering::Acquire) {
+        if self.shared.cancelled.load(Ordering::Acquire) {
             return Err(Code::TRANSACTION_CANCELLED.into());
         }
-        Ok(&self.0.tr)
+        Ok(self.shared.tr.typed())
     }
 
     fn write(&self) -> Result<&T> {
-        self.0.wrote.store(true, Ordering::Relaxed);
+        self.shared.wrote.store(true, Ordering::Relaxed);
         self.live()
     }
 }

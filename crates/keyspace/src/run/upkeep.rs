@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use super::Runner;
+use super::{Runner, RunnerShared};
 use crate::error::{Code, Error, Result};
 use crate::ledger::{Ledger, MIN_SWEEP_AGE, OwnedSlot, Receipt, SlotRecord};
 use crate::mutation::MutationOp;
@@ -22,32 +22,7 @@ impl<D: Database> Runner<D> {
     /// # Cancel safety
     /// Dropping the future may leave an unused slot in the store until the ledger is closed or swept.
     pub async fn receipt(&self) -> Result<Receipt> {
-        let ledger = self.ledger();
-        let slot = ledger.take();
-        if slot.operation == 0 {
-            self.write_first_record(&slot).await?;
-        }
-        Ok(Receipt::new(ledger.clone(), slot))
-    }
-
-    /// Commits a slot's record of operation 0, before its first use.
-    ///
-    /// If this write arrives late, its serializable read makes the store refuse it. The [module
-    /// documentation](crate::ledger) describes the race.
-    async fn write_first_record(&self, slot: &OwnedSlot) -> Result<()> {
-        let ledger = self.ledger();
-        let time = self.environment().now();
-        let key = &slot.key;
-        self.run_idempotent(|tr| async move {
-            if tr.get(key, Isolation::Serializable).await?.is_none() {
-                let template = SlotRecord::template(0, 0);
-                tr.atomic(MutationOp::SetVersionstampedValue, key, &template);
-            }
-            Ok::<_, Error>(())
-        })
-        .await?;
-        ledger.recorded_after(slot.ledger, time);
-        Ok(())
+        self.shared.receipt().await
     }
 
     /// Clears this runner's ledger. Call it when no operation of the runner is running. The runner can be
@@ -83,20 +58,7 @@ impl<D: Database> Runner<D> {
     /// # }
     /// ```
     pub async fn close(&self) -> Result<()> {
-        let (id, is_unused) = {
-            let pool = self.ledger().lock();
-            (pool.id, pool.is_unused())
-        };
-        if is_unused {
-            return Ok(());
-        }
-        self.ledger().renew(id);
-        let (begin, end) = &self.ledger().keys.slots(id);
-        self.run_idempotent(|tr| async move {
-            tr.clear_range(begin, end);
-            Ok::<_, Error>(())
-        })
-        .await
+        self.shared.close().await
     }
 
     /// Clears the ledgers of other runners on which nothing has committed for the age of `clock`, and
@@ -137,17 +99,69 @@ impl<D: Database> Runner<D> {
     /// # }
     /// ```
     pub async fn sweep(&self, clock: &VersionClock) -> Result<usize> {
+        self.shared.sweep(clock).await
+    }
+}
+
+impl RunnerShared {
+    pub(super) async fn receipt(&self) -> Result<Receipt> {
+        let ledger = &self.ledger;
+        let slot = ledger.take();
+        if slot.operation == 0 {
+            self.write_first_record(&slot).await?;
+        }
+        Ok(Receipt::new(ledger.clone(), slot))
+    }
+
+    /// Commits a slot's record of operation 0, before its first use.
+    ///
+    /// If this write arrives late, its serializable read makes the store refuse it. The [module
+    /// documentation](crate::ledger) describes the race.
+    async fn write_first_record(&self, slot: &OwnedSlot) -> Result<()> {
+        let ledger = &self.ledger;
+        let time = self.options.environment.now();
+        let key = &slot.key;
+        self.run_idempotent(|tr| async move {
+            if tr.get(key, Isolation::Serializable).await?.is_none() {
+                let template = SlotRecord::template(0, 0);
+                tr.atomic(MutationOp::SetVersionstampedValue, key, &template);
+            }
+            Ok::<_, Error>(())
+        })
+        .await?;
+        ledger.recorded_after(slot.ledger, time);
+        Ok(())
+    }
+
+    async fn close(&self) -> Result<()> {
+        let (id, is_unused) = {
+            let pool = self.ledger.lock();
+            (pool.id, pool.is_unused())
+        };
+        if is_unused {
+            return Ok(());
+        }
+        self.ledger.renew(id);
+        let (begin, end) = &self.ledger.keys.slots(id);
+        self.run_idempotent(|tr| async move {
+            tr.clear_range(begin, end);
+            Ok::<_, Error>(())
+        })
+        .await
+    }
+
+    async fn sweep(&self, clock: &VersionClock) -> Result<usize> {
         if clock.age() < MIN_SWEEP_AGE {
             return Err(Code::INVALID_OPTION_VALUE.into());
         }
-        let (mut begin, end) = self.ledger().keys.all();
+        let (mut begin, end) = self.ledger.keys.all();
         let mut cleared_count = 0;
         let mut damaged = None;
         loop {
             let from = &begin;
             let to = &end;
             let step = self
-                .run_idempotent(|tr| sweep_next(tr, self.ledger(), clock, from, to))
+                .run_idempotent(|tr| sweep_next(tr, &self.ledger, clock, from, to))
                 .await?;
             let Some(swept) = step else {
                 return damaged.map_or(Ok(cleared_count), Err);

@@ -67,6 +67,17 @@ fn clock(world: &World) -> VersionClock {
 }
 
 #[tokio::test]
+async fn the_same_runner_on_a_store_uses_the_same_ledger() {
+    let world = World::calm_and_timed().await;
+    let runner = world.runner().await;
+    append(&runner, 1).await.unwrap();
+    world.chaos.script([CommitFault::Unknown(Fate::Applied)]);
+    assert_eq!(append(&runner.on_store(), 2).await.unwrap(), 1);
+    assert_eq!(log::stored_items(&world.db).await.len(), 2);
+    assert_eq!(slots(&world).await.len(), 1);
+}
+
+#[tokio::test]
 async fn closing_clears_the_ledger_of_the_handle_alone() {
     let world = World::calm_and_timed().await;
     let one = world.runner().await;
