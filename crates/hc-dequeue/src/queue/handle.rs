@@ -13,6 +13,7 @@ use microqueue::keyspace::{
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
+use crate::items::value::{Decode, decoder};
 
 /// A queue of `T` in a subspace, from which many consumers take items. The codec `C` encodes the values.
 ///
@@ -33,6 +34,28 @@ pub struct Queue<T, C = MessagePack> {
     pub(crate) settings: KnownSettings,
     pub(crate) codec: C,
     pub(crate) value: PhantomData<fn() -> T>,
+}
+
+/// A queue as its consumers see it, which do not know the type of its values.
+#[derive(Clone)]
+pub(crate) struct UntypedQueue {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) settings: KnownSettings,
+    pub(crate) decode: Arc<Decode>,
+}
+
+impl<T, C> Queue<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+{
+    pub(crate) fn untyped(&self) -> UntypedQueue {
+        UntypedQueue {
+            keys: self.keys.clone(),
+            settings: self.settings.clone(),
+            decode: decoder(self.codec.clone()),
+        }
+    }
 }
 
 impl<T, C: Codec<T>> Queue<T, C> {
@@ -187,9 +210,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// Those of the read.
     pub async fn is_paused(&self, tr: &impl Transaction) -> Result<bool> {
-        // Safe as a snapshot read: each transaction that grants items reads the key itself.
-        let pause = tr.get(&self.keys.pause(), Isolation::Snapshot).await?;
-        Ok(pause.is_some())
+        is_paused(tr, &self.keys).await
     }
 
     /// Stages the end of a pause: items are granted again.
@@ -200,6 +221,16 @@ impl<T, C: Codec<T>> Queue<T, C> {
         tr.clear(&self.keys.pause());
         self.keys.wake_all(tr);
     }
+}
+
+/// Reads whether a queue is paused.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
+    // Safe as a snapshot read: each transaction that grants items reads the key itself.
+    let pause = tr.get(&keys.pause(), Isolation::Snapshot).await?;
+    Ok(pause.is_some())
 }
 
 /// Returns an error if no session can follow the settings.
