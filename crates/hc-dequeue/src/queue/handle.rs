@@ -140,9 +140,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             codec: options.codec().clone(),
             value: PhantomData,
         };
-        let opened = &queue;
-        let verify = |tr| async move { opened.verify_order(&tr).await };
-        Box::pin(runner.run(verify)).await?;
+        verify(runner, &queue.keys).await?;
         Ok(queue)
     }
 
@@ -162,29 +160,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// Dropping the future leaves at most conflict ranges in the transaction.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
-        let keys = &*self.keys;
-        // The heartbeats are read by snapshot. That is safe: a heartbeat that commits after the read version has a
-        // larger version, as it should.
-        let (heartbeats, read_version, ()) = try_join!(
-            keys.sessions.page(tr, "b").map_err(Error::from),
-            tr.read_version().map_err(Error::from),
-            keys.items.verify_order(tr).map_err(Error::from),
-        )?;
-        let newest = heartbeats
-            .iter()
-            // A heartbeat that does not decode keeps no application from opening the queue.
-            .filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok())
-            .map(|heartbeat| heartbeat.version)
-            .max();
-        match newest {
-            Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {
-                queue: keys.queue.clone(),
-                stamp: Versionstamp::new(newest, 0),
-                read_version,
-            }
-            .into()),
-            _ => Ok(()),
-        }
+        verify_order(tr, &self.keys).await
     }
 
     /// Returns the queue's subspace.
@@ -220,6 +196,41 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub fn resume(&self, tr: &impl Transaction) {
         tr.clear(&self.keys.pause());
         self.keys.wake_all(tr);
+    }
+}
+
+/// Verifies the order of a queue that is opened.
+async fn verify<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<()> {
+    let verify = |tr| async move { verify_order(&tr, keys).await };
+    Box::pin(runner.run(verify)).await
+}
+
+/// Verifies that new items will go after all queued items, and that sessions which have died will be found.
+///
+/// # Conflicts
+/// As [`Queue::verify_order`].
+async fn verify_order(tr: &impl Transaction, keys: &Keys) -> Result<()> {
+    // The heartbeats are read by snapshot. That is safe: a heartbeat that commits after the read version has a
+    // larger version, as it should.
+    let (heartbeats, read_version, ()) = try_join!(
+        keys.sessions.page(tr, "b").map_err(Error::from),
+        tr.read_version().map_err(Error::from),
+        keys.items.verify_order(tr).map_err(Error::from),
+    )?;
+    let newest = heartbeats
+        .iter()
+        // A heartbeat that does not decode keeps no application from opening the queue.
+        .filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok())
+        .map(|heartbeat| heartbeat.version)
+        .max();
+    match newest {
+        Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {
+            queue: keys.queue.clone(),
+            stamp: Versionstamp::new(newest, 0),
+            read_version,
+        }
+        .into()),
+        _ => Ok(()),
     }
 }
 
