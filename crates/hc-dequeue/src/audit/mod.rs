@@ -23,7 +23,7 @@ pub use self::finding::Finding;
 use self::rows::{check_rows, remove_row};
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
-use crate::items::settings::Settings;
+use crate::items::settings::{Settings, current_settings};
 use crate::queue::handle::Queue;
 use crate::session::SessionId;
 
@@ -58,20 +58,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// If the future is dropped, nothing was changed.
     pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
-        let keys = &*self.keys;
-        let mut found = Box::pin(sessions::check_sessions(runner, keys)).await?;
-        for (counter, parts) in Counter::OF_ITEMS {
-            let check = counters::check_counter(runner, keys, counter, parts);
-            found.extend(Box::pin(check).await?);
-        }
-        found.extend(Box::pin(check_all_rows(runner, keys)).await?);
-        let mut findings: Vec<Finding> = Vec::new();
-        for finding in found {
-            if !findings.iter().any(|cause| finding.follows_from(cause)) {
-                findings.push(finding);
-            }
-        }
-        Ok(Audit { findings })
+        audit(runner, &self.keys).await
     }
 
     /// Runs an [`audit`](Self::audit), repairs the findings where possible, and returns them. A repair that needs a
@@ -90,22 +77,43 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// If the future is dropped, completed repairs stay.
     pub async fn repair<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
-        let audit = self.audit(runner).await?;
-        let keys = &*self.keys;
-        let read = |tr| async move { self.settings(&tr).await };
-        let settings = &runner.run(read).await?;
-        for finding in &audit.findings {
-            tracing::warn!(queue = %keys.queue, ?finding, "repairing");
-            match Box::pin(repair(runner, keys, settings, finding)).await {
-                // A row that does not decode stops one repair, and not the others.
-                Err(error) if error.corrupt_key().is_some() => {
-                    tracing::warn!(queue = %keys.queue, error = %chain(&error), "not repaired");
-                }
-                repaired => repaired?,
-            }
-        }
-        Ok(audit)
+        repair_all(runner, &self.keys).await
     }
+}
+
+/// Checks a queue for contradictions.
+async fn audit<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Audit> {
+    let mut found = Box::pin(sessions::check_sessions(runner, keys)).await?;
+    for (counter, parts) in Counter::OF_ITEMS {
+        let check = counters::check_counter(runner, keys, counter, parts);
+        found.extend(Box::pin(check).await?);
+    }
+    found.extend(Box::pin(check_all_rows(runner, keys)).await?);
+    let mut findings: Vec<Finding> = Vec::new();
+    for finding in found {
+        if !findings.iter().any(|cause| finding.follows_from(cause)) {
+            findings.push(finding);
+        }
+    }
+    Ok(Audit { findings })
+}
+
+/// Checks a queue for contradictions, and repairs what it finds.
+async fn repair_all<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Audit> {
+    let audit = audit(runner, keys).await?;
+    let read = |tr| async move { current_settings(&tr, keys).await };
+    let settings = &runner.run(read).await?;
+    for finding in &audit.findings {
+        tracing::warn!(queue = %keys.queue, ?finding, "repairing");
+        match Box::pin(repair(runner, keys, settings, finding)).await {
+            // A row that does not decode stops one repair, and not the others.
+            Err(error) if error.corrupt_key().is_some() => {
+                tracing::warn!(queue = %keys.queue, error = %chain(&error), "not repaired");
+            }
+            repaired => repaired?,
+        }
+    }
+    Ok(audit)
 }
 
 /// Checks all rows that must agree with others. Findings that cause others come first.

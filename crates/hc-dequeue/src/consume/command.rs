@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use microqueue::keyspace::foreign::Guarded;
 use microqueue::{Item, ItemId};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::consume::shared_task::SharedTask;
 use crate::items::error::{Error, Result};
+use crate::items::value::Value;
 use crate::protocol::give_back::Return;
 
-/// A command for a dispatcher. `D` is the type of deliveries, which this module cannot name because deliveries send
-/// commands themselves.
-pub(crate) enum Command<T, D> {
-    Want(Want<T, D>),
+/// A command for a dispatcher. `D` is what a dispatcher hands out, which this module cannot name because it sends commands
+/// itself.
+pub(crate) enum Command<D> {
+    Want(Want<D>),
     GiveBack {
         item: Return,
         done: Option<oneshot::Sender<Result<()>>>,
@@ -33,23 +33,23 @@ pub(crate) enum Command<T, D> {
 }
 
 /// A caller's request for items from its dispatcher.
-pub(crate) struct Want<T, D> {
+pub(crate) struct Want<D> {
     pub(crate) wanted: usize,
     /// When the caller's time is over.
     pub(crate) until: Duration,
     /// Whether a transaction has found the queue without an item since the call. Before that, the caller is not
     /// answered that there is none, even if its time is over.
     pub(crate) found_none: bool,
-    pub(crate) reply: Reply<T, D>,
+    pub(crate) reply: Reply<D>,
 }
 
 /// Where the answer to a caller goes.
-pub(crate) enum Reply<T, D> {
+pub(crate) enum Reply<D> {
     Deliver(oneshot::Sender<Result<Vec<D>>>),
-    Pop(oneshot::Sender<Result<Vec<Item<Guarded<T>>>>>),
+    Pop(oneshot::Sender<Result<Vec<Item<Value>>>>),
 }
 
-impl<T, D> Want<T, D> {
+impl<D> Want<D> {
     /// Returns whether the caller is gone.
     pub(crate) fn is_gone(&self) -> bool {
         match &self.reply {
@@ -79,10 +79,10 @@ impl<T, D> Want<T, D> {
 /// A dispatcher that ends drops the commands that it has not read, and with each of them the sender of its answer.
 /// However, a command that is sent at that very moment may stay in the channel as long as the channel has a sender,
 /// and the caller has one.
-pub(crate) async fn ask<T, D, A>(
+pub(crate) async fn ask<D, A>(
     dispatcher: &Arc<SharedTask>,
-    commands: &mpsc::UnboundedSender<Command<T, D>>,
-    command: impl FnOnce(oneshot::Sender<A>) -> Command<T, D>,
+    commands: &mpsc::UnboundedSender<Command<D>>,
+    command: impl FnOnce(oneshot::Sender<A>) -> Command<D>,
 ) -> Option<A> {
     let (reply, mut answer) = oneshot::channel();
     let call = dispatcher.call();
@@ -104,7 +104,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dispatcher_that_is_gone_is_not_waited_for_and_its_last_answer_counts() {
-        let (commands, received) = mpsc::unbounded_channel::<Command<(), ()>>();
+        let (commands, received) = mpsc::unbounded_channel::<Command<()>>();
         let dispatcher = SharedTask::new();
         let replies = RefCell::new(Vec::new());
         let ask = || {

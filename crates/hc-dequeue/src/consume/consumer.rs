@@ -1,27 +1,20 @@
 //! The consumer: takes items on behalf of a process.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use futures::Stream;
 use futures::stream::unfold;
 use microqueue::Item;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Database, Environment, Runner, Subspace, foreign};
-use tokio::sync::{mpsc, oneshot};
-use tracing::Instrument;
+use microqueue::keyspace::{Database, Runner};
 
-use crate::consume::command::{Command, Reply, Want, ask};
-use crate::consume::delivery::{Commands, Delivery, Shared};
-use crate::consume::dispatcher::Dispatcher;
-use crate::consume::shared_task::let_others_run;
+use crate::consume::delivery::Delivery;
+use crate::consume::untyped::UntypedConsumer;
 use crate::items::error::{Error, Result};
-use crate::options::{DispatcherOptions, WorkerOptions};
-use crate::protocol::MAX_FULFILLMENT_ITEMS;
+use crate::options::WorkerOptions;
 use crate::queue::handle::Queue;
-use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 
 /// Takes items from a queue. All clones share one session.
 ///
@@ -49,33 +42,8 @@ use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 /// call returns the error. The session continues: call again. Items that such a transaction may have taken for
 /// deliveries come back at a heartbeat, as after a failure with the backoff; items that it may have popped are lost.
 pub struct Consumer<T> {
-    commands: Commands<T>,
-    env: Environment,
-    queue: Subspace,
-    handle: Arc<Handle<T>>,
-}
-
-/// Shuts the dispatcher down when the last consumer is dropped. Until then, deliveries can reach the dispatcher.
-struct Handle<T> {
-    commands: Commands<T>,
-    shared: Arc<Shared>,
-}
-
-impl<T> Handle<T> {
-    fn release(&self) {
-        self.shared.shuts_down.store(true, Ordering::Relaxed);
-    }
-}
-
-impl<T> Drop for Handle<T> {
-    fn drop(&mut self) {
-        self.release();
-        // The dispatcher may have ended before.
-        let _ = self.commands.send(Command::ShutDown {
-            grace: Duration::ZERO,
-            done: None,
-        });
-    }
+    untyped: UntypedConsumer,
+    value: PhantomData<fn() -> T>,
 }
 
 impl<T, C> Queue<T, C>
@@ -112,43 +80,11 @@ where
         runner: &Runner<D>,
         options: WorkerOptions,
     ) -> Result<Consumer<T>> {
-        let (commands, received) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::open(
-            self.clone(),
-            runner.clone(),
-            DispatcherOptions::new(&options),
-            commands.downgrade(),
-            received,
-        );
-        let dispatcher = Box::pin(dispatcher).await?;
-        let shared = dispatcher.shared();
-        let span = tracing::debug_span!("dispatcher", queue = %self.subspace(), session = %dispatcher.session());
-        let run = async {
-            if let Err(panicked) = foreign::run(dispatcher.run()).await {
-                let panic = panicked.message();
-                tracing::error!(
-                    panic,
-                    "a fault of this library has ended a consumer: its calls fail from now on"
-                );
-            }
-        };
-        shared.dispatcher.spawn(run.instrument(span));
+        let consumer = UntypedConsumer::open(self.untyped(), runner, &options);
         Ok(Consumer {
-            handle: Arc::new(Handle {
-                commands: commands.clone(),
-                shared,
-            }),
-            commands,
-            env: runner.environment().clone(),
-            queue: self.subspace().clone(),
+            untyped: consumer.await?,
+            value: PhantomData,
         })
-    }
-}
-
-impl<T> Consumer<T> {
-    /// Marks the consumer as shutting down: deliveries dropped from this point on count no attempt.
-    pub(crate) fn release(&self) {
-        self.handle.release();
     }
 }
 
@@ -205,7 +141,8 @@ impl<T: Send + Sync + 'static> Consumer<T> {
         limit: usize,
         time: Duration,
     ) -> Result<Vec<Delivery<T>>> {
-        self.want(limit, time, Reply::Deliver).await
+        let handed_out = self.untyped.dequeue(limit, time).await?;
+        Ok(handed_out.into_iter().map(Delivery::new).collect())
     }
 
     /// Removes the first item from the queue and returns it, or `None` if there is none.
@@ -231,7 +168,7 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     /// # Cancel safety
     /// As [`pop`](Self::pop).
     pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
-        let item = self.want(1, time, Reply::Pop).await?.pop();
+        let item = self.untyped.pop(time).await?;
         Ok(item.map(|Item { id, value }| Item {
             id,
             value: value.into_inner(),
@@ -262,8 +199,8 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     /// [lost](Delivery::lost), and their items go back to the queue without a counted attempt. Returns how many
     /// deliveries were lost.
     ///
-    /// The call returns at the latest [`SESSION_END_LIMIT`] after the grace. It needs a thread of the runtime: code of
-    /// the application that blocks all threads of the runtime also blocks this call.
+    /// The call returns at the latest [`SESSION_END_LIMIT`](crate::shutdown::SESSION_END_LIMIT) after the grace. It needs
+    /// a thread of the runtime: code of the application that blocks all threads of the runtime also blocks this call.
     ///
     /// # Errors
     /// Those of [`Runner::run`], and [`Error::NotEnded`] if the store does not answer in time. In both cases, other
@@ -273,72 +210,15 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     /// # Cancel safety
     /// If the future is dropped, the session ends anyway. The remaining grace is skipped if this was the last clone.
     pub async fn shut_down(self, grace: Duration) -> Result<usize> {
-        self.handle.release();
-        let end = |done| Command::ShutDown {
-            grace,
-            done: Some(done),
-        };
-        let limit = grace.saturating_add(SESSION_END_LIMIT);
-        let ended = within(&self.env, limit, self.ask(end)).await;
-        ended.unwrap_or_else(|| {
-            let recipe = self.queue.clone();
-            Err(NotEnded { recipe, limit }.into())
-        })
-    }
-
-    /// Waits until the dispatcher is in a queue from which other threads take it, before code that may block this
-    /// thread.
-    pub(crate) async fn let_dispatcher_run(&self) {
-        if self.handle.shared.dispatcher.is_woken() {
-            let_others_run().await;
-        }
-    }
-
-    /// Takes up to `limit` items.
-    async fn want<I>(
-        &self,
-        limit: usize,
-        time: Duration,
-        reply: impl FnOnce(oneshot::Sender<Result<Vec<I>>>) -> Reply<T, Delivery<T>>,
-    ) -> Result<Vec<I>> {
-        if !(1..=MAX_FULFILLMENT_ITEMS).contains(&limit) {
-            return Err(Error::Wanted {
-                wanted: limit,
-                limit: MAX_FULFILLMENT_ITEMS,
-            });
-        }
-        let until = self.env.now().saturating_add(time);
-        let want = |answer| {
-            Command::Want(Want {
-                wanted: limit,
-                until,
-                found_none: false,
-                reply: reply(answer),
-            })
-        };
-        self.ask(want).await
-    }
-
-    async fn ask<A>(
-        &self,
-        command: impl FnOnce(oneshot::Sender<Result<A>>) -> Command<T, Delivery<T>>,
-    ) -> Result<A> {
-        let answer = ask(&self.handle.shared.dispatcher, &self.commands, command).await;
-        answer.unwrap_or_else(|| {
-            Err(Error::ShutDown {
-                queue: self.queue.clone(),
-            })
-        })
+        self.untyped.shut_down(grace).await
     }
 }
 
 impl<T> Clone for Consumer<T> {
     fn clone(&self) -> Self {
         Self {
-            commands: self.commands.clone(),
-            env: self.env.clone(),
-            queue: self.queue.clone(),
-            handle: self.handle.clone(),
+            untyped: self.untyped.clone(),
+            value: PhantomData,
         }
     }
 }
@@ -346,7 +226,7 @@ impl<T> Clone for Consumer<T> {
 impl<T> fmt::Debug for Consumer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer")
-            .field("queue", &self.queue.to_string())
+            .field("queue", &self.untyped.queue().to_string())
             .finish_non_exhaustive()
     }
 }

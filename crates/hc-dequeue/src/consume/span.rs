@@ -2,11 +2,13 @@
 
 use tracing::Span;
 
+#[cfg(feature = "opentelemetry")]
 use crate::consume::delivery::Delivery;
+use crate::consume::held_item::HeldItem;
 #[cfg(feature = "opentelemetry")]
 use crate::items::trace_context::bridge;
 
-impl<T> Delivery<T> {
+impl HeldItem {
     /// Returns a span for the handler of the item.
     pub(crate) fn handler_span(&self) -> Span {
         let span = tracing::info_span!(
@@ -20,6 +22,16 @@ impl<T> Delivery<T> {
         span
     }
 
+    #[cfg(feature = "opentelemetry")]
+    fn continue_trace(&self, span: &Span) {
+        if let Some(context) = self.trace_context() {
+            bridge::continue_trace(span, &context, self.attempt() == 1);
+        }
+    }
+}
+
+#[cfg(feature = "opentelemetry")]
+impl<T> Delivery<T> {
     /// Makes a span part of the trace in which the item was enqueued. On the item's first [attempt](Self::attempt),
     /// the span of the enqueue becomes the parent of `span`; on later attempts, `span` links to it. Handlers of a
     /// [`Worker`](crate::Worker) run in a span for which this was done.
@@ -37,10 +49,7 @@ impl<T> Delivery<T> {
     ///     async { /* .. */ }.instrument(span).await;
     /// }
     /// ```
-    #[cfg(feature = "opentelemetry")]
     pub fn continue_trace(&self, span: &Span) {
-        if let Some(context) = self.trace_context() {
-            bridge::continue_trace(span, &context, self.attempt() == 1);
-        }
+        self.item().continue_trace(span);
     }
 }

@@ -11,3 +11,4 @@ pub(crate) mod places;
 pub(crate) mod record;
 pub(crate) mod settings;
 pub(crate) mod trace_context;
+pub(crate) mod value;

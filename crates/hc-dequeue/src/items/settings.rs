@@ -273,6 +273,12 @@ pub(crate) async fn stored_settings(
     Ok(stored.ok_or_else(missing)?)
 }
 
+/// Reads the stored settings by snapshot, for an operation that follows them.
+pub(crate) async fn current_settings(tr: &impl Transaction, keys: &Keys) -> Result<Settings> {
+    let stored = stored_settings(tr, keys, Isolation::Snapshot).await?;
+    Ok(stored.settings)
+}
+
 /// Reads the stored settings. Returns `None` if there is no queue.
 ///
 /// # Conflicts

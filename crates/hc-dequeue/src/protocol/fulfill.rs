@@ -20,9 +20,9 @@ use crate::session::{Life, Lives};
 
 /// The result of a take.
 #[derive(Debug)]
-pub(crate) enum Taken<T> {
+pub(crate) enum Taken {
     /// The items taken, in the order of the demand; empty if the queue is empty.
-    Items(Vec<Granted<T>>),
+    Items(Vec<Granted>),
     /// Other sessions have registered requests, and there are items.
     HasRequests,
     /// The queue is paused.
@@ -33,9 +33,9 @@ pub(crate) enum Taken<T> {
 
 /// The result of a fulfillment.
 #[derive(Debug)]
-pub(crate) struct Fulfilled<T> {
+pub(crate) struct Fulfilled {
     /// The items granted to the session's own request, or `None` if it was not answered.
-    pub(crate) own: Option<Vec<Granted<T>>>,
+    pub(crate) own: Option<Vec<Granted>>,
     /// How many requests were answered, including the session's own.
     pub(crate) answered: usize,
     /// How many requests of dead sessions were removed.
@@ -48,7 +48,7 @@ pub(crate) struct Fulfilled<T> {
     pub(crate) has_more_to_read: bool,
 }
 
-impl<T> Fulfilled<T> {
+impl Fulfilled {
     fn nothing() -> Self {
         Self {
             own: None,
@@ -92,9 +92,9 @@ pub(crate) struct QueueView {
 ///
 /// # Conflicts
 /// Reads the pause, the session's own state, and the registry up to its first request.
-pub(crate) async fn view_queue<T>(
+pub(crate) async fn view_queue(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     limit: usize,
     mode: TakeMode,
 ) -> Result<QueueView> {
@@ -130,12 +130,12 @@ pub(crate) async fn view_queue<T>(
 /// # Conflicts
 /// Reads the key of each item taken. The transaction therefore fails if, after the view was read, another session
 /// took one of these items or registered a request, or if the session was declared dead.
-pub(crate) fn take<T>(
+pub(crate) fn take(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     view: QueueView,
     gone: &BTreeSet<ItemId>,
-) -> Result<Option<Taken<T>>> {
+) -> Result<Option<Taken>> {
     let Head {
         mut items,
         is_complete,
@@ -186,12 +186,12 @@ fn whole_demands(demand: &[Demand], items: usize) -> usize {
 /// # Conflicts
 /// Reads the pause, the states of the sessions whose requests it reads, the key of each request that it answers or
 /// notifies, and the key of each item that it grants.
-pub(crate) async fn fulfill<T>(
+pub(crate) async fn fulfill(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     own_request: Option<ItemId>,
     max_items: usize,
-) -> Result<Fulfilled<T>> {
+) -> Result<Fulfilled> {
     let keys = context.keys;
     let requests = first_requests(tr, keys, MAX_FULFILLMENT_REQUESTS);
     let (paused, requests) = try_join!(is_paused(tr, keys), requests)?;
@@ -241,16 +241,16 @@ pub(crate) async fn fulfill<T>(
 }
 
 /// The state of one fulfillment.
-struct Pairing<'a, T> {
-    context: SessionContext<'a, T>,
+struct Pairing<'a> {
+    context: SessionContext<'a>,
     own_request: Option<ItemId>,
     /// The sessions of the requests.
     lives: Lives,
     items: std::vec::IntoIter<Item<Record>>,
-    fulfilled: Fulfilled<T>,
+    fulfilled: Fulfilled,
 }
 
-impl<T> Pairing<'_, T> {
+impl Pairing<'_> {
     /// Answers the first requests with the first items, and removes requests of dead sessions. If the items run out,
     /// notifies the next request that it is the first. `others` is the number of demands that come after the
     /// requests.
@@ -330,9 +330,9 @@ pub(crate) async fn first_requests(
 }
 
 /// Promotes delayed items that are due, and returns the first items.
-async fn ready_items<T>(
+async fn ready_items(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     limit: usize,
 ) -> Result<Head<Item<Record>>> {
     let (promoted, head) = try_join!(promote(tr, context), queued(tr, context, limit))?;
@@ -345,9 +345,9 @@ async fn ready_items<T>(
 }
 
 /// Returns the first items, or none if a delayed item would have to be promoted first.
-async fn items_unless_due<T>(
+async fn items_unless_due(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     limit: usize,
 ) -> Result<Head<Item<Record>>> {
     let max = ReadLimit {
@@ -364,9 +364,9 @@ async fn items_unless_due<T>(
 }
 
 /// Reads the first queued items.
-pub(crate) async fn queued<T>(
+pub(crate) async fn queued(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     limit: usize,
 ) -> Result<Head<Item<Record>>> {
     let keys = context.keys;
@@ -388,9 +388,9 @@ pub(crate) struct DelayedItem {
 }
 
 /// Reads the first delayed items between two keys.
-pub(crate) async fn delayed<T>(
+pub(crate) async fn delayed(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     range: (Vec<u8>, Vec<u8>),
     max: ReadLimit,
 ) -> Result<Head<DelayedItem>> {
@@ -414,7 +414,7 @@ struct Promoted {
 ///
 /// # Conflicts
 /// Reads the key of each of these items.
-async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Result<Promoted> {
+async fn promote(tr: &impl Transaction, context: SessionContext<'_>) -> Result<Promoted> {
     let keys = context.keys;
     let max = ReadLimit {
         items: MAX_FULFILLMENT_PROMOTIONS,
@@ -441,12 +441,12 @@ async fn promote<T>(tr: &impl Transaction, context: SessionContext<'_, T>) -> Re
 }
 
 /// Takes items off the queue for the session's own demand.
-fn grant_own<T>(
+fn grant_own(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     items: &mut impl Iterator<Item = Item<Record>>,
     limit: usize,
-) -> Result<Vec<Granted<T>>> {
+) -> Result<Vec<Granted>> {
     let held = context.keys.held(context.session);
     let granted_millis = wall_millis(&context.keys.env);
     let mut granted = Vec::new();

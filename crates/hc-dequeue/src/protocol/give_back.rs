@@ -82,9 +82,9 @@ const MAX_CONCURRENT_READS: usize = 32;
 ///
 /// # Conflicts
 /// Reads each item.
-pub(crate) async fn give_back<T>(
+pub(crate) async fn give_back(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     returns: &[Return],
 ) -> Result<Vec<GivenBack>> {
     let keys = context.keys;

@@ -108,7 +108,6 @@ pub(crate) mod request;
 
 use microqueue::ItemId;
 use microqueue::keyspace::codec::DecodeError;
-use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Transaction};
 
 use self::front::Fronts;
@@ -117,6 +116,7 @@ use crate::items::error::Error;
 use crate::items::keys::Keys;
 use crate::items::record::{End, Record};
 use crate::items::settings::Settings;
+use crate::items::value::{Decode, Value};
 use crate::session::SessionId;
 use crate::session::wall::wall_millis;
 
@@ -142,17 +142,17 @@ pub(crate) struct Demand {
 
 /// An item that was granted to the session.
 #[derive(Debug)]
-pub(crate) struct Granted<T> {
+pub(crate) struct Granted {
     pub(crate) id: ItemId,
     pub(crate) record: Record,
-    pub(crate) value: Result<Guarded<T>, DecodeError>,
+    pub(crate) value: Result<Value, DecodeError>,
     /// Whether the item was completed by the transaction that took it. This is never the case for an item that does
     /// not decode.
     pub(crate) is_popped: bool,
 }
 
-impl<T> Granted<T> {
-    fn new(context: SessionContext<'_, T>, id: ItemId, record: Record, pop: bool) -> Self {
+impl Granted {
+    fn new(context: SessionContext<'_>, id: ItemId, record: Record, pop: bool) -> Self {
         let value = (context.decode)(record.payload.clone());
         Self {
             is_popped: pop && value.is_ok() && record.cancelled_millis == 0,
@@ -163,11 +163,9 @@ impl<T> Granted<T> {
     }
 }
 
-/// Decodes a payload.
-pub(crate) type Decode<T> = dyn Fn(Bytes) -> Result<Guarded<T>, DecodeError> + Send + Sync;
-
 /// The session that takes part in the protocol, and its own demand.
-pub(crate) struct SessionContext<'a, T> {
+#[derive(Clone, Copy)]
+pub(crate) struct SessionContext<'a> {
     pub(crate) keys: &'a Keys,
     pub(crate) settings: &'a Settings,
     pub(crate) session: SessionId,
@@ -175,21 +173,13 @@ pub(crate) struct SessionContext<'a, T> {
     /// others.
     pub(crate) promotes: bool,
     pub(crate) demand: &'a [Demand],
-    pub(crate) decode: &'a Decode<T>,
+    pub(crate) decode: &'a Decode,
     pub(crate) fronts: &'a Fronts,
 }
 
-impl<T> Clone for SessionContext<'_, T> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<T> Copy for SessionContext<'_, T> {}
-
-impl<T> SessionContext<'_, T> {
+impl SessionContext<'_> {
     /// Stages the completion of a popped item.
-    fn end_popped(&self, tr: &impl Transaction, item: &Granted<T>) -> Result<(), Error> {
+    fn end_popped(&self, tr: &impl Transaction, item: &Granted) -> Result<(), Error> {
         let id = &item.id;
         let record = &item.record;
         let none = Bytes::new();

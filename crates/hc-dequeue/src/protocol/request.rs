@@ -22,9 +22,9 @@ const MAX_RANK: usize = 16;
 ///
 /// # Conflicts
 /// Reads the session's state.
-pub(crate) async fn register<T>(
+pub(crate) async fn register(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     wanted: u32,
 ) -> Result<Option<StagedId>> {
     match context.keys.sessions.life(tr, context.session).await? {
@@ -34,9 +34,9 @@ pub(crate) async fn register<T>(
 }
 
 /// Stages a request at the end of the registry for a session that may be dead.
-pub(crate) async fn append<T>(
+pub(crate) async fn append(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     wanted: u32,
 ) -> Result<StagedId> {
     let session = context.session;
@@ -102,10 +102,7 @@ pub(crate) struct Supply {
 }
 
 /// Reads whether items could be granted.
-pub(crate) async fn supply<T>(
-    tr: &impl Transaction,
-    context: SessionContext<'_, T>,
-) -> Result<Supply> {
+pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -> Result<Supply> {
     let keys = context.keys;
     let one = ReadLimit {
         items: 1,
@@ -183,11 +180,11 @@ pub(crate) async fn watch_pause<Tr: Transaction>(
 ///
 /// # Conflicts
 /// Reads the grant.
-pub(crate) async fn collect<T>(
+pub(crate) async fn collect(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     request: &ItemId,
-) -> Result<Option<Vec<Granted<T>>>> {
+) -> Result<Option<Vec<Granted>>> {
     let Some(items) = grant::empty(tr, context.keys, context.session, request).await? else {
         return Ok(None);
     };

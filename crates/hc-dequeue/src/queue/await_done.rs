@@ -1,12 +1,15 @@
 //! Waits until an item is done.
 
+use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
 use microqueue::keyspace::{Database, Runner};
 
 use crate::items::error::{Error, Result};
-use crate::items::find::find;
+use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
+use crate::items::record::Record;
 use crate::queue::handle::Queue;
 use crate::queue::status::Status;
 
@@ -50,20 +53,30 @@ impl<T, C: Codec<T>> Queue<T, C> {
         runner: &Runner<D>,
         item: &ItemRef,
     ) -> Result<Option<Status<T>>> {
-        let id = &item.id_in(&self.keys)?;
-        loop {
-            wait_until_none(runner, |tr| async move {
-                let found = find(&tr, &self.keys, id).await?;
-                let pending = found.filter(|(location, _)| !location.is_end());
-                Ok::<_, Error>(pending.map(|(location, _)| location.key(&self.keys, id)))
-            })
-            .await?;
-            let found = |tr| async move { find(&tr, &self.keys, id).await };
-            match runner.run(found).await? {
-                // A dead letter was redriven since the watch fired.
-                Some((location, _)) if !location.is_end() => {}
-                found => return self.status_of(id, found),
-            }
+        let id = item.id_in(&self.keys)?;
+        let found = await_end(runner, &self.keys, &id).await?;
+        self.status_of(&id, found)
+    }
+}
+
+/// Waits until an item is done or a dead letter, or is no longer there.
+async fn await_end<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    id: &ItemId,
+) -> Result<Option<(Location, Record)>> {
+    loop {
+        wait_until_none(runner, |tr| async move {
+            let found = find(&tr, keys, id).await?;
+            let pending = found.filter(|(location, _)| !location.is_end());
+            Ok::<_, Error>(pending.map(|(location, _)| location.key(keys, id)))
+        })
+        .await?;
+        let found = |tr| async move { find(&tr, keys, id).await };
+        match runner.run(found).await? {
+            // A dead letter was redriven since the watch fired.
+            Some((location, _)) if !location.is_end() => {}
+            found => return Ok(found),
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::items::end::end;
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::{End, Record};
-use crate::items::settings::Settings;
+use crate::items::settings::{Settings, current_settings};
 use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::queue::handle::Queue;
 
@@ -33,32 +33,36 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// If the future is dropped, items that were already removed stay removed.
     pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<u64> {
-        let keys = &*self.keys;
-        let now = |tr: Tx<_>| async move {
-            Ok::<_, Error>((tr.read_version().await?, self.settings(&tr).await?))
-        };
-        let (until, settings) = runner.run(now).await?;
-        let settings = &settings;
-        let mut removed = 0;
-        // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-        for part in [Part::Delayed, Part::Queued] {
-            let mut after: Option<Vec<u8>> = None;
-            loop {
-                let page = Page {
-                    part,
-                    after: after.as_deref(),
-                };
-                let some = |tr| async move { remove_some(&tr, keys, settings, until, page).await };
-                let (some, last) = runner.run(some).await?;
-                removed += some;
-                if last.is_none() {
-                    break;
-                }
-                after = last;
-            }
-        }
-        Ok(removed)
+        clear(runner, &self.keys).await
     }
+}
+
+/// Removes all queued and delayed items. Returns how many it removed.
+async fn clear<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<u64> {
+    let now = |tr: Tx<_>| async move {
+        Ok::<_, Error>((tr.read_version().await?, current_settings(&tr, keys).await?))
+    };
+    let (until, settings) = runner.run(now).await?;
+    let settings = &settings;
+    let mut removed = 0;
+    // Delayed items come first: those that become due meanwhile are then found among the queued ones.
+    for part in [Part::Delayed, Part::Queued] {
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = Page {
+                part,
+                after: after.as_deref(),
+            };
+            let some = |tr| async move { remove_some(&tr, keys, settings, until, page).await };
+            let (some, last) = runner.run(some).await?;
+            removed += some;
+            if last.is_none() {
+                break;
+            }
+            after = last;
+        }
+    }
+    Ok(removed)
 }
 
 /// The parts from which items are removed.

@@ -5,7 +5,7 @@ use microqueue::keyspace::recipe::StoredSettings;
 use microqueue::keyspace::{Isolation, Transaction};
 
 use crate::items::error::Result;
-use crate::items::settings::{Settings, SettingsRecord, stored_settings};
+use crate::items::settings::{Settings, SettingsRecord, current_settings, stored_settings};
 use crate::queue::handle::{Queue, check_settings};
 
 impl<T, C: Codec<T>> Queue<T, C> {
@@ -42,7 +42,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode or the queue no longer exists.
     pub async fn settings(&self, tr: &impl Transaction) -> Result<Settings> {
-        let stored = stored_settings(tr, &self.keys, Isolation::Snapshot).await?;
-        Ok(stored.settings)
+        current_settings(tr, &self.keys).await
     }
 }

@@ -8,7 +8,7 @@ use microqueue::keyspace::{Bytes, Transaction};
 use crate::items::dedupe::check_dedupe;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::StagedRef;
-use crate::items::keys::Counter;
+use crate::items::keys::{Counter, Keys};
 use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
 use crate::items::trace_context::TraceContext;
 use crate::items::trace_context::current_context;
@@ -43,8 +43,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// [`Encode`]: microqueue::keyspace::Error::Encode
     pub async fn enqueue(&self, tr: &impl Transaction, value: &T) -> Result<StagedRef> {
-        let staged = self.enqueue_all(tr, std::slice::from_ref(value)).await?;
-        Ok(staged[0])
+        let record = new_record(&self.keys, self.payload(value)?, current_context());
+        enqueue_one(tr, &self.keys, record).await
     }
 
     /// Stages items at the end of the queue, in the given order: either all of them or none.
@@ -59,17 +59,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Dropping the future before it is ready stages nothing.
     pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedRef>> {
         let trace_context = current_context();
-        let records: Vec<_> = values
-            .iter()
-            .map(|value| self.record(value, trace_context.clone()))
-            .collect::<Result<_>>()?;
-        let staged = self.keys.items.enqueue_all(tr, &records).await?;
-        if !staged.is_empty() {
-            self.keys.count(tr, Counter::Queued, staged.len() as i64);
-            self.keys.wake_all(tr);
-        }
-        let staged = staged.into_iter();
-        Ok(staged.map(|id| StagedRef::new(&self.keys, id)).collect())
+        let record = |value| {
+            let payload = self.payload(value)?;
+            Ok(new_record(&self.keys, payload, trace_context.clone()))
+        };
+        let records: Vec<_> = values.iter().map(record).collect::<Result<_>>()?;
+        enqueue_records(tr, &self.keys, &records).await
     }
 
     /// Stages an item with the given options.
@@ -107,12 +102,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         value: &T,
         options: &Enqueue,
     ) -> Result<Enqueued> {
-        let trace_context = options.trace_context.clone().or_else(current_context);
-        let item = self.new_item(value, options, trace_context)?;
-        let mut counts = NewCounts::default();
-        let enqueued = stage(tr, &self.keys, item, &mut counts).await?;
-        counts.finish(tr, &self.keys);
-        Ok(enqueued)
+        let payload = self.payload_for(value, options)?;
+        enqueue_payload(tr, &self.keys, payload, options).await
     }
 
     /// Stages items, each with its options, in the given order. Returns the result for each. A maximum depth also counts
@@ -146,8 +137,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let current = current_context();
         let mut new_items = Vec::with_capacity(items.len());
         for (value, options) in items {
-            let trace_context = options.trace_context.clone().or_else(|| current.clone());
-            new_items.push(self.new_item(value, options, trace_context)?);
+            let payload = self.payload_for(value, options)?;
+            new_items.push(new_item(keys, payload, options, || current.clone()));
         }
         let mut counts = NewCounts::default();
         let enqueued = stage_all(tr, keys, new_items, &mut counts).await?;
@@ -169,25 +160,74 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(payload.into())
     }
 
-    fn new_item<'a>(
-        &self,
-        value: &T,
-        options: &'a Enqueue,
-        trace_context: Option<TraceContext>,
-    ) -> Result<NewItem<'a>> {
+    /// Encodes a value as the payload of an item with these options, after their check.
+    pub(crate) fn payload_for(&self, value: &T, options: &Enqueue) -> Result<Bytes> {
         if let Some(dedupe) = options.dedupe() {
             check_dedupe(dedupe)?;
         }
-        let enqueued_millis = wall_millis(&self.keys.env);
-        let mut record = record_of(self.payload(value)?, enqueued_millis, options);
-        record.trace_context = trace_context.map(TraceContext::into_field);
-        Ok(NewItem { record, options })
+        self.payload(value)
     }
+}
 
-    fn record(&self, value: &T, trace_context: Option<TraceContext>) -> Result<Record> {
-        let enqueued_millis = wall_millis(&self.keys.env);
-        let mut record = Record::new(enqueued_millis, self.payload(value)?);
-        record.trace_context = trace_context.map(TraceContext::into_field);
-        Ok(record)
+/// Stages an item without options.
+pub(crate) async fn enqueue_one(
+    tr: &impl Transaction,
+    keys: &Keys,
+    record: Record,
+) -> Result<StagedRef> {
+    let staged = enqueue_records(tr, keys, &[record]).await?;
+    Ok(staged[0])
+}
+
+/// Stages items without options.
+async fn enqueue_records(
+    tr: &impl Transaction,
+    keys: &Keys,
+    records: &[Record],
+) -> Result<Vec<StagedRef>> {
+    let staged = keys.items.enqueue_all(tr, records).await?;
+    if !staged.is_empty() {
+        keys.count(tr, Counter::Queued, staged.len() as i64);
+        keys.wake_all(tr);
     }
+    let staged = staged.into_iter();
+    Ok(staged.map(|id| StagedRef::new(keys, id)).collect())
+}
+
+/// Stages an item with options, which were checked.
+pub(crate) async fn enqueue_payload(
+    tr: &impl Transaction,
+    keys: &Keys,
+    payload: Bytes,
+    options: &Enqueue,
+) -> Result<Enqueued> {
+    let item = new_item(keys, payload, options, current_context);
+    let mut counts = NewCounts::default();
+    let enqueued = stage(tr, keys, item, &mut counts).await?;
+    counts.finish(tr, keys);
+    Ok(enqueued)
+}
+
+/// Returns an item with options. Its trace context is that of the options or, if they have none, the current one.
+fn new_item<'a>(
+    keys: &Keys,
+    payload: Bytes,
+    options: &'a Enqueue,
+    current: impl FnOnce() -> Option<TraceContext>,
+) -> NewItem<'a> {
+    let trace_context = options.trace_context.clone().or_else(current);
+    let mut record = record_of(payload, wall_millis(&keys.env), options);
+    record.trace_context = trace_context.map(TraceContext::into_field);
+    NewItem { record, options }
+}
+
+/// Returns the record of an item without options.
+pub(crate) fn new_record(
+    keys: &Keys,
+    payload: Bytes,
+    trace_context: Option<TraceContext>,
+) -> Record {
+    let mut record = Record::new(wall_millis(&keys.env), payload);
+    record.trace_context = trace_context.map(TraceContext::into_field);
+    record
 }

@@ -13,6 +13,7 @@ use microqueue::keyspace::{
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
+use crate::items::value::{Decode, decoder};
 
 /// A queue of `T` in a subspace, from which many consumers take items. The codec `C` encodes the values.
 ///
@@ -33,6 +34,28 @@ pub struct Queue<T, C = MessagePack> {
     pub(crate) settings: KnownSettings,
     pub(crate) codec: C,
     pub(crate) value: PhantomData<fn() -> T>,
+}
+
+/// A queue as its consumers see it, which do not know the type of its values.
+#[derive(Clone)]
+pub(crate) struct UntypedQueue {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) settings: KnownSettings,
+    pub(crate) decode: Arc<Decode>,
+}
+
+impl<T, C> Queue<T, C>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+{
+    pub(crate) fn untyped(&self) -> UntypedQueue {
+        UntypedQueue {
+            keys: self.keys.clone(),
+            settings: self.settings.clone(),
+            decode: decoder(self.codec.clone()),
+        }
+    }
 }
 
 impl<T, C: Codec<T>> Queue<T, C> {
@@ -117,9 +140,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             codec: options.codec().clone(),
             value: PhantomData,
         };
-        let opened = &queue;
-        let verify = |tr| async move { opened.verify_order(&tr).await };
-        Box::pin(runner.run(verify)).await?;
+        verify(runner, &queue.keys).await?;
         Ok(queue)
     }
 
@@ -139,29 +160,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// Dropping the future leaves at most conflict ranges in the transaction.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
-        let keys = &*self.keys;
-        // The heartbeats are read by snapshot. That is safe: a heartbeat that commits after the read version has a
-        // larger version, as it should.
-        let (heartbeats, read_version, ()) = try_join!(
-            keys.sessions.page(tr, "b").map_err(Error::from),
-            tr.read_version().map_err(Error::from),
-            keys.items.verify_order(tr).map_err(Error::from),
-        )?;
-        let newest = heartbeats
-            .iter()
-            // A heartbeat that does not decode keeps no application from opening the queue.
-            .filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok())
-            .map(|heartbeat| heartbeat.version)
-            .max();
-        match newest {
-            Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {
-                queue: keys.queue.clone(),
-                stamp: Versionstamp::new(newest, 0),
-                read_version,
-            }
-            .into()),
-            _ => Ok(()),
-        }
+        verify_order(tr, &self.keys).await
     }
 
     /// Returns the queue's subspace.
@@ -187,9 +186,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// Those of the read.
     pub async fn is_paused(&self, tr: &impl Transaction) -> Result<bool> {
-        // Safe as a snapshot read: each transaction that grants items reads the key itself.
-        let pause = tr.get(&self.keys.pause(), Isolation::Snapshot).await?;
-        Ok(pause.is_some())
+        is_paused(tr, &self.keys).await
     }
 
     /// Stages the end of a pause: items are granted again.
@@ -200,6 +197,51 @@ impl<T, C: Codec<T>> Queue<T, C> {
         tr.clear(&self.keys.pause());
         self.keys.wake_all(tr);
     }
+}
+
+/// Verifies the order of a queue that is opened.
+async fn verify<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<()> {
+    let verify = |tr| async move { verify_order(&tr, keys).await };
+    Box::pin(runner.run(verify)).await
+}
+
+/// Verifies that new items will go after all queued items, and that sessions which have died will be found.
+///
+/// # Conflicts
+/// As [`Queue::verify_order`].
+async fn verify_order(tr: &impl Transaction, keys: &Keys) -> Result<()> {
+    // The heartbeats are read by snapshot. That is safe: a heartbeat that commits after the read version has a
+    // larger version, as it should.
+    let (heartbeats, read_version, ()) = try_join!(
+        keys.sessions.page(tr, "b").map_err(Error::from),
+        tr.read_version().map_err(Error::from),
+        keys.items.verify_order(tr).map_err(Error::from),
+    )?;
+    let newest = heartbeats
+        .iter()
+        // A heartbeat that does not decode keeps no application from opening the queue.
+        .filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok())
+        .map(|heartbeat| heartbeat.version)
+        .max();
+    match newest {
+        Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {
+            queue: keys.queue.clone(),
+            stamp: Versionstamp::new(newest, 0),
+            read_version,
+        }
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// Reads whether a queue is paused.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
+    // Safe as a snapshot read: each transaction that grants items reads the key itself.
+    let pause = tr.get(&keys.pause(), Isolation::Snapshot).await?;
+    Ok(pause.is_some())
 }
 
 /// Returns an error if no session can follow the settings.

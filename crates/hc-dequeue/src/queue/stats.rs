@@ -9,7 +9,7 @@ use microqueue::keyspace::{Database, KeyValue, Runner, Transaction};
 
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
-use crate::items::keys::Counter;
+use crate::items::keys::{Counter, Keys};
 use crate::protocol::front::{ReadLimit, first_items};
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
@@ -48,18 +48,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a counter was written by something else.
     pub async fn stats(&self, tr: &impl Transaction) -> Result<Stats> {
-        let counts = Counter::ALL.map(|counter| read_counter(tr, &self.keys, counter));
-        let counts = try_join_all(counts).await?;
-        let [queued, delayed, held, dead, completed, cancelled] =
-            counts.try_into().expect("one for each counter");
-        Ok(Stats {
-            queued,
-            delayed,
-            held,
-            dead,
-            completed,
-            cancelled,
-        })
+        read_stats(tr, &self.keys).await
     }
 
     /// Returns how many items are waiting to be granted. [`stats`](Self::stats) returns the other numbers.
@@ -80,18 +69,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// As [`stats`](Self::stats), and those of [`Runner::run`].
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
-        wait_until_none(runner, |tr| async move {
-            let stats = self.stats(&tr).await?;
-            let counters = [
-                (stats.queued, Counter::Queued),
-                (stats.delayed, Counter::Delayed),
-                (stats.held, Counter::Held),
-            ];
-            // Every change of an item changes the counter of the place that the item leaves.
-            let left = counters.into_iter().find(|(count, _)| *count > 0);
-            Ok::<_, Error>(left.map(|(_, counter)| self.keys.counter(counter)))
-        })
-        .await
+        wait_idle(runner, &self.keys).await
     }
 
     /// Returns for how long the item has waited that has waited longest among the first 100, or among fewer if they
@@ -107,14 +85,56 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`ReadAfterWrite`](microqueue::Error::ReadAfterWrite) after an enqueue in the same transaction.
     pub async fn oldest_age(&self, tr: &impl Transaction) -> Result<Option<Duration>> {
-        let items = &self.keys.items;
-        items.refuse_after_enqueue(tr).await?;
-        let decode = |row: &KeyValue| items.decode(row).ok();
-        let first = first_items(tr, self.keys.part("i"), OF_AN_AGE, decode).await?;
-        let now = wall_millis(&self.keys.env);
-        let ages = first
-            .iter()
-            .map(|item| now.saturating_sub(item.value.ready_millis()));
-        Ok(ages.max().map(Duration::from_millis))
+        oldest_age(tr, &self.keys).await
     }
+}
+
+/// Reads the numbers of items.
+///
+/// # Conflicts
+/// As [`Queue::stats`].
+pub(crate) async fn read_stats(tr: &impl Transaction, keys: &Keys) -> Result<Stats> {
+    let counts = Counter::ALL.map(|counter| read_counter(tr, keys, counter));
+    let counts = try_join_all(counts).await?;
+    let [queued, delayed, held, dead, completed, cancelled] =
+        counts.try_into().expect("one for each counter");
+    Ok(Stats {
+        queued,
+        delayed,
+        held,
+        dead,
+        completed,
+        cancelled,
+    })
+}
+
+/// Waits until no item is queued, delayed or held.
+async fn wait_idle<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<()> {
+    wait_until_none(runner, |tr| async move {
+        let stats = read_stats(&tr, keys).await?;
+        let counters = [
+            (stats.queued, Counter::Queued),
+            (stats.delayed, Counter::Delayed),
+            (stats.held, Counter::Held),
+        ];
+        // Every change of an item changes the counter of the place that the item leaves.
+        let left = counters.into_iter().find(|(count, _)| *count > 0);
+        Ok::<_, Error>(left.map(|(_, counter)| keys.counter(counter)))
+    })
+    .await
+}
+
+/// Reads for how long the item has waited that has waited longest among the first ones.
+///
+/// # Conflicts
+/// As [`Queue::oldest_age`].
+pub(crate) async fn oldest_age(tr: &impl Transaction, keys: &Keys) -> Result<Option<Duration>> {
+    keys.items.refuse_after_enqueue(tr).await?;
+    let decode = |row: &KeyValue| keys.items.decode(row).ok();
+    let first = first_items(tr, keys.part("i"), OF_AN_AGE, decode).await?;
+    let now = wall_millis(&keys.env);
+    let ages = first
+        .iter()
+        .map(|item| now.saturating_sub(item.value.ready_millis()));
+    Ok(ages.max().map(Duration::from_millis))
 }

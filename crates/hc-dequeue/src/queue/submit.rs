@@ -1,10 +1,13 @@
 //! Enqueues in a transaction of its own.
 
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Database, Runner};
+use microqueue::keyspace::{Bytes, Database, Runner};
 
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
+use crate::items::trace_context::current_context;
+use crate::queue::enqueue::{enqueue_one, enqueue_payload, new_record};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
 
@@ -35,9 +38,7 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// If the future is dropped, the item may or may not have been enqueued.
     pub async fn submit<D: Database>(&self, runner: &Runner<D>, value: &T) -> Result<ItemRef> {
-        let enqueue = |tr| async move { self.enqueue(&tr, value).await };
-        let (staged, commit) = runner.run_committed(enqueue).await?;
-        Ok(staged.at(commit.versionstamp.expect("an enqueue writes")))
+        submit(runner, &self.keys, self.payload(value)?).await
     }
 
     /// Enqueues an item with options in a transaction of its own, commits it exactly once, and returns a reference to
@@ -65,14 +66,37 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
         value: &T,
         options: &Enqueue,
     ) -> Result<Option<ItemRef>> {
-        let enqueue = |tr| async move { self.enqueue_with(&tr, value, options).await };
-        let (enqueued, commit) = runner.run_committed(enqueue).await?;
-        Ok(match enqueued {
-            Enqueued::Staged(staged) => {
-                Some(staged.at(commit.versionstamp.expect("an enqueue writes")))
-            }
-            Enqueued::Replaced(item) => Some(item),
-            Enqueued::Repeated => None,
-        })
+        let payload = self.payload_for(value, options)?;
+        submit_with(runner, &self.keys, payload, options).await
     }
+}
+
+/// Enqueues an item without options, and commits it.
+async fn submit<D: Database>(runner: &Runner<D>, keys: &Keys, payload: Bytes) -> Result<ItemRef> {
+    let payload = &payload;
+    let enqueue = |tr| async move {
+        let record = new_record(keys, payload.clone(), current_context());
+        enqueue_one(&tr, keys, record).await
+    };
+    let (staged, commit) = runner.run_committed(enqueue).await?;
+    Ok(staged.at(commit.versionstamp.expect("an enqueue writes")))
+}
+
+/// Enqueues an item with options, which were checked, and commits it.
+async fn submit_with<D: Database>(
+    runner: &Runner<D>,
+    keys: &Keys,
+    payload: Bytes,
+    options: &Enqueue,
+) -> Result<Option<ItemRef>> {
+    let payload = &payload;
+    let enqueue = |tr| async move { enqueue_payload(&tr, keys, payload.clone(), options).await };
+    let (enqueued, commit) = runner.run_committed(enqueue).await?;
+    Ok(match enqueued {
+        Enqueued::Staged(staged) => {
+            Some(staged.at(commit.versionstamp.expect("an enqueue writes")))
+        }
+        Enqueued::Replaced(item) => Some(item),
+        Enqueued::Repeated => None,
+    })
 }

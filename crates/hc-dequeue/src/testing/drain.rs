@@ -1,11 +1,11 @@
 //! Runs handlers until no item is left.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::try_join;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Database, Runner, Tx};
 
 use crate::consume::consumer::Consumer;
@@ -17,8 +17,8 @@ use crate::options::{Backoff, WorkerOptions};
 use crate::protocol::give_back::{GiveBack, When};
 use crate::queue::handle::Queue;
 use crate::queue::status::Place;
-use crate::work::handler::Handler;
-use crate::work::outcome::IntoOutcome;
+use crate::work::calls::Calls;
+use crate::work::outcome::{IntoOutcome, Outcome};
 use crate::work::process::in_transaction;
 
 /// The results of the calls of a handler. Each call counts once.
@@ -89,7 +89,8 @@ where
     let mut drain = Drain {
         runner,
         queue,
-        handler: Handler::new(queue, runner, Backoff::default(), handler),
+        handler: Guarded::new(handler),
+        calls: Calls::new(queue.subspace(), runner.environment(), Backoff::default()),
         drained: Drained::default(),
     };
     let handled = drain.handle_all(&consumer).await;
@@ -138,7 +139,8 @@ where
 struct Drain<'a, T, C, D: Database, F> {
     runner: &'a Runner<D>,
     queue: &'a Queue<T, C>,
-    handler: Handler<F>,
+    handler: Guarded<F>,
+    calls: Calls,
     drained: Drained,
 }
 
@@ -153,7 +155,7 @@ where
 {
     async fn handle_all(&mut self, consumer: &Consumer<T>) -> Result<()> {
         while let Some(delivery) = consumer.dequeue().await? {
-            self.handle(&Arc::new(delivery)).await?;
+            self.handle(&delivery).await?;
         }
         Ok(())
     }
@@ -166,11 +168,13 @@ where
             |tr| async move { read_counter(&tr, &queue.keys, Counter::Completed).await };
         let completed_before = self.runner.run(completed).await?;
 
-        let (how, reason) = match self.handler.handle(delivery).await {
-            Some(outcome) => self.handler.resolution(delivery, outcome),
+        // The call that creates the future may panic, too.
+        let handle = async { Outcome::of((self.handler)(delivery.clone()).await) };
+        let (how, reason) = match self.calls.call(delivery.item(), handle).await {
+            Some(outcome) => self.calls.resolution(delivery.item(), outcome),
             None => (GiveBack::Failed(When::Later(Backoff::default())), None),
         };
-        match delivery.concluded(how, reason.as_deref()).await {
+        match delivery.item().concluded(how, reason.as_deref()).await {
             // The place where the item is shows what happened to it.
             Ok(()) | Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => {}
             Err(error) => return Err(error),

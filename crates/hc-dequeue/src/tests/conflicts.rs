@@ -1,13 +1,13 @@
 //! Pairs of protocol steps that begin at the same time: which one makes the other one fail.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use conformance::plant::{Plant, Planted};
 use futures::future::BoxFuture;
 use microqueue::ItemId;
-use microqueue::keyspace::codec::{Codec, MessagePack};
-use microqueue::keyspace::foreign::Guarded;
+use microqueue::keyspace::codec::MessagePack;
 use microqueue::keyspace::{
     Bytes, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
     Transaction, read_all,
@@ -18,6 +18,7 @@ use crate::items::find::find;
 use crate::items::item_ref::ItemRef;
 use crate::items::places::{place, remove};
 use crate::items::settings::Settings;
+use crate::items::value::{Decode, decoder};
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::{TakeMode, fulfill, take, view_queue};
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
@@ -103,6 +104,7 @@ struct World<D> {
     queue: Queue<u64>,
     settings: Settings,
     fronts: Fronts,
+    decode: Arc<Decode>,
     request: Option<ItemId>,
     held: ItemId,
     /// The first queued item at the beginning, or the one that is due.
@@ -135,6 +137,7 @@ impl<D: Database> World<D> {
             queue: queue.clone(),
             settings: Settings::default(),
             fronts: Fronts::new(Duration::ZERO),
+            decode: decoder::<u64, _>(MessagePack),
         };
         for holder in [A, DEAD] {
             world.commit(Step::Take(holder)).await.unwrap();
@@ -196,14 +199,14 @@ impl<D: Database> World<D> {
         id
     }
 
-    fn context(&self, session: SessionId) -> SessionContext<'_, u64> {
+    fn context(&self, session: SessionId) -> SessionContext<'_> {
         SessionContext {
             keys: &self.queue.keys,
             settings: &self.settings,
             session,
             promotes: true,
             demand: &ONE,
-            decode: &|bytes| MessagePack.decode(bytes).map(Guarded::new),
+            decode: &*self.decode,
             fronts: &self.fronts,
         }
     }
@@ -228,11 +231,8 @@ impl<D: Database> World<D> {
                         demand: &[],
                         ..self.context(session)
                     };
-                    assert!(
-                        fulfill(tr, context, None, MAX_FULFILLMENT_ITEMS)
-                            .await?
-                            .has_changed()
-                    );
+                    let fulfilled = fulfill(tr, context, None, MAX_FULFILLMENT_ITEMS).await?;
+                    assert!(fulfilled.has_changed());
                 }
                 Step::Withdraw => {
                     assert!(withdraw(tr, keys, A, &self.request.unwrap()).await?);

@@ -90,6 +90,14 @@ impl Outcome {
     }
 }
 
+impl Outcome {
+    /// Returns the outcome of a handler that has returned.
+    pub(crate) fn of(handled: impl IntoOutcome) -> Self {
+        let outcome = handled.into_outcome();
+        outcome.unwrap_or_else(|error| Self::failed(&*error))
+    }
+}
+
 /// What a handler returns: `()`, an [`Outcome`], or a `Result` of one of them.
 pub trait IntoOutcome {
     /// Returns the outcome, or the error with which the handler failed.

@@ -4,12 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::limits::TRANSACTION_LIFE;
 use microqueue::keyspace::{self, Code, Database, Runner, Tx};
 use parking_lot::Mutex;
 
 use crate::consume::delivery::Delivery;
+use crate::consume::held_item::HeldItem;
 use crate::items::error::{BoxError, Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::options::WorkerOptions;
@@ -137,6 +139,11 @@ where
     }
 }
 
+/// A handler for one item, which calls it in a transaction.
+type HandleIn<'a, D> = dyn Fn(Tx<<D as Database>::Transaction>) -> BoxFuture<'a, Result<Outcome, BoxError>>
+    + Sync
+    + 'a;
+
 /// Runs a handler in a transaction, acknowledges the item in it if the handler is done, and commits.
 pub(crate) async fn in_transaction<T, D, F, Fut, R>(
     runner: &Runner<D>,
@@ -150,19 +157,32 @@ where
     Fut: Future<Output = R> + Send,
     R: IntoOutcome + Send,
 {
+    let handle = |tr| -> BoxFuture<'_, _> {
+        let handled = handler(tr, delivery.clone());
+        Box::pin(async move { handled.await.into_outcome() })
+    };
+    commit_handled(runner, &handle, delivery.item()).await
+}
+
+/// Calls a handler for an item in a transaction, acknowledges the item in it if the handler is done, and commits.
+async fn commit_handled<D: Database>(
+    runner: &Runner<D>,
+    handle: &HandleIn<'_, D>,
+    item: &HeldItem,
+) -> Outcome {
     let overruns = &Mutex::new(Overruns::default());
     let env = runner.environment();
     let done = |tr: Tx<_>| async move {
         let is_too_old = tr.attempt().after == Some(Code::TRANSACTION_TOO_OLD);
-        let too_slow = overruns.lock().judge(is_too_old, &delivery.item_ref());
+        let too_slow = overruns.lock().judge(is_too_old, &item.item_ref());
         if let Some(reason) = too_slow {
             return Err(Unfinished::NotDone(Outcome::retry(reason)));
         }
         let began = env.now();
-        let handled = handler(tr.clone(), delivery.clone()).await;
+        let handled = handle(tr.clone()).await;
         overruns.lock().took = env.now().saturating_sub(began);
-        match handled.into_outcome().map_err(Unfinished::Handler)? {
-            Outcome::Done => Ok(acknowledge(runner, &tr, delivery).await?),
+        match handled.map_err(Unfinished::Handler)? {
+            Outcome::Done => Ok(acknowledge(runner, &tr, item).await?),
             outcome => Err(Unfinished::NotDone(outcome)),
         }
     };
@@ -173,27 +193,23 @@ where
 }
 
 /// Acknowledges an item in the transaction of its handler, unless the handler has already ended the item there.
-async fn acknowledge<T, D>(
+async fn acknowledge<D: Database>(
     runner: &Runner<D>,
     tr: &Tx<D::Transaction>,
-    delivery: &Delivery<T>,
-) -> Result<()>
-where
-    T: Send + Sync,
-    D: Database,
-{
-    let refused = match delivery.ack(tr).await {
+    item: &HeldItem,
+) -> Result<()> {
+    let refused = match item.ack(tr).await {
         Err(refused @ (Error::Cancelled { .. } | Error::DeliveryLost { .. })) => refused,
         acknowledged => return acknowledged,
     };
     // This transaction has read the item, and the new one reads a version that is not older. If the item is still held
     // there, the handler itself has cancelled or acknowledged it. If another transaction does so later, this one fails.
     let stored = runner.database().begin()?;
-    if !delivery.is_held(&stored).await? {
+    if !item.is_held(&stored).await? {
         return Err(refused);
     }
     match refused {
-        Error::Cancelled { .. } => delivery.end_cancelled(tr).await,
+        Error::Cancelled { .. } => item.end_cancelled(tr).await,
         _ => Ok(()),
     }
 }

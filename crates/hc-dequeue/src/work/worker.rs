@@ -1,26 +1,21 @@
 //! A loop around a consumer: takes items, handles them, and acknowledges or retries them.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Database, Environment, Runner, foreign};
-use tokio::sync::watch;
-use tokio::task::JoinSet;
+use microqueue::keyspace::env::BoxFuture;
+use microqueue::keyspace::{Database, Runner};
 
-use crate::consume::consumer::Consumer;
 use crate::consume::delivery::Delivery;
-use crate::items::error::{Error, Result};
+use crate::consume::held_item::HandedOut;
+use crate::items::error::Result;
 use crate::options::WorkerOptions;
 use crate::queue::handle::Queue;
-use crate::shutdown::{ShutdownReport, end_tasks};
-use crate::work::handler::Handler;
-use crate::work::outcome::IntoOutcome;
-
-/// How many handlers run at the same time by default.
-const CONCURRENCY: usize = 16;
+use crate::shutdown::ShutdownReport;
+use crate::work::outcome::{IntoOutcome, Outcome};
+use crate::work::slots::Slots;
 
 /// Handles the items of a queue until it is shut down.
 ///
@@ -45,21 +40,15 @@ const CONCURRENCY: usize = 16;
 /// Dropping the worker drops all handlers at once and returns their items without counting an attempt.
 ///
 /// # Conflicts
-/// As those of its [`Consumer`], and those of the transactions that a handler runs itself.
+/// As those of its [`Consumer`](crate::Consumer), and those of the transactions that a handler runs itself.
 ///
 /// # Retries
 /// The runner retries the worker's transactions, and the worker tries again if the runner gives up. Since items are
 /// retried, a handler runs at least once for each item; what it does in the transaction that
 /// [acknowledges](Delivery::ack) the item takes effect once.
 pub struct Worker<T> {
-    consumer: Consumer<T>,
-    env: Environment,
-    handlers: JoinSet<()>,
-    stop: watch::Sender<bool>,
-    /// How often a slot was started again.
-    restarted: Arc<AtomicUsize>,
-    /// How many slots handle an item.
-    busy: Arc<AtomicUsize>,
+    slots: Slots,
+    value: PhantomData<fn() -> T>,
 }
 
 impl<T, C> Queue<T, C>
@@ -111,38 +100,16 @@ where
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + Send + 'static,
     {
-        let backoff = options.backoff().unwrap_or_default();
-        let concurrency = options.concurrency().unwrap_or(CONCURRENCY);
-        let consumer = self.consumer(runner, options).await?;
-        let handler = Arc::new(Handler::new(self, runner, backoff, handler));
-        let (stop, _) = watch::channel(false);
-        let restarted = Arc::new(AtomicUsize::new(0));
-        let busy = Arc::new(AtomicUsize::new(0));
-        let mut handlers = JoinSet::new();
-        for _ in 0..concurrency {
-            let slot = HandlerSlot {
-                consumer: consumer.clone(),
-                handler: handler.clone(),
-                stopped: stop.subscribe(),
-                restarted: restarted.clone(),
-                busy: busy.clone(),
-            };
-            handlers.spawn(slot.work());
-        }
+        // A slot catches a panic, wherever it happens.
+        let handle = move |item: HandedOut| -> BoxFuture<Outcome> {
+            let handled = handler(Delivery::new(item));
+            Box::pin(async move { Outcome::of(handled.await) })
+        };
+        let slots = Slots::open(self.untyped(), runner, &options, Box::new(handle));
         Ok(Worker {
-            consumer,
-            env: runner.environment().clone(),
-            handlers,
-            stop,
-            restarted,
-            busy,
+            slots: slots.await?,
+            value: PhantomData,
         })
-    }
-}
-
-impl<T> Drop for Worker<T> {
-    fn drop(&mut self) {
-        self.consumer.release();
     }
 }
 
@@ -159,96 +126,11 @@ impl<T: Send + Sync + 'static> Worker<T> {
     /// [`std::process::exit`], or use `Runtime::shutdown_background` of tokio.
     ///
     /// # Errors
-    /// Those of [`Consumer::shut_down`].
+    /// Those of [`Consumer::shut_down`](crate::Consumer::shut_down).
     ///
     /// # Cancel safety
     /// Dropping the future drops the handlers.
-    pub async fn shut_down(mut self, grace: Duration) -> Result<ShutdownReport> {
-        self.stop.send_replace(true);
-        let busy = || self.busy.load(Ordering::Relaxed);
-        let mut unfinished = 0;
-        let release = || {
-            unfinished = busy();
-            self.consumer.release();
-        };
-        end_tasks(&self.env, &mut self.handlers, grace, release).await;
-        // Slots without an item may end late, too.
-        let running = busy();
-        self.consumer.clone().shut_down(Duration::ZERO).await?;
-        Ok(ShutdownReport {
-            dropped: unfinished.saturating_sub(running),
-            running,
-            restarted: self.restarted.load(Ordering::Relaxed),
-        })
-    }
-}
-
-/// One of the slots in which handlers run at the same time.
-struct HandlerSlot<T, F> {
-    consumer: Consumer<T>,
-    handler: Arc<Handler<F>>,
-    stopped: watch::Receiver<bool>,
-    restarted: Arc<AtomicUsize>,
-    busy: Arc<AtomicUsize>,
-}
-
-/// Counts a slot as busy until it is dropped.
-struct Busy<'a>(&'a AtomicUsize);
-
-impl<'a> Busy<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl<T, F, Fut, R> HandlerSlot<T, F>
-where
-    T: Send + Sync + 'static,
-    F: Fn(Delivery<T>) -> Fut,
-    Fut: Future<Output = R>,
-    R: IntoOutcome,
-{
-    /// Works until the worker stops. No panic ends a slot for good: those of the application's code were caught where
-    /// they happened, and another one is a fault of this library, which costs the item that the slot held an attempt.
-    async fn work(mut self) {
-        while let Err(panicked) = foreign::run(self.take_turns()).await {
-            self.restarted.fetch_add(1, Ordering::Relaxed);
-            self.handler.pause_after(&panicked).await;
-        }
-    }
-
-    async fn take_turns(&mut self) {
-        loop {
-            let next = tokio::select! {
-                biased;
-                _ = self.stopped.wait_for(|stopped| *stopped) => return,
-                next = self.consumer.dequeue_within(Duration::MAX) => next,
-            };
-            match next {
-                Ok(Some(delivery)) => self.handle(delivery).await,
-                Ok(None) => {}
-                Err(Error::ShutDown { .. }) => return,
-                // The dispatcher has logged the error, and waits before it tries again.
-                Err(_) => {}
-            }
-        }
-    }
-
-    async fn handle(&self, delivery: Delivery<T>) {
-        // Dropped last: until then, what the handler holds may block the thread.
-        let _busy = Busy::new(&self.busy);
-        self.consumer.let_dispatcher_run().await;
-        // Without an outcome, dropping the delivery gives the item back.
-        if let Some(outcome) = self.handler.handle(&delivery).await {
-            let (how, reason) = self.handler.resolution(&delivery, outcome);
-            delivery.conclude(how, reason.as_deref());
-        }
+    pub async fn shut_down(self, grace: Duration) -> Result<ShutdownReport> {
+        self.slots.shut_down(grace).await
     }
 }

@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::consume::command::{Reply, Want};
-use crate::consume::delivery::Delivery;
+use crate::consume::held_item::HandedOut;
 use crate::consume::policy::Wants;
 use crate::items::error::Error;
 use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS};
 
 /// The callers that wait for items, in their order.
-pub(super) struct Callers<T>(VecDeque<Want<T, Delivery<T>>>);
+pub(super) struct Callers(VecDeque<Want<HandedOut>>);
 
-impl<T> Callers<T> {
+impl Callers {
     pub(super) fn new() -> Self {
         Self(VecDeque::new())
     }
 
-    pub(super) fn push(&mut self, want: Want<T, Delivery<T>>) {
+    pub(super) fn push(&mut self, want: Want<HandedOut>) {
         self.0.push_back(want);
     }
 
@@ -26,7 +26,7 @@ impl<T> Callers<T> {
     }
 
     /// Removes and returns all callers.
-    pub(super) fn take_all(&mut self) -> VecDeque<Want<T, Delivery<T>>> {
+    pub(super) fn take_all(&mut self) -> VecDeque<Want<HandedOut>> {
         std::mem::take(&mut self.0)
     }
 

@@ -26,9 +26,9 @@ pub(super) struct Check<'a> {
 }
 
 /// The result of collecting an answer.
-pub(super) struct Collected<T> {
+pub(super) struct Collected {
     /// `None` if the request was not answered.
-    pub(super) items: Option<Vec<Granted<T>>>,
+    pub(super) items: Option<Vec<Granted>>,
     /// The results of the items that were given back.
     pub(super) given: Vec<GivenBack>,
     /// The request that was registered in the same transaction.
@@ -37,11 +37,11 @@ pub(super) struct Collected<T> {
 
 /// Stages the collection of an answer, the return of items, and the registration of the next request. A session whose
 /// consumers ask again needs only one commit for all of this.
-pub(super) async fn collect_and_register<T>(
+pub(super) async fn collect_and_register(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     check: Check<'_>,
-) -> Result<Collected<T>> {
+) -> Result<Collected> {
     let (items, given) = try_join!(
         collect(tr, context, &check.request),
         give_back(tr, context, check.returns)
@@ -56,9 +56,9 @@ pub(super) async fn collect_and_register<T>(
 }
 
 /// The result of a check.
-pub(super) enum Checked<T> {
+pub(super) enum Checked {
     /// The request was answered, and the answer was collected.
-    Answered(Collected<T>),
+    Answered(Collected),
     /// It was not answered, and another session has removed it.
     Gone,
     Waits(Waiting),
@@ -75,11 +75,11 @@ pub(super) struct Waiting {
 }
 
 /// Checks a request: collects the answer if there is one, and otherwise sets a watch on the keys that may change this.
-pub(super) async fn check<T>(
+pub(super) async fn check(
     tr: &impl Transaction,
-    context: SessionContext<'_, T>,
+    context: SessionContext<'_>,
     check: Check<'_>,
-) -> Result<Checked<T>> {
+) -> Result<Checked> {
     let keys = context.keys;
     let session = context.session;
     let request = &check.request;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use microqueue::ItemId;
 
-use crate::consume::delivery::Out;
+use crate::consume::held_item::Out;
 
 /// The outstanding deliveries.
 #[derive(Debug)]

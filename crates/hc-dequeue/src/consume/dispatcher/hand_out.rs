@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
-use microqueue::keyspace::codec::{Codec, DecodeError};
-use microqueue::keyspace::foreign::Guarded;
+use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::{Bytes, Database};
 use microqueue::{Item, ItemId};
 use parking_lot::Mutex;
 
 use super::Dispatcher;
 use crate::consume::command::Reply;
-use crate::consume::delivery::{Delivery, DeliveryState, HeldItem, Out};
+use crate::consume::held_item::{DeliveryState, HandedOut, HeldItem, Out};
 use crate::items::item_ref::ItemRef;
 use crate::items::record::Record;
+use crate::items::value::Value;
 use crate::options::Backoff;
 use crate::protocol::Granted;
 use crate::protocol::give_back::{GiveBack, When};
@@ -24,14 +24,9 @@ use crate::session::wall::wall_millis;
 /// What happens to an item that could not be handed out.
 const RETURNED: GiveBack = GiveBack::Returned(When::Now);
 
-impl<T, D, C> Dispatcher<T, D, C>
-where
-    T: Send + Sync + 'static,
-    D: Database,
-    C: Codec<T>,
-{
+impl<D: Database> Dispatcher<D> {
     /// Gives items to the consumers that want them, in their order. An item that does not decode counts as failed.
-    pub(super) fn hand_out(&mut self, granted: Vec<Granted<T>>) {
+    pub(super) fn hand_out(&mut self, granted: Vec<Granted>) {
         self.metrics.dequeues.increment(granted.len() as u64);
         let now = wall_millis(&self.keys().env);
         let mut popped = VecDeque::new();
@@ -70,10 +65,10 @@ where
                     self.pacer.served += 1;
                     let count = held.len().min(want.wanted);
                     let items: Vec<_> = held.drain(..count).collect();
-                    let deliveries = items.into_iter().filter_map(|item| self.deliver(item));
-                    if let Err(Ok(unseen)) = reply.send(Ok(deliveries.collect())) {
-                        for delivery in unseen {
-                            let (id, delivery) = delivery.disown();
+                    let handed_out = items.into_iter().filter_map(|item| self.deliver(item));
+                    if let Err(Ok(unseen)) = reply.send(Ok(handed_out.collect())) {
+                        for unseen in unseen {
+                            let (id, delivery) = unseen.item.disown();
                             self.deliveries.forget(&id, delivery);
                             self.return_later(id, delivery, RETURNED, None);
                         }
@@ -98,10 +93,7 @@ where
         self.return_later(id, record.deliveries, how, Some(&error.to_string()));
     }
 
-    fn deliver(
-        &mut self,
-        (id, mut record, value): (ItemId, Record, Guarded<T>),
-    ) -> Option<Delivery<T>> {
+    fn deliver(&mut self, (id, mut record, value): (ItemId, Record, Value)) -> Option<HandedOut> {
         // `None` if the last consumer is gone: then the session ends and returns its items.
         let commands = self.sender.upgrade()?;
         let deadline = self.now().saturating_add(self.options.time_limit);
@@ -109,9 +101,8 @@ where
         record.payload = Bytes::new();
         let out = Arc::new(Out::new(record.deliveries, deadline));
         self.deliveries.insert(id, out.clone());
-        Some(Delivery::new(HeldItem {
+        let item = Arc::new(HeldItem {
             id,
-            value,
             record,
             out,
             session: self.session(),
@@ -119,6 +110,7 @@ where
             commands,
             state: AtomicU8::new(DeliveryState::Open as u8),
             result: Mutex::default(),
-        }))
+        });
+        Some(HandedOut { item, value })
     }
 }

@@ -34,10 +34,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use microqueue::ItemId;
-use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::error::chain;
-use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{self, Database, Runner};
 use tokio::sync::{mpsc, oneshot};
 
@@ -49,7 +47,7 @@ use self::schedules::FireTimer;
 use self::take::{Begun, LastTake};
 use self::upkeep::Upkeep;
 use crate::consume::command::Command;
-use crate::consume::delivery::{Delivery, Shared};
+use crate::consume::held_item::{HandedOut, Shared};
 use crate::consume::metrics::Metrics;
 use crate::consume::policy::{Event, Facts, Policy, Step, Timer};
 use crate::consume::shared_task::{SharedTask, let_others_run};
@@ -57,11 +55,10 @@ use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::settings::Settings;
 use crate::options::DispatcherOptions;
-use crate::protocol::Decode;
 use crate::protocol::front::Fronts;
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When};
 use crate::protocol::request::Woken;
-use crate::queue::handle::Queue;
+use crate::queue::handle::UntypedQueue;
 use crate::session::{Alarm, Alarms, Member, SessionId};
 
 /// For how many turns of the scheduler the dispatcher waits for consumers that were just served to ask again.
@@ -80,19 +77,18 @@ struct Closing {
     done: Vec<oneshot::Sender<Result<usize>>>,
 }
 
-pub(crate) struct Dispatcher<T, D: Database, C> {
-    queue: Queue<T, C>,
+pub(crate) struct Dispatcher<D: Database> {
+    queue: UntypedQueue,
     /// The settings that were stored at the last heartbeat.
     settings: Arc<Settings>,
     runner: Runner<D>,
     options: DispatcherOptions,
-    decode: Arc<Decode<T>>,
     fronts: Arc<Fronts>,
     shared: Arc<Shared>,
-    commands: mpsc::UnboundedReceiver<Command<T, Delivery<T>>>,
-    sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,
+    commands: mpsc::UnboundedReceiver<Command<HandedOut>>,
+    sender: mpsc::WeakUnboundedSender<Command<HandedOut>>,
     member: Member<D>,
-    callers: Callers<T>,
+    callers: Callers,
     deliveries: Deliveries,
     returns: PendingReturns,
     policy: Policy<ItemId>,
@@ -102,7 +98,7 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     cancels: Alarms<Infallible, ()>,
     pacer: Pacer,
     /// A take that began while the last one committed. The next step uses it, if that step is a take.
-    ahead: Option<Begun<T>>,
+    ahead: Option<Begun>,
     last_take: LastTake,
     upkeep: Upkeep,
     fire_timer: FireTimer,
@@ -110,19 +106,14 @@ pub(crate) struct Dispatcher<T, D: Database, C> {
     closing: Option<Closing>,
 }
 
-impl<T, D, C> Dispatcher<T, D, C>
-where
-    T: Send + Sync + 'static,
-    D: Database,
-    C: Codec<T>,
-{
+impl<D: Database> Dispatcher<D> {
     /// Opens a session.
     pub(crate) async fn open(
-        queue: Queue<T, C>,
+        queue: UntypedQueue,
         runner: Runner<D>,
         options: DispatcherOptions,
-        sender: mpsc::WeakUnboundedSender<Command<T, Delivery<T>>>,
-        commands: mpsc::UnboundedReceiver<Command<T, Delivery<T>>>,
+        sender: mpsc::WeakUnboundedSender<Command<HandedOut>>,
+        commands: mpsc::UnboundedReceiver<Command<HandedOut>>,
     ) -> Result<Self> {
         let shared = Shared {
             keys: queue.keys.clone(),
@@ -133,14 +124,12 @@ where
             dispatcher: SharedTask::new(),
         };
         let settings = queue.settings.get();
-        let metrics = Metrics::new(queue.subspace());
-        let codec = queue.codec.clone();
+        let metrics = Metrics::new(&queue.keys.queue);
         let alarms = Alarms::new(runner.environment().clone());
         let cancels = Alarms::new(runner.environment().clone());
         let mut dispatcher = Self {
             member: Member::new(queue.keys.sessions.clone(), runner.clone(), settings.lease),
             shared: Arc::new(shared),
-            decode: Arc::new(move |bytes| codec::decode(&codec, bytes).map(Guarded::new)),
             fronts: Arc::new(Fronts::new(options.poll_interval)),
             settings,
             queue,
@@ -283,7 +272,7 @@ where
         self.pacer.asks_again = self.callers.len() >= served;
     }
 
-    fn accept(&mut self, command: Command<T, Delivery<T>>) {
+    fn accept(&mut self, command: Command<HandedOut>) {
         match command {
             Command::Want(want) if self.closing.is_some() => want.fail(self.shut_down()),
             Command::Want(want) => self.callers.push(want),

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use microqueue::keyspace::Database;
-use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
 
 use super::Dispatcher;
@@ -63,12 +62,7 @@ impl FireTimer {
     }
 }
 
-impl<T, D, C> Dispatcher<T, D, C>
-where
-    T: Send + Sync + 'static,
-    D: Database,
-    C: Codec<T>,
-{
+impl<D: Database> Dispatcher<D> {
     /// Enqueues some of the items that are due, unless this process's wall clock is not trusted.
     pub(super) async fn fire(&mut self) {
         self.fire_timer.ends = self.now().saturating_add(CHECK_INTERVAL);

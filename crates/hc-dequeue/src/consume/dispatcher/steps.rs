@@ -5,7 +5,6 @@ use std::time::Duration;
 use futures::try_join;
 use microqueue::ItemId;
 use microqueue::StagedId;
-use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{self, Code, Commit, Database};
 
 use super::Dispatcher;
@@ -36,12 +35,7 @@ pub(super) enum Tried<T> {
     Conflicted,
 }
 
-impl<T, D, C> Dispatcher<T, D, C>
-where
-    T: Send + Sync + 'static,
-    D: Database,
-    C: Codec<T>,
-{
+impl<D: Database> Dispatcher<D> {
     /// Performs a step, and reports its result to the policy.
     ///
     /// # Errors
@@ -253,7 +247,7 @@ where
     }
 
     /// Hands out the items that answered a request, if it was answered.
-    fn collected(&mut self, collected: Collected<T>, commit: &Commit) -> Event<ItemId> {
+    fn collected(&mut self, collected: Collected, commit: &Commit) -> Event<ItemId> {
         self.returned(&collected.given);
         let Some(items) = collected.items else {
             return Event::NotAnswered;
@@ -318,14 +312,14 @@ where
         }
     }
 
-    pub(super) fn context<'a>(&'a self, demand: &'a [Demand]) -> SessionContext<'a, T> {
+    pub(super) fn context<'a>(&'a self, demand: &'a [Demand]) -> SessionContext<'a> {
         SessionContext {
             keys: &self.shared.keys,
             settings: &self.settings,
             session: self.session(),
             promotes: self.member.trusts_clock(),
             demand,
-            decode: &*self.decode,
+            decode: &*self.queue.decode,
             fronts: &self.fronts,
         }
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures::{poll, try_join};
 use microqueue::ItemId;
-use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{Code, Database, Tx};
 use parking_lot::Mutex;
@@ -31,16 +30,16 @@ struct TakeOrder {
 }
 
 /// The items that a take took, if its view was sufficient, and the results of the items that it gave back.
-type TriedTake<T> = Tried<(Option<Taken<T>>, Vec<GivenBack>)>;
+type TriedTake = Tried<(Option<Taken>, Vec<GivenBack>)>;
 
 /// A take that has begun: it reads the queue and waits for its order. Dropping it before that has no effect.
-pub(super) struct Begun<T> {
+pub(super) struct Begun {
     /// Until when the view may be used. After that, it might miss items that have come back and must be granted
     /// first.
     pub(super) until: Duration,
     order: Arc<OnceLock<TakeOrder>>,
     /// The lock is never taken. It makes the dispatcher `Sync`.
-    outcome: Mutex<BoxFuture<Result<TriedTake<T>>>>,
+    outcome: Mutex<BoxFuture<Result<TriedTake>>>,
     gone: BTreeSet<ItemId>,
 }
 
@@ -57,14 +56,9 @@ pub(super) struct LastTake {
 /// items again.
 const MAX_BYTES_READ_AHEAD: usize = MAX_FULFILLMENT_BYTES / 8;
 
-impl<T, D, C> Dispatcher<T, D, C>
-where
-    T: Send + Sync + 'static,
-    D: Database,
-    C: Codec<T>,
-{
+impl<D: Database> Dispatcher<D> {
     /// Takes items by the fast path, using the view that was read ahead.
-    pub(super) async fn take(&mut self, ahead: Option<Begun<T>>) -> Result<Event<ItemId>> {
+    pub(super) async fn take(&mut self, ahead: Option<Begun>) -> Result<Event<ItemId>> {
         let now = self.now();
         let last = self.last_take;
         let demand = self.callers.demand();
@@ -134,11 +128,11 @@ where
     }
 
     /// Begins a take of at most `limit` items.
-    fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun<T> {
+    fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun {
         let runner = self.runner.clone();
         let shared = self.shared.clone();
         let session = self.session();
-        let decode = self.decode.clone();
+        let decode = self.queue.decode.clone();
         let promotes = self.member.trusts_clock();
         let settings = self.settings.clone();
         let fronts = self.fronts.clone();
@@ -191,10 +185,10 @@ where
 
 /// Waits for the result of a take that has its order. While it commits, the next take reads, unless there is none to
 /// begin. Returns the next take, too, if it has begun and has not failed.
-async fn finish<T>(
-    mut outcome: BoxFuture<Result<TriedTake<T>>>,
-    begin_next: impl FnOnce() -> Option<Begun<T>>,
-) -> (Result<TriedTake<T>>, Option<Begun<T>>) {
+async fn finish(
+    mut outcome: BoxFuture<Result<TriedTake>>,
+    begin_next: impl FnOnce() -> Option<Begun>,
+) -> (Result<TriedTake>, Option<Begun>) {
     // The embedded store commits a lone transaction before the first poll returns.
     if let Poll::Ready(tried) = poll!(&mut outcome) {
         return (tried, None);

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use futures::{FutureExt, try_join};
 use microqueue::ItemId;
-use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{Database, Isolation, Transaction, Tx};
 use tokio::sync::oneshot;
@@ -18,6 +17,8 @@ use crate::items::error::{Error, Result, keep_corrupt};
 use crate::items::settings::stored_settings;
 use crate::protocol::give_back::{GiveBack, When};
 use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
+use crate::queue::handle::is_paused;
+use crate::queue::stats::{oldest_age, read_stats};
 use crate::session::{SessionId, Tick};
 
 /// The divisor of the time between two heartbeats that limits how long a session removes expired rows.
@@ -44,12 +45,7 @@ impl Upkeep {
     }
 }
 
-impl<T, D, C> Dispatcher<T, D, C>
-where
-    T: Send + Sync + 'static,
-    D: Database,
-    C: Codec<T>,
-{
+impl<D: Database> Dispatcher<D> {
     /// Performs the periodic tasks.
     pub(super) async fn tick(&mut self) -> Result<()> {
         match self.member.tick().await? {
@@ -81,13 +77,12 @@ where
     /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
     /// the known ones.
     async fn read_queue(&mut self) -> Result<()> {
-        let queue = &self.queue;
         let keys = &*self.shared.keys;
         let read = |tr| async move {
             let tr = &tr;
-            let age = queue.oldest_age(tr);
+            let age = oldest_age(tr, keys);
             let settings = stored_settings(tr, keys, Isolation::Snapshot).map(keep_corrupt);
-            try_join!(queue.stats(tr), queue.is_paused(tr), age, settings)
+            try_join!(read_stats(tr, keys), is_paused(tr, keys), age, settings)
         };
         let (stats, is_paused, age, stored) = self.runner.run(read).await?;
         let unreadable = self.fronts.skipped();

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::time::{Duration, UNIX_EPOCH};
 
 use microqueue::ItemId;
-use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::codec::MessagePack;
 use microqueue::keyspace::env::ManualClock;
-use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::run::RunOptions;
 use microqueue::keyspace::{Bytes, Environment, Runner, Store};
 use parking_lot::Mutex;
@@ -18,7 +17,7 @@ use tokio::sync::mpsc;
 use super::model::{At, FIRST_WAIT, Life, Model, Rules, Said};
 use super::program::{Change, How, NewItem, Op};
 use super::{DEDUPE_IDS, SESSIONS, START};
-use crate::consume::delivery::{Delivery, DeliveryState, HeldItem, Out, Shared};
+use crate::consume::held_item::{DeliveryState, HeldItem, Out, Shared};
 use crate::consume::shared_task::SharedTask;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
@@ -27,6 +26,7 @@ use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
 use crate::items::record::{Failure, Record};
 use crate::items::settings::Settings;
+use crate::items::value::{Decode, decoder};
 use crate::options::Backoff;
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
@@ -54,6 +54,7 @@ pub(super) struct World {
     queue: Queue<u64>,
     settings: Settings,
     fronts: Fronts,
+    decode: Arc<Decode>,
     items: Vec<ItemRef>,
     sessions: [SessionId; SESSIONS],
     /// The requests of each session that were answered but not collected.
@@ -85,6 +86,7 @@ impl World {
             queue: queue.await.unwrap(),
             settings: settings(rules),
             fronts: Fronts::new(Duration::ZERO),
+            decode: decoder::<u64, _>(MessagePack),
             runner,
             clock,
             items: Vec::new(),
@@ -118,14 +120,14 @@ impl World {
         self.open(self.sessions[slot]).await;
     }
 
-    fn context<'a>(&'a self, session: SessionId, demand: &'a [Demand]) -> SessionContext<'a, u64> {
+    fn context<'a>(&'a self, session: SessionId, demand: &'a [Demand]) -> SessionContext<'a> {
         SessionContext {
             keys: &self.queue.keys,
             settings: &self.settings,
             session,
             promotes: true,
             demand,
-            decode: &|bytes| MessagePack.decode(bytes).map(Guarded::new),
+            decode: &*self.decode,
             fronts: &self.fronts,
         }
     }
@@ -307,9 +309,8 @@ impl World {
     async fn acknowledge(&self, item: usize, is_late: bool) -> Result<Said> {
         let (session, number) = self.held_by(item, is_late).await?;
         let (commands, _dispatcher) = mpsc::unbounded_channel();
-        let delivery = &Delivery::new(HeldItem {
+        let held = &HeldItem {
             id: self.items[item].id(),
-            value: Guarded::new(0_u64),
             record: Record::default(),
             out: Arc::new(Out::new(number, Duration::MAX)),
             session,
@@ -324,8 +325,8 @@ impl World {
             commands,
             state: AtomicU8::new(DeliveryState::Open as u8),
             result: Mutex::new(Bytes::from("done")),
-        });
-        let ack = |tr| async move { delivery.ack(&tr).await };
+        };
+        let ack = |tr| async move { held.ack(&tr).await };
         match self.runner.run(ack).await {
             Ok(()) => Ok(Said::Acknowledged),
             Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => Ok(Said::Refused),
@@ -541,11 +542,11 @@ fn kind(place: At) -> Option<PlaceKind> {
     }
 }
 
-fn said(granted: Vec<Granted<u64>>) -> Said {
+fn said(granted: Vec<Granted>) -> Said {
     let granted = granted.into_iter();
     Said::Granted(
         granted
-            .map(|item| (*item.value.unwrap(), item.is_popped))
+            .map(|item| (item.value.unwrap().into_inner::<u64>(), item.is_popped))
             .collect(),
     )
 }

@@ -1,0 +1,363 @@
+//! The item of a delivery, without the value: everything that a delivery does and that does not depend on the type of the
+//! value.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
+
+use microqueue::ItemId;
+use microqueue::keyspace::record::millis;
+use microqueue::keyspace::{Bytes, Subspace, Transaction};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::consume::command::{Command, ask};
+use crate::consume::shared_task::SharedTask;
+use crate::items::end::end;
+use crate::items::error::{Error, Result};
+use crate::items::item_ref::ItemRef;
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::{End, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
+use crate::items::settings::KnownSettings;
+use crate::items::trace_context::TraceContext;
+use crate::items::value::Value;
+use crate::options::Backoff;
+use crate::protocol::give_back::{GiveBack, Return, When};
+use crate::session::SessionId;
+use crate::session::wall::wall_millis;
+
+/// An item that a dispatcher hands out, and its value.
+pub(crate) struct HandedOut {
+    pub(crate) item: Arc<HeldItem>,
+    pub(crate) value: Value,
+}
+
+/// The channel from consumers and deliveries to their dispatcher.
+pub(crate) type Commands = mpsc::UnboundedSender<Command<HandedOut>>;
+
+/// An item that this process holds, which all clones of its delivery share. Dropping it gives the item back as failed.
+pub(crate) struct HeldItem {
+    pub(crate) id: ItemId,
+    /// The record without the payload.
+    pub(crate) record: Record,
+    pub(crate) out: Arc<Out>,
+    pub(crate) session: SessionId,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) commands: Commands,
+    pub(crate) state: AtomicU8,
+    /// The result that is stored when the item is completed.
+    pub(crate) result: Mutex<Bytes>,
+}
+
+/// State of an outstanding delivery that it shares with the dispatcher.
+#[derive(Debug)]
+pub(crate) struct Out {
+    /// The number of the delivery: how often the item has been granted, including this time.
+    pub(crate) delivery: u64,
+    /// When the delivery's time limit passes, by the environment's clock.
+    deadline: Mutex<Duration>,
+    fate: watch::Sender<Fate>,
+}
+
+/// The state of an outstanding delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fate {
+    /// The item is held.
+    Held,
+    /// The item is held, but was cancelled and must not be handled any more.
+    Cancelled,
+    /// The item is no longer held.
+    Lost,
+}
+
+impl Out {
+    pub(crate) fn new(delivery: u64, deadline: Duration) -> Self {
+        Self {
+            delivery,
+            deadline: Mutex::new(deadline),
+            fate: watch::Sender::new(Fate::Held),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        *self.deadline.lock()
+    }
+
+    /// Moves the deadline to a later time, never to an earlier one.
+    pub(crate) fn extend(&self, deadline: Duration) {
+        let mut current = self.deadline.lock();
+        *current = deadline.max(*current);
+    }
+
+    pub(crate) fn lose(&self) {
+        self.fate.send_replace(Fate::Lost);
+    }
+
+    pub(crate) fn cancel(&self) {
+        self.fate
+            .send_modify(|fate| *fate = Fate::Cancelled.max(*fate));
+    }
+}
+
+/// What has been decided about a delivery.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum DeliveryState {
+    /// Nothing: dropping the delivery gives the item back.
+    Open,
+    /// It was acknowledged in a transaction whose outcome is not known here.
+    Acknowledged,
+    /// The dispatcher has received the decision.
+    Resolved,
+}
+
+/// State that all deliveries of a dispatcher share.
+pub(crate) struct Shared {
+    pub(crate) keys: Arc<Keys>,
+    pub(crate) settings: KnownSettings,
+    pub(crate) time_limit: Duration,
+    pub(crate) backoff: Backoff,
+    /// Whether the consumer is shutting down: a delivery dropped from then on counts no attempt.
+    pub(crate) shuts_down: AtomicBool,
+    pub(crate) dispatcher: Arc<SharedTask>,
+}
+
+impl HeldItem {
+    /// Returns the queue's subspace.
+    pub(crate) fn queue(&self) -> &Subspace {
+        &self.shared.keys.queue
+    }
+
+    /// Returns a reference to the item.
+    pub(crate) fn item_ref(&self) -> ItemRef {
+        ItemRef::new(&self.shared.keys, self.id)
+    }
+
+    /// Returns the number of this attempt, starting at 1.
+    pub(crate) fn attempt(&self) -> u64 {
+        self.record.attempts + 1
+    }
+
+    /// Returns the trace context of the item's enqueue, if it had one in a form that this version knows.
+    pub(crate) fn trace_context(&self) -> Option<TraceContext> {
+        TraceContext::parse(self.record.trace_context.as_deref()?)
+    }
+
+    /// Sets the result that is stored when the item is completed.
+    pub(crate) fn set_result(&self, result: Bytes) -> Result<()> {
+        if result.len() > MAX_RESULT_BYTES {
+            return Err(Error::ResultTooLong {
+                bytes: result.len(),
+                limit: MAX_RESULT_BYTES,
+            });
+        }
+        *self.result.lock() = result;
+        Ok(())
+    }
+
+    /// Returns the decision that the item is completed, with its result.
+    pub(crate) fn completed(&self) -> GiveBack {
+        GiveBack::Completed(self.result.lock().clone())
+    }
+
+    /// Stages the completion of the item.
+    ///
+    /// # Conflicts
+    /// As [`Delivery::ack`](crate::Delivery::ack).
+    pub(crate) async fn ack(&self, tr: &impl Transaction) -> Result<()> {
+        let record = self.read_held(tr).await?;
+        let record = record.ok_or_else(|| self.delivery_lost())?;
+        if record.cancelled_millis != 0 {
+            return Err(Error::Cancelled {
+                item: self.item_ref(),
+            });
+        }
+        self.end(tr, &record, End::Completed)
+    }
+
+    /// Stages the end of an item that this transaction itself has cancelled.
+    ///
+    /// # Conflicts
+    /// As [`ack`](Self::ack).
+    pub(crate) async fn end_cancelled(&self, tr: &impl Transaction) -> Result<()> {
+        let record = self.read_held(tr).await?;
+        let record = record.ok_or_else(|| self.delivery_lost())?;
+        self.end(tr, &record, End::Cancelled)
+    }
+
+    /// Returns whether this delivery holds the item, and the item was not cancelled.
+    ///
+    /// # Conflicts
+    /// As [`ack`](Self::ack), without the write.
+    pub(crate) async fn is_held(&self, tr: &impl Transaction) -> Result<bool> {
+        let record = self.read_held(tr).await?;
+        Ok(record.is_some_and(|record| record.cancelled_millis == 0))
+    }
+
+    /// Reads the record of the item, if this delivery holds the item.
+    async fn read_held(&self, tr: &impl Transaction) -> Result<Option<Record>> {
+        let held = self.shared.keys.held(self.session);
+        let record = held.get(tr, &self.id).await?;
+        Ok(record.filter(|record| record.deliveries == self.out.delivery))
+    }
+
+    /// Stages the end of the item, which this delivery holds.
+    fn end(&self, tr: &impl Transaction, record: &Record, how: End) -> Result<()> {
+        let keys = &*self.shared.keys;
+        let settings = self.shared.settings.get();
+        keys.held(self.session).remove(tr, &self.id)?;
+        keys.count(tr, Counter::Held, -1);
+        let result = match how {
+            End::Completed => self.result.lock().clone(),
+            End::Cancelled | End::Removed => Bytes::new(),
+        };
+        end(tr, keys, &settings, &self.id, record, how, result)?;
+        self.set_state(DeliveryState::Acknowledged);
+        Ok(())
+    }
+
+    /// Marks a delivery that its consumer did not receive as resolved. Returns its item and its number.
+    pub(crate) fn disown(&self) -> (ItemId, u64) {
+        self.set_state(DeliveryState::Resolved);
+        (self.id, self.out.delivery)
+    }
+
+    /// Applies the handler's outcome to the item without waiting, unless the handler has already decided.
+    pub(crate) fn conclude(&self, how: GiveBack, reason: Option<&str>) {
+        if self.is_open_to(&how) {
+            self.send_decision(how, reason);
+        }
+    }
+
+    /// Applies the handler's outcome to the item, unless the handler has already decided, and returns when that is
+    /// committed.
+    pub(crate) async fn concluded(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
+        if self.is_open_to(&how) {
+            self.resolve(how, reason).await?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the outcome of a handler still decides what happens to the item. An acknowledged item is not
+    /// completed a second time. It may still be given back, because the acknowledgement may not have committed; if it
+    /// did commit, giving the item back has no effect.
+    fn is_open_to(&self, how: &GiveBack) -> bool {
+        let state = self.state.load(Ordering::Relaxed);
+        match how {
+            GiveBack::Completed(_) => state == DeliveryState::Open as u8,
+            _ => state != DeliveryState::Resolved as u8,
+        }
+    }
+
+    /// Restarts the delivery's time limit, unless the delivery is lost.
+    pub(crate) fn keep_alive(&self) -> Result<()> {
+        if self.is_lost() {
+            return Err(self.delivery_lost());
+        }
+        let now = self.shared.keys.env.now();
+        self.out.extend(now.saturating_add(self.shared.time_limit));
+        Ok(())
+    }
+
+    /// Waits until the item is cancelled or the delivery is lost.
+    pub(crate) async fn cancelled(&self) {
+        self.until(Fate::Cancelled).await;
+    }
+
+    /// Returns whether the item was cancelled or the delivery is lost, as far as this process knows.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        *self.out.fate.borrow() >= Fate::Cancelled
+    }
+
+    /// Waits until the item has this fate or a later one.
+    pub(crate) async fn until(&self, least: Fate) {
+        let mut fate = self.out.fate.subscribe();
+        // This cannot fail: the sender lives as long as this delivery.
+        let _ = fate.wait_for(|fate| *fate >= least).await;
+    }
+
+    /// Returns whether the delivery is lost, as far as this process knows.
+    pub(crate) fn is_lost(&self) -> bool {
+        *self.out.fate.borrow() == Fate::Lost
+    }
+
+    /// Has the dispatcher apply a decision to the item, and returns when that is committed.
+    pub(crate) async fn resolve(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
+        let decide = |done| self.decide(how, reason, Some(done));
+        let resolved = ask(&self.shared.dispatcher, &self.commands, decide).await;
+        resolved.unwrap_or_else(|| {
+            Err(Error::ShutDown {
+                queue: self.queue().clone(),
+            })
+        })
+    }
+
+    /// Like [`resolve`](Self::resolve), with a reason that must be short enough to be stored.
+    pub(crate) async fn resolve_because(&self, how: GiveBack, reason: &str) -> Result<()> {
+        if reason.len() > MAX_FAILURE_BYTES {
+            return Err(Error::ReasonTooLong {
+                bytes: reason.len(),
+                limit: MAX_FAILURE_BYTES,
+            });
+        }
+        self.resolve(how, Some(reason)).await
+    }
+
+    /// Returns the end of a delay that begins at the current wall time.
+    pub(crate) fn after(&self, delay: Duration) -> When {
+        When::At(wall_millis(&self.shared.keys.env).saturating_add(millis(delay)))
+    }
+
+    fn delivery_lost(&self) -> Error {
+        Error::DeliveryLost {
+            item: self.item_ref(),
+        }
+    }
+
+    fn set_state(&self, state: DeliveryState) {
+        self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Sends the dispatcher the decision about the item, without waiting.
+    fn send_decision(&self, how: GiveBack, reason: Option<&str>) {
+        // If the dispatcher is gone, the session has ended and the item was returned.
+        let _ = self.commands.send(self.decide(how, reason, None));
+    }
+
+    /// Marks the delivery as resolved, and returns the command with the decision for the dispatcher.
+    fn decide(
+        &self,
+        how: GiveBack,
+        reason: Option<&str>,
+        done: Option<oneshot::Sender<Result<()>>>,
+    ) -> Command<HandedOut> {
+        self.set_state(DeliveryState::Resolved);
+        let item = Return {
+            id: self.id,
+            delivery: self.out.delivery,
+            how,
+            reason: reason.map(Into::into),
+        };
+        Command::GiveBack { item, done }
+    }
+}
+
+impl Drop for HeldItem {
+    fn drop(&mut self) {
+        let state = *self.state.get_mut();
+        if state == DeliveryState::Acknowledged as u8 {
+            // The item has most likely left the queue. If its transaction failed, a heartbeat finds the item.
+            let _ = self.commands.send(Command::Forget {
+                id: self.id,
+                delivery: self.out.delivery,
+            });
+        } else if state == DeliveryState::Open as u8 {
+            if self.shared.shuts_down.load(Ordering::Relaxed) {
+                self.send_decision(GiveBack::Returned(When::Now), None);
+            } else {
+                let how = GiveBack::Failed(When::Later(self.shared.backoff));
+                self.send_decision(how, Some("its delivery was dropped"));
+            }
+        }
+    }
+}

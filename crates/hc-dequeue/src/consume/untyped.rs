@@ -1,0 +1,174 @@
+//! The consumer without the type of its values: everything that its clones and their dispatcher do together.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use microqueue::Item;
+use microqueue::keyspace::{Database, Environment, Runner, Subspace, foreign};
+use tokio::sync::{mpsc, oneshot};
+use tracing::Instrument;
+
+use crate::consume::command::{Command, Reply, Want, ask};
+use crate::consume::dispatcher::Dispatcher;
+use crate::consume::held_item::{Commands, HandedOut, Shared};
+use crate::consume::shared_task::let_others_run;
+use crate::items::error::{Error, Result};
+use crate::items::value::Value;
+use crate::options::{DispatcherOptions, WorkerOptions};
+use crate::protocol::MAX_FULFILLMENT_ITEMS;
+use crate::queue::handle::UntypedQueue;
+use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
+
+/// A consumer whose caller knows the type of the values.
+#[derive(Clone)]
+pub(crate) struct UntypedConsumer {
+    commands: Commands,
+    env: Environment,
+    queue: Subspace,
+    handle: Arc<Handle>,
+}
+
+/// Shuts the dispatcher down when the last consumer is dropped. Until then, deliveries can reach the dispatcher.
+struct Handle {
+    commands: Commands,
+    shared: Arc<Shared>,
+}
+
+impl Handle {
+    fn release(&self) {
+        self.shared.shuts_down.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.release();
+        // The dispatcher may have ended before.
+        let _ = self.commands.send(Command::ShutDown {
+            grace: Duration::ZERO,
+            done: None,
+        });
+    }
+}
+
+impl UntypedConsumer {
+    /// Opens a session, and spawns its dispatcher.
+    pub(crate) async fn open<D: Database>(
+        queue: UntypedQueue,
+        runner: &Runner<D>,
+        options: &WorkerOptions,
+    ) -> Result<Self> {
+        let subspace = queue.keys.queue.clone();
+        let (commands, received) = mpsc::unbounded_channel();
+        let dispatcher = Dispatcher::open(
+            queue,
+            runner.clone(),
+            DispatcherOptions::new(options),
+            commands.downgrade(),
+            received,
+        );
+        let dispatcher = Box::pin(dispatcher).await?;
+        let shared = dispatcher.shared();
+        let span =
+            tracing::debug_span!("dispatcher", queue = %subspace, session = %dispatcher.session());
+        let run = async {
+            if let Err(panicked) = foreign::run(dispatcher.run()).await {
+                let panic = panicked.message();
+                tracing::error!(
+                    panic,
+                    "a fault of this library has ended a consumer: its calls fail from now on"
+                );
+            }
+        };
+        shared.dispatcher.spawn(run.instrument(span));
+        Ok(Self {
+            handle: Arc::new(Handle {
+                commands: commands.clone(),
+                shared,
+            }),
+            commands,
+            env: runner.environment().clone(),
+            queue: subspace,
+        })
+    }
+
+    pub(crate) fn queue(&self) -> &Subspace {
+        &self.queue
+    }
+
+    /// Marks the consumer as shutting down: deliveries dropped from this point on count no attempt.
+    pub(crate) fn release(&self) {
+        self.handle.release();
+    }
+
+    /// Takes up to `limit` items as soon as there is at least one.
+    pub(crate) async fn dequeue(&self, limit: usize, time: Duration) -> Result<Vec<HandedOut>> {
+        self.want(limit, time, Reply::Deliver).await
+    }
+
+    /// Removes the first item as soon as there is one.
+    pub(crate) async fn pop(&self, time: Duration) -> Result<Option<Item<Value>>> {
+        Ok(self.want(1, time, Reply::Pop).await?.pop())
+    }
+
+    /// Ends the session, and returns how many deliveries were lost.
+    pub(crate) async fn shut_down(self, grace: Duration) -> Result<usize> {
+        self.release();
+        let end = |done| Command::ShutDown {
+            grace,
+            done: Some(done),
+        };
+        let limit = grace.saturating_add(SESSION_END_LIMIT);
+        let ended = within(&self.env, limit, self.ask(end)).await;
+        ended.unwrap_or_else(|| {
+            let recipe = self.queue.clone();
+            Err(NotEnded { recipe, limit }.into())
+        })
+    }
+
+    /// Waits until the dispatcher is in a queue from which other threads take it, before code that may block this
+    /// thread.
+    pub(crate) async fn let_dispatcher_run(&self) {
+        if self.handle.shared.dispatcher.is_woken() {
+            let_others_run().await;
+        }
+    }
+
+    /// Takes up to `limit` items.
+    async fn want<I>(
+        &self,
+        limit: usize,
+        time: Duration,
+        reply: impl FnOnce(oneshot::Sender<Result<Vec<I>>>) -> Reply<HandedOut>,
+    ) -> Result<Vec<I>> {
+        if !(1..=MAX_FULFILLMENT_ITEMS).contains(&limit) {
+            return Err(Error::Wanted {
+                wanted: limit,
+                limit: MAX_FULFILLMENT_ITEMS,
+            });
+        }
+        let until = self.env.now().saturating_add(time);
+        let want = |answer| {
+            Command::Want(Want {
+                wanted: limit,
+                until,
+                found_none: false,
+                reply: reply(answer),
+            })
+        };
+        self.ask(want).await
+    }
+
+    async fn ask<A>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<A>>) -> Command<HandedOut>,
+    ) -> Result<A> {
+        let answer = ask(&self.handle.shared.dispatcher, &self.commands, command).await;
+        answer.unwrap_or_else(|| {
+            Err(Error::ShutDown {
+                queue: self.queue.clone(),
+            })
+        })
+    }
+}
