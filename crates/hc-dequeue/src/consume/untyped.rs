@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use microqueue::Item;
-use microqueue::keyspace::{Database, Environment, Runner, Subspace, foreign};
+use microqueue::keyspace::{Environment, Runner, Store, Subspace, foreign};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
@@ -54,16 +54,17 @@ impl Drop for Handle {
 
 impl UntypedConsumer {
     /// Opens a session, and spawns its dispatcher.
-    pub(crate) async fn open<D: Database>(
+    pub(crate) async fn open(
         queue: UntypedQueue,
-        runner: &Runner<D>,
+        runner: Runner<Store>,
         options: &WorkerOptions,
     ) -> Result<Self> {
         let subspace = queue.keys.queue.clone();
+        let env = runner.environment().clone();
         let (commands, received) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::open(
             queue,
-            runner.clone(),
+            runner,
             DispatcherOptions::new(options),
             commands.downgrade(),
             received,
@@ -88,7 +89,7 @@ impl UntypedConsumer {
                 shared,
             }),
             commands,
-            env: runner.environment().clone(),
+            env,
             queue: subspace,
         })
     }
