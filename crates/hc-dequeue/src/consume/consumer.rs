@@ -80,7 +80,7 @@ where
         runner: &Runner<D>,
         options: WorkerOptions,
     ) -> Result<Consumer<T>> {
-        let consumer = UntypedConsumer::open(self.untyped(), runner, &options);
+        let consumer = UntypedConsumer::open(self.untyped(), runner.on_store(), &options);
         Ok(Consumer {
             untyped: consumer.await?,
             value: PhantomData,

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use microqueue::Item;
-use microqueue::keyspace::{Database, Environment, Runner, Subspace, foreign};
+use microqueue::keyspace::{Environment, Runner, Store, Subspace, foreign};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
@@ -54,9 +54,9 @@ impl Drop for Handle {
 
 impl UntypedConsumer {
     /// Opens a session, and spawns its dispatcher.
-    pub(crate) async fn open<D: Database>(
+    pub(crate) async fn open(
         queue: UntypedQueue,
-        runner: &Runner<D>,
+        runner: Runner<Store>,
         options: &WorkerOptions,
     ) -> Result<Self> {
         let subspace = queue.keys.queue.clone();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::foreign::Guarded;
-use microqueue::keyspace::{Database, Environment, Runner, foreign};
+use microqueue::keyspace::{Environment, Runner, Store, foreign};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -39,15 +39,15 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Opens a session, and spawns the slots.
-    pub(crate) async fn open<D: Database>(
+    pub(crate) async fn open(
         queue: UntypedQueue,
-        runner: &Runner<D>,
+        runner: Runner<Store>,
         options: &WorkerOptions,
         handler: Handler,
     ) -> Result<Self> {
-        let env = runner.environment();
+        let env = runner.environment().clone();
         let backoff = options.backoff().unwrap_or_default();
-        let calls = Arc::new(Calls::new(&queue.keys.queue, env, backoff));
+        let calls = Arc::new(Calls::new(&queue.keys.queue, &env, backoff));
         let consumer = UntypedConsumer::open(queue, runner, options).await?;
         let handler = Arc::new(Guarded::new(handler));
         let (stop, _) = watch::channel(false);
@@ -67,7 +67,7 @@ impl Slots {
         }
         Ok(Self {
             consumer,
-            env: env.clone(),
+            env,
             handlers,
             stop,
             restarted,

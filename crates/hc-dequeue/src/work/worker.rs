@@ -105,7 +105,12 @@ where
             let handled = handler(Delivery::new(item));
             Box::pin(async move { Outcome::of(handled.await) })
         };
-        let slots = Slots::open(self.untyped(), runner, &options, Box::new(handle));
+        let slots = Slots::open(
+            self.untyped(),
+            runner.on_store(),
+            &options,
+            Box::new(handle),
+        );
         Ok(Worker {
             slots: slots.await?,
             value: PhantomData,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
+use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::DecodeError;
-use microqueue::keyspace::{Bytes, Database};
 use microqueue::{Item, ItemId};
 use parking_lot::Mutex;
 
@@ -24,7 +24,7 @@ use crate::session::wall::wall_millis;
 /// What happens to an item that could not be handed out.
 const RETURNED: GiveBack = GiveBack::Returned(When::Now);
 
-impl<D: Database> Dispatcher<D> {
+impl Dispatcher {
     /// Gives items to the consumers that want them, in their order. An item that does not decode counts as failed.
     pub(super) fn hand_out(&mut self, granted: Vec<Granted>) {
         self.metrics.dequeues.increment(granted.len() as u64);

@@ -36,7 +36,7 @@ use std::time::Duration;
 use microqueue::ItemId;
 use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::error::chain;
-use microqueue::keyspace::{self, Database, Runner};
+use microqueue::keyspace::{self, Runner, Store};
 use tokio::sync::{mpsc, oneshot};
 
 use self::callers::Callers;
@@ -77,17 +77,17 @@ struct Closing {
     done: Vec<oneshot::Sender<Result<usize>>>,
 }
 
-pub(crate) struct Dispatcher<D: Database> {
+pub(crate) struct Dispatcher {
     queue: UntypedQueue,
     /// The settings that were stored at the last heartbeat.
     settings: Arc<Settings>,
-    runner: Runner<D>,
+    runner: Runner<Store>,
     options: DispatcherOptions,
     fronts: Arc<Fronts>,
     shared: Arc<Shared>,
     commands: mpsc::UnboundedReceiver<Command<HandedOut>>,
     sender: mpsc::WeakUnboundedSender<Command<HandedOut>>,
-    member: Member<D>,
+    member: Member,
     callers: Callers,
     deliveries: Deliveries,
     returns: PendingReturns,
@@ -106,11 +106,11 @@ pub(crate) struct Dispatcher<D: Database> {
     closing: Option<Closing>,
 }
 
-impl<D: Database> Dispatcher<D> {
+impl Dispatcher {
     /// Opens a session.
     pub(crate) async fn open(
         queue: UntypedQueue,
-        runner: Runner<D>,
+        runner: Runner<Store>,
         options: DispatcherOptions,
         sender: mpsc::WeakUnboundedSender<Command<HandedOut>>,
         commands: mpsc::UnboundedReceiver<Command<HandedOut>>,
@@ -128,7 +128,7 @@ impl<D: Database> Dispatcher<D> {
         let alarms = Alarms::new(runner.environment().clone());
         let cancels = Alarms::new(runner.environment().clone());
         let mut dispatcher = Self {
-            member: Member::new(queue.keys.sessions.clone(), runner.clone(), settings.lease),
+            member: Member::new(queue.keys.sessions.clone(), &runner, settings.lease),
             shared: Arc::new(shared),
             fronts: Arc::new(Fronts::new(options.poll_interval)),
             settings,

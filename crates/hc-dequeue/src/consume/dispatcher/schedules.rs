@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use microqueue::keyspace::Database;
 use microqueue::keyspace::error::chain;
 
 use super::Dispatcher;
@@ -62,7 +61,7 @@ impl FireTimer {
     }
 }
 
-impl<D: Database> Dispatcher<D> {
+impl Dispatcher {
     /// Enqueues some of the items that are due, unless this process's wall clock is not trusted.
     pub(super) async fn fire(&mut self) {
         self.fire_timer.ends = self.now().saturating_add(CHECK_INTERVAL);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::try_join;
 use microqueue::ItemId;
 use microqueue::StagedId;
-use microqueue::keyspace::{self, Code, Commit, Database};
+use microqueue::keyspace::{self, Code, Commit};
 
 use super::Dispatcher;
 use super::check::{Check, Checked, Collected, Waiting, check, collect_and_register};
@@ -35,7 +35,7 @@ pub(super) enum Tried<T> {
     Conflicted,
 }
 
-impl<D: Database> Dispatcher<D> {
+impl Dispatcher {
     /// Performs a step, and reports its result to the policy.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures::{poll, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::env::BoxFuture;
-use microqueue::keyspace::{Code, Database, Tx};
+use microqueue::keyspace::{Code, Tx};
 use parking_lot::Mutex;
 
 use super::Dispatcher;
@@ -56,7 +56,7 @@ pub(super) struct LastTake {
 /// items again.
 const MAX_BYTES_READ_AHEAD: usize = MAX_FULFILLMENT_BYTES / 8;
 
-impl<D: Database> Dispatcher<D> {
+impl Dispatcher {
     /// Takes items by the fast path, using the view that was read ahead.
     pub(super) async fn take(&mut self, ahead: Option<Begun>) -> Result<Event<ItemId>> {
         let now = self.now();

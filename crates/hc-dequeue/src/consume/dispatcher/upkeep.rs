@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::{FutureExt, try_join};
 use microqueue::ItemId;
 use microqueue::keyspace::error::chain;
-use microqueue::keyspace::{Database, Isolation, Transaction, Tx};
+use microqueue::keyspace::{Isolation, Transaction, Tx};
 use tokio::sync::oneshot;
 
 use super::Dispatcher;
@@ -45,7 +45,7 @@ impl Upkeep {
     }
 }
 
-impl<D: Database> Dispatcher<D> {
+impl Dispatcher {
     /// Performs the periodic tasks.
     pub(super) async fn tick(&mut self) -> Result<()> {
         match self.member.tick().await? {
