@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use microqueue::keyspace::{
-    Code, Database, Isolation, RangeQuery, Runner, Transaction, Tx, visit_rows,
+    Code, Isolation, RangeQuery, Runner, Store, Transaction, Tx, visit_rows,
 };
 
 use super::Finding;
@@ -16,8 +16,8 @@ use crate::items::record::is_notice;
 const COUNTS: u32 = 3;
 
 /// Compares a counter with the items that it counts.
-pub(super) async fn check_counter<D: Database>(
-    runner: &Runner<D>,
+pub(super) async fn check_counter(
+    runner: &Runner<Store>,
     keys: &Keys,
     counter: Counter,
     parts: &[&str],

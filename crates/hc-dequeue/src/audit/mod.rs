@@ -17,7 +17,7 @@ mod sessions;
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
-use microqueue::keyspace::{Database, Runner, Transaction};
+use microqueue::keyspace::{Database, Runner, Store, Transaction};
 
 pub use self::finding::Finding;
 use self::rows::{check_rows, remove_row};
@@ -58,7 +58,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// If the future is dropped, nothing was changed.
     pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
-        audit(runner, &self.keys).await
+        audit(&runner.on_store(), &self.keys).await
     }
 
     /// Runs an [`audit`](Self::audit), repairs the findings where possible, and returns them. A repair that needs a
@@ -77,12 +77,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// If the future is dropped, completed repairs stay.
     pub async fn repair<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
-        repair_all(runner, &self.keys).await
+        repair_all(&runner.on_store(), &self.keys).await
     }
 }
 
 /// Checks a queue for contradictions.
-async fn audit<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Audit> {
+async fn audit(runner: &Runner<Store>, keys: &Keys) -> Result<Audit> {
     let mut found = Box::pin(sessions::check_sessions(runner, keys)).await?;
     for (counter, parts) in Counter::OF_ITEMS {
         let check = counters::check_counter(runner, keys, counter, parts);
@@ -99,7 +99,7 @@ async fn audit<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Audit> {
 }
 
 /// Checks a queue for contradictions, and repairs what it finds.
-async fn repair_all<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Audit> {
+async fn repair_all(runner: &Runner<Store>, keys: &Keys) -> Result<Audit> {
     let audit = audit(runner, keys).await?;
     let read = |tr| async move { current_settings(&tr, keys).await };
     let settings = &runner.run(read).await?;
@@ -117,7 +117,7 @@ async fn repair_all<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Audi
 }
 
 /// Checks all rows that must agree with others. Findings that cause others come first.
-async fn check_all_rows<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<Vec<Finding>> {
+async fn check_all_rows(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
     let mut findings = check_rows(runner, keys, &delayed::DelayedItems).await?;
     findings.extend(check_rows(runner, keys, &delayed::Pointers).await?);
     for part in dedupe::PARTS_OF_ITEMS {
@@ -134,8 +134,8 @@ async fn check_all_rows<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<
     Ok(findings)
 }
 
-async fn repair<D: Database>(
-    runner: &Runner<D>,
+async fn repair(
+    runner: &Runner<Store>,
     keys: &Keys,
     settings: &Settings,
     finding: &Finding,

@@ -3,7 +3,7 @@
 use futures::future::try_join_all;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction,
+    Bytes, Isolation, KeyValue, RangeQuery, Runner, Store, StreamingMode, Transaction,
 };
 
 use super::Finding;
@@ -34,8 +34,8 @@ pub(super) trait RowCheck: Sync {
 }
 
 /// Checks each row of a part of the queue, up to a number of findings.
-pub(super) async fn check_rows<D: Database>(
-    runner: &Runner<D>,
+pub(super) async fn check_rows(
+    runner: &Runner<Store>,
     keys: &Keys,
     check: &impl RowCheck,
 ) -> Result<Vec<Finding>> {

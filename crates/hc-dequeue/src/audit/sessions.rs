@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use futures::try_join;
 use microqueue::ItemId;
-use microqueue::keyspace::{
-    Database, Isolation, KeyValue, RangeQuery, Runner, Transaction, read_all,
-};
+use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, read_all};
 use parking_lot::Mutex;
 
 use super::Finding;
@@ -30,10 +28,7 @@ const MAX_COMPARED: usize = 100_000;
 const PARTS_OF_HELD_ITEMS: [&str; 2] = ["h", "g"];
 
 /// Checks all rows of sessions. Findings that cause others come first.
-pub(super) async fn check_sessions<D: Database>(
-    runner: &Runner<D>,
-    keys: &Keys,
-) -> Result<Vec<Finding>> {
+pub(super) async fn check_sessions(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for part in PARTS_OF_HELD_ITEMS {
         findings.extend(check_rows(runner, keys, &Holders(part)).await?);
@@ -315,8 +310,8 @@ pub(super) async fn return_broken_grants(
 
 /// Removes a session that does not exist or has no heartbeat, and returns the items that it holds. It stays, as a dead
 /// one, if it holds items that do not decode.
-pub(super) async fn reclaim_lost<D: Database>(
-    runner: &Runner<D>,
+pub(super) async fn reclaim_lost(
+    runner: &Runner<Store>,
     keys: &Keys,
     settings: &Settings,
     session: [u8; 16],

@@ -60,10 +60,11 @@ impl UntypedConsumer {
         options: &WorkerOptions,
     ) -> Result<Self> {
         let subspace = queue.keys.queue.clone();
+        let env = runner.environment().clone();
         let (commands, received) = mpsc::unbounded_channel();
         let dispatcher = Dispatcher::open(
             queue,
-            runner.clone(),
+            runner,
             DispatcherOptions::new(options),
             commands.downgrade(),
             received,
@@ -88,7 +89,7 @@ impl UntypedConsumer {
                 shared,
             }),
             commands,
-            env: runner.environment().clone(),
+            env,
             queue: subspace,
         })
     }

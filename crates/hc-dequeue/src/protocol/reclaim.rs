@@ -13,7 +13,7 @@
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    ConflictKind, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction,
+    ConflictKind, Isolation, KeyValue, RangeQuery, Runner, Store, StreamingMode, Transaction,
     read_all,
 };
 
@@ -188,8 +188,8 @@ pub(crate) enum Progress {
 }
 
 /// Returns items of a dead session or, if there are none, removes its other rows.
-pub(crate) async fn reclaim_step<D: Database>(
-    runner: &Runner<D>,
+pub(crate) async fn reclaim_step(
+    runner: &Runner<Store>,
     keys: &Keys,
     settings: &Settings,
     session: SessionId,

@@ -3,7 +3,7 @@
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
-use microqueue::keyspace::{Database, Runner};
+use microqueue::keyspace::{Database, Runner, Store};
 
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
@@ -54,14 +54,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
         item: &ItemRef,
     ) -> Result<Option<Status<T>>> {
         let id = item.id_in(&self.keys)?;
-        let found = await_end(runner, &self.keys, &id).await?;
+        let found = await_end(&runner.on_store(), &self.keys, &id).await?;
         self.status_of(&id, found)
     }
 }
 
 /// Waits until an item is done or a dead letter, or is no longer there.
-async fn await_end<D: Database>(
-    runner: &Runner<D>,
+async fn await_end(
+    runner: &Runner<Store>,
     keys: &Keys,
     id: &ItemId,
 ) -> Result<Option<(Location, Record)>> {

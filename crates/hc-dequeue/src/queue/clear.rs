@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, StreamingMode, Transaction, Tx,
-    visit_rows,
+    Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, Store, StreamingMode, Transaction,
+    Tx, visit_rows,
 };
 use microqueue::{Item, ItemId};
 
@@ -33,12 +33,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// If the future is dropped, items that were already removed stay removed.
     pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<u64> {
-        clear(runner, &self.keys).await
+        clear(&runner.on_store(), &self.keys).await
     }
 }
 
 /// Removes all queued and delayed items. Returns how many it removed.
-async fn clear<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<u64> {
+async fn clear(runner: &Runner<Store>, keys: &Keys) -> Result<u64> {
     let now = |tr: Tx<_>| async move {
         Ok::<_, Error>((tr.read_version().await?, current_settings(&tr, keys).await?))
     };

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{
-    Database, Isolation, OpenOptions, Runner, Subspace, Transaction, Versionstamp,
+    Database, Isolation, OpenOptions, Runner, Store, Subspace, Transaction, Versionstamp,
 };
 
 use crate::items::error::{Error, Result};
@@ -125,23 +125,20 @@ impl<T, C: Codec<T>> Queue<T, C> {
         settings: Settings,
         options: OpenOptions<C>,
     ) -> Result<Self> {
-        check_settings(&settings)?;
-        let keys = Keys::new(subspace.into(), runner.environment().clone());
         let given = SettingsRecord {
             settings,
             codec: C::NAME.to_owned(),
         };
-        let stored: Result<_> = options
-            .open(runner, &keys.queue, &keys.settings(), &given)
-            .await;
-        let queue = Self {
-            settings: KnownSettings::new(stored?.settings),
+        let codec = options.codec().clone();
+        // The codec is in the record.
+        let options = options.with_codec(());
+        let (keys, settings) = open(&runner.on_store(), subspace.into(), given, options).await?;
+        Ok(Self {
             keys: Arc::new(keys),
-            codec: options.codec().clone(),
+            settings: KnownSettings::new(settings),
+            codec,
             value: PhantomData,
-        };
-        verify(runner, &queue.keys).await?;
-        Ok(queue)
+        })
     }
 
     /// Verifies that items enqueued after this transaction will go after all queued items, and that sessions which
@@ -199,10 +196,23 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 }
 
-/// Verifies the order of a queue that is opened.
-async fn verify<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<()> {
-    let verify = |tr| async move { verify_order(&tr, keys).await };
-    Box::pin(runner.run(verify)).await
+/// Opens a queue, and returns its keys and its stored settings.
+async fn open(
+    runner: &Runner<Store>,
+    subspace: Subspace,
+    given: SettingsRecord,
+    options: OpenOptions<()>,
+) -> Result<(Keys, Settings)> {
+    check_settings(&given.settings)?;
+    let keys = Keys::new(subspace, runner.environment().clone());
+    let stored: Result<_> = options
+        .open(runner, &keys.queue, &keys.settings(), &given)
+        .await;
+    let stored = stored?;
+    let opened = &keys;
+    let verify = |tr| async move { verify_order(&tr, opened).await };
+    Box::pin(runner.run(verify)).await?;
+    Ok((keys, stored.settings))
 }
 
 /// Verifies that new items will go after all queued items, and that sessions which have died will be found.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
-use microqueue::keyspace::{Database, KeyValue, Runner, Transaction};
+use microqueue::keyspace::{Database, KeyValue, Runner, Store, Transaction};
 
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
@@ -69,7 +69,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// As [`stats`](Self::stats), and those of [`Runner::run`].
     pub async fn wait_idle<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
-        wait_idle(runner, &self.keys).await
+        wait_idle(&runner.on_store(), &self.keys).await
     }
 
     /// Returns for how long the item has waited that has waited longest among the first 100, or among fewer if they
@@ -109,7 +109,7 @@ pub(crate) async fn read_stats(tr: &impl Transaction, keys: &Keys) -> Result<Sta
 }
 
 /// Waits until no item is queued, delayed or held.
-async fn wait_idle<D: Database>(runner: &Runner<D>, keys: &Keys) -> Result<()> {
+async fn wait_idle(runner: &Runner<Store>, keys: &Keys) -> Result<()> {
     wait_until_none(runner, |tr| async move {
         let stats = read_stats(&tr, keys).await?;
         let counters = [

@@ -1,7 +1,7 @@
 //! Enqueues in a transaction of its own.
 
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Bytes, Database, Runner};
+use microqueue::keyspace::{Bytes, Database, Runner, Store};
 
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
@@ -38,7 +38,7 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
     /// # Cancel safety
     /// If the future is dropped, the item may or may not have been enqueued.
     pub async fn submit<D: Database>(&self, runner: &Runner<D>, value: &T) -> Result<ItemRef> {
-        submit(runner, &self.keys, self.payload(value)?).await
+        submit(&runner.on_store(), &self.keys, self.payload(value)?).await
     }
 
     /// Enqueues an item with options in a transaction of its own, commits it exactly once, and returns a reference to
@@ -67,12 +67,12 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
         options: &Enqueue,
     ) -> Result<Option<ItemRef>> {
         let payload = self.payload_for(value, options)?;
-        submit_with(runner, &self.keys, payload, options).await
+        submit_with(&runner.on_store(), &self.keys, payload, options).await
     }
 }
 
 /// Enqueues an item without options, and commits it.
-async fn submit<D: Database>(runner: &Runner<D>, keys: &Keys, payload: Bytes) -> Result<ItemRef> {
+async fn submit(runner: &Runner<Store>, keys: &Keys, payload: Bytes) -> Result<ItemRef> {
     let payload = &payload;
     let enqueue = |tr| async move {
         let record = new_record(keys, payload.clone(), current_context());
@@ -83,8 +83,8 @@ async fn submit<D: Database>(runner: &Runner<D>, keys: &Keys, payload: Bytes) ->
 }
 
 /// Enqueues an item with options, which were checked, and commits it.
-async fn submit_with<D: Database>(
-    runner: &Runner<D>,
+async fn submit_with(
+    runner: &Runner<Store>,
     keys: &Keys,
     payload: Bytes,
     options: &Enqueue,

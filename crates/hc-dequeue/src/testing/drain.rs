@@ -131,7 +131,8 @@ where
     R: IntoOutcome + Send,
 {
     let handler = &handler;
-    let work = |delivery| async move { in_transaction(runner, handler, &delivery).await };
+    let on_store = &runner.on_store();
+    let work = |delivery| async move { in_transaction(on_store, handler, &delivery).await };
     drain(runner, queue, work).await
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::limits::TRANSACTION_LIFE;
-use microqueue::keyspace::{self, Code, Database, Runner, Tx};
+use microqueue::keyspace::store::StoreTransaction;
+use microqueue::keyspace::{self, Code, Database, Runner, Store, Transaction, Tx};
 use parking_lot::Mutex;
 
 use crate::consume::delivery::Delivery;
@@ -129,10 +130,11 @@ where
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + Send + 'static,
     {
-        let own_runner = runner.clone();
+        let on_store = runner.on_store();
         let handler = Arc::new(handler);
         let work = move |delivery: Delivery<T>| {
-            let (runner, handler) = (own_runner.clone(), handler.clone());
+            let runner = on_store.clone();
+            let handler = handler.clone();
             async move { in_transaction(&runner, &*handler, &delivery).await }
         };
         self.work(runner, options, work).await
@@ -140,36 +142,31 @@ where
 }
 
 /// A handler for one item, which calls it in a transaction.
-type HandleIn<'a, D> = dyn Fn(Tx<<D as Database>::Transaction>) -> BoxFuture<'a, Result<Outcome, BoxError>>
-    + Sync
-    + 'a;
+type HandleIn<'a> =
+    dyn Fn(Tx<StoreTransaction>) -> BoxFuture<'a, Result<Outcome, BoxError>> + Sync + 'a;
 
 /// Runs a handler in a transaction, acknowledges the item in it if the handler is done, and commits.
-pub(crate) async fn in_transaction<T, D, F, Fut, R>(
-    runner: &Runner<D>,
+pub(crate) async fn in_transaction<T, Tr, F, Fut, R>(
+    runner: &Runner<Store>,
     handler: &F,
     delivery: &Delivery<T>,
 ) -> Outcome
 where
     T: Send + Sync,
-    D: Database,
-    F: Fn(Tx<D::Transaction>, Delivery<T>) -> Fut + Sync,
+    Tr: Transaction,
+    F: Fn(Tx<Tr>, Delivery<T>) -> Fut + Sync,
     Fut: Future<Output = R> + Send,
     R: IntoOutcome + Send,
 {
-    let handle = |tr| -> BoxFuture<'_, _> {
-        let handled = handler(tr, delivery.clone());
+    let handle = |tr: Tx<StoreTransaction>| -> BoxFuture<'_, _> {
+        let handled = handler(tr.typed(), delivery.clone());
         Box::pin(async move { handled.await.into_outcome() })
     };
     commit_handled(runner, &handle, delivery.item()).await
 }
 
 /// Calls a handler for an item in a transaction, acknowledges the item in it if the handler is done, and commits.
-async fn commit_handled<D: Database>(
-    runner: &Runner<D>,
-    handle: &HandleIn<'_, D>,
-    item: &HeldItem,
-) -> Outcome {
+async fn commit_handled(runner: &Runner<Store>, handle: &HandleIn<'_>, item: &HeldItem) -> Outcome {
     let overruns = &Mutex::new(Overruns::default());
     let env = runner.environment();
     let done = |tr: Tx<_>| async move {
@@ -193,9 +190,9 @@ async fn commit_handled<D: Database>(
 }
 
 /// Acknowledges an item in the transaction of its handler, unless the handler has already ended the item there.
-async fn acknowledge<D: Database>(
-    runner: &Runner<D>,
-    tr: &Tx<D::Transaction>,
+async fn acknowledge(
+    runner: &Runner<Store>,
+    tr: &Tx<StoreTransaction>,
     item: &HeldItem,
 ) -> Result<()> {
     let refused = match item.ack(tr).await {
