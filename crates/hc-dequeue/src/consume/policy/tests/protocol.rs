@@ -5,7 +5,7 @@
 //! needs it, and the model remembers what it has staged and what its caller has learned. States are far more than
 //! databases, since a state also has the memory of processes and the transactions in flight.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conformance::checker_store::{CheckerTransaction, Recorded, finish};
@@ -118,7 +118,7 @@ pub(super) struct Functions {
     settings: Settings,
     fronts: Fronts,
     decode: Box<Decode>,
-    known: Mutex<HashMap<Database, Known>>,
+    known: Mutex<BTreeMap<Database, Known>>,
 }
 
 impl Functions {
