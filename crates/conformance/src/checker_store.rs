@@ -378,7 +378,7 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
             if query.reverse {
                 span.begin = last.to_vec();
             } else {
-                span.end = key_after(last).into();
+                span.end = key_after(last);
             }
         }
         self.read(span, isolation);

@@ -27,6 +27,10 @@ type Types<K, V> = fn() -> (K, V);
 /// [`Subscription`](crate::Subscription) export the entries.
 ///
 /// A handle keeps no state from the store, so cloning it is cheap.
+///
+/// # Cancel safety
+/// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
+/// conflict ranges, unless its documentation says otherwise.
 pub struct ExportQueue<K, V, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
@@ -58,9 +62,6 @@ where
     /// As [`open_with`](Self::open_with).
     ///
     /// # Errors
-    /// As [`open_with`](Self::open_with).
-    ///
-    /// # Cancel safety
     /// As [`open_with`](Self::open_with).
     pub async fn open<D: Database>(
         runner: &Runner<D>,
@@ -170,9 +171,6 @@ where
     /// [`EntryTooLarge`](Error::EntryTooLarge) and the codec's
     /// [`Encode`](combine::keyspace::Error::Encode), before anything is staged.
     ///
-    /// # Cancel safety
-    /// Dropping the future before it is polled stages nothing. The first poll completes it.
-    ///
     /// # Examples
     /// ```
     /// use export_queue::keyspace::{self, Runner};
@@ -201,9 +199,6 @@ where
     /// As [`add`](Self::add).
     ///
     /// # Errors
-    /// As [`add`](Self::add).
-    ///
-    /// # Cancel safety
     /// As [`add`](Self::add).
     pub async fn add_all<'a>(
         &self,

@@ -26,9 +26,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// As [`peek`](Self::peek), and [`Corrupt`](keyspace::Error::Corrupt) with the item's key if the item
     /// does not decode. Such an item stays at the head.
     ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready takes nothing.
-    ///
     /// # Examples
     /// ```
     /// use keyspace::{Runner, Subspace, Transaction};
@@ -74,9 +71,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue). If one item does not decode, none is taken.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready takes nothing.
     pub async fn dequeue_batch(&self, tr: &impl Transaction, limit: usize) -> Result<Vec<Item<T>>> {
         let rows = self.head(tr, limit).await?;
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else {

@@ -54,9 +54,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// [`Corrupt`](keyspace::Error::Corrupt) if the last key in the subspace does not belong to a queue
     /// in index order.
     ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
-    ///
     /// # Examples
     /// ```
     /// use keyspace::{Runner, Subspace};
@@ -92,9 +89,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// As [`enqueue`](Self::enqueue).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedId>> {
         let prepared = self.prepare(values)?;
         self.stage(tr, &prepared).await

@@ -15,6 +15,10 @@ use crate::order::Order;
 /// To run an operation on its own, call it in a closure of a [`Runner`](keyspace::Runner).
 ///
 /// A handle keeps no state from the store, so cloning it is cheap.
+///
+/// # Cancel safety
+/// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
+/// conflict ranges, unless its documentation says otherwise.
 pub struct MicroQueue<T, C = MessagePack> {
     pub(crate) layout: Layout<T, C>,
     pub(crate) env: Environment,

@@ -50,9 +50,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// if a key in the queue's subspace is not the key of an item. A transaction that has set
     /// `BypassUnreadable` gets `Corrupt` instead of `ReadAfterWrite`.
     ///
-    /// # Cancel safety
-    /// Dropping the future leaves at most conflict ranges in the transaction.
-    ///
     /// # Examples
     /// ```
     /// use keyspace::{Database, Runner, Subspace};
@@ -86,9 +83,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
-    ///
-    /// # Cancel safety
-    /// As [`peek`](Self::peek).
     pub async fn is_empty(&self, tr: &impl Transaction) -> Result<bool> {
         let (begin, end) = self.layout.subspace.range();
         Ok(self.rows(tr, begin, end, 1).await?.is_empty())
@@ -106,9 +100,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # Errors
     /// [`WrongOrder`](Error::WrongOrder) if `after` is an id of another order; otherwise as
     /// [`peek`](Self::peek).
-    ///
-    /// # Cancel safety
-    /// As [`peek`](Self::peek).
     ///
     /// # Examples
     /// ```
@@ -156,9 +147,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
-    ///
-    /// # Cancel safety
-    /// As [`peek`](Self::peek).
     pub async fn count_up_to(&self, tr: &impl Transaction, limit: usize) -> Result<RowCount> {
         let mut counted = RowCount::default();
         let mut row_bytes = 0;
@@ -189,9 +177,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
-    ///
-    /// # Cancel safety
-    /// As [`peek`](Self::peek).
     pub async fn refuse_after_enqueue(&self, tr: &impl Transaction) -> Result<()> {
         self.probe(tr).await
     }

@@ -34,9 +34,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// [`StampAhead`](Error::StampAhead) if new items would go before existing ones.
     /// [`ReadAfterWrite`](Error::ReadAfterWrite) and [`Corrupt`](keyspace::Error::Corrupt) as
     /// [`peek`](Self::peek), for the last item's key.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves at most conflict ranges in the transaction.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         let Order::Commit = self.layout.order else {
             return Ok(());
@@ -118,9 +115,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// As [`open`](Self::open).
     ///
     /// # Errors
-    /// As [`open`](Self::open).
-    ///
-    /// # Cancel safety
     /// As [`open`](Self::open).
     pub async fn open_with<D: Database>(
         runner: &Runner<D>,

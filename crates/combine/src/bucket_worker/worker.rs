@@ -49,7 +49,7 @@ pub struct BucketWorker<J: Job, D: Database> {
     job: Arc<J>,
     runner: Runner<D>,
     options: BucketWorkerOptions,
-    member: Member<D>,
+    member: Member,
     roster: Roster,
     agenda: Agenda<J::State>,
     steps: JoinSet<EndedStep<J::State>>,
@@ -74,7 +74,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
         let mut alarms = Alarms::new(runner.environment().clone());
         alarms.start(Timer::Round, options.takeover_after);
         let mut worker = Self {
-            member: Member::new(sessions, runner.clone(), options.lease),
+            member: Member::new(sessions, &runner, options.lease),
             roster: Roster::default(),
             agenda: Agenda::new(),
             steps: JoinSet::new(),

@@ -138,9 +138,6 @@ where
     /// # Errors
     /// [`Corrupt`](hc_dequeue::keyspace::Error::Corrupt) if the record, or the block in it, does not
     /// decode; those of the store.
-    ///
-    /// # Cancel safety
-    /// Dropping the future stages nothing.
     pub async fn redrive(&self, tr: &impl Transaction, aside: &AsideId) -> Result<bool> {
         let row = self.aside_row(aside);
         let Some(record) = tr.get(&row, Isolation::Serializable).await? else {
@@ -212,9 +209,6 @@ where
     ///
     /// # Errors
     /// Those of the store.
-    ///
-    /// # Cancel safety
-    /// Dropping the future stages nothing.
     pub async fn purge(&self, tr: &impl Transaction, aside: &AsideId) -> Result<bool> {
         let AsideId::Update { .. } = aside else {
             return Ok(false);

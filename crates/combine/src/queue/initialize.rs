@@ -27,9 +27,6 @@ where
     /// [`KeyTooLarge`](Error::KeyTooLarge) and [`ValueTooLarge`](Error::ValueTooLarge). All are returned
     /// before anything is staged.
     ///
-    /// # Cancel safety
-    /// Dropping the future stages nothing.
-    ///
     /// # Examples
     /// ```
     /// use combine::keyspace::{self, Isolation, Runner};

@@ -35,6 +35,10 @@ use crate::settings::{Settings, SettingsRecord};
 /// your own.
 ///
 /// A handle keeps no state from the store, so cloning it is cheap.
+///
+/// # Cancel safety
+/// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
+/// conflict ranges, unless its documentation says otherwise.
 pub struct CombineQueue<K, U, V = U, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
@@ -70,9 +74,6 @@ where
     /// As [`open_with`](Self::open_with).
     ///
     /// # Errors
-    /// As [`open_with`](Self::open_with).
-    ///
-    /// # Cancel safety
     /// As [`open_with`](Self::open_with).
     pub async fn open<D: Database>(
         runner: &Runner<D>,
@@ -188,9 +189,6 @@ where
     /// [`KeyTooLarge`](Error::KeyTooLarge), [`UpdateTooLarge`](Error::UpdateTooLarge) and the codec's
     /// [`Encode`](hc_dequeue::keyspace::Error::Encode), before anything is staged.
     ///
-    /// # Cancel safety
-    /// Dropping the future before it is polled stages nothing. The first poll completes it.
-    ///
     /// # Examples
     /// ```
     /// use combine::keyspace::{self, Runner};
@@ -219,9 +217,6 @@ where
     /// As [`add`](Self::add).
     ///
     /// # Errors
-    /// As [`add`](Self::add).
-    ///
-    /// # Cancel safety
     /// As [`add`](Self::add).
     ///
     /// # Examples

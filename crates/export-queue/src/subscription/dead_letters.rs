@@ -184,9 +184,6 @@ where
     ///
     /// # Errors
     /// Those of the store.
-    ///
-    /// # Cancel safety
-    /// Dropping the future stages nothing.
     pub async fn purge(&self, tr: &impl Transaction, sequence: &Sequence) -> Result<bool> {
         let key = self.queue.keys.dead_letter(&self.name, sequence);
         let is_there = tr.get(&key, Isolation::Serializable).await?.is_some();

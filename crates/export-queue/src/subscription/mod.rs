@@ -26,6 +26,10 @@ use crate::sequence::Sequence;
 pub(crate) type Heads = [(u32, microqueue::Result<EntryId>)];
 
 /// A reader of an export queue, identified by its name. Clones are the same subscription.
+///
+/// # Cancel safety
+/// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
+/// conflict ranges, unless its documentation says otherwise.
 pub struct Subscription<K, V, C = MessagePack> {
     pub(crate) queue: ExportQueue<K, V, C>,
     pub(crate) name: Arc<str>,

@@ -163,9 +163,6 @@ where
     ///
     /// # Errors
     /// [`NoQueue`](Error::NoQueue), and those of the store.
-    ///
-    /// # Cancel safety
-    /// Dropping the future stages nothing.
     pub async fn unsubscribe(&self, tr: &impl Transaction, name: &str) -> Result<bool> {
         let mut stored = self.stored(tr, Isolation::Serializable).await?;
         let before = stored.subscriptions.len();

@@ -54,9 +54,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// Those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// If the future is dropped, nothing was changed.
     pub async fn audit<D: Database>(&self, runner: &Runner<D>) -> Result<Audit> {
         audit(&runner.on_store(), &self.keys).await
     }

@@ -41,6 +41,10 @@ use crate::queue::handle::Queue;
 /// The runner retries the consumer's transactions within its limits. If a transaction fails for good, every waiting
 /// call returns the error. The session continues: call again. Items that such a transaction may have taken for
 /// deliveries come back at a heartbeat, as after a failure with the backoff; items that it may have popped are lost.
+///
+/// # Cancel safety
+/// If the future of a call is dropped after an item was granted to it, another waiting call gets the item, or it goes
+/// back to the queue. An item that [`pop`](Self::pop) has taken by then is lost.
 pub struct Consumer<T> {
     untyped: UntypedConsumer,
     value: PhantomData<fn() -> T>,
@@ -93,10 +97,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// # Errors
     /// Those of [`Runner::run`]; [`Error::ShutDown`].
-    ///
-    /// # Cancel safety
-    /// If an item has been granted when the future is dropped, another waiting call gets it, or it goes back to the
-    /// queue.
     pub async fn dequeue(&self) -> Result<Option<Delivery<T>>> {
         self.dequeue_within(Duration::ZERO).await
     }
@@ -108,9 +108,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue).
-    ///
-    /// # Cancel safety
-    /// As [`dequeue`](Self::dequeue).
     pub async fn dequeue_within(&self, time: Duration) -> Result<Option<Delivery<T>>> {
         Ok(self.dequeue_batch_within(1, time).await?.pop())
     }
@@ -121,9 +118,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// # Errors
     /// [`Error::Wanted`], and as [`dequeue`](Self::dequeue).
-    ///
-    /// # Cancel safety
-    /// As [`dequeue`](Self::dequeue).
     pub async fn dequeue_batch(&self, limit: usize) -> Result<Vec<Delivery<T>>> {
         self.dequeue_batch_within(limit, Duration::ZERO).await
     }
@@ -133,9 +127,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// # Errors
     /// As [`dequeue_batch`](Self::dequeue_batch).
-    ///
-    /// # Cancel safety
-    /// As [`dequeue`](Self::dequeue).
     pub async fn dequeue_batch_within(
         &self,
         limit: usize,
@@ -152,9 +143,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue).
-    ///
-    /// # Cancel safety
-    /// An item that was taken when the future is dropped is lost.
     pub async fn pop(&self) -> Result<Option<Item<T>>> {
         self.pop_within(Duration::ZERO).await
     }
@@ -164,9 +152,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// # Errors
     /// As [`dequeue`](Self::dequeue).
-    ///
-    /// # Cancel safety
-    /// As [`pop`](Self::pop).
     pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
         let item = self.untyped.pop(time).await?;
         Ok(item.map(|Item { id, value }| Item {
@@ -179,9 +164,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// # Errors
     /// Those of [`Runner::run`], as items of the stream. The stream continues after an error.
-    ///
-    /// # Cancel safety
-    /// As [`dequeue`](Self::dequeue).
     pub fn deliveries(&self) -> impl Stream<Item = Result<Delivery<T>>> + Send + use<T> {
         unfold(self.clone(), |consumer| async move {
             match consumer.dequeue_within(Duration::MAX).await {

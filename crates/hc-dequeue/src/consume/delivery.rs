@@ -40,6 +40,10 @@ use crate::session::wall::unix_time;
 /// letter instead of coming back.
 ///
 /// Clones are the same delivery: it is dropped with the last of them.
+///
+/// # Cancel safety
+/// If the future of [`ack`](Self::ack) is dropped before it is ready, nothing is staged. The other operations on the item
+/// take effect even if their futures are dropped.
 pub struct Delivery<T> {
     item: Arc<HeldItem>,
     value: Arc<Guarded<T>>,
@@ -155,9 +159,6 @@ impl<T> Delivery<T> {
     /// # Errors
     /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if this delivery no longer holds the item, and [`Error::Cancelled`](crate::Error::Cancelled) if the item was
     /// cancelled. In both cases the transaction must not commit.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn ack(&self, tr: &impl Transaction) -> Result<()> {
         self.item.ack(tr).await
     }
@@ -169,9 +170,6 @@ impl<T> Delivery<T> {
     ///
     /// # Errors
     /// As [`nack`](Self::nack).
-    ///
-    /// # Cancel safety
-    /// The item is completed even if the future is dropped.
     pub async fn complete(&self) -> Result<()> {
         self.item.resolve(self.item.completed(), None).await
     }
@@ -180,9 +178,6 @@ impl<T> Delivery<T> {
     /// attempt.
     ///
     /// # Errors
-    /// As [`nack`](Self::nack).
-    ///
-    /// # Cancel safety
     /// As [`nack`](Self::nack).
     pub async fn release(&self) -> Result<()> {
         self.item.resolve(GiveBack::Returned(When::Now), None).await
@@ -194,9 +189,6 @@ impl<T> Delivery<T> {
     /// # Errors
     /// Those of [`Runner::run`](microqueue::keyspace::Runner::run); [`Error::DeliveryLost`](crate::Error::DeliveryLost) if the delivery no longer
     /// holds the item; [`Error::ShutDown`](crate::Error::ShutDown).
-    ///
-    /// # Cancel safety
-    /// The item is given back even if the future is dropped.
     pub async fn nack(&self) -> Result<()> {
         self.item.resolve(GiveBack::Failed(When::Now), None).await
     }
@@ -206,9 +198,6 @@ impl<T> Delivery<T> {
     ///
     /// # Errors
     /// [`Error::ReasonTooLong`](crate::Error::ReasonTooLong), before anything happens; otherwise as [`nack`](Self::nack).
-    ///
-    /// # Cancel safety
-    /// As [`nack`](Self::nack).
     pub async fn retry_after(&self, delay: Duration, reason: &str) -> Result<()> {
         let how = GiveBack::Failed(self.item.after(delay));
         self.item.resolve_because(how, reason).await
@@ -222,9 +211,6 @@ impl<T> Delivery<T> {
     ///
     /// # Errors
     /// As [`nack`](Self::nack).
-    ///
-    /// # Cancel safety
-    /// As [`nack`](Self::nack).
     pub async fn snooze(&self, delay: Duration) -> Result<()> {
         let how = GiveBack::Returned(self.item.after(delay));
         self.item.resolve(how, None).await
@@ -234,9 +220,6 @@ impl<T> Delivery<T> {
     ///
     /// # Errors
     /// As [`retry_after`](Self::retry_after).
-    ///
-    /// # Cancel safety
-    /// As [`nack`](Self::nack).
     pub async fn discard(&self, reason: &str) -> Result<()> {
         self.item.resolve_because(GiveBack::Discarded, reason).await
     }
@@ -251,9 +234,6 @@ impl<T> Delivery<T> {
 
     /// Waits until the delivery is lost because its time limit has passed or its session has ended. Work for a lost
     /// delivery must not be committed.
-    ///
-    /// # Cancel safety
-    /// Dropping the future has no effect.
     pub async fn lost(&self) {
         self.item.until(Fate::Lost).await;
     }
@@ -261,9 +241,6 @@ impl<T> Delivery<T> {
     /// Waits until the item is [cancelled](crate::Queue::cancel) or the delivery is lost.
     ///
     /// An idle dispatcher notices a cancellation at once, a busy one at its next heartbeat.
-    ///
-    /// # Cancel safety
-    /// Dropping the future has no effect.
     pub async fn cancelled(&self) {
         self.item.cancelled().await;
     }

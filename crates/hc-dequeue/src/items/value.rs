@@ -18,7 +18,7 @@ pub(crate) struct Value(Arc<dyn Any + Send + Sync>);
 pub(crate) type Decode = dyn Fn(Bytes) -> Result<Value, DecodeError> + Send + Sync;
 
 impl Value {
-    fn new<T: Send + Sync + 'static>(value: T) -> Self {
+    pub(crate) fn new<T: Send + Sync + 'static>(value: T) -> Self {
         Self(Arc::new(Guarded::new(value)))
     }
 

@@ -51,19 +51,25 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// As [`status`](Self::status).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn cancel(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Cancelled> {
-        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        let keys = &*self.keys;
+        let id = item.id_in(keys)?;
         let Some((location, mut record)) = find(tr, keys, &id).await? else {
             return Ok(Cancelled::NotThere);
         };
         match location {
             Location::Queued | Location::Delayed(_) | Location::Dead => {
                 remove(tr, keys, &id, &location)?;
-                let (settings, none) = (self.settings(tr).await?, Bytes::new());
-                end(tr, keys, &settings, &id, &record, End::Cancelled, none)?;
+                let settings = self.settings(tr).await?;
+                end(
+                    tr,
+                    keys,
+                    &settings,
+                    &id,
+                    &record,
+                    End::Cancelled,
+                    Bytes::new(),
+                )?;
                 return Ok(Cancelled::Removed);
             }
             Location::Held(session) => tr.set_to_versionstamp(&keys.cancels(session)),
@@ -86,11 +92,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// As [`status`](Self::status).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn expedite(&self, tr: &impl Transaction, item: &ItemRef) -> Result<bool> {
-        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        let keys = &*self.keys;
+        let id = item.id_in(keys)?;
         match find(tr, keys, &id).await? {
             Some((location @ Location::Delayed(_), record)) => {
                 remove(tr, keys, &id, &location)?;
@@ -109,16 +113,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// As [`status`](Self::status), and as [`enqueue`](Self::enqueue).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn replace(
         &self,
         tr: &impl Transaction,
         item: &ItemRef,
         value: &T,
     ) -> Result<Replaced> {
-        let (keys, id) = (&*self.keys, item.id_in(&self.keys)?);
+        let keys = &*self.keys;
+        let id = item.id_in(keys)?;
         let payload = self.payload(value)?;
         let Some((location, mut record)) = find(tr, keys, &id).await? else {
             return Ok(Replaced::NotThere);

@@ -46,10 +46,10 @@ async fn clear(runner: &Runner<Store>, keys: &Keys) -> Result<u64> {
     let settings = &settings;
     let mut removed = 0;
     // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-    for part in [Part::Delayed, Part::Queued] {
+    for part in [ClearedPart::Delayed, ClearedPart::Queued] {
         let mut after: Option<Vec<u8>> = None;
         loop {
-            let page = Page {
+            let page = ClearedPage {
                 part,
                 after: after.as_deref(),
             };
@@ -67,15 +67,15 @@ async fn clear(runner: &Runner<Store>, keys: &Keys) -> Result<u64> {
 
 /// The parts from which items are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum ClearedPart {
     Queued,
     Delayed,
 }
 
 /// The next rows of a part after a key.
 #[derive(Debug, Clone, Copy)]
-struct Page<'a> {
-    part: Part,
+struct ClearedPage<'a> {
+    part: ClearedPart,
     after: Option<&'a [u8]>,
 }
 
@@ -86,11 +86,11 @@ async fn remove_some(
     keys: &Keys,
     settings: &Settings,
     until: i64,
-    Page { part, after }: Page<'_>,
+    ClearedPage { part, after }: ClearedPage<'_>,
 ) -> Result<(u64, Option<Vec<u8>>)> {
     let (name, counter) = match part {
-        Part::Queued => ("i", Counter::Queued),
-        Part::Delayed => ("t", Counter::Delayed),
+        ClearedPart::Queued => ("i", Counter::Queued),
+        ClearedPart::Delayed => ("t", Counter::Delayed),
     };
     let (begin, end_of_part) = keys.part(name);
     let query = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
@@ -122,7 +122,7 @@ async fn remove_some(
             let none = Bytes::new();
             end(tr, keys, settings, id, &item.value, End::Removed, none)?;
             removed += 1;
-        } else if part == Part::Queued {
+        } else if part == ClearedPart::Queued {
             // Items are in the order of their enqueues, so all others are newer, too.
             last = None;
             return Ok(ControlFlow::Break(()));
@@ -138,10 +138,10 @@ async fn remove_some(
 }
 
 /// Returns the item of a row, and when it is due if it is delayed.
-fn parse(keys: &Keys, part: Part, row: &KeyValue) -> Option<(Option<u64>, Item<Record>)> {
+fn parse(keys: &Keys, part: ClearedPart, row: &KeyValue) -> Option<(Option<u64>, Item<Record>)> {
     match part {
-        Part::Queued => Some((None, keys.items.decode(row).ok()?)),
-        Part::Delayed => {
+        ClearedPart::Queued => Some((None, keys.items.decode(row).ok()?)),
+        ClearedPart::Delayed => {
             let ready = keys.parse_ready(row).ok()?;
             Some((Some(ready), keys.delayed(ready).decode(row).ok()?))
         }
@@ -174,8 +174,8 @@ mod tests {
         let before = db.begin().unwrap().read_version().await.unwrap();
         runner.run(add).await.unwrap();
         let step = async |until, after: Option<&[u8]>| {
-            let page = Page {
-                part: Part::Queued,
+            let page = ClearedPage {
+                part: ClearedPart::Queued,
                 after,
             };
             let mut tr = db.begin().unwrap();

@@ -22,9 +22,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// [`Error::TooShort`](crate::Error::TooShort) if the lease is shorter than [`MIN_LEASE`](crate::MIN_LEASE);
     /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the stored settings do not decode. In both cases nothing
     /// is staged.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn configure(&self, tr: &impl Transaction, settings: &Settings) -> Result<()> {
         check_settings(settings)?;
         let stored = stored_settings(tr, &self.keys, Isolation::Serializable).await?;

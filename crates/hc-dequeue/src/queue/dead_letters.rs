@@ -34,9 +34,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`Error::ForeignRef`](crate::Error::ForeignRef); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the
     /// record has no known format. The payload is not decoded.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn redrive(&self, tr: &impl Transaction, item: &ItemRef) -> Result<bool> {
         let keys = &self.keys;
         let id = &item.id_in(keys)?;
@@ -60,9 +57,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// As [`redrive`](Self::redrive).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn purge(&self, tr: &impl Transaction, item: &ItemRef) -> Result<bool> {
         let keys = &self.keys;
         let id = &item.id_in(keys)?;

@@ -49,9 +49,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`Error::DedupeId`](crate::Error::DedupeId); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row of an item's claim to the id or
     /// the settings do not decode. A time of completion that does not decode is released.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn release_dedupe(&self, tr: &impl Transaction, dedupe: &[u8]) -> Result<bool> {
         check_dedupe(dedupe)?;
         let row = self.keys.retained(dedupe);

@@ -38,9 +38,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`Error::PayloadTooLarge`], and [`Encode`] of the codec. In both cases nothing is staged.
     ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
-    ///
     /// [`Encode`]: microqueue::keyspace::Error::Encode
     pub async fn enqueue(&self, tr: &impl Transaction, value: &T) -> Result<StagedRef> {
         let record = new_record(&self.keys, self.payload(value)?, current_context());
@@ -54,9 +51,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// As [`enqueue`](Self::enqueue).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedRef>> {
         let trace_context = current_context();
         let record = |value| {
@@ -93,9 +87,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::EnqueuedWithOtherTime`];
     /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
     /// all cases nothing is staged.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn enqueue_with(
         &self,
         tr: &impl Transaction,

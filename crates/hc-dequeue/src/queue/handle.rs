@@ -29,6 +29,11 @@ use crate::items::value::{Decode, decoder};
 /// Operations that take a transaction retry nothing. In each attempt of the transaction, the caller's closure calls
 /// them again and they stage their work anew, as with [`Runner::run`]. Operations that take a runner commit their own
 /// transactions, and the runner retries them.
+///
+/// # Cancel safety
+/// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
+/// conflict ranges, unless its documentation says otherwise.
+/// An operation with a runner may or may not have committed.
 pub struct Queue<T, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,
@@ -81,9 +86,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// As [`open_with`](Self::open_with).
     ///
     /// # Errors
-    /// As [`open_with`](Self::open_with).
-    ///
-    /// # Cancel safety
     /// As [`open_with`](Self::open_with).
     pub async fn open<D: Database>(
         runner: &Runner<D>,
@@ -153,9 +155,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`StampAhead`](microqueue::Error::StampAhead) if a queued item or a heartbeat comes from a store with a larger
     /// version; those of [`MicroQueue::verify_order`](microqueue::MicroQueue::verify_order).
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves at most conflict ranges in the transaction.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         verify_order(tr, &self.keys).await
     }

@@ -24,20 +24,20 @@ use crate::session::wall::unix_time;
 use crate::session::{Heartbeat, Life, SessionId, Sessions, State};
 
 /// The largest number of sessions on a page.
-const MAX_SESSIONS_PER_PAGE: usize = 1_000;
+const MAX_PAGE_SESSIONS: usize = 1_000;
 
 /// How many rows are searched for the sessions of a page. There are more rows than sessions only if another program
 /// has written into the queue's subspace.
-const ROWS_PER_PAGE: usize = 2 * MAX_SESSIONS_PER_PAGE;
+const MAX_PAGE_ROWS: usize = 2 * MAX_PAGE_SESSIONS;
 
 /// How many sessions are read at the same time.
-const SESSIONS_AT_ONCE: usize = 64;
+const MAX_CONCURRENT_SESSIONS: usize = 64;
 
 /// How many items of a session are counted in each of the two parts where they may be.
-const ITEMS_PER_SESSION: usize = 1_000;
+const MAX_COUNTED_ITEMS: usize = 1_000;
 
 /// How many bytes of keys and values are read to count these items.
-const ITEM_BYTES_PER_SESSION: usize = 1_000_000;
+const MAX_COUNTED_BYTES: usize = 1_000_000;
 
 /// How many requests are counted.
 const MAX_REQUESTS: usize = 10_000;
@@ -144,16 +144,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// Those of the reads.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves nothing.
     pub async fn session_states(
         &self,
         tr: &impl Transaction,
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<SessionPage> {
-        let limit = limit.min(MAX_SESSIONS_PER_PAGE);
+        let limit = limit.min(MAX_PAGE_SESSIONS);
         if limit == 0 {
             let sessions = Vec::new();
             return Ok(SessionPage {
@@ -175,7 +172,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
                 Ok::<_, Error>(Listed { id: session, value })
             }
         });
-        let sessions = stream::iter(states).buffered(SESSIONS_AT_ONCE);
+        let sessions = stream::iter(states).buffered(MAX_CONCURRENT_SESSIONS);
         Ok(SessionPage {
             sessions: sessions.try_collect().await?,
             next: next.filter(|_| has_more),
@@ -191,8 +188,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ) -> Result<(Vec<(SessionId, KeyValue)>, bool)> {
         let (begin, end) = self.keys.part("s");
         let begin = after.map_or(begin, |after| key_after(&self.keys.sessions.state(after)));
-        let query = RangeQuery::keys(begin, end).limit(ROWS_PER_PAGE);
-        let (mut sessions, mut has_more) = (Vec::new(), false);
+        let query = RangeQuery::keys(begin, end).limit(MAX_PAGE_ROWS);
+        let mut sessions = Vec::new();
+        let mut has_more = false;
         // Safe as a snapshot read: the page shows the sessions at the read version, and nothing is written.
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
             if let Ok(session) = self.keys.sessions.parse_session("s", row.key()) {
@@ -292,20 +290,22 @@ async fn count_items(
     decode: impl Fn(&KeyValue) -> Option<Record>,
 ) -> Result<HeldItems> {
     let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
-    let (mut found, mut row_bytes) = (HeldItems::default(), 0);
+    let mut found = HeldItems::default();
+    let mut row_bytes = 0;
     // Safe as a snapshot read: the count is that of the read version, and nothing is written.
     let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
         if is_notice(row.value()) {
             return Ok(ControlFlow::Continue(()));
         }
-        if found.count == ITEMS_PER_SESSION || row_bytes >= ITEM_BYTES_PER_SESSION {
+        if found.count == MAX_COUNTED_ITEMS || row_bytes >= MAX_COUNTED_BYTES {
             found.has_more = true;
             return Ok(ControlFlow::Break(()));
         }
         found.count += 1;
         row_bytes += row.key().len() + row.value().len();
-        let granted = decode(&row).map(|record| record.granted_millis);
-        let granted = granted.filter(|millis| *millis != 0);
+        let granted = decode(&row)
+            .map(|record| record.granted_millis)
+            .filter(|millis| *millis != 0);
         found.oldest_grant = found.oldest_grant.into_iter().chain(granted).min();
         Ok::<_, Error>(ControlFlow::Continue(()))
     });

@@ -127,10 +127,14 @@ impl Cursor {
     /// Returns the key at which the page of a place begins.
     fn begin(&self, keys: &Keys, place: PlaceKind) -> Result<Vec<u8>> {
         let (begin, end) = place.range(keys);
-        let row = self.0.strip_prefix(&keys.tag);
-        let row = row.map(|row| [keys.queue.bytes(), row].concat());
-        let row = row.filter(|row| begin <= *row && *row < end);
-        Ok(key_after(&row.ok_or(Error::MalformedCursor)?))
+        let Some(suffix) = self.0.strip_prefix(&keys.tag) else {
+            return Err(Error::MalformedCursor);
+        };
+        let row = [keys.queue.bytes(), suffix].concat();
+        if row < begin || row >= end {
+            return Err(Error::MalformedCursor);
+        }
+        Ok(key_after(&row))
     }
 }
 
@@ -167,9 +171,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// [`Error::MalformedCursor`] for a cursor of another queue or another place.
     /// [`Error::ReadAfterWrite`] for [`PlaceKind::Queued`] after an enqueue in the same transaction, and for
     /// [`PlaceKind::Delayed`] if the page reaches a delayed item that the transaction has enqueued.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves at most a conflict range in the transaction.
     pub async fn list(
         &self,
         tr: &impl Transaction,
@@ -204,7 +205,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if let Some(last) = last {
             end = last.begin(keys, place)?.max(begin.clone());
         }
-        let (mut items, mut strays) = (Vec::new(), Vec::new());
+        let mut items = Vec::new();
+        let mut strays = Vec::new();
         if limit == 0 {
             let next = after.cloned();
             return Ok(ItemPage {

@@ -32,7 +32,7 @@ use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 use crate::session::wall::wall_millis;
 
 /// How many dedupe ids are read at the same time.
-const READS_AT_ONCE: usize = 100;
+const MAX_CONCURRENT_READS: usize = 100;
 
 /// A new item, which is not staged yet. Its record has the options except those that depend on other items.
 #[derive(Debug, Clone)]
@@ -97,7 +97,7 @@ pub(crate) async fn stage_all(
     let mut answers = Vec::with_capacity(items.len());
     // The ids whose items are held by sessions, and are taken over.
     let mut taken_over = BTreeSet::new();
-    for some in items.chunks(READS_AT_ONCE) {
+    for some in items.chunks(MAX_CONCURRENT_READS) {
         let reads = some.iter().map(|item| async move {
             match item.options.dedupe() {
                 Some(dedupe) => repeated(tr, keys, dedupe).await,
@@ -218,10 +218,14 @@ async fn stage_new(
         Some(ready) => {
             counts.delayed += 1;
             let id = keys.delayed(ready).enqueue(tr, &record).await?;
-            let pointer = id.key_template_in(&keys.pointers());
-            let pointer = pointer.expect("parts of a queue are in commit order");
-            let ready = ready.to_be_bytes();
-            tr.atomic(MutationOp::SetVersionstampedKey, &pointer, &ready);
+            let pointer = id
+                .key_template_in(&keys.pointers())
+                .expect("parts of a queue are in commit order");
+            tr.atomic(
+                MutationOp::SetVersionstampedKey,
+                &pointer,
+                &ready.to_be_bytes(),
+            );
             id
         }
     };

@@ -121,8 +121,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
             },
             Location::Dead => Place::Dead,
             Location::Done => {
-                let end = record.end.as_ref();
-                let end = end.ok_or_else(|| keyspace::Error::corrupt(&key(), "expected an end"))?;
+                let Some(end) = &record.end else {
+                    return Err(keyspace::Error::corrupt(&key(), "expected an end").into());
+                };
                 Place::Done {
                     end: end.how,
                     at: unix_time(end.millis),

@@ -57,9 +57,6 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
     /// ```
     /// # Errors
     /// As [`enqueue_with`](Self::enqueue_with), and those of [`Runner::run`].
-    ///
-    /// # Cancel safety
-    /// As [`submit`](Self::submit).
     pub async fn submit_with<D: Database>(
         &self,
         runner: &Runner<D>,

@@ -57,9 +57,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// [`Error::FixedTime`], [`Error::DedupeId`], [`Error::PayloadTooLarge`] and the codec's [`Encode`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if
     /// the stored schedule of this name does not decode. In all cases nothing is staged.
     ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
-    ///
     /// [`Encode`]: microqueue::keyspace::Error::Encode
     pub async fn schedule(
         &self,
@@ -126,9 +123,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// Those of the read.
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn unschedule(&self, tr: &impl Transaction, name: &str) -> Result<bool> {
         let key = self.keys.schedule(name);
         let Some(value) = tr.get(&key, Isolation::Serializable).await? else {

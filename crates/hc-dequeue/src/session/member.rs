@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use microqueue::keyspace::{self, Database, Result, Runner, Transaction, Tx, VersionClock};
+use microqueue::keyspace::{self, Database, Result, Runner, Store, Transaction, Tx, VersionClock};
 
 use super::clocks::ClockCheck;
 use super::{SessionId, Sessions};
@@ -39,9 +39,9 @@ pub enum Tick {
 /// An outage therefore ends no session, and on a slow store it is enough to tick about as often as the others.
 ///
 /// Dropping a member does not end its session: the others declare it dead after its lease.
-pub struct Member<D: Database> {
+pub struct Member {
     sessions: Sessions,
-    runner: Runner<D>,
+    runner: Runner<Store>,
     lease: Duration,
     /// The lease that the session has promised in the store.
     promised: Duration,
@@ -56,10 +56,10 @@ pub struct Member<D: Database> {
     living: usize,
 }
 
-impl<D: Database> Member<D> {
+impl Member {
     /// Returns a member that has no session yet, and will promise this lease.
     #[must_use]
-    pub fn new(sessions: Sessions, runner: Runner<D>, lease: Duration) -> Self {
+    pub fn new<D: Database>(sessions: Sessions, runner: &Runner<D>, lease: Duration) -> Self {
         let env = runner.environment().clone();
         Self {
             id: SessionId(env.random_bytes()),
@@ -68,7 +68,7 @@ impl<D: Database> Member<D> {
             clocks: BTreeMap::from([(lease, VersionClock::new(env.clone(), lease))]),
             clock_check: ClockCheck::new(env),
             sessions,
-            runner,
+            runner: runner.on_store(),
             lease,
             promised: lease,
             living: 0,

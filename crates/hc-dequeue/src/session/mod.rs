@@ -252,9 +252,6 @@ impl Sessions {
     ///
     /// # Errors
     /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn beat(
         &self,
         tr: &impl Transaction,
@@ -404,9 +401,6 @@ impl Sessions {
     ///
     /// # Errors
     /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`census`](Self::census).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn declare_dead(
         &self,
         tr: &impl Transaction,
@@ -441,9 +435,6 @@ impl Sessions {
     ///
     /// # Errors
     /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life).
-    ///
-    /// # Cancel safety
-    /// Dropping the future before it is ready stages nothing.
     pub async fn end(&self, tr: &impl Transaction, session: SessionId) -> Result<()> {
         let state = self.read_state(tr, session).await?;
         if let Some(State { lease, .. }) = state.filter(|state| state.life == Life::Alive) {

@@ -112,9 +112,6 @@ where
 /// # Errors
 /// As [`drain`].
 ///
-/// # Cancel safety
-/// As [`drain`].
-///
 /// # Panics
 /// As [`drain`].
 pub async fn drain_process<T, C, D, F, Fut, R>(

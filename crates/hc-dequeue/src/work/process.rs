@@ -113,9 +113,6 @@ where
     /// # Errors
     /// Those of [`consumer`](Self::consumer).
     ///
-    /// # Cancel safety
-    /// As [`consumer`](Self::consumer).
-    ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn process<D, F, Fut, R>(

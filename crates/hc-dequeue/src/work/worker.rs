@@ -83,9 +83,6 @@ where
     /// # Errors
     /// Those of [`consumer`](Self::consumer).
     ///
-    /// # Cancel safety
-    /// As [`consumer`](Self::consumer).
-    ///
     /// # Panics
     /// Panics outside a tokio runtime.
     pub async fn work<D, F, Fut, R>(

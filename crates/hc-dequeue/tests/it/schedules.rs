@@ -173,7 +173,7 @@ async fn a_clock_that_was_set_right_is_trusted_at_the_next_heartbeat(store: Test
     store.runner().run(open).await.unwrap();
     let wall = Wall::ahead(HOUR);
     let runner = wall.runner(&store);
-    let mut member = Member::new(sessions.clone(), runner, LONG);
+    let mut member = Member::new(sessions.clone(), &runner, LONG);
     member.open().await.unwrap();
     for (ahead, is_trusted) in [
         (HOUR, false),

@@ -87,7 +87,7 @@ pub(crate) struct Dispatcher {
     shared: Arc<Shared>,
     commands: mpsc::UnboundedReceiver<Command<HandedOut>>,
     sender: mpsc::WeakUnboundedSender<Command<HandedOut>>,
-    member: Member<Store>,
+    member: Member,
     callers: Callers,
     deliveries: Deliveries,
     returns: PendingReturns,
@@ -128,7 +128,7 @@ impl Dispatcher {
         let alarms = Alarms::new(runner.environment().clone());
         let cancels = Alarms::new(runner.environment().clone());
         let mut dispatcher = Self {
-            member: Member::new(queue.keys.sessions.clone(), runner.clone(), settings.lease),
+            member: Member::new(queue.keys.sessions.clone(), &runner, settings.lease),
             shared: Arc::new(shared),
             fronts: Arc::new(Fronts::new(options.poll_interval)),
             settings,

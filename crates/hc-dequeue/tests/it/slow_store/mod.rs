@@ -47,7 +47,7 @@ impl Course {
 async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
     let env = runner.environment().clone();
     let sessions = Sessions::new(Subspace::from("sessions"));
-    let mut member = Member::new(sessions, runner.clone(), LEASE);
+    let mut member = Member::new(sessions, &runner, LEASE);
     member.open().await.unwrap();
     let mut lease = LEASE;
     loop {

@@ -170,7 +170,7 @@ impl Values {
 }
 
 /// The committed state.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Database {
     values: Values,
 }

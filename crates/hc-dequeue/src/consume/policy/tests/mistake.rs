@@ -117,7 +117,7 @@ impl Bugs for Planted {
         let begin = &query.begin.key;
         match self.mistake {
             Some(Mistake::LastItemsFirst) if self.fulfills() && self.is_in("i", begin) => {
-                rows.reverse()
+                rows.reverse();
             }
             // Only the last look at a session reads a single row.
             Some(Mistake::RemovedUnread) if self.action == Action::Remove && query.limit == 1 => {

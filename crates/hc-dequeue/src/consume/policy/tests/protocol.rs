@@ -5,12 +5,11 @@
 //! needs it, and the model remembers what it has staged and what its caller has learned. States are far more than
 //! databases, since a state also has the memory of processes and the transactions in flight.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use conformance::checker_store::{CheckerTransaction, Recorded, finish};
 use microqueue::ItemId;
-use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Isolation, MessagePack, Transaction};
 use parking_lot::Mutex;
 
@@ -22,6 +21,7 @@ use super::state::Watch;
 use crate::consume::policy::{Event, Scope};
 use crate::items::error::Result;
 use crate::items::settings::{KnownSettings, Settings};
+use crate::items::value::{Decode, Value};
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
@@ -31,7 +31,7 @@ use crate::protocol::request::{
     Precedence, append, collect, is_first, precedence, register, supply, watch_pause,
     watch_request, withdraw,
 };
-use crate::protocol::{Decode, Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
 use crate::queue::handle::Queue;
 
 /// The most databases that are remembered.
@@ -117,8 +117,8 @@ pub(super) struct Functions {
     queue: Queue<u8>,
     settings: Settings,
     fronts: Fronts,
-    decode: Box<Decode<u8>>,
-    known: Mutex<HashMap<Database, Known>>,
+    decode: Box<Decode>,
+    known: Mutex<BTreeMap<Database, Known>>,
 }
 
 impl Functions {
@@ -142,7 +142,7 @@ impl Functions {
             queue,
             settings,
             fronts: Fronts::new(Duration::ZERO),
-            decode: Box::new(|_| Ok(Guarded::new(0))),
+            decode: Box::new(|_| Ok(Value::new(0_u8))),
             known: Mutex::default(),
         }
     }
@@ -353,7 +353,7 @@ impl Functions {
     async fn check(
         &self,
         tr: &CheckerTransaction<Planted>,
-        context: SessionContext<'_, u8>,
+        context: SessionContext<'_>,
         request: &ItemId,
         scope: Scope,
         asks: bool,
@@ -391,7 +391,7 @@ impl Functions {
     async fn collect(
         &self,
         tr: &CheckerTransaction<Planted>,
-        context: SessionContext<'_, u8>,
+        context: SessionContext<'_>,
         request: &ItemId,
         asks: bool,
     ) -> Result<Event<()>> {
@@ -432,7 +432,7 @@ impl Functions {
         Ok(Performed::Silently)
     }
 
-    fn context<'a>(&'a self, session: usize, demand: &'a [Demand]) -> SessionContext<'a, u8> {
+    fn context<'a>(&'a self, session: usize, demand: &'a [Demand]) -> SessionContext<'a> {
         SessionContext {
             keys: &self.layout.keys,
             settings: &self.settings,
