@@ -223,9 +223,9 @@ impl<D: Database> Runner<D> {
     /// Nothing was committed, except possibly with `OutcomeUnknown`.
     ///
     /// - The closure's own error.
-    /// - [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown): a limit was reached, the store failed, or
+    /// - [`Error::OutcomeUnknown`]: a limit was reached, the store failed, or
     ///   a sweep cleared the ledger before the runner knew whether an attempt had committed.
-    /// - [`Error::HandleKept`](crate::Error::HandleKept): a clone of the transaction outlived the closure.
+    /// - [`Error::HandleKept`]: a clone of the transaction outlived the closure.
     /// - `transaction_timed_out` or the last error: a limit was reached.
     /// - Errors of the store that a retry cannot fix, such as `transaction_too_large`.
     ///
