@@ -44,7 +44,13 @@ fn collect(directory: &Path, documents: &mut BTreeSet<Vec<String>>) {
         let bytes = fs::read(&path).unwrap();
         let is_binary = bytes.iter().take(8_192).any(|byte| *byte == 0);
         if !is_binary && is_text(&path, &bytes) {
-            documents.insert(words(&String::from_utf8_lossy(&bytes)));
+            let text = String::from_utf8_lossy(&bytes);
+            let is_markdown = path.extension().is_some_and(|extension| extension == "md");
+            documents.insert(if is_markdown {
+                words(&prose(&text))
+            } else {
+                words(&text)
+            });
         }
     }
 }
@@ -56,6 +62,34 @@ fn is_text(path: &Path, bytes: &[u8]) -> bool {
         None => std::str::from_utf8(bytes).is_ok(),
         Some((_, extension)) => ["md", "txt", "rs"].contains(&extension),
     }
+}
+
+/// Returns the prose of Markdown whose fences are of backticks and whose marks are all closed.
+fn prose(markdown: &str) -> String {
+    let mut is_code = false;
+    let mut prose = String::new();
+    for line in markdown.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            prose.push_str(line);
+            prose.push('\n');
+        }
+    }
+    let without_comments = without(&prose, "<!--", "-->");
+    without(&without_comments, "](", ")")
+}
+
+/// Returns a text without what stands between two marks.
+fn without(text: &str, begin: &str, end: &str) -> String {
+    let mut parts = text.split(begin);
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (_, rest) = part.split_once(end).expect("the mark is closed");
+        kept.push(' ');
+        kept.push_str(rest);
+    }
+    kept
 }
 
 fn words(text: &str) -> Vec<String> {
