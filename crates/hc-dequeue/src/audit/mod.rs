@@ -15,6 +15,7 @@ mod rows;
 mod schedules;
 mod sessions;
 
+use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{Database, Runner, Store, Transaction};
@@ -79,38 +80,42 @@ impl<T, C: Codec<T>> Queue<T, C> {
 }
 
 /// Checks a queue for contradictions.
-async fn audit(runner: &Runner<Store>, keys: &Keys) -> Result<Audit> {
-    let mut found = Box::pin(sessions::check_sessions(runner, keys)).await?;
-    for (counter, parts) in Counter::OF_ITEMS {
-        let check = counters::check_counter(runner, keys, counter, parts);
-        found.extend(Box::pin(check).await?);
-    }
-    found.extend(Box::pin(check_all_rows(runner, keys)).await?);
-    let mut findings: Vec<Finding> = Vec::new();
-    for finding in found {
-        if !findings.iter().any(|cause| finding.follows_from(cause)) {
-            findings.push(finding);
+fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<Audit>> {
+    Box::pin(async move {
+        let mut found = Box::pin(sessions::check_sessions(runner, keys)).await?;
+        for (counter, parts) in Counter::OF_ITEMS {
+            let check = counters::check_counter(runner, keys, counter, parts);
+            found.extend(Box::pin(check).await?);
         }
-    }
-    Ok(Audit { findings })
+        found.extend(Box::pin(check_all_rows(runner, keys)).await?);
+        let mut findings: Vec<Finding> = Vec::new();
+        for finding in found {
+            if !findings.iter().any(|cause| finding.follows_from(cause)) {
+                findings.push(finding);
+            }
+        }
+        Ok(Audit { findings })
+    })
 }
 
 /// Checks a queue for contradictions, and repairs what it finds.
-async fn repair_all(runner: &Runner<Store>, keys: &Keys) -> Result<Audit> {
-    let audit = audit(runner, keys).await?;
-    let read = |tr| async move { current_settings(&tr, keys).await };
-    let settings = &runner.run(read).await?;
-    for finding in &audit.findings {
-        tracing::warn!(queue = %keys.queue, ?finding, "repairing");
-        match Box::pin(repair(runner, keys, settings, finding)).await {
-            // A row that does not decode stops one repair, and not the others.
-            Err(error) if error.corrupt_key().is_some() => {
-                tracing::warn!(queue = %keys.queue, error = %chain(&error), "not repaired");
+fn repair_all<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<Audit>> {
+    Box::pin(async move {
+        let audit = audit(runner, keys).await?;
+        let read = |tr| async move { current_settings(&tr, keys).await };
+        let settings = &runner.run(read).await?;
+        for finding in &audit.findings {
+            tracing::warn!(queue = %keys.queue, ?finding, "repairing");
+            match Box::pin(repair(runner, keys, settings, finding)).await {
+                // A row that does not decode stops one repair, and not the others.
+                Err(error) if error.corrupt_key().is_some() => {
+                    tracing::warn!(queue = %keys.queue, error = %chain(&error), "not repaired");
+                }
+                repaired => repaired?,
             }
-            repaired => repaired?,
         }
-    }
-    Ok(audit)
+        Ok(audit)
+    })
 }
 
 /// Checks all rows that must agree with others. Findings that cause others come first.

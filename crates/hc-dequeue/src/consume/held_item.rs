@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Subspace, Transaction};
@@ -282,12 +283,18 @@ impl HeldItem {
     }
 
     /// Has the dispatcher apply a decision to the item, and returns when that is committed.
-    pub(crate) async fn resolve(&self, how: GiveBack, reason: Option<&str>) -> Result<()> {
-        let decide = |done| self.decide(how, reason, Some(done));
-        let resolved = ask(&self.shared.dispatcher, &self.commands, decide).await;
-        resolved.unwrap_or_else(|| {
-            Err(Error::ShutDown {
-                queue: self.queue().clone(),
+    pub(crate) fn resolve<'a>(
+        &'a self,
+        how: GiveBack,
+        reason: Option<&'a str>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let decide = |done| self.decide(how, reason, Some(done));
+            let resolved = ask(&self.shared.dispatcher, &self.commands, decide).await;
+            resolved.unwrap_or_else(|| {
+                Err(Error::ShutDown {
+                    queue: self.queue().clone(),
+                })
             })
         })
     }

@@ -1,9 +1,13 @@
 //! The consumer without the type of its values: everything that its clones and their dispatcher do together.
+//!
+//! Its futures are in boxes, as those of all functions that a generic one calls to be compiled once: the body of an async
+//! function is compiled by each crate that polls it, even if it is not generic.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use microqueue::Item;
 use microqueue::keyspace::{Environment, Runner, Store, Subspace, foreign};
 use tokio::sync::{mpsc, oneshot};
@@ -54,43 +58,44 @@ impl Drop for Handle {
 
 impl UntypedConsumer {
     /// Opens a session, and spawns its dispatcher.
-    pub(crate) async fn open(
+    pub(crate) fn open(
         queue: UntypedQueue,
         runner: Runner<Store>,
         options: &WorkerOptions,
-    ) -> Result<Self> {
-        let subspace = queue.keys.queue.clone();
-        let env = runner.environment().clone();
-        let (commands, received) = mpsc::unbounded_channel();
-        let dispatcher = Dispatcher::open(
-            queue,
-            runner,
-            DispatcherOptions::new(options),
-            commands.downgrade(),
-            received,
-        );
-        let dispatcher = Box::pin(dispatcher).await?;
-        let shared = dispatcher.shared();
-        let span =
-            tracing::debug_span!("dispatcher", queue = %subspace, session = %dispatcher.session());
-        let run = async {
-            if let Err(panicked) = foreign::run(dispatcher.run()).await {
-                let panic = panicked.message();
-                tracing::error!(
-                    panic,
-                    "a fault of this library has ended a consumer: its calls fail from now on"
-                );
-            }
-        };
-        shared.dispatcher.spawn(run.instrument(span));
-        Ok(Self {
-            handle: Arc::new(Handle {
-                commands: commands.clone(),
-                shared,
-            }),
-            commands,
-            env,
-            queue: subspace,
+    ) -> BoxFuture<'_, Result<Self>> {
+        Box::pin(async move {
+            let subspace = queue.keys.queue.clone();
+            let env = runner.environment().clone();
+            let (commands, received) = mpsc::unbounded_channel();
+            let dispatcher = Dispatcher::open(
+                queue,
+                runner,
+                DispatcherOptions::new(options),
+                commands.downgrade(),
+                received,
+            );
+            let dispatcher = Box::pin(dispatcher).await?;
+            let shared = dispatcher.shared();
+            let span = tracing::debug_span!("dispatcher", queue = %subspace, session = %dispatcher.session());
+            let run = async {
+                if let Err(panicked) = foreign::run(dispatcher.run()).await {
+                    let panic = panicked.message();
+                    tracing::error!(
+                        panic,
+                        "a fault of this library has ended a consumer: its calls fail from now on"
+                    );
+                }
+            };
+            shared.dispatcher.spawn(run.instrument(span));
+            Ok(Self {
+                handle: Arc::new(Handle {
+                    commands: commands.clone(),
+                    shared,
+                }),
+                commands,
+                env,
+                queue: subspace,
+            })
         })
     }
 
@@ -104,27 +109,33 @@ impl UntypedConsumer {
     }
 
     /// Takes up to `limit` items as soon as there is at least one.
-    pub(crate) async fn dequeue(&self, limit: usize, time: Duration) -> Result<Vec<HandedOut>> {
-        self.want(limit, time, Reply::Deliver).await
+    pub(crate) fn dequeue(
+        &self,
+        limit: usize,
+        time: Duration,
+    ) -> BoxFuture<'_, Result<Vec<HandedOut>>> {
+        Box::pin(async move { self.want(limit, time, Reply::Deliver).await })
     }
 
     /// Removes the first item as soon as there is one.
-    pub(crate) async fn pop(&self, time: Duration) -> Result<Option<Item<Value>>> {
-        Ok(self.want(1, time, Reply::Pop).await?.pop())
+    pub(crate) fn pop(&self, time: Duration) -> BoxFuture<'_, Result<Option<Item<Value>>>> {
+        Box::pin(async move { Ok(self.want(1, time, Reply::Pop).await?.pop()) })
     }
 
     /// Ends the session, and returns how many deliveries were lost.
-    pub(crate) async fn shut_down(self, grace: Duration) -> Result<usize> {
-        self.release();
-        let end = |done| Command::ShutDown {
-            grace,
-            done: Some(done),
-        };
-        let limit = grace.saturating_add(SESSION_END_LIMIT);
-        let ended = within(&self.env, limit, self.ask(end)).await;
-        ended.unwrap_or_else(|| {
-            let recipe = self.queue.clone();
-            Err(NotEnded { recipe, limit }.into())
+    pub(crate) fn shut_down(self, grace: Duration) -> BoxFuture<'static, Result<usize>> {
+        Box::pin(async move {
+            self.release();
+            let end = |done| Command::ShutDown {
+                grace,
+                done: Some(done),
+            };
+            let limit = grace.saturating_add(SESSION_END_LIMIT);
+            let ended = within(&self.env, limit, self.ask(end)).await;
+            ended.unwrap_or_else(|| {
+                let recipe = self.queue.clone();
+                Err(NotEnded { recipe, limit }.into())
+            })
         })
     }
 

@@ -1,5 +1,6 @@
 //! Waits until an item is done.
 
+use futures::future::BoxFuture;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
@@ -60,23 +61,25 @@ impl<T, C: Codec<T>> Queue<T, C> {
 }
 
 /// Waits until an item is done or a dead letter, or is no longer there.
-async fn await_end(
-    runner: &Runner<Store>,
-    keys: &Keys,
-    id: &ItemId,
-) -> Result<Option<(Location, Record)>> {
-    loop {
-        wait_until_none(runner, |tr| async move {
-            let found = find(&tr, keys, id).await?;
-            let pending = found.filter(|(location, _)| !location.is_end());
-            Ok::<_, Error>(pending.map(|(location, _)| location.key(keys, id)))
-        })
-        .await?;
-        let found = |tr| async move { find(&tr, keys, id).await };
-        match runner.run(found).await? {
-            // A dead letter was redriven since the watch fired.
-            Some((location, _)) if !location.is_end() => {}
-            found => return Ok(found),
+fn await_end<'a>(
+    runner: &'a Runner<Store>,
+    keys: &'a Keys,
+    id: &'a ItemId,
+) -> BoxFuture<'a, Result<Option<(Location, Record)>>> {
+    Box::pin(async move {
+        loop {
+            wait_until_none(runner, |tr| async move {
+                let found = find(&tr, keys, id).await?;
+                let pending = found.filter(|(location, _)| !location.is_end());
+                Ok::<_, Error>(pending.map(|(location, _)| location.key(keys, id)))
+            })
+            .await?;
+            let found = |tr| async move { find(&tr, keys, id).await };
+            match runner.run(found).await? {
+                // A dead letter was redriven since the watch fired.
+                Some((location, _)) if !location.is_end() => {}
+                found => return Ok(found),
+            }
         }
-    }
+    })
 }

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
@@ -38,31 +39,33 @@ impl<T, C: Codec<T>> Queue<T, C> {
 }
 
 /// Removes all queued and delayed items. Returns how many it removed.
-async fn clear(runner: &Runner<Store>, keys: &Keys) -> Result<u64> {
-    let now = |tr: Tx<_>| async move {
-        Ok::<_, Error>((tr.read_version().await?, current_settings(&tr, keys).await?))
-    };
-    let (until, settings) = runner.run(now).await?;
-    let settings = &settings;
-    let mut removed = 0;
-    // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-    for part in [ClearedPart::Delayed, ClearedPart::Queued] {
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let page = ClearedPage {
-                part,
-                after: after.as_deref(),
-            };
-            let some = |tr| async move { remove_some(&tr, keys, settings, until, page).await };
-            let (some, last) = runner.run(some).await?;
-            removed += some;
-            if last.is_none() {
-                break;
+fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<u64>> {
+    Box::pin(async move {
+        let now = |tr: Tx<_>| async move {
+            Ok::<_, Error>((tr.read_version().await?, current_settings(&tr, keys).await?))
+        };
+        let (until, settings) = runner.run(now).await?;
+        let settings = &settings;
+        let mut removed = 0;
+        // Delayed items come first: those that become due meanwhile are then found among the queued ones.
+        for part in [ClearedPart::Delayed, ClearedPart::Queued] {
+            let mut after: Option<Vec<u8>> = None;
+            loop {
+                let page = ClearedPage {
+                    part,
+                    after: after.as_deref(),
+                };
+                let some = |tr| async move { remove_some(&tr, keys, settings, until, page).await };
+                let (some, last) = runner.run(some).await?;
+                removed += some;
+                if last.is_none() {
+                    break;
+                }
+                after = last;
             }
-            after = last;
         }
-    }
-    Ok(removed)
+        Ok(removed)
+    })
 }
 
 /// The parts from which items are removed.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{
@@ -196,22 +197,24 @@ impl<T, C: Codec<T>> Queue<T, C> {
 }
 
 /// Opens a queue, and returns its keys and its stored settings.
-async fn open(
+fn open(
     runner: &Runner<Store>,
     subspace: Subspace,
     given: SettingsRecord,
     options: OpenOptions<()>,
-) -> Result<(Keys, Settings)> {
-    check_settings(&given.settings)?;
-    let keys = Keys::new(subspace, runner.environment().clone());
-    let stored: Result<_> = options
-        .open(runner, &keys.queue, &keys.settings(), &given)
-        .await;
-    let stored = stored?;
-    let opened = &keys;
-    let verify = |tr| async move { verify_order(&tr, opened).await };
-    Box::pin(runner.run(verify)).await?;
-    Ok((keys, stored.settings))
+) -> BoxFuture<'_, Result<(Keys, Settings)>> {
+    Box::pin(async move {
+        check_settings(&given.settings)?;
+        let keys = Keys::new(subspace, runner.environment().clone());
+        let stored: Result<_> = options
+            .open(runner, &keys.queue, &keys.settings(), &given)
+            .await;
+        let stored = stored?;
+        let opened = &keys;
+        let verify = |tr| async move { verify_order(&tr, opened).await };
+        Box::pin(runner.run(verify)).await?;
+        Ok((keys, stored.settings))
+    })
 }
 
 /// Verifies that new items will go after all queued items, and that sessions which have died will be found.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use futures::future::try_join_all;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
@@ -109,19 +110,21 @@ pub(crate) async fn read_stats(tr: &impl Transaction, keys: &Keys) -> Result<Sta
 }
 
 /// Waits until no item is queued, delayed or held.
-async fn wait_idle(runner: &Runner<Store>, keys: &Keys) -> Result<()> {
-    wait_until_none(runner, |tr| async move {
-        let stats = read_stats(&tr, keys).await?;
-        let counters = [
-            (stats.queued, Counter::Queued),
-            (stats.delayed, Counter::Delayed),
-            (stats.held, Counter::Held),
-        ];
-        // Every change of an item changes the counter of the place that the item leaves.
-        let left = counters.into_iter().find(|(count, _)| *count > 0);
-        Ok::<_, Error>(left.map(|(_, counter)| keys.counter(counter)))
+fn wait_idle<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<()>> {
+    Box::pin(async move {
+        wait_until_none(runner, |tr| async move {
+            let stats = read_stats(&tr, keys).await?;
+            let counters = [
+                (stats.queued, Counter::Queued),
+                (stats.delayed, Counter::Delayed),
+                (stats.held, Counter::Held),
+            ];
+            // Every change of an item changes the counter of the place that the item leaves.
+            let left = counters.into_iter().find(|(count, _)| *count > 0);
+            Ok::<_, Error>(left.map(|(_, counter)| keys.counter(counter)))
+        })
+        .await
     })
-    .await
 }
 
 /// Reads for how long the item has waited that has waited longest among the first ones.

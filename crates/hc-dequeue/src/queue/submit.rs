@@ -1,5 +1,6 @@
 //! Enqueues in a transaction of its own.
 
+use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Bytes, Database, Runner, Store};
 
@@ -69,31 +70,40 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
 }
 
 /// Enqueues an item without options, and commits it.
-async fn submit(runner: &Runner<Store>, keys: &Keys, payload: Bytes) -> Result<ItemRef> {
-    let payload = &payload;
-    let enqueue = |tr| async move {
-        let record = new_record(keys, payload.clone(), current_context());
-        enqueue_one(&tr, keys, record).await
-    };
-    let (staged, commit) = runner.run_committed(enqueue).await?;
-    Ok(staged.at(commit.versionstamp.expect("an enqueue writes")))
+fn submit<'a>(
+    runner: &'a Runner<Store>,
+    keys: &'a Keys,
+    payload: Bytes,
+) -> BoxFuture<'a, Result<ItemRef>> {
+    Box::pin(async move {
+        let payload = &payload;
+        let enqueue = |tr| async move {
+            let record = new_record(keys, payload.clone(), current_context());
+            enqueue_one(&tr, keys, record).await
+        };
+        let (staged, commit) = runner.run_committed(enqueue).await?;
+        Ok(staged.at(commit.versionstamp.expect("an enqueue writes")))
+    })
 }
 
 /// Enqueues an item with options, which were checked, and commits it.
-async fn submit_with(
-    runner: &Runner<Store>,
-    keys: &Keys,
+fn submit_with<'a>(
+    runner: &'a Runner<Store>,
+    keys: &'a Keys,
     payload: Bytes,
-    options: &Enqueue,
-) -> Result<Option<ItemRef>> {
-    let payload = &payload;
-    let enqueue = |tr| async move { enqueue_payload(&tr, keys, payload.clone(), options).await };
-    let (enqueued, commit) = runner.run_committed(enqueue).await?;
-    Ok(match enqueued {
-        Enqueued::Staged(staged) => {
-            Some(staged.at(commit.versionstamp.expect("an enqueue writes")))
-        }
-        Enqueued::Replaced(item) => Some(item),
-        Enqueued::Repeated => None,
+    options: &'a Enqueue,
+) -> BoxFuture<'a, Result<Option<ItemRef>>> {
+    Box::pin(async move {
+        let payload = &payload;
+        let enqueue =
+            |tr| async move { enqueue_payload(&tr, keys, payload.clone(), options).await };
+        let (enqueued, commit) = runner.run_committed(enqueue).await?;
+        Ok(match enqueued {
+            Enqueued::Staged(staged) => {
+                Some(staged.at(commit.versionstamp.expect("an enqueue writes")))
+            }
+            Enqueued::Replaced(item) => Some(item),
+            Enqueued::Repeated => None,
+        })
     })
 }

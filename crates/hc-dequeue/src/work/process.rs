@@ -163,27 +163,33 @@ where
 }
 
 /// Calls a handler for an item in a transaction, acknowledges the item in it if the handler is done, and commits.
-async fn commit_handled(runner: &Runner<Store>, handle: &HandleIn<'_>, item: &HeldItem) -> Outcome {
-    let overruns = &Mutex::new(Overruns::default());
-    let env = runner.environment();
-    let done = |tr: Tx<_>| async move {
-        let is_too_old = tr.attempt().after == Some(Code::TRANSACTION_TOO_OLD);
-        let too_slow = overruns.lock().judge(is_too_old, &item.item_ref());
-        if let Some(reason) = too_slow {
-            return Err(Unfinished::NotDone(Outcome::retry(reason)));
+fn commit_handled<'a>(
+    runner: &'a Runner<Store>,
+    handle: &'a HandleIn<'_>,
+    item: &'a HeldItem,
+) -> BoxFuture<'a, Outcome> {
+    Box::pin(async move {
+        let overruns = &Mutex::new(Overruns::default());
+        let env = runner.environment();
+        let done = |tr: Tx<_>| async move {
+            let is_too_old = tr.attempt().after == Some(Code::TRANSACTION_TOO_OLD);
+            let too_slow = overruns.lock().judge(is_too_old, &item.item_ref());
+            if let Some(reason) = too_slow {
+                return Err(Unfinished::NotDone(Outcome::retry(reason)));
+            }
+            let began = env.now();
+            let handled = handle(tr.clone()).await;
+            overruns.lock().took = env.now().saturating_sub(began);
+            match handled.map_err(Unfinished::Handler)? {
+                Outcome::Done => Ok(acknowledge(runner, &tr, item).await?),
+                outcome => Err(Unfinished::NotDone(outcome)),
+            }
+        };
+        match runner.run(done).await {
+            Ok(()) => Outcome::Done,
+            Err(unfinished) => unfinished.into(),
         }
-        let began = env.now();
-        let handled = handle(tr.clone()).await;
-        overruns.lock().took = env.now().saturating_sub(began);
-        match handled.map_err(Unfinished::Handler)? {
-            Outcome::Done => Ok(acknowledge(runner, &tr, item).await?),
-            outcome => Err(Unfinished::NotDone(outcome)),
-        }
-    };
-    match runner.run(done).await {
-        Ok(()) => Outcome::Done,
-        Err(unfinished) => unfinished.into(),
-    }
+    })
 }
 
 /// Acknowledges an item in the transaction of its handler, unless the handler has already ended the item there.

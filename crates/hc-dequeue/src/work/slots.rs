@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use microqueue::keyspace::env::BoxFuture;
+use futures::future::BoxFuture;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Environment, Runner, Store, foreign};
 use tokio::sync::watch;
@@ -23,7 +23,7 @@ use crate::work::outcome::Outcome;
 const CONCURRENCY: usize = 16;
 
 /// A handler of the application.
-type Handler = Box<dyn Fn(HandedOut) -> BoxFuture<Outcome> + Send + Sync>;
+type Handler = Box<dyn Fn(HandedOut) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
 /// The slots of a worker, and their consumer.
 pub(crate) struct Slots {
@@ -39,59 +39,66 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Opens a session, and spawns the slots.
-    pub(crate) async fn open(
+    pub(crate) fn open(
         queue: UntypedQueue,
         runner: Runner<Store>,
         options: &WorkerOptions,
         handler: Handler,
-    ) -> Result<Self> {
-        let env = runner.environment().clone();
-        let backoff = options.backoff().unwrap_or_default();
-        let calls = Arc::new(Calls::new(&queue.keys.queue, &env, backoff));
-        let consumer = UntypedConsumer::open(queue, runner, options).await?;
-        let handler = Arc::new(Guarded::new(handler));
-        let (stop, _) = watch::channel(false);
-        let restarted = Arc::new(AtomicUsize::new(0));
-        let busy = Arc::new(AtomicUsize::new(0));
-        let mut handlers = JoinSet::new();
-        for _ in 0..options.concurrency().unwrap_or(CONCURRENCY) {
-            let slot = Slot {
-                consumer: consumer.clone(),
-                handler: handler.clone(),
-                calls: calls.clone(),
-                stopped: stop.subscribe(),
-                restarted: restarted.clone(),
-                busy: busy.clone(),
-            };
-            handlers.spawn(slot.work());
-        }
-        Ok(Self {
-            consumer,
-            env,
-            handlers,
-            stop,
-            restarted,
-            busy,
+    ) -> BoxFuture<'_, Result<Self>> {
+        Box::pin(async move {
+            let env = runner.environment().clone();
+            let backoff = options.backoff().unwrap_or_default();
+            let calls = Arc::new(Calls::new(&queue.keys.queue, &env, backoff));
+            let consumer = UntypedConsumer::open(queue, runner, options).await?;
+            let handler = Arc::new(Guarded::new(handler));
+            let (stop, _) = watch::channel(false);
+            let restarted = Arc::new(AtomicUsize::new(0));
+            let busy = Arc::new(AtomicUsize::new(0));
+            let mut handlers = JoinSet::new();
+            for _ in 0..options.concurrency().unwrap_or(CONCURRENCY) {
+                let slot = Slot {
+                    consumer: consumer.clone(),
+                    handler: handler.clone(),
+                    calls: calls.clone(),
+                    stopped: stop.subscribe(),
+                    restarted: restarted.clone(),
+                    busy: busy.clone(),
+                };
+                handlers.spawn(slot.work());
+            }
+            Ok(Self {
+                consumer,
+                env,
+                handlers,
+                stop,
+                restarted,
+                busy,
+            })
         })
     }
 
     /// Stops taking items, lets the handlers finish for up to `grace`, and ends the session.
-    pub(crate) async fn shut_down(mut self, grace: Duration) -> Result<ShutdownReport> {
-        self.stop.send_replace(true);
-        let busy = || self.busy.load(Ordering::Relaxed);
-        let mut unfinished = 0;
-        let release = || {
-            unfinished = busy();
-            self.consumer.release();
-        };
-        end_tasks(&self.env, &mut self.handlers, grace, release).await;
-        // Slots without an item may end late, too.
-        let running = busy();
-        self.consumer.clone().shut_down(Duration::ZERO).await?;
-        Ok(ShutdownReport {
-            dropped: unfinished.saturating_sub(running),
-            running,
-            restarted: self.restarted.load(Ordering::Relaxed),
+    pub(crate) fn shut_down(
+        mut self,
+        grace: Duration,
+    ) -> BoxFuture<'static, Result<ShutdownReport>> {
+        Box::pin(async move {
+            self.stop.send_replace(true);
+            let busy = || self.busy.load(Ordering::Relaxed);
+            let mut unfinished = 0;
+            let release = || {
+                unfinished = busy();
+                self.consumer.release();
+            };
+            end_tasks(&self.env, &mut self.handlers, grace, release).await;
+            // Slots without an item may end late, too.
+            let running = busy();
+            self.consumer.clone().shut_down(Duration::ZERO).await?;
+            Ok(ShutdownReport {
+                dropped: unfinished.saturating_sub(running),
+                running,
+                restarted: self.restarted.load(Ordering::Relaxed),
+            })
         })
     }
 }
