@@ -290,10 +290,13 @@ where
 }
 
 /// Waits until a watch fires, and for at most [`POLL_INTERVAL`].
-async fn wait_for(env: &Environment, changed: BoxFuture<Result<()>>) {
-    // A failed watch is treated like one that fired, since the next read decides. A watch may fail
-    // immediately each time, so wait a little before the next read.
-    if let Some(Err(_)) = env.timeout(POLL_INTERVAL, changed).await {
-        env.sleep(POLL_INTERVAL / 100).await;
-    }
+fn wait_for(env: &Environment, changed: BoxFuture<Result<()>>) -> BoxFuture<()> {
+    let env = env.clone();
+    Box::pin(async move {
+        // A failed watch is treated like one that fired, since the next read decides. A watch may fail
+        // immediately each time, so wait a little before the next read.
+        if let Some(Err(_)) = env.timeout(POLL_INTERVAL, changed).await {
+            env.sleep(POLL_INTERVAL / 100).await;
+        }
+    })
 }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use futures::future::Either;
 
+#[doc(hidden)]
 pub use self::other::{OtherDatabase, OtherTransaction};
 use crate::embedded::{self, Embedded, EmbeddedTransaction};
 use crate::error::{Error, OpenError, Result};

@@ -2,30 +2,28 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
-use std::pin::Pin;
+
+use futures::future::BoxFuture;
 
 use super::Tx;
-use super::operation::Failure;
-use crate::error::{Code, Error};
+use crate::error::Code;
 use crate::store::StoreTransaction;
-use crate::transaction::{Commit, Transaction};
-
-/// A future of one call. It is dropped before the next use of the closure.
-pub(super) type Call<'a> = Pin<Box<dyn Future<Output = Result<(), Option<Code>>> + Send + 'a>>;
+use crate::transaction::Transaction;
 
 /// A closure of any type, with the results of its calls.
 pub(super) trait AnyClosure: Send {
     /// Calls the closure and holds its result until the next call. If that is an error, fails with its code.
-    fn call(&mut self, tx: Tx<StoreTransaction>) -> Call<'_>;
+    fn call(&mut self, tx: Tx<StoreTransaction>) -> BoxFuture<'_, Result<(), Option<Code>>>;
 
-    /// Keeps the value of the last call, because the outcome of the attempt's commit is unknown.
-    fn keep(&mut self, attempt: u32);
+    /// Keeps the value of the last call after those kept before, because the outcome of its commit is
+    /// unknown.
+    fn keep(&mut self);
 
     /// Drops the result of the last call.
     fn discard(&mut self);
 
-    /// Makes the value that was kept of an attempt the result. Returns whether there is one.
-    fn restore(&mut self, attempt: u32) -> bool;
+    /// Makes a value that was kept the result.
+    fn restore(&mut self, index: usize);
 }
 
 /// A closure on transactions of the type `T`.
@@ -34,12 +32,12 @@ pub(super) struct Closure<F, T, R, E> {
     /// Finds the code in an error of the closure.
     code_of: fn(&E) -> Option<Code>,
     result: Option<Result<R, E>>,
-    /// The values of the attempts whose commit has an unknown outcome, by the attempt's number.
-    kept: Vec<(u32, R)>,
+    /// The values of the calls whose commits have an unknown outcome.
+    kept: Vec<R>,
     transaction: PhantomData<fn(T)>,
 }
 
-impl<F, T, R, E: From<Error>> Closure<F, T, R, E> {
+impl<F, T, R, E> Closure<F, T, R, E> {
     pub(super) fn new(function: F, code_of: fn(&E) -> Option<Code>) -> Self {
         Self {
             function,
@@ -50,14 +48,9 @@ impl<F, T, R, E: From<Error>> Closure<F, T, R, E> {
         }
     }
 
-    /// Returns the result of the operation.
-    pub(super) fn into_result(self, outcome: Result<Commit, Failure>) -> Result<(R, Commit), E> {
-        match (outcome, self.result) {
-            (Ok(commit), Some(Ok(value))) => Ok((value, commit)),
-            (Err(Failure::Closure(_)), Some(Err(error))) => Err(error),
-            (Err(Failure::Store(error)), _) => Err(error.into()),
-            _ => unreachable!("the outcome is that of the last result"),
-        }
+    /// Returns the result of the last call, or the one that was restored.
+    pub(super) fn into_result(self) -> Result<R, E> {
+        self.result.expect("an operation ends after a call")
     }
 }
 
@@ -69,7 +62,7 @@ where
     R: Send,
     E: Send,
 {
-    fn call(&mut self, tx: Tx<StoreTransaction>) -> Call<'_> {
+    fn call(&mut self, tx: Tx<StoreTransaction>) -> BoxFuture<'_, Result<(), Option<Code>>> {
         self.result = None;
         Box::pin(async move {
             let result = (self.function)(tx.typed()).await;
@@ -82,9 +75,9 @@ where
         })
     }
 
-    fn keep(&mut self, attempt: u32) {
+    fn keep(&mut self) {
         if let Some(Ok(value)) = self.result.take() {
-            self.kept.push((attempt, value));
+            self.kept.push(value);
         }
     }
 
@@ -92,12 +85,8 @@ where
         self.result = None;
     }
 
-    fn restore(&mut self, attempt: u32) -> bool {
-        let Some(index) = self.kept.iter().position(|(number, _)| *number == attempt) else {
-            return false;
-        };
-        let (_, value) = self.kept.swap_remove(index);
+    fn restore(&mut self, index: usize) {
+        let value = self.kept.swap_remove(index);
         self.result = Some(Ok(value));
-        true
     }
 }

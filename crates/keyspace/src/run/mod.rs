@@ -25,9 +25,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use foundationdb_tuple::Subspace;
+use futures::future::BoxFuture;
 
 use self::closure::{AnyClosure, Closure};
-use self::operation::{Failure, Operation};
+use self::operation::Operation;
 pub use self::tx::Tx;
 use crate::env::Environment;
 use crate::error::{Code, Error, RunError};
@@ -265,9 +266,8 @@ impl<D: Database> Runner<D> {
         E: RunError<Kind>,
     {
         let mut closure = Closure::new(closure, E::code);
-        let outcome = self.shared.run(&mut closure).await;
-        let (value, _commit) = closure.into_result(outcome)?;
-        Ok(value)
+        self.shared.run(&mut closure).await?;
+        closure.into_result()
     }
 
     /// Runs a closure as [`run`](Self::run) does, and also returns the version and the versionstamp of its
@@ -311,20 +311,28 @@ impl<D: Database> Runner<D> {
         E: RunError<Kind>,
     {
         let mut closure = Closure::new(closure, E::code);
-        let outcome = self.shared.run(&mut closure).await;
-        closure.into_result(outcome)
+        let commit = self.shared.run(&mut closure).await?;
+        let value = closure.into_result()?;
+        Ok((value, commit.expect("a value is returned after its commit")))
     }
 }
 
 impl RunnerShared {
-    /// Runs a closure as the options say.
-    async fn run(&self, closure: &mut dyn AnyClosure) -> Result<Commit, Failure> {
-        let receipt = if self.options.exactly_once {
-            Some(self.receipt().await?)
-        } else {
-            None
-        };
-        self.operate(receipt, closure).await
+    /// Runs a closure as the options say. Returns the commit, or `None` if the result is the closure's error.
+    ///
+    /// The future is in a box: the code of an `async fn` would be compiled in every crate that awaits it.
+    fn run<'a>(
+        &'a self,
+        closure: &'a mut dyn AnyClosure,
+    ) -> BoxFuture<'a, Result<Option<Commit>, Error>> {
+        Box::pin(async move {
+            let receipt = if self.options.exactly_once {
+                Some(self.take_receipt().await?)
+            } else {
+                None
+            };
+            self.operate(receipt, closure).await
+        })
     }
 
     /// Runs a closure that may commit twice.
@@ -335,16 +343,15 @@ impl RunnerShared {
         R: Send,
     {
         let mut closure = Closure::new(closure, Error::code);
-        let outcome = self.operate(None, &mut closure).await;
-        let (value, _commit) = closure.into_result(outcome)?;
-        Ok(value)
+        self.operate(None, &mut closure).await?;
+        closure.into_result()
     }
 
     async fn operate(
         &self,
         receipt: Option<Receipt>,
         closure: &mut dyn AnyClosure,
-    ) -> Result<Commit, Failure> {
+    ) -> Result<Option<Commit>, Error> {
         let operation = Operation::begin(&self.store, &self.options, receipt, closure)?;
         operation.run().await
     }

@@ -21,6 +21,8 @@ pub(super) struct Operation<'a> {
     receipt: Option<Receipt>,
     tx: Tx<StoreTransaction>,
     attempt: Attempt,
+    /// The numbers of the attempts whose values the closure keeps.
+    kept: Vec<u32>,
     /// The error that the operation will return once a commit of the slot alone has succeeded. While it is
     /// set, attempts write the slot and nothing else.
     refusal: Option<Failure>,
@@ -30,7 +32,7 @@ pub(super) struct Operation<'a> {
 type AttemptEnd = ControlFlow<Result<Commit, Failure>, Failure>;
 
 /// The reason why an attempt failed.
-pub(super) enum Failure {
+enum Failure {
     /// The closure returned an error, which has this code. The closure still holds the error.
     Closure(Option<Code>),
     Store(Error),
@@ -57,13 +59,22 @@ impl<'a> Operation<'a> {
                 number: 0,
                 after: None,
             },
+            kept: Vec::new(),
             refusal: None,
         })
     }
 
-    /// Makes attempts until there is an outcome. The closure then holds the result of the operation, unless
-    /// the store failed.
-    pub(super) async fn run(mut self) -> Result<Commit, Failure> {
+    /// Makes attempts until there is a result, which the closure holds. Returns the commit, or `None` if the
+    /// result is an error.
+    pub(super) async fn run(mut self) -> Result<Option<Commit>> {
+        match self.outcome().await {
+            Ok(commit) => Ok(Some(commit)),
+            Err(Failure::Closure(_)) => Ok(None),
+            Err(Failure::Store(error)) => Err(error),
+        }
+    }
+
+    async fn outcome(&mut self) -> Result<Commit, Failure> {
         loop {
             let failure = match self.attempt().await {
                 ControlFlow::Break(outcome) => return outcome,
@@ -129,7 +140,8 @@ impl<'a> Operation<'a> {
             Ok(commit) => ControlFlow::Break(Ok(commit)),
             Err(error) => {
                 if leaves_commit_unknown(&error) {
-                    self.closure.keep(self.attempt.number);
+                    self.closure.keep();
+                    self.kept.push(self.attempt.number);
                 } else {
                     self.closure.discard();
                 }
@@ -164,7 +176,8 @@ impl<'a> Operation<'a> {
 
     /// Returns the outcome of the attempt that has committed.
     fn answer_of(&mut self, earlier: EarlierCommit) -> Result<Commit, Failure> {
-        if self.closure.restore(earlier.attempt) {
+        if let Some(index) = self.kept.iter().position(|it| *it == earlier.attempt) {
+            self.closure.restore(index);
             return Ok(Commit {
                 version: earlier.versionstamp.commit_version(),
                 versionstamp: Some(earlier.versionstamp),
@@ -204,7 +217,7 @@ impl<'a> Operation<'a> {
     }
 
     /// Ends the operation without a successful attempt.
-    fn give_up(mut self, reason: Failure) -> Failure {
+    fn give_up(&mut self, reason: Failure) -> Failure {
         let outcome_in_doubt = (self.receipt.as_ref()).is_some_and(Receipt::is_outcome_in_doubt);
         match self.refusal.take() {
             _ if outcome_in_doubt => self.unknown(Some(reason)),
@@ -235,12 +248,6 @@ impl Failure {
             Self::Closure(code) => *code,
             Self::Store(error) => error.code(),
         }
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Store(error)
     }
 }
 

@@ -3,6 +3,8 @@
 
 use std::ops::ControlFlow;
 
+use futures::future::BoxFuture;
+
 use super::{Runner, RunnerShared};
 use crate::error::{Code, Error, Result};
 use crate::ledger::{Ledger, MIN_SWEEP_AGE, OwnedSlot, Receipt, SlotRecord};
@@ -103,12 +105,18 @@ impl<D: Database> Runner<D> {
     }
 }
 
+// A runner gets its futures in boxes: the code of an `async fn` would be compiled in every crate that awaits it.
 impl RunnerShared {
-    pub(super) async fn receipt(&self) -> Result<Receipt> {
+    fn receipt(&self) -> BoxFuture<'_, Result<Receipt>> {
+        Box::pin(self.take_receipt())
+    }
+
+    pub(super) async fn take_receipt(&self) -> Result<Receipt> {
         let ledger = &self.ledger;
         let slot = ledger.take();
         if slot.operation == 0 {
-            self.write_first_record(&slot).await?;
+            // Rare, and its future is as large as that of an operation.
+            Box::pin(self.write_first_record(&slot)).await?;
         }
         Ok(Receipt::new(ledger.clone(), slot))
     }
@@ -133,45 +141,49 @@ impl RunnerShared {
         Ok(())
     }
 
-    async fn close(&self) -> Result<()> {
-        let (id, is_unused) = {
-            let pool = self.ledger.lock();
-            (pool.id, pool.is_unused())
-        };
-        if is_unused {
-            return Ok(());
-        }
-        self.ledger.renew(id);
-        let (begin, end) = &self.ledger.keys.slots(id);
-        self.run_idempotent(|tr| async move {
-            tr.clear_range(begin, end);
-            Ok::<_, Error>(())
+    fn close(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let (id, is_unused) = {
+                let pool = self.ledger.lock();
+                (pool.id, pool.is_unused())
+            };
+            if is_unused {
+                return Ok(());
+            }
+            self.ledger.renew(id);
+            let (begin, end) = &self.ledger.keys.slots(id);
+            self.run_idempotent(|tr| async move {
+                tr.clear_range(begin, end);
+                Ok::<_, Error>(())
+            })
+            .await
         })
-        .await
     }
 
-    async fn sweep(&self, clock: &VersionClock) -> Result<usize> {
-        if clock.age() < MIN_SWEEP_AGE {
-            return Err(Code::INVALID_OPTION_VALUE.into());
-        }
-        let (mut begin, end) = self.ledger.keys.all();
-        let mut cleared_count = 0;
-        let mut damaged = None;
-        loop {
-            let from = &begin;
-            let to = &end;
-            let step = self
-                .run_idempotent(|tr| sweep_next(tr, &self.ledger, clock, from, to))
-                .await?;
-            let Some(swept) = step else {
-                return damaged.map_or(Ok(cleared_count), Err);
-            };
-            match swept.cleared {
-                Ok(cleared) => cleared_count += usize::from(cleared),
-                Err(error) => damaged = damaged.or(Some(error)),
+    fn sweep<'a>(&'a self, clock: &'a VersionClock) -> BoxFuture<'a, Result<usize>> {
+        Box::pin(async move {
+            if clock.age() < MIN_SWEEP_AGE {
+                return Err(Code::INVALID_OPTION_VALUE.into());
             }
-            begin = swept.next;
-        }
+            let (mut begin, end) = self.ledger.keys.all();
+            let mut cleared_count = 0;
+            let mut damaged = None;
+            loop {
+                let from = &begin;
+                let to = &end;
+                let step = self
+                    .run_idempotent(|tr| sweep_next(tr, &self.ledger, clock, from, to))
+                    .await?;
+                let Some(swept) = step else {
+                    return damaged.map_or(Ok(cleared_count), Err);
+                };
+                match swept.cleared {
+                    Ok(cleared) => cleared_count += usize::from(cleared),
+                    Err(error) => damaged = damaged.or(Some(error)),
+                }
+                begin = swept.next;
+            }
+        })
     }
 }
 

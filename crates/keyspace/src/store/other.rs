@@ -2,13 +2,11 @@
 
 use std::any::{Any, type_name};
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 
-use crate::env::BoxFuture;
 use crate::error::{Error, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::selector::{KeySelector, RangeBatch, RangeQuery};
@@ -96,15 +94,21 @@ impl Database for OtherDatabase {
     }
 }
 
-type BorrowingFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
-
 /// [`OwnedTransaction`] without the types of its futures.
 trait AnyTransaction: Any + Send + Sync {
     fn type_name(&self) -> &'static str;
-    fn get(&self, key: &[u8], isolation: Isolation) -> BoxFuture<Result<Option<Bytes>>>;
-    fn get_key(&self, selector: &KeySelector, isolation: Isolation) -> BoxFuture<Result<Bytes>>;
-    fn get_range(&self, query: &RangeQuery, isolation: Isolation) -> BoxFuture<Result<RangeBatch>>;
-    fn read_version(&self) -> BoxFuture<Result<i64>>;
+    fn get(&self, key: &[u8], isolation: Isolation) -> BoxFuture<'static, Result<Option<Bytes>>>;
+    fn get_key(
+        &self,
+        selector: &KeySelector,
+        isolation: Isolation,
+    ) -> BoxFuture<'static, Result<Bytes>>;
+    fn get_range(
+        &self,
+        query: &RangeQuery,
+        isolation: Isolation,
+    ) -> BoxFuture<'static, Result<RangeBatch>>;
+    fn read_version(&self) -> BoxFuture<'static, Result<i64>>;
     fn set_read_version(&self, version: i64);
     fn set(&self, key: &[u8], value: &[u8]);
     fn clear(&self, key: &[u8]);
@@ -112,11 +116,11 @@ trait AnyTransaction: Any + Send + Sync {
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]);
     fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()>;
     fn set_option(&self, option: TransactionOption) -> Result<()>;
-    fn watch(&self, key: &[u8]) -> BoxFuture<Result<()>>;
-    fn versionstamp(&self) -> BoxFuture<Result<Versionstamp>>;
-    fn approximate_size(&self) -> BoxFuture<Result<usize>>;
-    fn commit(&mut self) -> BorrowingFuture<'_, Result<Commit>>;
-    fn on_error(&mut self, error: Error) -> BorrowingFuture<'_, Result<()>>;
+    fn watch(&self, key: &[u8]) -> BoxFuture<'static, Result<()>>;
+    fn versionstamp(&self) -> BoxFuture<'static, Result<Versionstamp>>;
+    fn approximate_size(&self) -> BoxFuture<'static, Result<usize>>;
+    fn commit(&mut self) -> BoxFuture<'_, Result<Commit>>;
+    fn on_error(&mut self, error: Error) -> BoxFuture<'_, Result<()>>;
     fn reset(&mut self);
     fn cancel(&mut self);
 }
@@ -126,19 +130,27 @@ impl<T: OwnedTransaction> AnyTransaction for T {
         type_name::<T>()
     }
 
-    fn get(&self, key: &[u8], isolation: Isolation) -> BoxFuture<Result<Option<Bytes>>> {
+    fn get(&self, key: &[u8], isolation: Isolation) -> BoxFuture<'static, Result<Option<Bytes>>> {
         Box::pin(Transaction::get(self, key, isolation))
     }
 
-    fn get_key(&self, selector: &KeySelector, isolation: Isolation) -> BoxFuture<Result<Bytes>> {
+    fn get_key(
+        &self,
+        selector: &KeySelector,
+        isolation: Isolation,
+    ) -> BoxFuture<'static, Result<Bytes>> {
         Box::pin(Transaction::get_key(self, selector, isolation))
     }
 
-    fn get_range(&self, query: &RangeQuery, isolation: Isolation) -> BoxFuture<Result<RangeBatch>> {
+    fn get_range(
+        &self,
+        query: &RangeQuery,
+        isolation: Isolation,
+    ) -> BoxFuture<'static, Result<RangeBatch>> {
         Box::pin(Transaction::get_range(self, query, isolation))
     }
 
-    fn read_version(&self) -> BoxFuture<Result<i64>> {
+    fn read_version(&self) -> BoxFuture<'static, Result<i64>> {
         Box::pin(Transaction::read_version(self))
     }
 
@@ -170,23 +182,23 @@ impl<T: OwnedTransaction> AnyTransaction for T {
         Transaction::set_option(self, option)
     }
 
-    fn watch(&self, key: &[u8]) -> BoxFuture<Result<()>> {
+    fn watch(&self, key: &[u8]) -> BoxFuture<'static, Result<()>> {
         Box::pin(Transaction::watch(self, key))
     }
 
-    fn versionstamp(&self) -> BoxFuture<Result<Versionstamp>> {
+    fn versionstamp(&self) -> BoxFuture<'static, Result<Versionstamp>> {
         Box::pin(Transaction::versionstamp(self))
     }
 
-    fn approximate_size(&self) -> BoxFuture<Result<usize>> {
+    fn approximate_size(&self) -> BoxFuture<'static, Result<usize>> {
         Box::pin(Transaction::approximate_size(self))
     }
 
-    fn commit(&mut self) -> BorrowingFuture<'_, Result<Commit>> {
+    fn commit(&mut self) -> BoxFuture<'_, Result<Commit>> {
         Box::pin(OwnedTransaction::commit(self))
     }
 
-    fn on_error(&mut self, error: Error) -> BorrowingFuture<'_, Result<()>> {
+    fn on_error(&mut self, error: Error) -> BoxFuture<'_, Result<()>> {
         Box::pin(OwnedTransaction::on_error(self, error))
     }
 
