@@ -85,8 +85,10 @@ pub struct Span {
 
 impl Span {
     fn new(begin: &[u8], end: &[u8]) -> Self {
-        let (begin, end) = (begin.to_vec(), end.to_vec());
-        Self { begin, end }
+        Self {
+            begin: begin.to_vec(),
+            end: end.to_vec(),
+        }
     }
 
     /// Returns the range of a single key.
@@ -360,7 +362,8 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<B> {
-        let (begin, end) = (&query.begin.key, &query.end.key);
+        let begin = &query.begin.key;
+        let end = &query.end.key;
         let seen = self.rows();
         let found = seen.range(begin.clone()..end.clone());
         let mut rows: Vec<_> = found

@@ -43,7 +43,8 @@ const FORMAT: u8 = 1;
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let runner = Runner::new(keyspace::open("memory:")?);
 /// let ids = &Ids::default();
-/// let (orders, open_orders) = (&Subspace::from("orders"), &Subspace::from(("orders", "open")));
+/// let orders = &Subspace::from("orders");
+/// let open_orders = &Subspace::from(("orders", "open"));
 /// runner.run(|tr| async move { ids.register(&tr, orders, "jobs", &["JSON"]).await }).await?;
 /// let refused = runner.run(|tr| async move { ids.register(&tr, open_orders, "logs", &[]).await }).await;
 /// assert!(matches!(refused, Err(Error::Overlap { .. })));
