@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use hc_dequeue::WorkerOptions;
-use hc_dequeue::keyspace::codec::Codec;
-use hc_dequeue::keyspace::{Database, Runner};
+use hc_dequeue::keyspace::codec::{Codec, Raw};
+use hc_dequeue::keyspace::{Bytes, Database, Runner, Store};
 
-use crate::bucket_worker::{BucketWorker, BucketWorkerOptions, WorkerHandle};
+use crate::bucket_worker::{BucketWorker, BucketWorkerOptions, Job, WorkerHandle};
 use crate::error::{Error, Result};
-use crate::pass::combining::Combining;
+use crate::pass::combining::{BeginPass, Combining, RetryState};
 use crate::pass::metrics::Metrics;
 use crate::pass::observer::ChangeObserver;
 use crate::pass::options::PassOptions;
+use crate::pass::typed::{QueuePass, TypedPass};
 use crate::queue::CombineQueue;
 
 /// Combines the updates of a queue until it is shut down.
@@ -80,19 +82,43 @@ where
         options: WorkerOptions,
         observer: impl ChangeObserver<K, V>,
     ) -> Result<Worker> {
-        let lease = self.settings.lease;
-        let bucket_options =
-            BucketWorkerOptions::new(self.sessions(), lease, self.keys.wake(), &options);
-        let job = Combining {
-            queue: self.clone(),
-            runner: runner.clone(),
-            options: PassOptions::new(&options),
-            observer,
-            metrics: Metrics::new(self.subspace()),
+        let queue = self.clone();
+        let observer = Arc::new(observer);
+        let begin_pass = move || -> Box<dyn TypedPass> {
+            Box::new(QueuePass::new(queue.clone(), observer.clone()))
         };
-        let worker = BucketWorker::open(Arc::new(job), runner.clone(), bucket_options).await?;
-        let span =
-            tracing::debug_span!("combine", queue = %self.subspace(), session = %worker.session());
-        Ok(WorkerHandle::spawn(worker, span))
+        start(
+            self.untyped(),
+            runner.on_store(),
+            &options,
+            Box::new(begin_pass),
+        )
+        .await
     }
+}
+
+/// Starts a worker of any queue.
+fn start(
+    queue: CombineQueue<Bytes, Bytes, Bytes, Raw>,
+    runner: Runner<Store>,
+    options: &WorkerOptions,
+    begin_pass: BeginPass,
+) -> BoxFuture<'_, Result<Worker>> {
+    Box::pin(async move {
+        let lease = queue.settings.lease;
+        let wake = queue.keys.wake();
+        let bucket_options = BucketWorkerOptions::new(queue.sessions(), lease, wake, options);
+        let subspace = queue.subspace().clone();
+        let job: Arc<dyn Job<Error = Error, State = RetryState>> = Arc::new(Combining {
+            metrics: Metrics::new(&subspace),
+            options: PassOptions::new(options),
+            runner: runner.clone(),
+            begin_pass,
+            queue,
+        });
+        let worker = BucketWorker::open(job, runner, bucket_options).await?;
+        let session = worker.session();
+        let span = tracing::debug_span!("combine", queue = %subspace, %session);
+        Ok(WorkerHandle::spawn(worker, span))
+    })
 }

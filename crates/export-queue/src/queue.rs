@@ -34,8 +34,8 @@ type Types<K, V> = fn() -> (K, V);
 pub struct ExportQueue<K, V, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
-    codec: C,
-    types: PhantomData<Types<K, V>>,
+    pub(crate) codec: C,
+    pub(crate) types: PhantomData<Types<K, V>>,
 }
 
 impl<K, V, C> ExportQueue<K, V, C>

@@ -9,15 +9,17 @@
 use std::sync::Arc;
 
 use combine::WorkerOptions;
-use combine::bucket_worker::{BucketWorker, BucketWorkerOptions, WorkerHandle};
-use combine::keyspace::codec::Codec;
-use combine::keyspace::{Database, Runner};
+use combine::bucket_worker::{BucketWorker, BucketWorkerOptions, Job, WorkerHandle};
+use combine::keyspace::codec::{Codec, Raw};
+use combine::keyspace::{Bytes, Database, Runner, Store};
+use futures::future::BoxFuture;
 
 use crate::error::{Error, Result};
 use crate::exporter::Exporter;
-use crate::exporting::Exporting;
 use crate::exporting::metrics::Metrics;
 use crate::exporting::options::BatchOptions;
+use crate::exporting::typed::{QueueExporter, TypedExporter};
+use crate::exporting::{Exporting, RetryState};
 use crate::subscription::Subscription;
 
 /// Exports the entries of a subscription until it is shut down.
@@ -58,23 +60,46 @@ where
         options: WorkerOptions,
         exporter: impl Exporter<K, V>,
     ) -> Result<Worker> {
-        let lease = self.queue.settings.lease();
-        let wake = self.queue.keys.wake();
-        let batch_options = BatchOptions::new(&options);
-        let options = options.with_takeover_after(batch_options.takeover_after);
-        let bucket_options = BucketWorkerOptions::new(self.sessions(), lease, wake, &options);
-        let queue = self.queue.subspace();
-        let job = Exporting {
-            subscription: self.clone(),
-            runner: runner.clone(),
-            metrics: Metrics::new(self.queue.subspace(), &self.name),
-            options: batch_options,
+        let exporter = QueueExporter {
+            queue: self.queue.clone(),
             exporter,
         };
-        let worker = BucketWorker::open(Arc::new(job), runner.clone(), bucket_options).await?;
-        let subscription = &*self.name;
-        let session = worker.session();
-        let span = tracing::debug_span!("export", %queue, subscription, %session);
-        Ok(WorkerHandle::spawn(worker, span))
+        start(
+            self.untyped(),
+            runner.on_store(),
+            options,
+            Box::new(exporter),
+        )
+        .await
     }
+}
+
+/// Starts a worker of any subscription.
+fn start(
+    subscription: Subscription<Bytes, Bytes, Raw>,
+    runner: Runner<Store>,
+    options: WorkerOptions,
+    exporter: Box<dyn TypedExporter>,
+) -> BoxFuture<'static, Result<Worker>> {
+    Box::pin(async move {
+        let queue = subscription.queue.subspace().clone();
+        let name = subscription.name.clone();
+        let lease = subscription.queue.settings.lease();
+        let wake = subscription.queue.keys.wake();
+        let batch_options = BatchOptions::new(&options);
+        let options = options.with_takeover_after(batch_options.takeover_after);
+        let sessions = subscription.sessions();
+        let bucket_options = BucketWorkerOptions::new(sessions, lease, wake, &options);
+        let job: Arc<dyn Job<Error = Error, State = RetryState>> = Arc::new(Exporting {
+            subscription,
+            runner: runner.clone(),
+            metrics: Metrics::new(&queue, &name),
+            options: batch_options,
+            exporter,
+        });
+        let worker = BucketWorker::open(job, runner, bucket_options).await?;
+        let session = worker.session();
+        let span = tracing::debug_span!("export", %queue, subscription = &*name, %session);
+        Ok(WorkerHandle::spawn(worker, span))
+    })
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use hc_dequeue::Backoff;
 use hc_dequeue::keyspace::error::chain;
 use hc_dequeue::keyspace::foreign::{self, Guarded};
-use hc_dequeue::keyspace::{Database, Environment, Subspace};
+use hc_dequeue::keyspace::{Environment, Subspace};
 use hc_dequeue::shutdown::{DROP_LIMIT, NotEnded, SESSION_END_LIMIT, ShutdownReport, within};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -32,10 +32,10 @@ impl<E: From<NotEnded> + Send + 'static> WorkerHandle<E> {
     ///
     /// # Panics
     /// If called outside of a tokio runtime.
-    pub fn spawn<J: Job<Error = E>, D: Database>(
-        worker: BucketWorker<J, D>,
-        span: tracing::Span,
-    ) -> Self {
+    pub fn spawn<J>(worker: BucketWorker<J>, span: tracing::Span) -> Self
+    where
+        J: Job<Error = E> + ?Sized,
+    {
         let (stop, stopped) = watch::channel(None);
         let env = worker.environment().clone();
         let recipe = worker.recipe().clone();
@@ -80,8 +80,8 @@ impl<E: From<NotEnded> + Send + 'static> WorkerHandle<E> {
 
 /// Runs a worker until it is stopped. If a fault of this library ends it before, starts it again, in
 /// another session.
-async fn keep_running<J: Job, D: Database>(
-    worker: BucketWorker<J, D>,
+async fn keep_running<J: Job + ?Sized>(
+    worker: BucketWorker<J>,
     mut stop: watch::Receiver<Option<Duration>>,
 ) -> Result<ShutdownReport, J::Error> {
     let (job, runner, options) = worker.parts();

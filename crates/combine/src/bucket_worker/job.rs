@@ -1,14 +1,20 @@
 //! Jobs: the work that a recipe does in its buckets.
 
-use std::future::Future;
 use std::time::Duration;
 
-use hc_dequeue::keyspace::{self, Bytes, Transaction};
+use async_trait::async_trait;
+use hc_dequeue::keyspace::store::StoreTransaction;
+use hc_dequeue::keyspace::{self, Bytes, Tx};
 use hc_dequeue::session::SessionId;
 
 use crate::bucket::Bucket;
 
+/// A transaction of a worker. Workers run on a [`Store`](hc_dequeue::keyspace::Store), so that they are
+/// compiled once.
+pub type WorkerTransaction = Tx<StoreTransaction>;
+
 /// Work that is done bucket by bucket, by sessions that divide the buckets among themselves.
+#[async_trait]
 pub trait Job: Send + Sync + 'static {
     /// The error of the job.
     type Error: std::error::Error + From<keyspace::Error> + Send + Sync + 'static;
@@ -20,31 +26,24 @@ pub trait Job: Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of the store.
-    fn pending(
-        &self,
-        tr: &impl Transaction,
-    ) -> impl Future<Output = Result<Vec<Bucket>, Self::Error>> + Send;
+    async fn pending(&self, tr: &WorkerTransaction) -> Result<Vec<Bucket>, Self::Error>;
 
     /// Returns for each of the given buckets a mark that every step changes, so that other sessions can
     /// detect buckets without progress.
     ///
     /// # Errors
     /// Those of the store.
-    fn marks(
+    async fn marks(
         &self,
-        tr: &impl Transaction,
+        tr: &WorkerTransaction,
         buckets: &[Bucket],
-    ) -> impl Future<Output = Result<Vec<Bytes>, Self::Error>> + Send;
+    ) -> Result<Vec<Bytes>, Self::Error>;
 
     /// Does one step in a bucket, and returns when the next one is due.
     ///
     /// # Cancel safety
     /// The future is dropped when the worker is dropped, or when the grace period of a shutdown is over.
-    fn step(
-        &self,
-        assignment: Assignment,
-        state: Self::State,
-    ) -> impl Future<Output = (Self::State, Next)> + Send;
+    async fn step(&self, assignment: Assignment, state: Self::State) -> (Self::State, Next);
 
     /// Called when a fault of this library has ended the worker, which then starts again.
     fn restarts(&self) {}
@@ -53,7 +52,7 @@ pub trait Job: Send + Sync + 'static {
     ///
     /// # Errors
     /// Those of the store.
-    fn report(&self, buckets: Vec<Bucket>) -> impl Future<Output = Result<(), Self::Error>> + Send;
+    async fn report(&self, buckets: Vec<Bucket>) -> Result<(), Self::Error>;
 }
 
 /// A bucket in which a step is due, and the session that does the step.

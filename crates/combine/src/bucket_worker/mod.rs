@@ -25,7 +25,7 @@ mod roster;
 mod worker;
 
 pub use self::handle::WorkerHandle;
-pub use self::job::{Assignment, Job, Next};
+pub use self::job::{Assignment, Job, Next, WorkerTransaction};
 pub use self::options::{BucketWorkerOptions, DEFAULT_BACKOFF, DEFAULT_POLL_INTERVAL};
 pub(crate) use self::pending::MAX_CONCURRENT_BUCKETS;
 pub use self::pending::{Backlog, MAX_BACKLOG_BYTES, Pending, PendingGauges, WaitingLog, lag_of};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures::{TryFutureExt, try_join};
 use hc_dequeue::keyspace::error::chain;
 use hc_dequeue::keyspace::foreign::{self, Panicked};
-use hc_dequeue::keyspace::{Database, Environment, Runner, Subspace, Transaction, Tx};
+use hc_dequeue::keyspace::{Environment, Runner, Store, Subspace, Transaction, Tx};
 use hc_dequeue::session::{Alarm, Alarms, Life, Member, SessionId, Tick};
 use hc_dequeue::shutdown::{ShutdownReport, end_tasks};
 use tokio::sync::watch;
@@ -45,9 +45,9 @@ async fn grace_of(stop: &mut watch::Receiver<Option<Duration>>) -> Duration {
 }
 
 /// A session that works on a job.
-pub struct BucketWorker<J: Job, D: Database> {
+pub struct BucketWorker<J: Job + ?Sized> {
     job: Arc<J>,
-    runner: Runner<D>,
+    runner: Runner<Store>,
     options: BucketWorkerOptions,
     member: Member,
     roster: Roster,
@@ -57,7 +57,7 @@ pub struct BucketWorker<J: Job, D: Database> {
     alarms: Alarms<Timer, ()>,
 }
 
-impl<J: Job, D: Database> BucketWorker<J, D> {
+impl<J: Job + ?Sized> BucketWorker<J> {
     /// Opens a session.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     /// Dropping the future may leave a session without a heartbeat, which others remove.
     pub async fn open(
         job: Arc<J>,
-        runner: Runner<D>,
+        runner: Runner<Store>,
         options: BucketWorkerOptions,
     ) -> Result<Self, J::Error> {
         let sessions = options.sessions.clone();
@@ -105,7 +105,7 @@ impl<J: Job, D: Database> BucketWorker<J, D> {
     }
 
     /// Returns what another worker is opened with.
-    pub(super) fn parts(&self) -> (Arc<J>, Runner<D>, BucketWorkerOptions) {
+    pub(super) fn parts(&self) -> (Arc<J>, Runner<Store>, BucketWorkerOptions) {
         (self.job.clone(), self.runner.clone(), self.options.clone())
     }
 

@@ -1,21 +1,22 @@
 //! The steps of a worker in a bucket: passes, and the handling of passes that fail.
 
-use std::mem;
 use std::time::Duration;
 
-use hc_dequeue::keyspace::codec::Codec;
+use async_trait::async_trait;
+use futures::future::try_join_all;
+use hc_dequeue::keyspace::codec::Raw;
 use hc_dequeue::keyspace::error::{chain, code_of};
-use hc_dequeue::keyspace::foreign::{self, Guarded};
-use hc_dequeue::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction, Tx, limits};
+use hc_dequeue::keyspace::foreign;
+use hc_dequeue::keyspace::{Bytes, Code, Isolation, Runner, Store, Transaction, limits};
 use parking_lot::Mutex;
 
 use crate::bucket::Bucket;
-use crate::bucket_worker::{Assignment, Job, Next};
+use crate::bucket_worker::{Assignment, Job, Next, WorkerTransaction};
 use crate::error::{Error, Result};
 use crate::pass::metrics::Metrics;
-use crate::pass::observer::ChangeObserver;
 use crate::pass::options::PassOptions;
-use crate::pass::{Pass, Plan, StagedPass, observe};
+use crate::pass::typed::TypedPass;
+use crate::pass::{Pass, Plan, StagedPass, stage_pass};
 use crate::queue::CombineQueue;
 
 /// The number of bits by which a budget shrinks after a pass that was too large or too slow.
@@ -48,10 +49,10 @@ pub(crate) struct Attempted {
 }
 
 impl Attempted {
-    pub(crate) fn of<K, V>(staged: &StagedPass<K, V>) -> Self {
+    pub(crate) fn of(staged: &StagedPass) -> Self {
         Self {
             bytes: staged.pass.bytes,
-            changes: staged.changes.len(),
+            changes: staged.pass.changes,
             only: match &staged.changed[..] {
                 [only] => Some(only.clone()),
                 _ => None,
@@ -138,39 +139,36 @@ impl RetryState {
     }
 }
 
+/// Begins the part of a pass that knows the types of keys and values.
+pub(crate) type BeginPass = Box<dyn Fn() -> Box<dyn TypedPass> + Send + Sync>;
+
 /// The job of the workers of a queue.
-pub(crate) struct Combining<K, U, V, C, D: Database, O> {
-    pub(crate) queue: CombineQueue<K, U, V, C>,
-    pub(crate) runner: Runner<D>,
+pub(crate) struct Combining {
+    /// The queue as stored bytes, which combines nothing.
+    pub(crate) queue: CombineQueue<Bytes, Bytes, Bytes, Raw>,
+    pub(crate) runner: Runner<Store>,
     pub(crate) options: PassOptions,
-    pub(crate) observer: O,
+    pub(crate) begin_pass: BeginPass,
     pub(crate) metrics: Metrics,
 }
 
-impl<K, U, V, C, D, O> Job for Combining<K, U, V, C, D, O>
-where
-    K: Send + Sync + 'static,
-    U: Send + 'static,
-    V: Send + Sync + 'static,
-    C: Codec<K> + Codec<U> + Codec<V>,
-    D: Database,
-    O: ChangeObserver<K, V>,
-{
+#[async_trait]
+impl Job for Combining {
     type Error = Error;
     type State = RetryState;
 
-    async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+    async fn pending(&self, tr: &WorkerTransaction) -> Result<Vec<Bucket>> {
         self.queue.pending_buckets(tr).await
     }
 
     /// Returns the states of the passes, since every pass changes its own.
-    async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
+    async fn marks(&self, tr: &WorkerTransaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
         let marks = buckets.iter().map(|bucket| async move {
             let state = self.queue.keys.pass(*bucket);
             let mark = tr.get(&state, Isolation::Snapshot).await?;
             Ok(mark.unwrap_or_default())
         });
-        futures::future::try_join_all(marks).await
+        try_join_all(marks).await
     }
 
     async fn step(&self, assignment: Assignment, retry: RetryState) -> (RetryState, Next) {
@@ -229,15 +227,7 @@ where
     }
 }
 
-impl<K, U, V, C, D, O> Combining<K, U, V, C, D, O>
-where
-    K: Send + Sync + 'static,
-    U: Send + 'static,
-    V: Send + Sync + 'static,
-    C: Codec<K> + Codec<U> + Codec<V>,
-    D: Database,
-    O: ChangeObserver<K, V>,
-{
+impl Combining {
     /// Makes a pass. Returns `None` if the owner of the bucket has made one instead.
     async fn pass(
         &self,
@@ -246,7 +236,7 @@ where
         attempted: &Mutex<Attempted>,
     ) -> Result<Option<Pass>> {
         let limit = self.options.observer_time_limit;
-        let once = |tr: Tx<_>| async move {
+        let once = |tr: WorkerTransaction| async move {
             let attempt = tr.attempt();
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 self.metrics.conflicts.increment(1);
@@ -255,12 +245,11 @@ where
                 }
             }
             let plan = plan.for_attempt(attempt.number);
-            let queue = &self.queue;
-            let mut staged = queue.stage_pass(&tr, assignment.bucket, &plan).await?;
+            let mut typed = (self.begin_pass)();
+            let keys = &self.queue.keys;
+            let staged = stage_pass(&tr, keys, assignment.bucket, &plan, &mut *typed).await?;
             *attempted.lock() = Attempted::of(&staged);
-            let changes = Guarded::new(mem::take(&mut staged.changes));
-            let observed = observe(&queue.env, &tr, &self.observer, &changes, limit);
-            observed.await?;
+            typed.observe(&tr, limit).await?;
             Ok(Some(staged.pass))
         };
         self.runner.run(once).await

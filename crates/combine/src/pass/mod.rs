@@ -39,30 +39,24 @@
 
 pub(crate) mod combining;
 pub(crate) mod decide;
-mod fold;
 pub(crate) mod log;
 pub(crate) mod metrics;
 pub(crate) mod observer;
 pub(crate) mod options;
+pub(crate) mod typed;
 mod values;
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use futures::try_join;
-use hc_dequeue::keyspace::codec::Codec;
-use hc_dequeue::keyspace::foreign::{self, Guarded};
-use hc_dequeue::keyspace::{Bytes, ConflictKind, Environment, Isolation, Transaction};
+use hc_dequeue::keyspace::{Bytes, ConflictKind, Isolation, Transaction};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::bucket::{Bucket, KeyHash};
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::keys::Keys;
 use crate::pass::decide::{ChangeBudget, KeyValues, PassEnd, Staged, Verdict};
-use crate::pass::fold::FoldedKey;
 use crate::pass::log::Portion;
-use crate::pass::observer::{Change, ChangeObserver};
+use crate::pass::typed::{FoldedKey, TypedPass};
 use crate::pass::values::{ReadKey, Waiting, cost, take, waiting};
-use crate::queue::CombineQueue;
 use crate::record::{
     Current, PassState, encode_block_aside, encode_update_aside, encode_value, encode_withheld,
 };
@@ -115,276 +109,247 @@ pub(crate) struct Pass {
 }
 
 /// A pass that is staged, except for the writes of the observer.
-#[derive(Debug)]
-pub(crate) struct StagedPass<K, V> {
+#[derive(Debug, Default)]
+pub(crate) struct StagedPass {
     pub(crate) pass: Pass,
-    pub(crate) changes: Vec<Change<K, V>>,
     /// The encoded keys of the changes.
     pub(crate) changed: Vec<Bytes>,
     leaves_to_report: bool,
     leaves_withheld: bool,
 }
 
-impl<K, V> Default for StagedPass<K, V> {
-    fn default() -> Self {
-        Self {
-            pass: Pass::default(),
-            changes: Vec::new(),
-            changed: Vec::new(),
-            leaves_to_report: false,
-            leaves_withheld: false,
+/// Stages a pass over a bucket, except for the writes of the observer. Its changes go to `typed`.
+///
+/// # Conflicts
+/// Reads the state of the bucket's passes, its log from the start to the last block that it takes,
+/// and all its values and current values.
+pub(crate) async fn stage_pass(
+    tr: &impl Transaction,
+    keys: &Keys,
+    bucket: Bucket,
+    plan: &Plan,
+    typed: &mut dyn TypedPass,
+) -> Result<StagedPass> {
+    let state_key = keys.pass(bucket);
+    let (stored, version) = try_join!(
+        tr.get(&state_key, Isolation::Serializable),
+        tr.read_version()
+    )?;
+    let state = PassState::decode(&state_key, stored.as_deref())?;
+    let portion = Portion::read(tr, keys, bucket, state.position, plan.log_bytes()).await?;
+    let mut staged = StagedPass::default();
+    if portion.is_empty() && !state.has_to_report {
+        return Ok(staged);
+    }
+    let (taken, read) = take(tr, keys, &portion, &state, plan.budget).await?;
+    let has_reached_end = portion.is_whole && taken == portion.updates.len();
+    let mut budget = ChangeBudget::new(if has_reached_end { plan.max_changes } else { 0 });
+    let scans = has_reached_end && state.has_to_report;
+    let turn = xxh3_64(&version.to_be_bytes());
+    let waiting = if scans {
+        let limits = (budget.for_waiting(), plan.budget.div_ceil(2));
+        waiting(tr, keys, bucket, &read, turn, limits).await?
+    } else {
+        Waiting::default()
+    };
+    staged.leaves_withheld = waiting.has_withheld;
+
+    // All reads are done. The writes start here.
+    if !(read.is_empty() && waiting.keys.is_empty()) {
+        for (begin, end) in [keys.values_of(bucket), keys.currents_of(bucket)] {
+            tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
+        }
+    }
+    portion.remove(tr, keys, bucket, taken)?;
+    set_broken_aside(tr, keys, bucket, &portion, taken, &mut staged.pass);
+    for key in in_turn(waiting.keys, read, turn, budget) {
+        let key = typed.fold(&portion, key);
+        set_updates_aside(tr, keys, bucket, &portion, &key, &mut staged.pass);
+        stage_key(tr, keys, key, plan, &mut budget, typed, &mut staged);
+    }
+    let after = state.after(PassEnd {
+        version,
+        has_reached_end,
+        scanned: scans.then_some(waiting.is_whole),
+        leaves_to_report: staged.leaves_to_report,
+        leaves_withheld: staged.leaves_withheld,
+        position: portion.position(taken),
+    });
+    tr.set(&state_key, &after.encode());
+    staged.pass.updates = taken;
+    staged.pass.changes = staged.changed.len();
+    staged.pass.has_more = !has_reached_end || after.has_to_report;
+    Ok(staged)
+}
+
+/// Stages that the broken blocks among those taken are set aside.
+fn set_broken_aside(
+    tr: &impl Transaction,
+    keys: &Keys,
+    bucket: Bucket,
+    portion: &Portion,
+    taken: usize,
+    pass: &mut Pass,
+) {
+    for (block, broken) in portion.broken(taken) {
+        let reason = &broken.reason;
+        tracing::warn!(queue = %keys.queue, %bucket, id = ?block.id, reason, "set a block aside");
+        let row = keys.aside(bucket, &block.id);
+        let record = encode_block_aside(reason, broken.folded, &block.bytes);
+        pass.set_aside += 1;
+        pass.bytes += cost(&row, record.len());
+        tr.set(&row, &record);
+    }
+}
+
+/// Stages that the updates of a key that cannot be folded are set aside.
+fn set_updates_aside(
+    tr: &impl Transaction,
+    keys: &Keys,
+    bucket: Bucket,
+    portion: &Portion,
+    key: &FoldedKey,
+    pass: &mut Pass,
+) {
+    for (place, reason) in &key.aside {
+        let update = &portion.updates[*place];
+        tracing::warn!(queue = %keys.queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
+        let row = keys.aside(bucket, &update.id);
+        let record = encode_update_aside(reason, &update.key, &update.update);
+        pass.set_aside += 1;
+        // The record contains the reason, so it may be many times as large as the update.
+        pass.bytes += cost(&row, record.len());
+        tr.set(&row, &record);
+    }
+}
+
+/// Stages the result for a key.
+fn stage_key(
+    tr: &impl Transaction,
+    keys: &Keys,
+    key: FoldedKey,
+    plan: &Plan,
+    budget: &mut ChangeBudget,
+    typed: &mut dyn TypedPass,
+    staged: &mut StagedPass,
+) {
+    let FoldedKey {
+        key, folded, read, ..
+    } = key;
+    let values = match folded {
+        Ok(values) => values,
+        Err(reason) => return stage_undecodable(tr, keys, &key, read, &reason, staged),
+    };
+    let withheld = plan.withheld.as_ref();
+    let mut refusal = withheld
+        .filter(|(withheld, _)| *withheld == key)
+        .map(|(_, reason)| reason.clone());
+    let is_reportable = values.is_changed() && !values.is_withheld();
+    let verdict = if refusal.is_some() {
+        // It was the only change of the pass. Another change in its place might be too large as well,
+        // and then each of two such keys would be withheld because of the other.
+        budget.spend();
+        Verdict::Withhold
+    } else if is_reportable && budget.spend() {
+        match typed.report(&values.reported) {
+            Ok(()) => Verdict::Report,
+            Err(reason) => {
+                refusal = Some(reason);
+                Verdict::Withhold
+            }
+        }
+    } else {
+        Verdict::Defer
+    };
+    let decision = values.decide(verdict);
+    write_key(tr, keys, &key, &values, decision);
+    let new_bytes = values.new.as_ref().map_or(0, Bytes::len);
+    staged.pass.bytes += cost(&key, new_bytes);
+    match decision {
+        Staged::Report => staged.changed.push(key),
+        Staged::Withhold if !values.is_withheld() => {
+            let reason = refusal.unwrap_or_default();
+            stage_withheld(tr, keys, &key, &reason, staged);
+        }
+        Staged::Withhold => staged.leaves_withheld = true,
+        Staged::Keep => staged.leaves_to_report = true,
+        Staged::Nothing if values.is_withheld() => staged.leaves_withheld = true,
+        Staged::Nothing => staged.leaves_to_report |= values.current.is_some(),
+        Staged::Restore => {}
+    }
+}
+
+/// Stages the values of a key.
+fn write_key(tr: &impl Transaction, keys: &Keys, key: &[u8], values: &KeyValues, decision: Staged) {
+    let has_current = values.current.is_some();
+    match decision {
+        Staged::Nothing => {}
+        Staged::Restore => {
+            tr.clear(&keys.current(key));
+            if values.is_withheld() {
+                tr.clear(&keys.withheld(key));
+            }
+        }
+        Staged::Report => {
+            match &values.new {
+                Some(new) => tr.set(&keys.value(key), &encode_value(new)),
+                None => tr.clear(&keys.value(key)),
+            }
+            if has_current {
+                tr.clear(&keys.current(key));
+            }
+        }
+        Staged::Keep | Staged::Withhold => {
+            let current = Current {
+                bytes: values.new.clone(),
+                is_withheld: decision == Staged::Withhold,
+            };
+            tr.set(&keys.current(key), &current.encode());
         }
     }
 }
 
-impl<K, U, V, C> CombineQueue<K, U, V, C>
-where
-    K: Send + Sync + 'static,
-    U: Send + 'static,
-    V: Send + Sync + 'static,
-    C: Codec<K> + Codec<U> + Codec<V>,
-{
-    /// Stages a pass over a bucket, except for the writes of the observer.
-    ///
-    /// # Conflicts
-    /// Reads the state of the bucket's passes, its log from the start to the last block that it takes,
-    /// and all its values and current values.
-    pub(crate) async fn stage_pass(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-        plan: &Plan,
-    ) -> Result<StagedPass<K, V>> {
-        let keys = &*self.keys;
-        let state_key = keys.pass(bucket);
-        let (stored, version) = try_join!(
-            tr.get(&state_key, Isolation::Serializable),
-            tr.read_version()
-        )?;
-        let state = PassState::decode(&state_key, stored.as_deref())?;
-        let portion = Portion::read(tr, keys, bucket, state.position, plan.log_bytes()).await?;
-        let mut staged = StagedPass::default();
-        if portion.is_empty() && !state.has_to_report {
-            return Ok(staged);
+/// Stages that the reports of a key whose values do not decode are withheld.
+fn stage_undecodable(
+    tr: &impl Transaction,
+    keys: &Keys,
+    key: &[u8],
+    read: ReadKey,
+    reason: &str,
+    staged: &mut StagedPass,
+) {
+    let has_updates = !read.places.is_empty();
+    match read.current {
+        Ok(None) => {}
+        Ok(Some(current)) if has_updates && current.is_withheld => {
+            staged.leaves_withheld = true;
         }
-        let (taken, read) = take(tr, keys, &portion, &state, plan.budget).await?;
-        let has_reached_end = portion.is_whole && taken == portion.updates.len();
-        let mut budget = ChangeBudget::new(if has_reached_end { plan.max_changes } else { 0 });
-        let scans = has_reached_end && state.has_to_report;
-        let turn = xxh3_64(&version.to_be_bytes());
-        let waiting = if scans {
-            let limits = (budget.for_waiting(), plan.budget.div_ceil(2));
-            waiting(tr, keys, bucket, &read, turn, limits).await?
-        } else {
-            Waiting::default()
-        };
-        staged.leaves_withheld = waiting.has_withheld;
-
-        // All reads are done. The writes start here.
-        if !(read.is_empty() && waiting.keys.is_empty()) {
-            for (begin, end) in [keys.values_of(bucket), keys.currents_of(bucket)] {
-                tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
-            }
+        // A later read of the current values finds it.
+        Ok(Some(_)) if has_updates => staged.leaves_to_report = true,
+        Ok(Some(current)) => {
+            let current = Current {
+                is_withheld: true,
+                ..current
+            };
+            tr.set(&keys.current(key), &current.encode());
+            stage_withheld(tr, keys, key, reason, staged);
         }
-        portion.remove(tr, keys, bucket, taken)?;
-        self.set_broken_aside(tr, bucket, &portion, taken, &mut staged.pass);
-        for key in in_turn(waiting.keys, read, turn, budget) {
-            let key = self.fold(&portion, key);
-            self.set_updates_aside(tr, bucket, &portion, &key, &mut staged.pass);
-            self.stage_key(tr, key, plan, &mut budget, &mut staged);
-        }
-        let after = state.after(PassEnd {
-            version,
-            has_reached_end,
-            scanned: scans.then_some(waiting.is_whole),
-            leaves_to_report: staged.leaves_to_report,
-            leaves_withheld: staged.leaves_withheld,
-            position: portion.position(taken),
-        });
-        tr.set(&state_key, &after.encode());
-        staged.pass.updates = taken;
-        staged.pass.changes = staged.changes.len();
-        staged.pass.has_more = !has_reached_end || after.has_to_report;
-        Ok(staged)
+        // A record that does not decode has no flag to set.
+        Err(_) => stage_withheld(tr, keys, key, reason, staged),
     }
+}
 
-    /// Stages that the broken blocks among those taken are set aside.
-    fn set_broken_aside(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-        portion: &Portion,
-        taken: usize,
-        pass: &mut Pass,
-    ) {
-        for (block, broken) in portion.broken(taken) {
-            let reason = &broken.reason;
-            tracing::warn!(queue = %self.keys.queue, %bucket, id = ?block.id, reason, "set a block aside");
-            let row = self.keys.aside(bucket, &block.id);
-            let record = encode_block_aside(reason, broken.folded, &block.bytes);
-            pass.set_aside += 1;
-            pass.bytes += cost(&row, record.len());
-            tr.set(&row, &record);
-        }
-    }
-
-    /// Stages that the updates of a key that cannot be folded are set aside.
-    fn set_updates_aside(
-        &self,
-        tr: &impl Transaction,
-        bucket: Bucket,
-        portion: &Portion,
-        key: &FoldedKey<K, V>,
-        pass: &mut Pass,
-    ) {
-        for (place, reason) in &key.aside {
-            let update = &portion.updates[*place];
-            tracing::warn!(queue = %self.keys.queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
-            let row = self.keys.aside(bucket, &update.id);
-            let record = encode_update_aside(reason, &update.key, &update.update);
-            pass.set_aside += 1;
-            // The record contains the reason, so it may be many times as large as the update.
-            pass.bytes += cost(&row, record.len());
-            tr.set(&row, &record);
-        }
-    }
-
-    /// Stages the result for a key.
-    fn stage_key(
-        &self,
-        tr: &impl Transaction,
-        key: FoldedKey<K, V>,
-        plan: &Plan,
-        budget: &mut ChangeBudget,
-        staged: &mut StagedPass<K, V>,
-    ) {
-        let FoldedKey {
-            key, folded, read, ..
-        } = key;
-        let (decoded, value, values) = match folded {
-            Ok(folded) => folded,
-            Err(reason) => return self.stage_undecodable(tr, &key, read, &reason, staged),
-        };
-        let withheld = plan.withheld.as_ref();
-        let mut refusal = withheld
-            .filter(|(withheld, _)| *withheld == key)
-            .map(|(_, reason)| reason.clone());
-        let mut old = Guarded::new(None);
-        let is_reportable = values.is_changed() && !values.is_withheld();
-        let verdict = if refusal.is_some() {
-            // It was the only change of the pass. Another change in its place might be too large as well,
-            // and then each of two such keys would be withheld because of the other.
-            budget.spend();
-            Verdict::Withhold
-        } else if is_reportable && budget.spend() {
-            match self.decode_stored(&values.reported) {
-                Ok(reported) => {
-                    old = Guarded::new(reported);
-                    Verdict::Report
-                }
-                Err(reason) => {
-                    refusal = Some(reason);
-                    Verdict::Withhold
-                }
-            }
-        } else {
-            Verdict::Defer
-        };
-        let decision = values.decide(verdict);
-        self.write_key(tr, &key, &values, decision);
-        let new_bytes = values.new.as_ref().map_or(0, Bytes::len);
-        staged.pass.bytes += cost(&key, new_bytes);
-        match decision {
-            Staged::Report => {
-                let change =
-                    Change::new(decoded.into_inner(), old.into_inner(), value.into_inner());
-                staged.changes.push(change);
-                staged.changed.push(key);
-            }
-            Staged::Withhold if !values.is_withheld() => {
-                let reason = refusal.unwrap_or_default();
-                self.stage_withheld(tr, &key, &reason, staged);
-            }
-            Staged::Withhold => staged.leaves_withheld = true,
-            Staged::Keep => staged.leaves_to_report = true,
-            Staged::Nothing if values.is_withheld() => staged.leaves_withheld = true,
-            Staged::Nothing => staged.leaves_to_report |= values.current.is_some(),
-            Staged::Restore => {}
-        }
-    }
-
-    /// Stages the values of a key.
-    fn write_key(&self, tr: &impl Transaction, key: &[u8], values: &KeyValues, decision: Staged) {
-        let has_current = values.current.is_some();
-        match decision {
-            Staged::Nothing => {}
-            Staged::Restore => {
-                tr.clear(&self.keys.current(key));
-                if values.is_withheld() {
-                    tr.clear(&self.keys.withheld(key));
-                }
-            }
-            Staged::Report => {
-                match &values.new {
-                    Some(new) => tr.set(&self.keys.value(key), &encode_value(new)),
-                    None => tr.clear(&self.keys.value(key)),
-                }
-                if has_current {
-                    tr.clear(&self.keys.current(key));
-                }
-            }
-            Staged::Keep | Staged::Withhold => {
-                let current = Current {
-                    bytes: values.new.clone(),
-                    is_withheld: decision == Staged::Withhold,
-                };
-                tr.set(&self.keys.current(key), &current.encode());
-            }
-        }
-    }
-
-    /// Stages that the reports of a key whose values do not decode are withheld.
-    fn stage_undecodable(
-        &self,
-        tr: &impl Transaction,
-        key: &[u8],
-        read: ReadKey,
-        reason: &str,
-        staged: &mut StagedPass<K, V>,
-    ) {
-        let has_updates = !read.places.is_empty();
-        match read.current {
-            Ok(None) => {}
-            Ok(Some(current)) if has_updates && current.is_withheld => {
-                staged.leaves_withheld = true;
-            }
-            // A later read of the current values finds it.
-            Ok(Some(_)) if has_updates => staged.leaves_to_report = true,
-            Ok(Some(current)) => {
-                let current = Current {
-                    is_withheld: true,
-                    ..current
-                };
-                tr.set(&self.keys.current(key), &current.encode());
-                self.stage_withheld(tr, key, reason, staged);
-            }
-            // A record that does not decode has no flag to set.
-            Err(_) => self.stage_withheld(tr, key, reason, staged),
-        }
-    }
-
-    fn stage_withheld(
-        &self,
-        tr: &impl Transaction,
-        key: &[u8],
-        reason: &str,
-        staged: &mut StagedPass<K, V>,
-    ) {
-        tracing::warn!(queue = %self.keys.queue, ?key, reason, "the reports of a key are withheld");
-        tr.set(&self.keys.withheld(key), &encode_withheld(reason));
-        staged.pass.set_aside += 1;
-        staged.leaves_withheld = true;
-    }
+fn stage_withheld(
+    tr: &impl Transaction,
+    keys: &Keys,
+    key: &[u8],
+    reason: &str,
+    staged: &mut StagedPass,
+) {
+    tracing::warn!(queue = %keys.queue, ?key, reason, "the reports of a key are withheld");
+    tr.set(&keys.withheld(key), &encode_withheld(reason));
+    staged.pass.set_aside += 1;
+    staged.leaves_withheld = true;
 }
 
 /// Returns the keys of a pass in the order in which they are reported until the budget is spent. Keys
@@ -410,27 +375,4 @@ fn in_turn(
     }
     keys.extend(known.into_iter().chain(new));
     keys
-}
-
-/// Calls the observer with the changes of a staged pass, if there are any, up to its time limit.
-pub(crate) async fn observe<K, V, T: Transaction>(
-    env: &Environment,
-    tr: &T,
-    observer: &impl ChangeObserver<K, V>,
-    changes: &[Change<K, V>],
-    limit: Duration,
-) -> Result<()> {
-    if changes.is_empty() {
-        return Ok(());
-    }
-    // The call itself may panic, as well as its future.
-    let observe = async { observer.observe(tr, changes).await };
-    match env.timeout(limit, foreign::run(observe)).await {
-        Some(Ok(Ok(()))) => Ok(()),
-        Some(Ok(Err(error))) => Err(Error::Observer(Arc::from(error))),
-        Some(Err(panicked)) => Err(Error::ObserverPanicked {
-            message: panicked.into_message(),
-        }),
-        None => Err(Error::ObserverTimedOut { limit }),
-    }
 }

@@ -1,5 +1,7 @@
 //! Reads a queue for operators: any queue by its stored bytes, its backlog, and the state of one key.
 
+use std::sync::Arc;
+
 use futures::stream::{self, StreamExt, TryStreamExt};
 use futures::try_join;
 use hc_dequeue::keyspace::codec::{Codec, DecodeError, Raw};
@@ -101,6 +103,20 @@ impl CombineQueue<Bytes, Bytes, Bytes, Raw> {
         let env = runner.environment().clone();
         let queue = Self::with_settings(subspace, record.settings, combiner, Raw, env);
         Ok(Some((queue, record)))
+    }
+}
+
+impl<K, U, V, C> CombineQueue<K, U, V, C> {
+    /// Returns the queue as its stored bytes. It combines nothing.
+    pub(crate) fn untyped(&self) -> CombineQueue<Bytes, Bytes, Bytes, Raw> {
+        let keep = |_: &Bytes, value: Option<Bytes>, _: Vec<Bytes>| value;
+        CombineQueue {
+            keys: self.keys.clone(),
+            settings: self.settings,
+            combiner: Arc::new(keep),
+            env: self.env.clone(),
+            codec: Raw,
+        }
     }
 }
 

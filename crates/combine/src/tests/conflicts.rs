@@ -15,11 +15,12 @@ use crate::bucket::Bucket;
 use crate::combiner::Sum;
 use crate::error::Result;
 use crate::pass::observer::Change;
-use crate::pass::{Pass, Plan, StagedPass};
+use crate::pass::{Pass, Plan};
 use crate::queue::CombineQueue;
 use crate::queue::aside::AsideId;
 use crate::queue::read::Exact;
 use crate::settings::Settings;
+use crate::tests::staging::TestPass;
 
 /// Three keys of one bucket, in their order, and one key of the other bucket.
 const A: usize = 0;
@@ -182,7 +183,7 @@ impl<D: Database> World<D> {
         bucket: Bucket,
         budget: usize,
         withheld: Option<(Bytes, String)>,
-    ) -> Result<StagedPass<String, i64>> {
+    ) -> Result<TestPass<String, i64>> {
         let plan = Plan {
             budget,
             max_changes: usize::MAX,

@@ -3,3 +3,4 @@
 mod conflicts;
 mod model;
 mod sizes;
+mod staging;

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, mpsc as blocking};
 use std::time::Duration;
 
 use crate::common::{LONG, World, set_aside};
+use async_trait::async_trait;
 use combine::bucket_worker::{
-    Assignment, BucketWorker, BucketWorkerOptions, Job, Next, WorkerHandle,
+    Assignment, BucketWorker, BucketWorkerOptions, Job, Next, WorkerHandle, WorkerTransaction,
 };
 use combine::hc_dequeue::Backoff;
 use combine::hc_dequeue::session::Sessions;
@@ -268,17 +269,18 @@ struct Faulty {
     restarts: AtomicUsize,
 }
 
+#[async_trait]
 impl Job for Faulty {
     type Error = Error;
     type State = ();
 
-    async fn pending(&self, _: &impl Transaction) -> combine::Result<Vec<Bucket>> {
+    async fn pending(&self, _: &WorkerTransaction) -> combine::Result<Vec<Bucket>> {
         let read = self.reads.fetch_add(1, Ordering::Relaxed);
         assert_ne!(read, 0, "a planted fault");
         Ok(Vec::new())
     }
 
-    async fn marks(&self, _: &impl Transaction, _: &[Bucket]) -> combine::Result<Vec<Bytes>> {
+    async fn marks(&self, _: &WorkerTransaction, _: &[Bucket]) -> combine::Result<Vec<Bytes>> {
         Ok(Vec::new())
     }
 
@@ -303,7 +305,7 @@ async fn a_worker_that_a_fault_of_the_library_ends_starts_again_and_is_reported(
     let often = WorkerOptions::new().with_poll_interval(Duration::from_millis(1));
     let options = BucketWorkerOptions::new(sessions, Duration::from_secs(10), wake, &often);
     let job = Arc::new(Faulty::default());
-    let opened = BucketWorker::open(job.clone(), runner, options)
+    let opened = BucketWorker::open(job.clone(), runner.on_store(), options)
         .await
         .unwrap();
     let worker = WorkerHandle::spawn(opened, tracing::Span::none());

@@ -3,25 +3,27 @@
 pub(crate) mod batch;
 pub(crate) mod metrics;
 pub(crate) mod options;
+pub(crate) mod typed;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use combine::bucket_worker::{Assignment, Job, Next};
-use combine::keyspace::codec::Codec;
+use async_trait::async_trait;
+use combine::bucket_worker::{Assignment, Job, Next, WorkerTransaction};
+use combine::keyspace::codec::Raw;
 use combine::keyspace::error::{chain, code_of};
-use combine::keyspace::foreign::{self, Guarded};
-use combine::keyspace::{Bytes, Code, Database, Isolation, Runner, Transaction};
+use combine::keyspace::foreign;
+use combine::keyspace::{Bytes, Code, Isolation, Runner, Store, Transaction};
 use combine::microqueue::blocks::Entry;
 use combine::{Bucket, Pending};
 use futures::future::try_join_all;
 use futures::try_join;
 
 use crate::error::{Error, Result};
-use crate::exporter::{Exporter, SequencedExport, call};
 use crate::exporting::batch::{Advance, Batch, Claim, ClaimOutcome, Portion};
 use crate::exporting::metrics::Metrics;
 use crate::exporting::options::BatchOptions;
+use crate::exporting::typed::TypedExporter;
 use crate::record::{DeadLetterRecord, Kept};
 use crate::sequence::Sequence;
 use crate::subscription::Subscription;
@@ -45,26 +47,21 @@ pub(crate) struct RetryState {
 }
 
 /// The job of the workers of a subscription.
-pub(crate) struct Exporting<K, V, C, D: Database, E> {
-    pub(crate) subscription: Subscription<K, V, C>,
-    pub(crate) runner: Runner<D>,
+pub(crate) struct Exporting {
+    /// The subscription to the queue as stored bytes.
+    pub(crate) subscription: Subscription<Bytes, Bytes, Raw>,
+    pub(crate) runner: Runner<Store>,
     pub(crate) options: BatchOptions,
-    pub(crate) exporter: E,
+    pub(crate) exporter: Box<dyn TypedExporter>,
     pub(crate) metrics: Metrics,
 }
 
-impl<K, V, C, D, E> Job for Exporting<K, V, C, D, E>
-where
-    K: Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    C: Codec<K> + Codec<V>,
-    D: Database,
-    E: Exporter<K, V>,
-{
+#[async_trait]
+impl Job for Exporting {
     type Error = Error;
     type State = RetryState;
 
-    async fn pending(&self, tr: &impl Transaction) -> Result<Vec<Bucket>> {
+    async fn pending(&self, tr: &WorkerTransaction) -> Result<Vec<Bucket>> {
         let subscription = &self.subscription;
         let (is_paused, is_there) =
             try_join!(subscription.is_paused(tr), subscription.is_there(tr))?;
@@ -75,7 +72,7 @@ where
     }
 
     /// Returns the stored positions, whether or not they decode, since every batch sets its position.
-    async fn marks(&self, tr: &impl Transaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
+    async fn marks(&self, tr: &WorkerTransaction, buckets: &[Bucket]) -> Result<Vec<Bytes>> {
         let keys = &self.subscription.queue.keys;
         let name = &self.subscription.name;
         let marks = buckets.iter().map(|bucket| async move {
@@ -140,14 +137,7 @@ where
     }
 }
 
-impl<K, V, C, D, E> Exporting<K, V, C, D, E>
-where
-    K: Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    C: Codec<K> + Codec<V>,
-    D: Database,
-    E: Exporter<K, V>,
-{
+impl Exporting {
     async fn subscriptions(&self) -> Result<Vec<String>> {
         let queue = self.subscription.queue();
         let read = |tr| async move { queue.subscriptions(&tr).await };
@@ -245,12 +235,22 @@ where
             self.dead_letter(block.sequence, 0, block.error.to_string(), kept)
         });
         let mut dead: Vec<_> = broken.collect();
-        let exports = Guarded::new(self.decode(&batch.entries, &mut dead));
-        let began = self.runner.environment().now();
-        if let Err(error) = self.call(&exports).await {
+        let entries = self.in_order(&batch.entries);
+        let (called, undecodable) = self.exporter.call(&entries);
+        // They become dead letters immediately.
+        for (index, error) in undecodable {
+            let (sequence, entry) = entries[index];
+            let kept = Kept::Entry(entry.clone());
+            dead.push(self.dead_letter(*sequence, 0, error.to_string(), kept));
+        }
+        let env = self.runner.environment();
+        let began = env.now();
+        let limit = self.options.time_limit;
+        let called = env.timeout(limit, called).await;
+        if let Err(error) = called.unwrap_or(Err(Error::ExporterTimedOut { limit })) {
             dead.push(self.refuse(retry, &batch.entries, error)?);
         }
-        let took = self.runner.environment().now().saturating_sub(began);
+        let took = env.now().saturating_sub(began);
         self.metrics
             .exported(batch.count() - dead.len(), batch.bytes, took);
         self.metrics.dead.increment(dead.len() as u64);
@@ -261,34 +261,18 @@ where
         })
     }
 
-    /// Returns the batch as the exporter receives it, sorted by key. Entries that do not decode become
-    /// dead letters immediately.
-    fn decode(
-        &self,
-        entries: &[(Sequence, Entry)],
-        dead: &mut Vec<(Sequence, DeadLetterRecord)>,
-    ) -> Vec<SequencedExport<K, V>> {
+    /// Returns the entries in the order in which the exporter receives them, sorted by key.
+    fn in_order<'a>(&self, entries: &'a [(Sequence, Entry)]) -> Vec<&'a (Sequence, Entry)> {
         // The sort is stable, so the entries of a key stay in order.
         let mut by_key: Vec<_> = entries.iter().collect();
         by_key.sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
-        let mut batch = Vec::with_capacity(entries.len());
-        for of_key in by_key.chunk_by(|(_, one), (_, other)| one.key == other.key) {
-            let skipped = if self.options.coalesces {
-                of_key.len() - 1
-            } else {
-                0
-            };
-            for (sequence, entry) in &of_key[skipped..] {
-                match self.subscription.queue.decode(entry) {
-                    Ok((key, value)) => batch.push(SequencedExport::new(key, value, *sequence)),
-                    Err(error) => {
-                        let kept = Kept::Entry(entry.clone());
-                        dead.push(self.dead_letter(*sequence, 0, error.to_string(), kept));
-                    }
-                }
-            }
+        if self.options.coalesces {
+            let of_keys = by_key.chunk_by(|(_, one), (_, other)| one.key == other.key);
+            by_key = of_keys
+                .filter_map(|of_key| of_key.last().copied())
+                .collect();
         }
-        batch
+        by_key
     }
 
     fn dead_letter(
@@ -310,17 +294,6 @@ where
             kept,
         };
         (sequence, letter)
-    }
-
-    /// Calls the exporter, up to its time limit.
-    async fn call(&self, batch: &[SequencedExport<K, V>]) -> Result<()> {
-        if batch.is_empty() {
-            return Ok(());
-        }
-        let limit = self.options.time_limit;
-        let export = call(&self.exporter, batch);
-        let ended = self.runner.environment().timeout(limit, export).await;
-        ended.unwrap_or(Err(Error::ExporterTimedOut { limit }))
     }
 
     /// Records the failure of a batch, so that the next one is smaller. If the batch was a single entry

@@ -1,6 +1,7 @@
 //! Reads a queue for operators: any queue by its stored bytes, and the progress of its subscriptions.
 
 use std::collections::BTreeMap;
+use std::marker::PhantomData;
 use std::time::Duration;
 
 use combine::bucket_worker::{MAX_BACKLOG_BYTES, WaitingLog};
@@ -112,6 +113,22 @@ impl ExportQueue<Bytes, Bytes, Raw> {
         let env = runner.environment().clone();
         let queue = Self::with_settings(subspace, record.settings, Raw, env);
         Ok(Some((queue, record)))
+    }
+}
+
+impl<K, V, C> Subscription<K, V, C> {
+    /// Returns the subscription to the queue as stored bytes.
+    pub(crate) fn untyped(&self) -> Subscription<Bytes, Bytes, Raw> {
+        let queue = &self.queue;
+        Subscription {
+            queue: ExportQueue {
+                keys: queue.keys.clone(),
+                settings: queue.settings,
+                codec: Raw,
+                types: PhantomData,
+            },
+            name: self.name.clone(),
+        }
     }
 }
 
