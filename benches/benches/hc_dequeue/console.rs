@@ -142,8 +142,8 @@ impl Place {
         Ok(())
     }
 
-    fn console(&self) -> Console<Store> {
-        Console::new(self.runner.clone()).with_ids(self.ids.clone())
+    fn console(&self) -> Console {
+        Console::new(&self.runner).with_ids(self.ids.clone())
     }
 }
 
@@ -179,7 +179,7 @@ async fn pops(stage: &Stage, place: &Subspace, tabs: usize) -> Result<f64> {
 }
 
 /// Serves the console, and opens tabs that read whatever their page gets.
-async fn open_tabs(pages: &mut JoinSet<()>, console: Console<Store>, tabs: usize) {
+async fn open_tabs(pages: &mut JoinSet<()>, console: Console, tabs: usize) {
     let listener = TcpListener::bind("127.0.0.1:0")
         .await
         .expect("a port is free");

@@ -7,7 +7,7 @@ use export_queue::hc_dequeue::{
     Settings,
 };
 use export_queue::keyspace::names::parse_bytes;
-use export_queue::keyspace::{Bytes, Database, Transaction, Tx};
+use export_queue::keyspace::{Bytes, Transaction, Tx};
 use futures::future::try_join_all;
 use futures::try_join;
 
@@ -196,7 +196,7 @@ impl Selection {
     }
 }
 
-impl<D: Database> Console<D> {
+impl Console {
     /// Changes one item. Of a combine queue it redrives or purges what was set aside.
     ///
     /// # Errors
@@ -236,7 +236,7 @@ impl<D: Database> Console<D> {
     ) -> Result<&'static str> {
         let queue = &found.queue;
         let aside = &parse_aside(id)?;
-        let change = |tr: Tx<D::Transaction>| async move {
+        let change = |tr: Tx<_>| async move {
             match action {
                 Action::Redrive => queue.redrive(&tr, aside).await,
                 _ => queue.purge(&tr, aside).await,
@@ -283,7 +283,7 @@ impl<D: Database> Console<D> {
     ) -> Result<report::Change> {
         let found = self.find_export(name, "subscriptions").await?;
         let subscription = &self.subscription(&found, subscription).await?;
-        let change = |tr: Tx<D::Transaction>| async move {
+        let change = |tr: Tx<_>| async move {
             if paused {
                 subscription.pause(&tr);
             } else {
@@ -306,7 +306,7 @@ impl<D: Database> Console<D> {
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
     pub async fn select(&self, name: &str, place: PlaceKind, filter: &Filter) -> Result<Selection> {
         let found = &self.find_dequeue(name, "items").await?;
-        let read = |tr: Tx<D::Transaction>| async move {
+        let read = |tr: Tx<_>| async move {
             let queue = &found.queue;
             Ok::<_, Error>(try_join!(queue.stats(&tr), queue.end(&tr, place))?)
         };
@@ -331,7 +331,7 @@ impl<D: Database> Console<D> {
         let mut after = None;
         loop {
             let cursor = &after;
-            let read = |tr: Tx<D::Transaction>| async move {
+            let read = |tr: Tx<_>| async move {
                 let page = selection.page(&tr, found, cursor.as_ref(), MAX_ROWS);
                 let (items, next) = page.await?;
                 Ok::<_, Error>((items.len() as u64, next))
@@ -367,7 +367,7 @@ impl<D: Database> Console<D> {
         let mut after = None;
         loop {
             let cursor = &after;
-            let step = |tr: Tx<D::Transaction>| async move {
+            let step = |tr: Tx<_>| async move {
                 // Fewer rows conflict with fewer grants, so that a busy queue lets the step commit in the end.
                 let failed = tr
                     .attempt()
@@ -396,7 +396,7 @@ impl<D: Database> Console<D> {
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
     pub async fn set_paused(&self, name: &str, paused: bool) -> Result<report::Change> {
         let found = &self.find_dequeue(name, "pause").await?;
-        let change = |tr: Tx<D::Transaction>| async move {
+        let change = |tr: Tx<_>| async move {
             if paused {
                 found.queue.pause(&tr);
             } else {
@@ -445,7 +445,7 @@ impl<D: Database> Console<D> {
     /// the store.
     pub async fn reschedule(&self, name: &str, schedule: &str) -> Result<report::Change> {
         let found = &self.find_dequeue(name, "schedules").await?;
-        let change = |tr: Tx<D::Transaction>| async move {
+        let change = |tr: Tx<_>| async move {
             let queue = &found.queue;
             let Some(entry) = queue.find_schedule(&tr, schedule).await? else {
                 return Ok(None);
@@ -480,7 +480,7 @@ impl<D: Database> Console<D> {
     ) -> Result<report::Settings> {
         let found = &self.find_dequeue(name, "settings").await?;
         let edit = &edit;
-        let change = |tr: Tx<D::Transaction>| async move {
+        let change = |tr: Tx<_>| async move {
             let settings = edit(found.queue.settings(&tr).await?);
             found.queue.configure(&tr, &settings).await
         };

@@ -223,7 +223,7 @@ async fn main() -> Result<(), BoxError> {
     let runner = Runner::new(store.clone());
     run(&runner, &Subspace::from("shop")).await?;
     if let Some(address) = address {
-        let console = Console::new(runner.clone());
+        let console = Console::new(&runner);
         let pages = console::mount(console, address, WebOptions::new()).await?;
         let address = pages.address();
         println!("the console is at http://{address}; stop with Ctrl-C");

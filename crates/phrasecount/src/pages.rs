@@ -14,7 +14,7 @@ pub(crate) async fn serve(
     address: SocketAddr,
     progress: &Progress,
 ) -> Result<Mounted> {
-    let console = Console::new(store.runner.clone());
+    let console = Console::new(&store.runner);
     let pages = console::mount(console, address, WebOptions::new())
         .await
         .map_err(|cause| Error::Listen { address, cause })?;

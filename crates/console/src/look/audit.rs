@@ -1,12 +1,10 @@
 //! Audits of queues with consumers.
 
-use export_queue::keyspace::Database;
-
 use super::Console;
 use crate::error::Result;
 use crate::report;
 
-impl<D: Database> Console<D> {
+impl Console {
     /// Checks a queue against itself and, if asked for, repairs what can be repaired. Repair one at a time.
     ///
     /// # Errors

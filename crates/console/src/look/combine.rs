@@ -3,7 +3,7 @@
 use export_queue::combine::{AsideId, Bucket, CombineQueue, SetAside};
 use export_queue::keyspace::codec::Raw;
 use export_queue::keyspace::names::{hex, parse_hex};
-use export_queue::keyspace::{Bytes, Database, Listed, Tx, Undecodable};
+use export_queue::keyspace::{Bytes, Listed, Tx, Undecodable};
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use serde::Deserialize;
 use serde_json::{Number, Value};
@@ -41,7 +41,7 @@ pub(super) fn keep(_key: &Bytes, current: Option<Bytes>, _updates: Vec<Bytes>) -
     current
 }
 
-impl<D: Database> Console<D> {
+impl Console {
     /// Returns what a combine queue knows of a key, which is given as JSON; a word without quotes is a string. The
     /// exact value is known if no update waits to be combined, or if a combiner is given.
     ///
@@ -134,7 +134,7 @@ impl<D: Database> Console<D> {
 
     pub(super) async fn combine_state(&self, found: &Combine) -> Result<QueueState> {
         let queue = &found.queue;
-        let read = |tr: Tx<D::Transaction>| async move {
+        let read = |tr: Tx<_>| async move {
             Ok::<_, Error>((queue.backlog(&tr).await?, queue.count_set_aside(&tr).await?))
         };
         let (backlog, set_aside) = self.reader.run(read).await?;

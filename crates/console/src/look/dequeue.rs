@@ -9,7 +9,7 @@ use export_queue::hc_dequeue::{
 };
 use export_queue::keyspace::error::{chain, corrupt_key};
 use export_queue::keyspace::names::bytes_text;
-use export_queue::keyspace::{Bytes, Database, Listed, Tx, Undecodable};
+use export_queue::keyspace::{Bytes, Listed, Tx, Undecodable};
 use futures::try_join;
 
 use super::payload::decode;
@@ -17,7 +17,7 @@ use super::{Console, Dequeue, MAX_ROWS, life_text, next_page};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState, Time};
 
-impl<D: Database> Console<D> {
+impl Console {
     /// Returns a page of the items in a place: those in up to `limit` rows after a cursor.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl<D: Database> Console<D> {
         let cursor = after.map(parse_cursor).transpose()?;
         let after = cursor.as_ref();
         let limit = limit.clamp(1, MAX_ROWS);
-        let read = |tr: Tx<D::Transaction>| async move {
+        let read = |tr: Tx<_>| async move {
             let stats = found.queue.stats(&tr).await?;
             let mut page = found.queue.list(&tr, kind, after, limit).await?;
             if page.next.is_some() {
@@ -141,7 +141,7 @@ impl<D: Database> Console<D> {
 
     pub(super) async fn dequeue_state(&self, found: &Dequeue) -> Result<QueueState> {
         let queue = &found.queue;
-        let read = |tr: Tx<D::Transaction>| async move {
+        let read = |tr: Tx<_>| async move {
             let (stats, paused) = try_join!(queue.stats(&tr), queue.is_paused(&tr))?;
             let oldest = queue.oldest_age(&tr).await?;
             // Sessions skip a first item that does not decode, so that nothing else shows it.

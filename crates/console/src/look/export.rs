@@ -1,7 +1,7 @@
 //! Looking at export queues: how far each subscription is, and what it has given up.
 
 use export_queue::keyspace::codec::Raw;
-use export_queue::keyspace::{Bytes, Database, Listed, Tx};
+use export_queue::keyspace::{Bytes, Listed, Tx};
 use export_queue::{DeadLetter, ExportQueue, Sequence, Subscription, SubscriptionState};
 
 use super::payload::decode;
@@ -15,7 +15,7 @@ pub(crate) struct Export {
     pub(crate) codecs: [String; 2],
 }
 
-impl<D: Database> Console<D> {
+impl Console {
     /// Returns a page of the dead letters of a subscription: up to `limit` after the one of this sequence.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl<D: Database> Console<D> {
         name: &str,
     ) -> Result<Subscription<Bytes, Bytes, Raw>> {
         let queue = &found.queue;
-        let read = |tr: Tx<D::Transaction>| async move { queue.subscription(&tr, name).await };
+        let read = |tr: Tx<_>| async move { queue.subscription(&tr, name).await };
         let subscription = self.reader.run(read).await?;
         subscription.ok_or_else(|| Error::Missing {
             what: "subscription",

@@ -5,8 +5,8 @@ use export_queue::keyspace::limits::END_OF_KEYSPACE;
 use export_queue::keyspace::names::{hex, parse_hex, parse_queue_name, queue_name, tuple_text};
 use export_queue::keyspace::tuple;
 use export_queue::keyspace::{
-    Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Subspace, Transaction,
-    Tx, key_after,
+    Bytes, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Subspace, Transaction, Tx,
+    key_after,
 };
 
 use super::payload::decode;
@@ -71,7 +71,7 @@ const PARTS: [(&str, &[(&str, &str)]); 3] = [
     ),
 ];
 
-impl<D: Database> Console<D> {
+impl Console {
     /// Returns a page of the keys that begin with the elements of a name, or of all keys: up to `limit` after the key
     /// of these hexadecimal digits.
     ///
@@ -106,7 +106,7 @@ impl<D: Database> Console<D> {
         let query = &RangeQuery::keys(begin, end)
             .limit(limit + 1)
             .mode(StreamingMode::WantAll);
-        let read = |tr: Tx<D::Transaction>| async move {
+        let read = |tr: Tx<_>| async move {
             let batch = tr.get_range(query, Isolation::Snapshot).await?;
             Ok::<_, Error>(batch)
         };
@@ -128,7 +128,7 @@ impl<D: Database> Console<D> {
     /// [`Error::Missing`] if the store has no such key, and as [`keys`](Self::keys).
     pub async fn key(&self, name: &str) -> Result<report::Key> {
         let key = &parse_key(name)?.bytes().to_vec();
-        let read = |tr: Tx<D::Transaction>| async move {
+        let read = |tr: Tx<_>| async move {
             // What comes after belongs to the store.
             let value = if &key[..] < END_OF_KEYSPACE {
                 tr.get(key, Isolation::Snapshot).await?

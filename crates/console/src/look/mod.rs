@@ -21,7 +21,7 @@ use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::ids::{Ids, RegisteredRecipe};
 use export_queue::keyspace::limits::time_between;
 use export_queue::keyspace::names::{hex, parse_queue_name, queue_name};
-use export_queue::keyspace::{self, Bytes, Database, Listed, Runner, Transaction};
+use export_queue::keyspace::{self, Bytes, Database, Listed, Runner, Store, Transaction};
 use export_queue::microqueue::MicroQueue;
 use futures::stream::{self, StreamExt};
 
@@ -53,10 +53,10 @@ const MAX_RECORDS: usize = 100;
 /// A store as operators see it. Every read is a transaction of its own, by snapshot, so that looking never makes
 /// another transaction fail.
 #[derive(Debug, Clone)]
-pub struct Console<D: Database> {
-    pub(crate) runner: Runner<D>,
+pub struct Console {
+    pub(crate) runner: Runner<Store>,
     /// The runner of what only reads, which does not enter itself in the ledger.
-    pub(crate) reader: Runner<D>,
+    pub(crate) reader: Runner<Store>,
     ids: Ids,
 }
 
@@ -101,10 +101,11 @@ pub(crate) struct Dequeue {
     pub(crate) codec: String,
 }
 
-impl<D: Database> Console<D> {
+impl Console {
     /// Looks at the store of a runner, for queues in the [default registry](Ids::default).
     #[must_use]
-    pub fn new(runner: Runner<D>) -> Self {
+    pub fn new<D: Database>(runner: &Runner<D>) -> Self {
+        let runner = runner.on_store();
         let reader = runner.idempotent();
         let ids = Ids::default();
         Self {

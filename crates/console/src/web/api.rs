@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use export_queue::keyspace::Database;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
@@ -38,8 +37,8 @@ impl ListingQuery {
     }
 }
 
-pub(super) async fn queues<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn queues(
+    State(site): State<Site>,
     Query(wanted): Query<ListingQuery>,
 ) -> Response<report::Queues> {
     let limit = wanted.limit(QUEUES_PER_PAGE).min(QUEUES_PER_PAGE);
@@ -47,15 +46,15 @@ pub(super) async fn queues<D: Database>(
     Ok(Json(queues.await?))
 }
 
-pub(super) async fn queue<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn queue(
+    State(site): State<Site>,
     Path(name): Path<String>,
 ) -> Response<report::Queue> {
     Ok(Json(site.console.queue(&name).await?))
 }
 
-pub(super) async fn items<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn items(
+    State(site): State<Site>,
     Path((name, place)): Path<(String, String)>,
     Query(wanted): Query<ListingQuery>,
 ) -> Response<report::Items> {
@@ -66,15 +65,15 @@ pub(super) async fn items<D: Database>(
     Ok(Json(items.await?))
 }
 
-pub(super) async fn item<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn item(
+    State(site): State<Site>,
     Path((name, item)): Path<(String, String)>,
 ) -> Response<report::Item> {
     Ok(Json(site.console.item(&name, &item).await?))
 }
 
-pub(super) async fn sessions<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn sessions(
+    State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
 ) -> Response<report::Sessions> {
@@ -83,8 +82,8 @@ pub(super) async fn sessions<D: Database>(
     Ok(Json(sessions.await?))
 }
 
-pub(super) async fn schedules<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn schedules(
+    State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
 ) -> Response<report::Schedules> {
@@ -95,8 +94,8 @@ pub(super) async fn schedules<D: Database>(
     Ok(Json(schedules.await?))
 }
 
-pub(super) async fn settings<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn settings(
+    State(site): State<Site>,
     Path(name): Path<String>,
 ) -> Response<report::Settings> {
     Ok(Json(site.console.settings(&name).await?))
@@ -108,8 +107,8 @@ pub(super) struct Exact {
     combiner: Option<Combiner>,
 }
 
-pub(super) async fn combine_key<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn combine_key(
+    State(site): State<Site>,
     Path((name, key)): Path<(String, String)>,
     Query(exact): Query<Exact>,
 ) -> Response<report::CombineKey> {
@@ -117,8 +116,8 @@ pub(super) async fn combine_key<D: Database>(
     Ok(Json(state.await?))
 }
 
-pub(super) async fn set_aside<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn set_aside(
+    State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
 ) -> Response<report::SetAsidePage> {
@@ -128,8 +127,8 @@ pub(super) async fn set_aside<D: Database>(
     Ok(Json(page.await?))
 }
 
-pub(super) async fn letters<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn letters(
+    State(site): State<Site>,
     Path((name, subscription)): Path<(String, String)>,
     Query(wanted): Query<ListingQuery>,
 ) -> Response<report::Items> {
@@ -147,8 +146,8 @@ pub(super) struct WantedKeys {
     page: ListingQuery,
 }
 
-pub(super) async fn keys<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn keys(
+    State(site): State<Site>,
     Query(wanted): Query<WantedKeys>,
 ) -> Response<report::Keys> {
     let prefix = wanted.prefix.as_deref();
@@ -157,8 +156,8 @@ pub(super) async fn keys<D: Database>(
     Ok(Json(keys.await?))
 }
 
-pub(super) async fn key<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn key(
+    State(site): State<Site>,
     Path(key): Path<String>,
 ) -> Response<report::Key> {
     Ok(Json(site.console.key(&key).await?))
@@ -171,7 +170,7 @@ pub(super) struct Token {
 }
 
 /// No page of another site can read the answer: none is allowed to by a header, and the host was checked.
-pub(super) async fn token<D: Database>(State(site): State<Site<D>>) -> Response<Token> {
+pub(super) async fn token(State(site): State<Site>) -> Response<Token> {
     if site.options.changes {
         Ok(Json(Token {
             token: site.token.to_string(),

@@ -6,7 +6,6 @@ use axum::extract::{Form, Path, State};
 use axum::http::header::{HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
-use export_queue::keyspace::Database;
 
 use super::guard::{FETCH_SITE, single};
 use super::refusal::Refusal;
@@ -26,8 +25,8 @@ type Fields = Vec<(String, String)>;
 pub(super) type Sent = Result<Form<Fields>, FormRejection>;
 
 /// Pauses or resumes a queue.
-pub(super) async fn set_paused<D: Database, const PAUSED: bool>(
-    State(site): State<Site<D>>,
+pub(super) async fn set_paused<const PAUSED: bool>(
+    State(site): State<Site>,
     Path(name): Path<String>,
     headers: HeaderMap,
     form: Sent,
@@ -39,8 +38,8 @@ pub(super) async fn set_paused<D: Database, const PAUSED: bool>(
 }
 
 /// Changes an item.
-pub(super) async fn change_item<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn change_item(
+    State(site): State<Site>,
     Path((name, item)): Path<(String, String)>,
     headers: HeaderMap,
     form: Sent,
@@ -61,8 +60,8 @@ pub(super) async fn change_item<D: Database>(
 /// Changes the items that are selected on a page of a listing. Those that are no longer where the action finds them
 /// are left out. One that cannot be changed is counted as failed, and the rest are still changed. Dropping the future,
 /// and the time limit of a request, leave those that were changed so far.
-pub(super) async fn change_selected<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn change_selected(
+    State(site): State<Site>,
     Path((name, place)): Path<(String, String)>,
     headers: HeaderMap,
     form: Sent,
@@ -88,8 +87,8 @@ pub(super) async fn change_selected<D: Database>(
 }
 
 /// Changes an item, and returns what came of it as JSON.
-pub(super) async fn api_item<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn api_item(
+    State(site): State<Site>,
     Path((name, item, action)): Path<(String, String, String)>,
     headers: HeaderMap,
 ) -> Result<Json<Change>, Refusal> {
@@ -99,8 +98,8 @@ pub(super) async fn api_item<D: Database>(
 }
 
 /// Pauses or resumes a queue, and returns what came of it as JSON.
-pub(super) async fn api_set_paused<D: Database, const PAUSED: bool>(
-    State(site): State<Site<D>>,
+pub(super) async fn api_set_paused<const PAUSED: bool>(
+    State(site): State<Site>,
     Path(name): Path<String>,
     headers: HeaderMap,
 ) -> Result<Json<Change>, Refusal> {
@@ -109,7 +108,7 @@ pub(super) async fn api_set_paused<D: Database, const PAUSED: bool>(
 }
 
 /// Returns to a page with a notice of what was changed, and of how many items could not be changed.
-fn back<D: Database>(site: &Site<D>, path: &str, change: &Change, failed: u64) -> Redirect {
+fn back(site: &Site, path: &str, change: &Change, failed: u64) -> Redirect {
     let base = &site.options.base;
     let action = &change.action;
     let count = change.changed;
@@ -132,11 +131,7 @@ fn parse_action(name: &str) -> Result<Action, Refusal> {
     })
 }
 
-fn allowed_form<D: Database>(
-    site: &Site<D>,
-    headers: &HeaderMap,
-    form: Sent,
-) -> Result<Fields, Refusal> {
+fn allowed_form(site: &Site, headers: &HeaderMap, form: Sent) -> Result<Fields, Refusal> {
     // Before the form, so that what is refused anyway is not explained as malformed.
     check_switch(site)?;
     let Form(fields) = form.map_err(|rejection| Refusal::of_status(rejection.status()))?;
@@ -147,11 +142,7 @@ fn allowed_form<D: Database>(
 
 /// Refuses a change unless changes are on, the request comes from one of our pages or from no page at all, and it has
 /// the token.
-fn allowed<D: Database>(
-    site: &Site<D>,
-    headers: &HeaderMap,
-    in_form: Option<&str>,
-) -> Result<(), Refusal> {
+fn allowed(site: &Site, headers: &HeaderMap, in_form: Option<&str>) -> Result<(), Refusal> {
     check_switch(site)?;
     if !is_same_origin(headers) {
         return Err(forbidden(
@@ -168,7 +159,7 @@ fn allowed<D: Database>(
     }
 }
 
-fn check_switch<D: Database>(site: &Site<D>) -> Result<(), Refusal> {
+fn check_switch(site: &Site) -> Result<(), Refusal> {
     if site.options.changes {
         Ok(())
     } else {

@@ -8,7 +8,6 @@ use askama::Template;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::sse::{Event, Sse};
-use export_queue::keyspace::Database;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
@@ -21,15 +20,13 @@ use export_queue::keyspace::plain::line;
 type Events = BoxStream<'static, Result<Event, Infallible>>;
 
 /// `/events`: the overview.
-pub(super) async fn overview<D: Database>(
-    State(site): State<Site<D>>,
-) -> Result<Sse<Events>, Refusal> {
+pub(super) async fn overview(State(site): State<Site>) -> Result<Sse<Events>, Refusal> {
     listen(&site, Topic::Overview)
 }
 
 /// `/events/queues/{name}`: a queue.
-pub(super) async fn queue<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn queue(
+    State(site): State<Site>,
     Path(name): Path<String>,
 ) -> Result<Sse<Events>, Refusal> {
     // So that one that is not there is refused, and not tried again. A queue may be asked for by another spelling
@@ -38,7 +35,7 @@ pub(super) async fn queue<D: Database>(
     listen(&site, Topic::Queue(queue.name))
 }
 
-fn listen<D: Database>(site: &Site<D>, topic: Topic) -> Result<Sse<Events>, Refusal> {
+fn listen(site: &Site, topic: Topic) -> Result<Sse<Events>, Refusal> {
     let Some(listener) = site.sampler.listen(topic) else {
         let message = "too many pages are open: this one is not updated";
         return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, message));

@@ -10,7 +10,6 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use export_queue::keyspace::Database;
 use serde::Serialize;
 
 use super::options::WebOptions;
@@ -43,11 +42,7 @@ const HEADERS: [(HeaderName, &str); 4] = [
 ];
 
 /// Lets a request pass, or refuses it.
-pub(super) async fn guard<D: Database>(
-    State(site): State<Site<D>>,
-    request: Request,
-    next: Next,
-) -> Response {
+pub(super) async fn guard(State(site): State<Site>, request: Request, next: Next) -> Response {
     let is_api = request.uri().path().starts_with("/api");
     let mut response = written(
         match admit(&site, request, next).await {
@@ -64,11 +59,7 @@ pub(super) async fn guard<D: Database>(
     response
 }
 
-async fn admit<D: Database>(
-    site: &Site<D>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Refusal> {
+async fn admit(site: &Site, mut request: Request, next: Next) -> Result<Response, Refusal> {
     add_host(&mut request);
     check_host(&site.options, &request)?;
     check_origin(request.headers())?;

@@ -1,9 +1,9 @@
 //! Pages beside the work of a program.
 
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 
-use export_queue::keyspace::Database;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -20,6 +20,16 @@ pub struct Mounted {
 }
 
 impl Mounted {
+    fn new(listener: TcpListener, console: Console, options: WebOptions) -> io::Result<Self> {
+        let address = listener.local_addr()?;
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, console, options, pending()));
+        Ok(Self {
+            address,
+            _server: server,
+        })
+    }
+
     /// Returns the address, with the port that the system has chosen if the program asked for port 0.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
@@ -38,17 +48,11 @@ impl Mounted {
 ///
 /// # Cancel safety
 /// If the future is dropped, nothing is served.
-pub async fn mount<D: Database>(
-    console: Console<D>,
+pub async fn mount(
+    console: Console,
     address: SocketAddr,
     options: WebOptions,
 ) -> io::Result<Mounted> {
     let listener = TcpListener::bind(address).await?;
-    let address = listener.local_addr()?;
-    let mut server = JoinSet::new();
-    server.spawn(serve(listener, console, options, std::future::pending()));
-    Ok(Mounted {
-        address,
-        _server: server,
-    })
+    Mounted::new(listener, console, options)
 }

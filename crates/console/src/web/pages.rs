@@ -2,7 +2,6 @@
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
-use export_queue::keyspace::Database;
 use serde::Deserialize;
 
 use super::live::{OverviewLive, QueueLive};
@@ -64,8 +63,8 @@ impl PageQuery {
 }
 
 /// `/`: all queues.
-pub(super) async fn overview<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn overview(
+    State(site): State<Site>,
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
@@ -84,8 +83,8 @@ pub(super) async fn overview<D: Database>(
 }
 
 /// `/queues/{name}`: a queue.
-pub(super) async fn queue<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn queue(
+    State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
@@ -110,8 +109,8 @@ pub(super) async fn queue<D: Database>(
 }
 
 /// `/queues/{name}/items/{place}`: a page of the items in a place.
-pub(super) async fn items<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn items(
+    State(site): State<Site>,
     Path((name, place)): Path<(String, String)>,
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
@@ -141,8 +140,8 @@ pub(super) async fn items<D: Database>(
 }
 
 /// `/queues/{name}/item/{ref}`: an item.
-pub(super) async fn item<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn item(
+    State(site): State<Site>,
     Path((name, item)): Path<(String, String)>,
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
@@ -163,8 +162,8 @@ pub(super) async fn item<D: Database>(
 }
 
 /// `/queues/{name}/sessions`: a page of the sessions of a queue, and what each holds.
-pub(super) async fn sessions<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn sessions(
+    State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
@@ -181,8 +180,8 @@ pub(super) async fn sessions<D: Database>(
 }
 
 /// `/queues/{name}/schedules`: a page of the schedules of a queue.
-pub(super) async fn schedules<D: Database>(
-    State(site): State<Site<D>>,
+pub(super) async fn schedules(
+    State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {

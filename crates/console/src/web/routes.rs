@@ -4,7 +4,6 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post};
-use export_queue::keyspace::Database;
 
 use super::options::WebOptions;
 use super::site::{MAX_BODY_BYTES, Site};
@@ -33,7 +32,7 @@ use crate::look::Console;
 ///
 /// let runner = Runner::new(keyspace::open("memory:")?);
 /// let options = WebOptions::new().mounted_at("/console").shutdown(stopped.clone());
-/// let console = console::router(Console::new(runner), options);
+/// let console = console::router(Console::new(&runner), options);
 /// let application = axum::Router::new().nest("/console", console);
 /// let listener = TcpListener::bind("127.0.0.1:0").await?;
 /// # stop.send(()).unwrap();
@@ -41,63 +40,60 @@ use crate::look::Console;
 /// # Ok(())
 /// # }
 /// ```
-pub fn router<D: Database>(console: Console<D>, options: WebOptions) -> Router {
+pub fn router(console: Console, options: WebOptions) -> Router {
     let site = Site::new(console, options);
     let pages = Router::new()
-        .route("/", get(pages::overview::<D>))
-        .route("/queues/{name}", get(pages::queue::<D>))
-        .route("/queues/{name}/pause", post(change::set_paused::<D, true>))
-        .route(
-            "/queues/{name}/resume",
-            post(change::set_paused::<D, false>),
-        )
+        .route("/", get(pages::overview))
+        .route("/queues/{name}", get(pages::queue))
+        .route("/queues/{name}/pause", post(change::set_paused::<true>))
+        .route("/queues/{name}/resume", post(change::set_paused::<false>))
         .route(
             "/queues/{name}/items/{place}",
-            get(pages::items::<D>).post(change::change_selected::<D>),
+            get(pages::items).post(change::change_selected),
         )
         .route(
             "/queues/{name}/item/{item}",
-            get(pages::item::<D>).post(change::change_item::<D>),
+            get(pages::item).post(change::change_item),
         )
-        .route("/queues/{name}/sessions", get(pages::sessions::<D>))
-        .route("/queues/{name}/schedules", get(pages::schedules::<D>))
-        .route("/events", get(events::overview::<D>))
-        .route("/events/queues/{name}", get(events::queue::<D>))
+        .route("/queues/{name}/sessions", get(pages::sessions))
+        .route("/queues/{name}/schedules", get(pages::schedules))
+        .route("/events", get(events::overview))
+        .route("/events/queues/{name}", get(events::queue))
         .route("/static/console.css", get(files::style))
         .route("/static/console.js", get(files::script))
         .route("/static/icon.svg", get(files::icon));
     let api = Router::new()
-        .route("/api/queues", get(api::queues::<D>))
-        .route("/api/queues/{name}", get(api::queue::<D>))
-        .route("/api/queues/{name}/items/{place}", get(api::items::<D>))
-        .route("/api/queues/{name}/item/{item}", get(api::item::<D>))
-        .route("/api/queues/{name}/sessions", get(api::sessions::<D>))
-        .route("/api/queues/{name}/schedules", get(api::schedules::<D>))
-        .route("/api/queues/{name}/settings", get(api::settings::<D>))
-        .route("/api/queues/{name}/key/{key}", get(api::combine_key::<D>))
-        .route("/api/queues/{name}/set-aside", get(api::set_aside::<D>))
+        .route("/api/queues", get(api::queues))
+        .route("/api/queues/{name}", get(api::queue))
+        .route("/api/queues/{name}/items/{place}", get(api::items))
+        .route("/api/queues/{name}/item/{item}", get(api::item))
+        .route("/api/queues/{name}/sessions", get(api::sessions))
+        .route("/api/queues/{name}/schedules", get(api::schedules))
+        .route("/api/queues/{name}/settings", get(api::settings))
+        .route("/api/queues/{name}/key/{key}", get(api::combine_key))
+        .route("/api/queues/{name}/set-aside", get(api::set_aside))
         .route(
             "/api/queues/{name}/letters/{subscription}",
-            get(api::letters::<D>),
+            get(api::letters),
         )
-        .route("/api/keys", get(api::keys::<D>))
-        .route("/api/key/{key}", get(api::key::<D>))
-        .route("/api/token", get(api::token::<D>))
+        .route("/api/keys", get(api::keys))
+        .route("/api/key/{key}", get(api::key))
+        .route("/api/token", get(api::token))
         .route(
             "/api/queues/{name}/pause",
-            post(change::api_set_paused::<D, true>),
+            post(change::api_set_paused::<true>),
         )
         .route(
             "/api/queues/{name}/resume",
-            post(change::api_set_paused::<D, false>),
+            post(change::api_set_paused::<false>),
         )
         .route(
             "/api/queues/{name}/item/{item}/{action}",
-            post(change::api_item::<D>),
+            post(change::api_item),
         );
     pages
         .merge(api)
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(from_fn_with_state(site.clone(), guard::guard::<D>))
+        .layer(from_fn_with_state(site.clone(), guard::guard))
         .with_state(site)
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use export_queue::hc_dequeue::shutdown::end_tasks;
-use export_queue::keyspace::env::BoxFuture;
-use export_queue::keyspace::{Database, Environment};
+use export_queue::keyspace::Environment;
+use futures::future::BoxFuture;
 use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -55,46 +55,57 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 ///
 /// # Cancel safety
 /// Dropping the future closes all connections at once.
-pub async fn serve<D: Database>(
+pub async fn serve(
     listener: TcpListener,
-    console: Console<D>,
-    mut options: WebOptions,
-    shutdown: impl Future<Output = ()>,
+    console: Console,
+    options: WebOptions,
+    shutdown: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
-    let address = listener.local_addr()?.ip();
-    if !address.is_unspecified() {
-        options = options.allow_host(if address.is_ipv6() {
-            format!("[{address}]")
-        } else {
-            address.to_string()
-        });
-    }
-    let closing = watch::Sender::new(());
-    let mut closed = closing.subscribe();
-    let options = options.shutdown(async move { closed.changed().await.unwrap_or_default() });
-    let env = console.runner.environment().clone();
-    let router = router(console, options);
-    let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut connections = JoinSet::new();
-    let mut shutdown = pin!(shutdown);
-    loop {
-        let (stream, permit) = tokio::select! {
-            biased;
-            () = &mut shutdown => break,
-            accepted = accept(&listener, &permits, &env) => accepted,
-        };
-        let connection = Connection {
-            env: env.clone(),
-            closing: closing.subscribe(),
-            _permit: permit,
-        };
-        connections.spawn(connection.serve(stream, router.clone()));
-        while connections.try_join_next().is_some() {}
-    }
-    drop(listener);
-    closing.send_replace(());
-    end_tasks(&env, &mut connections, GRACE, || ()).await;
-    Ok(())
+    serve_until(listener, console, options, Box::pin(shutdown)).await
+}
+
+/// Serves until `shutdown` is ready. It is compiled once, and not by each program.
+fn serve_until(
+    listener: TcpListener,
+    console: Console,
+    mut options: WebOptions,
+    mut shutdown: BoxFuture<'_, ()>,
+) -> BoxFuture<'_, io::Result<()>> {
+    Box::pin(async move {
+        let address = listener.local_addr()?.ip();
+        if !address.is_unspecified() {
+            options = options.allow_host(if address.is_ipv6() {
+                format!("[{address}]")
+            } else {
+                address.to_string()
+            });
+        }
+        let closing = watch::Sender::new(());
+        let mut closed = closing.subscribe();
+        let options = options.shutdown(async move { closed.changed().await.unwrap_or_default() });
+        let env = console.runner.environment().clone();
+        let router = router(console, options);
+        let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            let (stream, permit) = tokio::select! {
+                biased;
+                () = &mut shutdown => break,
+                accepted = accept(&listener, &permits, &env) => accepted,
+            };
+            let connection = Connection {
+                env: env.clone(),
+                closing: closing.subscribe(),
+                _permit: permit,
+            };
+            connections.spawn(connection.serve(stream, router.clone()));
+            while connections.try_join_next().is_some() {}
+        }
+        drop(listener);
+        closing.send_replace(());
+        end_tasks(&env, &mut connections, GRACE, || ()).await;
+        Ok(())
+    })
 }
 
 async fn accept(
@@ -151,7 +162,7 @@ impl Connection {
 struct Impatient {
     stream: TcpStream,
     env: Environment,
-    stalled: Option<BoxFuture<()>>,
+    stalled: Option<BoxFuture<'static, ()>>,
 }
 
 impl Impatient {
@@ -215,7 +226,7 @@ impl Timer for EnvironmentTimer {
 }
 
 /// A sleep that threads may share, as hyper asks for. The mutex is never locked.
-struct Sleeping(Mutex<BoxFuture<()>>);
+struct Sleeping(Mutex<BoxFuture<'static, ()>>);
 
 impl Future for Sleeping {
     type Output = ();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use export_queue::keyspace::{Database, Environment};
+use export_queue::keyspace::Environment;
 use tokio::sync::Semaphore;
 
 use super::options::WebOptions;
@@ -25,8 +25,8 @@ pub(super) const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// What all handlers share. Clones are the same.
 #[derive(Clone)]
-pub(super) struct Site<D: Database> {
-    pub(super) console: Console<D>,
+pub(super) struct Site {
+    pub(super) console: Console,
     pub(super) env: Environment,
     pub(super) options: Arc<WebOptions>,
     /// What proves that a change was asked for by one of our pages. Random, and another one for each router.
@@ -35,8 +35,8 @@ pub(super) struct Site<D: Database> {
     pub(super) requests: Arc<Semaphore>,
 }
 
-impl<D: Database> Site<D> {
-    pub(super) fn new(console: Console<D>, options: WebOptions) -> Self {
+impl Site {
+    pub(super) fn new(console: Console, options: WebOptions) -> Self {
         let env = console.runner.environment().clone();
         let token: String = env
             .random_bytes::<32>()
@@ -55,7 +55,7 @@ impl<D: Database> Site<D> {
 }
 
 /// Returns how the sampler looks at a store.
-fn look<D: Database>(console: Console<D>) -> Look {
+fn look(console: Console) -> Look {
     Box::new(move |watched: Watched| {
         let console = console.clone();
         Box::pin(async move {

@@ -3,7 +3,6 @@
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
-use export_queue::keyspace::Database;
 
 use super::live::{OverviewLive, QueueLive};
 use super::options::WebOptions;
@@ -49,7 +48,7 @@ impl Frame {
     }
 
     /// Returns the frame of a page with forms if changes are on.
-    pub(super) fn of<D: Database>(site: &Site<D>, notice: Option<String>) -> Self {
+    pub(super) fn of(site: &Site, notice: Option<String>) -> Self {
         let token = site.options.changes.then(|| site.token.to_string());
         Self {
             token,

@@ -11,7 +11,7 @@ use conformance::timeout;
 use console::report::{DequeueState, QueueState};
 use console::{Action, Console, Error, Filter};
 use export_queue::hc_dequeue::{Error as DequeueError, ItemRef, PlaceKind};
-use export_queue::keyspace::{Environment, Store};
+use export_queue::keyspace::Environment;
 use futures::FutureExt;
 
 conformance::on_every_store!(threads:
@@ -41,7 +41,7 @@ fn filter(edit: impl FnOnce(&mut Filter)) -> Filter {
     filter
 }
 
-async fn state(console: &Console<Store>, queue: &str) -> DequeueState {
+async fn state(console: &Console, queue: &str) -> DequeueState {
     match console.queue(queue).await.unwrap().state {
         QueueState::HcDequeue(state) => state,
         other => panic!("{other:?}"),
@@ -49,7 +49,7 @@ async fn state(console: &Console<Store>, queue: &str) -> DequeueState {
 }
 
 /// Returns where an item is, and `none` where it is nowhere.
-async fn place(console: &Console<Store>, queue: &str, item: &ItemRef) -> String {
+async fn place(console: &Console, queue: &str, item: &ItemRef) -> String {
     match console.item(queue, &item.to_string()).await {
         Ok(item) => item.place,
         Err(Error::Missing { .. }) => "none".to_owned(),

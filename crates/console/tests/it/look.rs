@@ -5,7 +5,7 @@ use conformance::stores::TestStore;
 use console::report::{Item, Items, Queue, QueueState};
 use console::{Console, Error, MAX_ROWS};
 use export_queue::hc_dequeue::{Error as DequeueError, ItemRef};
-use export_queue::keyspace::{Ids, Store, Subspace};
+use export_queue::keyspace::{Ids, Subspace};
 use serde_json::{Value, json};
 
 conformance::on_every_store!(threads:
@@ -148,7 +148,7 @@ async fn a_queue_is_shown_as_the_list_of_queues_has_it(store: TestStore) {
 }
 
 /// Returns all items of a place, page by page.
-async fn every_item(console: &Console<Store>, queue: &str, place: &str, limit: usize) -> Vec<Item> {
+async fn every_item(console: &Console, queue: &str, place: &str, limit: usize) -> Vec<Item> {
     let mut all = Vec::new();
     let mut after = None;
     loop {

@@ -19,7 +19,7 @@ use crate::output::{print, print_line};
 /// What commands work on.
 pub(crate) struct Context<'a> {
     pub(crate) store: &'a Store,
-    pub(crate) console: &'a Console<Store>,
+    pub(crate) console: &'a Console,
     pub(crate) options: &'a Options,
 }
 

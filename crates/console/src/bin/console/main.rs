@@ -71,7 +71,7 @@ async fn execute(arguments: Arguments) -> Result<Status> {
     let limits =
         RunOptions::default().with_time_limit(Duration::from_secs(options.time_limit.into()));
     let runner = Runner::with_options(store.clone(), limits);
-    let console = Console::new(runner.clone());
+    let console = Console::new(&runner);
     let context = commands::Context {
         store: &store,
         console: &console,

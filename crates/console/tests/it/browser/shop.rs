@@ -77,8 +77,8 @@ impl Shop {
         shop
     }
 
-    pub(crate) fn console(&self) -> Console<Store> {
-        Console::new(self.runner.clone())
+    pub(crate) fn console(&self) -> Console {
+        Console::new(&self.runner)
     }
 
     async fn fill_mails(&mut self) {

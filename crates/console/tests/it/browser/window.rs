@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conformance::stores::TestStore;
 use console::{Console, WebOptions};
-use export_queue::keyspace::{Database, Environment, Ids, Subspace};
+use export_queue::keyspace::{Environment, Ids, Subspace};
 use fantoccini::key::Key;
 use fantoccini::{Client, Locator};
 use serde::de::DeserializeOwned;
@@ -18,7 +18,7 @@ use crate::common::{LONG, World};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Serves a console until the test ends, and returns where.
-pub(crate) async fn serve<D: Database>(console: Console<D>, options: WebOptions) -> String {
+pub(crate) async fn serve(console: Console, options: WebOptions) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(console::serve(

@@ -127,9 +127,9 @@ impl World {
         world
     }
 
-    pub(crate) fn console(&self) -> Console<Store> {
+    pub(crate) fn console(&self) -> Console {
         let runner = runner(&self.store, &self.root, LEDGER, Environment::system());
-        Console::new(runner).with_ids(self.ids.clone())
+        Console::new(&runner).with_ids(self.ids.clone())
     }
 
     /// Returns the name of a queue of this world.

@@ -39,7 +39,7 @@ impl Server {
         let task = tokio::spawn(async move {
             let stopped = async { stopped.await.unwrap_or_default() };
             let options = WebOptions::new();
-            console::serve(listener, Console::new(runner), options, stopped).await
+            console::serve(listener, Console::new(&runner), options, stopped).await
         });
         Self {
             address,
@@ -207,7 +207,7 @@ async fn a_graceful_shutdown_of_an_application_ends_its_open_event_streams() {
     let options = WebOptions::new()
         .mounted_at("/console")
         .shutdown(stopped.clone());
-    let console = console::router(Console::new(runner), options);
+    let console = console::router(Console::new(&runner), options);
     let application = axum::Router::new().nest("/console", console);
     let served = axum::serve(listener, application).with_graceful_shutdown(stopped);
     let task = tokio::spawn(served.into_future());
