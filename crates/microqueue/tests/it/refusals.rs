@@ -32,8 +32,8 @@ async fn an_item_over_the_limit_is_refused_and_the_transaction_goes_on(store: Te
         let db = &store.db;
         let queue: MicroQueue<Bytes, Raw> = MicroQueue::with_order(store.root.clone(), order);
         let framing = usize::from(order == Order::Commit);
-        let largest = Bytes::from(vec![7; limits::VALUE_BYTES - framing]);
-        let larger = Bytes::from(vec![7; limits::VALUE_BYTES - framing + 1]);
+        let largest = Bytes::from(vec![7; limits::MAX_VALUE_BYTES - framing]);
+        let larger = Bytes::from(vec![7; limits::MAX_VALUE_BYTES - framing + 1]);
 
         let mut tr = db.begin().unwrap();
         let error = queue.enqueue(&tr, &larger).await.unwrap_err();
@@ -66,7 +66,10 @@ async fn one_item_over_the_limit_keeps_all_of_its_batch_out(store: TestStore) {
         let store = store.fresh();
         let db = &store.db;
         let queue: MicroQueue<Bytes, Raw> = MicroQueue::with_order(store.root.clone(), order);
-        let batch = [Bytes::new(), Bytes::from(vec![0; limits::VALUE_BYTES + 1])];
+        let batch = [
+            Bytes::new(),
+            Bytes::from(vec![0; limits::MAX_VALUE_BYTES + 1]),
+        ];
         let mut tr = db.begin().unwrap();
         let error = queue.enqueue_all(&tr, &batch).await.unwrap_err();
         assert!(matches!(error, Error::ItemTooLarge { .. }));

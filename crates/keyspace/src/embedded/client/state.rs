@@ -21,7 +21,7 @@ use crate::mutation::Versionstamp;
 use crate::selector::{KeySelector, RangeBatch, RangeQuery, StreamingMode};
 use crate::transaction::{Isolation, TransactionOption, key_after};
 
-/// How many bytes a key that is read may exceed [`limits::KEY_BYTES`].
+/// How many bytes a key that is read may exceed [`limits::MAX_KEY_BYTES`].
 const READ_KEY_SLACK_BYTES: usize = 8;
 
 /// The bytes that a conflict range adds to a transaction's size besides its two keys.
@@ -43,7 +43,7 @@ impl Default for Defaults {
             timeout: None,
             retry_limit: None,
             max_retry_delay: limits::DEFAULT_MAX_RETRY_DELAY,
-            size_limit: limits::TRANSACTION_BYTES,
+            size_limit: limits::MAX_TRANSACTION_BYTES,
             max_watches: limits::DEFAULT_MAX_WATCHES,
         }
     }
@@ -215,7 +215,7 @@ impl TransactionState {
         if key >= limits::END_OF_KEYSPACE {
             return Err(Code::KEY_OUTSIDE_LEGAL_RANGE.into());
         }
-        if key.len() > limits::KEY_BYTES + READ_KEY_SLACK_BYTES {
+        if key.len() > limits::MAX_KEY_BYTES + READ_KEY_SLACK_BYTES {
             return Ok(None);
         }
         let key = self.arena.copy(key);
@@ -379,7 +379,7 @@ impl TransactionState {
 
 /// Returns whether the `size_limit` option takes this value.
 pub(crate) fn is_size_limit(bytes: usize) -> bool {
-    (limits::MIN_SIZE_LIMIT..=limits::TRANSACTION_BYTES).contains(&bytes)
+    (limits::MIN_SIZE_LIMIT..=limits::MAX_TRANSACTION_BYTES).contains(&bytes)
 }
 
 fn check_selector(selector: &KeySelector) -> Result<()> {

@@ -190,7 +190,7 @@ fn is_retried(code: Code) -> bool {
 fn check_key(key: &[u8]) -> Result<(), Code> {
     if key >= limits::END_OF_KEYSPACE {
         Err(Code::KEY_OUTSIDE_LEGAL_RANGE)
-    } else if key.len() > limits::KEY_BYTES {
+    } else if key.len() > limits::MAX_KEY_BYTES {
         Err(Code::KEY_TOO_LARGE)
     } else {
         Ok(())
@@ -198,7 +198,7 @@ fn check_key(key: &[u8]) -> Result<(), Code> {
 }
 
 fn check_value(value: &[u8]) -> Result<(), Code> {
-    if value.len() > limits::VALUE_BYTES {
+    if value.len() > limits::MAX_VALUE_BYTES {
         Err(Code::VALUE_TOO_LARGE)
     } else {
         Ok(())
@@ -298,7 +298,7 @@ impl Transaction for EmbeddedTransaction {
     }
 
     fn clear(&self, key: &[u8]) {
-        if key.len() > limits::KEY_BYTES && key < limits::END_OF_KEYSPACE {
+        if key.len() > limits::MAX_KEY_BYTES && key < limits::END_OF_KEYSPACE {
             // Such a key cannot exist. The option that applies to the next write is still used up.
             return self.write(Ok(()), |_, _| ());
         }
@@ -316,7 +316,7 @@ impl Transaction for EmbeddedTransaction {
             let mut cut = |key: &[u8]| {
                 state
                     .arena
-                    .copy(&key[..key.len().min(limits::KEY_BYTES + 1)])
+                    .copy(&key[..key.len().min(limits::MAX_KEY_BYTES + 1)])
             };
             let cleared = KeyRange::new(cut(begin), cut(end));
             state.fire_watches(&cleared, Some(None));
