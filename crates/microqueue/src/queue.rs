@@ -38,33 +38,26 @@ impl<T, C: Codec<T> + Default> MicroQueue<T, C> {
     ///
     /// ```
     /// use keyspace::codec::{Json, Raw};
-    /// use keyspace::{Bytes, Database, Runner, Subspace};
+    /// use keyspace::{Bytes, Database, Runner};
     /// use microqueue::MicroQueue;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let names = MicroQueue::<String, Json>::new(Subspace::from("names"));
-    /// let names = &names;
+    /// let names = &MicroQueue::<String, Json>::new("names");
     /// let name = &"Alice".to_owned();
     /// runner.run(|tr| async move { names.enqueue(&tr, name).await }).await?;
     ///
-    /// let stored = MicroQueue::<Bytes, Raw>::new(Subspace::from("names"));
+    /// let stored = MicroQueue::<Bytes, Raw>::new("names");
     /// let items = stored.items(&runner.database().begin()?, None, 10).await?;
     /// assert_eq!(items[0].value.as_ref().unwrap(), &b"\"Alice\""[..]);
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn new(subspace: Subspace) -> Self {
-        Self::with_order(subspace, Order::Commit)
-    }
-
-    /// Returns the queue in `subspace`, in the given order, without reading the store.
-    #[must_use]
-    pub fn with_order(subspace: Subspace, order: Order) -> Self {
+    pub fn new(subspace: impl Into<Subspace>) -> Self {
         Self {
-            layout: Layout::new(subspace, order, C::default()),
+            layout: Layout::new(subspace.into(), Order::Commit, C::default()),
             env: Environment::system(),
         }
     }
@@ -75,11 +68,10 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// codec.
     ///
     /// ```
-    /// use keyspace::Subspace;
     /// use keyspace::codec::Json;
     /// use microqueue::MicroQueue;
     ///
-    /// let queue = MicroQueue::<String>::new(Subspace::from("jobs")).with_codec(Json);
+    /// let queue = MicroQueue::<String>::new("jobs").with_codec(Json);
     /// # drop(queue);
     /// ```
     #[must_use]
@@ -88,6 +80,20 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             layout: self.layout.codec(codec),
             env: self.env,
         }
+    }
+
+    /// Sets the order. All handles of a queue must use the same one.
+    ///
+    /// ```
+    /// use microqueue::{MicroQueue, Order};
+    ///
+    /// let queue = MicroQueue::<String>::new("jobs").with_order(Order::Index);
+    /// assert_eq!(queue.order(), Order::Index);
+    /// ```
+    #[must_use]
+    pub fn with_order(mut self, order: Order) -> Self {
+        self.layout.order = order;
+        self
     }
 
     /// Sets the environment that supplies call numbers and random suffixes.

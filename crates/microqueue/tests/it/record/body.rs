@@ -26,7 +26,7 @@ pub(crate) fn record(input: &[u8]) {
 }
 
 fn look<T, C: Codec<T> + Default>(order: Order, key: &[u8], value: &[u8]) {
-    let queue: MicroQueue<T, C> = MicroQueue::with_order(Subspace::from("q"), order);
+    let queue: MicroQueue<T, C> = MicroQueue::new(Subspace::from("q")).with_order(order);
     let key = [queue.subspace().bytes(), key].concat();
     let (begin, end) = queue.subspace().range();
     if !(begin..end).contains(&key) {
