@@ -16,6 +16,18 @@ use crate::order::Order;
 ///
 /// A handle keeps no state from the store, so cloning it is cheap.
 ///
+/// # Errors
+/// An operation that reads items fails with
+///
+/// - [`ReadAfterWrite`](crate::Error::ReadAfterWrite) in commit order, if its transaction has enqueued into the queue
+///   through any handle and has not cleared it since;
+/// - [`Corrupt`](keyspace::Error::Corrupt) if a key in the queue's subspace is not the key of an item. A transaction
+///   that has set `BypassUnreadable` gets this error instead of `ReadAfterWrite`.
+///
+/// An operation that takes a value fails with [`ItemTooLarge`](crate::Error::ItemTooLarge),
+/// [`PrefixTooLong`](crate::Error::PrefixTooLong) or the codec's [`Encode`](keyspace::Error::Encode), before it stages
+/// anything. One that takes an id fails with [`WrongOrder`](crate::Error::WrongOrder) if it is an id of the other order.
+///
 /// # Cancel safety
 /// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
 /// conflict ranges, unless its documentation says otherwise.
