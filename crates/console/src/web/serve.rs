@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use export_queue::hc_dequeue::shutdown::end_tasks;
-use export_queue::keyspace::env::BoxFuture;
 use export_queue::keyspace::{Database, Environment};
+use futures::future::BoxFuture;
 use hyper::rt::{Sleep, Timer};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -151,7 +151,7 @@ impl Connection {
 struct Impatient {
     stream: TcpStream,
     env: Environment,
-    stalled: Option<BoxFuture<()>>,
+    stalled: Option<BoxFuture<'static, ()>>,
 }
 
 impl Impatient {
@@ -215,7 +215,7 @@ impl Timer for EnvironmentTimer {
 }
 
 /// A sleep that threads may share, as hyper asks for. The mutex is never locked.
-struct Sleeping(Mutex<BoxFuture<()>>);
+struct Sleeping(Mutex<BoxFuture<'static, ()>>);
 
 impl Future for Sleeping {
     type Output = ();
