@@ -59,13 +59,7 @@ impl<C> OpenOptions<C> {
         self
     }
 
-    /// Registers a subspace for the recipe with this name and these codecs.
-    ///
-    /// # Conflicts
-    /// As for [`Ids::register`].
-    ///
-    /// # Errors
-    /// As for [`Ids::register`].
+    /// Registers a subspace for the recipe with this name and these codecs, as [`Ids::register`] does.
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.

@@ -4,14 +4,7 @@
 //! [`decode`] reports the reason as [`Error::Corrupt`] with the key. A worker that sets damaged records aside calls
 //! [`refuse_newer`] first.
 //!
-//! # Layout
-//!
-//! A record begins with its format number. Three kinds of values have none: numbers, versionstamps, ids and tokens that
-//! are the whole value; heartbeats; and items in index order, whose layout is shared with other languages. A version that
-//! writes format n also reads format n - 1.
-//!
-//! In the layouts of recipes, `queue` is the prefix of the queue's subspace. Integers in values are big-endian, unless said
-//! otherwise. No other key of the subspace is ever written.
+//! A record begins with its format number. A version that writes format n also reads format n - 1.
 
 use std::time::Duration;
 

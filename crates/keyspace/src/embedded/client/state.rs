@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::known_rows::{KnownRows, Limits};
 use super::read::without_or_equal;
+use super::store_reads::{Limits, StoreReads};
 use super::view::View;
 use super::write_map::WriteMap;
 use crate::embedded::collections::arena::Arena;
@@ -77,7 +77,7 @@ pub(crate) struct TransactionState {
     ended: Option<Code>,
     pub(crate) persistent: Persistent,
     pub(crate) size_limit: usize,
-    pub(crate) stored: KnownRows,
+    pub(crate) store_reads: StoreReads,
     pub(crate) writes: WriteMap,
     pub(crate) reads: RangeSet,
     /// The first error of a write or an option, which every later read and the commit report.
@@ -100,7 +100,7 @@ impl TransactionState {
             ended: None,
             persistent,
             size_limit,
-            stored: KnownRows::default(),
+            store_reads: StoreReads::default(),
             writes: WriteMap::default(),
             reads: RangeSet::default(),
             deferred: None,
@@ -189,7 +189,7 @@ impl TransactionState {
         let sees_writes = isolation == Isolation::Serializable || self.snapshot_ryw > 0;
         let result = read(&mut View {
             engine,
-            stored: &mut self.stored,
+            store_reads: &mut self.store_reads,
             writes: sees_writes.then_some(&self.writes),
             bypass_unreadable: self.bypass_unreadable,
         });
@@ -312,7 +312,7 @@ impl TransactionState {
     pub(crate) fn commit_request(&mut self) -> CommitRequest {
         let (mutations, write_conflicts) = std::mem::take(&mut self.writes).into_commit();
         CommitRequest {
-            read_version: self.stored.read_version,
+            read_version: self.store_reads.read_version,
             read_conflicts: std::mem::take(&mut self.reads),
             write_conflicts,
             mutations,

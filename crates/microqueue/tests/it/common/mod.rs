@@ -3,10 +3,9 @@
 use conformance::stores::TestStore;
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{
-    self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery,
-    Subspace, Transaction, read_all,
+    self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery, Runner,
+    Store, Subspace, Transaction, read_all,
 };
-use microqueue::keyspace::{Runner, Store};
 use microqueue::{Error, Item, ItemId, Listed, MicroQueue, Order, Result};
 
 /// Opens a new store in memory.
