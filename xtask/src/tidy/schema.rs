@@ -17,14 +17,15 @@ const HEAD: &str = "\
 # Schema
 
 This page lists every key and value of the layers, and the files of an embedded store. `cargo xtask tidy --write`
-generates it from the documentation of the modules that write them, to which the headings link.
+generates it from the documentation of the modules that write them.
 
-Keys are tuples in the given subspace, packed as FoundationDB's tuple layer packs them. `queue` is the prefix of a queue's
-subspace, in which no other key is ever written. What an operation reads and writes is in the README of its crate.
+Keys are tuples in the given subspace, packed as FoundationDB's tuple layer packs them. `queue` is the prefix of a
+queue's subspace, in which no other key is ever written. What an operation reads and writes is in the README of its
+crate.
 
-Integers in values are big-endian, unless said otherwise. A value begins with a format number, unless it is empty, a number,
-a versionstamp, an id, a token, a heartbeat, or an item in index order, whose layout is shared with other languages.
-[Upgrading](guarantees.md#upgrading) describes what an older version does with a newer format.
+Integers in values and files are big-endian, unless said otherwise. A value begins with a format number, unless it is
+empty, a number, a versionstamp, an id, a token, a heartbeat, or an item in index order, whose layout is shared with
+other languages. [Upgrading](guarantees.md#upgrading) describes what an older version does with a newer format.
 ";
 
 /// The modules of a layer that describe stored bytes, in the order of the page.

@@ -113,7 +113,7 @@ impl Pipeline {
     }
 
     /// Returns the number of transactions in the open batch.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.state.lock().len()
     }
 
@@ -189,7 +189,7 @@ impl Pipeline {
     }
 
     /// Waits until the open batch has `count` transactions, but for no longer than `limit`.
-    pub(super) fn gather(&self, count: usize, limit: Duration) {
+    pub(crate) fn gather(&self, count: usize, limit: Duration) {
         let mut state = self.state.lock();
         let is_small = |state: &mut PipelineState| {
             let waits = !state.is_closed && (1..count).contains(&state.len());
@@ -203,7 +203,7 @@ impl Pipeline {
 
     /// Returns the number of transactions that the publisher waits for.
     #[cfg(test)]
-    pub(super) fn awaited(&self) -> Option<usize> {
+    pub(crate) fn awaited(&self) -> Option<usize> {
         self.state.lock().publisher_waits_for
     }
 

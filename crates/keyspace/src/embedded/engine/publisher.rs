@@ -130,7 +130,7 @@ impl Publisher {
     }
 
     /// Publishes the open batch on the publisher's thread.
-    pub(super) fn step_on_thread(&mut self) -> Result<()> {
+    pub(crate) fn step_on_thread(&mut self) -> Result<()> {
         self.lone.renew();
         self.step()
     }
@@ -138,7 +138,7 @@ impl Publisher {
     /// Publishes the open batch on the thread of a caller, which saves two wake-ups of threads. Returns
     /// false if the publisher's thread is to do it: it might take long, or more transactions might join.
     ///
-    pub(super) fn step_here(&mut self) -> bool {
+    pub(crate) fn step_here(&mut self) -> bool {
         if self.lone.left == 0 || !self.is_quick() {
             return false;
         }
@@ -183,7 +183,7 @@ impl Publisher {
 
     /// Returns the number of transactions that are likely to meet in the next batch.
     #[cfg(test)]
-    pub(super) fn expected(&self) -> usize {
+    pub(crate) fn expected(&self) -> usize {
         self.expected
     }
 

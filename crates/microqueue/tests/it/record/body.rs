@@ -1,9 +1,8 @@
 //! The body of the fuzz target, which a plain test also runs.
 
 use futures::executor::block_on;
-use microqueue::keyspace::Store;
 use microqueue::keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
-use microqueue::keyspace::{self, Database, Subspace, Transaction};
+use microqueue::keyspace::{self, Database, Store, Subspace, Transaction};
 use microqueue::{Error, MicroQueue, Order};
 
 thread_local! {
