@@ -12,7 +12,7 @@ const VALUE: Bytes = Bytes::from_static(&[7; 100]);
 const TASKS: usize = 64;
 
 fn queue(order: Order) -> MicroQueue<Bytes, Raw> {
-    MicroQueue::with_order(Subspace::from("bench"), order)
+    MicroQueue::new(Subspace::from("bench")).with_order(order)
 }
 
 async fn enqueue<D: Database>(queue: &MicroQueue<Bytes, Raw>, runner: &Runner<D>, items: usize) {

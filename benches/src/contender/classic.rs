@@ -64,7 +64,7 @@ impl Contender for Classic {
         Self {
             db: site.db.clone(),
             env: Environment::system(),
-            items: MicroQueue::with_order(queue.subspace(&"item"), Order::Index),
+            items: MicroQueue::new(queue.subspace(&"item")).with_order(Order::Index),
             requests: queue.subspace(&"request"),
             results: queue.subspace(&"result"),
         }

@@ -114,7 +114,7 @@ impl Keys {
         // A tuple packs each zero as two bytes, and adds one byte before the others and one after them.
         let packed = key.len() + zeros + 2;
         let bytes = self.queue.bytes().len() + MAX_BESIDE_KEY + packed;
-        match bytes.checked_sub(limits::KEY_BYTES) {
+        match bytes.checked_sub(limits::MAX_KEY_BYTES) {
             None | Some(0) => Ok(()),
             Some(excess) => Err(Error::KeyTooLarge {
                 queue: self.queue.clone(),
@@ -405,10 +405,10 @@ mod tests {
         for byte in *b"\0a" {
             let too_long = (1..).find(|bytes| keys.check(&vec![byte; *bytes]).is_err());
             let longest = vec![byte; too_long.unwrap() - 1];
-            assert!(keys.value(&longest).len() <= limits::KEY_BYTES);
-            assert!(keys.current(&longest).len() <= limits::KEY_BYTES);
+            assert!(keys.value(&longest).len() <= limits::MAX_KEY_BYTES);
+            assert!(keys.current(&longest).len() <= limits::MAX_KEY_BYTES);
             let longest_row = keys.withheld(&longest).len();
-            assert!((limits::KEY_BYTES - 1..=limits::KEY_BYTES).contains(&longest_row));
+            assert!((limits::MAX_KEY_BYTES - 1..=limits::MAX_KEY_BYTES).contains(&longest_row));
         }
     }
 }

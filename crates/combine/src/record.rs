@@ -10,7 +10,7 @@ use hc_dequeue::microqueue::blocks::{ENTRY_ID_BYTES, EntryId, MAX_ENTRY_BYTES};
 pub const MAX_UPDATE_BYTES: usize = MAX_ENTRY_BYTES;
 
 /// The largest value, in encoded bytes.
-pub const MAX_VALUE_BYTES: usize = limits::VALUE_BYTES - 2;
+pub const MAX_VALUE_BYTES: usize = limits::MAX_VALUE_BYTES - 2;
 
 const FORMAT: u8 = 1;
 
@@ -209,7 +209,7 @@ pub(crate) fn encode_withheld(reason: &str) -> Vec<u8> {
 pub(crate) fn encode_block_aside(reason: &str, folded: u16, block: &[u8]) -> Vec<u8> {
     let mut value = encode_withheld(reason);
     value.extend_from_slice(&folded.to_be_bytes());
-    let room = limits::VALUE_BYTES - value.len();
+    let room = limits::MAX_VALUE_BYTES - value.len();
     value.extend_from_slice(&block[..block.len().min(room)]);
     value
 }
@@ -218,7 +218,7 @@ pub(crate) fn encode_block_aside(reason: &str, folded: u16, block: &[u8]) -> Vec
 mod tests {
     use super::*;
     use hc_dequeue::keyspace::Versionstamp;
-    use hc_dequeue::keyspace::record::SHORT_BYTES;
+    use hc_dequeue::keyspace::record::MAX_SHORT_BYTES;
     use hc_dequeue::microqueue::blocks::MAX_BLOCK_BYTES;
 
     #[test]
@@ -307,13 +307,13 @@ mod tests {
 
     #[test]
     fn the_largest_update_and_block_can_be_set_aside_with_any_reason() {
-        let reason = "r".repeat(2 * SHORT_BYTES);
+        let reason = "r".repeat(2 * MAX_SHORT_BYTES);
         let update = encode_update_aside(&reason, b"", &vec![0; MAX_UPDATE_BYTES]);
         let block = encode_block_aside(&reason, 1, &vec![0; MAX_BLOCK_BYTES]);
-        assert!(update.len() <= limits::VALUE_BYTES);
-        assert!(block.len() <= limits::VALUE_BYTES);
+        assert!(update.len() <= limits::MAX_VALUE_BYTES);
+        assert!(block.len() <= limits::MAX_VALUE_BYTES);
         assert!(block.ends_with(&[0; MAX_BLOCK_BYTES]));
-        let foreign = encode_block_aside(&reason, 1, &vec![0; limits::VALUE_BYTES]);
-        assert_eq!(foreign.len(), limits::VALUE_BYTES);
+        let foreign = encode_block_aside(&reason, 1, &vec![0; limits::MAX_VALUE_BYTES]);
+        assert_eq!(foreign.len(), limits::MAX_VALUE_BYTES);
     }
 }

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use keyspace::env::BoxFuture;
+use futures::future::BoxFuture;
 use keyspace::error::{Error, Result, printable};
 use keyspace::limits::END_OF_KEYSPACE;
 use keyspace::mutation::{MutationOp, Versionstamp};
@@ -89,7 +89,7 @@ struct Log {
     /// The numbers of the transactions with writes whose commit has no certain outcome.
     undecided: Vec<u64>,
     /// The commits whose futures were dropped. Each of them adds itself to the log.
-    adrift: Vec<BoxFuture<()>>,
+    adrift: Vec<BoxFuture<'static, ()>>,
 }
 
 /// A committed transaction.
@@ -290,7 +290,7 @@ impl History {
         self.transactions.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn next_adrift(&self) -> Option<BoxFuture<()>> {
+    fn next_adrift(&self) -> Option<BoxFuture<'static, ()>> {
         self.lock().adrift.pop()
     }
 

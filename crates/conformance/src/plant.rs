@@ -6,7 +6,7 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
-use keyspace::env::BoxFuture;
+use futures::future::BoxFuture;
 use keyspace::{
     Bytes, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, KeySelector,
     MutationOp, OwnedTransaction, RangeBatch, RangeQuery, Result, Transaction, TransactionOption,
@@ -104,7 +104,7 @@ impl<D: Database> Database for Planted<D> {
 type Write<T> = Box<dyn Fn(&T) + Send>;
 
 /// A key, and the value that the transaction reads there.
-type Comparison = (Vec<u8>, BoxFuture<Result<Option<Bytes>>>);
+type Comparison = (Vec<u8>, BoxFuture<'static, Result<Option<Bytes>>>);
 
 /// A transaction of a [`Planted`] store.
 pub struct PlantedTransaction<D: Database> {
@@ -275,7 +275,7 @@ impl<D: Database> Transaction for PlantedTransaction<D> {
         match (op, self.store.plant) {
             (MutationOp::CompareAndClear, Plant::ClearsWithoutComparison) => self.clear(key),
             (MutationOp::CompareAndClear, Plant::ComparisonsWithReads) => {
-                let read: BoxFuture<_> = Box::pin(self.tr.get(key, Isolation::Snapshot));
+                let read: BoxFuture<'static, _> = Box::pin(self.tr.get(key, Isolation::Snapshot));
                 self.comparisons.lock().push((key.to_vec(), read));
             }
             _ => {

@@ -6,8 +6,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{self, Either, FutureExt, Shared};
-use keyspace::env::BoxFuture;
+use futures::future::{self, BoxFuture, Either, FutureExt, Shared};
 use keyspace::{
     Code, Commit, Database, Environment, Error, Isolation, OwnedTransaction, RangeQuery, Result,
     Transaction, Versionstamp, read_all,
@@ -203,14 +202,14 @@ pub fn differences(trace: &Trace, got: &Answers) -> Vec<Difference> {
 struct Run<'a, D: Database> {
     replay: &'a Replay<D>,
     sessions: BTreeMap<usize, Session<D::Transaction>>,
-    watches: BTreeMap<u64, Shared<BoxFuture<Result<()>>>>,
+    watches: BTreeMap<u64, Shared<BoxFuture<'static, Result<()>>>>,
     stamps: Vec<(Versionstamp, usize)>,
 }
 
 struct Session<T> {
     tr: T,
     commit: Option<Commit>,
-    versionstamp: Option<BoxFuture<Result<Versionstamp>>>,
+    versionstamp: Option<BoxFuture<'static, Result<Versionstamp>>>,
 }
 
 impl<D: Database> Run<'_, D> {
@@ -255,7 +254,7 @@ impl<D: Database> Run<'_, D> {
             Op::AddConflict { kind, begin, end } => tr.add_conflict_range(*kind, begin, end)?,
             Op::SetOption(option) => tr.set_option(*option)?,
             Op::Watch { key, id } => {
-                let watch: BoxFuture<_> = Box::pin(tr.watch(key));
+                let watch: BoxFuture<'static, _> = Box::pin(tr.watch(key));
                 self.watches.insert(*id, watch.shared());
             }
             Op::PollWatch { id, wait } => return self.poll_watch(*id, *wait).await,

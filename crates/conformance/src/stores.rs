@@ -31,9 +31,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
-use futures::FutureExt;
+use futures::future::{BoxFuture, FutureExt};
 use keyspace::codec::Codec;
-use keyspace::env::{BoxFuture, Clock};
+use keyspace::env::Clock;
 use keyspace::limits::{END_OF_KEYSPACE, time_between};
 use keyspace::store::FDB_API_VERSION;
 use keyspace::{
@@ -226,7 +226,7 @@ impl Clock for FastClock {
         Environment::system().wall()
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Environment::system().sleep(duration / FAST)
     }
 }

@@ -155,7 +155,7 @@ impl DeadLetterRecord {
             }
             Kept::Block { exported, bytes } => {
                 value.extend_from_slice(&exported.to_be_bytes());
-                let room = limits::VALUE_BYTES - value.len();
+                let room = limits::MAX_VALUE_BYTES - value.len();
                 value.extend_from_slice(&bytes[..bytes.len().min(room)]);
             }
         }
@@ -198,7 +198,7 @@ mod tests {
     use std::time::Duration;
 
     use combine::keyspace::Versionstamp;
-    use combine::keyspace::record::SHORT_BYTES;
+    use combine::keyspace::record::MAX_SHORT_BYTES;
     use combine::microqueue::blocks::{EntryId, MAX_BLOCK_BYTES, WHOLE_BLOCK};
 
     use super::*;
@@ -316,17 +316,17 @@ mod tests {
             value: vec![2; MAX_ENTRY_BYTES - 1000].into(),
         };
         let of_entry = letter(1000, Kept::Entry(entry)).encode();
-        assert!(of_entry.len() <= limits::VALUE_BYTES);
-        assert_eq!(of_entry.len(), 10 + SHORT_BYTES + MAX_ENTRY_BYTES);
+        assert!(of_entry.len() <= limits::MAX_VALUE_BYTES);
+        assert_eq!(of_entry.len(), 10 + MAX_SHORT_BYTES + MAX_ENTRY_BYTES);
 
         let block = |bytes| Kept::Block {
             exported: 1,
             bytes: vec![1; bytes].into(),
         };
         let largest = letter(1000, block(MAX_BLOCK_BYTES)).encode();
-        assert_eq!(largest.len(), limits::VALUE_BYTES);
+        assert_eq!(largest.len(), limits::MAX_VALUE_BYTES);
         assert!(largest.ends_with(&[1; MAX_BLOCK_BYTES]));
-        let foreign = letter(1000, block(limits::VALUE_BYTES)).encode();
-        assert_eq!(foreign.len(), limits::VALUE_BYTES);
+        let foreign = letter(1000, block(limits::MAX_VALUE_BYTES)).encode();
+        assert_eq!(foreign.len(), limits::MAX_VALUE_BYTES);
     }
 }

@@ -297,7 +297,7 @@ pub struct Bincode;
 /// each number by its size in memory. The largest number, a `u128` of 16 bytes, may take only one byte
 /// encoded.
 #[cfg(feature = "bincode")]
-const MAX_BINCODE_BYTES: usize = crate::limits::VALUE_BYTES * size_of::<u128>();
+const MAX_BINCODE_BYTES: usize = crate::limits::MAX_VALUE_BYTES * size_of::<u128>();
 
 #[cfg(feature = "bincode")]
 impl Rules for Bincode {
@@ -315,7 +315,7 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Bincode {
     fn encode(&self, value: &T, buffer: &mut Vec<u8>) -> Result<()> {
         let value = checked::<Self, T>(value);
         let config = bincode::config::standard();
-        let limit = crate::limits::VALUE_BYTES;
+        let limit = crate::limits::MAX_VALUE_BYTES;
         match bincode::serde::encode_into_std_write(value, buffer, config) {
             Ok(bytes) if bytes <= limit => Ok(()),
             Ok(bytes) => {

@@ -5,18 +5,15 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use tokio::sync::watch;
-
-/// A boxed future, for use in trait objects.
-pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
 /// A source of time.
 pub trait Clock: Send + Sync + 'static {
@@ -27,7 +24,7 @@ pub trait Clock: Send + Sync + 'static {
     fn wall(&self) -> SystemTime;
 
     /// Waits for `duration`.
-    fn sleep(&self, duration: Duration) -> BoxFuture<()>;
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }
 
 /// Time, randomness and call numbers. Clones share all three.
@@ -89,7 +86,7 @@ impl Environment {
     }
 
     /// Waits for `duration`.
-    pub fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    pub fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.clock.sleep(duration)
     }
 
@@ -106,6 +103,9 @@ impl Environment {
     }
 
     /// Reserves `count` consecutive call numbers and returns the first.
+    ///
+    /// A call number distinguishes the keys to which one commit gives the same versionstamp. It is unique among the
+    /// environments that share its counter.
     #[must_use]
     pub fn next_calls(&self, count: u64) -> u64 {
         self.calls.fetch_add(count, Ordering::Relaxed)
@@ -157,7 +157,7 @@ impl Clock for SystemClock {
         clippy::disallowed_methods,
         reason = "this is the one place that waits"
     )]
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Box::pin(tokio::time::sleep(duration))
     }
 }
@@ -241,7 +241,7 @@ impl Clock for ManualClock {
         SystemTime::UNIX_EPOCH + self.now()
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let clock = self.clone();
         let due = self.now().saturating_add(duration);
         Box::pin(async move {

@@ -3,7 +3,6 @@
 
 pub mod codec;
 pub mod embedded;
-
 pub mod env;
 pub mod error;
 #[cfg(feature = "fdb")]

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 /// The longest key that can be written or watched, in bytes.
-pub const KEY_BYTES: usize = 10_000;
+pub const MAX_KEY_BYTES: usize = 10_000;
 
 /// The longest value, and the longest param of an atomic operation, in bytes.
-pub const VALUE_BYTES: usize = 100_000;
+pub const MAX_VALUE_BYTES: usize = 100_000;
 
 /// The largest transaction, in bytes: keys, values and conflict ranges together.
-pub const TRANSACTION_BYTES: usize = 10_000_000;
+pub const MAX_TRANSACTION_BYTES: usize = 10_000_000;
 
 /// The smallest value that the `size_limit` option takes, in bytes.
 pub const MIN_SIZE_LIMIT: usize = 32;

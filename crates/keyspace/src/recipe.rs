@@ -9,12 +9,13 @@ use std::time::Duration;
 use foundationdb_tuple::Subspace;
 
 use crate::codec::MessagePack;
-use crate::env::{BoxFuture, Environment};
+use crate::env::Environment;
 use crate::error::{Result, RunError};
 use crate::ids::Ids;
 use crate::record::{self, Fields};
 use crate::run::{Runner, Tx};
 use crate::transaction::{Database, Isolation, Transaction};
+use futures::future::BoxFuture;
 
 /// The codec and the registry of ids that a recipe is opened with.
 ///
@@ -58,13 +59,7 @@ impl<C> OpenOptions<C> {
         self
     }
 
-    /// Registers a subspace for the recipe with this name and these codecs.
-    ///
-    /// # Conflicts
-    /// As for [`Ids::register`].
-    ///
-    /// # Errors
-    /// As for [`Ids::register`].
+    /// Registers a subspace for the recipe with this name and these codecs, as [`Ids::register`] does.
     ///
     /// # Cancel safety
     /// Dropping the future stages nothing.
@@ -280,7 +275,7 @@ where
         let find = &find;
         let read = |tr: Tx<D::Transaction>| async move {
             let found = find(tr.clone()).await?;
-            Ok::<_, E>(found.map(|key| -> BoxFuture<_> { Box::pin(tr.watch(&key)) }))
+            Ok::<_, E>(found.map(|key| -> BoxFuture<'static, _> { Box::pin(tr.watch(&key)) }))
         };
         let Some(changed) = runner.run(read).await? else {
             return Ok(());
@@ -290,7 +285,7 @@ where
 }
 
 /// Waits until a watch fires, and for at most [`POLL_INTERVAL`].
-fn wait_for(env: &Environment, changed: BoxFuture<Result<()>>) -> BoxFuture<()> {
+fn wait_for(env: &Environment, changed: BoxFuture<'static, Result<()>>) -> BoxFuture<'static, ()> {
     let env = env.clone();
     Box::pin(async move {
         // A failed watch is treated like one that fired, since the next read decides. A watch may fail

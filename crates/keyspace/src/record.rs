@@ -4,21 +4,14 @@
 //! [`decode`] reports the reason as [`Error::Corrupt`] with the key. A worker that sets damaged records aside calls
 //! [`refuse_newer`] first.
 //!
-//! # Layout
-//!
-//! A record begins with its format number. Three kinds of values have none: numbers, versionstamps, ids and tokens that
-//! are the whole value; heartbeats; and items in index order, whose layout is shared with other languages. A version that
-//! writes format n also reads format n - 1.
-//!
-//! In the layouts of recipes, `queue` is the prefix of the queue's subspace. Integers in values are big-endian, unless said
-//! otherwise. No other key of the subspace is ever written.
+//! A record begins with its format number. A version that writes format n also reads format n - 1.
 
 use std::time::Duration;
 
 use crate::error::Error;
 
 /// The longest field whose length fits into one byte, in bytes.
-pub const SHORT_BYTES: usize = u8::MAX as usize;
+pub const MAX_SHORT_BYTES: usize = u8::MAX as usize;
 
 /// The largest format number of any version. Text and most damaged bytes therefore do not look like a record
 /// of a newer version.
@@ -204,19 +197,20 @@ pub fn push_millis(record: &mut Vec<u8>, time: Duration) {
 /// Appends the length of a field in a byte, and then the field.
 ///
 /// # Errors
-/// If the field is longer than [`SHORT_BYTES`]. Nothing is appended then.
+/// If the field is longer than [`MAX_SHORT_BYTES`]. Nothing is appended then.
 fn push_short(record: &mut Vec<u8>, field: &[u8]) -> Result<(), String> {
-    let length = u8::try_from(field.len())
-        .map_err(|_| format!("{} bytes in a field of up to {SHORT_BYTES}", field.len()))?;
+    let bytes = field.len();
+    let length = u8::try_from(bytes)
+        .map_err(|_| format!("{bytes} bytes in a field of up to {MAX_SHORT_BYTES}"))?;
     record.push(length);
     record.extend_from_slice(field);
     Ok(())
 }
 
 /// Appends the length of a text in a byte, and then the text, cut off at a character boundary if it is
-/// longer than [`SHORT_BYTES`].
+/// longer than [`MAX_SHORT_BYTES`].
 pub fn push_text(record: &mut Vec<u8>, text: &str) {
-    let mut length = text.len().min(SHORT_BYTES);
+    let mut length = text.len().min(MAX_SHORT_BYTES);
     while !text.is_char_boundary(length) {
         length -= 1;
     }

@@ -120,6 +120,9 @@ impl Commit {
 /// Reads and stages writes, and cannot commit: the view of a transaction that recipes get.
 ///
 /// The [module documentation](self) states the contract that every store keeps.
+///
+/// # Errors
+/// Every read can fail as [`get`](Self::get) does.
 pub trait Transaction: Send + Sync + 'static {
     /// Reads a key.
     ///
@@ -140,23 +143,18 @@ pub trait Transaction: Send + Sync + 'static {
     ///
     /// # Conflicts
     /// A serializable read conflicts on the range between the selector's key and the key found.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get).
     fn get_key(
         &self,
         selector: &KeySelector,
         isolation: Isolation,
     ) -> impl Future<Output = Result<Bytes>> + Send + use<Self>;
 
-    /// Reads one batch of a range. [`RangeQuery::after`] and [`read_all`] read the rest.
+    /// Reads one batch of a range. [`RangeQuery::after`] and [`read_all`] read the rest. An inverted range is
+    /// empty.
     ///
     /// # Conflicts
     /// A serializable read conflicts on the part of the range that it read. That is the whole range, unless
     /// the read stopped at its limit: then it is the part up to and including the last row returned.
-    ///
-    /// # Errors
-    /// As for [`get`](Self::get). An inverted range is empty, not an error.
     fn get_range(
         &self,
         query: &RangeQuery,

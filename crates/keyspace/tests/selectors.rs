@@ -35,11 +35,11 @@ async fn a_selector_is_found_however_far_it_points_and_however_large_the_rows_on
         return stores::skip(module_path!(), "the cluster holds keys already");
     }
     let db = &store.db;
-    let longest = vec![b'k'; limits::KEY_BYTES];
+    let longest = vec![b'k'; limits::MAX_KEY_BYTES];
     let keys = [vec![], vec![0], longest, b"x".to_vec(), b"z".to_vec()];
     let mut tr = db.begin().unwrap();
     for key in &keys {
-        tr.set(key, &vec![1; limits::VALUE_BYTES]);
+        tr.set(key, &vec![1; limits::MAX_VALUE_BYTES]);
     }
     tr.commit().await.unwrap();
 

@@ -27,8 +27,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// key that only [`clear`](Self::clear) writes.
     ///
     /// # Errors
-    /// As [`dequeue`](Self::dequeue), including [`Corrupt`](keyspace::Error::Corrupt) if an item does not
-    /// decode.
+    /// [`Corrupt`](keyspace::Error::Corrupt) if an item does not decode.
     pub async fn snapshot(
         &self,
         tr: &impl Transaction,
@@ -63,9 +62,9 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Reads the item's key.
     ///
     /// # Errors
-    /// [`WrongOrder`](Error::WrongOrder), or [`Corrupt`](keyspace::Error::Corrupt) if the record does not
-    /// decode. [`ReadAfterWrite`](Error::ReadAfterWrite) if this transaction has enqueued, and the id is
-    /// among those that its items may get.
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the record does not decode.
+    /// [`ReadAfterWrite`](Error::ReadAfterWrite) only if the id is among those that the items enqueued by this
+    /// transaction may get.
     pub async fn get(&self, tr: &impl Transaction, id: &ItemId) -> Result<Option<T>> {
         self.check_order(*id)?;
         let key = self.layout.key(id);
@@ -87,9 +86,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Conflicts
     /// Reads the item's key, unless this transaction has [inserted](Self::insert) it, and writes it.
-    ///
-    /// # Errors
-    /// [`WrongOrder`](Error::WrongOrder).
     pub fn remove(&self, tr: &impl Transaction, id: &ItemId) -> Result<()> {
         self.check_order(*id)?;
         let key = self.layout.key(id);
@@ -105,10 +101,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Conflicts
     /// Writes the item's key.
-    ///
-    /// # Errors
-    /// [`WrongOrder`](Error::WrongOrder), and those of [`enqueue`](Self::enqueue), before anything is
-    /// staged.
     pub fn insert(&self, tr: &impl Transaction, id: &ItemId, value: &T) -> Result<()> {
         self.check_order(*id)?;
         self.layout.check_prefix()?;
@@ -119,11 +111,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Stages another value for an item that this transaction has enqueued, under the same id.
     ///
     /// # Conflicts
-    /// As [`enqueue`](Self::enqueue) in commit order.
-    ///
-    /// # Errors
-    /// [`WrongOrder`](Error::WrongOrder), and those of [`enqueue`](Self::enqueue), before anything is
-    /// staged.
+    /// Writes the item's key.
     pub fn restage(&self, tr: &impl Transaction, staged: StagedId, value: &T) -> Result<()> {
         self.check_order(staged.0)?;
         self.layout.check_prefix()?;

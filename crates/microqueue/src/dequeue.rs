@@ -23,8 +23,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// item sorts before the item taken.
     ///
     /// # Errors
-    /// As [`peek`](Self::peek), and [`Corrupt`](keyspace::Error::Corrupt) with the item's key if the item
-    /// does not decode. Such an item stays at the head.
+    /// [`Corrupt`](keyspace::Error::Corrupt) with the item's key if the item does not decode. Such an item
+    /// stays at the head.
     ///
     /// # Examples
     /// ```
@@ -34,8 +34,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
-    /// let jobs = &jobs;
+    /// let jobs = &MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let job = &"resize 17.png".to_owned();
     /// runner.run(|tr| async move { jobs.enqueue(&tr, job).await }).await?;
     ///
@@ -70,7 +69,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// item taken to the last.
     ///
     /// # Errors
-    /// As [`dequeue`](Self::dequeue). If one item does not decode, none is taken.
+    /// [`Corrupt`](keyspace::Error::Corrupt) if one of the items does not decode. None is taken then.
     pub async fn dequeue_batch(&self, tr: &impl Transaction, limit: usize) -> Result<Vec<Item<T>>> {
         let rows = self.head(tr, limit).await?;
         let (Some(first), Some(last)) = (rows.first(), rows.last()) else {

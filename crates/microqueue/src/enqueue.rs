@@ -1,4 +1,4 @@
-//! Enqueues items: makes their keys unique, then stages them.
+//! Enqueues items under unique keys.
 //!
 //! A key must be unique among all items, from this transaction or any other.
 //!
@@ -11,26 +11,13 @@
 use std::slice;
 
 use keyspace::codec::Codec;
-use keyspace::{Isolation, MutationOp, Transaction, Versionstamp};
+use keyspace::{Isolation, MutationOp, Transaction};
 
 use crate::error::Result;
-use crate::item::{ItemId, SUFFIX_BYTES, StagedId};
+use crate::item::{ItemId, StagedId};
 use crate::order::Order;
 use crate::queue::MicroQueue;
 use crate::read::last_row;
-
-/// Encoded values, and the numbers or bytes that will make their keys unique.
-pub(crate) struct Prepared {
-    values: Vec<Vec<u8>>,
-    unique: Unique,
-}
-
-enum Unique {
-    /// Consecutive call numbers.
-    Calls { first: u64 },
-    /// A random suffix for each value.
-    Suffixes(Vec<[u8; SUFFIX_BYTES]>),
-}
 
 impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Stages an item at the end of the queue.
@@ -49,20 +36,18 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// that has read that one.
     ///
     /// # Errors
-    /// [`ItemTooLarge`](crate::Error::ItemTooLarge), [`PrefixTooLong`](crate::Error::PrefixTooLong) and
-    /// the codec's [`Encode`](keyspace::Error::Encode), before anything is staged. In index order
-    /// [`Corrupt`](keyspace::Error::Corrupt) if the last key in the subspace does not belong to a queue
-    /// in index order.
+    /// In index order, [`Corrupt`](keyspace::Error::Corrupt) if the last key in the subspace does not belong
+    /// to a queue in index order.
     ///
     /// # Examples
     /// ```
-    /// use keyspace::{Runner, Subspace};
+    /// use keyspace::Runner;
     /// use microqueue::MicroQueue;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
+    /// let jobs = &MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let (staged, commit) = runner
     ///     .run_committed(|tr| async move { jobs.enqueue(&tr, &"resize 17.png".to_owned()).await })
     ///     .await?;
@@ -74,73 +59,56 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # }
     /// ```
     pub async fn enqueue(&self, tr: &impl Transaction, value: &T) -> Result<StagedId> {
-        let prepared = self.prepare(slice::from_ref(value))?;
-        let staged = self.stage(tr, &prepared).await?;
+        let staged = self.enqueue_all(tr, slice::from_ref(value)).await?;
         Ok(staged[0])
     }
 
-    /// Stages items at the end of the queue, in the order given.
+    /// Stages items at the end of the queue, in the order given, each as [`enqueue`](Self::enqueue) does.
     ///
     /// If one item does not fit, none is staged. The number of items is limited only by the size of a
     /// transaction, which the store checks at the commit.
     ///
     /// # Conflicts
-    /// As [`enqueue`](Self::enqueue).
-    ///
-    /// # Errors
-    /// As [`enqueue`](Self::enqueue).
+    /// Those of [`enqueue`](Self::enqueue).
     pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedId>> {
-        let prepared = self.prepare(values)?;
-        self.stage(tr, &prepared).await
-    }
-
-    /// Encodes values and draws the numbers or bytes that make their keys unique. Every attempt of a
-    /// transaction that stages the result uses the same ones.
-    fn prepare(&self, values: &[T]) -> Result<Prepared> {
         self.layout.check_prefix()?;
         let values: Vec<_> = values
             .iter()
             .map(|value| self.layout.encode(value))
             .collect::<Result<_>>()?;
-        let unique = match self.layout.order {
-            Order::Commit => Unique::Calls {
-                first: self.env.next_calls(values.len() as u64),
-            },
-            Order::Index => {
-                Unique::Suffixes(values.iter().map(|_| self.env.random_bytes()).collect())
-            }
-        };
-        Ok(Prepared { values, unique })
+        match self.layout.order {
+            Order::Commit => Ok(self.stage_at_commit(tr, &values)),
+            Order::Index => self.stage_after_last(tr, &values).await,
+        }
     }
 
-    /// Stages prepared values and returns one id for each.
-    async fn stage(&self, tr: &impl Transaction, prepared: &Prepared) -> Result<Vec<StagedId>> {
-        match &prepared.unique {
-            Unique::Calls { first } => {
-                let staged = (*first..).zip(&prepared.values).map(|(call, value)| {
-                    let key = self.layout.key_template(call);
-                    tr.atomic(MutationOp::SetVersionstampedKey, &key, value);
-                    StagedId(ItemId::Commit {
-                        versionstamp: Versionstamp::INCOMPLETE,
-                        call,
-                    })
-                });
-                Ok(staged.collect())
-            }
-            Unique::Suffixes(suffixes) => {
-                let last = self.last_index(tr, suffixes.len() as u64).await?;
-                let rows = (1..).zip(suffixes).zip(&prepared.values);
-                let staged = rows.map(|((behind, suffix), value)| {
-                    let id = ItemId::Index {
-                        index: last + behind,
-                        suffix: *suffix,
-                    };
-                    tr.set(&self.layout.key(&id), value);
-                    StagedId(id)
-                });
-                Ok(staged.collect())
-            }
-        }
+    /// Stages encoded values under keys that the commit completes, in commit order.
+    fn stage_at_commit(&self, tr: &impl Transaction, values: &[Vec<u8>]) -> Vec<StagedId> {
+        let first = self.env.next_calls(values.len() as u64);
+        let staged = (first..).zip(values).map(|(call, value)| {
+            let key = self.layout.key_template(call);
+            tr.atomic(MutationOp::SetVersionstampedKey, &key, value);
+            StagedId::of_call(call)
+        });
+        staged.collect()
+    }
+
+    /// Stages encoded values after the last item that the transaction sees, in index order.
+    async fn stage_after_last(
+        &self,
+        tr: &impl Transaction,
+        values: &[Vec<u8>],
+    ) -> Result<Vec<StagedId>> {
+        let last = self.last_index(tr, values.len() as u64).await?;
+        let staged = (1..).zip(values).map(|(place, value)| {
+            let id = ItemId::Index {
+                index: last + place,
+                suffix: self.env.random_bytes(),
+            };
+            tr.set(&self.layout.key(&id), value);
+            StagedId(id)
+        });
+        Ok(staged.collect())
     }
 
     /// Returns the index of the last item, or 0 in an empty queue. Fails if `count` more indexes do not

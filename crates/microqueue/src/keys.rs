@@ -16,8 +16,7 @@
 //!
 //!   index         tuple integer: 1 in an empty queue, else the last index seen and 1
 //!   suffix        tuple byte string: 20 random bytes
-//!   value         the codec's bytes; no format byte, since the layout is the one of the
-//!                 recipe in FoundationDB's documentation, shared with other languages
+//!   value         the codec's bytes, without a format byte
 //! ```
 
 use std::marker::PhantomData;
@@ -39,7 +38,7 @@ pub(crate) const FORMAT: u8 = 1;
 const MAX_KEY_REST_BYTES: usize = 9 + 1 + 2 * SUFFIX_BYTES + 1;
 
 /// The longest prefix that a queue's subspace can have, in bytes.
-pub const MAX_PREFIX_BYTES: usize = limits::KEY_BYTES - MAX_KEY_REST_BYTES;
+pub const MAX_PREFIX_BYTES: usize = limits::MAX_KEY_BYTES - MAX_KEY_REST_BYTES;
 
 /// The keys and values of one queue.
 pub(crate) struct Layout<T, C> {
@@ -141,11 +140,11 @@ impl<T, C: Codec<T>> Layout<T, C> {
             Order::Index => Vec::new(),
         };
         codec::encode(&self.codec, value, &mut bytes)?;
-        if bytes.len() > limits::VALUE_BYTES {
+        if bytes.len() > limits::MAX_VALUE_BYTES {
             return Err(Error::ItemTooLarge {
                 queue: self.subspace.clone(),
                 bytes: bytes.len(),
-                limit: limits::VALUE_BYTES,
+                limit: limits::MAX_VALUE_BYTES,
             });
         }
         Ok(bytes)
@@ -346,8 +345,8 @@ mod tests {
             let layout: Layout<(), Bincode> =
                 Layout::new(Subspace::from_bytes(prefix), order, Bincode);
             layout.check_prefix().unwrap();
-            assert!(layout.key(&id).len() <= limits::KEY_BYTES);
-            assert!(layout.key_template(u64::MAX).len() <= limits::KEY_BYTES);
+            assert!(layout.key(&id).len() <= limits::MAX_KEY_BYTES);
+            assert!(layout.key_template(u64::MAX).len() <= limits::MAX_KEY_BYTES);
         }
         let prefix = Subspace::from_bytes(vec![b'x'; MAX_PREFIX_BYTES + 1]);
         let layout: Layout<(), Bincode> = Layout::new(prefix, Order::Index, Bincode);
@@ -364,9 +363,12 @@ mod tests {
     fn the_largest_value_fits_and_one_byte_more_does_not() {
         for (order, framing) in [(Order::Commit, 1), (Order::Index, 0)] {
             let layout: Layout<Bytes, Raw> = layout(order);
-            let largest = Bytes::from(vec![0; limits::VALUE_BYTES - framing]);
-            assert_eq!(layout.encode(&largest).unwrap().len(), limits::VALUE_BYTES);
-            let larger = Bytes::from(vec![0; limits::VALUE_BYTES - framing + 1]);
+            let largest = Bytes::from(vec![0; limits::MAX_VALUE_BYTES - framing]);
+            assert_eq!(
+                layout.encode(&largest).unwrap().len(),
+                limits::MAX_VALUE_BYTES
+            );
+            let larger = Bytes::from(vec![0; limits::MAX_VALUE_BYTES - framing + 1]);
             assert!(matches!(
                 layout.encode(&larger),
                 Err(Error::ItemTooLarge {

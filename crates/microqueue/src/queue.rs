@@ -16,6 +16,18 @@ use crate::order::Order;
 ///
 /// A handle keeps no state from the store, so cloning it is cheap.
 ///
+/// # Errors
+/// An operation that reads items fails with
+///
+/// - [`ReadAfterWrite`](crate::Error::ReadAfterWrite) in commit order, if its transaction has enqueued into the queue
+///   through any handle and has not cleared it since;
+/// - [`Corrupt`](keyspace::Error::Corrupt) if a key in the queue's subspace is not the key of an item. A transaction
+///   that has set `BypassUnreadable` gets this error instead of `ReadAfterWrite`.
+///
+/// An operation that takes a value fails with [`ItemTooLarge`](crate::Error::ItemTooLarge),
+/// [`PrefixTooLong`](crate::Error::PrefixTooLong) or the codec's [`Encode`](keyspace::Error::Encode), before it stages
+/// anything. One that takes an id fails with [`WrongOrder`](crate::Error::WrongOrder) if it is an id of the other order.
+///
 /// # Cancel safety
 /// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
 /// conflict ranges, unless its documentation says otherwise.
@@ -38,33 +50,26 @@ impl<T, C: Codec<T> + Default> MicroQueue<T, C> {
     ///
     /// ```
     /// use keyspace::codec::{Json, Raw};
-    /// use keyspace::{Bytes, Database, Runner, Subspace};
+    /// use keyspace::{Bytes, Database, Runner};
     /// use microqueue::MicroQueue;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let names = MicroQueue::<String, Json>::new(Subspace::from("names"));
-    /// let names = &names;
+    /// let names = &MicroQueue::<String, Json>::new("names");
     /// let name = &"Alice".to_owned();
     /// runner.run(|tr| async move { names.enqueue(&tr, name).await }).await?;
     ///
-    /// let stored = MicroQueue::<Bytes, Raw>::new(Subspace::from("names"));
+    /// let stored = MicroQueue::<Bytes, Raw>::new("names");
     /// let items = stored.items(&runner.database().begin()?, None, 10).await?;
     /// assert_eq!(items[0].value.as_ref().unwrap(), &b"\"Alice\""[..]);
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn new(subspace: Subspace) -> Self {
-        Self::with_order(subspace, Order::Commit)
-    }
-
-    /// Returns the queue in `subspace`, in the given order, without reading the store.
-    #[must_use]
-    pub fn with_order(subspace: Subspace, order: Order) -> Self {
+    pub fn new(subspace: impl Into<Subspace>) -> Self {
         Self {
-            layout: Layout::new(subspace, order, C::default()),
+            layout: Layout::new(subspace.into(), Order::Commit, C::default()),
             env: Environment::system(),
         }
     }
@@ -75,11 +80,10 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// codec.
     ///
     /// ```
-    /// use keyspace::Subspace;
     /// use keyspace::codec::Json;
     /// use microqueue::MicroQueue;
     ///
-    /// let queue = MicroQueue::<String>::new(Subspace::from("jobs")).with_codec(Json);
+    /// let queue = MicroQueue::<String>::new("jobs").with_codec(Json);
     /// # drop(queue);
     /// ```
     #[must_use]
@@ -88,6 +92,20 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
             layout: self.layout.codec(codec),
             env: self.env,
         }
+    }
+
+    /// Sets the order. All handles of a queue must use the same one.
+    ///
+    /// ```
+    /// use microqueue::{MicroQueue, Order};
+    ///
+    /// let queue = MicroQueue::<String>::new("jobs").with_order(Order::Index);
+    /// assert_eq!(queue.order(), Order::Index);
+    /// ```
+    #[must_use]
+    pub fn with_order(mut self, order: Order) -> Self {
+        self.layout.order = order;
+        self
     }
 
     /// Sets the environment that supplies call numbers and random suffixes.

@@ -44,22 +44,15 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// queue, so any enqueue conflicts with this transaction. In commit order it also reads a key that
     /// only [`clear`](Self::clear) writes.
     ///
-    /// # Errors
-    /// [`ReadAfterWrite`](Error::ReadAfterWrite) in commit order, if this transaction has enqueued into
-    /// the queue through any handle and has not cleared it since. [`Corrupt`](keyspace::Error::Corrupt)
-    /// if a key in the queue's subspace is not the key of an item. A transaction that has set
-    /// `BypassUnreadable` gets `Corrupt` instead of `ReadAfterWrite`.
-    ///
     /// # Examples
     /// ```
-    /// use keyspace::{Database, Runner, Subspace};
+    /// use keyspace::{Database, Runner};
     /// use microqueue::MicroQueue;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let jobs = &MicroQueue::<String>::open(&runner, Subspace::from("jobs")).await?;
-    /// let jobs = &jobs;
+    /// let jobs = &MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let job = &"resize 17.png".to_owned();
     /// runner.run(|tr| async move { jobs.enqueue(&tr, job).await }).await?;
     ///
@@ -79,10 +72,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Returns whether the queue is empty.
     ///
     /// # Conflicts
-    /// As [`peek`](Self::peek).
-    ///
-    /// # Errors
-    /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
+    /// Those of [`peek`](Self::peek).
     pub async fn is_empty(&self, tr: &impl Transaction) -> Result<bool> {
         let (begin, end) = self.layout.subspace.range();
         Ok(self.rows(tr, begin, end, 1).await?.is_empty())
@@ -97,17 +87,14 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// Reads from `after` to the last item returned, or to the end of the queue if the page is the last.
     /// In commit order it also reads a key that only [`clear`](Self::clear) writes.
     ///
-    /// # Errors
-    /// [`WrongOrder`](Error::WrongOrder) if `after` is an id of another order; otherwise as
-    /// [`peek`](Self::peek).
-    ///
     /// # Examples
     /// ```
     /// # use keyspace::Transaction;
     /// # use microqueue::{ItemId, MicroQueue, Result};
     /// async fn count(tr: &impl Transaction, queue: &MicroQueue<String>) -> Result<usize> {
     ///     let page_items = 1_000;
-    ///     let (mut count, mut after) = (0, None);
+    ///     let mut count = 0;
+    ///     let mut after = None;
     ///     loop {
     ///         let page = queue.items(tr, after, page_items).await?;
     ///         count += page.len();
@@ -144,9 +131,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # Conflicts
     /// Reads by snapshot, so no other consumer or producer conflicts with it. In commit order it also
     /// reads, serializably, a key that only [`clear`](Self::clear) writes.
-    ///
-    /// # Errors
-    /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
     pub async fn count_up_to(&self, tr: &impl Transaction, limit: usize) -> Result<RowCount> {
         let mut counted = RowCount::default();
         let mut row_bytes = 0;
@@ -169,14 +153,11 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Ok(counted)
     }
 
-    /// Fails if the transaction has enqueued into the queue, for layers that read rows of the queue by other
-    /// means.
+    /// Fails with [`ReadAfterWrite`](Error::ReadAfterWrite) if the transaction has enqueued into the queue, for
+    /// layers that read rows of the queue by other means.
     ///
     /// # Conflicts
     /// In commit order, reads a key that only [`clear`](Self::clear) writes.
-    ///
-    /// # Errors
-    /// [`ReadAfterWrite`](Error::ReadAfterWrite), as [`peek`](Self::peek).
     pub async fn refuse_after_enqueue(&self, tr: &impl Transaction) -> Result<()> {
         self.probe(tr).await
     }

@@ -32,8 +32,6 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// [`StampAhead`](Error::StampAhead) if new items would go before existing ones.
-    /// [`ReadAfterWrite`](Error::ReadAfterWrite) and [`Corrupt`](keyspace::Error::Corrupt) as
-    /// [`peek`](Self::peek), for the last item's key.
     pub async fn verify_order(&self, tr: &impl Transaction) -> Result<()> {
         let Order::Commit = self.layout.order else {
             return Ok(());
@@ -76,8 +74,8 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     ///
     /// # Errors
     /// Those of [`verify_order`](Self::verify_order) and of [`Runner::run`], and
-    /// [`Overlap`](keyspace::Error::Overlap) if the subspace overlaps that of another recipe. After an
-    /// error nothing was changed.
+    /// [`Overlap`](keyspace::Error::Overlap) if the subspace overlaps that of another recipe. Nothing was
+    /// changed, unless the error is [`OutcomeUnknown`](keyspace::Error::OutcomeUnknown).
     ///
     /// # Cancel safety
     /// If the future is dropped, the subspace may or may not be registered.
@@ -90,8 +88,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let jobs = MicroQueue::<String>::open(&runner, "jobs").await?;
-    /// let jobs = &jobs;
+    /// let jobs = &MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let first = &"first".to_owned();
     /// runner.run(|tr| async move { jobs.enqueue(&tr, first).await }).await?;
     /// # Ok(())
@@ -108,14 +105,13 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
         Self::open_with(runner, subspace, OpenOptions::default()).await
     }
 
-    /// Opens the queue as [`open`](Self::open) does, with the codec and the registry of ids of `options`. The
-    /// registry lists the queue as a `microqueue`.
+    /// Opens the queue with the codec and the registry of ids of `options`. The conflict ranges and the errors
+    /// are those of [`open`](Self::open).
     ///
-    /// # Conflicts
-    /// As [`open`](Self::open).
+    /// The registry lists the queue as a `microqueue`.
     ///
-    /// # Errors
-    /// As [`open`](Self::open).
+    /// # Cancel safety
+    /// If the future is dropped, the subspace may or may not be registered.
     pub async fn open_with<D: Database>(
         runner: &Runner<D>,
         subspace: impl Into<Subspace>,

@@ -16,12 +16,16 @@ const HEADING: &str = "# Layout";
 const HEAD: &str = "\
 # Schema
 
-This page lists every stored key and value. `cargo xtask tidy --write` generates it from the documentation of the modules
-that write them, to which the headings link.
+This page lists every key and value of the layers, and the files of an embedded store. `cargo xtask tidy --write`
+generates it from the documentation of the modules that write them.
 
-Keys are tuples under the given subspace, packed as FoundationDB's tuple layer packs them, so every tool for FoundationDB
-can read them. What an operation reads and writes is in the README of its crate. [Upgrading](guarantees.md#upgrading)
-describes what an older version does with a newer format.
+Keys are tuples in the given subspace, packed as FoundationDB's tuple layer packs them. `queue` is the prefix of a
+queue's subspace, in which no other key is ever written. What an operation reads and writes is in the README of its
+crate.
+
+Integers in values and files are big-endian, unless said otherwise. A value begins with a format number, unless it is
+empty, a number, a versionstamp, an id, a token, a heartbeat, or an item in index order, whose layout is shared with
+other languages. [Upgrading](guarantees.md#upgrading) describes what an older version does with a newer format.
 ";
 
 /// The modules of a layer that describe stored bytes, in the order of the page.
@@ -31,7 +35,6 @@ const LAYOUTS: [Layouts; 5] = [
     (
         "keyspace",
         &[
-            "record",
             "ledger/keys",
             "ids",
             "embedded/tree/mod",

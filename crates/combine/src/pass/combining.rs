@@ -24,7 +24,7 @@ const SHRINK_BITS: u32 = 3;
 
 /// If a pass itself stages more bytes than this, then the pass and not its observer made the transaction
 /// too large.
-const MAX_OWN_BYTES: usize = limits::TRANSACTION_BYTES / 4;
+const MAX_OWN_BYTES: usize = limits::MAX_TRANSACTION_BYTES / 4;
 
 /// The recent failures of a bucket.
 #[derive(Debug, Default)]

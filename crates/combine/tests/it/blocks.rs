@@ -152,9 +152,9 @@ async fn more_updates_than_fit_a_transaction_are_all_set_aside(store: TestStore)
 }
 
 async fn a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on(store: TestStore) {
-    let no_block = vec![b'x'; limits::VALUE_BYTES];
+    let no_block = vec![b'x'; limits::MAX_VALUE_BYTES];
     // One update of a key that no version of this crate adds: it fits a value, but not a block.
-    let update_bytes = limits::VALUE_BYTES - 10;
+    let update_bytes = limits::MAX_VALUE_BYTES - 10;
     let length = [
         0x80 | update_bytes as u8,
         0x80 | (update_bytes >> 7) as u8,
@@ -167,7 +167,7 @@ async fn a_broken_block_as_large_as_a_value_is_set_aside_and_the_bucket_goes_on(
         &vec![0xc1; update_bytes],
     ]
     .concat();
-    assert_eq!(too_large.len(), limits::VALUE_BYTES);
+    assert_eq!(too_large.len(), limits::MAX_VALUE_BYTES);
     for broken in [no_block, too_large] {
         let world = World::sums(&store, 1).await;
         let log = Log::new(&world.root);

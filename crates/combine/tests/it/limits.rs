@@ -355,11 +355,11 @@ async fn the_largest_key_goes_everywhere(store: TestStore) {
     let world = Bytewise::new(&store, 1, append).await;
     let update = Bytes::from("update");
     let filled = |bytes| Bytes::from(vec![b'a'; bytes]);
-    let Err(Error::KeyTooLarge { excess, .. }) = world.queue.bucket(&filled(limits::KEY_BYTES))
+    let Err(Error::KeyTooLarge { excess, .. }) = world.queue.bucket(&filled(limits::MAX_KEY_BYTES))
     else {
         panic!("it takes more than the key to make a key of the store");
     };
-    let key = filled(limits::KEY_BYTES - excess);
+    let key = filled(limits::MAX_KEY_BYTES - excess);
     let too_large = filled(key.len() + 1);
     for refused in [
         world.add(&too_large, &update).await,

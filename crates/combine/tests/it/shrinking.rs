@@ -10,7 +10,7 @@ use crate::common::{LONG, Log, Stages, World};
 use combine::hc_dequeue::Backoff;
 use combine::{AsideId, BoxError, Change, ChangeObserver, SetAside, WorkerOptions};
 use conformance::stores::TestStore;
-use keyspace::limits::VALUE_BYTES;
+use keyspace::limits::MAX_VALUE_BYTES;
 use keyspace::{Listed, Transaction};
 
 conformance::on_every_store!(threads:
@@ -24,7 +24,7 @@ conformance::on_every_store!(threads:
 async fn an_observer_may_stage_more_for_a_pass_than_a_transaction_holds(store: TestStore) {
     let world = World::sums(&store, 1).await;
     // A third of the bytes that a transaction holds, for each.
-    let stages = Stages::new(&world, VALUE_BYTES, |_| 33);
+    let stages = Stages::new(&world, MAX_VALUE_BYTES, |_| 33);
     let updates = (0..10).map(|key| (format!("key {key}"), 1 + key));
     world.add_all(updates.clone().collect()).await;
     let worker = world.work(stages.clone()).await;
@@ -54,7 +54,7 @@ fn encoded(key: &str) -> Vec<u8> {
 
 async fn a_change_that_fits_no_transaction_is_set_aside_and_comes_back(store: TestStore) {
     let world = World::sums(&store, 1).await;
-    let stages = Stages::new(&world, VALUE_BYTES, too_much_for_one);
+    let stages = Stages::new(&world, MAX_VALUE_BYTES, too_much_for_one);
     let updates = ["a", "heavy", "z", "heavy", "heavy"]
         .into_iter()
         .zip(1..)
@@ -92,7 +92,7 @@ async fn several_changes_that_fit_no_transaction_are_all_set_aside(store: TestSt
     for light in [&[][..], &["a", "m", "z"]] {
         let world = World::sums(&store, 1).await;
         let too_much = |key: &str| u32::from(key.starts_with("heavy")) * 101;
-        let stages = Stages::new(&world, VALUE_BYTES, too_much);
+        let stages = Stages::new(&world, MAX_VALUE_BYTES, too_much);
         let updates = [light, &heavy]
             .concat()
             .into_iter()
@@ -131,7 +131,7 @@ impl ChangeObserver<String, i64> for Interrupts {
 
 async fn changes_before_one_that_fits_no_transaction_are_not_set_aside(store: TestStore) {
     let world = Arc::new(World::sums(&store, 1).await);
-    let stages = Stages::new(&world, VALUE_BYTES, too_much_for_one);
+    let stages = Stages::new(&world, MAX_VALUE_BYTES, too_much_for_one);
     let interrupts = Interrupts {
         stages: stages.clone(),
         world: world.clone(),

@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures::FutureExt;
-use keyspace::env::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 use keyspace::error::{Code, Error, Result};
 use keyspace::mutation::{MutationOp, Versionstamp};
 use keyspace::selector::{KeySelector, RangeBatch, RangeQuery};
@@ -362,7 +361,7 @@ async fn commit<T: OwnedTransaction>(
 /// A commit under way. If its future is dropped, the history keeps it, because it may still happen.
 struct Committing<'a, T: Send + 'static> {
     history: &'a History,
-    running: Option<BoxFuture<(T, Result<Commit>)>>,
+    running: Option<BoxFuture<'static, (T, Result<Commit>)>>,
 }
 
 impl<T: Send + 'static> Future for Committing<'_, T> {

@@ -1,6 +1,6 @@
 //! The results of atomic operations, from the table in FoundationDB's documentation.
 
-use keyspace::limits::VALUE_BYTES;
+use keyspace::limits::MAX_VALUE_BYTES;
 use keyspace::{MutationOp, Versionstamp};
 
 /// Applies an operation without a versionstamp.
@@ -23,7 +23,7 @@ pub(crate) fn apply(op: MutationOp, old: Option<&[u8]>, param: &[u8]) -> Option<
         MutationOp::Max if integer(&resized) > integer(param) => resized,
         MutationOp::Min if integer(&resized) < integer(param) => resized,
         MutationOp::Max | MutationOp::Min => param.to_vec(),
-        MutationOp::AppendIfFits if stored.len() + param.len() > VALUE_BYTES => stored.to_vec(),
+        MutationOp::AppendIfFits if stored.len() + param.len() > MAX_VALUE_BYTES => stored.to_vec(),
         MutationOp::AppendIfFits => [stored, param].concat(),
         MutationOp::ByteMax if old.is_some_and(|old| old > param) => stored.to_vec(),
         MutationOp::ByteMin if old.is_some_and(|old| old < param) => stored.to_vec(),

@@ -1,7 +1,7 @@
 //! One attempt of a transaction: its reads and staged writes.
 
 use bytes::Bytes;
-use keyspace::limits::{END_OF_KEYSPACE, KEY_BYTES, VALUE_BYTES};
+use keyspace::limits::{END_OF_KEYSPACE, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use keyspace::{
     Code, Commit, ConflictKind, Isolation, KeySelector, MutationOp, RangeQuery, Result,
     TransactionOption, Versionstamp, key_after,
@@ -94,7 +94,7 @@ impl Attempt {
     }
 
     pub(super) fn get(&mut self, key: &[u8], isolation: Isolation) -> Result<Option<Bytes>, Code> {
-        if key.len() > KEY_BYTES + READ_SLACK_BYTES {
+        if key.len() > MAX_KEY_BYTES + READ_SLACK_BYTES {
             return Ok(None);
         }
         let key = Bytes::copy_from_slice(key);
@@ -347,14 +347,14 @@ pub(super) fn check_key(key: &[u8]) -> Result<(), Code> {
     if key >= END_OF_KEYSPACE {
         return Err(Code::KEY_OUTSIDE_LEGAL_RANGE);
     }
-    if key.len() > KEY_BYTES {
+    if key.len() > MAX_KEY_BYTES {
         return Err(Code::KEY_TOO_LARGE);
     }
     Ok(())
 }
 
 fn check_value(value: &[u8]) -> Result<(), Code> {
-    if value.len() > VALUE_BYTES {
+    if value.len() > MAX_VALUE_BYTES {
         return Err(Code::VALUE_TOO_LARGE);
     }
     Ok(())
@@ -369,5 +369,5 @@ pub(super) fn check_range(begin: &[u8], end: &[u8]) -> Result<(), Code> {
 
 /// Cuts a bound of a range off at the length beyond which no key can be stored.
 fn cut(key: &[u8]) -> Bytes {
-    Bytes::copy_from_slice(&key[..key.len().min(KEY_BYTES + 1)])
+    Bytes::copy_from_slice(&key[..key.len().min(MAX_KEY_BYTES + 1)])
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use keyspace::limits::{
-    DEFAULT_MAX_RETRY_DELAY, DEFAULT_MAX_WATCHES, END_OF_KEYSPACE, INITIAL_BACKOFF, MAX_WATCHES,
-    MIN_SIZE_LIMIT, RESOURCE_CONSTRAINED_MAX_BACKOFF, TRANSACTION_BYTES,
+    DEFAULT_MAX_RETRY_DELAY, DEFAULT_MAX_WATCHES, END_OF_KEYSPACE, INITIAL_BACKOFF,
+    MAX_TRANSACTION_BYTES, MAX_WATCHES, MIN_SIZE_LIMIT, RESOURCE_CONSTRAINED_MAX_BACKOFF,
 };
 use keyspace::{
     Code, Commit, ConflictKind, DatabaseOption, Error, Isolation, KeySelector, MutationOp,
@@ -34,7 +34,7 @@ impl Default for Defaults {
             timeout: Duration::ZERO,
             retry_limit: None,
             max_retry_delay: DEFAULT_MAX_RETRY_DELAY,
-            size_limit: TRANSACTION_BYTES,
+            size_limit: MAX_TRANSACTION_BYTES,
             max_watches: DEFAULT_MAX_WATCHES,
         }
     }
@@ -57,7 +57,7 @@ impl Defaults {
 }
 
 fn size_limit(limit: usize) -> Result<usize, Code> {
-    if (MIN_SIZE_LIMIT..=TRANSACTION_BYTES).contains(&limit) {
+    if (MIN_SIZE_LIMIT..=MAX_TRANSACTION_BYTES).contains(&limit) {
         Ok(limit)
     } else {
         Err(Code::INVALID_OPTION_VALUE)

@@ -2,10 +2,8 @@
 
 use std::future::Future;
 
-use export_queue::keyspace::env::BoxFuture;
 use export_queue::keyspace::foreign;
-use futures::FutureExt;
-use futures::future::Shared;
+use futures::future::{BoxFuture, FutureExt, Shared};
 
 /// How the console is served.
 ///
@@ -24,7 +22,7 @@ pub struct WebOptions {
     pub(super) hosts: Vec<String>,
     pub(super) base: String,
     /// When the event streams end. `None`: when the pages that listen are closed.
-    pub(super) shutdown: Option<Shared<BoxFuture<()>>>,
+    pub(super) shutdown: Option<Shared<BoxFuture<'static, ()>>>,
 }
 
 impl WebOptions {
@@ -66,7 +64,7 @@ impl WebOptions {
     #[must_use]
     pub fn shutdown(mut self, shutdown: impl Future<Output = ()> + Send + 'static) -> Self {
         // A signal that panics has come: it must not end each stream with another panic.
-        let shutdown: BoxFuture<()> = Box::pin(foreign::run(shutdown).map(drop));
+        let shutdown: BoxFuture<'static, ()> = Box::pin(foreign::run(shutdown).map(drop));
         self.shutdown = Some(shutdown.shared());
         self
     }

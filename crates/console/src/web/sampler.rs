@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use export_queue::keyspace::Environment;
-use export_queue::keyspace::env::BoxFuture;
+use futures::future::BoxFuture;
 use std::sync::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
@@ -54,7 +54,7 @@ pub(super) struct Seen {
 }
 
 /// How the sampler looks at the store.
-pub(super) type Look = Box<dyn Fn(Watched) -> BoxFuture<Result<Seen>> + Send + Sync>;
+pub(super) type Look = Box<dyn Fn(Watched) -> BoxFuture<'static, Result<Seen>> + Send + Sync>;
 
 /// A queue, and how it stood during the last minutes.
 #[derive(Debug, Clone)]

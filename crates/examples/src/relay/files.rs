@@ -65,7 +65,7 @@ impl Source {
         let Ok(text) = String::from_utf8(bytes) else {
             return Ok(Content::Skipped("it is not UTF-8 text".to_owned()));
         };
-        let room = limits::VALUE_BYTES - ITEM_FRAMING_BYTES - self.name.len();
+        let room = limits::MAX_VALUE_BYTES - ITEM_FRAMING_BYTES - self.name.len();
         match text.lines().position(|line| line.len() > room) {
             Some(index) => Ok(Content::Skipped(format!(
                 "its line {} is over {room} bytes, the most that fits an item",

@@ -2,7 +2,7 @@
 
 use combine::keyspace::codec::Codec;
 use combine::keyspace::recipe::StoredSettings;
-use combine::keyspace::record::SHORT_BYTES;
+use combine::keyspace::record::MAX_SHORT_BYTES;
 use combine::keyspace::{
     Database, Isolation, MutationOp, Runner, Transaction, Versionstamp, limits,
 };
@@ -65,10 +65,10 @@ where
         name: &str,
         start: Start,
     ) -> Result<Subscription<K, V, C>> {
-        if name.is_empty() || name.len() > SHORT_BYTES {
+        if name.is_empty() || name.len() > MAX_SHORT_BYTES {
             return Err(Error::SubscriptionName {
                 bytes: name.len(),
-                limit: SHORT_BYTES,
+                limit: MAX_SHORT_BYTES,
             });
         }
         runner
@@ -114,7 +114,7 @@ where
         stored.subscriptions.push(name.to_owned());
         stored.subscriptions.sort_unstable();
         let record = stored.encode();
-        if record.len() > limits::VALUE_BYTES {
+        if record.len() > limits::MAX_VALUE_BYTES {
             let queue = self.keys.queue.clone();
             return Err(Error::TooManySubscriptions { queue });
         }

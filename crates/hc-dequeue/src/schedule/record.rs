@@ -42,7 +42,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + MAX_UNKNOWN_BYTES;
 
 // A schedule must be able to contain any payload that an item can.
-const _: () = assert!(MAX_ENVELOPE_BYTES + MAX_PAYLOAD_BYTES <= limits::VALUE_BYTES);
+const _: () = assert!(MAX_ENVELOPE_BYTES + MAX_PAYLOAD_BYTES <= limits::MAX_VALUE_BYTES);
 
 /// The tags of the fields.
 mod tag {

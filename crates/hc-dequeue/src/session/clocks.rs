@@ -104,7 +104,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::SystemTime;
 
-    use microqueue::keyspace::env::{BoxFuture, Clock};
+    use futures::future::BoxFuture;
+    use microqueue::keyspace::env::Clock;
     use parking_lot::Mutex;
 
     use super::*;
@@ -143,7 +144,7 @@ mod tests {
             SystemTime::UNIX_EPOCH + Duration::from_millis(self.0.lock().1)
         }
 
-        fn sleep(&self, _duration: Duration) -> BoxFuture<()> {
+        fn sleep(&self, _duration: Duration) -> BoxFuture<'static, ()> {
             Box::pin(std::future::pending())
         }
     }

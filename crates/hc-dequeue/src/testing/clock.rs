@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use futures::future::BoxFuture;
 use microqueue::keyspace::Environment;
-use microqueue::keyspace::env::{BoxFuture, Clock};
+use microqueue::keyspace::env::Clock;
 use microqueue::keyspace::record::millis;
 
 use crate::session::wall::{unix_millis, unix_time, wall_millis};
@@ -96,7 +97,7 @@ impl Clock for ManualWall {
         self.time()
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Environment::system().sleep(duration)
     }
 }

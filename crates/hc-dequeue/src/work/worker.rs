@@ -4,8 +4,8 @@ use std::future::Future;
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{Database, Runner};
 
 use crate::consume::delivery::Delivery;
@@ -98,7 +98,7 @@ where
         R: IntoOutcome + Send + 'static,
     {
         // A slot catches a panic, wherever it happens.
-        let handle = move |item: HandedOut| -> BoxFuture<Outcome> {
+        let handle = move |item: HandedOut| -> BoxFuture<'static, Outcome> {
             let handled = handler(Delivery::new(item));
             Box::pin(async move { Outcome::of(handled.await) })
         };

@@ -11,11 +11,12 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use conformance::stores::TestStore;
+use futures::future::BoxFuture;
 use hc_dequeue::{
     Backoff, Cancelled, Consumer, Enqueue, Enqueued, ItemRef, Place, PlaceKind, Settings, Status,
     WorkerOptions,
 };
-use keyspace::env::{BoxFuture, Clock};
+use keyspace::env::Clock;
 use keyspace::names::queue_name;
 use keyspace::run::RunOptions;
 use keyspace::{
@@ -275,7 +276,7 @@ impl Clock for Wall {
         Environment::system().wall() + *self.ahead.lock().unwrap()
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Environment::system().sleep(duration)
     }
 }

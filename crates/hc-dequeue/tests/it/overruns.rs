@@ -6,9 +6,10 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::{DeadLetter, LONG, World, open};
 use conformance::stores::TestStore;
+use futures::future::BoxFuture;
 use hc_dequeue::testing::drain_process;
 use hc_dequeue::{Delivery, Outcome, Settings, WorkerOptions};
-use keyspace::env::{BoxFuture, Clock};
+use keyspace::env::Clock;
 use keyspace::run::RunOptions;
 use keyspace::{Code, Environment, Error, Runner, Store, Transaction, Tx};
 
@@ -39,7 +40,7 @@ impl Clock for Ahead {
         Environment::system().wall()
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Environment::system().sleep(duration)
     }
 }
@@ -88,7 +89,7 @@ impl Slow {
     fn handler(
         &self,
         calls: &'static [Call],
-    ) -> impl Fn(Tx<TransactionOf>, Delivery<u64>) -> BoxFuture<Result<Outcome, Error>>
+    ) -> impl Fn(Tx<TransactionOf>, Delivery<u64>) -> BoxFuture<'static, Result<Outcome, Error>>
     + Send
     + Sync
     + 'static {

@@ -1,6 +1,6 @@
 //! A serializer around that of a codec, which refuses what the decoder of the codec would refuse or change.
 //!
-//! It looks at each part of a value on its way to the codec's serializer, so no byte is read a second time.
+//! It looks at each piece of a value on its way to the codec's serializer, so no byte is read a second time.
 
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -28,16 +28,16 @@ pub(super) trait Rules {
     const IS_SELF_DESCRIBING: bool;
 }
 
-/// Returns a value whose serialization fails if the rules refuse a part of it.
+/// Returns a value whose serialization fails if the rules refuse a piece of it.
 pub(super) fn checked<R: Rules, T: Serialize + ?Sized>(value: &T) -> impl Serialize {
-    let place = Nesting {
+    let nesting = Nesting {
         depth: 0,
         is_in_some: false,
     };
-    Piece::<T, R>::new(value, place)
+    Piece::<T, R>::new(value, nesting)
 }
 
-/// Where a part of a value is.
+/// Where a piece of a value is.
 #[derive(Clone, Copy)]
 struct Nesting {
     /// The number of arrays, maps and `Some` around it.
@@ -46,25 +46,25 @@ struct Nesting {
     is_in_some: bool,
 }
 
-/// A serializer that checks a value at a place.
+/// A serializer that checks a piece of a value.
 struct Checked<S, R> {
     inner: S,
-    place: Nesting,
+    nesting: Nesting,
     rules: PhantomData<R>,
 }
 
-/// A part of a value, which is serialized by a [`Checked`] around the serializer that it is given.
+/// A piece of a value, which is serialized by a [`Checked`] around the serializer that it is given.
 struct Piece<'a, T: ?Sized, R> {
     value: &'a T,
-    place: Nesting,
+    nesting: Nesting,
     rules: PhantomData<R>,
 }
 
 impl<'a, T: ?Sized, R> Piece<'a, T, R> {
-    fn new(value: &'a T, place: Nesting) -> Self {
+    fn new(value: &'a T, nesting: Nesting) -> Self {
         Self {
             value,
-            place,
+            nesting,
             rules: PhantomData,
         }
     }
@@ -75,17 +75,17 @@ impl<T: Serialize + ?Sized, R: Rules> Serialize for Piece<'_, T, R> {
     fn serialize<S: Serializer>(&self, inner: S) -> Result<S::Ok, S::Error> {
         self.value.serialize(Checked::<S, R> {
             inner,
-            place: self.place,
+            nesting: self.nesting,
             rules: PhantomData,
         })
     }
 }
 
 impl<S: Serializer, R: Rules> Checked<S, R> {
-    /// Returns the place inside a number of further levels.
+    /// Returns the nesting inside a number of further levels.
     #[inline]
     fn inside(&self, levels: u8) -> Result<Nesting, S::Error> {
-        let depth = self.place.depth + levels;
+        let depth = self.nesting.depth + levels;
         if depth > MAX_DEPTH {
             return Err(too_deep());
         }
@@ -97,7 +97,7 @@ impl<S: Serializer, R: Rules> Checked<S, R> {
 
     #[inline]
     fn refuse_null(&self) -> Result<(), S::Error> {
-        if R::HAS_NULL && self.place.is_in_some {
+        if R::HAS_NULL && self.nesting.is_in_some {
             return Err(S::Error::custom(
                 "`Some` of `None` or of a unit is read as `None`: use an enum of your own",
             ));
@@ -134,7 +134,7 @@ fn too_deep<E: serde::ser::Error>() -> E {
     ))
 }
 
-/// Serializers of values without parts.
+/// Serializers of values without pieces.
 macro_rules! forward {
     ($($method:ident($type:ty);)*) => {
         $(
@@ -201,11 +201,12 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
 
     #[inline]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        let place = Nesting {
+        let nesting = Nesting {
             is_in_some: true,
             ..self.inside(1)?
         };
-        self.inner.serialize_some(&Piece::<T, R>::new(value, place))
+        self.inner
+            .serialize_some(&Piece::<T, R>::new(value, nesting))
     }
 
     #[inline]
@@ -238,8 +239,8 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         name: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let part = Piece::<T, R>::new(value, self.place);
-        self.inner.serialize_newtype_struct(name, &part)
+        let piece = Piece::<T, R>::new(value, self.nesting);
+        self.inner.serialize_newtype_struct(name, &piece)
     }
 
     #[inline]
@@ -250,22 +251,22 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         variant: &'static str,
         value: &T,
     ) -> Result<S::Ok, S::Error> {
-        let part = Piece::<T, R>::new(value, self.inside(1)?);
+        let piece = Piece::<T, R>::new(value, self.inside(1)?);
         self.inner
-            .serialize_newtype_variant(name, index, variant, &part)
+            .serialize_newtype_variant(name, index, variant, &piece)
     }
 
     #[inline]
     fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
         self.refuse_unknown_length(len)?;
-        let place = self.inside(1)?;
-        Ok(Pieces::new(self.inner.serialize_seq(len)?, place))
+        let nesting = self.inside(1)?;
+        Ok(Pieces::new(self.inner.serialize_seq(len)?, nesting))
     }
 
     #[inline]
     fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
-        let place = self.inside(1)?;
-        Ok(Pieces::new(self.inner.serialize_tuple(len)?, place))
+        let nesting = self.inside(1)?;
+        Ok(Pieces::new(self.inner.serialize_tuple(len)?, nesting))
     }
 
     #[inline]
@@ -274,9 +275,9 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         name: &'static str,
         len: usize,
     ) -> Result<Self::SerializeTupleStruct, S::Error> {
-        let place = self.inside(1)?;
-        let parts = self.inner.serialize_tuple_struct(name, len)?;
-        Ok(Pieces::new(parts, place))
+        let nesting = self.inside(1)?;
+        let pieces = self.inner.serialize_tuple_struct(name, len)?;
+        Ok(Pieces::new(pieces, nesting))
     }
 
     #[inline]
@@ -288,18 +289,18 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         len: usize,
     ) -> Result<Self::SerializeTupleVariant, S::Error> {
         // A map with the variant, and in it an array.
-        let place = self.inside(2)?;
-        let parts = self
+        let nesting = self.inside(2)?;
+        let pieces = self
             .inner
             .serialize_tuple_variant(name, index, variant, len)?;
-        Ok(Pieces::new(parts, place))
+        Ok(Pieces::new(pieces, nesting))
     }
 
     #[inline]
     fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
         self.refuse_unknown_length(len)?;
-        let place = self.inside(1)?;
-        Ok(Pieces::new(self.inner.serialize_map(len)?, place))
+        let nesting = self.inside(1)?;
+        Ok(Pieces::new(self.inner.serialize_map(len)?, nesting))
     }
 
     #[inline]
@@ -308,8 +309,11 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         name: &'static str,
         len: usize,
     ) -> Result<Self::SerializeStruct, S::Error> {
-        let place = self.inside(1)?;
-        Ok(Pieces::new(self.inner.serialize_struct(name, len)?, place))
+        let nesting = self.inside(1)?;
+        Ok(Pieces::new(
+            self.inner.serialize_struct(name, len)?,
+            nesting,
+        ))
     }
 
     #[inline]
@@ -321,11 +325,11 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
         len: usize,
     ) -> Result<Self::SerializeStructVariant, S::Error> {
         // A map with the variant, and in it a map.
-        let place = self.inside(2)?;
-        let parts = self
+        let nesting = self.inside(2)?;
+        let pieces = self
             .inner
             .serialize_struct_variant(name, index, variant, len)?;
-        Ok(Pieces::new(parts, place))
+        Ok(Pieces::new(pieces, nesting))
     }
 
     #[inline]
@@ -339,28 +343,28 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
     }
 }
 
-/// The parts of an array or a map, all at the same place.
+/// The pieces of an array or a map, all with the same nesting.
 struct Pieces<S, R> {
     inner: S,
-    place: Nesting,
+    nesting: Nesting,
     rules: PhantomData<R>,
 }
 
 impl<S, R> Pieces<S, R> {
-    fn new(inner: S, place: Nesting) -> Self {
+    fn new(inner: S, nesting: Nesting) -> Self {
         Self {
             inner,
-            place,
+            nesting,
             rules: PhantomData,
         }
     }
 
-    fn part<'a, T: ?Sized>(&self, value: &'a T) -> Piece<'a, T, R> {
-        Piece::new(value, self.place)
+    fn piece<'a, T: ?Sized>(&self, value: &'a T) -> Piece<'a, T, R> {
+        Piece::new(value, self.nesting)
     }
 }
 
-/// Arrays, whose parts have no names.
+/// Arrays, whose pieces have no names.
 macro_rules! array {
     ($($of:ident, $method:ident;)*) => {
         $(
@@ -370,8 +374,8 @@ macro_rules! array {
 
                 #[inline]
                 fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-                    let part = self.part(value);
-                    self.inner.$method(&part)
+                    let piece = self.piece(value);
+                    self.inner.$method(&piece)
                 }
 
                 #[inline]
@@ -404,8 +408,8 @@ macro_rules! named {
                     key: &'static str,
                     value: &T,
                 ) -> Result<(), S::Error> {
-                    let part = self.part(value);
-                    self.inner.serialize_field(key, &part)
+                    let piece = self.piece(value);
+                    self.inner.serialize_field(key, &piece)
                 }
 
                 #[inline]
@@ -444,14 +448,14 @@ impl<S: SerializeMap, R: Rules> SerializeMap for Pieces<S, R> {
 
     #[inline]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), S::Error> {
-        let part = self.part(key);
-        self.inner.serialize_key(&part)
+        let piece = self.piece(key);
+        self.inner.serialize_key(&piece)
     }
 
     #[inline]
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), S::Error> {
-        let part = self.part(value);
-        self.inner.serialize_value(&part)
+        let piece = self.piece(value);
+        self.inner.serialize_value(&piece)
     }
 
     #[inline]
@@ -460,8 +464,8 @@ impl<S: SerializeMap, R: Rules> SerializeMap for Pieces<S, R> {
         key: &K,
         value: &V,
     ) -> Result<(), S::Error> {
-        let key = self.part(key);
-        let value = self.part(value);
+        let key = self.piece(key);
+        let value = self.piece(value);
         self.inner.serialize_entry(&key, &value)
     }
 

@@ -12,12 +12,13 @@ pub enum Durability {
     /// loss.
     #[default]
     Immediate,
-    /// After it is written to the log's file. A flush follows within `interval`. Acknowledged commits
+    /// After it is written to the log's file. A flush begins within `interval`. Acknowledged commits
     /// survive the end of the process, even by `kill -9`. **A power loss or a crash of the operating system
     /// may lose commits that were acknowledged since the last flush.** These are always the latest commits:
     /// a commit is never lost without all those after it.
     Relaxed {
-        /// The longest time that an acknowledged commit may stay unflushed.
+        /// The longest time from writing a commit to the begin of its flush. While the log waits for room on
+        /// the disk, that may be a second longer.
         interval: Duration,
     },
 }

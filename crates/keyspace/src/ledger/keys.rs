@@ -15,8 +15,8 @@
 //!
 //! slot record, 23 bytes
 //!     0       format, 1
-//!     1..9    operation, big-endian; 0 before the slot's first use
-//!     9..13   attempt of the operation, big-endian; 0 before the slot's first use
+//!     1..9    operation; 0 before the slot's first use
+//!     9..13   attempt of the operation; 0 before the slot's first use
 //!     13..23  versionstamp of the commit that wrote the record
 //! ```
 

@@ -1,4 +1,4 @@
-//! What the retry loop needs of a closure, whatever its types, so that the loop is compiled once.
+//! A closure without its types, as the retry loop calls it: so the loop is compiled once.
 
 use std::future::Future;
 use std::marker::PhantomData;

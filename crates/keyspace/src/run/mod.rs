@@ -40,6 +40,9 @@ use crate::transaction::{Commit, Database};
 /// the options and the ledger.
 ///
 /// The [module documentation](self) states the contract.
+///
+/// # Errors
+/// Every method that commits can fail as [`run`](Self::run) does.
 pub struct Runner<D: Database> {
     db: D,
     shared: Arc<RunnerShared>,
@@ -277,12 +280,6 @@ impl<D: Database> Runner<D> {
     /// if the outcome of the commit was unknown at first; [`Transaction::versionstamp`] fails then.
     ///
     /// [`Transaction::versionstamp`]: crate::Transaction::versionstamp
-    ///
-    /// # Errors
-    /// As for [`run`](Self::run).
-    ///
-    /// # Cancel safety
-    /// As for [`run`](Self::run).
     ///
     /// # Examples
     /// ```

@@ -18,9 +18,6 @@ impl<D: Database> Runner<D> {
     ///
     /// If no slot is free, commits the first record of a new slot.
     ///
-    /// # Errors
-    /// As for [`run`](Self::run).
-    ///
     /// # Cancel safety
     /// Dropping the future may leave an unused slot in the store until the ledger is closed or swept.
     pub async fn receipt(&self) -> Result<Receipt> {
@@ -35,9 +32,6 @@ impl<D: Database> Runner<D> {
     /// # Conflicts
     /// Writes the slots of the ledger. An operation that is running and in doubt ends with
     /// [`Error::OutcomeUnknown`].
-    ///
-    /// # Errors
-    /// As for [`run`](Self::run).
     ///
     /// # Cancel safety
     /// Dropping the future leaves the ledger either cleared or for a sweep to clear.
@@ -77,8 +71,7 @@ impl<D: Database> Runner<D> {
     ///
     /// # Errors
     /// `invalid_option_value` if the clock's age is below [`MIN_SWEEP_AGE`]. [`Error::Corrupt`] with the first
-    /// key or record that is not a ledger's; all other ledgers are swept nevertheless. Otherwise as for
-    /// [`run`](Self::run).
+    /// key or record that is not a ledger's; all other ledgers are swept nevertheless.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the remaining ledgers as they are. The next call starts from the first
@@ -105,7 +98,8 @@ impl<D: Database> Runner<D> {
     }
 }
 
-// A runner gets its futures in boxes: the code of an `async fn` would be compiled in every crate that awaits it.
+// The futures that a runner awaits are in boxes: the code of an `async fn` would be compiled in every crate that awaits
+// it.
 impl RunnerShared {
     fn receipt(&self) -> BoxFuture<'_, Result<Receipt>> {
         Box::pin(self.take_receipt())

@@ -382,9 +382,9 @@ fn a_read_only_folder_is_reported_with_its_cause() {
 fn a_write_over_a_limit_is_refused_with_its_code_and_has_no_effect() {
     let db = Options::new().memory().unwrap();
     set(&db, b"a", b"1");
-    let long_key = vec![b'k'; limits::KEY_BYTES + 1];
-    let long_value = vec![0; limits::VALUE_BYTES + 1];
-    let value = vec![0; limits::VALUE_BYTES];
+    let long_key = vec![b'k'; limits::MAX_KEY_BYTES + 1];
+    let long_value = vec![0; limits::MAX_VALUE_BYTES + 1];
+    let value = vec![0; limits::MAX_VALUE_BYTES];
     let stamped = |op, key: &[u8], param: &[u8], offset: u32| {
         let offset = offset.to_le_bytes();
         let (key, param) = match op {

@@ -1,14 +1,14 @@
 //! The bytes of a block.
 
 use keyspace::codec::DecodeError;
-use keyspace::record::{self, Fields, SHORT_BYTES};
+use keyspace::record::{self, Fields, MAX_SHORT_BYTES};
 use keyspace::{Bytes, limits};
 
 use crate::keys::FORMAT as ITEM_FORMAT;
 
 /// The largest stored block, in bytes. It leaves room in a value for the record of a block that is set aside: a
 /// reason, and up to eight other bytes.
-pub const MAX_BLOCK_BYTES: usize = limits::VALUE_BYTES - 8 - SHORT_BYTES;
+pub const MAX_BLOCK_BYTES: usize = limits::MAX_VALUE_BYTES - 8 - MAX_SHORT_BYTES;
 
 /// The largest entry, key and value together, in bytes.
 pub const MAX_ENTRY_BYTES: usize = MAX_BLOCK_BYTES - HEADER_BYTES - 2 * LENGTH_BYTES;

@@ -3,8 +3,7 @@
 
 use crate::common::{committing, contents, items, jobs_of};
 use conformance::stores::TestStore;
-use microqueue::keyspace::Store;
-use microqueue::keyspace::{Database, OwnedTransaction};
+use microqueue::keyspace::{Database, OwnedTransaction, Store};
 use microqueue::{ItemId, MicroQueue, Order};
 
 conformance::on_every_store!(

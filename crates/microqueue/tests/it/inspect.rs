@@ -27,8 +27,10 @@ async fn items_of_every_codec_are_the_bytes_that_are_stored(store: TestStore) {
 async fn look_into<C: Codec<String>>(store: &TestStore, order: Order, codec: C) {
     let encode = |text: &str| bytes_of(&codec, &text.to_owned());
     let subspace = store.root.subspace(&"jobs");
-    let typed = MicroQueue::<String>::with_order(subspace.clone(), order).with_codec(codec.clone());
-    let stored = MicroQueue::<Bytes, Raw>::with_order(subspace, order);
+    let typed = MicroQueue::<String>::new(subspace.clone())
+        .with_order(order)
+        .with_codec(codec.clone());
+    let stored = MicroQueue::<Bytes, Raw>::new(subspace).with_order(order);
     let mut tr = store.db.begin().unwrap();
     typed.enqueue(&tr, &"first".to_owned()).await.unwrap();
     tr.commit().await.unwrap();

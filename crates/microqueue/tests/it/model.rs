@@ -183,7 +183,9 @@ impl Run {
             // The clock moves little, so few transactions become too old.
             .with_max_retry_delay(Duration::from_millis(20));
         let runner = Runner::with_options(chaos.clone(), options);
-        let jobs = MicroQueue::with_order(root.subspace(&"jobs"), order).with_environment(env);
+        let jobs = MicroQueue::new(root.subspace(&"jobs"))
+            .with_order(order)
+            .with_environment(env);
         let queue = committing(&jobs, &runner);
 
         let mut model = VecDeque::new();

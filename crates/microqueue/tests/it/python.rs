@@ -81,7 +81,7 @@ async fn with_python<F: Future<Output = ()>>(name: &str, test: impl FnOnce(OsStr
             Ok(python) => python,
             Err(reason) => return stores::skip(name, &reason),
         };
-        let queue = MicroQueue::with_order(store.root.subspace(&"queue"), Order::Index);
+        let queue = MicroQueue::new(store.root.subspace(&"queue")).with_order(Order::Index);
         test(python, committing(&queue, &store.runner())).await;
     })
     .await;

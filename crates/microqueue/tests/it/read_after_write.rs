@@ -3,9 +3,8 @@
 
 use crate::common::{code, contents, enqueue_committed, items, jobs_of, set_committed};
 use conformance::stores::TestStore;
-use microqueue::keyspace::Store;
 use microqueue::keyspace::{
-    Code, Database, Isolation, OwnedTransaction, RangeQuery, Transaction, TransactionOption,
+    Code, Database, Isolation, OwnedTransaction, RangeQuery, Store, Transaction, TransactionOption,
 };
 use microqueue::{Error, MicroQueue, Order, Result};
 
@@ -289,7 +288,7 @@ async fn an_enqueue_after_a_read_goes_after_the_remaining_items(store: TestStore
 async fn an_enqueue_into_one_queue_does_not_refuse_reads_of_another(store: TestStore) {
     let store = store.fresh();
     let db = &store.db;
-    let queue = |name: &str| MicroQueue::<u64>::new(microqueue::keyspace::Subspace::from(name));
+    let queue = |name: &str| MicroQueue::<u64>::new(name);
     let one = queue("jobs");
     let below = queue("job");
     let above = queue("jobss");

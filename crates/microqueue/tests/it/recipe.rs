@@ -24,7 +24,7 @@ type JavaQueue = MicroQueue<String, Tuple>;
 
 /// The recipes' `fdb.Subspace(('Q',))` and `new Subspace(Tuple.from("Q"))`.
 fn queue<T, C: keyspace::codec::Codec<T> + Default>() -> MicroQueue<T, C> {
-    MicroQueue::with_order(Subspace::from("Q"), Order::Index)
+    MicroQueue::new(Subspace::from("Q")).with_order(Order::Index)
 }
 
 /// A key as the recipe writes it: `index` as packed, then these 20 bytes.

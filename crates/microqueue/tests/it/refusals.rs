@@ -30,10 +30,10 @@ async fn an_item_over_the_limit_is_refused_and_the_transaction_goes_on(store: Te
     for order in ORDERS {
         let store = store.fresh();
         let db = &store.db;
-        let queue: MicroQueue<Bytes, Raw> = MicroQueue::with_order(store.root.clone(), order);
+        let queue: MicroQueue<Bytes, Raw> = MicroQueue::new(store.root.clone()).with_order(order);
         let framing = usize::from(order == Order::Commit);
-        let largest = Bytes::from(vec![7; limits::VALUE_BYTES - framing]);
-        let larger = Bytes::from(vec![7; limits::VALUE_BYTES - framing + 1]);
+        let largest = Bytes::from(vec![7; limits::MAX_VALUE_BYTES - framing]);
+        let larger = Bytes::from(vec![7; limits::MAX_VALUE_BYTES - framing + 1]);
 
         let mut tr = db.begin().unwrap();
         let error = queue.enqueue(&tr, &larger).await.unwrap_err();
@@ -65,8 +65,11 @@ async fn one_item_over_the_limit_keeps_all_of_its_batch_out(store: TestStore) {
     for order in ORDERS {
         let store = store.fresh();
         let db = &store.db;
-        let queue: MicroQueue<Bytes, Raw> = MicroQueue::with_order(store.root.clone(), order);
-        let batch = [Bytes::new(), Bytes::from(vec![0; limits::VALUE_BYTES + 1])];
+        let queue: MicroQueue<Bytes, Raw> = MicroQueue::new(store.root.clone()).with_order(order);
+        let batch = [
+            Bytes::new(),
+            Bytes::from(vec![0; limits::MAX_VALUE_BYTES + 1]),
+        ];
         let mut tr = db.begin().unwrap();
         let error = queue.enqueue_all(&tr, &batch).await.unwrap_err();
         assert!(matches!(error, Error::ItemTooLarge { .. }));
@@ -96,12 +99,12 @@ async fn a_prefix_without_room_for_a_key_is_refused() {
     for order in ORDERS {
         let db = memory();
         let longest = Subspace::from_bytes(vec![b'x'; 9_949]);
-        let queue: MicroQueue<u64> = MicroQueue::with_order(longest, order);
+        let queue: MicroQueue<u64> = MicroQueue::new(longest).with_order(order);
         enqueue_committed(&db, &queue, &[1, 2]).await;
         assert_eq!(contents(&db, &queue).await, [1, 2]);
 
         let longer = Subspace::from_bytes(vec![b'x'; 9_950]);
-        let queue: MicroQueue<u64> = MicroQueue::with_order(longer, order);
+        let queue: MicroQueue<u64> = MicroQueue::new(longer).with_order(order);
         let error = queue.enqueue(&db.begin().unwrap(), &1).await.unwrap_err();
         assert!(matches!(
             error,
@@ -245,7 +248,7 @@ async fn an_id_of_another_order_is_refused(store: TestStore) {
     for (stored, opened) in [(Order::Commit, Order::Index), (Order::Index, Order::Commit)] {
         let mut tr = db.begin().unwrap();
         let queue =
-            MicroQueue::<u64>::with_order(Subspace::from(("q", format!("{stored:?}"))), stored);
+            MicroQueue::<u64>::new(Subspace::from(("q", format!("{stored:?}")))).with_order(stored);
         queue.enqueue(&tr, &1).await.unwrap();
         tr.commit().await.unwrap();
         let tr = db.begin().unwrap();

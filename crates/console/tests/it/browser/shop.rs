@@ -8,12 +8,13 @@ use console::Console;
 use export_queue::combine::{CombineQueue, Sum};
 use export_queue::hc_dequeue::{Consumer, Delivery, Enqueue, Queue, Settings, WorkerOptions};
 use export_queue::keyspace::codec::{Json, MessagePack};
-use export_queue::keyspace::env::{BoxFuture, Clock, ManualClock};
+use export_queue::keyspace::env::{Clock, ManualClock};
 use export_queue::keyspace::{
     self, Environment, OpenOptions, RunOptions, Runner, Store, Subspace, Tx,
 };
 use export_queue::microqueue::MicroQueue;
 use export_queue::{ExportQueue, Start};
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::common::{LONG, enqueue};
@@ -216,7 +217,7 @@ impl Clock for ShopClock {
         self.0.wall() + OPENS
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         self.0.sleep(duration)
     }
 }

@@ -13,13 +13,14 @@ use export_queue::hc_dequeue::{
     WorkerOptions,
 };
 use export_queue::keyspace::codec::{Codec, Json, MessagePack, Tuple};
-use export_queue::keyspace::env::{BoxFuture, Clock};
+use export_queue::keyspace::env::Clock;
 use export_queue::keyspace::{
     self, Environment, Ids, Isolation, KeyValue, OpenOptions, RangeQuery, RunOptions, Runner,
     Store, Subspace, Transaction, Tx, read_all,
 };
 use export_queue::microqueue::MicroQueue;
 use export_queue::{BoxError, ExportQueue, Exporter, SequencedExport, Start, async_trait};
+use futures::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -489,7 +490,7 @@ impl Clock for Behind {
         Environment::system().wall() - self.0
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Environment::system().sleep(duration)
     }
 }
@@ -506,7 +507,7 @@ impl Clock for Still {
         SystemTime::UNIX_EPOCH + self.0
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Environment::system().sleep(duration)
     }
 }
@@ -523,7 +524,7 @@ impl Clock for Ahead {
         Environment::system().wall() + self.0
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         Environment::system().sleep(duration)
     }
 }

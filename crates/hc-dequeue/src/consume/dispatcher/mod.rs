@@ -33,8 +33,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use microqueue::ItemId;
-use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{self, Runner, Store};
 use tokio::sync::{mpsc, oneshot};
@@ -68,7 +68,7 @@ const GATHERING_TURNS: u32 = 32;
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// A watch that is set.
-type Watch = BoxFuture<keyspace::Result<Woken>>;
+type Watch = BoxFuture<'static, keyspace::Result<Woken>>;
 
 /// A session that is ending: it takes no more items, and ends when no delivery is outstanding.
 struct Closing {

@@ -65,7 +65,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
 /// envelope. An item with such a payload fits in every place of the queue, even after failures and with fields of
 /// later versions.
-pub const MAX_PAYLOAD_BYTES: usize = limits::VALUE_BYTES - PART_BYTES - MAX_ENVELOPE_BYTES;
+pub const MAX_PAYLOAD_BYTES: usize = limits::MAX_VALUE_BYTES - PART_BYTES - MAX_ENVELOPE_BYTES;
 
 /// An item in any place: queued, delayed, held, dead or done.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

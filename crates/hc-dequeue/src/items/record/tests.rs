@@ -298,5 +298,5 @@ fn the_largest_item_fills_a_value() {
     };
     let item = Item { id, value: record };
     let part = Part { parts: 1, item };
-    assert_eq!(part.encode().unwrap().len(), limits::VALUE_BYTES);
+    assert_eq!(part.encode().unwrap().len(), limits::MAX_VALUE_BYTES);
 }

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
+use futures::future::BoxFuture;
 use keyspace::Environment;
-use keyspace::env::{BoxFuture, Clock};
+use keyspace::env::Clock;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::sync::oneshot;
@@ -24,7 +25,7 @@ pub(crate) struct Simulation {
     seed: u64,
     time: Arc<Mutex<Time>>,
     /// `None` for a task that was killed.
-    tasks: Vec<Option<BoxFuture<()>>>,
+    tasks: Vec<Option<BoxFuture<'static, ()>>>,
 }
 
 struct Time {
@@ -154,7 +155,7 @@ impl Clock for TaskClock {
         SystemTime::UNIX_EPOCH + self.now()
     }
 
-    fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let (wake, woken) = oneshot::channel();
         let mut time = self.time.lock().unwrap();
         let due = if self.asks {

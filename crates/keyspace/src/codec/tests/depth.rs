@@ -25,7 +25,7 @@ fn bytes_that_nest_too_deep_are_refused_before_the_stack_is_full() {
     #[derive(Debug, Deserialize, Serialize)]
     struct Rest(Option<Box<Rest>>);
 
-    let max_bytes = limits::VALUE_BYTES;
+    let max_bytes = limits::MAX_VALUE_BYTES;
     too_deep::<Nested, MessagePack>(vec![0x91; max_bytes]);
     too_deep::<Nested, Json>(vec![b'['; max_bytes]);
     too_deep::<Nested, Bincode>(vec![1; max_bytes]);

@@ -215,10 +215,10 @@ fn a_damaged_length_allocates_nothing_that_no_record_can_hold() {
 
 #[test]
 fn the_largest_record_decodes_whatever_its_numbers() {
-    let numbers = vec![1_u128; limits::VALUE_BYTES - 5];
+    let numbers = vec![1_u128; limits::MAX_VALUE_BYTES - 5];
     let mut bytes = Vec::new();
     Bincode.encode(&numbers, &mut bytes).unwrap();
-    assert_eq!(bytes.len(), limits::VALUE_BYTES);
+    assert_eq!(bytes.len(), limits::MAX_VALUE_BYTES);
     let decoded: Vec<u128> = Bincode.decode(bytes.into()).unwrap();
     assert_eq!(decoded, numbers);
 }
@@ -566,8 +566,8 @@ fn what_bincode_cannot_find_again_is_refused_by_name() {
     survives::<_, MessagePack>(&partial(None));
     survives::<_, Json>(&partial(None));
 
-    survives::<_, Bincode>(&vec![u128::MAX; limits::VALUE_BYTES / 17 - 1]);
-    assert!(reason::<_, Bincode>(&vec![0_u8; limits::VALUE_BYTES]).contains("too many"));
+    survives::<_, Bincode>(&vec![u128::MAX; limits::MAX_VALUE_BYTES / 17 - 1]);
+    assert!(reason::<_, Bincode>(&vec![0_u8; limits::MAX_VALUE_BYTES]).contains("too many"));
 }
 
 #[test]

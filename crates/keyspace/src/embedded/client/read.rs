@@ -17,7 +17,7 @@
 
 use bytes::Bytes;
 
-use super::known_rows::Limits;
+use super::store_reads::Limits;
 use super::view::{Stretch, View, Walk};
 use super::write_map::WriteMap;
 use crate::embedded::collections::direction::Direction;
@@ -146,7 +146,9 @@ impl View<'_> {
     ) -> Result<RangeResult> {
         if self.is_transparent() && begin.offset == 1 && end.offset == 1 {
             let range = (begin, end);
-            let (rows, more) = self.stored.load(self.engine, range, limits, direction)?;
+            let (rows, more) = self
+                .store_reads
+                .load(self.engine, range, limits, direction)?;
             return Ok(RangeResult {
                 rows,
                 more,
@@ -173,13 +175,13 @@ impl View<'_> {
         } else {
             Direction::Backward
         };
-        let mut cursor = Walk::new(direction, selector.key.clone());
+        let mut walk = Walk::new(direction, selector.key.clone());
         let mut key = selector.key.clone();
         let mut offset = selector.offset;
         loop {
-            let step = cursor.next(self)?;
-            let passed = step.key();
-            match (step, passed) {
+            let stretch = walk.next(self)?;
+            let passed = stretch.key();
+            match (stretch, passed) {
                 // The selector has arrived. It continues over empty keys to the next stretch.
                 (_, Some(next)) if offset == 1 => {
                     key = next;
@@ -198,14 +200,14 @@ impl View<'_> {
                 }
                 (Stretch::End, None) if offset == 1 => break,
                 (Stretch::End, None) => {
-                    let selector = KeySelector::first_greater_or_equal(cursor.bound);
+                    let selector = KeySelector::first_greater_or_equal(walk.bound);
                     return Ok(Resolved {
                         selector,
                         left: offset,
                     });
                 }
                 (_, None) => {
-                    key = cursor.position;
+                    key = walk.position;
                     break;
                 }
             }
@@ -230,9 +232,9 @@ impl View<'_> {
             if is_parted && direction != ahead {
                 return Ok(position.clone());
             }
-            let mut cursor = Walk::new(direction, position.clone());
-            let edge = match cursor.next(self)? {
-                Stretch::Unknown(edge) if cursor.position == *position => edge,
+            let mut walk = Walk::new(direction, position.clone());
+            let edge = match walk.next(self)? {
+                Stretch::Unknown(edge) if walk.position == *position => edge,
                 _ => return Ok(position.clone()),
             };
             let parted = conflicts.and_then(|conflicts| match direction {
@@ -258,30 +260,30 @@ impl View<'_> {
         far: &Bytes,
         direction: Direction,
     ) -> Result<Bytes> {
-        let mut cursor = Walk::new(direction, position.clone());
+        let mut walk = Walk::new(direction, position.clone());
         let mut end = position.clone();
         loop {
-            let from = cursor.position.clone();
-            let step = cursor.next(self)?;
-            let stretch = match (step.key(), direction) {
+            let from = walk.position.clone();
+            let stretch = walk.next(self)?;
+            let reached = match (stretch.key(), direction) {
                 (Some(key), Direction::Forward) => key,
                 (Some(key), Direction::Backward) => key_after(&key).into(),
-                (None, _) => cursor.position.clone(),
+                (None, _) => walk.position.clone(),
             };
             let (low, high) = match direction {
-                Direction::Forward => (&from, &stretch),
-                Direction::Backward => (&stretch, &from),
+                Direction::Forward => (&from, &reached),
+                Direction::Backward => (&reached, &from),
             };
             let is_wide = low < high && *high != key_after(low);
             if is_wide {
                 return Ok(end);
             }
-            match step {
+            match stretch {
                 Stretch::Unreadable | Stretch::End => return Ok(end),
                 Stretch::Row(_) | Stretch::Missing(_) => {}
                 Stretch::Unknown(edge) => {
                     end = edge.clone();
-                    cursor.position = edge;
+                    walk.position = edge;
                     if direction.passes(far, &end) {
                         return Ok(end);
                     }
@@ -422,9 +424,9 @@ impl RangeRead {
         };
         // A stuck near selector is just before the obstacle, in its own direction.
         let direction = direction_from(near.selector.offset).unwrap_or(self.direction);
-        let mut cursor = Walk::new(direction, near.key().clone());
+        let mut walk = Walk::new(direction, near.key().clone());
         if !far.is_stuck() && !near.is_stuck() {
-            cursor.bound = far.key().clone();
+            walk.bound = far.key().clone();
         }
         let rows_to_see = rows_toward(self.direction.reversed(), far.selector.offset);
         loop {
@@ -432,7 +434,7 @@ impl RangeRead {
             if self.limits.is_reached() && enough {
                 return Ok(Next::Done);
             }
-            match cursor.next(view)? {
+            match walk.next(view)? {
                 Stretch::Row(_) if self.limits.is_reached() => self.rows_beyond += 1,
                 Stretch::Row(row) => {
                     self.limits.take(&row);
@@ -446,7 +448,7 @@ impl RangeRead {
                     self.result.more = true;
                     return Ok(Next::Done);
                 }
-                Stretch::Unknown(_) => return Ok(Next::Ask(cursor.position)),
+                Stretch::Unknown(_) => return Ok(Next::Ask(walk.position)),
                 Stretch::End if far.is_stuck() => return Ok(Next::Nothing),
                 Stretch::End => return Ok(Next::Done),
             }
@@ -515,12 +517,12 @@ impl RangeRead {
             bytes: self.limits.bytes.max(1),
         };
         let range = (&from, &to);
-        let (_, more) = (view.stored).load(view.engine, range, limits, self.direction)?;
+        let (_, more) = (view.store_reads).load(view.engine, range, limits, self.direction)?;
         if more && stuck.is_some() {
             // The byte limit may have been reached on the way back to the near selector's start. The same
             // request would then return nothing new.
             let way_back = Limits::ONE_ROW;
-            (view.stored).load(view.engine, range, way_back, self.direction)?;
+            (view.store_reads).load(view.engine, range, way_back, self.direction)?;
         }
         Ok(())
     }

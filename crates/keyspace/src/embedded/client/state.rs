@@ -6,8 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::known_rows::{KnownRows, Limits};
 use super::read::without_or_equal;
+use super::store_reads::{Limits, StoreReads};
 use super::view::View;
 use super::write_map::WriteMap;
 use crate::embedded::collections::arena::Arena;
@@ -21,7 +21,7 @@ use crate::mutation::Versionstamp;
 use crate::selector::{KeySelector, RangeBatch, RangeQuery, StreamingMode};
 use crate::transaction::{Isolation, TransactionOption, key_after};
 
-/// How many bytes a key that is read may exceed [`limits::KEY_BYTES`].
+/// How many bytes a key that is read may exceed [`limits::MAX_KEY_BYTES`].
 const READ_KEY_SLACK_BYTES: usize = 8;
 
 /// The bytes that a conflict range adds to a transaction's size besides its two keys.
@@ -43,7 +43,7 @@ impl Default for Defaults {
             timeout: None,
             retry_limit: None,
             max_retry_delay: limits::DEFAULT_MAX_RETRY_DELAY,
-            size_limit: limits::TRANSACTION_BYTES,
+            size_limit: limits::MAX_TRANSACTION_BYTES,
             max_watches: limits::DEFAULT_MAX_WATCHES,
         }
     }
@@ -77,7 +77,7 @@ pub(crate) struct TransactionState {
     ended: Option<Code>,
     pub(crate) persistent: Persistent,
     pub(crate) size_limit: usize,
-    pub(crate) stored: KnownRows,
+    pub(crate) store_reads: StoreReads,
     pub(crate) writes: WriteMap,
     pub(crate) reads: RangeSet,
     /// The first error of a write or an option, which every later read and the commit report.
@@ -100,7 +100,7 @@ impl TransactionState {
             ended: None,
             persistent,
             size_limit,
-            stored: KnownRows::default(),
+            store_reads: StoreReads::default(),
             writes: WriteMap::default(),
             reads: RangeSet::default(),
             deferred: None,
@@ -189,7 +189,7 @@ impl TransactionState {
         let sees_writes = isolation == Isolation::Serializable || self.snapshot_ryw > 0;
         let result = read(&mut View {
             engine,
-            stored: &mut self.stored,
+            store_reads: &mut self.store_reads,
             writes: sees_writes.then_some(&self.writes),
             bypass_unreadable: self.bypass_unreadable,
         });
@@ -215,7 +215,7 @@ impl TransactionState {
         if key >= limits::END_OF_KEYSPACE {
             return Err(Code::KEY_OUTSIDE_LEGAL_RANGE.into());
         }
-        if key.len() > limits::KEY_BYTES + READ_KEY_SLACK_BYTES {
+        if key.len() > limits::MAX_KEY_BYTES + READ_KEY_SLACK_BYTES {
             return Ok(None);
         }
         let key = self.arena.copy(key);
@@ -312,7 +312,7 @@ impl TransactionState {
     pub(crate) fn commit_request(&mut self) -> CommitRequest {
         let (mutations, write_conflicts) = std::mem::take(&mut self.writes).into_commit();
         CommitRequest {
-            read_version: self.stored.read_version,
+            read_version: self.store_reads.read_version,
             read_conflicts: std::mem::take(&mut self.reads),
             write_conflicts,
             mutations,
@@ -379,7 +379,7 @@ impl TransactionState {
 
 /// Returns whether the `size_limit` option takes this value.
 pub(crate) fn is_size_limit(bytes: usize) -> bool {
-    (limits::MIN_SIZE_LIMIT..=limits::TRANSACTION_BYTES).contains(&bytes)
+    (limits::MIN_SIZE_LIMIT..=limits::MAX_TRANSACTION_BYTES).contains(&bytes)
 }
 
 fn check_selector(selector: &KeySelector) -> Result<()> {

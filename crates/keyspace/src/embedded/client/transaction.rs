@@ -175,7 +175,7 @@ impl EmbeddedTransaction {
             return Err(Code::TRANSACTION_TOO_LARGE.into());
         }
         // The transaction keeps the read version of its commit.
-        state.stored.obtain_version(&self.engine)?;
+        state.store_reads.obtain_version(&self.engine)?;
         Ok(Some(state.commit_request()))
     }
 }
@@ -190,7 +190,7 @@ fn is_retried(code: Code) -> bool {
 fn check_key(key: &[u8]) -> Result<(), Code> {
     if key >= limits::END_OF_KEYSPACE {
         Err(Code::KEY_OUTSIDE_LEGAL_RANGE)
-    } else if key.len() > limits::KEY_BYTES {
+    } else if key.len() > limits::MAX_KEY_BYTES {
         Err(Code::KEY_TOO_LARGE)
     } else {
         Ok(())
@@ -198,7 +198,7 @@ fn check_key(key: &[u8]) -> Result<(), Code> {
 }
 
 fn check_value(value: &[u8]) -> Result<(), Code> {
-    if value.len() > limits::VALUE_BYTES {
+    if value.len() > limits::MAX_VALUE_BYTES {
         Err(Code::VALUE_TOO_LARGE)
     } else {
         Ok(())
@@ -233,7 +233,7 @@ impl fmt::Debug for EmbeddedTransaction {
         let state = self.lock();
         f.debug_struct("EmbeddedTransaction")
             .field("is_sent", &state.is_sent)
-            .field("read_version", &state.stored.read_version)
+            .field("read_version", &state.store_reads.read_version)
             .finish_non_exhaustive()
     }
 }
@@ -271,17 +271,17 @@ impl Transaction for EmbeddedTransaction {
         let version = state
             .check_deferred()
             .and_then(|()| state.check_ended(&self.engine));
-        ready(version.and_then(|()| state.stored.read_version(&self.engine)))
+        ready(version.and_then(|()| state.store_reads.read_version(&self.engine)))
     }
 
     fn set_read_version(&self, version: i64) {
         let mut state = self.lock();
-        if state.stored.read_version.is_some() {
+        if state.store_reads.read_version.is_some() {
             state.defer(Code::READ_VERSION_ALREADY_SET);
         } else if version <= 0 {
             state.defer(Code::VERSION_INVALID);
         } else {
-            state.stored.read_version = Some(version);
+            state.store_reads.read_version = Some(version);
         }
     }
 
@@ -298,7 +298,7 @@ impl Transaction for EmbeddedTransaction {
     }
 
     fn clear(&self, key: &[u8]) {
-        if key.len() > limits::KEY_BYTES && key < limits::END_OF_KEYSPACE {
+        if key.len() > limits::MAX_KEY_BYTES && key < limits::END_OF_KEYSPACE {
             // Such a key cannot exist. The option that applies to the next write is still used up.
             return self.write(Ok(()), |_, _| ());
         }
@@ -316,7 +316,7 @@ impl Transaction for EmbeddedTransaction {
             let mut cut = |key: &[u8]| {
                 state
                     .arena
-                    .copy(&key[..key.len().min(limits::KEY_BYTES + 1)])
+                    .copy(&key[..key.len().min(limits::MAX_KEY_BYTES + 1)])
             };
             let cleared = KeyRange::new(cut(begin), cut(end));
             state.fire_watches(&cleared, Some(None));
@@ -328,7 +328,7 @@ impl Transaction for EmbeddedTransaction {
         self.write(check_atomic(op, key, param), |state, conflict| {
             let param = state.arena.copy(param);
             if op == MutationOp::SetVersionstampedKey {
-                let version = state.stored.read_version.unwrap_or(0);
+                let version = state.store_reads.read_version.unwrap_or(0);
                 return state.writes.set_versionstamped_key(key, param, version);
             }
             let key = state.arena.copy(key);

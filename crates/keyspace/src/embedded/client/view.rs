@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::known_rows::KnownRows;
+use super::store_reads::StoreReads;
 use super::write_map::{Own, Stack, WriteMap};
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
@@ -22,7 +22,7 @@ use crate::transaction::key_after;
 /// The view of one read.
 pub(crate) struct View<'a> {
     pub(crate) engine: &'a Engine,
-    pub(crate) stored: &'a mut KnownRows,
+    pub(crate) store_reads: &'a mut StoreReads,
     /// The transaction's own writes, unless the read bypasses them.
     pub(crate) writes: Option<&'a WriteMap>,
     /// Reads the key of a versionstamped operation as set, without the stamp filled in. Selectors and
@@ -43,7 +43,7 @@ impl View<'_> {
             None => Own::Unmodified,
         };
         match own {
-            Own::Unmodified => self.stored.get(self.engine, key),
+            Own::Unmodified => self.store_reads.get(self.engine, key),
             Own::Unreadable => Err(Code::ACCESSED_UNREADABLE.into()),
             Own::Cleared => Ok(None),
             Own::Written(stack) => self.written(key, stack),
@@ -55,7 +55,7 @@ impl View<'_> {
         if !stack.is_dependent() {
             return Ok(stack.value(None));
         }
-        Ok(stack.value(self.stored.get(self.engine, key)?.as_deref()))
+        Ok(stack.value(self.store_reads.get(self.engine, key)?.as_deref()))
     }
 }
 
@@ -107,12 +107,12 @@ impl Walk {
         }
     }
 
-    /// Takes the next step. The walk moves past rows and missing values, and stops before the other
+    /// Returns the next stretch. The walk moves past rows and missing values, and stops before the other
     /// stretches.
     pub(crate) fn next(&mut self, view: &mut View<'_>) -> Result<Stretch> {
         while !self.is_at_bound() {
-            if let ControlFlow::Break(step) = self.advance(view)? {
-                return Ok(step);
+            if let ControlFlow::Break(stretch) = self.advance(view)? {
+                return Ok(stretch);
             }
         }
         Ok(Stretch::End)
@@ -125,7 +125,7 @@ impl Walk {
         }
     }
 
-    /// Takes the next step, or moves past a stretch without rows.
+    /// Returns the next stretch, or moves past keys without rows.
     fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Stretch>> {
         // The keys next to the position that the transaction has not written end here.
         let mut edge = self.bound.clone();
@@ -148,7 +148,7 @@ impl Walk {
     }
 
     fn take_written(&mut self, view: &mut View<'_>, key: Bytes, stack: &Stack) -> Result<Stretch> {
-        if stack.is_dependent() && !view.stored.known().contains(&key) {
+        if stack.is_dependent() && !view.store_reads.known().contains(&key) {
             return Ok(Stretch::Unknown(match self.direction {
                 Direction::Forward => key_after(&key).into(),
                 Direction::Backward => key,
@@ -165,7 +165,7 @@ impl Walk {
     /// Takes the next row of the store before `edge`, or moves to `edge`.
     fn advance_stored(&mut self, view: &mut View<'_>, edge: Bytes) -> Result<ControlFlow<Stretch>> {
         let mut unknown_edge = edge.clone();
-        let Some((begin, end)) = self.neighbor(view.stored.known(), &mut unknown_edge) else {
+        let Some((begin, end)) = self.neighbor(view.store_reads.known(), &mut unknown_edge) else {
             return Ok(ControlFlow::Break(Stretch::Unknown(unknown_edge)));
         };
         let (edge, range) = match self.direction {
@@ -180,7 +180,9 @@ impl Walk {
         };
         if self.rows.is_empty() {
             let range = (&range.0, &range.1);
-            let rows = view.stored.known_rows(view.engine, range, self.direction)?;
+            let rows = view
+                .store_reads
+                .known_rows(view.engine, range, self.direction)?;
             self.rows = rows.into();
         }
         Ok(match self.rows.pop_front() {

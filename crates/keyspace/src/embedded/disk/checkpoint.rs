@@ -1,20 +1,7 @@
 //! Moves parts of the window to the tree, and frees the log before them.
 //!
-//! # What was tried
-//!
-//! During a flood of sets, a lone commit takes longer, because a checkpoint flushes about 100 MB within 0.1 s, and a
-//! flush of the log takes ten times as long meanwhile. These changes were tried and dropped:
-//!
-//! | change | the lone commit's 99th percentile | cost |
-//! |---|---|---|
-//! | a thread that flushes the checkpoint's writes, 128 KiB at a time | 4.6 to 2.9 ms in the flood, 0.86 to 0.62 ms during 50,000 sets per second; among 10,000,000 keys 1.48 to 0.90 ms | in an idle store 0.14 to 0.5 ms; the first sets among 10,000,000 keys came at 0.6 of the rate |
-//! | the same every 10 ms | among 10,000,000 keys, 2.0 to 5.5 ms | none: 128,952 sets per second were sustained there |
-//! | the checkpointer flushes after each 4 MiB | higher | a quarter of the sustained rate |
-//! | the checkpointer flushes after each 128 KiB | 4.6 to 2.1 ms in the flood | half of the sustained rate |
-//! | a part may span two segments of the log | 1.0 to 0.5 ms during 50,000 sets per second, but 4.8 to 7.2 ms in the flood | the log is twice as long |
-//! | a low priority for the checkpointer (`nice` 10) | a third less in the flood | checkpoints fall behind on a busy machine |
-//! | a low I/O priority for the checkpointer | higher | none |
-//! | short commits before long ones, batches of at most a hundred sets | no effect | none |
+//! The flush of a checkpoint may write 100 MB within 0.1 s. A flush of the log takes about ten times as long meanwhile, and
+//! so does a lone commit.
 
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-use crate::limits::VALUE_BYTES;
+use crate::limits::MAX_VALUE_BYTES;
 use crate::mutation::MutationOp;
 
 /// Applies `op` with `param` to `old`, where `None` is a missing value.
@@ -24,7 +24,7 @@ pub(crate) fn apply<'a>(
         MutationOp::BitAnd => zip_padded(present, param, |a, b| a & b).into(),
         MutationOp::BitOr => zip_padded(present, param, |a, b| a | b).into(),
         MutationOp::BitXor => zip_padded(present, param, |a, b| a ^ b).into(),
-        MutationOp::AppendIfFits if present.len() + param.len() > VALUE_BYTES => present.into(),
+        MutationOp::AppendIfFits if present.len() + param.len() > MAX_VALUE_BYTES => present.into(),
         MutationOp::AppendIfFits => [present, param].concat().into(),
         MutationOp::Max if compare_integers(present, param) == Ordering::Greater => {
             resized(present, param.len()).into()
@@ -139,9 +139,9 @@ mod tests {
 
     #[test]
     fn append_stops_at_the_value_limit() {
-        let old = vec![1; VALUE_BYTES - 1];
+        let old = vec![1; MAX_VALUE_BYTES - 1];
         let fits = apply(MutationOp::AppendIfFits, Some(&old), b"x").unwrap();
-        assert_eq!(fits.len(), VALUE_BYTES);
+        assert_eq!(fits.len(), MAX_VALUE_BYTES);
         let too_long = apply(MutationOp::AppendIfFits, Some(&old), b"xy").unwrap();
         assert_eq!(too_long, old);
     }

@@ -20,7 +20,7 @@ const MAX_IDLE_WAIT: Duration = Duration::from_secs(5);
 const MAX_PARTS: usize = 16;
 
 /// The parts that are to be moved, oldest first.
-pub(crate) struct Checkpoints {
+pub(super) struct Checkpoints {
     waiting: Mutex<WaitingParts>,
     /// Notified when there is a part to move, and at the end.
     for_checkpointer: Condvar,
@@ -39,7 +39,7 @@ struct WaitingParts {
 }
 
 impl Checkpoints {
-    pub(crate) fn new(limit_bytes: usize) -> Self {
+    pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
             waiting: Mutex::new(WaitingParts {
                 parts: VecDeque::new(),
@@ -54,7 +54,7 @@ impl Checkpoints {
     }
 
     /// Adds a part, which must be newer than all parts before.
-    pub(crate) fn push(&self, checkpoint: Checkpoint) {
+    pub(super) fn push(&self, checkpoint: Checkpoint) {
         let mut waiting = self.waiting.lock();
         waiting.bytes += checkpoint.part.bytes;
         waiting.parts.push_back(checkpoint);
@@ -62,7 +62,7 @@ impl Checkpoints {
     }
 
     /// Waits until the waiting parts are below their limits. Returns false once parts are no longer moved.
-    pub(crate) fn wait_for_room(&self) -> bool {
+    pub(super) fn wait_for_room(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let is_full = |waiting: &mut WaitingParts| !waiting.is_closed && !self.is_within(waiting);
         self.for_resolver.wait_while(&mut waiting, is_full);
@@ -70,7 +70,7 @@ impl Checkpoints {
     }
 
     /// Returns whether the waiting parts are below their limits.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         let waiting = self.waiting.lock();
         !waiting.is_closed && self.is_within(&waiting)
     }
@@ -109,44 +109,44 @@ impl Checkpoints {
     }
 
     /// Returns how long a commit that writes `bytes` bytes is to wait before it is sent.
-    pub(crate) fn pace(&self, now: Duration, bytes: usize) -> Duration {
+    pub(super) fn pace(&self, now: Duration, bytes: usize) -> Duration {
         let mut waiting = self.waiting.lock();
         let waiting_bytes = waiting.bytes;
         waiting.pace.wait(now, bytes, waiting_bytes)
     }
 
     /// Accepts no more parts. Those that wait can still be taken.
-    pub(crate) fn close(&self) {
+    pub(super) fn close(&self) {
         self.waiting.lock().is_closed = true;
         self.for_checkpointer.notify_one();
         self.for_resolver.notify_one();
     }
 
     /// Returns the sizes of the parts that are to be moved.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.waiting.lock().bytes
     }
 
     /// Drops the parts that wait: their writes stay only in the log.
-    pub(crate) fn abandon(&self) {
+    pub(super) fn abandon(&self) {
         self.waiting.lock().parts.clear();
         self.close();
     }
 }
 
 /// Owns the tree.
-pub(crate) struct Checkpointer {
+pub(super) struct Checkpointer {
     shared: Arc<EngineShared>,
     files: StoreFiles,
 }
 
 impl Checkpointer {
-    pub(crate) fn new(shared: Arc<EngineShared>, files: StoreFiles) -> Self {
+    pub(super) fn new(shared: Arc<EngineShared>, files: StoreFiles) -> Self {
         Self { shared, files }
     }
 
     /// Moves parts until there are no more. The store has ended then.
-    pub(crate) fn run(mut self) -> Result<()> {
+    pub(super) fn run(mut self) -> Result<()> {
         let moved = self.move_all();
         self.finish().and(moved)
     }
@@ -155,23 +155,23 @@ impl Checkpointer {
         let shared = self.shared.clone();
         let mut has_old_states = true;
         while shared
-            .checkpoints()
+            .checkpoints
             .wait(has_old_states.then_some(MAX_IDLE_WAIT))
         {
             has_old_states = self.step()?;
-            shared.timeline().expire();
+            shared.timeline.expire();
         }
         Ok(())
     }
 
     #[cfg(test)]
-    pub(crate) fn write_record(&mut self) -> Result<(), redb::Error> {
+    pub(super) fn write_record(&mut self) -> Result<(), redb::Error> {
         self.files.write_meta()
     }
 
     /// Ends the store, and closes the tree's file.
-    pub(crate) fn finish(self) -> Result<()> {
-        let ended = self.shared.timeline().check();
+    pub(super) fn finish(self) -> Result<()> {
+        let ended = self.shared.timeline.check();
         // From here on, no state holds rows of the tree.
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
         ended?;
@@ -180,17 +180,17 @@ impl Checkpointer {
     }
 
     /// Moves the oldest part that waits. Returns false if there is none.
-    pub(crate) fn step(&mut self) -> Result<bool> {
-        let Some(checkpoint) = self.shared.checkpoints().take() else {
+    pub(super) fn step(&mut self) -> Result<bool> {
+        let Some(checkpoint) = self.shared.checkpoints.take() else {
             return Ok(false);
         };
-        let env = self.shared.timeline().environment();
+        let env = self.shared.timeline.environment();
         let started = env.now();
         let moved = guarded(|| self.files.checkpoint(&checkpoint));
         let took = env.now().saturating_sub(started);
         let tree = moved.map_err(|cause| self.shared.fail(cause))?;
-        self.shared.timeline().rebase(&tree);
-        self.shared.checkpoints().moved(checkpoint.part.bytes, took);
+        self.shared.timeline.rebase(&tree);
+        self.shared.checkpoints.moved(checkpoint.part.bytes, took);
         Ok(true)
     }
 }

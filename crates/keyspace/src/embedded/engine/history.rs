@@ -32,7 +32,7 @@ const ENTRY_BYTES: usize = 64;
 const NEVER: i64 = 0;
 
 /// The write versions of the last five seconds, or of less when memory is short.
-pub(crate) struct History {
+pub(super) struct History {
     /// The slices, oldest first.
     slices: VecDeque<Slice>,
     /// Transactions with a read version below this one are too old: the writes that they would conflict
@@ -61,7 +61,7 @@ struct Slice {
 
 impl History {
     /// Returns a history that knows nothing before `oldest`.
-    pub(crate) fn new(oldest: i64, limit_bytes: usize) -> Self {
+    pub(super) fn new(oldest: i64, limit_bytes: usize) -> Self {
         Self {
             slices: VecDeque::new(),
             oldest,
@@ -71,12 +71,12 @@ impl History {
     }
 
     /// Returns true if a transaction with this read version is too old to be checked.
-    pub(crate) fn is_too_old(&self, read_version: i64) -> bool {
+    pub(super) fn is_too_old(&self, read_version: i64) -> bool {
         read_version < self.oldest
     }
 
     /// Returns true if any key of a range was written after `read_version`.
-    pub(crate) fn written_after(&self, range: &KeyRange, read_version: i64) -> bool {
+    pub(super) fn written_after(&self, range: &KeyRange, read_version: i64) -> bool {
         let slices = self.slices.iter().rev();
         slices
             .take_while(|slice| slice.newest > read_version)
@@ -84,7 +84,7 @@ impl History {
     }
 
     /// Records that the keys of a range were written at `version`, the newest so far.
-    pub(crate) fn add(&mut self, range: &KeyRange, version: i64) {
+    pub(super) fn add(&mut self, range: &KeyRange, version: i64) {
         if range.is_empty() {
             return;
         }
@@ -103,7 +103,7 @@ impl History {
 
     /// Forgets all writes that are too old for conflicts, once `version` is being committed, and more if
     /// the history takes too much memory.
-    pub(crate) fn age(&mut self, version: i64) {
+    pub(super) fn age(&mut self, version: i64) {
         self.oldest = self.oldest.max(version - TRANSACTION_LIFE_VERSIONS);
         while let Some(slice) = self.slices.front()
             && (slice.newest <= self.oldest || self.bytes > self.limit_bytes)

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// when most of the window is used, so a burst that fits into the window does not wait, and end when the window
 /// is nearly empty.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(super) struct Pace {
     /// The size of the parts that wait for a checkpoint at which all commits stop, in bytes.
     limit_bytes: usize,
     /// The bytes of parts that were lately moved in a second. `None` before the first checkpoint.
@@ -40,7 +40,7 @@ const MIN_RATE: f64 = 100e3;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
 impl Pace {
-    pub(crate) fn new(limit_bytes: usize) -> Self {
+    pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
             limit_bytes,
             moved_per_second: None,
@@ -51,7 +51,7 @@ impl Pace {
 
     /// Records how long the checkpoint of a part took. The time of a part with few bytes says nothing about
     /// others: it may have cleared many rows.
-    pub(crate) fn moved(&mut self, bytes: usize, took: Duration) {
+    pub(super) fn moved(&mut self, bytes: usize, took: Duration) {
         if bytes < self.limit_bytes / 16 || bytes == 0 {
             return;
         }
@@ -62,7 +62,7 @@ impl Pace {
 
     /// Gives a turn to a commit that writes `bytes` bytes, while parts of `waiting_bytes` bytes wait for a
     /// checkpoint. Returns how long the commit must wait for its turn.
-    pub(crate) fn wait(&mut self, now: Duration, bytes: usize, waiting_bytes: usize) -> Duration {
+    pub(super) fn wait(&mut self, now: Duration, bytes: usize, waiting_bytes: usize) -> Duration {
         let fill = waiting_bytes as f64 / self.limit_bytes.max(1) as f64;
         let is_nearly_full = fill >= 0.75;
         self.is_on = is_nearly_full || (self.is_on && fill > 0.25);

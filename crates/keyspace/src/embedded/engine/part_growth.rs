@@ -8,7 +8,7 @@ use std::time::Duration;
 /// opening after a crash. A part that grows steadily is not moved before it is full, because with more rows in
 /// a part, each page of the tree is written less often.
 #[derive(Debug)]
-pub(crate) struct PartGrowth {
+pub(super) struct PartGrowth {
     /// The size of the part in bytes, zero if it is too small to be moved.
     bytes: usize,
     /// An earlier size, which differs by little.
@@ -34,7 +34,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 impl PartGrowth {
     /// Watches a part that begins now.
-    pub(crate) fn new(now: Duration) -> Self {
+    pub(super) fn new(now: Duration) -> Self {
         Self {
             bytes: 0,
             mark_bytes: 0,
@@ -44,7 +44,7 @@ impl PartGrowth {
     }
 
     /// Records the size of the part after a batch.
-    pub(crate) fn note(&mut self, now: Duration, bytes: usize) {
+    pub(super) fn note(&mut self, now: Duration, bytes: usize) {
         self.bytes = bytes;
         if bytes.abs_diff(self.mark_bytes) > self.mark_bytes / CHANGE {
             if bytes < self.mark_bytes {
@@ -56,7 +56,7 @@ impl PartGrowth {
     }
 
     /// Returns when the part is to be moved if it does not grow until then.
-    pub(crate) fn due(&self) -> Option<Duration> {
+    pub(super) fn due(&self) -> Option<Duration> {
         let age = self.marked.saturating_sub(self.began);
         let pause = (age / PAUSE).clamp(MIN_PAUSE, MAX_PAUSE);
         (self.bytes > 0).then(|| self.marked + pause)

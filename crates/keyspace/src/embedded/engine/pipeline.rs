@@ -6,36 +6,36 @@ use std::time::Duration;
 use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::queue::{MAX_BATCH_BYTES, MAX_BATCH_TRANSACTIONS};
+use super::queue::{FULL_BATCH_BYTES, FULL_BATCH_TRANSACTIONS};
 use crate::embedded::layers::{FrozenPart, Parts};
 use crate::embedded::log::frame::Record;
 use crate::error::{Code, Result};
 use crate::transaction::Commit;
 
 /// Transactions that commit together, at one version.
-pub(crate) struct Batch {
-    pub(crate) version: i64,
+pub(super) struct Batch {
+    pub(super) version: i64,
     /// The effects of the transactions on rows.
-    pub(crate) record: Record,
+    pub(super) record: Record,
     /// The parts of the window after the batch, `None` if no transaction of the batch commits.
-    pub(crate) parts: Option<Parts>,
+    pub(super) parts: Option<Parts>,
     /// The result of each transaction, in commit order.
-    pub(crate) verdicts: Vec<Verdict>,
+    pub(super) verdicts: Vec<Verdict>,
     /// The part that ended before the batch.
-    pub(crate) frozen: Option<FrozenPart>,
+    pub(super) frozen: Option<FrozenPart>,
     /// The size of the active part after the batch, zero if it is too small to be moved before it is full.
-    pub(crate) part_bytes: usize,
+    pub(super) part_bytes: usize,
 }
 
 /// The result of a transaction, and where to send it.
-pub(crate) struct Verdict {
-    pub(crate) waiting: oneshot::Sender<Result<Commit>>,
-    pub(crate) verdict: Result<Commit, Code>,
+pub(super) struct Verdict {
+    pub(super) waiting: oneshot::Sender<Result<Commit>>,
+    pub(super) verdict: Result<Commit, Code>,
 }
 
 impl Batch {
     /// Sends all transactions their results, after the batch was published.
-    pub(crate) fn answer(self) {
+    pub(super) fn answer(self) {
         for Verdict { waiting, verdict } in self.verdicts {
             // The caller may have stopped waiting.
             let _ = waiting.send(verdict.map_err(Into::into));
@@ -44,7 +44,7 @@ impl Batch {
 
     /// Sends `commit_unknown_result` to all transactions that would commit: it is unknown whether the batch
     /// will be found after a restart.
-    pub(crate) fn answer_unknown(mut self) {
+    pub(super) fn answer_unknown(mut self) {
         for Verdict { verdict, .. } in &mut self.verdicts {
             if verdict.is_ok() {
                 *verdict = Err(Code::COMMIT_UNKNOWN_RESULT);
@@ -54,7 +54,8 @@ impl Batch {
     }
 
     fn is_full(&self) -> bool {
-        self.verdicts.len() >= MAX_BATCH_TRANSACTIONS || self.record.body().len() >= MAX_BATCH_BYTES
+        self.verdicts.len() >= FULL_BATCH_TRANSACTIONS
+            || self.record.body().len() >= FULL_BATCH_BYTES
     }
 }
 
@@ -91,7 +92,7 @@ impl PipelineState {
 
 impl Pipeline {
     /// Waits until the open batch has room for transactions. Returns false once the pipeline is closed.
-    pub(crate) fn wait_for_room(&self) -> bool {
+    pub(super) fn wait_for_room(&self) -> bool {
         let mut state = self.state.lock();
         let is_full = |state: &mut PipelineState| {
             !state.is_closed && state.open.as_ref().is_some_and(Batch::is_full)
@@ -101,13 +102,13 @@ impl Pipeline {
     }
 
     /// Returns whether the open batch has room for transactions.
-    pub(crate) fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         let state = self.state.lock();
         !state.is_closed && !state.open.as_ref().is_some_and(Batch::is_full)
     }
 
     /// Locks the open batch, which stays in place while the guard lives. `None` if there is no batch yet.
-    pub(crate) fn open(&self) -> MappedMutexGuard<'_, Option<Batch>> {
+    pub(super) fn open(&self) -> MappedMutexGuard<'_, Option<Batch>> {
         MutexGuard::map(self.state.lock(), |state| &mut state.open)
     }
 
@@ -117,7 +118,7 @@ impl Pipeline {
     }
 
     /// Notifies the publisher that the open batch has grown.
-    pub(crate) fn offer(&self) {
+    pub(super) fn offer(&self) {
         let mut state = self.state.lock();
         let len = state.len();
         if state
@@ -131,17 +132,17 @@ impl Pipeline {
 
     /// Requests that the active part end before the next batch, because its log has continued in another
     /// segment.
-    pub(crate) fn end_part(&self) {
+    pub(super) fn end_part(&self) {
         self.part_is_to_end.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the end of the active part was requested, and clears the request.
-    pub(crate) fn takes_end_of_part(&self) -> bool {
+    pub(super) fn takes_end_of_part(&self) -> bool {
         self.part_is_to_end.swap(false, Ordering::Relaxed)
     }
 
     /// Waits for `time`. Returns false if the pipeline is closed or being closed.
-    pub(crate) fn pause(&self, time: Duration) -> bool {
+    pub(super) fn pause(&self, time: Duration) -> bool {
         let mut state = self.state.lock();
         let goes_on = |state: &mut PipelineState| !state.is_closing && !state.is_closed;
         self.for_publisher.wait_while_for(&mut state, goes_on, time);
@@ -149,13 +150,13 @@ impl Pipeline {
     }
 
     /// Stops batches from waiting for room for the log, because the store is being closed.
-    pub(crate) fn hurry(&self) {
+    pub(super) fn hurry(&self) {
         self.state.lock().is_closing = true;
         self.for_publisher.notify_one();
     }
 
     /// Wakes the publisher even if there is no batch.
-    pub(crate) fn call_publisher(&self) {
+    pub(super) fn call_publisher(&self) {
         if !self.publisher_was_called.swap(true, Ordering::Relaxed) {
             let _state = self.state.lock();
             self.for_publisher.notify_one();
@@ -164,7 +165,7 @@ impl Pipeline {
 
     /// Waits for a batch, a call, the end, or until `limit` has passed. Returns false once the pipeline is
     /// closed and empty.
-    pub(crate) fn wait(&self, limit: Option<Duration>) -> bool {
+    pub(super) fn wait(&self, limit: Option<Duration>) -> bool {
         let mut state = self.state.lock();
         while state.open.is_none() {
             if state.is_closed {
@@ -207,19 +208,19 @@ impl Pipeline {
     }
 
     /// Takes the open batch.
-    pub(crate) fn take(&self) -> Option<Batch> {
+    pub(super) fn take(&self) -> Option<Batch> {
         let taken = self.state.lock().open.take();
         self.for_resolver.notify_one();
         taken
     }
 
     /// Takes the last part of the window, which was given when the pipeline was closed.
-    pub(crate) fn take_last_part(&self) -> Option<FrozenPart> {
+    pub(super) fn take_last_part(&self) -> Option<FrozenPart> {
         self.state.lock().last_part.take()
     }
 
     /// Ends the pipeline. The batch in it can still be taken.
-    pub(crate) fn close(&self, last_part: Option<FrozenPart>) {
+    pub(super) fn close(&self, last_part: Option<FrozenPart>) {
         let mut state = self.state.lock();
         state.is_closed = true;
         state.last_part = last_part;

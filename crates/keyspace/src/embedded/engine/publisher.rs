@@ -74,14 +74,14 @@ impl Lone {
 }
 
 impl Publisher {
-    pub(crate) fn new(
+    pub(super) fn new(
         shared: Arc<EngineShared>,
         journal: Option<Journal>,
         durability: Durability,
         newest_version: i64,
     ) -> Self {
         let log = journal.as_ref().map(Journal::place);
-        let growth = PartGrowth::new(shared.timeline().environment().now());
+        let growth = PartGrowth::new(shared.timeline.environment().now());
         Self {
             part_segment: log.map_or(0, |log| log.start.segment),
             shared,
@@ -99,11 +99,11 @@ impl Publisher {
 
     /// Publishes batches until the pipeline is closed and empty, or the store has ended. All batches are
     /// then in the log, on disk.
-    pub(crate) fn run(shared: &EngineShared, publisher: &Mutex<Self>) -> Result<()> {
-        let served = Self::serve(shared.pipeline(), publisher);
+    pub(super) fn run(shared: &EngineShared, publisher: &Mutex<Self>) -> Result<()> {
+        let served = Self::serve(&shared.pipeline, publisher);
         let mut publisher = publisher.lock();
         let finished = served
-            .and_then(|()| shared.timeline().check())
+            .and_then(|()| shared.timeline.check())
             .and_then(|()| publisher.finish());
         publisher.journal = None;
         publisher.postponed = None;
@@ -138,21 +138,8 @@ impl Publisher {
     /// Publishes the open batch on the thread of a caller, which saves two wake-ups of threads. Returns
     /// false if the publisher's thread is to do it: it might take long, or more transactions might join.
     ///
-    /// A caller publishes if the last batch had one transaction and none arrived until it was published, if that batch
-    /// was written and flushed in at most [`MAX_SHORT_FLUSH`], and if the new one fits into the part of the log's file
-    /// that is already filled with zeros.
     pub(crate) fn step_here(&mut self) -> bool {
-        let has_room = |journal: &Journal| {
-            let open = self.shared.pipeline().open();
-            open.as_ref()
-                .is_none_or(|batch| journal.has_room(&batch.record))
-        };
-        let is_quick = self.lone.left > 0
-            && self.last_flush <= MAX_SHORT_FLUSH
-            && self.postponed.is_none()
-            && !self.flush_is_due()
-            && self.journal.as_ref().is_some_and(has_room);
-        if !is_quick {
+        if self.lone.left == 0 || !self.is_quick() {
             return false;
         }
         self.lone.left -= 1;
@@ -161,9 +148,29 @@ impl Publisher {
         let _ = self.step();
         let is_earlier = |due| due_before.is_none_or(|before| due < before);
         if self.postponed.is_some() || self.due().is_some_and(is_earlier) {
-            self.shared.pipeline().call_publisher();
+            self.shared.pipeline.call_publisher();
         }
         true
+    }
+
+    /// Returns whether publishing the open batch is likely to take no longer than [`MAX_SHORT_FLUSH`]: the last batch
+    /// took no longer, nothing else has to be written first, and the new one fits into the part of the log's file that
+    /// is already filled with zeros.
+    fn is_quick(&self) -> bool {
+        self.last_flush <= MAX_SHORT_FLUSH
+            && self.postponed.is_none()
+            && !self.flush_is_due()
+            && self.has_room()
+    }
+
+    /// Returns whether the open batch, if there is one, fits into the filled part of the log's file.
+    fn has_room(&self) -> bool {
+        let Some(journal) = &self.journal else {
+            return false;
+        };
+        let open = self.shared.pipeline.open();
+        open.as_ref()
+            .is_none_or(|batch| journal.has_room(&batch.record))
     }
 
     /// Returns the number of transactions that are likely to meet in the next batch, and how long to wait
@@ -193,10 +200,10 @@ impl Publisher {
 
     /// Flushes the published batches, and passes the last part to the checkpointer, unless the part may
     /// stay in the log.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    pub(super) fn finish(&mut self) -> Result<()> {
         self.flush()?;
-        let pipeline = self.shared.pipeline();
-        let checkpoints = self.shared.checkpoints();
+        let pipeline = &self.shared.pipeline;
+        let checkpoints = &self.shared.checkpoints;
         match pipeline.take_last_part() {
             Some(part) if self.journal.is_some() && !self.shared.keeps_log(part.bytes) => {
                 checkpoints.push(Checkpoint {
@@ -212,16 +219,16 @@ impl Publisher {
     }
 
     /// Publishes the open batch if there is one, and otherwise does other work that is due.
-    pub(crate) fn step(&mut self) -> Result<()> {
+    pub(super) fn step(&mut self) -> Result<()> {
         // Check this first, because the next batch may have to wait for room.
         if self.flush_is_due() {
             self.flush()?;
         }
         let postponed = self.postponed.take().map(|(batch, _)| batch);
-        if let Some(batch) = postponed.or_else(|| self.shared.pipeline().take()) {
+        if let Some(batch) = postponed.or_else(|| self.shared.pipeline.take()) {
             self.commit(batch)?;
         }
-        if self.shared.timeline().wants_claim() {
+        if self.shared.timeline.wants_claim() {
             self.claim()?;
         }
         if self.growth.due().is_some_and(|due| due <= self.now()) {
@@ -250,7 +257,7 @@ impl Publisher {
                 return Err(error);
             }
         }
-        let timeline = self.shared.timeline();
+        let timeline = &self.shared.timeline;
         match batch.parts.take() {
             Some(parts) => {
                 self.newest_version = batch.version;
@@ -263,7 +270,7 @@ impl Publisher {
             None => timeline.abandon_commit(batch.version),
         }
         // Before the answers, because an answered task may commit again at once.
-        self.expected = batch.verdicts.len() + self.shared.pipeline().len();
+        self.expected = batch.verdicts.len() + self.shared.pipeline.len();
         if self.expected > 1 {
             self.lone = Lone::default();
         }
@@ -280,13 +287,13 @@ impl Publisher {
             return Ok(());
         }
         let Some(journal) = &mut self.journal else {
-            self.shared.timeline().flushed(batch.version);
+            self.shared.timeline.flushed(batch.version);
             return Ok(());
         };
-        let started = self.shared.timeline().environment().now();
+        let started = self.shared.timeline.environment().now();
         journal.append(&mut batch.record)?;
         if journal.place().start.segment > self.part_segment {
-            self.shared.pipeline().end_part();
+            self.shared.pipeline.end_part();
         }
         self.unflushed_since.get_or_insert(started);
         self.last_flush = Duration::ZERO;
@@ -303,7 +310,7 @@ impl Publisher {
         self.sync(self.newest_version)?;
         let log = self.journal.as_ref().map(Journal::place);
         self.part_segment = log.map_or(0, |log| log.start.segment);
-        self.shared.checkpoints().push(Checkpoint {
+        self.shared.checkpoints.push(Checkpoint {
             part,
             last_version: self.newest_version,
             log,
@@ -312,7 +319,7 @@ impl Publisher {
     }
 
     fn tell_watches(&self, effects: Effects<'_>) {
-        let registry = self.shared.registry();
+        let registry = &self.shared.registry;
         for key in registry.watched(effects) {
             // If the read fails, the store has ended and its watches have failed.
             if let Ok(value) = self.shared.newest().and_then(|newest| newest.get(&key)) {
@@ -348,7 +355,7 @@ impl Publisher {
     }
 
     fn now(&self) -> Duration {
-        self.shared.timeline().environment().now()
+        self.shared.timeline.environment().now()
     }
 
     /// Flushes the acknowledged batches.
@@ -363,15 +370,15 @@ impl Publisher {
             && self.unflushed_since.take().is_some()
         {
             journal.flush()?;
-            self.shared.timeline().flushed(version);
+            self.shared.timeline.flushed(version);
         }
         Ok(())
     }
 
     /// Claims a version, so that the clock can continue. Claims do not end a part: once they have filled a segment, the
     /// next commits end the part, which frees the log.
-    pub(crate) fn claim(&mut self) -> Result<()> {
-        let Some(version) = self.shared.timeline().claim() else {
+    pub(super) fn claim(&mut self) -> Result<()> {
+        let Some(version) = self.shared.timeline.claim() else {
             return Ok(());
         };
         if let Some(journal) = &mut self.journal {
@@ -384,7 +391,7 @@ impl Publisher {
             self.newest_version = version;
             return self.flush();
         }
-        self.shared.timeline().flushed(version);
+        self.shared.timeline.flushed(version);
         Ok(())
     }
 }

@@ -12,13 +12,15 @@ use crate::mutation::MutationOp;
 use crate::transaction::Commit;
 
 /// The number of transactions at which a batch is full.
-pub(crate) const MAX_BATCH_TRANSACTIONS: usize = 1024;
+pub(super) const FULL_BATCH_TRANSACTIONS: usize = 1024;
 
 /// The size at which a batch is full, in bytes.
-pub(crate) const MAX_BATCH_BYTES: usize = 4 << 20;
+pub(super) const FULL_BATCH_BYTES: usize = 4 << 20;
 
-/// The largest number and total size of commits that are resolved on the caller's thread.
+/// The largest number of commits that are resolved on the caller's thread.
 const MAX_SHORT_COMMITS: usize = 4;
+
+/// The largest size of these commits together, in bytes.
 const MAX_SHORT_BYTES: usize = 16 << 10;
 
 /// A write of a commit.
@@ -85,14 +87,14 @@ impl CommitRequest {
 }
 
 /// A commit under way.
-pub(crate) struct PendingCommit {
-    pub(crate) request: CommitRequest,
-    pub(crate) read_version: i64,
-    pub(crate) verdict: oneshot::Sender<Result<Commit>>,
+pub(super) struct PendingCommit {
+    pub(super) request: CommitRequest,
+    pub(super) read_version: i64,
+    pub(super) verdict: oneshot::Sender<Result<Commit>>,
 }
 
 /// The commits that wait for the resolver.
-pub(crate) struct Queue {
+pub(super) struct Queue {
     waiting: Mutex<WaitingCommits>,
     /// Notified when a commit arrives while the resolver is idle, and when the queue closes.
     wake: Condvar,
@@ -109,7 +111,7 @@ struct WaitingCommits {
 }
 
 impl Queue {
-    pub(crate) fn new(limit_bytes: usize) -> Self {
+    pub(super) fn new(limit_bytes: usize) -> Self {
         Self {
             waiting: Mutex::default(),
             wake: Condvar::new(),
@@ -118,7 +120,7 @@ impl Queue {
     }
 
     /// Adds a commit, unless the waiting commits already take too much memory.
-    pub(crate) fn push(&self, commit: PendingCommit) -> Result<()> {
+    pub(super) fn push(&self, commit: PendingCommit) -> Result<()> {
         let bytes = commit.request.bytes();
         let mut waiting = self.waiting();
         if waiting.is_closed {
@@ -133,20 +135,20 @@ impl Queue {
     }
 
     /// Wakes the resolver's thread if it is waiting for commits.
-    pub(crate) fn wake(&self) {
+    pub(super) fn wake(&self) {
         if std::mem::take(&mut self.waiting().resolver_is_idle) {
             self.wake.notify_one();
         }
     }
 
     /// Returns whether the waiting commits can be resolved quickly.
-    pub(crate) fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         let waiting = self.waiting();
         waiting.commits.len() <= MAX_SHORT_COMMITS && waiting.bytes <= MAX_SHORT_BYTES
     }
 
     /// Waits for commits. Returns false once the queue is closed and empty.
-    pub(crate) fn wait(&self) -> bool {
+    pub(super) fn wait(&self) -> bool {
         let mut waiting = self.waiting();
         while waiting.commits.is_empty() && !waiting.is_closed {
             waiting.resolver_is_idle = true;
@@ -157,12 +159,12 @@ impl Queue {
     }
 
     /// Takes waiting commits, up to the size of a batch.
-    pub(crate) fn take(&self) -> Vec<PendingCommit> {
+    pub(super) fn take(&self) -> Vec<PendingCommit> {
         let mut waiting = self.waiting();
         let mut taken = Vec::new();
         let mut taken_bytes = 0;
-        while taken.len() < MAX_BATCH_TRANSACTIONS
-            && taken_bytes < MAX_BATCH_BYTES
+        while taken.len() < FULL_BATCH_TRANSACTIONS
+            && taken_bytes < FULL_BATCH_BYTES
             && let Some((commit, bytes)) = waiting.commits.pop_front()
         {
             waiting.bytes -= bytes;
@@ -173,13 +175,13 @@ impl Queue {
     }
 
     /// Accepts no more commits. Those that wait can still be taken.
-    pub(crate) fn close(&self) {
+    pub(super) fn close(&self) {
         self.waiting().is_closed = true;
         self.wake.notify_one();
     }
 
     /// Takes all waiting commits.
-    pub(crate) fn take_all(&self) -> Vec<PendingCommit> {
+    pub(super) fn take_all(&self) -> Vec<PendingCommit> {
         let mut waiting = self.waiting();
         waiting.bytes = 0;
         let commits = std::mem::take(&mut waiting.commits);
@@ -218,13 +220,13 @@ mod tests {
     #[test]
     fn a_batch_ends_at_its_number_of_transactions_or_at_its_size() {
         let queue = Queue::new(usize::MAX);
-        for _ in 0..MAX_BATCH_TRANSACTIONS + 1 {
+        for _ in 0..FULL_BATCH_TRANSACTIONS + 1 {
             queue.push(commit(0)).unwrap();
         }
-        assert_eq!(queue.take().len(), MAX_BATCH_TRANSACTIONS);
+        assert_eq!(queue.take().len(), FULL_BATCH_TRANSACTIONS);
         assert_eq!(queue.take().len(), 1);
         for _ in 0..3 {
-            queue.push(commit(MAX_BATCH_BYTES / 2)).unwrap();
+            queue.push(commit(FULL_BATCH_BYTES / 2)).unwrap();
         }
         assert_eq!(queue.take().len(), 2);
         assert_eq!(queue.take().len(), 1);

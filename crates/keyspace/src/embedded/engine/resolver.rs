@@ -20,14 +20,14 @@ use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
 
 /// Owns the conflict history and the newest state of the rows.
-pub(crate) struct Resolver {
+pub(super) struct Resolver {
     shared: Arc<EngineShared>,
     history: History,
     window: Window,
 }
 
 impl Resolver {
-    pub(crate) fn new(shared: Arc<EngineShared>, history: History, window: Window) -> Self {
+    pub(super) fn new(shared: Arc<EngineShared>, history: History, window: Window) -> Self {
         Self {
             shared,
             history,
@@ -36,38 +36,38 @@ impl Resolver {
     }
 
     /// Closes the pipeline, and passes it the last part of the window.
-    pub(crate) fn finish(self) {
+    pub(super) fn finish(self) {
         let Self {
             shared, mut window, ..
         } = self;
         let last_part = window.freeze();
         // The window reads the tree, which must have no readers when the checkpointer closes the file.
         drop(window);
-        shared.pipeline().close(Some(last_part));
+        shared.pipeline.close(Some(last_part));
     }
 
     /// Resolves the waiting commits into the open batch.
-    pub(crate) fn step(&mut self) -> Result<()> {
-        let commits = self.shared.queue().take();
+    pub(super) fn step(&mut self) -> Result<()> {
+        let commits = self.shared.queue.take();
         self.resolve_taken(commits)
     }
 
     #[cfg(test)]
-    pub(crate) fn queue(&self) -> &super::queue::Queue {
-        self.shared.queue()
+    pub(super) fn queue(&self) -> &super::queue::Queue {
+        &self.shared.queue
     }
 
     /// Resolves commits that were taken from the queue.
-    pub(crate) fn resolve_taken(&mut self, commits: Vec<PendingCommit>) -> Result<()> {
+    pub(super) fn resolve_taken(&mut self, commits: Vec<PendingCommit>) -> Result<()> {
         if commits.is_empty() {
             return Ok(());
         }
         let shared = self.shared.clone();
-        if let Some(tree) = shared.timeline().tree() {
+        if let Some(tree) = shared.timeline.tree() {
             self.window.rebase(&tree);
         }
         let failed = {
-            let mut open = shared.pipeline().open();
+            let mut open = shared.pipeline.open();
             let batch = open.get_or_insert_with(|| self.begin_batch());
             let resolved = guarded(|| self.resolve_all(commits, batch));
             // The batch may contain half a transaction, so the publisher must not find it.
@@ -79,17 +79,17 @@ impl Resolver {
             return Err(error);
         }
         // If the store has ended since the commits were taken, nothing else takes the batch.
-        if shared.timeline().check().is_err() {
-            let batch = shared.pipeline().take();
+        if shared.timeline.check().is_err() {
+            let batch = shared.pipeline.take();
             batch.into_iter().for_each(Batch::answer_unknown);
         }
         Ok(())
     }
 
     fn begin_batch(&mut self) -> Batch {
-        let version = self.shared.timeline().begin_commit();
+        let version = self.shared.timeline.begin_commit();
         self.history.age(version);
-        let is_due = self.shared.pipeline().takes_end_of_part() || self.window.is_due();
+        let is_due = self.shared.pipeline.takes_end_of_part() || self.window.is_due();
         Batch {
             version,
             record: Record::batch(version),

@@ -21,7 +21,7 @@ use crate::embedded::tree::deferred::Health;
 use crate::error::{Code, Error, Result, StorageFailure};
 
 /// The state that the threads and the transactions share.
-pub(crate) struct EngineShared {
+pub(super) struct EngineShared {
     pub(super) timeline: Timeline,
     pub(super) queue: Queue,
     pub(super) pipeline: Pipeline,
@@ -36,24 +36,8 @@ pub(crate) struct EngineShared {
 }
 
 impl EngineShared {
-    pub(crate) fn timeline(&self) -> &Timeline {
-        &self.timeline
-    }
-
-    pub(crate) fn queue(&self) -> &Queue {
-        &self.queue
-    }
-
-    pub(crate) fn pipeline(&self) -> &Pipeline {
-        &self.pipeline
-    }
-
-    pub(crate) fn checkpoints(&self) -> &Checkpoints {
-        &self.checkpoints
-    }
-
     /// Ends the active part of the window, with a commit that writes nothing.
-    pub(crate) fn end_part(&self) {
+    pub(super) fn end_part(&self) {
         self.pipeline.end_part();
         let Ok((read_version, _)) = self.timeline.read_version() else {
             return;
@@ -73,18 +57,14 @@ impl EngineShared {
 
     /// Returns whether the store leaves its log for the next opening: it is being dropped, and the log
     /// alone holds too much to be moved to the tree in a short time.
-    pub(crate) fn keeps_log(&self, last_part_bytes: usize) -> bool {
+    pub(super) fn keeps_log(&self, last_part_bytes: usize) -> bool {
         const MAX_BYTES: usize = 8 << 20;
         self.is_dropped.load(Ordering::Relaxed)
             && self.checkpoints.bytes() + last_part_bytes > MAX_BYTES
     }
 
-    pub(crate) fn registry(&self) -> &Arc<Registry> {
-        &self.registry
-    }
-
     /// Returns the state that the newest commit left.
-    pub(crate) fn newest(self: &Arc<Self>) -> Result<Snapshot> {
+    pub(super) fn newest(self: &Arc<Self>) -> Result<Snapshot> {
         let (version, state) = self.timeline.read_version()?;
         Ok(Snapshot::new(version, state, self.clone()))
     }
@@ -99,7 +79,7 @@ impl EngineShared {
 
     /// Ends the store because redb failed: on damage, or on a failure of the disk. Returns the error that
     /// every later operation gets.
-    pub(crate) fn fail(&self, cause: redb::Error) -> Error {
+    pub(super) fn fail(&self, cause: redb::Error) -> Error {
         let cause = self.health.explain(cause);
         let Some(reason) = damage::reason_of(&cause) else {
             return self.poison(cause);
@@ -116,7 +96,7 @@ impl EngineShared {
     }
 
     /// Ends the store because its storage failed. Returns the error that every later operation gets.
-    pub(crate) fn poison(&self, cause: impl StdError + Send + Sync + 'static) -> Error {
+    pub(super) fn poison(&self, cause: impl StdError + Send + Sync + 'static) -> Error {
         tracing::error!(%cause, "the store stops: its storage failed");
         let cause = StorageFailure::new(cause);
         self.end(Error::Poisoned { cause })
@@ -124,7 +104,7 @@ impl EngineShared {
 
     /// Ends the store. All waiting and later operations get the returned error: `error`, unless the store
     /// had already ended with another one.
-    pub(crate) fn end(&self, error: Error) -> Error {
+    pub(super) fn end(&self, error: Error) -> Error {
         // Record the reason first: the threads end once their queues are closed, and then look for it.
         let error = self.timeline.end(error);
         self.queue.close();

@@ -13,7 +13,7 @@ use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
 
 /// The rows as one batch left them.
-pub(crate) struct PublishedState {
+pub(super) struct PublishedState {
     version: i64,
     /// The size of the batch.
     bytes: usize,
@@ -25,7 +25,7 @@ pub(crate) struct PublishedState {
 }
 
 impl PublishedState {
-    pub(crate) fn new(version: i64, parts: Parts, tree: &Checkpointed, bytes: usize) -> Self {
+    pub(super) fn new(version: i64, parts: Parts, tree: &Checkpointed, bytes: usize) -> Self {
         Self {
             version,
             bytes,
@@ -35,17 +35,17 @@ impl PublishedState {
     }
 
     /// Returns the version of the batch.
-    pub(crate) fn version(&self) -> i64 {
+    pub(super) fn version(&self) -> i64 {
         self.version
     }
 
     /// Returns the size of the batch.
-    pub(crate) fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Reads the rows that a checkpoint has moved to `tree` from there. Waits for a read that is under way.
-    pub(crate) fn rebase(&self, tree: &Checkpointed) {
+    pub(super) fn rebase(&self, tree: &Checkpointed) {
         if let Some(layers) = &mut *self.layers.write() {
             tree.take_over(layers, self.newest);
         }
@@ -53,19 +53,19 @@ impl PublishedState {
 
     /// Returns the rows, which can then be read for any time. `None` if transactions may no longer read
     /// them.
-    pub(crate) fn layers(&self) -> Option<layers::StoreLayers> {
+    pub(super) fn layers(&self) -> Option<layers::StoreLayers> {
         self.layers.read().clone()
     }
 
     /// Releases the rows. Waits for a read that is under way.
-    pub(crate) fn empty(&self) {
+    pub(super) fn empty(&self) {
         *self.layers.write() = None;
     }
 }
 
 #[cfg(test)]
 impl PublishedState {
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.layers.read().is_none()
     }
 }
@@ -81,7 +81,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn new(version: i64, state: Arc<PublishedState>, shared: Arc<EngineShared>) -> Self {
+    pub(super) fn new(version: i64, state: Arc<PublishedState>, shared: Arc<EngineShared>) -> Self {
         Self {
             version,
             state,
@@ -109,7 +109,7 @@ impl Snapshot {
         &self,
         read: impl FnOnce(&layers::StoreLayers) -> Result<T, StorageError>,
     ) -> Result<T> {
-        if self.shared.timeline().is_too_old(self.version) {
+        if self.shared.timeline.is_too_old(self.version) {
             return Err(Code::TRANSACTION_TOO_OLD.into());
         }
         let answer = {
@@ -120,7 +120,7 @@ impl Snapshot {
             Some(Ok(answer)) => Ok(answer),
             Some(Err(cause)) => Err(self.shared.fail(cause)),
             None => {
-                self.shared.timeline().check()?;
+                self.shared.timeline.check()?;
                 Err(Error::from(Code::TRANSACTION_TOO_OLD))
             }
         }

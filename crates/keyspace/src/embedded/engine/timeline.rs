@@ -52,7 +52,7 @@ const CLAIM_VERSIONS: i64 = LEAD_VERSIONS / 2;
 const NONE: i64 = i64::MAX;
 
 /// Assigns versions, and knows the state to read at each.
-pub(crate) struct Timeline {
+pub(super) struct Timeline {
     environment: Environment,
     /// When the clock began, on the environment's clock.
     origin: Duration,
@@ -84,7 +84,7 @@ struct Line {
 
 impl Timeline {
     /// Starts the clock at `base`, a version on disk, with the rows as of that version.
-    pub(crate) fn new(
+    pub(super) fn new(
         environment: Environment,
         base: i64,
         parts: Parts,
@@ -109,18 +109,18 @@ impl Timeline {
         }
     }
 
-    pub(crate) fn environment(&self) -> &Environment {
+    pub(super) fn environment(&self) -> &Environment {
         &self.environment
     }
 
     /// Returns a read version that is at least every acknowledged commit version, and its state.
-    pub(crate) fn read_version(&self) -> Result<(i64, Arc<PublishedState>)> {
+    pub(super) fn read_version(&self) -> Result<(i64, Arc<PublishedState>)> {
         let mut line = self.serving()?;
         Ok((self.give(&mut line), line.newest().clone()))
     }
 
     /// Returns the state to read at a version that was assigned before.
-    pub(crate) fn state_at(&self, version: i64) -> Result<Arc<PublishedState>> {
+    pub(super) fn state_at(&self, version: i64) -> Result<Arc<PublishedState>> {
         let mut line = self.serving()?;
         let newest = self.give(&mut line);
         if version > newest {
@@ -140,13 +140,13 @@ impl Timeline {
     /// it.
     ///
     /// Time stands still while a commit is in flight, as it does for read versions.
-    pub(crate) fn is_too_old(&self, version: i64) -> bool {
+    pub(super) fn is_too_old(&self, version: i64) -> bool {
         let now = self.clock().min(self.in_flight.load(Ordering::Relaxed));
         version < now - TRANSACTION_LIFE_VERSIONS
     }
 
     /// Assigns the version of the next batch of commits, which is in flight from this call on.
-    pub(crate) fn begin_commit(&self) -> i64 {
+    pub(super) fn begin_commit(&self) -> i64 {
         let mut line = self.line();
         let version = self.clock().max(line.last_given + 1);
         line.last_given = version;
@@ -157,7 +157,7 @@ impl Timeline {
 
     /// Returns the current version, to be written to the log, and makes later batches get later versions.
     /// `None` while a batch is in flight: its version is smaller, but it would come later in the log.
-    pub(crate) fn claim(&self) -> Option<i64> {
+    pub(super) fn claim(&self) -> Option<i64> {
         let mut line = self.line();
         if !line.in_flight.is_empty() {
             return None;
@@ -167,12 +167,12 @@ impl Timeline {
     }
 
     /// Returns whether the clock is about to stand still because no newer version is on disk.
-    pub(crate) fn wants_claim(&self) -> bool {
+    pub(super) fn wants_claim(&self) -> bool {
         self.running() > self.horizon.load(Ordering::Relaxed) - CLAIM_VERSIONS
     }
 
     /// Records that `version` and everything before it are on disk.
-    pub(crate) fn flushed(&self, version: i64) {
+    pub(super) fn flushed(&self, version: i64) {
         let _line = self.line();
         let horizon = self.horizon.load(Ordering::Relaxed);
         let stood_still = (self.running() - horizon).max(0);
@@ -184,7 +184,7 @@ impl Timeline {
     /// Publishes the state after the oldest batch in flight: new transactions read it.
     ///
     /// `bytes` is the size of the batch.
-    pub(crate) fn publish(&self, version: i64, parts: Parts, bytes: usize) {
+    pub(super) fn publish(&self, version: i64, parts: Parts, bytes: usize) {
         let mut line = self.line();
         self.land(&mut line, version);
         // Use the current tree: a checkpoint may have moved parts since the batch was resolved.
@@ -201,17 +201,17 @@ impl Timeline {
     }
 
     /// Ends the oldest batch in flight without publishing a state.
-    pub(crate) fn abandon_commit(&self, version: i64) {
+    pub(super) fn abandon_commit(&self, version: i64) {
         self.land(&mut self.line(), version);
     }
 
     /// Returns the tree after the last checkpoint, unless the store has ended.
-    pub(crate) fn tree(&self) -> Option<Checkpointed> {
+    pub(super) fn tree(&self) -> Option<Checkpointed> {
         self.line().tree.clone()
     }
 
     /// Reads the rows that a checkpoint has moved to `tree` from there.
-    pub(crate) fn rebase(&self, tree: &Checkpointed) {
+    pub(super) fn rebase(&self, tree: &Checkpointed) {
         let states = {
             let mut line = self.line();
             if line.ended.is_some() {
@@ -224,7 +224,7 @@ impl Timeline {
     }
 
     /// Releases the states that transactions may no longer read.
-    pub(crate) fn expire(&self) {
+    pub(super) fn expire(&self) {
         let mut line = self.line();
         if line.ended.is_some() {
             return;
@@ -237,7 +237,7 @@ impl Timeline {
 
     /// Makes all later calls fail with the returned error, and releases all rows. The error is `error`,
     /// unless an earlier call gave another one.
-    pub(crate) fn end(&self, error: Error) -> Error {
+    pub(super) fn end(&self, error: Error) -> Error {
         let mut line = self.line();
         let error = line.ended.get_or_insert(error).clone();
         let reachable = std::mem::take(&mut line.reachable);
@@ -253,7 +253,7 @@ impl Timeline {
     }
 
     /// Fails if the store has ended.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(super) fn check(&self) -> Result<()> {
         self.serving().map(drop)
     }
 

@@ -24,19 +24,19 @@ use crate::error::{Code, Error, Result};
 pub(crate) struct Watches(Arc<EngineShared>);
 
 impl Watches {
-    pub(crate) fn new(shared: Arc<EngineShared>) -> Self {
+    pub(super) fn new(shared: Arc<EngineShared>) -> Self {
         Self(shared)
     }
 
     /// Creates a watch, unless `max` watches are outstanding. The transaction's commit arms it later.
     pub(crate) fn create(&self, max: usize) -> Result<(WatchSetter, WatchFuture)> {
-        self.0.registry().create(max)
+        self.0.registry.create(max)
     }
 
     /// Makes `setter` fire once the published value of `key` differs from `baseline`, or at once if it
     /// already does.
     pub(crate) fn arm(&self, key: Bytes, baseline: Option<Bytes>, setter: WatchSetter) {
-        let registry = self.0.registry();
+        let registry = &self.0.registry;
         registry.arm(key.clone(), baseline, setter);
         match self.0.newest().and_then(|newest| newest.get(&key)) {
             Ok(value) => registry.tell(&key, value.as_ref()),
@@ -47,7 +47,7 @@ impl Watches {
 
 /// The armed watches, and the number of outstanding watches, armed or not.
 #[derive(Default)]
-pub(crate) struct Registry {
+pub(super) struct Registry {
     armed: Mutex<BTreeMap<Bytes, Vec<Armed>>>,
     outstanding: Arc<AtomicUsize>,
 }
@@ -98,7 +98,7 @@ impl Registry {
     }
 
     /// Returns the watched keys that `effects` change.
-    pub(crate) fn watched<'a>(&self, effects: impl IntoIterator<Item = Effect<'a>>) -> Vec<Bytes> {
+    pub(super) fn watched<'a>(&self, effects: impl IntoIterator<Item = Effect<'a>>) -> Vec<Bytes> {
         let armed = self.armed();
         let mut watched = Vec::new();
         if armed.is_empty() {
@@ -120,7 +120,7 @@ impl Registry {
     }
 
     /// Fires the watches of a key whose baseline differs from `value`.
-    pub(crate) fn tell(&self, key: &[u8], value: Option<&Bytes>) {
+    pub(super) fn tell(&self, key: &[u8], value: Option<&Bytes>) {
         let fired: Vec<Armed> = {
             let mut armed = self.armed();
             let Some(watches) = armed.get_mut(key) else {
@@ -141,7 +141,7 @@ impl Registry {
     }
 
     /// Fails all watches, because the store has ended.
-    pub(crate) fn fail_all(&self, error: &Error) {
+    pub(super) fn fail_all(&self, error: &Error) {
         let armed = std::mem::take(&mut *self.armed());
         for watch in armed.into_values().flatten() {
             watch.setter.fail(error.clone());

@@ -8,8 +8,7 @@
 //! 3, begin length, end length, begin, end      clears the keys begin <= key < end; begin <= end
 //! ```
 //!
-//! The first field is a byte. Lengths are unsigned LEB128 (seven bits in each byte, lowest bits first) in as few bytes
-//! as they take, five at most.
+//! The first field is a byte. Lengths are unsigned LEB128 in the shortest form, at most five bytes.
 //!
 //! Effects are the results of mutations: atomic operations are computed, and versionstamps filled in. Applying the
 //! effects again, in order and from any earlier point, gives the same rows.

@@ -581,7 +581,7 @@ fn read_header(slot: Slot, file: &File) -> Result<Found, LogError> {
     }
 }
 
-/// Reads a file from its start, up to `most` bytes.
+/// Reads a file from its start, up to `max_bytes` bytes.
 fn read(file: &dyn redb::StorageBackend, max_bytes: usize) -> io::Result<Vec<u8>> {
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
     let mut bytes = vec![0; len.min(max_bytes)];

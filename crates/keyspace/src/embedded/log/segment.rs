@@ -15,7 +15,7 @@
 //! 56  u64       random salt: the seed of the checksums of the segment's frames
 //! 64  u64       the length of the file when the header was written, in bytes
 //! 72  u64       XXH3 (64 bits, seed 0) of the bytes before, in every format
-//! 80            not used
+//! 80            not used, except for two marks, up to the first frame at 4,096
 //! ```
 //!
 //! Once the file has grown, the second and the third sector hold a mark each, at 512 and 1,024:

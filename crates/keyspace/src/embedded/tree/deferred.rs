@@ -20,8 +20,8 @@ pub(crate) struct DeferredBackend(Arc<DeferredFile>);
 #[derive(Debug)]
 struct DeferredFile {
     file: Box<dyn StorageBackend>,
-    /// The steps that were held back, `None` once the backend was released.
-    steps: RwLock<Option<Vec<DeferredCall>>>,
+    /// The calls that were held back, `None` once the backend was released.
+    calls: RwLock<Option<Vec<DeferredCall>>>,
     health: Arc<Health>,
 }
 
@@ -78,7 +78,7 @@ enum DeferredCall {
 }
 
 impl DeferredCall {
-    fn take(&self, file: &dyn StorageBackend) -> io::Result<()> {
+    fn make(&self, file: &dyn StorageBackend) -> io::Result<()> {
         match self {
             Self::Write { offset, bytes } => file.write(*offset, bytes),
             Self::SetLen(len) => file.set_len(*len),
@@ -86,7 +86,7 @@ impl DeferredCall {
         }
     }
 
-    /// Applies the step to `buffer`, which holds the bytes of the file from `start` on.
+    /// Applies the effect of the call to `buffer`, which holds the bytes of the file from `start` on.
     fn apply(&self, start: u64, buffer: &mut [u8]) {
         match self {
             Self::Write { offset, bytes } => {
@@ -114,7 +114,7 @@ impl DeferredBackend {
     pub(crate) fn new(file: impl StorageBackend) -> Self {
         Self(Arc::new(DeferredFile {
             file: Box::new(file),
-            steps: RwLock::new(Some(Vec::new())),
+            calls: RwLock::new(Some(Vec::new())),
             health: Arc::default(),
         }))
     }
@@ -123,34 +123,34 @@ impl DeferredBackend {
         self.0.health.clone()
     }
 
-    /// Returns the file as it is without the steps that are held back.
+    /// Returns the file as it is without the calls that are held back.
     pub(crate) fn file(&self) -> &dyn StorageBackend {
         &*self.0.file
     }
 
-    /// Writes the steps that were held back. From then on, the backend passes all calls to the file.
+    /// Makes the calls that were held back. From then on, the backend passes all calls to the file.
     pub(crate) fn release(&self) -> io::Result<()> {
-        let mut steps = self.0.steps.write();
-        for step in steps.iter().flatten() {
-            step.take(&*self.0.file)?;
+        let mut calls = self.0.calls.write();
+        for call in calls.iter().flatten() {
+            call.make(&*self.0.file)?;
         }
-        *steps = None;
+        *calls = None;
         Ok(())
     }
 
-    /// Holds a step back, or applies it if the backend was released.
-    fn hold(&self, step: DeferredCall) -> io::Result<()> {
-        let mut steps = self.0.steps.write();
-        match &mut *steps {
-            Some(steps) => steps.push(step),
-            None => step.take(&*self.0.file)?,
+    /// Holds a call back, or makes it if the backend was released.
+    fn hold(&self, call: DeferredCall) -> io::Result<()> {
+        let mut calls = self.0.calls.write();
+        match &mut *calls {
+            Some(calls) => calls.push(call),
+            None => call.make(&*self.0.file)?,
         }
         Ok(())
     }
 
     /// Returns the file if the backend was released, which cannot be undone.
     fn released(&self) -> Option<&dyn StorageBackend> {
-        self.steps().is_none().then_some(&*self.0.file)
+        self.calls().is_none().then_some(&*self.0.file)
     }
 
     /// Returns the file to write to, if the backend was released.
@@ -161,15 +161,15 @@ impl DeferredBackend {
         }
     }
 
-    fn steps(&self) -> RwLockReadGuard<'_, Option<Vec<DeferredCall>>> {
-        self.0.steps.read()
+    fn calls(&self) -> RwLockReadGuard<'_, Option<Vec<DeferredCall>>> {
+        self.0.calls.read()
     }
 }
 
 impl StorageBackend for DeferredBackend {
     fn len(&self) -> io::Result<u64> {
-        let steps = self.steps();
-        let set = steps.iter().flatten().rev().find_map(|step| match step {
+        let calls = self.calls();
+        let set = calls.iter().flatten().rev().find_map(|call| match call {
             DeferredCall::SetLen(len) => Some(*len),
             DeferredCall::Write { .. } | DeferredCall::Sync => None,
         });
@@ -190,8 +190,8 @@ impl StorageBackend for DeferredBackend {
             self.0.file.read(offset, from_file)?;
         }
         grown.fill(0);
-        for step in self.steps().iter().flatten() {
-            step.apply(offset, out);
+        for call in self.calls().iter().flatten() {
+            call.apply(offset, out);
         }
         Ok(())
     }

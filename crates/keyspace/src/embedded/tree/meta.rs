@@ -17,10 +17,9 @@
 //!     u64  XXH3 (64 bits, seed 0) of all bytes before
 //! ```
 //!
-//! Integers are big-endian, here and in the log. The record has 61 bytes without a log, and 93 with one. The checksum
-//! of a row is the XXH3 of its value, with the XXH3 of its key as the seed. In every format, the first field is the
-//! format and the last one is the checksum, so a damaged record is not taken for one of a newer version. A newer
-//! version is refused.
+//! The record has 61 bytes without a log, and 93 with one. The checksum of a row is the XXH3 (64 bits) of its value, with
+//! that of its key, for which the seed is 0, as the seed. In every format, the first field is the format and the last one is
+//! the checksum, so a damaged record is not taken for one of a newer format, which is refused.
 //!
 //! A store that was closed has no log, and neither does a backup. A store that is open, or that was not closed, has
 //! one. Opening it fails if the log is missing or ends before the version. The first segment may contain batches that

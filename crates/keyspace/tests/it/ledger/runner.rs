@@ -331,7 +331,7 @@ async fn a_permanent_refusal_is_returned(store: TestStore) {
     let runner = world.runner().await;
     let answer = runner
         .run(|tr| async move {
-            tr.set(b"key", &[0; keyspace::limits::VALUE_BYTES + 1]);
+            tr.set(b"key", &[0; keyspace::limits::MAX_VALUE_BYTES + 1]);
             Ok::<_, Error>(())
         })
         .await;
@@ -348,7 +348,7 @@ async fn a_permanent_refusal_is_returned_even_after_an_unknown_commit(store: Tes
             let attempt = tr.attempt();
             let value_bytes = match attempt.number {
                 1 => 1,
-                _ => keyspace::limits::VALUE_BYTES + 1,
+                _ => keyspace::limits::MAX_VALUE_BYTES + 1,
             };
             tr.set(b"key", &vec![0; value_bytes]);
             Ok::<_, Error>(())

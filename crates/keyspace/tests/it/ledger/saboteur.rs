@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::sync::{Arc, Mutex};
 
-use keyspace::env::BoxFuture;
+use futures::future::BoxFuture;
 use keyspace::{
     Bytes, Code, Commit, ConflictKind, Database, DatabaseOption, Error, Isolation, MutationOp,
     OwnedTransaction, Result, Subspace, Transaction,
@@ -30,7 +30,7 @@ pub(crate) enum Plant {
 }
 
 /// An event between two attempts of one transaction.
-pub(crate) type Interlude = Arc<dyn Fn() -> BoxFuture<()> + Send + Sync>;
+pub(crate) type Interlude = Arc<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 #[derive(Clone)]
 pub(crate) struct Saboteur<D> {

@@ -3,10 +3,9 @@
 use conformance::stores::TestStore;
 use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::{
-    self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery,
-    Subspace, Transaction, read_all,
+    self, Bytes, Code, Commit, Database, Isolation, KeyValue, OwnedTransaction, RangeQuery, Runner,
+    Store, Subspace, Transaction, read_all,
 };
-use microqueue::keyspace::{Runner, Store};
 use microqueue::{Error, Item, ItemId, Listed, MicroQueue, Order, Result};
 
 /// Opens a new store in memory.
@@ -16,12 +15,12 @@ pub(crate) fn memory() -> Store {
 
 /// Returns the queue under test.
 pub(crate) fn jobs(order: Order) -> MicroQueue<u64> {
-    MicroQueue::with_order(Subspace::from("jobs"), order)
+    MicroQueue::new(Subspace::from("jobs")).with_order(order)
 }
 
 /// Returns the queue under test, in a part of a store.
 pub(crate) fn jobs_of(store: &TestStore, order: Order) -> MicroQueue<u64> {
-    MicroQueue::with_order(store.root.subspace(&"jobs"), order)
+    MicroQueue::new(store.root.subspace(&"jobs")).with_order(order)
 }
 
 /// Enqueues in its own transaction.

@@ -1,9 +1,8 @@
 //! The body of the fuzz target, which a plain test also runs.
 
 use futures::executor::block_on;
-use microqueue::keyspace::Store;
 use microqueue::keyspace::codec::{Bincode, Codec, Json, MessagePack, Tuple};
-use microqueue::keyspace::{self, Database, Subspace, Transaction};
+use microqueue::keyspace::{self, Database, Store, Subspace, Transaction};
 use microqueue::{Error, MicroQueue, Order};
 
 thread_local! {
@@ -26,7 +25,7 @@ pub(crate) fn record(input: &[u8]) {
 }
 
 fn look<T, C: Codec<T> + Default>(order: Order, key: &[u8], value: &[u8]) {
-    let queue: MicroQueue<T, C> = MicroQueue::with_order(Subspace::from("q"), order);
+    let queue: MicroQueue<T, C> = MicroQueue::new(Subspace::from("q")).with_order(order);
     let key = [queue.subspace().bytes(), key].concat();
     let (begin, end) = queue.subspace().range();
     if !(begin..end).contains(&key) {

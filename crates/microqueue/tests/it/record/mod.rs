@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 
 /// Returns the row of a queue with one value.
 async fn row<T, C: Codec<T> + Default>(order: Order, value: T) -> KeyValue {
-    let queue: MicroQueue<T, C> = MicroQueue::with_order(Subspace::from("q"), order);
+    let queue: MicroQueue<T, C> = MicroQueue::new(Subspace::from("q")).with_order(order);
     let db = memory();
     let mut tr = db.begin().unwrap();
     queue.enqueue(&tr, &value).await.unwrap();

@@ -49,7 +49,7 @@ impl Limits {
 }
 
 #[derive(Default)]
-pub(crate) struct KnownRows {
+pub(crate) struct StoreReads {
     /// Obtained from the store or set by `set_read_version`.
     pub(crate) read_version: Option<i64>,
     /// The state at the read version, from the first read on.
@@ -73,7 +73,7 @@ enum Located {
     AfterLast,
 }
 
-impl KnownRows {
+impl StoreReads {
     /// Returns the read version, and obtains it if there is none yet.
     pub(crate) fn read_version(&mut self, engine: &Engine) -> Result<i64> {
         if let Some(version) = self.read_version {
