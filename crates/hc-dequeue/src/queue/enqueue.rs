@@ -87,6 +87,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::EnqueuedWithOtherTime`];
     /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
     /// all cases nothing is staged.
+    ///
+    /// # Cancel safety
+    /// As of the other [operations](Queue#cancel-safety), except with another `OnRepeat` than `Keep`: if a session holds
+    /// the item that has the dedupe id, a future that is dropped may have staged that this item gives the id up. The
+    /// transaction must then not commit.
     pub async fn enqueue_with(
         &self,
         tr: &impl Transaction,

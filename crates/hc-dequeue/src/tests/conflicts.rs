@@ -16,7 +16,7 @@ use microqueue::keyspace::{
 use crate::items::error::Result;
 use crate::items::find::find;
 use crate::items::item_ref::ItemRef;
-use crate::items::places::{place, remove};
+use crate::items::places::{Destination, place, remove};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
 use crate::protocol::front::Fronts;
@@ -193,7 +193,7 @@ impl<D: Database> World<D> {
         let make_due = |tr| async move {
             let (location, record) = find(&tr, &queue.keys, &id).await?.unwrap();
             remove(&tr, &queue.keys, &id, &location)?;
-            place(&tr, &queue.keys, &id, record, Some(1))
+            place(&tr, &queue.keys, &id, record, Destination::Delayed(1))
         };
         runner.run(make_due).await.unwrap();
         id
