@@ -135,7 +135,7 @@ pub(crate) async fn give_back(
 
 /// Stages an item that no session holds any more at the place where it belongs, if it stays in the queue. The caller
 /// wakes sessions.
-pub(crate) fn put_back(
+pub(super) fn put_back(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,

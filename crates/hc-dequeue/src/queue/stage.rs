@@ -88,7 +88,7 @@ pub(crate) async fn stage(
 ///
 /// # Conflicts
 /// As [`stage`].
-pub(crate) async fn stage_all(
+pub(super) async fn stage_all(
     tr: &impl Transaction,
     keys: &Keys,
     items: Vec<NewItem<'_>>,

@@ -33,8 +33,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use microqueue::ItemId;
-use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{self, Runner, Store};
 use tokio::sync::{mpsc, oneshot};
@@ -61,14 +61,15 @@ use crate::protocol::request::Woken;
 use crate::queue::handle::UntypedQueue;
 use crate::session::{Alarm, Alarms, Member, SessionId};
 
-/// For how many turns of the scheduler the dispatcher waits for consumers that were just served to ask again.
-const GATHERING_TURNS: u32 = 32;
+/// The largest number of turns of the scheduler for which the dispatcher waits for consumers that were just served to
+/// ask again.
+const MAX_GATHERING_TURNS: u32 = 32;
 
 /// How long the dispatcher waits after a transaction that failed for good.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// A watch that is set.
-type Watch = BoxFuture<keyspace::Result<Woken>>;
+type Watch = BoxFuture<'static, keyspace::Result<Woken>>;
 
 /// A session that is ending: it takes no more items, and ends when no delivery is outstanding.
 struct Closing {
@@ -262,7 +263,7 @@ impl Dispatcher {
         if served == 1 && !self.pacer.pace().is_contended {
             return;
         }
-        for _ in 0..GATHERING_TURNS {
+        for _ in 0..MAX_GATHERING_TURNS {
             if self.callers.len() >= served {
                 break;
             }

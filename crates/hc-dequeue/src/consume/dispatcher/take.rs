@@ -6,9 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use futures::{poll, try_join};
 use microqueue::ItemId;
-use microqueue::keyspace::env::BoxFuture;
 use microqueue::keyspace::{Code, Tx};
 use parking_lot::Mutex;
 
@@ -39,7 +39,7 @@ pub(super) struct Begun {
     pub(super) until: Duration,
     order: Arc<OnceLock<TakeOrder>>,
     /// The lock is never taken. It makes the dispatcher `Sync`.
-    outcome: Mutex<BoxFuture<Result<TriedTake>>>,
+    outcome: Mutex<BoxFuture<'static, Result<TriedTake>>>,
     gone: BTreeSet<ItemId>,
 }
 
@@ -186,7 +186,7 @@ impl Dispatcher {
 /// Waits for the result of a take that has its order. While it commits, the next take reads, unless there is none to
 /// begin. Returns the next take, too, if it has begun and has not failed.
 async fn finish(
-    mut outcome: BoxFuture<Result<TriedTake>>,
+    mut outcome: BoxFuture<'static, Result<TriedTake>>,
     begin_next: impl FnOnce() -> Option<Begun>,
 ) -> (Result<TriedTake>, Option<Begun>) {
     // The embedded store commits a lone transaction before the first poll returns.
