@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use microqueue::keyspace;
-use microqueue::keyspace::env::{BoxFuture, Environment};
+use microqueue::keyspace::env::Environment;
 use parking_lot::Mutex;
 
 /// Named timers and one watch. `T` names a timer, and `W` is the meaning of a watch that fires.
@@ -16,7 +17,7 @@ pub struct Alarms<T, W> {
     env: Environment,
     timers: BTreeMap<T, Duration>,
     /// The lock is never taken. It makes the owner `Sync`, so that its futures are `Send`.
-    watch: Option<Mutex<BoxFuture<keyspace::Result<W>>>>,
+    watch: Option<Mutex<BoxFuture<'static, keyspace::Result<W>>>>,
     /// A sleep of an earlier call, which is used again if it does not end too late: a new sleep usually wakes a
     /// thread of the runtime. The lock is never taken.
     sleep: Option<Mutex<Sleep>>,
@@ -25,7 +26,7 @@ pub struct Alarms<T, W> {
 struct Sleep {
     /// When it ends, by the clock.
     end: Duration,
-    future: BoxFuture<()>,
+    future: BoxFuture<'static, ()>,
 }
 
 /// An event.
@@ -218,7 +219,7 @@ mod tests {
             self.clock.wall()
         }
 
-        fn sleep(&self, duration: Duration) -> BoxFuture<()> {
+        fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
             self.sleeps.fetch_add(1, Relaxed);
             self.clock.sleep(duration)
         }

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use crate::common::{LONG, World, dead_letters, open};
 use conformance::stores::TestStore;
-use hc_dequeue::microqueue;
 use hc_dequeue::{
     Backoff, Enqueue, Enqueued, Error, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, PlaceKind, Queue,
-    Settings, WorkerOptions,
+    Settings, WorkerOptions, microqueue,
 };
 use keyspace::codec::{Bincode, Raw};
 use keyspace::tuple::Versionstamp as TupleVersionstamp;

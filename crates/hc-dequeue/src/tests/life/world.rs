@@ -1,6 +1,5 @@
 //! A queue in a store, on which the steps of a program run.
 
-use microqueue::keyspace::OpenOptions;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -10,7 +9,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::MessagePack;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::RunOptions;
-use microqueue::keyspace::{Bytes, Environment, Runner, Store};
+use microqueue::keyspace::{Bytes, Environment, OpenOptions, Runner, Store};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
