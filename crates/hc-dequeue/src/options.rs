@@ -116,9 +116,9 @@ impl WorkerOptions {
     /// least one update or entry, however large.
     ///
     /// - A pass counts the bytes of its transaction that it uses for itself. It reads up to twice this many bytes of
-    ///   updates, so its use of memory grows in proportion. Rows that the observer stages are not included: if they make
-    ///   the transaction too large or too slow, the pass is repeated with fewer changes. If the pass itself takes more
-    ///   than a quarter of a transaction that is too large, it is repeated with a smaller budget.
+    ///   updates, so its use of memory grows in proportion. Rows that the observer stages are not included: if they
+    ///   make the transaction too large or too slow, the pass is repeated with fewer changes. If the pass itself takes
+    ///   more than a quarter of a transaction that is too large, it is repeated with a smaller budget.
     /// - A batch counts its encoded keys and values and its sequences.
     #[must_use]
     pub fn with_max_batch_bytes(mut self, bytes: usize) -> Self {
@@ -211,9 +211,11 @@ impl WorkerOptions {
     }
 }
 
-/// The options of a dispatcher, with the defaults of this crate.
+/// The options of a dispatcher and of a worker's slots, with the defaults of this crate.
 #[derive(Debug, Clone)]
 pub(crate) struct DispatcherOptions {
+    /// How many handlers run at the same time. A dispatcher does not use it.
+    pub(crate) concurrency: usize,
     pub(crate) time_limit: Duration,
     pub(crate) poll_interval: Duration,
     pub(crate) backoff: Backoff,
@@ -222,6 +224,7 @@ pub(crate) struct DispatcherOptions {
 impl DispatcherOptions {
     pub(crate) fn new(options: &WorkerOptions) -> Self {
         Self {
+            concurrency: options.concurrency.unwrap_or(16),
             time_limit: options.time_limit.unwrap_or(Duration::from_secs(5 * 60)),
             poll_interval: options.poll_interval.unwrap_or(Duration::from_secs(1)),
             backoff: options.backoff.unwrap_or_default(),

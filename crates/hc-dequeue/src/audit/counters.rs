@@ -12,8 +12,8 @@ use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::is_notice;
 
-/// How often a count is started that does not finish in time.
-const COUNTS: u32 = 3;
+/// The largest number of times that a count is started which does not finish in time.
+const MAX_COUNTS: u32 = 3;
 
 /// Compares a counter with the items that it counts.
 pub(super) async fn check_counter(
@@ -25,7 +25,7 @@ pub(super) async fn check_counter(
     let count = |tr: Tx<_>| async move {
         let attempt = tr.attempt();
         let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
-        if had_no_time && attempt.number >= COUNTS {
+        if had_no_time && attempt.number >= MAX_COUNTS {
             return Ok(None);
         }
         count(&tr, keys, counter, parts).await.map(Some)

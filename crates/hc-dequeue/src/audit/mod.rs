@@ -66,7 +66,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// removed, a session that waits after it notices this at its next poll.
     ///
     /// # Conflicts
-    /// The audit reads by snapshot. Each repair reads the rows that it changes again, serializably.
+    /// The audit writes nothing, so it never conflicts. Each repair reads the rows that it changes again, serializably.
     ///
     /// # Errors
     /// As [`audit`](Self::audit), and [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the settings do not decode.
@@ -82,12 +82,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
 /// Checks a queue for contradictions.
 fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<Audit>> {
     Box::pin(async move {
-        let mut found = Box::pin(sessions::check_sessions(runner, keys)).await?;
+        let mut found = sessions::check_sessions(runner, keys).await?;
         for (counter, parts) in Counter::OF_ITEMS {
-            let check = counters::check_counter(runner, keys, counter, parts);
-            found.extend(Box::pin(check).await?);
+            found.extend(counters::check_counter(runner, keys, counter, parts).await?);
         }
-        found.extend(Box::pin(check_all_rows(runner, keys)).await?);
+        found.extend(check_all_rows(runner, keys).await?);
         let mut findings: Vec<Finding> = Vec::new();
         for finding in found {
             if !findings.iter().any(|cause| finding.follows_from(cause)) {
@@ -106,7 +105,7 @@ fn repair_all<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Re
         let settings = &runner.run(read).await?;
         for finding in &audit.findings {
             tracing::warn!(queue = %keys.queue, ?finding, "repairing");
-            match Box::pin(repair(runner, keys, settings, finding)).await {
+            match repair(runner, keys, settings, finding).await {
                 // A row that does not decode stops one repair, and not the others.
                 Err(error) if error.corrupt_key().is_some() => {
                     tracing::warn!(queue = %keys.queue, error = %chain(&error), "not repaired");

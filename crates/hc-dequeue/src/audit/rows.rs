@@ -44,7 +44,7 @@ pub(super) async fn check_rows(
     loop {
         let after_last: Option<&[u8]> = after.as_deref();
         let read = |tr| async move { check_page(&tr, keys, check, after_last).await };
-        let page = Box::pin(runner.run(read)).await?;
+        let page = runner.run(read).await?;
         findings.extend(page.findings);
         // Rows of the same session follow one another, and may all have the same finding.
         findings.dedup();

@@ -11,8 +11,8 @@ use crate::items::error::{Error, Result};
 use crate::items::value::Value;
 use crate::protocol::give_back::Return;
 
-/// A command for a dispatcher. `D` is what a dispatcher hands out, which this module cannot name because it sends commands
-/// itself.
+/// A command for a dispatcher. `D` is what a dispatcher hands out, which this module cannot name because it sends
+/// commands itself.
 pub(crate) enum Command<D> {
     Want(Want<D>),
     GiveBack {

@@ -37,6 +37,10 @@ use crate::queue::handle::Queue;
 /// session that declares this one dead. Enqueues never make them fail. After a conflict, the consumer uses the
 /// [registry](crate#how-it-works) for a while, where conflicts are rare.
 ///
+/// # Errors
+/// Calls that take items fail with the errors of [`Runner::run`], and with [`Error::ShutDown`] once the consumer shuts
+/// down.
+///
 /// # Retries
 /// The runner retries the consumer's transactions within its limits. If a transaction fails for good, every waiting
 /// call returns the error. The session continues: call again. Items that such a transaction may have taken for
@@ -94,9 +98,6 @@ where
 
 impl<T: Send + Sync + 'static> Consumer<T> {
     /// Takes the first item, or returns `None` if there is none.
-    ///
-    /// # Errors
-    /// Those of [`Runner::run`]; [`Error::ShutDown`].
     pub async fn dequeue(&self) -> Result<Option<Delivery<T>>> {
         self.dequeue_within(Duration::ZERO).await
     }
@@ -105,9 +106,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// The queue is read at least once after the call, as by [`dequeue`](Self::dequeue), even if that takes longer than
     /// `time`: a short time on a slow store never hides an item.
-    ///
-    /// # Errors
-    /// As [`dequeue`](Self::dequeue).
     pub async fn dequeue_within(&self, time: Duration) -> Result<Option<Delivery<T>>> {
         Ok(self.dequeue_batch_within(1, time).await?.pop())
     }
@@ -117,7 +115,7 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     /// Fewer items than `limit` do not mean that the queue is empty.
     ///
     /// # Errors
-    /// [`Error::Wanted`], and as [`dequeue`](Self::dequeue).
+    /// Also [`Error::Wanted`], if `limit` is zero or more than 512.
     pub async fn dequeue_batch(&self, limit: usize) -> Result<Vec<Delivery<T>>> {
         self.dequeue_batch_within(limit, Duration::ZERO).await
     }
@@ -140,18 +138,12 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     ///
     /// The commit that takes the item completes it. If the process dies afterwards, the item is lost: each item is
     /// delivered at most once. This is the fastest way to take items.
-    ///
-    /// # Errors
-    /// As [`dequeue`](Self::dequeue).
     pub async fn pop(&self) -> Result<Option<Item<T>>> {
         self.pop_within(Duration::ZERO).await
     }
 
     /// Removes the first item from the queue and returns it as soon as there is one. Returns `None` if there is none
     /// within `time`, which counts as in [`dequeue_within`](Self::dequeue_within).
-    ///
-    /// # Errors
-    /// As [`dequeue`](Self::dequeue).
     pub async fn pop_within(&self, time: Duration) -> Result<Option<Item<T>>> {
         let item = self.untyped.pop(time).await?;
         Ok(item.map(|Item { id, value }| Item {
@@ -181,8 +173,9 @@ impl<T: Send + Sync + 'static> Consumer<T> {
     /// [lost](Delivery::lost), and their items go back to the queue without a counted attempt. Returns how many
     /// deliveries were lost.
     ///
-    /// The call returns at the latest [`SESSION_END_LIMIT`](crate::shutdown::SESSION_END_LIMIT) after the grace. It needs
-    /// a thread of the runtime: code of the application that blocks all threads of the runtime also blocks this call.
+    /// The call returns at the latest [`SESSION_END_LIMIT`](crate::shutdown::SESSION_END_LIMIT) after the grace. It
+    /// needs a thread of the runtime: code of the application that blocks all threads of the runtime also blocks this
+    /// call.
     ///
     /// # Errors
     /// Those of [`Runner::run`], and [`Error::NotEnded`] if the store does not answer in time. In both cases, other

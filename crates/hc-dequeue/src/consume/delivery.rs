@@ -8,7 +8,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::consume::held_item::{Fate, HandedOut, HeldItem};
+use crate::consume::held_item::{HandedOut, HeldItem, HoldState};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::record::Failure;
@@ -41,9 +41,19 @@ use crate::session::wall::unix_time;
 ///
 /// Clones are the same delivery: it is dropped with the last of them.
 ///
+/// # Errors
+/// Methods that complete the item or give it back fail with [`Error::DeliveryLost`] if the delivery no longer holds the
+/// item, with [`Error::ShutDown`] after the end of the consumer, and with the errors of [`Runner::run`].
+/// [`ack`](Self::ack) documents its own.
+///
 /// # Cancel safety
-/// If the future of [`ack`](Self::ack) is dropped before it is ready, nothing is staged. The other operations on the item
-/// take effect even if their futures are dropped.
+/// If the future of [`ack`](Self::ack) is dropped before it is ready, `ack` has staged nothing but conflict ranges. The
+/// other methods that complete the item or give it back decide at their first poll: after it, the decision takes effect
+/// even if the future is dropped.
+///
+/// [`Error::DeliveryLost`]: crate::Error::DeliveryLost
+/// [`Error::ShutDown`]: crate::Error::ShutDown
+/// [`Runner::run`]: microqueue::keyspace::Runner::run
 pub struct Delivery<T> {
     item: Arc<HeldItem>,
     value: Arc<Guarded<T>>,
@@ -125,7 +135,8 @@ impl<T> Delivery<T> {
     /// The result is only stored if the queue [keeps](crate::Settings::keep_done) done items.
     ///
     /// # Errors
-    /// [`Error::ResultTooLong`](crate::Error::ResultTooLong) if the result has more than [`MAX_RESULT_BYTES`](crate::MAX_RESULT_BYTES). The previous result is kept.
+    /// [`Error::ResultTooLong`](crate::Error::ResultTooLong) if the result has more than
+    /// [`MAX_RESULT_BYTES`](crate::MAX_RESULT_BYTES). The previous result is kept.
     pub fn set_result(&self, result: impl Into<Bytes>) -> Result<()> {
         self.item.set_result(result.into())
     }
@@ -157,8 +168,9 @@ impl<T> Delivery<T> {
     /// [cancellation]: crate::Queue::cancel
     ///
     /// # Errors
-    /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if this delivery no longer holds the item, and [`Error::Cancelled`](crate::Error::Cancelled) if the item was
-    /// cancelled. In both cases the transaction must not commit.
+    /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if this delivery no longer holds the item, and
+    /// [`Error::Cancelled`](crate::Error::Cancelled) if the item was cancelled. In both cases the transaction must not
+    /// commit.
     pub async fn ack(&self, tr: &impl Transaction) -> Result<()> {
         self.item.ack(tr).await
     }
@@ -167,28 +179,18 @@ impl<T> Delivery<T> {
     ///
     /// The consumer combines this with other acknowledgements and with the transaction that takes the next items. Use
     /// it for work whose effects are outside the store; for work in the same store, use [`ack`](Self::ack).
-    ///
-    /// # Errors
-    /// As [`nack`](Self::nack).
     pub async fn complete(&self) -> Result<()> {
         self.item.resolve(self.item.completed(), None).await
     }
 
     /// Gives the item back to its place in the queue, and returns when that is committed. This does not count as an
     /// attempt.
-    ///
-    /// # Errors
-    /// As [`nack`](Self::nack).
     pub async fn release(&self) -> Result<()> {
         self.item.resolve(GiveBack::Returned(When::Now), None).await
     }
 
     /// Gives the item back to its place in the queue, where it is granted next, and returns when that is committed.
     /// This counts as an attempt; after its last attempt, the item becomes a dead letter.
-    ///
-    /// # Errors
-    /// Those of [`Runner::run`](microqueue::keyspace::Runner::run); [`Error::DeliveryLost`](crate::Error::DeliveryLost) if the delivery no longer
-    /// holds the item; [`Error::ShutDown`](crate::Error::ShutDown).
     pub async fn nack(&self) -> Result<()> {
         self.item.resolve(GiveBack::Failed(When::Now), None).await
     }
@@ -197,7 +199,8 @@ impl<T> Delivery<T> {
     /// reason with it. This counts as an attempt; after its last attempt, the item becomes a dead letter.
     ///
     /// # Errors
-    /// [`Error::ReasonTooLong`](crate::Error::ReasonTooLong), before anything happens; otherwise as [`nack`](Self::nack).
+    /// [`Error::ReasonTooLong`](crate::Error::ReasonTooLong), before anything happens; otherwise those of the other
+    /// [methods](Self#errors).
     pub async fn retry_after(&self, delay: Duration, reason: &str) -> Result<()> {
         let how = GiveBack::Failed(self.item.after(delay));
         self.item.resolve_because(how, reason).await
@@ -205,12 +208,9 @@ impl<T> Delivery<T> {
 
     /// Gives the item back, to be granted again after `delay` by the wall clocks. This never counts as an attempt.
     ///
-    /// The item comes back to its old place, before all items that were enqueued later. If `n` items are snoozed for `s`
-    /// seconds each time, and a handler takes `h` seconds, they keep `n * h / s` handlers busy all the time. If that is as
-    /// many as there are, newer items are not granted any more. Snooze few items, or for a long time.
-    ///
-    /// # Errors
-    /// As [`nack`](Self::nack).
+    /// The item comes back to its old place, before all items that were enqueued later. If `n` items are snoozed for
+    /// `s` seconds each time, and a handler takes `h` seconds, they keep `n * h / s` handlers busy all the time. If
+    /// that is as many as there are, newer items are not granted any more. Snooze few items, or for a long time.
     pub async fn snooze(&self, delay: Duration) -> Result<()> {
         let how = GiveBack::Returned(self.item.after(delay));
         self.item.resolve(how, None).await
@@ -227,7 +227,8 @@ impl<T> Delivery<T> {
     /// Restarts the delivery's time limit.
     ///
     /// # Errors
-    /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if the delivery is already lost, as far as this process knows.
+    /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if the delivery is already lost, as far as this process
+    /// knows.
     pub fn keep_alive(&self) -> Result<()> {
         self.item.keep_alive()
     }
@@ -235,7 +236,7 @@ impl<T> Delivery<T> {
     /// Waits until the delivery is lost because its time limit has passed or its session has ended. Work for a lost
     /// delivery must not be committed.
     pub async fn lost(&self) {
-        self.item.until(Fate::Lost).await;
+        self.item.until(HoldState::Lost).await;
     }
 
     /// Waits until the item is [cancelled](crate::Queue::cancel) or the delivery is lost.

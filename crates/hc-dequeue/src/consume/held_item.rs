@@ -1,5 +1,5 @@
-//! The item of a delivery, without the value: everything that a delivery does and that does not depend on the type of the
-//! value.
+//! The item of a delivery, without the value: everything that a delivery does and that does not depend on the type of
+//! the value.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -41,28 +41,29 @@ pub(crate) struct HeldItem {
     pub(crate) id: ItemId,
     /// The record without the payload.
     pub(crate) record: Record,
-    pub(crate) out: Arc<Out>,
+    pub(crate) out: Arc<Outstanding>,
     pub(crate) session: SessionId,
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: Commands,
-    pub(crate) state: AtomicU8,
+    /// A [`Decision`].
+    pub(crate) decision: AtomicU8,
     /// The result that is stored when the item is completed.
     pub(crate) result: Mutex<Bytes>,
 }
 
-/// State of an outstanding delivery that it shares with the dispatcher.
+/// What an outstanding delivery shares with the dispatcher.
 #[derive(Debug)]
-pub(crate) struct Out {
+pub(crate) struct Outstanding {
     /// The number of the delivery: how often the item has been granted, including this time.
     pub(crate) delivery: u64,
     /// When the delivery's time limit passes, by the environment's clock.
     deadline: Mutex<Duration>,
-    fate: watch::Sender<Fate>,
+    hold: watch::Sender<HoldState>,
 }
 
-/// The state of an outstanding delivery.
+/// Whether a delivery still holds its item, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fate {
+pub(crate) enum HoldState {
     /// The item is held.
     Held,
     /// The item is held, but was cancelled and must not be handled any more.
@@ -71,12 +72,12 @@ pub(crate) enum Fate {
     Lost,
 }
 
-impl Out {
+impl Outstanding {
     pub(crate) fn new(delivery: u64, deadline: Duration) -> Self {
         Self {
             delivery,
             deadline: Mutex::new(deadline),
-            fate: watch::Sender::new(Fate::Held),
+            hold: watch::Sender::new(HoldState::Held),
         }
     }
 
@@ -91,19 +92,19 @@ impl Out {
     }
 
     pub(crate) fn lose(&self) {
-        self.fate.send_replace(Fate::Lost);
+        self.hold.send_replace(HoldState::Lost);
     }
 
     pub(crate) fn cancel(&self) {
-        self.fate
-            .send_modify(|fate| *fate = Fate::Cancelled.max(*fate));
+        self.hold
+            .send_modify(|hold| *hold = HoldState::Cancelled.max(*hold));
     }
 }
 
 /// What has been decided about a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum DeliveryState {
+pub(crate) enum Decision {
     /// Nothing: dropping the delivery gives the item back.
     Open,
     /// It was acknowledged in a transaction whose outcome is not known here.
@@ -166,8 +167,7 @@ impl HeldItem {
     /// # Conflicts
     /// As [`Delivery::ack`](crate::Delivery::ack).
     pub(crate) async fn ack(&self, tr: &impl Transaction) -> Result<()> {
-        let record = self.read_held(tr).await?;
-        let record = record.ok_or_else(|| self.delivery_lost())?;
+        let record = self.held_record(tr).await?;
         if record.cancelled_millis != 0 {
             return Err(Error::Cancelled {
                 item: self.item_ref(),
@@ -181,8 +181,7 @@ impl HeldItem {
     /// # Conflicts
     /// As [`ack`](Self::ack).
     pub(crate) async fn end_cancelled(&self, tr: &impl Transaction) -> Result<()> {
-        let record = self.read_held(tr).await?;
-        let record = record.ok_or_else(|| self.delivery_lost())?;
+        let record = self.held_record(tr).await?;
         self.end(tr, &record, End::Cancelled)
     }
 
@@ -193,6 +192,12 @@ impl HeldItem {
     pub(crate) async fn is_held(&self, tr: &impl Transaction) -> Result<bool> {
         let record = self.read_held(tr).await?;
         Ok(record.is_some_and(|record| record.cancelled_millis == 0))
+    }
+
+    /// Reads the record of the item, which this delivery must hold.
+    async fn held_record(&self, tr: &impl Transaction) -> Result<Record> {
+        let record = self.read_held(tr).await?;
+        record.ok_or_else(|| self.delivery_lost())
     }
 
     /// Reads the record of the item, if this delivery holds the item.
@@ -213,13 +218,13 @@ impl HeldItem {
             End::Cancelled | End::Removed => Bytes::new(),
         };
         end(tr, keys, &settings, &self.id, record, how, result)?;
-        self.set_state(DeliveryState::Acknowledged);
+        self.set_decision(Decision::Acknowledged);
         Ok(())
     }
 
     /// Marks a delivery that its consumer did not receive as resolved. Returns its item and its number.
     pub(crate) fn disown(&self) -> (ItemId, u64) {
-        self.set_state(DeliveryState::Resolved);
+        self.set_decision(Decision::Resolved);
         (self.id, self.out.delivery)
     }
 
@@ -243,10 +248,10 @@ impl HeldItem {
     /// completed a second time. It may still be given back, because the acknowledgement may not have committed; if it
     /// did commit, giving the item back has no effect.
     fn is_open_to(&self, how: &GiveBack) -> bool {
-        let state = self.state.load(Ordering::Relaxed);
+        let decision = self.decision.load(Ordering::Relaxed);
         match how {
-            GiveBack::Completed(_) => state == DeliveryState::Open as u8,
-            _ => state != DeliveryState::Resolved as u8,
+            GiveBack::Completed(_) => decision == Decision::Open as u8,
+            _ => decision != Decision::Resolved as u8,
         }
     }
 
@@ -262,24 +267,24 @@ impl HeldItem {
 
     /// Waits until the item is cancelled or the delivery is lost.
     pub(crate) async fn cancelled(&self) {
-        self.until(Fate::Cancelled).await;
+        self.until(HoldState::Cancelled).await;
     }
 
     /// Returns whether the item was cancelled or the delivery is lost, as far as this process knows.
     pub(crate) fn is_cancelled(&self) -> bool {
-        *self.out.fate.borrow() >= Fate::Cancelled
+        *self.out.hold.borrow() >= HoldState::Cancelled
     }
 
-    /// Waits until the item has this fate or a later one.
-    pub(crate) async fn until(&self, least: Fate) {
-        let mut fate = self.out.fate.subscribe();
+    /// Waits until the delivery has this state or a later one.
+    pub(crate) async fn until(&self, least: HoldState) {
+        let mut hold = self.out.hold.subscribe();
         // This cannot fail: the sender lives as long as this delivery.
-        let _ = fate.wait_for(|fate| *fate >= least).await;
+        let _ = hold.wait_for(|hold| *hold >= least).await;
     }
 
     /// Returns whether the delivery is lost, as far as this process knows.
     pub(crate) fn is_lost(&self) -> bool {
-        *self.out.fate.borrow() == Fate::Lost
+        *self.out.hold.borrow() == HoldState::Lost
     }
 
     /// Has the dispatcher apply a decision to the item, and returns when that is committed.
@@ -321,8 +326,8 @@ impl HeldItem {
         }
     }
 
-    fn set_state(&self, state: DeliveryState) {
-        self.state.store(state as u8, Ordering::Relaxed);
+    fn set_decision(&self, decision: Decision) {
+        self.decision.store(decision as u8, Ordering::Relaxed);
     }
 
     /// Sends the dispatcher the decision about the item, without waiting.
@@ -338,7 +343,7 @@ impl HeldItem {
         reason: Option<&str>,
         done: Option<oneshot::Sender<Result<()>>>,
     ) -> Command<HandedOut> {
-        self.set_state(DeliveryState::Resolved);
+        self.set_decision(Decision::Resolved);
         let item = Return {
             id: self.id,
             delivery: self.out.delivery,
@@ -351,14 +356,14 @@ impl HeldItem {
 
 impl Drop for HeldItem {
     fn drop(&mut self) {
-        let state = *self.state.get_mut();
-        if state == DeliveryState::Acknowledged as u8 {
+        let decision = *self.decision.get_mut();
+        if decision == Decision::Acknowledged as u8 {
             // The item has most likely left the queue. If its transaction failed, a heartbeat finds the item.
             let _ = self.commands.send(Command::Forget {
                 id: self.id,
                 delivery: self.out.delivery,
             });
-        } else if state == DeliveryState::Open as u8 {
+        } else if decision == Decision::Open as u8 {
             if self.shared.shuts_down.load(Ordering::Relaxed) {
                 self.send_decision(GiveBack::Returned(When::Now), None);
             } else {

@@ -1,7 +1,7 @@
 //! The consumer without the type of its values: everything that its clones and their dispatcher do together.
 //!
-//! Its futures are in boxes, as those of all functions that a generic one calls to be compiled once: the body of an async
-//! function is compiled by each crate that polls it, even if it is not generic.
+//! Its functions return boxed futures, as all functions do that generic ones call. Each crate that polls an async
+//! function compiles its body, even if the function is not generic; a box is compiled once, here.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -73,8 +73,8 @@ impl UntypedConsumer {
                 DispatcherOptions::new(options),
                 commands.downgrade(),
                 received,
-            );
-            let dispatcher = Box::pin(dispatcher).await?;
+            )
+            .await?;
             let shared = dispatcher.shared();
             let span = tracing::debug_span!("dispatcher", queue = %subspace, session = %dispatcher.session());
             let run = async {

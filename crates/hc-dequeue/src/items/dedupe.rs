@@ -20,8 +20,7 @@ use crate::items::error::{Error, Result};
 use crate::items::item_ref::{id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
 use crate::items::record::{End, MAX_DEDUPE_BYTES, Record, TOKEN_BYTES, Token};
-use crate::items::settings::Settings;
-use crate::items::settings::stored_settings;
+use crate::items::settings::{Settings, stored_settings};
 use crate::session::wall::wall_millis;
 
 /// The largest number of dedupe ids that one transaction checks.
@@ -174,7 +173,7 @@ pub(crate) fn free_dedupe(tr: &impl Transaction, keys: &Keys, id: &ItemId, recor
 
 /// Stages the end of an item's dedupe id when the item leaves the queue: the id of a completed item is retained if the
 /// settings say so, and any other id is free. The writes are blind.
-pub(crate) fn end_dedupe(
+pub(super) fn end_dedupe(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,

@@ -170,7 +170,8 @@ pub enum Error {
         name: String,
     },
 
-    /// The options of a schedule have the fixed time of [`Enqueue::with_due_time`](crate::Enqueue::with_due_time). Nothing was staged.
+    /// The options of a schedule have the fixed time of [`Enqueue::with_due_time`](crate::Enqueue::with_due_time).
+    /// Nothing was staged.
     #[error("a schedule cannot enqueue at a fixed time: use a delay after each scheduled time")]
     FixedTime,
 

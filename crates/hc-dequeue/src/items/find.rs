@@ -90,19 +90,16 @@ pub(crate) async fn find(
     if let Some(record) = done {
         return Ok(Some((Location::Done, record)));
     }
-    if let Some(ready) = ready {
-        let ready = (&*ready).try_into().map(u64::from_be_bytes);
-        let reason = "expected the time of a delayed item";
-        let ready = ready.map_err(|_| keyspace::Error::corrupt(&pointer, reason))?;
-        let record = keys
-            .delayed(ready)
-            .get(tr, id)
-            .await?
-            .ok_or_else(|| keyspace::Error::corrupt(&pointer, reason))?;
-        return Ok(Some((Location::Delayed(ready), record)));
+    if let Some(bytes) = ready {
+        let corrupt = || keyspace::Error::corrupt(&pointer, "expected the time of a delayed item");
+        let ready = u64::from_be_bytes((&*bytes).try_into().map_err(|_| corrupt())?);
+        let record = keys.delayed(ready).get(tr, id).await?;
+        return Ok(Some((
+            Location::Delayed(ready),
+            record.ok_or_else(corrupt)?,
+        )));
     }
-    let held = find_held(tr, keys, id).await?;
-    match held {
+    match find_held(tr, keys, id).await? {
         Some((session, record)) => Ok(Some((Location::Held(session), record))),
         None => find_granted(tr, keys, id).await,
     }

@@ -22,13 +22,12 @@ pub(crate) const ID_BYTES: usize = 18;
 /// bytes in hexadecimal digits. References to items of one queue sort in the order in which the items were enqueued.
 ///
 /// ```
-/// use hc_dequeue::keyspace::{self, Runner, Subspace};
-/// use hc_dequeue::{Cancelled, Queue, ItemRef, Settings};
+/// use hc_dequeue::keyspace::{self, Runner};
+/// use hc_dequeue::{Cancelled, ItemRef, Queue};
 ///
 /// # tokio::runtime::Runtime::new()?.block_on(async {
 /// let runner = Runner::new(keyspace::open("memory:")?);
-/// let subspace = Subspace::from("jobs");
-/// let queue = &Queue::<u64>::open(&runner, subspace).await?;
+/// let queue = &Queue::<u64>::open(&runner, "jobs").await?;
 ///
 /// let text = queue.submit(&runner, &7).await?.to_string();
 ///

@@ -36,6 +36,9 @@ pub(crate) fn rewrite(
 }
 
 /// Stages the removal of an item from its place, if no session holds it.
+///
+/// # Conflicts
+/// Reads and writes the item's row.
 pub(crate) fn remove(
     tr: &impl Transaction,
     keys: &Keys,
@@ -61,25 +64,45 @@ pub(crate) fn remove(
     Ok(())
 }
 
-/// Stages that an item that has no place is queued or, with a due time, delayed.
+/// Where an item goes that has no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Destination {
+    Queued,
+    /// It is delayed until this wall time.
+    Delayed(u64),
+    Dead,
+}
+
+impl Destination {
+    /// Returns the destination of an item that is due at a wall time, or ready if there is none.
+    pub(crate) fn of_due(ready_millis: Option<u64>) -> Self {
+        ready_millis.map_or(Self::Queued, Self::Delayed)
+    }
+}
+
+/// Stages an item that has no place. The caller wakes sessions.
 pub(crate) fn place(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
     mut record: Record,
-    ready_millis: Option<u64>,
+    destination: Destination,
 ) -> Result<()> {
-    match ready_millis {
-        Some(ready) => {
-            keys.delay(tr, ready, id, &record)?;
-            keys.count(tr, Counter::Delayed, 1);
-        }
-        None => {
+    let counter = match destination {
+        Destination::Queued => {
             record.become_ready(wall_millis(&keys.env));
             keys.items.insert(tr, id, &record)?;
-            keys.count(tr, Counter::Queued, 1);
+            Counter::Queued
         }
-    }
-    keys.wake_all(tr);
+        Destination::Delayed(ready) => {
+            keys.delay(tr, ready, id, &record)?;
+            Counter::Delayed
+        }
+        Destination::Dead => {
+            keys.dead.insert(tr, id, &record)?;
+            Counter::Dead
+        }
+    };
+    keys.count(tr, counter, 1);
     Ok(())
 }

@@ -135,7 +135,8 @@ impl Settings {
         self.max_deaths
     }
 
-    /// Returns how often an item may be granted, since its enqueue or its last redrive, before it becomes a dead letter.
+    /// Returns how often an item may be granted, since its enqueue or its last redrive, before it becomes a dead
+    /// letter.
     #[must_use]
     pub fn max_deliveries(&self) -> u32 {
         self.max_deliveries
@@ -277,6 +278,19 @@ pub(crate) async fn stored_settings(
 pub(crate) async fn current_settings(tr: &impl Transaction, keys: &Keys) -> Result<Settings> {
     let stored = stored_settings(tr, keys, Isolation::Snapshot).await?;
     Ok(stored.settings)
+}
+
+/// Reads whether a queue is paused.
+///
+/// # Conflicts
+/// Reads the pause with the given isolation. A snapshot read is safe for what only shows the pause or waits for its
+/// end: each transaction that grants items reads it serializably.
+pub(crate) async fn is_paused(
+    tr: &impl Transaction,
+    keys: &Keys,
+    isolation: Isolation,
+) -> Result<bool> {
+    Ok(tr.get(&keys.pause(), isolation).await?.is_some())
 }
 
 /// Reads the stored settings. Returns `None` if there is no queue.

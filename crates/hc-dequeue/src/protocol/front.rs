@@ -27,9 +27,9 @@ const MAX_SKIPPED_ROWS: usize = 1_000;
 /// How many bytes of such rows one read skips. The last row may exceed it.
 const MAX_SKIPPED_BYTES: usize = 1_000_000;
 
-/// Up to this many rows and bytes at the front are skipped again by each read.
-const FEW_ROWS: usize = 16;
-const FEW_BYTES: usize = 64 * 1024;
+/// The largest numbers of rows and bytes at the front that each read skips again.
+const MAX_REREAD_ROWS: usize = 16;
+const MAX_REREAD_BYTES: usize = 64 * 1024;
 
 /// After a search from the front, the session does not search again for this many times its duration.
 const REST_AFTER_SEARCH: u32 = 8;
@@ -88,12 +88,12 @@ pub(crate) struct Front {
     interval: Duration,
     /// Whether rows at the front do not decode. While there are none, a read costs nothing more than this flag.
     is_known: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<FrontState>,
 }
 
 /// The rows at the front that do not decode.
 #[derive(Debug, Default)]
-struct State {
+struct FrontState {
     rows: usize,
     bytes: usize,
     /// Where reads begin, if that is not the front.
@@ -152,14 +152,14 @@ impl Front {
         let mut state = self.state.lock();
         let led = &scan.led;
         if is_from_front {
-            *state = State {
+            *state = FrontState {
                 began: now,
-                ..State::default()
+                ..FrontState::default()
             };
         }
         state.rows += led.rows;
         state.bytes += led.bytes;
-        let is_few = state.rows <= FEW_ROWS && state.bytes <= FEW_BYTES;
+        let is_few = state.rows <= MAX_REREAD_ROWS && state.bytes <= MAX_REREAD_BYTES;
         if is_from_front && is_few && scan.head.is_complete {
             state.begin = None;
         } else if let Some(last) = &led.last {
@@ -280,12 +280,12 @@ mod tests {
     const INTERVAL: Duration = Duration::from_secs(1);
 
     /// A part whose items have the value 1. Other values do not decode.
-    struct Part {
+    struct TestPart {
         db: Store,
         front: Front,
     }
 
-    impl Part {
+    impl TestPart {
         fn new() -> Self {
             Self {
                 db: microqueue::keyspace::open("memory:").unwrap(),
@@ -334,7 +334,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_few_rows_that_do_not_decode_are_skipped_by_each_read() {
-        let part = Part::new();
+        let part = TestPart::new();
         part.set(0..40, &[1]).await;
         let bad = [0, 1, 4, 9, 10, 11, 39];
         part.set(bad, &[2]).await;
@@ -358,7 +358,7 @@ mod tests {
     #[tokio::test]
     async fn many_rows_that_do_not_decode_are_read_in_steps_and_then_once_in_a_while() {
         const BAD: u32 = 2_500;
-        let part = Part::new();
+        let part = TestPart::new();
         part.set(0..BAD, &[2]).await;
         part.set(BAD..BAD + 3, &[1]).await;
         let mut now = INTERVAL;
@@ -387,7 +387,7 @@ mod tests {
 
     #[tokio::test]
     async fn rows_with_many_bytes_count_as_many() {
-        let part = Part::new();
+        let part = TestPart::new();
         part.set(0..15, &[2; 90_000]).await;
         part.set([20], &[1]).await;
         assert_eq!(part.read(INTERVAL, 1).await, (vec![20], 2));
@@ -398,7 +398,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_slow_search_is_repeated_less_often() {
-        let part = Part::new();
+        let part = TestPart::new();
         part.set(0..1_500, &[2]).await;
         let read = async |now| {
             let range = (vec![], vec![0xff]);

@@ -15,6 +15,7 @@ use super::{
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::{Record, Request};
+use crate::items::settings::is_paused;
 use crate::session::wall::wall_millis;
 use crate::session::{Life, Lives};
 
@@ -107,7 +108,7 @@ pub(crate) async fn view_queue(
         }
     };
     let (is_paused, requests, life, head) = try_join!(
-        is_paused(tr, keys),
+        is_paused(tr, keys, Isolation::Serializable),
         first_request.map_err(Error::from),
         keys.sessions.life(tr, context.session).map_err(Error::from),
         head
@@ -124,8 +125,8 @@ pub(crate) async fn view_queue(
 /// Takes items for the session's own demand, if no request is registered. It takes items in `view` that are not in
 /// `gone`.
 ///
-/// Returns `None` if the view is not sufficient: it was read ahead, or has only met rows that do not decode. A view that
-/// was read ahead serves only whole demands, since there may be more items than it contains.
+/// Returns `None` if the view is not sufficient: it was read ahead, or has only met rows that do not decode. A view
+/// that was read ahead serves only whole demands, since there may be more items than it contains.
 ///
 /// # Conflicts
 /// Reads the key of each item taken. The transaction therefore fails if, after the view was read, another session
@@ -194,7 +195,8 @@ pub(crate) async fn fulfill(
 ) -> Result<Fulfilled> {
     let keys = context.keys;
     let requests = first_requests(tr, keys, MAX_FULFILLMENT_REQUESTS);
-    let (paused, requests) = try_join!(is_paused(tr, keys), requests)?;
+    let paused = is_paused(tr, keys, Isolation::Serializable);
+    let (paused, requests) = try_join!(paused, requests)?;
     let of_requests: usize = requests.iter().map(|item| item.value.wanted as usize).sum();
     let of_own = match own_request {
         None => count_wanted(context.demand),
@@ -310,13 +312,8 @@ fn first_request(keys: &Keys) -> RangeQuery {
     RangeQuery::keys(begin, end).limit(1)
 }
 
-async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
-    let pause = tr.get(&keys.pause(), Isolation::Serializable).await?;
-    Ok(pause.is_some())
-}
-
 /// Reads the first requests by snapshot, and skips those that do not decode: a newer version may answer them.
-pub(crate) async fn first_requests(
+pub(super) async fn first_requests(
     tr: &impl Transaction,
     keys: &Keys,
     limit: usize,

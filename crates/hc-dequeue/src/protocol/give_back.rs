@@ -11,6 +11,7 @@ use microqueue::keyspace::{Bytes, Environment, Transaction};
 use crate::items::end::end;
 use crate::items::error::{Error, Result, keep_corrupt};
 use crate::items::keys::{Counter, Keys};
+use crate::items::places::{Destination, place};
 use crate::items::record::{End, Record, StoredFailure};
 use crate::items::settings::Settings;
 use crate::options::Backoff;
@@ -132,8 +133,9 @@ pub(crate) async fn give_back(
     Ok(given)
 }
 
-/// Stages an item that no session holds any more at the place where it belongs, if it stays in the queue.
-pub(crate) fn put_back(
+/// Stages an item that no session holds any more at the place where it belongs, if it stays in the queue. The caller
+/// wakes sessions.
+pub(super) fn put_back(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
@@ -150,31 +152,8 @@ pub(crate) fn put_back(
         let result = result.clone();
         return end(tr, keys, settings, id, &record, End::Completed, result);
     }
-    let counter = match judge(&mut record, how, reason, settings, &keys.env) {
-        Destination::Dead => {
-            keys.dead.insert(tr, id, &record)?;
-            Counter::Dead
-        }
-        Destination::Delayed(ready) => {
-            keys.delay(tr, ready, id, &record)?;
-            Counter::Delayed
-        }
-        Destination::Queued => {
-            record.become_ready(wall_millis(&keys.env));
-            keys.items.insert(tr, id, &record)?;
-            Counter::Queued
-        }
-    };
-    keys.count(tr, counter, 1);
-    Ok(())
-}
-
-/// Where an item goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Destination {
-    Queued,
-    Delayed(u64),
-    Dead,
+    let destination = judge(&mut record, how, reason, settings, &keys.env);
+    place(tr, keys, id, record, destination)
 }
 
 /// Counts the return in the record, and decides where the item goes.

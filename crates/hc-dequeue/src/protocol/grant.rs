@@ -37,7 +37,7 @@ pub(crate) fn answer(
 /// # Conflicts
 /// Reads the request: if it is withdrawn at the same time, this transaction fails. The session that withdraws it then
 /// leads.
-pub(crate) async fn notify_first(
+pub(super) async fn notify_first(
     tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
@@ -66,8 +66,8 @@ pub(crate) async fn is_answered(
     Ok(first.await?.is_some_and(|first| !is_notice(&first)))
 }
 
-/// Takes the items out of a grant. Returns `None` if the request was not answered. Rows that do not say which items they
-/// contain stay.
+/// Takes the items out of a grant. Returns `None` if the request was not answered. Rows that do not say which items
+/// they contain stay.
 ///
 /// # Conflicts
 /// Reads and writes the grant.

@@ -79,7 +79,7 @@
 //! | take: the fast path | `p`; the session's own `s`; `r` up to the first request, or all of it; each item that it takes (`i`) or promotes (`t`) | the first items; `t` up to now | clears each `i` and sets its `h`, or for popped items the end; for promoted items clears `t` and `o` and sets `i`; `c` | granted, cancelled or changed one of these items; registered the first request; paused or resumed the queue; wrote the session's `s` |
 //! | register | the session's own `s` | | a new `r` | wrote the session's `s` |
 //! | fulfill | `p`; `s` of the own session and of those whose requests it reads; each request that it answers, removes or notifies (`r`); each item that it grants (`i`) or promotes (`t`) | the first requests and items; `t` up to now; the first row of a grant | clears these `r` and `i`; sets a `g` for each item, or an `h` for those of its own session; a notice in `g`; the rest as a take | answered or withdrew one of these requests; granted, cancelled or changed one of these items; paused or resumed the queue; wrote one of these `s` |
-//! | check | | `g`, `r`, `t`, `p`, and `i` or `c` | | |
+//! | check | | `g`, `r`, `t`, `p`, `i` | | |
 //! | collect | the rows of the grant (`g`) | | clears them and sets an `h` for each, or for popped items the end and `c`; a new `r`, if more items are wanted | collected or returned the grant; cancelled an item of it |
 //! | withdraw | its `r` | | clears `r` and the first row of `g` | answered or removed the request |
 //! | complete | `h` of the item | | clears `h`; the end; `c` | cancelled the item, took over its dedupe id, or gave it back |
@@ -127,10 +127,10 @@ pub(crate) const MAX_FULFILLMENT_ITEMS: usize = 512;
 pub(crate) const MAX_FULFILLMENT_BYTES: usize = 1_000_000;
 
 /// The largest number of requests that one transaction answers.
-pub(crate) const MAX_FULFILLMENT_REQUESTS: usize = 128;
+const MAX_FULFILLMENT_REQUESTS: usize = 128;
 
 /// The largest number of delayed items that one transaction promotes.
-pub(crate) const MAX_FULFILLMENT_PROMOTIONS: usize = 128;
+const MAX_FULFILLMENT_PROMOTIONS: usize = 128;
 
 /// A part of a session's own demand: a number of items. They are held until they are acknowledged or, if they are
 /// popped, completed by the transaction that takes them.
@@ -211,7 +211,7 @@ pub(crate) fn count_wanted(demand: &[Demand]) -> usize {
 }
 
 /// Returns for each item of a demand, in order, whether it is popped.
-pub(crate) fn pop_flags(demand: &[Demand]) -> impl Iterator<Item = bool> + '_ {
+fn pop_flags(demand: &[Demand]) -> impl Iterator<Item = bool> + '_ {
     demand
         .iter()
         .flat_map(|demand| std::iter::repeat_n(demand.pop, demand.wanted))

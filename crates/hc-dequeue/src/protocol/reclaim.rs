@@ -1,14 +1,15 @@
 //! Returns what dead sessions hold, step by step. Any session may do so.
 //!
-//! 1. [`declare_dead`](Sessions::declare_dead) reads the heartbeat serializably and writes the session's state. If
-//!    the session writes a heartbeat at the same time, `declare_dead` fails. After it, transactions that grant items
-//!    to the session fail.
+//! 1. [`declare_dead`] reads the heartbeat serializably and writes the session's state. If the session writes a
+//!    heartbeat at the same time, `declare_dead` fails. After it, transactions that grant items to the session fail.
 //! 2. [`reclaim_items`] returns the items that the session held or was granted to the queue, under their ids. Each
 //!    transaction returns some of them.
 //! 3. [`remove_requests`] removes the session's requests, and the notices to them.
 //! 4. [`remove_session`] removes the session, in a transaction whose serializable reads have found nothing else of it.
 //!
 //! Any session may continue at any step, and several may do so at the same time.
+//!
+//! [`declare_dead`]: crate::session::Sessions::declare_dead
 
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use futures::{TryFutureExt, try_join};
+use futures::try_join;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, Listed, StagedId};
@@ -10,9 +10,10 @@ use microqueue::{ItemId, Listed, StagedId};
 use super::front::ReadLimit;
 use super::fulfill::{delayed, first_requests, queued};
 use super::{Granted, SessionContext, grant, pop_flags};
-use crate::items::error::{Error, Result};
+use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::Request;
+use crate::items::settings::is_paused;
 use crate::session::{Life, SessionId};
 
 /// The largest number of requests before a request that are counted.
@@ -108,18 +109,17 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
         items: 1,
         row_bytes: usize::MAX,
     };
-    let pause = tr.get(&keys.pause(), Isolation::Snapshot);
-    let (queued, delayed, pause) = try_join!(
+    let (queued, delayed, is_paused) = try_join!(
         queued(tr, context, one.items),
         delayed(tr, context, keys.part("t"), one),
-        pause.map_err(Error::from)
+        is_paused(tr, keys, Isolation::Snapshot)
     )?;
     let due = delayed.items.first().map(|item| item.ready_millis);
     let is_due = due.is_some_and(|due| due <= context.due_until());
     // If only rows that do not decode were read, the next fulfillment reads on.
     let is_complete = queued.is_complete && delayed.is_complete;
     Ok(Supply {
-        has_items: pause.is_none() && (is_due || !queued.items.is_empty() || !is_complete),
+        has_items: !is_paused && (is_due || !queued.items.is_empty() || !is_complete),
         due: due.filter(|_| context.promotes && !is_due),
     })
 }
@@ -164,16 +164,15 @@ pub(crate) async fn watch_pause<Tr: Transaction>(
     tr: &Tr,
     keys: &Keys,
 ) -> Result<Option<impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr>>> {
-    let pause = keys.pause();
-    if tr.get(&pause, Isolation::Snapshot).await?.is_none() {
+    if !is_paused(tr, keys, Isolation::Snapshot).await? {
         return Ok(None);
     }
-    let ended = tr.watch(&pause);
+    let ended = tr.watch(&keys.pause());
     Ok(Some(async move { ended.await.map(|()| Woken::Changed) }))
 }
 
-/// Takes over the items that were granted to a request: empties the grant, and completes popped items. Items that do not
-/// decode go back to their places. Returns `None` if nothing was granted.
+/// Takes over the items that were granted to a request: empties the grant, and completes popped items. Items that do
+/// not decode go back to their places. Returns `None` if nothing was granted.
 ///
 /// This is safe even if the session is dead: the items have not been returned yet, and the session is not removed
 /// before they are.

@@ -8,7 +8,7 @@ use crate::items::end::end;
 use crate::items::error::Result;
 use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
-use crate::items::places::{place, remove, rewrite};
+use crate::items::places::{Destination, place, remove, rewrite};
 use crate::items::record::End;
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
@@ -59,8 +59,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         };
         match location {
             Location::Queued | Location::Delayed(_) | Location::Dead => {
-                remove(tr, keys, &id, &location)?;
                 let settings = self.settings(tr).await?;
+                remove(tr, keys, &id, &location)?;
                 end(
                     tr,
                     keys,
@@ -98,7 +98,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         match find(tr, keys, &id).await? {
             Some((location @ Location::Delayed(_), record)) => {
                 remove(tr, keys, &id, &location)?;
-                place(tr, keys, &id, record, None)?;
+                place(tr, keys, &id, record, Destination::Queued)?;
+                keys.wake_all(tr);
                 Ok(true)
             }
             _ => Ok(false),

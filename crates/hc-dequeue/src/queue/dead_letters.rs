@@ -5,11 +5,11 @@ use microqueue::keyspace::{Bytes, Transaction};
 
 use crate::items::end::end;
 use crate::items::error::Result;
+use crate::items::find::Location;
 use crate::items::item_ref::ItemRef;
-use crate::items::keys::Counter;
+use crate::items::places::{Destination, place, remove};
 use crate::items::record::End;
 use crate::queue::handle::Queue;
-use crate::session::wall::wall_millis;
 
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages the return of a dead letter to its place in the queue, with all its limits as if it were new: its
@@ -41,11 +41,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
             return Ok(false);
         };
         record.reset_counts();
-        record.become_ready(wall_millis(&keys.env));
-        keys.dead.remove(tr, id)?;
-        keys.items.insert(tr, id, &record)?;
-        keys.count(tr, Counter::Dead, -1);
-        keys.count(tr, Counter::Queued, 1);
+        remove(tr, keys, id, &Location::Dead)?;
+        place(tr, keys, id, record, Destination::Queued)?;
         keys.wake_all(tr);
         Ok(true)
     }
@@ -63,9 +60,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let Some(record) = keys.dead.get(tr, id).await? else {
             return Ok(false);
         };
-        keys.dead.remove(tr, id)?;
-        keys.count(tr, Counter::Dead, -1);
         let settings = self.settings(tr).await?;
+        remove(tr, keys, id, &Location::Dead)?;
         end(tr, keys, &settings, id, &record, End::Removed, Bytes::new())?;
         Ok(true)
     }

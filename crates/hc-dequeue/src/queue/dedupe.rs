@@ -47,8 +47,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads the rows of the id, and, if it is retained, writes one of them and reads the settings by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`](crate::Error::DedupeId); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row of an item's claim to the id or
-    /// the settings do not decode. A time of completion that does not decode is released.
+    /// [`Error::DedupeId`](crate::Error::DedupeId); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row of an
+    /// item's claim to the id or the settings do not decode. A time of completion that does not decode is released.
     pub async fn release_dedupe(&self, tr: &impl Transaction, dedupe: &[u8]) -> Result<bool> {
         check_dedupe(dedupe)?;
         let row = self.keys.retained(dedupe);

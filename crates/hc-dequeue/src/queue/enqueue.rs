@@ -10,8 +10,7 @@ use crate::items::error::{Error, Result};
 use crate::items::item_ref::StagedRef;
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
-use crate::items::trace_context::TraceContext;
-use crate::items::trace_context::current_context;
+use crate::items::trace_context::{TraceContext, current_context};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
 use crate::queue::stage::{NewCounts, NewItem, record_of, stage, stage_all};
@@ -79,14 +78,19 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// As [`enqueue`](Self::enqueue), and in addition:
     ///
     /// - With a dedupe id, reads the rows of the id, and the settings by snapshot if the id is retained.
-    /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the id, wherever
-    ///   it is. A concurrent acknowledgement of that item conflicts.
+    /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the
+    ///   id, wherever it is. A concurrent acknowledgement of that item conflicts.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
     /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::EnqueuedWithOtherTime`];
     /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
     /// all cases nothing is staged.
+    ///
+    /// # Cancel safety
+    /// As for all [operations](Queue#cancel-safety), except with another `OnRepeat` than `Keep`. If a session holds the
+    /// item that has the dedupe id, a future that is dropped may have staged that this item gives the id up: the
+    /// transaction must not commit.
     pub async fn enqueue_with(
         &self,
         tr: &impl Transaction,
@@ -97,8 +101,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         enqueue_payload(tr, &self.keys, payload, options).await
     }
 
-    /// Stages items, each with its options, in the given order. Returns the result for each. A maximum depth also counts
-    /// the items before it.
+    /// Stages items, each with its options, in the given order. Returns the result for each. A maximum depth also
+    /// counts the items before it.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
@@ -115,7 +119,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// As [`enqueue_with`](Self::enqueue_with).
     ///
     /// # Errors
-    /// As [`enqueue_with`](Self::enqueue_with). A part of the items may then be staged: the transaction must not commit.
+    /// As [`enqueue_with`](Self::enqueue_with). A part of the items may then be staged: the transaction must not
+    /// commit.
     ///
     /// # Cancel safety
     /// If the future is dropped before it is ready, a part of the items may be staged: the transaction must not commit.
@@ -152,7 +157,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 
     /// Encodes a value as the payload of an item with these options, after their check.
-    pub(crate) fn payload_for(&self, value: &T, options: &Enqueue) -> Result<Bytes> {
+    pub(super) fn payload_for(&self, value: &T, options: &Enqueue) -> Result<Bytes> {
         if let Some(dedupe) = options.dedupe() {
             check_dedupe(dedupe)?;
         }
@@ -161,7 +166,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
 }
 
 /// Stages an item without options.
-pub(crate) async fn enqueue_one(
+pub(super) async fn enqueue_one(
     tr: &impl Transaction,
     keys: &Keys,
     record: Record,
@@ -186,7 +191,7 @@ async fn enqueue_records(
 }
 
 /// Stages an item with options, which were checked.
-pub(crate) async fn enqueue_payload(
+pub(super) async fn enqueue_payload(
     tr: &impl Transaction,
     keys: &Keys,
     payload: Bytes,
@@ -213,7 +218,7 @@ fn new_item<'a>(
 }
 
 /// Returns the record of an item without options.
-pub(crate) fn new_record(
+pub(super) fn new_record(
     keys: &Keys,
     payload: Bytes,
     trace_context: Option<TraceContext>,

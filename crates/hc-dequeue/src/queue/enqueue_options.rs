@@ -82,8 +82,8 @@ impl Enqueue {
     /// Enqueues the item at most once under this dedupe id of 1 to 255 bytes.
     ///
     /// The enqueue does nothing if an item with the same id is queued, delayed, held or dead, or if one was completed
-    /// less than [`dedupe_retention`] ago. [`on_repeat`](Self::on_repeat) can change what happens in the first case. An
-    /// item that is cancelled or removed frees its id at once.
+    /// less than [`dedupe_retention`] ago. [`with_on_repeat`](Self::with_on_repeat) can change what happens in the
+    /// first case. An item that is cancelled or removed frees its id at once.
     ///
     /// [`dedupe_retention`]: crate::Settings::dedupe_retention
     #[must_use]
@@ -130,8 +130,8 @@ impl Enqueue {
         self
     }
 
-    /// Makes the enqueue fail with [`Error::Full`](crate::Error::Full) if this many items are queued. Concurrent transactions may read
-    /// the same number and exceed the limit together.
+    /// Makes the enqueue fail with [`Error::Full`](crate::Error::Full) if this many items are queued. Concurrent
+    /// transactions may read the same number and exceed the limit together.
     #[must_use]
     pub fn with_max_depth(mut self, items: u64) -> Self {
         self.max_depth = Some(items);

@@ -13,7 +13,7 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
+use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord, is_paused};
 use crate::items::value::{Decode, decoder};
 
 /// A queue of `T` in a subspace, from which many consumers take items. The codec `C` encodes the values.
@@ -33,8 +33,8 @@ use crate::items::value::{Decode, decoder};
 ///
 /// # Cancel safety
 /// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
-/// conflict ranges, unless its documentation says otherwise.
-/// An operation with a runner may or may not have committed.
+/// conflict ranges, unless its documentation says otherwise. An operation that takes a runner, and writes, may or may
+/// not have committed; one that only reads changes nothing.
 pub struct Queue<T, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,
@@ -42,7 +42,7 @@ pub struct Queue<T, C = MessagePack> {
     pub(crate) value: PhantomData<fn() -> T>,
 }
 
-/// A queue as its consumers see it, which do not know the type of its values.
+/// A queue without the type of its values, for code that is compiled once.
 #[derive(Clone)]
 pub(crate) struct UntypedQueue {
     pub(crate) keys: Arc<Keys>,
@@ -183,7 +183,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// Those of the read.
     pub async fn is_paused(&self, tr: &impl Transaction) -> Result<bool> {
-        is_paused(tr, &self.keys).await
+        is_paused(tr, &self.keys, Isolation::Snapshot).await
     }
 
     /// Stages the end of a pause: items are granted again.
@@ -206,14 +206,14 @@ fn open(
     Box::pin(async move {
         check_settings(&given.settings)?;
         let keys = Keys::new(subspace, runner.environment().clone());
-        let stored: Result<_> = options
+        let opened: Result<SettingsRecord> = options
             .open(runner, &keys.queue, &keys.settings(), &given)
             .await;
-        let stored = stored?;
-        let opened = &keys;
-        let verify = |tr| async move { verify_order(&tr, opened).await };
-        Box::pin(runner.run(verify)).await?;
-        Ok((keys, stored.settings))
+        let settings = opened?.settings;
+        let opened_keys = &keys;
+        let verify = |tr| async move { verify_order(&tr, opened_keys).await };
+        runner.run(verify).await?;
+        Ok((keys, settings))
     })
 }
 
@@ -246,18 +246,8 @@ async fn verify_order(tr: &impl Transaction, keys: &Keys) -> Result<()> {
     }
 }
 
-/// Reads whether a queue is paused.
-///
-/// # Conflicts
-/// Reads by snapshot.
-pub(crate) async fn is_paused(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
-    // Safe as a snapshot read: each transaction that grants items reads the key itself.
-    let pause = tr.get(&keys.pause(), Isolation::Snapshot).await?;
-    Ok(pause.is_some())
-}
-
 /// Returns an error if no session can follow the settings.
-pub(crate) fn check_settings(settings: &Settings) -> Result<()> {
+pub(super) fn check_settings(settings: &Settings) -> Result<()> {
     if settings.lease < MIN_LEASE {
         return Err(Error::TooShort {
             option: "lease",

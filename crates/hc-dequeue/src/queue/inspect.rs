@@ -17,8 +17,7 @@ use microqueue::keyspace::{
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::record::{ListedPart, Record, is_notice};
-use crate::items::settings::find_settings;
-use crate::items::settings::{KnownSettings, SettingsRecord};
+use crate::items::settings::{KnownSettings, SettingsRecord, find_settings};
 use crate::queue::handle::Queue;
 use crate::session::wall::unix_time;
 use crate::session::{Heartbeat, Life, SessionId, Sessions, State};
@@ -86,16 +85,16 @@ impl Queue<Bytes, Raw> {
     /// queue. Creates and registers nothing. Values that such a handle enqueues must be encoded by the queue's codec.
     ///
     /// ```
-    /// use hc_dequeue::keyspace::{self, Bytes, Runner, Subspace, codec::Raw};
-    /// use hc_dequeue::{Queue, PlaceKind, Settings};
+    /// use hc_dequeue::keyspace::codec::Raw;
+    /// use hc_dequeue::keyspace::{self, Bytes, Runner};
+    /// use hc_dequeue::{PlaceKind, Queue};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let jobs = Subspace::from("jobs");
-    /// let queue = Queue::<u64>::open(&runner, jobs.clone()).await?;
+    /// let queue = Queue::<u64>::open(&runner, "jobs").await?;
     /// runner.run(|tr| { let queue = queue.clone(); async move { queue.enqueue(&tr, &7).await } }).await?;
     ///
-    /// let found = Queue::<Bytes, Raw>::inspect(&runner, jobs).await?;
+    /// let found = Queue::<Bytes, Raw>::inspect(&runner, "jobs").await?;
     /// let (queue, stored) = &found.expect("the queue was created");
     /// assert_eq!(stored.codec, "MessagePack");
     /// let list = |tr| async move { queue.list(&tr, PlaceKind::Queued, None, 10).await };
@@ -111,9 +110,9 @@ impl Queue<Bytes, Raw> {
     /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the settings do not decode, and those of [`Runner::run`].
     pub async fn inspect<D: Database>(
         runner: &Runner<D>,
-        subspace: Subspace,
+        subspace: impl Into<Subspace>,
     ) -> Result<Option<(Self, SettingsRecord)>> {
-        let keys = &Keys::new(subspace, runner.environment().clone());
+        let keys = &Keys::new(subspace.into(), runner.environment().clone());
         // Safe as a snapshot read: nothing is written, and sessions read the settings again at each heartbeat.
         let find = |tr| async move { find_settings(&tr, keys, Isolation::Snapshot).await };
         let stored: Option<SettingsRecord> = runner.run(find).await?;

@@ -26,7 +26,7 @@ use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, StagedRef};
 use crate::items::keys::{Counter, Keys};
-use crate::items::places::{place, remove, rewrite};
+use crate::items::places::{Destination, place, remove, rewrite};
 use crate::items::record::{Record, Token};
 use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 use crate::session::wall::wall_millis;
@@ -88,7 +88,7 @@ pub(crate) async fn stage(
 ///
 /// # Conflicts
 /// As [`stage`].
-pub(crate) async fn stage_all(
+pub(super) async fn stage_all(
     tr: &impl Transaction,
     keys: &Keys,
     items: Vec<NewItem<'_>>,
@@ -299,7 +299,8 @@ async fn repeat(
             let enqueued = new.record.enqueued_millis;
             let ready = new.options.ready_millis(enqueued, began, now);
             remove(tr, keys, &id, &location)?;
-            place(tr, keys, &id, record, ready)?;
+            place(tr, keys, &id, record, Destination::of_due(ready))?;
+            keys.wake_all(tr);
         }
     }
     Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))

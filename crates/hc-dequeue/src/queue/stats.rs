@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use futures::future::BoxFuture;
-use futures::future::try_join_all;
+use futures::future::{BoxFuture, try_join_all};
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
 use microqueue::keyspace::{Database, KeyValue, Runner, Store, Transaction};
@@ -95,8 +94,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
 /// # Conflicts
 /// As [`Queue::stats`].
 pub(crate) async fn read_stats(tr: &impl Transaction, keys: &Keys) -> Result<Stats> {
-    let counts = Counter::ALL.map(|counter| read_counter(tr, keys, counter));
-    let counts = try_join_all(counts).await?;
+    let reads = Counter::ALL.map(|counter| read_counter(tr, keys, counter));
+    let counts = try_join_all(reads).await?;
     let [queued, delayed, held, dead, completed, cancelled] =
         counts.try_into().expect("one for each counter");
     Ok(Stats {

@@ -37,8 +37,8 @@ pub struct Status<T> {
     pub ready: SystemTime,
     /// When the item was last granted, by the wall clock of the granting process. `None` if it never was.
     pub granted: Option<SystemTime>,
-    /// The dedupe id with which the item was enqueued; empty if it was enqueued without one. An item that a session holds
-    /// gives its id up to one that [replaces](crate::OnRepeat) it.
+    /// The dedupe id with which the item was enqueued; empty if it was enqueued without one. An item that a session
+    /// holds gives its id up to one that [replaces](crate::OnRepeat) it.
     pub dedupe: Bytes,
     /// The result that the handler of a done item [has set](crate::Delivery::set_result).
     pub result: Bytes,
@@ -91,17 +91,31 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads the keys that the item has, or would have, in each part of the queue.
     ///
     /// # Errors
-    /// [`Error::ForeignRef`](crate::Error::ForeignRef); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the item's record does not decode.
-    /// [`Error::ReadAfterWrite`](crate::Error::ReadAfterWrite) if this transaction has enqueued, unless the item is older than the last commit that
+    /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the item's record does not decode.
+    /// [`Error::ReadAfterWrite`] if this transaction has enqueued, unless the item is older than the last commit that
     /// the transaction can read, and the transaction has read something before it enqueued.
+    ///
+    /// [`Error::ForeignRef`]: crate::Error::ForeignRef
+    /// [`Error::ReadAfterWrite`]: crate::Error::ReadAfterWrite
     pub async fn status(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Option<Status<T>>> {
         let id = item.id_in(&self.keys)?;
         let found = find(tr, &self.keys, &id).await?;
         self.status_of(&id, found)
     }
 
+    /// Decodes the payload of an item whose row has this key.
+    pub(crate) fn decode(
+        &self,
+        record: &Record,
+        key: impl FnOnce() -> Vec<u8>,
+    ) -> Result<T, Undecodable> {
+        let payload = &record.payload;
+        codec::decode(&self.codec, payload.clone())
+            .map_err(|error| Undecodable::new(key(), payload.clone(), error))
+    }
+
     /// Returns the status of an item that was found.
-    pub(crate) fn status_of(
+    pub(super) fn status_of(
         &self,
         id: &ItemId,
         found: Option<(Location, Record)>,
@@ -130,10 +144,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
                 }
             }
         };
-        let value = codec::decode(&self.codec, record.payload.clone());
         Ok(Some(Status {
             place,
-            value: value.map_err(|error| Undecodable::new(key(), record.payload.clone(), error)),
+            value: self.decode(&record, key),
             attempts: record.attempts,
             deaths: record.deaths,
             deliveries: record.recent_deliveries(),

@@ -18,13 +18,12 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
     /// [`enqueue`](Self::enqueue) enqueues in a transaction of the caller, together with other writes.
     ///
     /// ```
-    /// use hc_dequeue::keyspace::{self, Runner, Subspace};
-    /// use hc_dequeue::{Queue, Place, Settings};
+    /// use hc_dequeue::keyspace::{self, Runner};
+    /// use hc_dequeue::{Place, Queue};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let jobs = Subspace::from("jobs");
-    /// let jobs = &Queue::<String>::open(&runner, jobs).await?;
+    /// let jobs = &Queue::<String>::open(&runner, "jobs").await?;
     ///
     /// let item = &jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
     /// let status = runner.run(|tr| async move { jobs.status(&tr, item).await }).await?;

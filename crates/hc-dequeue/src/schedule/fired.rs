@@ -42,8 +42,8 @@ impl FiredTimes {
         self.0.get(later).copied().filter(|run| run.first <= time)
     }
 
-    /// Returns the first and the last time of each run, for another expression: it may have times between them that have
-    /// not fired.
+    /// Returns the first and the last time of each run, for another expression: it may have times between them that
+    /// have not fired.
     pub(crate) fn ends(&self) -> Self {
         let ends = self.0.iter().flat_map(|run| [run.first, run.last]);
         let mut runs: Vec<_> = ends

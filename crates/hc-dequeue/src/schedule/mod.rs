@@ -70,9 +70,10 @@ pub enum Missed {
 ///
 /// Sessions enqueue one item for each time that is due, even if several try or some of them die. The item counts as
 /// [enqueued](crate::Delivery::enqueued) at the scheduled time. A schedule keeps firing while its queue is paused, and
-/// its items wait. With a dedupe id among its [options](Self::with_enqueue_options), at most one item waits. A session that
-/// waits for items notices a schedule made by another process at once; other sessions notice it within ten seconds. A
-/// time that no session fires within [a minute](MISSED_AFTER) is missed; [`Missed`] decides what happens then.
+/// its items wait. With a dedupe id among its [options](Self::with_enqueue_options), at most one item waits. A session
+/// that waits for items notices a schedule made by another process at once; other sessions notice it within ten
+/// seconds. A time that no session fires within [a minute](MISSED_AFTER) is missed; [`Missed`] decides what happens
+/// then.
 ///
 /// Expressions have the meaning that [croner](https://docs.rs/croner) 4 gives them, and time zones come from the IANA
 /// database that `chrono-tz` was built with. For clock changes, croner documents:

@@ -25,18 +25,17 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// fired. A schedule whose cron expression and time zone are unchanged keeps its next time. A program can therefore
     /// create all of its schedules each time it starts.
     ///
-    /// A next time that is more than a minute later than the expression allows is set right: a wall clock was ahead when
-    /// it was determined. Times that were passed over then fire at their time, and those that have fired in advance do
-    /// not fire again. A schedule remembers the eight newest runs of times that have fired.
+    /// A next time that is more than a minute later than the expression allows is set right: a wall clock was ahead
+    /// when it was determined. Times that were passed over then fire at their time, and those that have fired in
+    /// advance do not fire again. A schedule remembers the eight newest runs of times that have fired.
     ///
     /// ```
-    /// use hc_dequeue::keyspace::{self, Runner, Subspace};
-    /// use hc_dequeue::{Queue, Schedule, Scheduled, Settings};
+    /// use hc_dequeue::keyspace::{self, Runner};
+    /// use hc_dequeue::{Queue, Schedule, Scheduled};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
-    /// let subspace = Subspace::from("jobs");
-    /// let jobs = Queue::<String>::open(&runner, subspace).await?;
+    /// let jobs = Queue::<String>::open(&runner, "jobs").await?;
     ///
     /// let nightly = &Schedule::new("30 2 * * *").with_time_zone("America/New_York");
     /// let queue = &jobs;
@@ -54,9 +53,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::TimeZone`],
-    /// [`Error::FixedTime`], [`Error::DedupeId`], [`Error::PayloadTooLarge`] and the codec's [`Encode`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if
+    /// [`Error::FixedTime`], [`Error::DedupeId`], [`Error::PayloadTooLarge`] and the codec's [`Encode`]; [`Corrupt`] if
     /// the stored schedule of this name does not decode. In all cases nothing is staged.
     ///
+    /// [`Corrupt`]: microqueue::keyspace::Error::Corrupt
     /// [`Encode`]: microqueue::keyspace::Error::Encode
     pub async fn schedule(
         &self,

@@ -221,7 +221,8 @@ fn fired(field: &[u8]) -> Result<FiredTimes, String> {
 
 fn missed(field: &[u8]) -> Result<Missed, String> {
     let mut fields = Fields::new(field);
-    let ([policy], cap) = (fields.array()?, fields.u32()?);
+    let [policy] = fields.array()?;
+    let cap = fields.u32()?;
     fields.end()?;
     match (policy, cap) {
         (0, 0) => Ok(Missed::Skip),

@@ -35,7 +35,7 @@ pub enum Tick {
 
 /// A session of this process. It stays alive as long as [`tick`](Self::tick) is called in time.
 ///
-/// Time is what the other sessions observe of the store, by a [`VersionClock`](microqueue::keyspace::VersionClock).
+/// Time is what the other sessions observe of the store, by a [`VersionClock`].
 /// An outage therefore ends no session, and on a slow store it is enough to tick about as often as the others.
 ///
 /// Dropping a member does not end its session: the others declare it dead after its lease.

@@ -100,6 +100,9 @@ impl Lives {
 }
 
 /// The sessions in a subspace, which belongs to the recipe that uses them.
+///
+/// # Cancel safety
+/// If the future of an operation is dropped before it is ready, the operation has staged nothing but conflict ranges.
 #[derive(Debug, Clone)]
 pub struct Sessions {
     subspace: Subspace,
@@ -393,7 +396,7 @@ impl Sessions {
         })
     }
 
-    /// Declares a session dead if it has been silent for its lease and has not ended. Returns `false` if it has
+    /// Stages that a session is dead if it has been silent for its lease and has not ended. Returns `false` if it has
     /// written a heartbeat or no longer exists. `version_ago` is as in a [census](Self::census).
     ///
     /// # Conflicts
@@ -428,7 +431,7 @@ impl Sessions {
         Ok(true)
     }
 
-    /// Ends a session of the caller, unless it was declared dead.
+    /// Stages the end of a session of the caller, unless it was declared dead.
     ///
     /// # Conflicts
     /// Reads the session's state.

@@ -112,8 +112,11 @@ where
 /// # Errors
 /// As [`drain`].
 ///
+/// # Cancel safety
+/// As [`drain`]. A transaction of the handler that was already sent may still commit, and completes its item.
+///
 /// # Panics
-/// As [`drain`].
+/// Panics outside a tokio runtime.
 pub async fn drain_process<T, C, D, F, Fut, R>(
     runner: &Runner<D>,
     queue: &Queue<T, C>,

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::time::SystemTime;
 
-use microqueue::keyspace::codec::{self, Codec};
+use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{
-    self, Bytes, Database, Isolation, RangeQuery, Runner, Transaction, Tx, Undecodable, read_all,
+    self, Bytes, Database, Isolation, RangeQuery, Runner, Transaction, Tx, read_all,
 };
 use microqueue::{ItemId, Listed};
 
-use crate::items::error::Result;
+use crate::items::error::{Error, Result};
 use crate::items::keys::Records;
 use crate::items::record::Record;
 use crate::queue::clear::is_of;
@@ -163,15 +163,13 @@ async fn read_since<T, C: Codec<T>>(
             return Ok(());
         }
         let dedupe = Some(record.dedupe.clone()).filter(|dedupe| !dedupe.is_empty());
-        let value = codec::decode(&queue.codec, record.payload.clone()).map_err(|error| {
-            Undecodable::new(id.key_in(part.subspace()), record.payload.clone(), error)
-        });
+        let value = queue.decode(&record, || id.key_in(part.subspace()));
         items.push(EnqueuedItem {
             value: value.map_err(keyspace::Error::from)?,
             ready: ready.map(unix_time),
             dedupe,
         });
-        Ok::<_, crate::items::error::Error>(())
+        Ok::<_, Error>(())
     };
     for Listed { id, value } in keys.items.items(tr, None, usize::MAX).await? {
         push(&keys.items, None, id, value.map_err(keyspace::Error::from)?)?;

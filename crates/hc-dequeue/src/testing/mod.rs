@@ -15,7 +15,7 @@
 //!
 //! use hc_dequeue::keyspace::{self, RunOptions, Runner, Subspace, Transaction};
 //! use hc_dequeue::testing::{Drained, EnqueuedItem, EnqueuedSince, ManualWall, drain, enqueued};
-//! use hc_dequeue::{Delivery, Enqueue, Queue, Outcome, Result, Settings};
+//! use hc_dequeue::{Enqueue, Outcome, Queue, Result};
 //!
 //! const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 //!

@@ -16,7 +16,7 @@ use microqueue::keyspace::{
 use crate::items::error::Result;
 use crate::items::find::find;
 use crate::items::item_ref::ItemRef;
-use crate::items::places::{place, remove};
+use crate::items::places::{Destination, place, remove};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
 use crate::protocol::front::Fronts;
@@ -63,12 +63,12 @@ enum Step {
     ReturnItems(SessionId),
     /// Removes the dead session, after it holds nothing.
     RemoveSession,
-    Change(Change),
+    Change(Edit),
 }
 
 /// A step that an application takes with a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
+enum Edit {
     /// Cancels the item that A holds.
     CancelHeld,
     /// Cancels the item that is granted to A.
@@ -99,7 +99,7 @@ enum Scene {
     Due,
 }
 
-struct World<D> {
+struct PairWorld<D> {
     db: D,
     queue: Queue<u64>,
     settings: Settings,
@@ -111,7 +111,7 @@ struct World<D> {
     first: Option<ItemId>,
 }
 
-impl<D: Database> World<D> {
+impl<D: Database> PairWorld<D> {
     async fn new(db: D, scene: Scene) -> Self {
         let runner = Runner::new(db.clone());
         let subspace = Subspace::from("queue");
@@ -193,7 +193,7 @@ impl<D: Database> World<D> {
         let make_due = |tr| async move {
             let (location, record) = find(&tr, &queue.keys, &id).await?.unwrap();
             remove(&tr, &queue.keys, &id, &location)?;
-            place(&tr, &queue.keys, &id, record, Some(1))
+            place(&tr, &queue.keys, &id, record, Destination::Delayed(1))
         };
         runner.run(make_due).await.unwrap();
         id
@@ -281,23 +281,23 @@ impl<D: Database> World<D> {
         Ok(())
     }
 
-    async fn change(&self, tr: &D::Transaction, change: Change) -> Result<()> {
+    async fn change(&self, tr: &D::Transaction, change: Edit) -> Result<()> {
         let queue = &self.queue;
         let held = ItemRef::new(&queue.keys, self.held);
         let first = || ItemRef::new(&queue.keys, self.first.unwrap());
         match change {
-            Change::CancelHeld => assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested),
-            Change::CancelGranted => {
+            Edit::CancelHeld => assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested),
+            Edit::CancelGranted => {
                 assert_eq!(queue.cancel(tr, &first()).await?, Cancelled::Requested);
             }
-            Change::CancelFirst => {
+            Edit::CancelFirst => {
                 assert_eq!(queue.cancel(tr, &first()).await?, Cancelled::Removed);
             }
-            Change::ReplaceFirst => {
+            Edit::ReplaceFirst => {
                 let replaced = queue.replace(tr, &first(), &8).await?;
                 assert_eq!(replaced, Replaced::Replaced);
             }
-            Change::Expedite => assert!(queue.expedite(tr, &first()).await?),
+            Edit::Expedite => assert!(queue.expedite(tr, &first()).await?),
         }
         Ok(())
     }
@@ -312,7 +312,7 @@ impl<D: Database> World<D> {
 
 /// Lets two steps read the same state, and commits one after the other. Returns whether the second one failed.
 async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -> bool {
-    let world = World::new(db, scene).await;
+    let world = PairWorld::new(db, scene).await;
     let mut one = world.db.begin().unwrap();
     let mut other = world.db.begin().unwrap();
     world.stage(&one, first).await.unwrap();
@@ -327,7 +327,7 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
 
 #[tokio::test]
 async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
-    let world = World::new(memory(), Scene::Items).await;
+    let world = PairWorld::new(memory(), Scene::Items).await;
     let resolve = async |delivery, how| {
         let mut tr = world.db.begin().unwrap();
         let item = Return {
@@ -354,8 +354,8 @@ async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
 #[tokio::test]
 async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
     for pop in [false, true] {
-        let world = World::new(memory(), Scene::Granted).await;
-        let cancel = Step::Change(Change::CancelGranted);
+        let world = PairWorld::new(memory(), Scene::Granted).await;
+        let cancel = Step::Change(Edit::CancelGranted);
         world.commit(cancel).await.unwrap();
         let context = SessionContext {
             demand: &[Demand { wanted: 1, pop }],
@@ -377,7 +377,7 @@ async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
 }
 
 /// Changes the first row of the grant, and collects the grant, of which nothing is left to hand out. Returns the row.
-async fn collect_damaged(world: &World<Store>, damage: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
+async fn collect_damaged(world: &PairWorld<Store>, damage: impl Fn(&mut Vec<u8>)) -> Vec<u8> {
     let (begin, end) = world.queue.keys.grants(A);
     let mut tr = world.db.begin().unwrap();
     let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await;
@@ -395,13 +395,13 @@ async fn collect_damaged(world: &World<Store>, damage: impl Fn(&mut Vec<u8>)) ->
 
 #[tokio::test]
 async fn a_grant_whose_first_row_says_no_item_is_collected_without_it() {
-    let world = World::new(memory(), Scene::Granted).await;
+    let world = PairWorld::new(memory(), Scene::Granted).await;
     collect_damaged(&world, |part| part.truncate(5)).await;
 }
 
 #[tokio::test]
 async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_are_collected() {
-    let world = World::new(memory(), Scene::Granted).await;
+    let world = PairWorld::new(memory(), Scene::Granted).await;
     // The format of the record is newer.
     let part = collect_damaged(&world, |part| part[23] = 2).await;
     let mut tr = world.db.begin().unwrap();
@@ -421,7 +421,7 @@ async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_a
 
 #[tokio::test]
 async fn the_dead_do_not_count_among_the_living() {
-    let world = World::new(memory(), Scene::Items).await;
+    let world = PairWorld::new(memory(), Scene::Items).await;
     let tr = world.db.begin().unwrap();
     let count = async |ago| {
         let census = world
@@ -481,59 +481,43 @@ const CONFLICTS: [(Scene, Step, Step); 31] = [
     (Scene::GrantedToTheDead, Step::ReturnItems(A), Step::Collect),
     (Scene::Items, Step::Complete, Step::Complete),
     // If an item is acknowledged, cancelled, granted or changed, the other transaction fails.
-    (
-        Scene::Items,
-        Step::Change(Change::CancelHeld),
-        Step::Complete,
-    ),
-    (
-        Scene::Items,
-        Step::Complete,
-        Step::Change(Change::CancelHeld),
-    ),
+    (Scene::Items, Step::Change(Edit::CancelHeld), Step::Complete),
+    (Scene::Items, Step::Complete, Step::Change(Edit::CancelHeld)),
     (
         Scene::Granted,
-        Step::Change(Change::CancelGranted),
+        Step::Change(Edit::CancelGranted),
         Step::Collect,
     ),
     (
         Scene::Granted,
         Step::Collect,
-        Step::Change(Change::CancelGranted),
+        Step::Change(Edit::CancelGranted),
     ),
+    (Scene::Items, Step::Change(Edit::CancelFirst), Step::Take(A)),
+    (Scene::Items, Step::Take(A), Step::Change(Edit::CancelFirst)),
     (
         Scene::Items,
-        Step::Change(Change::CancelFirst),
+        Step::Change(Edit::ReplaceFirst),
         Step::Take(A),
     ),
     (
         Scene::Items,
         Step::Take(A),
-        Step::Change(Change::CancelFirst),
-    ),
-    (
-        Scene::Items,
-        Step::Change(Change::ReplaceFirst),
-        Step::Take(A),
-    ),
-    (
-        Scene::Items,
-        Step::Take(A),
-        Step::Change(Change::ReplaceFirst),
+        Step::Change(Edit::ReplaceFirst),
     ),
     (
         Scene::Requested,
         Step::Fulfill(B),
-        Step::Change(Change::ReplaceFirst),
+        Step::Change(Edit::ReplaceFirst),
     ),
     (
         Scene::Items,
-        Step::Change(Change::CancelFirst),
-        Step::Change(Change::ReplaceFirst),
+        Step::Change(Edit::CancelFirst),
+        Step::Change(Edit::ReplaceFirst),
     ),
     // The item is due, and is expedited at the same time.
-    (Scene::Due, Step::Change(Change::Expedite), Step::Fulfill(B)),
-    (Scene::Due, Step::Fulfill(B), Step::Change(Change::Expedite)),
+    (Scene::Due, Step::Change(Edit::Expedite), Step::Fulfill(B)),
+    (Scene::Due, Step::Fulfill(B), Step::Change(Edit::Expedite)),
 ];
 
 #[tokio::test]
@@ -578,19 +562,11 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Items, Step::ReturnItems(DEAD), Step::Take(B)),
         (
             Scene::Items,
-            Step::Change(Change::CancelFirst),
+            Step::Change(Edit::CancelFirst),
             Step::Complete,
         ),
-        (
-            Scene::Items,
-            Step::Change(Change::CancelFirst),
-            Step::Enqueue,
-        ),
-        (
-            Scene::Items,
-            Step::Enqueue,
-            Step::Change(Change::CancelHeld),
-        ),
+        (Scene::Items, Step::Change(Edit::CancelFirst), Step::Enqueue),
+        (Scene::Items, Step::Enqueue, Step::Change(Edit::CancelHeld)),
     ];
     for (scene, first, second) in pairs {
         let failed = conflict(memory(), scene, first, second).await;

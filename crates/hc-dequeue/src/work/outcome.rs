@@ -17,13 +17,15 @@ use crate::items::error::BoxError;
 ///
 /// use hc_dequeue::Outcome;
 ///
-/// fn charge(card: &str) -> Result<Outcome, std::io::Error> {
-///     Ok(match card {
+/// fn charge(card: &str) -> Outcome {
+///     match card {
 ///         "expired" => Outcome::discard("the card has expired"),
 ///         "locked" => Outcome::snooze(Duration::from_secs(3600)),
 ///         _ => Outcome::Done,
-///     })
+///     }
 /// }
+///
+/// assert_eq!(charge("valid"), Outcome::Done);
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -51,11 +53,6 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome of a handler that failed with this error.
-    pub(crate) fn failed(error: &(dyn std::error::Error + 'static)) -> Self {
-        Self::retry(chain(error).to_string())
-    }
-
     /// Returns an outcome that delays the item without counting an attempt. It then comes back to its old place, before
     /// newer items: [many snoozed items](crate::Delivery::snooze) keep newer ones waiting.
     #[must_use]
@@ -88,9 +85,12 @@ impl Outcome {
             reason: reason.into(),
         }
     }
-}
 
-impl Outcome {
+    /// Returns the outcome of a handler that failed with this error.
+    pub(crate) fn failed(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::retry(chain(error).to_string())
+    }
+
     /// Returns the outcome of a handler that has returned.
     pub(crate) fn of(handled: impl IntoOutcome) -> Self {
         let outcome = handled.into_outcome();

@@ -77,7 +77,7 @@ where
     ///
     /// use hc_dequeue::keyspace::codec::MessagePack;
     /// use hc_dequeue::keyspace::{self, Isolation, Runner, Subspace, Tx, typed};
-    /// use hc_dequeue::{Delivery, Queue, Settings, WorkerOptions};
+    /// use hc_dequeue::{Delivery, Queue, WorkerOptions};
     ///
     /// # tokio::runtime::Runtime::new()?.block_on(async {
     /// let runner = Runner::new(keyspace::open("memory:")?);
@@ -113,8 +113,11 @@ where
     /// # Errors
     /// Those of [`consumer`](Self::consumer).
     ///
+    /// # Cancel safety
+    /// Dropping the future may leave a session without heartbeats, which other sessions remove.
+    ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Panics outside a tokio runtime.
     pub async fn process<D, F, Fut, R>(
         &self,
         runner: &Runner<D>,

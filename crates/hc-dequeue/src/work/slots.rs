@@ -13,14 +13,11 @@ use tokio::task::JoinSet;
 use crate::consume::held_item::HandedOut;
 use crate::consume::untyped::UntypedConsumer;
 use crate::items::error::{Error, Result};
-use crate::options::WorkerOptions;
+use crate::options::{DispatcherOptions, WorkerOptions};
 use crate::queue::handle::UntypedQueue;
 use crate::shutdown::{ShutdownReport, end_tasks};
 use crate::work::calls::Calls;
 use crate::work::outcome::Outcome;
-
-/// How many handlers run at the same time by default.
-const CONCURRENCY: usize = 16;
 
 /// A handler of the application.
 type Handler = Box<dyn Fn(HandedOut) -> BoxFuture<'static, Outcome> + Send + Sync>;
@@ -47,7 +44,11 @@ impl Slots {
     ) -> BoxFuture<'_, Result<Self>> {
         Box::pin(async move {
             let env = runner.environment().clone();
-            let backoff = options.backoff().unwrap_or_default();
+            let DispatcherOptions {
+                concurrency,
+                backoff,
+                ..
+            } = DispatcherOptions::new(options);
             let calls = Arc::new(Calls::new(&queue.keys.queue, &env, backoff));
             let consumer = UntypedConsumer::open(queue, runner, options).await?;
             let handler = Arc::new(Guarded::new(handler));
@@ -55,7 +56,7 @@ impl Slots {
             let restarted = Arc::new(AtomicUsize::new(0));
             let busy = Arc::new(AtomicUsize::new(0));
             let mut handlers = JoinSet::new();
-            for _ in 0..options.concurrency().unwrap_or(CONCURRENCY) {
+            for _ in 0..concurrency {
                 let slot = Slot {
                     consumer: consumer.clone(),
                     handler: handler.clone(),

@@ -19,7 +19,7 @@ use crate::work::slots::Slots;
 
 /// Handles the items of a queue until it is shut down.
 ///
-/// The worker calls the handler for each delivery. The returned [`Outcome`](crate::Outcome) decides what happens to the item:
+/// The worker calls the handler for each delivery. The returned [`Outcome`] decides what happens to the item:
 ///
 /// - `Done`, or `Ok(())`: the item is completed, unless the handler has already acknowledged it in its own
 ///   transaction. The worker acknowledges it in the transaction that takes the next items.
@@ -58,11 +58,10 @@ where
 {
     /// Opens a session and calls the handler for each item, outside a transaction.
     ///
-    /// The handler gets the delivery, but no transaction. It may take as long as the worker's time limit, and its effects
-    /// may be outside the store. [`process`](Self::process) is for handlers that work in a transaction.
+    /// The handler gets the delivery, but no transaction. It may take as long as the worker's time limit, and its
+    /// effects may be outside the store. [`process`](Self::process) is for handlers that work in a transaction.
     ///
     /// ```
-    /// # use std::sync::Arc;
     /// # use hc_dequeue::keyspace::{Database, Runner};
     /// # use hc_dequeue::{Delivery, Outcome, Queue, Result, Worker, WorkerOptions};
     /// # async fn send(mail: &str) -> std::io::Result<()> { Ok(()) }
@@ -82,6 +81,9 @@ where
     /// ```
     /// # Errors
     /// Those of [`consumer`](Self::consumer).
+    ///
+    /// # Cancel safety
+    /// Dropping the future may leave a session without heartbeats, which other sessions remove.
     ///
     /// # Panics
     /// Panics outside a tokio runtime.
@@ -121,11 +123,14 @@ impl<T: Send + Sync + 'static> Worker<T> {
     /// Items whose handlers have not finished by then return to the queue without a counted attempt, so that
     /// deployments do not turn long items into dead letters.
     ///
-    /// A handler that blocks its thread cannot be dropped. The call goes on without it [`DROP_LIMIT`](crate::shutdown::DROP_LIMIT) after the grace,
-    /// and its later acknowledgement is refused. The call returns at the latest [`SESSION_END_LIMIT`](crate::shutdown::SESSION_END_LIMIT) after that. It
+    /// A handler that blocks its thread cannot be dropped. The call goes on without it [`DROP_LIMIT`] after the grace,
+    /// and its later acknowledgement is refused. The call returns at the latest [`SESSION_END_LIMIT`] after that. It
     /// needs a thread of the runtime that no handler blocks, and the runtime itself waits for blocked threads when it
     /// is dropped: if the [report](ShutdownReport::running) counts such handlers, end the process with
     /// [`std::process::exit`], or use `Runtime::shutdown_background` of tokio.
+    ///
+    /// [`DROP_LIMIT`]: crate::shutdown::DROP_LIMIT
+    /// [`SESSION_END_LIMIT`]: crate::shutdown::SESSION_END_LIMIT
     ///
     /// # Errors
     /// Those of [`Consumer::shut_down`](crate::Consumer::shut_down).

@@ -3,8 +3,6 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use keyspace::OpenOptions;
-use keyspace::codec::Codec;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
@@ -16,11 +14,13 @@ use hc_dequeue::{
     Backoff, Cancelled, Consumer, Enqueue, Enqueued, ItemRef, Place, PlaceKind, Settings, Status,
     WorkerOptions,
 };
+use keyspace::codec::Codec;
 use keyspace::env::Clock;
 use keyspace::names::queue_name;
 use keyspace::run::RunOptions;
 use keyspace::{
-    Database, Environment, Error, Isolation, RangeQuery, Runner, Store, Transaction, read_all,
+    Database, Environment, Error, Isolation, OpenOptions, RangeQuery, Runner, Store, Transaction,
+    read_all,
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::runtime::Builder;
@@ -142,10 +142,10 @@ impl World {
         }
     }
 
-    /// Returns the first hundred dead letters of the queue.
+    /// Returns the dead letters of the queue. Panics if there are more than a thousand, or if a row contains none.
     pub(crate) async fn dead_letters(&self) -> Vec<DeadLetter<u64>> {
         let queue = &self.queue;
-        let dead = |tr| async move { dead_letters(&tr, queue, 100).await };
+        let dead = |tr| async move { dead_letters(&tr, queue, 1_000).await };
         self.runner.run(dead).await.unwrap()
     }
 
@@ -368,13 +368,15 @@ impl<T> std::ops::Deref for DeadLetter<T> {
     }
 }
 
-/// Returns the first dead letters of a queue.
+/// Returns the dead letters of a queue. Panics if a page with this limit does not have all of them, or if a row
+/// contains none.
 pub(crate) async fn dead_letters<T, C: Codec<T>>(
     tr: &impl Transaction,
     queue: &hc_dequeue::Queue<T, C>,
     limit: usize,
 ) -> hc_dequeue::Result<Vec<DeadLetter<T>>> {
     let page = queue.list(tr, PlaceKind::Dead, None, limit).await?;
+    assert_eq!((page.strays, page.next), (vec![], None));
     let letters = page.items.into_iter().map(|listed| DeadLetter {
         item: listed.item,
         status: listed.status.unwrap(),

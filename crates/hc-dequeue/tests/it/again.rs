@@ -202,7 +202,7 @@ async fn many_ids_that_are_enqueued_many_times_in_one_transaction_are_one_item_e
 }
 
 async fn enqueues_of_one_transaction_count_as_made_at_the_time_of_the_first(store: TestStore) {
-    let wall = Wall::new();
+    let wall = FixedWall::new();
     let world = walled(&store, &wall).await;
     let quiet = options(OnRepeat::Debounce, Some(LONG));
     let mut tr = world.store.db.begin().unwrap();
@@ -413,12 +413,12 @@ async fn a_read_after_an_enqueue_works_or_is_refused_by_name(store: TestStore) {
 }
 
 /// A wall clock that stands still at a time after the beginning of the test.
-struct Wall {
+struct FixedWall {
     manual: ManualWall,
     begun: SystemTime,
 }
 
-impl Wall {
+impl FixedWall {
     fn new() -> Self {
         let manual = ManualWall::new();
         let begun = manual.time();
@@ -431,7 +431,7 @@ impl Wall {
 }
 
 /// Returns a world of processes with this wall clock.
-async fn walled(store: &TestStore, wall: &Wall) -> World {
+async fn walled(store: &TestStore, wall: &FixedWall) -> World {
     let store = store.fresh();
     let options = RunOptions::default()
         .with_ledger_subspace(store.root.subspace(&"ledgers"))
@@ -454,7 +454,7 @@ fn burst() -> Enqueue {
 impl World {
     /// Enqueues the burst at a time. Returns in how many seconds after the beginning of the test it is due, or `None`
     /// if it is queued.
-    async fn debounce_at(&self, wall: &Wall, seconds: u32, options: &Enqueue) -> Option<u64> {
+    async fn debounce_at(&self, wall: &FixedWall, seconds: u32, options: &Enqueue) -> Option<u64> {
         wall.set(seconds * SECOND);
         let value = seconds.into();
         let item = self
@@ -472,7 +472,7 @@ impl World {
 }
 
 async fn a_burst_is_due_after_its_longest_wait_however_often_it_is_enqueued(store: TestStore) {
-    let wall = Wall::new();
+    let wall = FixedWall::new();
     let world = walled(&store, &wall).await;
     let mut due = Vec::new();
     for seconds in [0, 50, 100, 140, 160, 300] {
@@ -512,7 +512,7 @@ async fn a_burst_is_due_after_its_longest_wait_however_often_it_is_enqueued(stor
 
 async fn a_new_burst_begins_when_the_item_was_granted(store: TestStore) {
     for is_dead in [false, true] {
-        let wall = Wall::new();
+        let wall = FixedWall::new();
         let world = walled(&store, &wall).await;
         let consumer = world.consumer().await;
         world.debounce_at(&wall, 0, &burst()).await;

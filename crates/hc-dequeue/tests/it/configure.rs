@@ -1,6 +1,5 @@
 //! Settings that change while the queue is in use.
 
-use keyspace::OpenOptions;
 use std::time::Duration;
 
 use crate::common::{LONG, World, open, settings};
@@ -8,7 +7,7 @@ use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::session::Sessions;
 use hc_dequeue::{Error, Place, Settings};
-use keyspace::{Isolation, Transaction};
+use keyspace::{Isolation, OpenOptions, Transaction};
 
 conformance::on_every_store!(
     an_opening_keeps_the_settings_that_are_there,

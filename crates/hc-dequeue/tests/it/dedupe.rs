@@ -52,7 +52,7 @@ impl World {
     }
 
     /// Makes the first item a dead letter.
-    async fn reject(&self, consumer: &Consumer<u64>) {
+    async fn discard(&self, consumer: &Consumer<u64>) {
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
         delivery.discard("no good").await.unwrap();
     }
@@ -89,7 +89,7 @@ async fn what_is_cancelled_purged_or_cleared_frees_its_id_although_ids_are_retai
         };
         let item = world.enqueue_ref(1, options).await;
         if matches!(way, "cancel dead" | "purge") {
-            world.reject(&consumer).await;
+            world.discard(&consumer).await;
         }
         assert!(world.is_refused().await, "{way}");
         match way {

@@ -1,6 +1,5 @@
 //! A rolling deployment: two versions of a payload's type on one queue at the same time.
 
-use keyspace::OpenOptions;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,7 +7,7 @@ use std::time::Duration;
 use crate::common::LONG;
 use conformance::stores::TestStore;
 use hc_dequeue::{Backoff, Delivery, Queue, Settings, Worker, WorkerOptions};
-use keyspace::{Runner, Store};
+use keyspace::{OpenOptions, Runner, Store};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

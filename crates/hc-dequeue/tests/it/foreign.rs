@@ -1,6 +1,5 @@
 //! Code of the application that panics: no panic of it ends a slot of a worker or the session.
 
-use keyspace::OpenOptions;
 use std::future::pending;
 use std::io;
 use std::panic::panic_any;
@@ -13,12 +12,13 @@ use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::hostile::{Bomb, Place};
 use conformance::stores::TestStore;
 use conformance::timeout;
+use futures::future::BoxFuture;
 use hc_dequeue::testing::{Drained, drain};
 use hc_dequeue::{
     Backoff, BoxError, Cancelled, Delivery, IntoOutcome, Outcome, Queue, Settings, WorkerOptions,
 };
 use keyspace::codec::{Codec, DecodeError, MessagePack};
-use keyspace::{Bytes, Environment, Tx};
+use keyspace::{Bytes, Environment, OpenOptions, Tx};
 use metrics::{
     Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
@@ -125,7 +125,9 @@ fn quick() -> WorkerOptions {
 
 /// Panics unless each item that panics has used its attempts for the reason of its case, and the others are done.
 async fn check_reasons(world: &World, attempts: u64, rounds: u64) {
-    for letter in &world.dead_letters().await {
+    let letters = world.dead_letters().await;
+    assert_eq!(letters.len() as u64, PANICS * rounds);
+    for letter in &letters {
         let case = case(*letter.value.as_ref().unwrap());
         let kept = &letter.failure.as_ref().unwrap().reason;
         assert!(kept.starts_with(reason(case)), "{case:?}: {kept}");
@@ -191,13 +193,13 @@ async fn as_many_items_that_panic_as_there_are_slots_leave_a_worker_that_works(s
 
 /// Returns a handler that never ends and panics when it is dropped, but for the item 0, and reports each call.
 fn holds_a_bomb() -> (
-    impl Fn(Item) -> futures::future::BoxFuture<'static, Outcome> + Send + Sync + 'static,
+    impl Fn(Item) -> BoxFuture<'static, Outcome> + Send + Sync + 'static,
     mpsc::UnboundedReceiver<u64>,
 ) {
     let (begun, begins) = mpsc::unbounded_channel();
     let handler = move |item: Item| {
         begun.send(*item.value()).unwrap();
-        let held: futures::future::BoxFuture<'static, Outcome> = Box::pin(async move {
+        let held: BoxFuture<'static, Outcome> = Box::pin(async move {
             if *item.value() > 0 {
                 let nested = Runtime::new().unwrap();
                 let _both = (Bomb, pending::<()>().await, nested);
@@ -369,8 +371,8 @@ async fn a_codec_that_panics_fails_the_item(store: TestStore) {
     world.check().await;
 }
 
-/// A recorder that panics at the first recorded duration of a handler. It stands for a fault of the library, since it is
-/// called in a slot but outside of the handler.
+/// A recorder that panics at the first recorded duration of a handler. It stands for a fault of the library, since it
+/// is called in a slot but outside of the handler.
 #[derive(Default)]
 struct Faulty {
     durations: Arc<Durations>,

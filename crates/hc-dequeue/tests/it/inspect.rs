@@ -1,4 +1,4 @@
-//! Sessions are listed with what they hold, and looking makes no other transaction fail.
+//! Sessions are listed with what they hold, and an inspection makes no other transaction fail.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -15,7 +15,7 @@ conformance::on_every_store!(
     the_items_of_a_session_are_counted_up_to_a_bound,
     a_session_is_shown_with_its_life_its_heartbeat_and_its_requests,
     sessions_are_listed_page_by_page_and_damaged_ones_with_the_reason,
-    looking_fails_for_no_other_transaction,
+    an_inspection_makes_no_other_transaction_fail,
 );
 
 const LEASE: Duration = Duration::from_secs(60);
@@ -185,7 +185,7 @@ async fn sessions_are_listed_page_by_page_and_damaged_ones_with_the_reason(store
     assert_eq!(world.page(None, 0).await.sessions, []);
 }
 
-async fn looking_fails_for_no_other_transaction(store: TestStore) {
+async fn an_inspection_makes_no_other_transaction_fail(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
     world.enqueue(0..3).await;

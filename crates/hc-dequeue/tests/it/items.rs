@@ -26,7 +26,7 @@ conformance::on_every_store!(
     a_replaced_item_keeps_its_place_and_its_costs,
     a_repeated_enqueue_keeps_replaces_or_debounces,
     an_item_that_replaces_a_held_one_takes_over_its_dedupe_id,
-    an_id_that_is_retired_and_enqueued_again_at_the_same_time_conflicts,
+    an_id_that_ends_and_is_enqueued_again_at_the_same_time_conflicts,
 );
 
 const SOON: Duration = Duration::from_millis(1);
@@ -466,7 +466,7 @@ async fn an_item_that_replaces_a_held_one_takes_over_its_dedupe_id(store: TestSt
     }
 }
 
-async fn an_id_that_is_retired_and_enqueued_again_at_the_same_time_conflicts(store: TestStore) {
+async fn an_id_that_ends_and_is_enqueued_again_at_the_same_time_conflicts(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let db = &world.store.db;
     let queue = &world.queue;

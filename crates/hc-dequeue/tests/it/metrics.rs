@@ -42,11 +42,11 @@ async fn gauges_say_how_things_stand(store: TestStore) {
     let consumer = world.consumer().await;
     world.enqueue(0..6).await;
     let held = consumer.dequeue_batch(2).await.unwrap();
-    let reject_one = async || {
+    let discard_one = async || {
         let delivery = consumer.dequeue().await.unwrap().unwrap();
         delivery.discard("no good").await.unwrap();
     };
-    reject_one().await;
+    discard_one().await;
     let depth_held_dead = |depth, held, dead| {
         [
             ("hc_dequeue_depth", depth),
@@ -60,7 +60,7 @@ async fn gauges_say_how_things_stand(store: TestStore) {
 
     world.ack(&held[0]).await.unwrap();
     assert!(consumer.pop().await.unwrap().is_some());
-    reject_one().await;
+    discard_one().await;
     world.until_recorded(depth_held_dead(1.0, 1.0, 2.0)).await;
 }
 

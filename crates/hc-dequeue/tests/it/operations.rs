@@ -25,7 +25,7 @@ conformance::on_every_store!(
     a_dedupe_id_is_kept_after_completion_for_as_long_as_asked,
     dedupe_ids_are_removed_once_they_were_kept_for_long_enough,
     a_full_queue_refuses,
-    looking_changes_nothing,
+    reading_changes_nothing,
     a_queue_is_idle_when_nothing_is_queued_delayed_or_held,
     a_paused_queue_grants_nothing,
     a_stream_delivers_until_it_is_shut_down,
@@ -342,7 +342,7 @@ async fn a_full_queue_refuses(store: TestStore) {
     assert_eq!(world.stats().await.queued, 2);
 }
 
-async fn looking_changes_nothing(store: TestStore) {
+async fn reading_changes_nothing(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
     let look = |tr| async move {

@@ -46,14 +46,14 @@ impl Clock for Ahead {
 }
 
 /// What a call of the handler does: how long it takes, and the code with which its transaction fails, if it does.
-type Call = (u64, Option<Code>);
+type HandlerCall = (u64, Option<Code>);
 
 /// A call that takes six seconds, so that a read at its end fails.
-const SLOW: Call = (6_000, Some(Code::TRANSACTION_TOO_OLD));
+const SLOW: HandlerCall = (6_000, Some(Code::TRANSACTION_TOO_OLD));
 /// A call in which a slow store makes the transaction too old.
-const OUTPACED: Call = (4_999, Some(Code::TRANSACTION_TOO_OLD));
-const CONFLICT: Call = (6_000, Some(Code::NOT_COMMITTED));
-const DONE: Call = (6_000, None);
+const OUTPACED: HandlerCall = (4_999, Some(Code::TRANSACTION_TOO_OLD));
+const CONFLICT: HandlerCall = (6_000, Some(Code::NOT_COMMITTED));
+const DONE: HandlerCall = (6_000, None);
 
 struct Slow {
     world: World,
@@ -88,7 +88,7 @@ impl Slow {
     /// Returns a handler whose calls do this, one after another.
     fn handler(
         &self,
-        calls: &'static [Call],
+        calls: &'static [HandlerCall],
     ) -> impl Fn(Tx<TransactionOf>, Delivery<u64>) -> BoxFuture<'static, Result<Outcome, Error>>
     + Send
     + Sync
@@ -110,7 +110,7 @@ impl Slow {
     }
 
     /// Lets a worker handle the item. Returns how often the handler was called, and the dead letter.
-    async fn work(&self, calls: &'static [Call]) -> (usize, Option<DeadLetter<u64>>) {
+    async fn work(&self, calls: &'static [HandlerCall]) -> (usize, Option<DeadLetter<u64>>) {
         let queue = &self.world.queue;
         let runner = &self.world.runner;
         let options = WorkerOptions::new();
@@ -174,7 +174,7 @@ async fn a_handler_that_takes_long_in_other_calls_has_not_failed(store: TestStor
 }
 
 async fn a_handler_that_takes_long_and_fails_keeps_its_own_reason(store: TestStore) {
-    const FAILED: Call = (6_000, Some(Code::TRANSACTION_CANCELLED));
+    const FAILED: HandlerCall = (6_000, Some(Code::TRANSACTION_CANCELLED));
     let slow = Slow::new(&store).await;
     let (calls, letter) = slow.work(&[SLOW, FAILED, DONE]).await;
     let reason = letter.unwrap().status.failure.unwrap().reason;

@@ -154,8 +154,7 @@ async fn cancelled_twice<D: Database>(world: &World, runner: &Runner<D>) -> u64 
             let item = &item.item_ref();
             let _ = own.cancel(&tr, item).await?;
             let queue = &queue;
-            let cancel = item;
-            let cancel = |tr| async move { queue.cancel(&tr, cancel).await.map(drop) };
+            let cancel = |tr| async move { queue.cancel(&tr, item).await.map(drop) };
             other.run(cancel).await?;
             Ok(Outcome::Done)
         })

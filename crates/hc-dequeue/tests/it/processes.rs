@@ -3,7 +3,6 @@
 //! enqueue was acknowledged takes effect exactly once: it is completed or cancelled. No other item takes effect more
 //! than once, and the schedule enqueues one item for each second.
 
-use keyspace::OpenOptions;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +14,8 @@ use hc_dequeue::{
     Worker, WorkerOptions,
 };
 use keyspace::{
-    Environment, Isolation, MutationOp, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
+    Environment, Isolation, MutationOp, OpenOptions, RangeQuery, Runner, Store, Subspace,
+    Transaction, read_all,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -1,18 +1,18 @@
 //! Invalid input: each kind returns a typed error, and nothing is lost.
 
-use keyspace::OpenOptions;
 use std::time::Duration;
 
 use crate::common::{LONG, World, dead_letters, open};
 use conformance::stores::TestStore;
-use hc_dequeue::microqueue;
 use hc_dequeue::{
     Backoff, Enqueue, Enqueued, Error, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, PlaceKind, Queue,
-    Settings, WorkerOptions,
+    Settings, WorkerOptions, microqueue,
 };
 use keyspace::codec::{Bincode, Raw};
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
-use keyspace::{Bytes, Database, Isolation, RangeQuery, Transaction, Tx, Versionstamp, read_all};
+use keyspace::{
+    Bytes, Database, Isolation, OpenOptions, RangeQuery, Transaction, Tx, Versionstamp, read_all,
+};
 
 conformance::on_every_store!(
     nothing_and_too_much_are_refused,

@@ -1,12 +1,11 @@
 //! A process that owns its store starts again: the items that it held are available at once.
 
-use keyspace::OpenOptions;
 use std::path::Path;
 
 use crate::common::{LONG, Queue, process};
 use conformance::timeout;
 use hc_dequeue::{Settings, WorkerOptions};
-use keyspace::{Runner, Store};
+use keyspace::{OpenOptions, Runner, Store};
 
 async fn open(path: &Path) -> (Runner<Store>, Queue) {
     let store = keyspace::open(&format!("embedded:{}", path.display())).unwrap();

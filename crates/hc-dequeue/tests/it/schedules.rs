@@ -26,12 +26,12 @@ fn settings() -> Settings {
 }
 
 /// A process with a clock of its own.
-struct Process {
+struct ClockedProcess {
     runner: Runner<Store>,
     queue: Queue<u64>,
 }
 
-impl Process {
+impl ClockedProcess {
     async fn start(store: &TestStore, ahead: Duration) -> Self {
         let runner = Wall::ahead(ahead).runner(store);
         let queue = crate::common::open(store, &runner, settings()).await;
@@ -55,8 +55,8 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 
 async fn each_time_is_delivered_once_while_sessions_of_several_processes_fire(store: TestStore) {
     let store = store.fresh();
-    let one = Process::start(&store, Duration::ZERO).await;
-    let other = Process::start(&store, Duration::from_millis(50)).await;
+    let one = ClockedProcess::start(&store, Duration::ZERO).await;
+    let other = ClockedProcess::start(&store, Duration::from_millis(50)).await;
     let consumer = one.consumer().await;
     let idle = other.consumer().await;
     other.schedule(&Schedule::new("* * * * * *")).await;
@@ -83,7 +83,7 @@ async fn each_time_is_delivered_once_while_sessions_of_several_processes_fire(st
 
 async fn a_session_that_wants_nothing_fires_in_time(store: TestStore) {
     let world = World::new(&store, settings()).await;
-    let process = Process::start(&world.store, Duration::ZERO).await;
+    let process = ClockedProcess::start(&world.store, Duration::ZERO).await;
     process.schedule(&Schedule::new("* * * * * *")).await;
     let _idle = world.consumer().await;
     let before = Environment::system().now();
@@ -101,7 +101,7 @@ async fn a_session_that_wants_nothing_fires_in_time(store: TestStore) {
 async fn a_session_that_sleeps_learns_of_a_new_schedule(store: TestStore) {
     let store = store.fresh();
     let world = World::recorded(&store, settings()).await;
-    let process = Process {
+    let process = ClockedProcess {
         runner: world.runner.clone(),
         queue: world.queue.clone(),
     };
@@ -130,12 +130,12 @@ async fn a_session_whose_clock_is_an_hour_ahead_neither_fires_nor_promotes(store
         let later = Enqueue::new().with_delay(HOUR / 2);
         let enqueued = world.enqueue_with(1, &later).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
-        let half_an_hour_ahead = Process::start(store, HOUR / 2).await;
+        let half_an_hour_ahead = ClockedProcess::start(store, HOUR / 2).await;
         half_an_hour_ahead
             .schedule(&Schedule::new("* * * * *"))
             .await;
 
-        let ahead = Process::start(store, HOUR).await.consumer().await;
+        let ahead = ClockedProcess::start(store, HOUR).await.consumer().await;
         let first = ahead.dequeue().await.unwrap();
         let second = ahead.dequeue().await.unwrap();
         let taken = [first, second].into_iter().flatten();

@@ -103,7 +103,8 @@ async fn redrive_all(world: &World) {
     world.runner.run(redrive).await.unwrap();
 }
 
-/// Redrives four dead letters while two sessions wait, of which the first fulfills both requests. Returns the deliveries.
+/// Redrives four dead letters while two sessions wait, of which the first fulfills both requests. Returns the
+/// deliveries.
 async fn redrive_to_both(
     world: &World,
     one: &Consumer<u64>,

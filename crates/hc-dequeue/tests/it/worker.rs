@@ -147,13 +147,13 @@ async fn a_shut_down_lets_handlers_finish(store: TestStore) {
     world.enqueue([7]).await;
     let begun = Arc::new(Notify::new());
     let go_on = Arc::new(Notify::new());
-    let tell = begun.clone();
+    let report = begun.clone();
     let wait = go_on.clone();
     let handler = move |_: Delivery<u64>| {
-        let tell = tell.clone();
+        let report = report.clone();
         let wait = wait.clone();
         async move {
-            tell.notify_one();
+            report.notify_one();
             wait.notified().await;
             Handled::Ok(())
         }
@@ -171,11 +171,11 @@ async fn a_shut_down_returns_what_is_not_finished_in_time(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue([7, 8]).await;
     let begun = Arc::new(Notify::new());
-    let tell = begun.clone();
+    let report = begun.clone();
     let handler = move |_: Delivery<u64>| {
-        let tell = tell.clone();
+        let report = report.clone();
         async move {
-            tell.notify_one();
+            report.notify_one();
             std::future::pending::<Handled>().await
         }
     };

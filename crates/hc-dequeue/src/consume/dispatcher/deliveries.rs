@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use microqueue::ItemId;
 
-use crate::consume::held_item::Out;
+use crate::consume::held_item::Outstanding;
 
 /// The outstanding deliveries.
 #[derive(Debug)]
 pub(super) struct Deliveries {
-    out: BTreeMap<ItemId, Arc<Out>>,
+    out: BTreeMap<ItemId, Arc<Outstanding>>,
     /// No deadline is before this time. Extending a delivery does not change it, since deadlines only move to later
     /// times.
     earliest: Duration,
@@ -25,7 +25,7 @@ impl Deliveries {
         }
     }
 
-    pub(super) fn insert(&mut self, id: ItemId, out: Arc<Out>) {
+    pub(super) fn insert(&mut self, id: ItemId, out: Arc<Outstanding>) {
         self.earliest = self.earliest.min(out.deadline());
         self.out.insert(id, out);
     }
@@ -37,7 +37,7 @@ impl Deliveries {
         }
     }
 
-    pub(super) fn get(&self, id: &ItemId) -> Option<&Out> {
+    pub(super) fn get(&self, id: &ItemId) -> Option<&Outstanding> {
         self.out.get(id).map(|out| &**out)
     }
 
@@ -52,7 +52,7 @@ impl Deliveries {
 
     /// Removes and returns the deliveries that have passed their time limit. Checks each of them only if one may
     /// have.
-    pub(super) fn take_over(&mut self, now: Duration) -> Vec<(ItemId, Arc<Out>)> {
+    pub(super) fn take_over(&mut self, now: Duration) -> Vec<(ItemId, Arc<Outstanding>)> {
         let mut over = Vec::new();
         if now < self.earliest {
             return over;
@@ -94,9 +94,9 @@ mod tests {
         };
         let mut deliveries = Deliveries::new();
         assert_eq!(deliveries.earliest(), Duration::MAX);
-        let kept_alive = Arc::new(Out::new(1, at(10)));
+        let kept_alive = Arc::new(Outstanding::new(1, at(10)));
         deliveries.insert(id(1), kept_alive.clone());
-        deliveries.insert(id(2), Arc::new(Out::new(1, at(20))));
+        deliveries.insert(id(2), Arc::new(Outstanding::new(1, at(20))));
         let mut over = |now| {
             let over: Vec<_> = deliveries
                 .take_over(now)

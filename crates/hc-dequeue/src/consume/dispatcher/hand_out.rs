@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::Dispatcher;
 use crate::consume::command::Reply;
-use crate::consume::held_item::{DeliveryState, HandedOut, HeldItem, Out};
+use crate::consume::held_item::{Decision, HandedOut, HeldItem, Outstanding};
 use crate::items::item_ref::ItemRef;
 use crate::items::record::Record;
 use crate::items::value::Value;
@@ -99,7 +99,7 @@ impl Dispatcher {
         let deadline = self.now().saturating_add(self.options.time_limit);
         // The delivery needs only the value, not the payload.
         record.payload = Bytes::new();
-        let out = Arc::new(Out::new(record.deliveries, deadline));
+        let out = Arc::new(Outstanding::new(record.deliveries, deadline));
         self.deliveries.insert(id, out.clone());
         let item = Arc::new(HeldItem {
             id,
@@ -108,7 +108,7 @@ impl Dispatcher {
             session: self.session(),
             shared: self.shared.clone(),
             commands,
-            state: AtomicU8::new(DeliveryState::Open as u8),
+            decision: AtomicU8::new(Decision::Open as u8),
             result: Mutex::default(),
         });
         Some(HandedOut { item, value })

@@ -61,8 +61,9 @@ use crate::protocol::request::Woken;
 use crate::queue::handle::UntypedQueue;
 use crate::session::{Alarm, Alarms, Member, SessionId};
 
-/// For how many turns of the scheduler the dispatcher waits for consumers that were just served to ask again.
-const GATHERING_TURNS: u32 = 32;
+/// The largest number of turns of the scheduler for which the dispatcher waits for consumers that were just served to
+/// ask again.
+const MAX_GATHERING_TURNS: u32 = 32;
 
 /// How long the dispatcher waits after a transaction that failed for good.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_millis(100);
@@ -262,7 +263,7 @@ impl Dispatcher {
         if served == 1 && !self.pacer.pace().is_contended {
             return;
         }
-        for _ in 0..GATHERING_TURNS {
+        for _ in 0..MAX_GATHERING_TURNS {
             if self.callers.len() >= served {
                 break;
             }

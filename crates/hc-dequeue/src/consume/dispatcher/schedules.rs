@@ -71,11 +71,8 @@ impl Dispatcher {
         let after = self.fire_timer.after.take();
         let keys = self.keys();
         let after = after.as_deref();
-        let fire = Box::pin(
-            self.runner
-                .run(|tr| async move { fire_due(&tr, keys, after).await }),
-        );
-        let fired = match fire.await {
+        let fire = |tr| async move { fire_due(&tr, keys, after).await };
+        let fired = match self.runner.run(fire).await {
             Ok(fired) => fired,
             // The next check tries again.
             Err(error) => return self.note(Err(error)),
@@ -132,7 +129,7 @@ impl Dispatcher {
         let begin = self.fire_timer.late.after.take();
         let after = begin.as_deref();
         let find = |tr| async move { find_late(&tr, keys, after).await };
-        let (late, after) = match Box::pin(self.runner.run(find)).await {
+        let (late, after) = match self.runner.run(find).await {
             Ok(found) => found,
             Err(error) => return self.note(Err(error)),
         };

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use futures::try_join;
-use microqueue::ItemId;
-use microqueue::StagedId;
 use microqueue::keyspace::{self, Code, Commit};
+use microqueue::{ItemId, StagedId};
 
 use super::Dispatcher;
 use super::check::{Check, Checked, Collected, Waiting, check, collect_and_register};
@@ -151,10 +150,8 @@ impl Dispatcher {
             returns,
             next: self.next_request(),
         };
-        let checked = self
-            .runner
-            .run_committed(|tr| async move { check(&tr, context, details).await });
-        let (checked, commit) = Box::pin(checked).await?;
+        let check = |tr| async move { check(&tr, context, details).await };
+        let (checked, commit) = self.runner.run_committed(check).await?;
         Ok(match checked {
             Checked::Waits(waiting) => self.waits(waiting),
             Checked::Answered(collected) => self.collected(collected, &commit),
@@ -281,7 +278,7 @@ impl Dispatcher {
             let watch = watch_pause(&tr, keys).await?;
             Ok::<_, Error>(watch.map(|watch| Box::pin(watch) as super::Watch))
         });
-        Ok(match Box::pin(watch).await? {
+        Ok(match watch.await? {
             Some(watch) => {
                 self.alarms.watch(watch);
                 self.pacer.due = None;

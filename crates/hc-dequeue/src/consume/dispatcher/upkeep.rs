@@ -14,10 +14,9 @@ use crate::consume::policy::{Event, Step};
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, keep_corrupt};
-use crate::items::settings::stored_settings;
+use crate::items::settings::{is_paused, stored_settings};
 use crate::protocol::give_back::{GiveBack, When};
 use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
-use crate::queue::handle::is_paused;
 use crate::queue::stats::{oldest_age, read_stats};
 use crate::session::{SessionId, Tick};
 
@@ -82,7 +81,8 @@ impl Dispatcher {
             let tr = &tr;
             let age = oldest_age(tr, keys);
             let settings = stored_settings(tr, keys, Isolation::Snapshot).map(keep_corrupt);
-            try_join!(read_stats(tr, keys), is_paused(tr, keys), age, settings)
+            let is_paused = is_paused(tr, keys, Isolation::Snapshot);
+            try_join!(read_stats(tr, keys), is_paused, age, settings)
         };
         let (stats, is_paused, age, stored) = self.runner.run(read).await?;
         let unreadable = self.fronts.skipped();

@@ -2,8 +2,8 @@
 //!
 //! A [`Policy`] is a state machine. [`Policy::next`] returns the next [`Step`]: a transaction to run, or rest.
 //! [`Policy::on`] takes the [`Event`]s: the result of a step, a watch that fired, or a timer that ran out. It returns
-//! the timers to start, with delays in units that the driver measures. The [dispatcher](crate::consume::dispatcher) drives the
-//! policy in production, and an exhaustive model drives it in tests.
+//! the timers to start, with delays in units that the driver measures. The [dispatcher](crate::consume::dispatcher)
+//! drives the policy in production, and an exhaustive model drives it in tests.
 //!
 //! ```text
 //!                     items                                    resumed, or polled
@@ -34,7 +34,7 @@
 //! | [`Lead::HandOver`] | | a session that collided with another leader leaves the items to it, and only notifies the first request | 64 sessions: 4,790 pops, 1,960 acknowledged | 4,360; 1,790 |
 //! | `REQUESTS_AFTER_CONTENTION` in `dispatcher::pace` | 64 requests | contended sessions register at once, and no fast path fails | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,560; 6,900 |
 //! | the take ahead in `dispatcher::take` | 1 | a take reads while the previous one commits | 1, 16, 64 consumers of one session: 870, 12,500, 28,500 pops | 660, 7,900, 22,300 |
-//! | `GATHERING_TURNS` in `dispatcher` | 32 turns of the scheduler | the next take also serves consumers that were just served | 16, 64 consumers: 12,500, 28,500 pops; on `embedded:` 55,000, 110,000 | 7,200, 20,800; 36,000, 72,800 |
+//! | `MAX_GATHERING_TURNS` in `dispatcher` | 32 turns of the scheduler | the next take also serves consumers that were just served | 16, 64 consumers: 12,500, 28,500 pops; on `embedded:` 55,000, 110,000 | 7,200, 20,800; 36,000, 72,800 |
 //! | `PATIENCES_PER_LEASE` in `dispatcher::steps` | 5 | after a leading session dies, the next ones take over one after another, a fifth of a lease apart | | no session would take over |
 //! | `PAUSE_AFTER_FAILURE` in `dispatcher` | 100 ms | a store that refuses every transaction is not called in a tight loop | | |
 
@@ -48,7 +48,7 @@ use crate::protocol::request::{Precedence, Woken};
 
 /// How many of its own transactions a session that has registered waits before it checks for the answer, while other
 /// sessions take items, too.
-pub(crate) const ANSWER: u32 = 1;
+const ANSWER: u32 = 1;
 
 /// For how many of its own transactions a session whose request has become the first leaves the lead to another
 /// session, while other sessions take items, too. The leading session needs one transaction to answer the request,
@@ -56,7 +56,7 @@ pub(crate) const ANSWER: u32 = 1;
 pub(crate) const GRACE: u32 = 2;
 
 /// The same while consumers ask again at once.
-pub(crate) const GRACE_OF_MANY: u32 = 4;
+const GRACE_OF_MANY: u32 = 4;
 
 /// The state of a session. `R` identifies a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -8,28 +8,8 @@ use microqueue::keyspace::{self, Bytes, Result};
 
 use super::{
     Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_RESULT_BYTES,
-    MAX_TRACE_CONTEXT_BYTES, Record, StoredEnd, StoredFailure, Token, undecodable,
+    MAX_TRACE_CONTEXT_BYTES, Record, StoredEnd, StoredFailure, Token, tag, undecodable,
 };
-
-/// The tags of the fields of a record.
-pub(super) mod tag {
-    pub(in crate::items::record) const END: u8 = 0;
-    pub(in crate::items::record) const ENQUEUED: u8 = 1;
-    pub(in crate::items::record) const DELIVERIES: u8 = 2;
-    pub(in crate::items::record) const ATTEMPTS: u8 = 3;
-    pub(in crate::items::record) const DEATHS: u8 = 4;
-    pub(in crate::items::record) const FAILURE: u8 = 5;
-    pub(in crate::items::record) const LIMITS: u8 = 6;
-    pub(in crate::items::record) const DEDUPE: u8 = 7;
-    pub(in crate::items::record) const TOKEN: u8 = 8;
-    pub(in crate::items::record) const CANCELLED: u8 = 9;
-    pub(in crate::items::record) const DONE: u8 = 10;
-    pub(in crate::items::record) const TRACE_CONTEXT: u8 = 11;
-    pub(in crate::items::record) const GRANTED: u8 = 12;
-    pub(in crate::items::record) const READY: u8 = 13;
-    pub(in crate::items::record) const BURST: u8 = 14;
-    pub(in crate::items::record) const REDRIVEN: u8 = 15;
-}
 
 /// The codec of [`Record`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -241,7 +221,9 @@ fn text(what: &str, bytes: &[u8], limit: usize) -> Result<Arc<str>, String> {
 
 fn stored_end(field: Bytes) -> Result<StoredEnd, String> {
     let mut fields = Fields::new(&field);
-    let (millis, until_millis, [how]) = (fields.u64()?, fields.u64()?, fields.array()?);
+    let millis = fields.u64()?;
+    let until_millis = fields.u64()?;
+    let [how] = fields.array()?;
     let how = [End::Completed, End::Cancelled, End::Removed]
         .into_iter()
         .find(|end| *end as u8 == how)

@@ -23,6 +23,26 @@ pub(crate) use self::grant::{ListedPart, NOTICE, Part, is_notice};
 pub(crate) use self::request::{Request, RequestCodec};
 use crate::session::wall::unix_time;
 
+/// The tags of the fields of a record.
+mod tag {
+    pub(super) const END: u8 = 0;
+    pub(super) const ENQUEUED: u8 = 1;
+    pub(super) const DELIVERIES: u8 = 2;
+    pub(super) const ATTEMPTS: u8 = 3;
+    pub(super) const DEATHS: u8 = 4;
+    pub(super) const FAILURE: u8 = 5;
+    pub(super) const LIMITS: u8 = 6;
+    pub(super) const DEDUPE: u8 = 7;
+    pub(super) const TOKEN: u8 = 8;
+    pub(super) const CANCELLED: u8 = 9;
+    pub(super) const DONE: u8 = 10;
+    pub(super) const TRACE_CONTEXT: u8 = 11;
+    pub(super) const GRANTED: u8 = 12;
+    pub(super) const READY: u8 = 13;
+    pub(super) const BURST: u8 = 14;
+    pub(super) const REDRIVEN: u8 = 15;
+}
+
 /// The format number of all records.
 const FORMAT: u8 = 1;
 
@@ -167,8 +187,8 @@ pub(crate) struct StoredEnd {
     pub(crate) result: Bytes,
 }
 
-/// The token of an item that has its dedupe id. It distinguishes the item from others that have had the id, and says how
-/// the item was staged.
+/// The token of an item that has its dedupe id. It distinguishes the item from others that have had the id, and says
+/// how the item was staged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) random: [u8; 8],

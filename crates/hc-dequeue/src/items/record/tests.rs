@@ -8,7 +8,7 @@ use microqueue::{Item, ItemId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::codec::{push_field, tag};
+use super::codec::push_field;
 use super::*;
 use crate::items::settings::SettingsRecord;
 use crate::session::SessionId;

@@ -29,7 +29,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 async fn what_a_clock_that_was_ahead_has_passed_over_fires_and_nothing_fires_twice(
     store: TestStore,
 ) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     world.create("a", &minutely()).await;
     world.set(NOON);
     world.wall.advance(2 * MINUTE * 60);
@@ -66,7 +66,7 @@ async fn what_a_clock_that_was_ahead_has_passed_over_fires_and_nothing_fires_twi
 async fn a_schedule_that_was_made_by_a_clock_that_was_ahead_is_set_right(store: TestStore) {
     let hourly = Schedule::new("0 * * * *");
     for again in [minutely(), hourly, minutely().with_missed(Missed::Skip)] {
-        let world = World::new(&store, NOON).await;
+        let world = ScheduleWorld::new(&store, NOON).await;
         world.pass(DAY);
         world.create("a", &minutely()).await;
         world.set(NOON);
@@ -81,7 +81,7 @@ async fn a_schedule_that_was_made_by_a_clock_that_was_ahead_is_set_right(store: 
         world.check().await;
     }
     // Clocks may differ by a minute.
-    let world = World::new(&store, NOON).await;
+    let world = ScheduleWorld::new(&store, NOON).await;
     world.create("a", &minutely()).await;
     world.set("2026-11-22T11:59:01Z");
     assert_eq!(world.entry().await.expected, None);
@@ -89,7 +89,7 @@ async fn a_schedule_that_was_made_by_a_clock_that_was_ahead_is_set_right(store: 
 }
 
 async fn a_next_time_that_is_too_far_ahead_is_found_among_many_schedules(store: TestStore) {
-    let world = World::new(&store, NOON).await;
+    let world = ScheduleWorld::new(&store, NOON).await;
     for number in 0..120 {
         world.create(&format!("right {number}"), &minutely()).await;
     }
@@ -121,7 +121,7 @@ async fn a_next_time_that_is_too_far_ahead_is_found_among_many_schedules(store: 
 }
 
 async fn clocks_that_differ_by_seconds_agree_on_a_daily_schedule(store: TestStore) {
-    let world = World::new(&store, NOON).await;
+    let world = ScheduleWorld::new(&store, NOON).await;
     let daily = Schedule::new("0 12 * * *");
     world.pass(Duration::from_secs(1));
     world.create("daily", &daily).await;
@@ -131,7 +131,7 @@ async fn clocks_that_differ_by_seconds_agree_on_a_daily_schedule(store: TestStor
 }
 
 async fn a_new_expression_fires_at_times_within_an_old_run(store: TestStore) {
-    let world = World::new(&store, NOON).await;
+    let world = ScheduleWorld::new(&store, NOON).await;
     world.create("a", &Schedule::new("0 * * * *")).await;
     // A clock is a day ahead for some hours.
     world.pass(DAY);
@@ -149,7 +149,7 @@ async fn a_new_expression_fires_at_times_within_an_old_run(store: TestStore) {
 
 async fn a_last_time_that_was_passed_over_fires_after_all(store: TestStore) {
     let last = Schedule::new("0 0 0 1 1 * 2027").with_missed(Missed::Skip);
-    let world = World::new(&store, NOON).await;
+    let world = ScheduleWorld::new(&store, NOON).await;
     world.create("a", &last).await;
     world.pass(100 * DAY);
     assert_eq!(world.fire().await, 0);

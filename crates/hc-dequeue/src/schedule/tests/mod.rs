@@ -31,20 +31,20 @@ const NOON: &str = "2026-11-22T12:00:00Z";
 
 type Queue = crate::Queue<String>;
 
-struct World<D: Database> {
+struct ScheduleWorld<D: Database> {
     wall: ManualWall,
     runner: Runner<D>,
     queue: Queue,
 }
 
-impl World<Store> {
+impl ScheduleWorld<Store> {
     async fn new(store: &TestStore, wall: &str) -> Self {
         let store = store.fresh();
-        World::on(&store, store.db.clone(), wall).await
+        ScheduleWorld::on(&store, store.db.clone(), wall).await
     }
 }
 
-impl<D: Database> World<D> {
+impl<D: Database> ScheduleWorld<D> {
     async fn on(store: &TestStore, db: D, wall: &str) -> Self {
         let manual = ManualWall::new();
         manual.set(utc(wall));

@@ -38,12 +38,12 @@ async fn faulty(
     store: &TestStore,
     seed: u64,
     faults: Faults,
-) -> (World<Chaos<Store>>, World<Store>) {
+) -> (ScheduleWorld<Chaos<Store>>, ScheduleWorld<Store>) {
     let store = store.fresh();
     let env = Environment::seeded(seed, Arc::new(ManualWall::new()));
     let chaos = Chaos::new(store.db.clone(), env, faults);
-    let world = World::on(&store, chaos, "2026-11-22T11:59:30Z").await;
-    let quiet = World::on(&store, store.db.clone(), "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::on(&store, chaos, "2026-11-22T11:59:30Z").await;
+    let quiet = ScheduleWorld::on(&store, store.db.clone(), "2026-11-22T11:59:30Z").await;
     assert_eq!(quiet.schedule("a", &minutely()).await, Scheduled::Created);
     quiet.set(NOON);
     (world, quiet)
@@ -137,7 +137,7 @@ async fn a_firing_whose_commit_is_in_doubt_fires_once(store: TestStore) {
 }
 
 async fn of_two_processes_that_fire_at_once_one_does(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     world.create("a", &minutely()).await;
     world.set(NOON);
     let mut one = store.db.begin().unwrap();
@@ -158,7 +158,7 @@ async fn a_change_during_a_firing_makes_it_fail(store: TestStore) {
     let later = &Schedule::new("30 * * * *");
     let job = &"other".to_owned();
     for is_removed in [true, false] {
-        let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+        let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
         world.create("a", &minutely()).await;
         world.set(NOON);
         for fires_first in [false, true] {

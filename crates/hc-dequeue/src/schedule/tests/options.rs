@@ -20,7 +20,7 @@ conformance::on_every_store!(
 );
 
 async fn a_paused_queue_gets_one_item_of_a_schedule_with_a_dedupe_id(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     let queue = &world.queue;
     let once = minutely().with_enqueue_options(Enqueue::new().with_dedupe("report"));
     world.create("a", &once).await;
@@ -50,7 +50,7 @@ async fn a_paused_queue_gets_one_item_of_a_schedule_with_a_dedupe_id(store: Test
 }
 
 async fn a_full_queue_skips_a_time_and_no_other_schedule(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     let bounded = minutely().with_enqueue_options(Enqueue::new().with_max_depth(3));
     world.create("a", &bounded).await;
     world.create("b", &minutely()).await;
@@ -67,7 +67,7 @@ async fn a_full_queue_skips_a_time_and_no_other_schedule(store: TestStore) {
 }
 
 async fn the_items_have_the_options_of_their_schedule(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     let options = Enqueue::new()
         .with_delay(5 * MINUTE)
         .with_dedupe("id")
@@ -107,7 +107,7 @@ async fn the_items_have_the_options_of_their_schedule(store: TestStore) {
 }
 
 async fn several_schedules_may_share_a_dedupe_id(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     let options = |delay: u32| {
         Enqueue::new()
             .with_delay(MINUTE * delay)
@@ -142,7 +142,7 @@ async fn several_schedules_may_share_a_dedupe_id(store: TestStore) {
 
 async fn a_damaged_row_of_a_dedupe_id_stops_its_own_schedule_only(store: TestStore) {
     for part in ["k", "y"] {
-        let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+        let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
         let once = minutely().with_enqueue_options(Enqueue::new().with_dedupe("x"));
         world.create("a", &once).await;
         world.create("b", &minutely()).await;
@@ -174,7 +174,7 @@ async fn a_damaged_row_of_a_dedupe_id_stops_its_own_schedule_only(store: TestSto
 }
 
 async fn options_that_cannot_work_are_refused(store: TestStore) {
-    let world = World::new(&store, NOON).await;
+    let world = ScheduleWorld::new(&store, NOON).await;
     for (options, is_time) in [
         (Enqueue::new().with_due_time(utc(NOON)), true),
         (Enqueue::new().with_dedupe(""), false),

@@ -23,7 +23,7 @@ conformance::on_every_store!(
 );
 
 async fn a_schedule_fires_at_its_times(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     let queue = &world.queue;
     let pause = |tr: Tx<_>| async move {
         // While the queue is paused, its items wait.
@@ -72,7 +72,7 @@ async fn what_was_missed_fires_as_the_schedule_says(store: TestStore) {
         (Missed::All { cap: 99 }, &[10, 20, 30, 40, 50]),
     ];
     for (missed, minutes) in table {
-        let world = World::new(&store, "2026-11-22T12:05:00Z").await;
+        let world = ScheduleWorld::new(&store, "2026-11-22T12:05:00Z").await;
         let schedule = Schedule::new("*/10 * * * *").with_missed(missed);
         world.create("a", &schedule).await;
         world.set("2026-11-22T12:55:00Z");
@@ -134,7 +134,7 @@ async fn the_changes_to_and_from_summer_time_fire_at_croners_times(store: TestSt
         ),
     ];
     for (cron, zone, from, hours, expected) in table {
-        let world = World::new(&store, from).await;
+        let world = ScheduleWorld::new(&store, from).await;
         world
             .create("a", &Schedule::new(cron).with_time_zone(zone))
             .await;
@@ -148,7 +148,7 @@ async fn the_changes_to_and_from_summer_time_fire_at_croners_times(store: TestSt
 }
 
 async fn scheduling_again_keeps_the_next_time_unless_the_times_change(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:30:00Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:30:00Z").await;
     let daily = Schedule::new("0 12 * * *");
     assert_eq!(world.schedule("a", &daily).await, Scheduled::Created);
     // The schedule is due but has not fired yet.
@@ -196,7 +196,7 @@ async fn scheduling_again_keeps_the_next_time_unless_the_times_change(store: Tes
 }
 
 async fn a_clock_that_is_behind_fires_no_time_again(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     world.create("a", &minutely()).await;
     world.set(NOON);
     assert_eq!(world.fire().await, 1);
@@ -211,7 +211,7 @@ async fn a_clock_that_is_behind_fires_no_time_again(store: TestStore) {
 }
 
 async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     // There are more of these than one transaction reads, and they come first in the index.
     for number in 0..MAX_FIRED_SCHEDULES + 3 {
         world.create(&format!("bad {number:03}"), &minutely()).await;
@@ -269,7 +269,7 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
 }
 
 async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestStore) {
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     let many = 2 * MAX_FIRED_SCHEDULES + 5;
     for number in 0..many {
         world.create(&format!("{number}"), &minutely()).await;
@@ -284,7 +284,7 @@ async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestS
     assert_eq!(world.times().await, vec![utc(NOON); many]);
     world.check().await;
 
-    let world = World::new(&store, "2026-11-22T11:59:30Z").await;
+    let world = ScheduleWorld::new(&store, "2026-11-22T11:59:30Z").await;
     let large = "x".repeat(MAX_PAYLOAD_BYTES - 5);
     let all = minutely().with_missed(Missed::All { cap: 25 });
     for name in ["a", "b"] {
@@ -306,7 +306,7 @@ async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestS
 }
 
 async fn bad_input_is_refused_before_anything_is_staged(store: TestStore) {
-    let world = World::new(&store, NOON).await;
+    let world = ScheduleWorld::new(&store, NOON).await;
     let refused = |name: &str, schedule: Schedule, job: &str| {
         let name = name.to_owned();
         let job = job.to_owned();
@@ -344,7 +344,7 @@ async fn bad_input_is_refused_before_anything_is_staged(store: TestStore) {
 }
 
 async fn listings_have_pages(store: TestStore) {
-    let world = World::new(&store, NOON).await;
+    let world = ScheduleWorld::new(&store, NOON).await;
     for name in ["a", "b", "c"] {
         world.create(name, &minutely()).await;
     }

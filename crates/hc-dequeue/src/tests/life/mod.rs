@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng};
 
 use self::model::{Model, Rules};
 use self::program::random_op;
-use self::world::World;
+use self::world::LifeWorld;
 
 /// How many sessions take part.
 const SESSIONS: usize = 2;
@@ -46,7 +46,7 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
     let rng = &mut StdRng::seed_from_u64(seed);
     let rules = rules(rng);
     let mut model = Model::new(rules, START);
-    let mut world = World::new(seed, rules).await;
+    let mut world = LifeWorld::new(seed, rules).await;
     println!("SEED={seed} {rules:?}");
     for step in 0..STEPS {
         let op = random_op(rng, &model);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use super::program::{Change, How, NewItem, Op};
+use super::program::{Change, How, ItemSpec, Op};
 use crate::items::record::End;
 use crate::protocol::give_back::GivenBack;
 use crate::queue::change::{Cancelled, Replaced};
@@ -40,7 +40,7 @@ pub(super) enum At {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Life {
+pub(super) struct ModelItem {
     pub(super) place: At,
     pub(super) value: u64,
     pub(super) enqueued: u64,
@@ -88,7 +88,7 @@ pub(super) const FIRST_WAIT: u64 = 4;
 pub(super) struct Model {
     pub(super) rules: Rules,
     pub(super) now: u64,
-    pub(super) items: Vec<Life>,
+    pub(super) items: Vec<ModelItem>,
     pub(super) completed: u64,
     pub(super) cancelled: u64,
     /// When the last item with each dedupe id was completed, if the queue retained the id.
@@ -218,7 +218,7 @@ impl Model {
         }
     }
 
-    fn enqueue(&mut self, new: NewItem) -> Said {
+    fn enqueue(&mut self, new: ItemSpec) -> Said {
         let place = match new.delay {
             0 => At::Queued,
             delay => At::Delayed(self.now + delay),
@@ -244,7 +244,7 @@ impl Model {
                 return Said::Repeated;
             }
         }
-        self.items.push(Life {
+        self.items.push(ModelItem {
             place,
             value: new.value,
             enqueued: self.now,
@@ -269,7 +269,8 @@ impl Model {
             if let At::Delayed(ready) = item.place
                 && ready <= self.now
             {
-                (item.place, item.ready) = (At::Queued, ready);
+                item.place = At::Queued;
+                item.ready = ready;
             }
         }
         let queued = self
@@ -302,7 +303,7 @@ impl Model {
     }
 
     fn collect(&mut self, session: usize, pop: bool) -> Said {
-        let grant_of = |item: &Life| match item.place {
+        let grant_of = |item: &ModelItem| match item.place {
             At::Granted(owner, grant) if owner == session => Some(grant),
             _ => None,
         };
@@ -437,7 +438,9 @@ impl Model {
 
     fn reset_counts(&mut self, item: usize, place: At) {
         let life = &mut self.items[item];
-        (life.attempts, life.deaths, life.deliveries) = (0, 0, 0);
+        life.attempts = 0;
+        life.deaths = 0;
+        life.deliveries = 0;
         self.put(item, place);
     }
 

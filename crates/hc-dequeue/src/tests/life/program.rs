@@ -14,7 +14,7 @@ const ITEMS: usize = 8;
 /// A step of a program. Items are numbered in the order of their enqueue, and delays are milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Op {
-    Enqueue(NewItem),
+    Enqueue(ItemSpec),
     /// A session takes the first item.
     Take {
         session: usize,
@@ -68,7 +68,7 @@ impl Op {
 
 /// The value and options of an enqueue. Zero stands for no delay and no own limit.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct NewItem {
+pub(super) struct ItemSpec {
     pub(super) value: u64,
     pub(super) delay: u64,
     pub(super) dedupe: Option<u8>,
@@ -144,7 +144,7 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
 }
 
 fn enqueue(rng: &mut StdRng, value: u64) -> Op {
-    Op::Enqueue(NewItem {
+    Op::Enqueue(ItemSpec {
         value,
         delay: [0, 0, 5, 20][rng.random_range(0..4)],
         dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],

@@ -1,6 +1,5 @@
 //! A queue in a store, on which the steps of a program run.
 
-use microqueue::keyspace::OpenOptions;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
@@ -10,14 +9,14 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::MessagePack;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::RunOptions;
-use microqueue::keyspace::{Bytes, Environment, Runner, Store};
+use microqueue::keyspace::{Bytes, Environment, OpenOptions, Runner, Store};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::model::{At, FIRST_WAIT, Life, Model, Rules, Said};
-use super::program::{Change, How, NewItem, Op};
+use super::model::{At, FIRST_WAIT, Model, ModelItem, Rules, Said};
+use super::program::{Change, How, ItemSpec, Op};
 use super::{DEDUPE_IDS, SESSIONS, START};
-use crate::consume::held_item::{DeliveryState, HeldItem, Out, Shared};
+use crate::consume::held_item::{Decision, HeldItem, Outstanding, Shared};
 use crate::consume::shared_task::SharedTask;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
@@ -48,7 +47,7 @@ const LEADER: SessionId = SessionId([0xff; 16]);
 const ITEMS_PER_PAGE: usize = 2;
 
 /// A queue in a store, with the model's names for its items and sessions.
-pub(super) struct World {
+pub(super) struct LifeWorld {
     runner: Runner<Store>,
     clock: ManualClock,
     queue: Queue<u64>,
@@ -73,7 +72,7 @@ fn settings(rules: Rules) -> Settings {
         .with_keep_done(millis(rules.keep_done))
 }
 
-impl World {
+impl LifeWorld {
     pub(super) async fn new(seed: u64, rules: Rules) -> Self {
         let clock = ManualClock::new();
         // The clock must not start at zero, which stands for no time.
@@ -193,7 +192,7 @@ impl World {
         self.runner.run(change).await
     }
 
-    async fn enqueue(&mut self, new: NewItem) -> Result<Said> {
+    async fn enqueue(&mut self, new: ItemSpec) -> Result<Said> {
         let options = Enqueue::new()
             .with_delay(Duration::from_millis(new.delay))
             .with_on_repeat(new.mode)
@@ -312,7 +311,7 @@ impl World {
         let held = &HeldItem {
             id: self.items[item].id(),
             record: Record::default(),
-            out: Arc::new(Out::new(number, Duration::MAX)),
+            out: Arc::new(Outstanding::new(number, Duration::MAX)),
             session,
             shared: Arc::new(Shared {
                 keys: self.queue.keys.clone(),
@@ -323,7 +322,7 @@ impl World {
                 dispatcher: SharedTask::new(),
             }),
             commands,
-            state: AtomicU8::new(DeliveryState::Open as u8),
+            decision: AtomicU8::new(Decision::Open as u8),
             result: Mutex::new(Bytes::from("done")),
         };
         let ack = |tr| async move { held.ack(&tr).await };
@@ -488,7 +487,7 @@ impl World {
     }
 
     /// Returns the status that an item has in the model.
-    fn expected(&self, life: &Life) -> Option<Status<u64>> {
+    fn expected(&self, life: &ModelItem) -> Option<Status<u64>> {
         let is_cancelled = life.is_cancelled;
         let place = match life.place {
             At::Queued => Place::Queued,

@@ -14,7 +14,7 @@ conformance::on_every_store!(
     a_queue_in_use_is_clean,
     a_counter_that_is_off_is_set_right,
     items_of_a_session_that_is_gone_are_returned,
-    a_session_without_a_heartbeat_is_buried,
+    a_session_without_a_heartbeat_is_reclaimed,
     strays_are_removed,
     the_rest_of_a_grant_without_its_first_item_is_returned,
     an_item_in_two_places_is_reported,
@@ -96,7 +96,7 @@ async fn items_of_a_session_that_is_gone_are_returned(store: TestStore) {
     assert_eq!(world.values().await.len(), 3);
 }
 
-async fn a_session_without_a_heartbeat_is_buried(store: TestStore) {
+async fn a_session_without_a_heartbeat_is_reclaimed(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
     let heartbeats = world.rows("b").await;
     let bytes: Vec<u8> = world.key("b").unpack(heartbeats[0].key()).unwrap();

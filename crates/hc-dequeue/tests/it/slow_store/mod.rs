@@ -3,7 +3,6 @@
 
 mod simulation;
 
-use keyspace::OpenOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,19 +11,21 @@ use conformance::chaos::{Chaos, Faults};
 use hc_dequeue::session::{Member, SessionId, Sessions, Tick};
 use hc_dequeue::{Queue, Settings, WorkerOptions};
 use keyspace::env::ManualClock;
-use keyspace::{Embedded, Environment, Error, RunOptions, Runner, Subspace, Transaction};
+use keyspace::{
+    Embedded, Environment, Error, OpenOptions, RunOptions, Runner, Subspace, Transaction,
+};
 
 use simulation::{Outage, Simulation};
 
 const LEASE: Duration = Duration::from_secs(1);
 
-/// After how many of its own ticks a session has found a dead one. It judges after seven observations and takes a census
-/// at every second tick. A tick that takes time may delay each of them by one.
+/// After how many of its own ticks a session has found a dead one. It judges after seven observations and takes a
+/// census at every second tick. A tick that takes time may delay each of them by one.
 const TICKS_TO_FIND: u32 = 11;
 
 /// The history of a session.
 #[derive(Debug, Default)]
-struct Course {
+struct SlowCourse {
     ticks: AtomicU32,
     /// How often it was declared dead.
     deaths: AtomicU32,
@@ -34,7 +35,7 @@ struct Course {
     lease: AtomicU32,
 }
 
-impl Course {
+impl SlowCourse {
     fn lease(&self) -> Duration {
         match self.lease.load(Ordering::Relaxed) {
             0 => LEASE,
@@ -44,7 +45,7 @@ impl Course {
 }
 
 /// Runs a member with its own time and connection to the store.
-async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
+async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<SlowCourse>) {
     let env = runner.environment().clone();
     let sessions = Sessions::new(Subspace::from("sessions"));
     let mut member = Member::new(sessions, &runner, LEASE);
@@ -81,12 +82,12 @@ async fn live(runner: Runner<Chaos<Embedded>>, work: u32, course: Arc<Course>) {
 }
 
 /// Some members on one store.
-struct World {
+struct SlowWorld {
     simulation: Simulation,
-    courses: Vec<Arc<Course>>,
+    courses: Vec<Arc<SlowCourse>>,
 }
 
-impl World {
+impl SlowWorld {
     /// Starts members that do the given work besides their ticks, on a store with the given latency.
     fn new(seed: u64, latency: Duration, work: &[u32]) -> Self {
         let db = keyspace::embedded::Options::new().memory().unwrap();
@@ -98,7 +99,7 @@ impl World {
             chaos.set_latency(latency);
             let options = RunOptions::default().with_environment(simulation.environment());
             let runner = Runner::with_options(chaos, options);
-            let course = Arc::new(Course::default());
+            let course = Arc::new(SlowCourse::default());
             courses.push(course.clone());
             simulation.begin(live(runner, *work, course));
         }
@@ -166,7 +167,7 @@ async fn a_dead_session_is_found_however_slow_the_store_is_and_no_other() {
     for (seed, latency) in (0..).zip(latencies()) {
         // Some members do three times as much as the others.
         for work in [&[0, 0, 0][..], &[0, 12, 0, 12]] {
-            let mut world = World::new(seed, latency, work);
+            let mut world = SlowWorld::new(seed, latency, work);
             world.tick(20).await;
             assert_eq!(world.deaths(), 0, "of {latency:?}, {work:?}");
             let ticks = world.find_the_last().await;
@@ -185,7 +186,7 @@ async fn an_outage_of_any_length_costs_no_session() {
     for (seed, millis) in (0..).zip([100, 250, 400, 1000, 3000, 100_000]) {
         let length = Duration::from_millis(millis);
         for latency in [0, 20, 90, 300, 2000].map(Duration::from_millis) {
-            let mut world = World::new(seed, latency, &[0, 6, 0]);
+            let mut world = SlowWorld::new(seed, latency, &[0, 6, 0]);
             world.tick(10).await;
             // At several times between two heartbeats, and again soon after each.
             for part in 0..6 {
@@ -210,7 +211,7 @@ async fn an_outage_of_any_length_costs_no_session() {
 #[tokio::test]
 async fn a_lease_that_changes_costs_no_session_and_holds_for_the_next_death() {
     for (seed, latency) in (0..).zip(latencies()) {
-        let mut world = World::new(seed, latency, &[0, 3, 0]);
+        let mut world = SlowWorld::new(seed, latency, &[0, 3, 0]);
         world.tick(10).await;
         // Each member adopts a lease at another time, and all of them do so eventually.
         for millis in [10_000, 300, 2_000, 60_000, 100] {
@@ -242,7 +243,8 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
         (chaos.clone(), Runner::with_options(chaos, options))
     };
     let settings = Settings::new().with_lease(LEASE);
-    let ((doomed, its_runner), (slow, runner)) = (begin(), begin());
+    let (doomed, its_runner) = begin();
+    let (slow, runner) = begin();
     let queue = Queue::<u64>::open_with(&runner, "queue", settings, OpenOptions::default());
     let queue = &queue.await.unwrap();
     let enqueue = |tr| async move { queue.enqueue(&tr, &7).await.map(drop) };

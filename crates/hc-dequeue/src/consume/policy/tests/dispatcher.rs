@@ -1,13 +1,13 @@
 //! The dispatcher of a session: performs the steps of the [policy](crate::consume::policy), one after another.
 
 use super::database::{Database, ITEMS, Key, Staged};
-use super::protocol::{Action, Outcome};
-use super::state::State;
-use super::steps::{Protocol, Step};
+use super::protocol::{Action, ActionOutcome};
+use super::state::ModelState;
+use super::steps::{ModelStep, Protocol};
 use crate::consume::policy::{Event, Facts, Lead, Pace, Policy, Returns, Timer, Wants};
 
 /// The step that the policy returns.
-type Due = crate::consume::policy::Step<()>;
+type DueStep = crate::consume::policy::Step<()>;
 
 /// A step of a dispatcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +48,13 @@ pub(super) fn pace(is_contended: bool) -> Pace {
 
 impl Protocol {
     /// Adds the steps that a dispatcher can take.
-    pub(super) fn steps_of_dispatcher(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
-        let mut add = |step| steps.push(Step::Dispatch(me, step));
+    pub(super) fn steps_of_dispatcher(
+        &self,
+        state: &ModelState,
+        me: usize,
+        steps: &mut Vec<ModelStep>,
+    ) {
+        let mut add = |step| steps.push(ModelStep::Dispatch(me, step));
         let memory = &state.sessions[me];
         let in_flight = memory.in_flight.is_some();
         if state.budget.doubts > 0 && (in_flight || self.stages(state, me).is_some()) {
@@ -64,8 +69,8 @@ impl Protocol {
             let asks = false;
             // In other cases it makes no difference.
             let matters = due != self.due(state, me, !is_contended)
-                || matches!(due, Due::Register | Due::Collect(()));
-            if due != Due::Rest && (matters || !is_contended) {
+                || matches!(due, DueStep::Register | DueStep::Collect(()));
+            if due != DueStep::Rest && (matters || !is_contended) {
                 add(Dispatch::Act(Measured { is_contended, asks }));
             }
             let may_ask = is_contended && state.budget.asks > 0 && !self.is_over(state);
@@ -74,7 +79,7 @@ impl Protocol {
                 add(Dispatch::Act(Measured { is_contended, asks }));
             }
         }
-        if self.due(state, me, false) == Due::Rest {
+        if self.due(state, me, false) == DueStep::Rest {
             for timer in [Timer::Answer, Timer::Grace, Timer::Patience, Timer::Poll] {
                 if self.may_elapse(state, me, timer) {
                     add(Dispatch::Elapse(timer));
@@ -85,7 +90,10 @@ impl Protocol {
             wants: Wants::Nothing,
             ..self.facts(state, me, false)
         };
-        let withdraws = matches!(memory.policy.clone().next(wants_nothing), Due::Withdraw(()));
+        let withdraws = matches!(
+            memory.policy.clone().next(wants_nothing),
+            DueStep::Withdraw(())
+        );
         if withdraws && state.budget.withdrawals > 0 {
             add(Dispatch::Withdraw);
         }
@@ -97,7 +105,7 @@ impl Protocol {
             returns: Returns::ToQueue,
             ..self.facts(state, me, false)
         };
-        if memory.policy.clone().next(returns) == Due::GiveBack {
+        if memory.policy.clone().next(returns) == DueStep::GiveBack {
             (0..ITEMS)
                 .filter(|item| state.is_stray(me, *item))
                 .for_each(|item| add(Dispatch::GiveBack(item)));
@@ -105,12 +113,12 @@ impl Protocol {
     }
 
     /// Returns the next step of the policy.
-    fn due(&self, state: &State, me: usize, is_contended: bool) -> Due {
+    fn due(&self, state: &ModelState, me: usize, is_contended: bool) -> DueStep {
         let facts = self.facts(state, me, is_contended);
         state.sessions[me].policy.clone().next(facts)
     }
 
-    fn facts(&self, state: &State, me: usize, is_contended: bool) -> Facts {
+    fn facts(&self, state: &ModelState, me: usize, is_contended: bool) -> Facts {
         let memory = &state.sessions[me];
         let is_free = state.is_idle(me) && !memory.has_left && !self.is_over(state);
         let wants_items = is_free || memory.policy.request().is_some();
@@ -129,14 +137,14 @@ impl Protocol {
     }
 
     /// Returns whether no item will come any more, so that no request is needed.
-    fn is_over(&self, state: &State) -> bool {
+    fn is_over(&self, state: &ModelState) -> bool {
         (0..self.budget.arrivals).all(|item| state.db.has(Key::Effect(item)))
     }
 
     /// Returns whether a timer may run out. Timers for failures do so only where this matters: after a process has
     /// fallen silent, or after a commit in doubt. Without these, a session that sleeps stays asleep until it is
     /// woken.
-    fn may_elapse(&self, state: &State, me: usize, timer: Timer) -> bool {
+    fn may_elapse(&self, state: &ModelState, me: usize, timer: Timer) -> bool {
         let policy = &state.sessions[me].policy;
         let mut after = *policy;
         after.on(Event::Elapsed(timer), pace(false));
@@ -153,7 +161,7 @@ impl Protocol {
     }
 
     /// Returns whether a session that sleeps should lose patience with the first request.
-    pub(super) fn loses_patience(&self, state: &State, me: usize) -> bool {
+    pub(super) fn loses_patience(&self, state: &ModelState, me: usize) -> bool {
         let has_died = state.budget.deaths < self.budget.deaths;
         let has_items = (0..ITEMS).any(|item| state.db.has(Key::Item(item)));
         let has_supply = has_items && !state.db.has(Key::Pause);
@@ -167,13 +175,13 @@ impl Protocol {
 
     /// Returns whether a session that sleeps should find that its request is gone: its own commit, whose outcome it
     /// did not wait for, may have answered it.
-    pub(super) fn polls_in_vain(&self, state: &State, me: usize) -> bool {
+    pub(super) fn polls_in_vain(&self, state: &ModelState, me: usize) -> bool {
         let has_doubted = state.budget.doubts < self.budget.doubts;
         has_doubted && !state.db.has(Key::Request(me)) && !state.is_answered(me)
     }
 
     /// Returns whether a fulfillment would change anything.
-    pub(super) fn changes(&self, state: &State, me: usize, fulfill: Action) -> bool {
+    pub(super) fn changes(&self, state: &ModelState, me: usize, fulfill: Action) -> bool {
         self.functions.stage(&state.db, me, fulfill).is_some()
     }
 
@@ -181,7 +189,7 @@ impl Protocol {
     pub(super) fn dispatch(
         &self,
         db: &Database,
-        next: &mut State,
+        next: &mut ModelState,
         me: usize,
         step: Dispatch,
     ) -> Option<()> {
@@ -214,12 +222,12 @@ impl Protocol {
             Dispatch::Doubt => {
                 let policy = &next.sessions[me].policy;
                 let step = if policy.leads() {
-                    Due::Fulfill {
+                    DueStep::Fulfill {
                         lead: Lead::Everybody,
                         request: None,
                     }
                 } else {
-                    Due::Take
+                    DueStep::Take
                 };
                 next.budget.doubts -= 1;
                 if next.sessions[me].in_flight.is_none() {
@@ -233,7 +241,13 @@ impl Protocol {
     }
 
     /// Performs the step that is due. Returns `None` if there is none.
-    fn act(&self, db: &Database, next: &mut State, me: usize, measured: Measured) -> Option<()> {
+    fn act(
+        &self,
+        db: &Database,
+        next: &mut ModelState,
+        me: usize,
+        measured: Measured,
+    ) -> Option<()> {
         let facts = self.facts(next, me, measured.is_contended);
         let due = next.sessions[me].policy.next(facts);
         let action = self.action(next, me, due, measured.asks)?;
@@ -251,9 +265,9 @@ impl Protocol {
 
     /// Returns what a take or a fulfillment of a session stages if it begins in this state, or `None` if another step
     /// is due or the transaction is serializable.
-    pub(super) fn stages(&self, state: &State, me: usize) -> Option<Staged> {
+    pub(super) fn stages(&self, state: &ModelState, me: usize) -> Option<Staged> {
         let due = self.due(state, me, false);
-        if !matches!(due, Due::Take | Due::Fulfill { .. }) {
+        if !matches!(due, DueStep::Take | DueStep::Fulfill { .. }) {
             return None;
         }
         let action = self.action(state, me, due, false)?;
@@ -262,15 +276,21 @@ impl Protocol {
     }
 
     /// Returns the action that performs a step, if there is one.
-    fn action(&self, state: &State, me: usize, due: Due, asks: bool) -> Option<Action> {
+    fn action(&self, state: &ModelState, me: usize, due: DueStep, asks: bool) -> Option<Action> {
         Some(match due {
-            Due::Take => Action::Take,
-            Due::Register => Action::Register,
-            Due::Fulfill { lead, request } => self.fulfillment(state, me, lead, request.is_some()),
-            Due::Check { scope, .. } => Action::Check { scope, asks },
-            Due::Collect(()) => Action::Collect { asks },
-            Due::WatchPause => Action::WatchPause,
-            Due::Rest | Due::OpenSession | Due::GiveBack | Due::Reclaim | Due::Withdraw(()) => {
+            DueStep::Take => Action::Take,
+            DueStep::Register => Action::Register,
+            DueStep::Fulfill { lead, request } => {
+                self.fulfillment(state, me, lead, request.is_some())
+            }
+            DueStep::Check { scope, .. } => Action::Check { scope, asks },
+            DueStep::Collect(()) => Action::Collect { asks },
+            DueStep::WatchPause => Action::WatchPause,
+            DueStep::Rest
+            | DueStep::OpenSession
+            | DueStep::GiveBack
+            | DueStep::Reclaim
+            | DueStep::Withdraw(()) => {
                 return None;
             }
         })
@@ -279,7 +299,7 @@ impl Protocol {
     /// Returns a session's next fulfillment.
     pub(super) fn fulfillment(
         &self,
-        state: &State,
+        state: &ModelState,
         me: usize,
         lead: Lead,
         has_request: bool,
@@ -293,8 +313,14 @@ impl Protocol {
     }
 
     /// Runs an action that begins and commits in one step, and returns the event for the policy.
-    fn run(&self, db: &Database, next: &mut State, me: usize, action: Action) -> Option<Event<()>> {
-        let Outcome {
+    fn run(
+        &self,
+        db: &Database,
+        next: &mut ModelState,
+        me: usize,
+        action: Action,
+    ) -> Option<Event<()>> {
+        let ActionOutcome {
             staged,
             event,
             watches,
@@ -315,7 +341,7 @@ impl Protocol {
     }
 
     /// `request::withdraw`, after the consumer has left.
-    fn withdraw(&self, db: &Database, next: &mut State, me: usize) {
+    fn withdraw(&self, db: &Database, next: &mut ModelState, me: usize) {
         next.sessions[me].has_left = true;
         next.sessions[me].is_hasty = false;
         let event = self.run(db, next, me, Action::Withdraw);
@@ -323,7 +349,7 @@ impl Protocol {
     }
 
     /// Commits a take or a fulfillment, and reports the outcome to the dispatcher.
-    fn commit(&self, next: &mut State, me: usize, staged: &Staged) -> Event<()> {
+    fn commit(&self, next: &mut ModelState, me: usize, staged: &Staged) -> Event<()> {
         next.commit(staged);
         let own = next.deliver(me, staged);
         if next.sessions[me].policy.leads() {
@@ -344,8 +370,8 @@ fn has_better_timer(policy: &Policy<()>) -> bool {
 }
 
 /// Returns whether a step collects an existing answer.
-fn collects(due: Due) -> bool {
-    matches!(due, Due::Check { .. } | Due::Collect(()))
+fn collects(due: DueStep) -> bool {
+    matches!(due, DueStep::Check { .. } | DueStep::Collect(()))
 }
 
 /// Returns whether a step has found no item for the session's consumer.

@@ -2,12 +2,12 @@
 
 use super::database::{ABSENT, Database, ITEMS, Key};
 use super::protocol::Action;
-use super::state::State;
-use super::steps::{Protocol, Step};
+use super::state::ModelState;
+use super::steps::{ModelStep, Protocol};
 
 /// A step of the handler of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Handle {
+pub(super) enum HandlerStep {
     /// `delivery::ack`, of a delivery that the process considers its own.
     Acknowledge,
     /// The delivery lapses while the handler continues: it is leaked, or its time limit passes.
@@ -20,19 +20,24 @@ pub(super) enum Handle {
 
 impl Protocol {
     /// Adds the steps that handlers of a session can take.
-    pub(super) fn steps_of_handlers(&self, state: &State, me: usize, steps: &mut Vec<Step>) {
+    pub(super) fn steps_of_handlers(
+        &self,
+        state: &ModelState,
+        me: usize,
+        steps: &mut Vec<ModelStep>,
+    ) {
         let memory = &state.sessions[me];
         for item in 0..ITEMS {
-            let mut add = |step| steps.push(Step::Handle(me, item, step));
+            let mut add = |step| steps.push(ModelStep::Handle(me, item, step));
             if memory.deliveries[item] != ABSENT {
-                add(Handle::Acknowledge);
+                add(HandlerStep::Acknowledge);
                 if state.budget.lapses > 0 {
-                    add(Handle::Lapse);
+                    add(HandlerStep::Lapse);
                 }
             }
             if memory.lapsed[item] != ABSENT {
-                add(Handle::AcknowledgeLapsed);
-                add(Handle::Abandon);
+                add(HandlerStep::AcknowledgeLapsed);
+                add(HandlerStep::Abandon);
             }
         }
     }
@@ -41,31 +46,38 @@ impl Protocol {
     pub(super) fn handle(
         &self,
         db: &Database,
-        next: &mut State,
+        next: &mut ModelState,
         me: usize,
         item: usize,
-        step: Handle,
+        step: HandlerStep,
     ) {
         let memory = &mut next.sessions[me];
         match step {
-            Handle::Acknowledge => {
+            HandlerStep::Acknowledge => {
                 let number = std::mem::take(&mut memory.deliveries[item]);
                 self.acknowledge(db, next, me, item, number);
             }
-            Handle::Lapse => {
+            HandlerStep::Lapse => {
                 memory.lapsed[item] = std::mem::take(&mut memory.deliveries[item]);
                 next.budget.lapses -= 1;
             }
-            Handle::AcknowledgeLapsed => {
+            HandlerStep::AcknowledgeLapsed => {
                 let number = std::mem::take(&mut memory.lapsed[item]);
                 self.acknowledge(db, next, me, item, number);
             }
-            Handle::Abandon => memory.lapsed[item] = ABSENT,
+            HandlerStep::Abandon => memory.lapsed[item] = ABSENT,
         }
     }
 
     /// Acknowledges an item under the number of a grant, unless it is refused.
-    fn acknowledge(&self, db: &Database, next: &mut State, me: usize, item: usize, number: u8) {
+    fn acknowledge(
+        &self,
+        db: &Database,
+        next: &mut ModelState,
+        me: usize,
+        item: usize,
+        number: u8,
+    ) {
         let acknowledge = Action::Acknowledge { item, number };
         if let Some(staged) = self.functions.stage(db, me, acknowledge) {
             next.acknowledged_late |= db.get(Key::Held(me, item)) != number;

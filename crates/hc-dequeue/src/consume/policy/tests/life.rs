@@ -3,7 +3,7 @@
 use super::database::{ALIVE, DEAD, Database, Key, SESSIONS, Staged};
 use super::dispatcher::pace;
 use super::protocol::Action;
-use super::state::{Memory, Process, State};
+use super::state::{Memory, ModelState, Process};
 use super::steps::{self, Protocol};
 use crate::consume::policy::{Event, Facts, Returns, Step, Wants};
 
@@ -33,8 +33,13 @@ pub(super) enum Reclaim {
 impl Protocol {
     /// Adds the steps in the life of a session. The heartbeats of at least one process always arrive: otherwise no
     /// session could finish the work.
-    pub(super) fn steps_of_life(&self, state: &State, me: usize, steps: &mut Vec<steps::Step>) {
-        let mut add = |step| steps.push(steps::Step::Live(me, step));
+    pub(super) fn steps_of_life(
+        &self,
+        state: &ModelState,
+        me: usize,
+        steps: &mut Vec<steps::ModelStep>,
+    ) {
+        let mut add = |step| steps.push(steps::ModelStep::Live(me, step));
         let memory = &state.sessions[me];
         let is_timely = |session: &usize| state.sessions[*session].process == Process::Timely;
         let has_other = (0..SESSIONS).filter(is_timely).any(|other| other != me);
@@ -55,7 +60,7 @@ impl Protocol {
     }
 
     /// Returns whether a session that is to end has nothing left to do.
-    fn may_end(&self, state: &State, me: usize) -> bool {
+    fn may_end(&self, state: &ModelState, me: usize) -> bool {
         let mut policy = state.sessions[me].policy;
         policy.on(Event::Closing, pace(false));
         let facts = Facts {
@@ -71,7 +76,7 @@ impl Protocol {
     pub(super) fn live(
         &self,
         db: &Database,
-        next: &mut State,
+        next: &mut ModelState,
         me: usize,
         step: Live,
     ) -> Option<()> {
@@ -97,11 +102,11 @@ impl Protocol {
     /// steps, it does not matter which of the other sessions performs them.
     pub(super) fn steps_of_reclaim(
         &self,
-        state: &State,
+        state: &ModelState,
         session: usize,
-        steps: &mut Vec<steps::Step>,
+        steps: &mut Vec<steps::ModelStep>,
     ) {
-        let mut add = |step| steps.push(steps::Step::Reclaim(session, step));
+        let mut add = |step| steps.push(steps::ModelStep::Reclaim(session, step));
         let is_other = |other: &usize| *other != session && state.sessions[*other].runs();
         let mut others: Vec<_> = (0..self.session_count).filter(is_other).collect();
         if others.is_empty() {
@@ -128,7 +133,7 @@ impl Protocol {
     pub(super) fn reclaim(
         &self,
         db: &Database,
-        next: &mut State,
+        next: &mut ModelState,
         session: usize,
         step: Reclaim,
     ) -> Option<()> {
@@ -155,7 +160,7 @@ impl Protocol {
 
 /// Runs a transaction whose outcome is not needed. If it is not serializable, it may land at any later time. Returns
 /// `None` if the same transaction is already in flight.
-fn run_unobserved(next: &mut State, staged: Staged) -> Option<()> {
+fn run_unobserved(next: &mut ModelState, staged: Staged) -> Option<()> {
     if staged.is_serializable() {
         next.commit(&staged);
     } else if let Err(place) = next.adrift.binary_search(&staged) {

@@ -41,9 +41,9 @@
 //!
 //! There is no clock. The measurements of a driver may have any value at any time. The timers of a healthy queue (for
 //! the answer, and for the time in which another session leads) run out at any time while there is nothing else to
-//! do. Timers for failures run out only where this matters, and only after a failure: after a process has fallen silent,
-//! or after a commit in doubt. Without a failure, a session that sleeps stays asleep until it is woken. A heartbeat
-//! counts as old when its process is silent.
+//! do. Timers for failures run out only where this matters, and only after a failure: after a process has fallen
+//! silent, or after a commit in doubt. Without a failure, a session that sleeps stays asleep until it is woken. A
+//! heartbeat counts as old when its process is silent.
 //!
 //! # What must hold
 //!

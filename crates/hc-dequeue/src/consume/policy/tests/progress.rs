@@ -6,13 +6,13 @@
 use std::cmp::Ordering;
 
 use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, NOTICE, SESSIONS, Staged};
-use super::state::{Process, State};
+use super::state::{ModelState, Process};
 use super::steps::Protocol;
 use crate::consume::policy::request::{Request, Stage};
 use crate::consume::policy::{Phase, Reason};
 
 /// A kind of work, and how much of it is left.
-type Measure = fn(&Protocol, &State) -> usize;
+type Measure = fn(&Protocol, &ModelState) -> usize;
 
 /// All kinds of work. When two states are compared, the first kind that differs decides: a step may create work of a
 /// later kind if it reduces work of an earlier kind.
@@ -30,27 +30,27 @@ const MEASURES: [Measure; 10] = [
 ];
 
 /// Returns whether less work is left in `next` than in `last`.
-pub(super) fn is_less(protocol: &Protocol, next: &State, last: &State) -> bool {
+pub(super) fn is_less(protocol: &Protocol, next: &ModelState, last: &ModelState) -> bool {
     let mut orders = MEASURES
         .iter()
         .map(|measure| measure(protocol, next).cmp(&measure(protocol, last)));
     orders.find(|order| order.is_ne()) == Some(Ordering::Less)
 }
 
-fn sum(state: &State, of_session: impl Fn(&State, usize) -> usize) -> usize {
+fn sum(state: &ModelState, of_session: impl Fn(&ModelState, usize) -> usize) -> usize {
     (0..SESSIONS)
         .map(|session| of_session(state, session))
         .sum()
 }
 
 /// Whether the time of a consumer is over.
-fn haste(state: &State, session: usize) -> usize {
+fn haste(state: &ModelState, session: usize) -> usize {
     usize::from(state.sessions[session].is_hasty)
 }
 
 /// The distance of a session from its removal, and of its process from its end. Only the budget lets a process fall
 /// silent. Only a removal gives a powerless process something to do.
-fn life(state: &State, session: usize) -> usize {
+fn life(state: &ModelState, session: usize) -> usize {
     let process = match state.sessions[session].process {
         Process::Late if !state.is_powerless(session) => 2,
         Process::Late | Process::Timely => 1,
@@ -66,7 +66,7 @@ fn life(state: &State, session: usize) -> usize {
 
 /// The items that a session must return. More are added only by a death, by the budget, or by a commit that was
 /// adrift.
-fn returns(state: &State, session: usize) -> usize {
+fn returns(state: &ModelState, session: usize) -> usize {
     let is_dead = state.db.get(Key::Session(session)) == DEAD;
     (0..ITEMS)
         .filter(|item| {
@@ -77,7 +77,7 @@ fn returns(state: &State, session: usize) -> usize {
 }
 
 /// The distance of the items from their completion. Only a return moves one a step back.
-fn sum_of_items(state: &State) -> usize {
+fn sum_of_items(state: &ModelState) -> usize {
     let queued = (0..ITEMS).filter(|item| state.db.has(Key::Item(*item)));
     let held = (0..SESSIONS)
         .flat_map(|session| (0..ITEMS).map(move |item| (session, item)))
@@ -87,7 +87,7 @@ fn sum_of_items(state: &State) -> usize {
 
 /// The distance of a session from the answer to its request. It can start again after it was given an item, or by the
 /// budget.
-fn registration(state: &State, session: usize) -> usize {
+fn registration(state: &ModelState, session: usize) -> usize {
     let may_register = state.db.get(Key::Session(session)) == ALIVE;
     let request = match state.db.get(Key::Request(session)) {
         ABSENT if may_register => 2,
@@ -99,13 +99,13 @@ fn registration(state: &State, session: usize) -> usize {
 }
 
 /// Whether a session has a request that was not notified that it is the first.
-fn unnotified(state: &State, session: usize) -> usize {
+fn unnotified(state: &ModelState, session: usize) -> usize {
     let is_registered = state.db.has(Key::Request(session));
     usize::from(is_registered && state.db.get(Key::Grant(session)) == ABSENT)
 }
 
 /// The distance of a process from having notified the first request. Several processes may be about to do so.
-fn notices(state: &State, session: usize) -> usize {
+fn notices(state: &ModelState, session: usize) -> usize {
     let Some(first) = (0..SESSIONS).find(|other| state.is_first(*other)) else {
         return 0;
     };
@@ -117,7 +117,7 @@ fn notices(state: &State, session: usize) -> usize {
 }
 
 /// The steps that a process plans. All of them may change at a commit, but every commit reduces another kind of work.
-fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
+fn memory(protocol: &Protocol, state: &ModelState, session: usize) -> usize {
     let memory = &state.sessions[session];
     let numbers = memory.deliveries.iter().chain(&memory.lapsed);
     let deliveries = numbers.filter(|number| **number != ABSENT).count();
@@ -139,7 +139,7 @@ fn memory(protocol: &Protocol, state: &State, session: usize) -> usize {
 }
 
 /// The largest number of consecutive steps without a commit from a phase of the policy, as a relative number.
-fn phase(protocol: &Protocol, state: &State, session: usize) -> usize {
+fn phase(protocol: &Protocol, state: &ModelState, session: usize) -> usize {
     let is_paused = state.db.has(Key::Pause);
     match state.sessions[session].policy.phase {
         Phase::Paused if is_paused => 0,
@@ -153,7 +153,7 @@ fn phase(protocol: &Protocol, state: &State, session: usize) -> usize {
 }
 
 /// The same for a request.
-fn stage(protocol: &Protocol, state: &State, session: usize, request: Request<()>) -> usize {
+fn stage(protocol: &Protocol, state: &ModelState, session: usize, request: Request<()>) -> usize {
     let is_over = request.patience.is_some_and(|patience| patience.is_over);
     let must_know = state.sessions[session].is_hasty && request.patience.is_none();
     match request.stage {

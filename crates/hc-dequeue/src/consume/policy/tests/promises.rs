@@ -3,8 +3,8 @@
 use stateright::Property;
 
 use super::database::{ALIVE, Database, ITEMS, Key, NOTICE, SESSIONS};
-use super::state::{Process, State};
-use super::steps::{Protocol, Step};
+use super::state::{ModelState, Process};
+use super::steps::{ModelStep, Protocol};
 
 pub(super) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
 pub(super) const OWNED: &str = "a held or granted item belongs to a session that is not removed";
@@ -20,16 +20,16 @@ pub(super) const PROGRESSES: &str = "every step leaves less work";
 /// Returns all properties.
 pub(super) fn all() -> Vec<Property<Protocol>> {
     vec![
-        Property::always(ONE_PLACE, |protocol: &Protocol, state: &State| {
+        Property::always(ONE_PLACE, |protocol: &Protocol, state: &ModelState| {
             let mut enqueued = protocol.enqueued(state);
             enqueued.all(|item| place_count(&state.db, item) == 1)
         }),
-        Property::always(OWNED, |_, state: &State| {
+        Property::always(OWNED, |_, state: &ModelState| {
             (0..SESSIONS).all(|session| {
                 state.db.has(Key::Session(session)) || has_nothing(&state.db, session)
             })
         }),
-        Property::always(NOTHING_STALE, |_, state: &State| {
+        Property::always(NOTHING_STALE, |_, state: &ModelState| {
             let mut sessions = 0..SESSIONS;
             sessions.all(|session| {
                 let is_over = !state.db.has(Key::Request(session));
@@ -38,19 +38,23 @@ pub(super) fn all() -> Vec<Property<Protocol>> {
                 !(is_notified && is_over && is_alive)
             })
         }),
-        Property::always(ONCE, |_, state: &State| {
+        Property::always(ONCE, |_, state: &ModelState| {
             (0..ITEMS).all(|item| state.db.get(Key::Effect(item)) <= 1)
         }),
-        Property::always(LATE_REFUSED, |_, state: &State| !state.acknowledged_late),
-        Property::always(LIVING_SPARED, |_, state: &State| {
+        Property::always(LATE_REFUSED, |_, state: &ModelState| {
+            !state.acknowledged_late
+        }),
+        Property::always(LIVING_SPARED, |_, state: &ModelState| {
             (0..SESSIONS).all(|session| {
                 let is_timely = state.sessions[session].process == Process::Timely;
                 !is_timely || state.db.get(Key::Session(session)) == ALIVE
             })
         }),
-        Property::always(IN_ORDER, |_, state: &State| !state.granted_out_of_order),
-        Property::always(PROGRESSES, |_, state: &State| !state.made_no_progress),
-        Property::always(FINISHES, |protocol: &Protocol, state: &State| {
+        Property::always(IN_ORDER, |_, state: &ModelState| {
+            !state.granted_out_of_order
+        }),
+        Property::always(PROGRESSES, |_, state: &ModelState| !state.made_no_progress),
+        Property::always(FINISHES, |protocol: &Protocol, state: &ModelState| {
             is_finished(protocol, state) || can_go_on(protocol, state)
         }),
     ]
@@ -70,7 +74,7 @@ fn has_nothing(db: &Database, session: usize) -> bool {
 }
 
 /// Returns whether every enqueued item has taken effect, and every session whose heartbeats have stopped is removed.
-fn is_finished(protocol: &Protocol, state: &State) -> bool {
+fn is_finished(protocol: &Protocol, state: &ModelState) -> bool {
     let mut gone =
         (0..SESSIONS).filter(|session| state.sessions[*session].process != Process::Timely);
     let mut enqueued = protocol.enqueued(state);
@@ -80,12 +84,14 @@ fn is_finished(protocol: &Protocol, state: &State) -> bool {
 
 /// Returns whether there is a step that must happen: it uses nothing of the budget, it is not a step of a process that
 /// has fallen silent, and not a commit that may be lost.
-fn can_go_on(protocol: &Protocol, state: &State) -> bool {
+fn can_go_on(protocol: &Protocol, state: &ModelState) -> bool {
     let is_late = |me: usize| state.sessions[me].process != Process::Timely;
     let mut steps = protocol.steps(state);
     steps.retain(|step| match step {
-        Step::Land(_) => false,
-        Step::Dispatch(me, _) | Step::Handle(me, ..) | Step::Live(me, _) => !is_late(*me),
+        ModelStep::Land(_) => false,
+        ModelStep::Dispatch(me, _) | ModelStep::Handle(me, ..) | ModelStep::Live(me, _) => {
+            !is_late(*me)
+        }
         _ => true,
     });
     let mut next = steps

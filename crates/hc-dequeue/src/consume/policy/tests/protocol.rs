@@ -17,7 +17,7 @@ use super::database::{ABSENT, Database, Key, Staged};
 use super::fault::NOTHING_CHANGED;
 use super::mistake::{Mistake, Planted};
 use super::rows::{HEARTBEAT, LEASE, Layout, Stored, item_id, request_id, session_id};
-use super::state::Watch;
+use super::state::ModelWatch;
 use crate::consume::policy::{Event, Scope};
 use crate::items::error::Result;
 use crate::items::settings::{KnownSettings, Settings};
@@ -92,20 +92,20 @@ pub(super) enum Action {
 
 /// What an action has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Outcome {
+pub(super) struct ActionOutcome {
     /// The staged writes, or `None` if there are none.
     pub(super) staged: Option<Staged>,
     /// What a dispatcher reports to its policy.
     pub(super) event: Option<Event<()>>,
     /// The watch that it has set.
-    pub(super) watches: Option<Watch>,
+    pub(super) watches: Option<ModelWatch>,
 }
 
 /// The rows of a database, and the outcomes of functions on them, by session and action.
 #[derive(Debug)]
 struct Known {
     stored: Stored,
-    outcomes: Vec<(usize, Action, Outcome)>,
+    outcomes: Vec<(usize, Action, ActionOutcome)>,
 }
 
 /// The functions of the protocol, on the databases of a model.
@@ -155,7 +155,7 @@ impl Functions {
     }
 
     /// Runs an action of a session or, if it reclaims one, on a session. Other actions ignore `session`.
-    pub(super) fn run(&self, db: &Database, session: usize, action: Action) -> Outcome {
+    pub(super) fn run(&self, db: &Database, session: usize, action: Action) -> ActionOutcome {
         let stored = {
             let known = self.known.lock();
             let known = known.get(db);
@@ -186,7 +186,13 @@ impl Functions {
         self.run(db, session, action).staged
     }
 
-    fn run_on(&self, db: &Database, stored: &Stored, session: usize, action: Action) -> Outcome {
+    fn run_on(
+        &self,
+        db: &Database,
+        stored: &Stored,
+        session: usize,
+        action: Action,
+    ) -> ActionOutcome {
         let planted = Planted {
             mistake: self.mistake,
             keys: self.layout.keys.clone(),
@@ -214,7 +220,7 @@ impl Functions {
             may_wait || is_serializable || self.mistake.is_some(),
             "{action:?} reads by snapshot: {recorded:?}"
         );
-        Outcome {
+        ActionOutcome {
             staged: staged.filter(|_| is_staged),
             event,
             watches: self.watches(&recorded),
@@ -222,17 +228,17 @@ impl Functions {
     }
 
     /// Returns what a transaction watches.
-    fn watches(&self, recorded: &Recorded) -> Option<Watch> {
+    fn watches(&self, recorded: &Recorded) -> Option<ModelWatch> {
         let keys = &self.layout.keys;
         let has = |key: Vec<u8>| recorded.watches.contains(&key);
         if recorded.watches.is_empty() {
             None
         } else if has(keys.pause()) {
-            Some(Watch::Resumed)
+            Some(ModelWatch::Resumed)
         } else if has(keys.wake()) {
-            Some(Watch::GrantOrWake)
+            Some(ModelWatch::GrantOrWake)
         } else {
-            Some(Watch::Grant)
+            Some(ModelWatch::Grant)
         }
     }
 

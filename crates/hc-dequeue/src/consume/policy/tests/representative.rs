@@ -3,7 +3,7 @@
 use stateright::Representative;
 
 use super::database::{ABSENT, ALIVE, ITEMS, Key, Names, SESSIONS};
-use super::state::{Memory, Process, State};
+use super::state::{Memory, ModelState, Process};
 use super::steps::Protocol;
 use crate::consume::policy::request::{Request, Stage};
 use crate::consume::policy::{Event, Phase, Reason, Timer};
@@ -11,7 +11,7 @@ use crate::consume::policy::{Event, Phase, Reason, Timer};
 impl Protocol {
     /// Replaces the memory of processes that makes no difference any more. The representative also renames sessions;
     /// unlike that, this is done to the states themselves, so that their steps show it.
-    pub(super) fn normalize(&self, state: &mut State) {
+    pub(super) fn normalize(&self, state: &mut ModelState) {
         for me in 0..self.session_count {
             if self.is_hurried {
                 state.report(me, Event::Elapsed(Timer::Answer), false);
@@ -31,7 +31,7 @@ impl Protocol {
     }
 }
 
-impl State {
+impl ModelState {
     /// Forgets why a session checks its request, once this is answered: the check takes over the answer in any case,
     /// and the session then starts anew.
     fn forget_reason(&mut self, session: usize) {
@@ -101,7 +101,7 @@ impl State {
 /// Sessions differ only by their names: of the states that differ only in these, one is enough. In the
 /// representative, they are in the order of their signatures. If two signatures are equal, a state may have more than
 /// one representative, which only costs time.
-impl Representative for State {
+impl Representative for ModelState {
     fn representative(&self) -> Self {
         let mut order: [usize; SESSIONS] = std::array::from_fn(|session| session);
         order.sort_by_key(|session| self.signature(*session));
@@ -111,7 +111,7 @@ impl Representative for State {
         }
         let mut adrift: Vec<_> = self.adrift.iter().map(|tr| tr.renamed(&names)).collect();
         adrift.sort_unstable();
-        State {
+        ModelState {
             db: self.db.renamed(&names),
             sessions: order.map(|session| {
                 let memory = self.sessions[session];

@@ -59,7 +59,7 @@ pub(super) enum Process {
 
 /// The event that wakes a session that sleeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Watch {
+pub(super) enum ModelWatch {
     /// Its grant.
     Grant,
     /// Its grant, or a write of the wake stamp.
@@ -83,7 +83,7 @@ pub(super) struct Memory {
     /// The time of its consumer is over: the consumer leaves as soon as a check has found no item.
     pub(super) is_hasty: bool,
     /// The watch that wakes it while it sleeps.
-    pub(super) watches: Option<Watch>,
+    pub(super) watches: Option<ModelWatch>,
     /// The transaction that the process is about to commit. It may not have sent it yet, or may not know the outcome.
     pub(super) in_flight: Option<Staged>,
 }
@@ -121,7 +121,7 @@ impl Memory {
 
 /// A state of the model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct State {
+pub(super) struct ModelState {
     pub(super) db: Database,
     pub(super) sessions: [Memory; SESSIONS],
     /// Commits in flight whose outcome no process will learn.
@@ -135,7 +135,7 @@ pub(super) struct State {
     pub(super) made_no_progress: bool,
 }
 
-impl State {
+impl ModelState {
     /// Returns the state in which `session_count` sessions are open and nothing else has happened.
     ///
     /// A session that is not open yet does not affect the steps of others. A process that is killed while it opens
@@ -146,7 +146,7 @@ impl State {
         budget: Budget,
         fault: Option<Fault>,
     ) -> Self {
-        let mut state = State {
+        let mut state = ModelState {
             db: Database::new(),
             sessions: std::array::from_fn(|_| Memory::gone()),
             adrift: Vec::new(),
@@ -174,9 +174,11 @@ impl State {
             let is_granted = self.db.has(grant) && self.db.get(grant) != before.get(grant);
             let memory = &mut self.sessions[session];
             let woken = match memory.watches {
-                Some(Watch::Grant | Watch::GrantOrWake) if is_granted => Some(Woken::Granted),
-                Some(Watch::GrantOrWake) if is_woken.is_some() => Some(Woken::Changed),
-                Some(Watch::Resumed) if is_resumed.is_some() => Some(Woken::Changed),
+                Some(ModelWatch::Grant | ModelWatch::GrantOrWake) if is_granted => {
+                    Some(Woken::Granted)
+                }
+                Some(ModelWatch::GrantOrWake) if is_woken.is_some() => Some(Woken::Changed),
+                Some(ModelWatch::Resumed) if is_resumed.is_some() => Some(Woken::Changed),
                 _ => None,
             };
             let doomed = memory.in_flight.take_if(|other| staged.dooms(other));

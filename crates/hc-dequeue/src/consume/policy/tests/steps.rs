@@ -8,12 +8,12 @@ use stateright::{Model, Property};
 use super::database::Key;
 use super::dispatcher::Dispatch;
 use super::fault::Fault;
-use super::handler::Handle;
+use super::handler::HandlerStep;
 use super::life::{Live, Reclaim};
 use super::progress;
 use super::promises;
 use super::protocol::{Action, Functions};
-use super::state::{Budget, State};
+use super::state::{Budget, ModelState};
 
 /// The model: the functions of the protocol, and the budget.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub(super) struct Protocol {
 /// A step: the begin of a transaction, a commit, or an event in a process. A serializable transaction commits in the
 /// step in which it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ModelStep {
     /// `enqueue`, of the next item.
     Enqueue,
     /// `pause`.
@@ -40,7 +40,7 @@ pub(super) enum Step {
     /// The dispatcher of a session takes a step.
     Dispatch(usize, Dispatch),
     /// The handler of an item takes a step in a session.
-    Handle(usize, usize, Handle),
+    Handle(usize, usize, HandlerStep),
     /// An event in the life of a session.
     Live(usize, Live),
     /// Another session takes a step to reclaim a session that seems dead.
@@ -57,15 +57,15 @@ pub(super) enum Step {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Move {
     begins: Vec<usize>,
-    pub(super) step: Step,
+    pub(super) step: ModelStep,
 }
 
 impl Model for Protocol {
-    type State = State;
+    type State = ModelState;
     type Action = Move;
 
-    fn init_states(&self) -> Vec<State> {
-        vec![State::new(
+    fn init_states(&self) -> Vec<ModelState> {
+        vec![ModelState::new(
             &self.functions,
             self.session_count,
             self.budget,
@@ -73,7 +73,7 @@ impl Model for Protocol {
         )]
     }
 
-    fn actions(&self, state: &State, moves: &mut Vec<Move>) {
+    fn actions(&self, state: &ModelState, moves: &mut Vec<Move>) {
         let may_begin = |me: &usize| {
             state.sessions[*me].in_flight.is_none() && self.stages(state, *me).is_some()
         };
@@ -88,7 +88,7 @@ impl Model for Protocol {
         }
     }
 
-    fn next_state(&self, last: &State, action: Move) -> Option<State> {
+    fn next_state(&self, last: &ModelState, action: Move) -> Option<ModelState> {
         let mut next = self.after_move(last, &action)?;
         next.made_no_progress |= !progress::is_less(self, &next, last);
         Some(next)
@@ -101,17 +101,17 @@ impl Model for Protocol {
 
 impl Protocol {
     /// Returns all steps.
-    pub(super) fn steps(&self, state: &State) -> Vec<Step> {
+    pub(super) fn steps(&self, state: &ModelState) -> Vec<ModelStep> {
         let mut steps = Vec::new();
         if state.budget.arrivals > 0 {
-            steps.push(Step::Enqueue);
+            steps.push(ModelStep::Enqueue);
         }
         if state.db.has(Key::Pause) {
-            steps.push(Step::Resume);
+            steps.push(ModelStep::Resume);
         } else if state.budget.pauses > 0 {
-            steps.push(Step::Pause);
+            steps.push(ModelStep::Pause);
         }
-        steps.extend((0..state.adrift.len()).map(Step::Land));
+        steps.extend((0..state.adrift.len()).map(ModelStep::Land));
         for session in 0..self.session_count {
             if state.sessions[session].runs() && !state.is_powerless(session) {
                 self.steps_of_dispatcher(state, session, &mut steps);
@@ -125,10 +125,10 @@ impl Protocol {
 
     /// Returns the state after a move, or `None` if its step finds nothing to do, or if a transaction begins before it
     /// without need.
-    fn after_move(&self, last: &State, action: &Move) -> Option<State> {
+    fn after_move(&self, last: &ModelState, action: &Move) -> Option<ModelState> {
         let mut begun = last.clone();
         for me in &action.begins {
-            if matches!(action.step, Step::Dispatch(by, _) | Step::Live(by, Live::End) if by == *me)
+            if matches!(action.step, ModelStep::Dispatch(by, _) | ModelStep::Live(by, Live::End) if by == *me)
             {
                 return None;
             }
@@ -143,24 +143,24 @@ impl Protocol {
     }
 
     /// Returns the state after a step, or `None` if the step finds nothing to do.
-    pub(super) fn after(&self, last: &State, step: Step) -> Option<State> {
+    pub(super) fn after(&self, last: &ModelState, step: ModelStep) -> Option<ModelState> {
         let db = &last.db;
         let mut next = last.clone();
         match step {
-            Step::Enqueue => {
+            ModelStep::Enqueue => {
                 next.budget.arrivals -= 1;
                 next.commit(&self.functions.stage(db, 0, Action::Enqueue)?);
             }
-            Step::Pause => {
+            ModelStep::Pause => {
                 next.budget.pauses -= 1;
                 next.commit(&self.functions.stage(db, 0, Action::Pause)?);
             }
-            Step::Resume => next.commit(&self.functions.stage(db, 0, Action::Resume)?),
-            Step::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,
-            Step::Handle(me, item, step) => self.handle(db, &mut next, me, item, step),
-            Step::Live(me, step) => self.live(db, &mut next, me, step)?,
-            Step::Reclaim(session, step) => self.reclaim(db, &mut next, session, step)?,
-            Step::Land(place) => {
+            ModelStep::Resume => next.commit(&self.functions.stage(db, 0, Action::Resume)?),
+            ModelStep::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,
+            ModelStep::Handle(me, item, step) => self.handle(db, &mut next, me, item, step),
+            ModelStep::Live(me, step) => self.live(db, &mut next, me, step)?,
+            ModelStep::Reclaim(session, step) => self.reclaim(db, &mut next, session, step)?,
+            ModelStep::Land(place) => {
                 let staged = next.adrift.remove(place);
                 next.commit(&staged);
             }
@@ -170,7 +170,7 @@ impl Protocol {
     }
 
     /// Returns the items that were enqueued.
-    pub(super) fn enqueued(&self, state: &State) -> Range<usize> {
+    pub(super) fn enqueued(&self, state: &ModelState) -> Range<usize> {
         0..self.budget.arrivals - state.budget.arrivals
     }
 }

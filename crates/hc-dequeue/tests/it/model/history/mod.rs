@@ -60,7 +60,7 @@ pub(crate) struct Course {
 }
 
 /// The result of a call that a task waits for.
-enum Answer {
+enum PlayerAnswer {
     Delivered(Vec<Delivery<u64>>),
     Popped(u64),
     /// Nothing, or the future was dropped.
@@ -80,7 +80,7 @@ struct Player {
     processes: Vec<Process>,
     /// The connections of dead processes to the store.
     graves: Vec<Chaos<Store>>,
-    wishes: JoinSet<Answer>,
+    wishes: JoinSet<PlayerAnswer>,
     held: Vec<Delivery<u64>>,
     popped: BTreeMap<u64, usize>,
     /// The items by their values.
@@ -323,28 +323,28 @@ impl Player {
         if self.play.pops && self.rng.random() {
             self.wishes.spawn(async move {
                 match env.timeout(interest, consumer.pop_within(within)).await {
-                    Some(Ok(Some(item))) => Answer::Popped(item.value % SAME),
-                    Some(Ok(None)) => Answer::Nothing,
-                    Some(Err(_)) | None => Answer::PopUnanswered,
+                    Some(Ok(Some(item))) => PlayerAnswer::Popped(item.value % SAME),
+                    Some(Ok(None)) => PlayerAnswer::Nothing,
+                    Some(Err(_)) | None => PlayerAnswer::PopUnanswered,
                 }
             });
         } else {
             self.wishes.spawn(async move {
                 let wish = consumer.dequeue_batch_within(wanted, within);
                 match env.timeout(interest, wish).await {
-                    Some(Ok(deliveries)) => Answer::Delivered(deliveries),
-                    Some(Err(_)) | None => Answer::Nothing,
+                    Some(Ok(deliveries)) => PlayerAnswer::Delivered(deliveries),
+                    Some(Err(_)) | None => PlayerAnswer::Nothing,
                 }
             });
         }
     }
 
-    fn take_in(&mut self, answer: Answer) {
+    fn take_in(&mut self, answer: PlayerAnswer) {
         match answer {
-            Answer::Delivered(deliveries) => self.held.extend(deliveries),
-            Answer::Popped(value) => *self.popped.entry(value).or_default() += 1,
-            Answer::PopUnanswered => self.course.unanswered_pops += 1,
-            Answer::Nothing => {}
+            PlayerAnswer::Delivered(deliveries) => self.held.extend(deliveries),
+            PlayerAnswer::Popped(value) => *self.popped.entry(value).or_default() += 1,
+            PlayerAnswer::PopUnanswered => self.course.unanswered_pops += 1,
+            PlayerAnswer::Nothing => {}
         }
     }
 
