@@ -38,9 +38,9 @@
 //! the blocks that a pass has read.
 
 pub(crate) mod combining;
-pub(crate) mod decide;
+mod decide;
 mod fold;
-pub(crate) mod log;
+mod log;
 pub(crate) mod metrics;
 pub(crate) mod observer;
 pub(crate) mod options;
