@@ -43,21 +43,27 @@ where
 ///
 /// # Errors
 /// [`StampAhead`](microqueue::Error::StampAhead), and those of the store.
-pub async fn verify_stamps(
+pub async fn verify_stamps<E>(
     tr: &impl Transaction,
     queue: &Subspace,
     (begin, end): (Vec<u8>, Vec<u8>),
     stamp_of: impl Fn(&KeyValue) -> Option<Versionstamp> + Send,
-) -> microqueue::Result<()> {
+) -> Result<(), E>
+where
+    E: From<keyspace::Error> + From<microqueue::Error>,
+{
     let read_version = tr.read_version().await?;
     let newest = Versionstamp::new(read_version, u16::MAX);
     let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
     visit_rows(tr, query, Isolation::Snapshot, |row| match stamp_of(&row) {
-        Some(stamp) if stamp > newest => Err(microqueue::Error::StampAhead {
-            queue: queue.clone(),
-            stamp,
-            read_version,
-        }),
+        Some(stamp) if stamp > newest => {
+            let ahead = microqueue::Error::StampAhead {
+                queue: queue.clone(),
+                stamp,
+                read_version,
+            };
+            Err(ahead.into())
+        }
         _ => Ok(ControlFlow::Continue(())),
     })
     .await

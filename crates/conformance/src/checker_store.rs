@@ -160,7 +160,7 @@ impl Write {
 
 /// What a transaction has recorded.
 #[derive(Debug, Default)]
-pub struct Recorded {
+pub struct RecordedAccess {
     /// The ranges that it has read, without what it had written before.
     pub reads: Vec<Span>,
     /// Its read conflict ranges.
@@ -179,7 +179,7 @@ pub struct CheckerTransaction<B> {
     rows: Arc<Rows>,
     version: i64,
     bugs: B,
-    recorded: Mutex<Recorded>,
+    recorded: Mutex<RecordedAccess>,
 }
 
 /// The parts of a transaction that its commit needs.
@@ -249,13 +249,13 @@ impl<B: Bugs> CheckerTransaction<B> {
     }
 
     /// Returns what the transaction has recorded, for a model with a form of its own.
-    pub fn into_recorded(self) -> Recorded {
+    pub fn into_recorded(self) -> RecordedAccess {
         self.recorded.into_inner()
     }
 
     /// Returns the transaction as it is to be committed, or `None` if it has no writes.
     pub fn staged(self) -> Option<Staged> {
-        let Recorded {
+        let RecordedAccess {
             reads,
             mut conflicts,
             mut writes,
@@ -351,8 +351,10 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         let first = KeySelector::first_greater_or_equal(selector.key.clone());
         assert_eq!(*selector, first, "the recipe uses no other selector");
         let rows = self.rows();
-        let found = rows.range(selector.key.clone()..).next();
-        let found = found.map_or(Bytes::from_static(b"\xff"), |(key, _)| key.clone());
+        let found = match rows.range(selector.key.clone()..).next() {
+            Some((key, _)) => key.clone(),
+            None => Bytes::from_static(b"\xff"),
+        };
         self.read(Span::new(&selector.key, &key_after(&found)), isolation);
         ready(Ok(found))
     }

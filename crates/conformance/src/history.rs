@@ -117,7 +117,7 @@ enum RecordedStep {
     /// A read that never got an answer.
     Unanswered,
     Read(Isolation, Read),
-    RecordedWrite(RecordedWrite),
+    Write(RecordedWrite),
 }
 
 /// A read and its answer.

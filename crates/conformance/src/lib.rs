@@ -1,10 +1,9 @@
-//! Tests whether a store behaves as FoundationDB does: recorded traces, a reference model, conflict
-//! oracles, and a replay of concurrent transactions in commit order.
+#![doc = include_str!("../README.md")]
 //!
 //! A store is any [`Database`](keyspace::Database): the embedded store, a cluster, a wrapper around either,
 //! or another implementation. The tests use nothing but that trait.
 //!
-//! # What it guarantees
+//! ## What it guarantees
 //!
 //! - A [`trace`] is a program of interleaved transactions with the answers of a FoundationDB cluster.
 //!   [`replay`] runs it on a store and reports every answer that differs: results, conflicts, error codes,
@@ -21,10 +20,11 @@
 //!
 //! Other modules help to test code that is built on a store. [`stores`] runs one test on every store. A
 //! [`part`] of a store acts as a whole store for one test. A [`process`] and a [`server`] are programs and
-//! a cluster that a test can kill. [`chaos`] makes a store fail as FoundationDB does. [`fuzz`] checks properties of decoders for any bytes. [`hostile`] is code that
-//! panics wherever it can. [`checker_store`] is a store whose rows are a value, for models of recipes.
+//! a cluster that a test can kill. [`chaos`] makes a store fail as FoundationDB does. [`fuzz`] checks
+//! properties of decoders for any bytes. [`hostile`] is code that panics wherever it can.
+//! [`checker_store`] is a store whose rows are a value, for models of recipes.
 //!
-//! # Example
+//! ## Example
 //!
 //! This wrapper around a store loses conflicts. The program that shows the difference has only a few steps:
 //!
@@ -42,8 +42,8 @@
 //!     assert!(compare::check(&Modeled, &store, seed).await?.is_none());
 //! }
 //!
-//! let broken = Planted::new(memory, Plant::ReadsWithoutConflicts);
-//! let broken = Replay::new(broken, Environment::system());
+//! let planted = Planted::new(memory, Plant::ReadsWithoutConflicts);
+//! let broken = Replay::new(planted, Environment::system());
 //! let mut found = None;
 //! for seed in 0..200 {
 //!     found = compare::check(&Modeled, &broken, seed).await?;
@@ -57,20 +57,20 @@
 //! # }
 //! ```
 //!
-//! # What the caller must do
+//! ## What the caller must do
 //!
 //! - Give [`replay`] an empty store or a prefix of its own. It clears the range of its programs, and
 //!   programs read the keys around that range.
 //! - Give [`history`] a store, or a [`part`] of one, that only the recorded transactions write to.
 //! - Run inside a tokio runtime with time enabled, as for every store. [`fuzz::slot`] is the exception.
 //!
-//! # What it never does
+//! ## What it never does
 //!
 //! - It never looks inside a store, and the model shares only the contract with the stores.
 //! - It knows nothing about recipes.
 //! - Recipes and applications depend on it only in their tests.
 //!
-//! # Limits
+//! ## Limits
 //!
 //! - Programs run in one thread. Use [`history`], and tests that kill processes, for behavior that depends
 //!   on timing. Neither proves that a store is correct: each finds only the errors that it happens to meet.
@@ -78,11 +78,9 @@
 //!   answer.
 //! - The model copies all rows for each version. Use it for programs, not for large amounts of data.
 //!
-//! # Further reading
+//! ## Further reading
 //!
-//! The folder `traces` beside the sources holds recorded programs. Its README describes how they were
-//! selected. In the repository, `cargo xtask replay` and `cargo xtask diff` run these tools from the
-//! command line.
+//! In the repository, `cargo xtask replay` and `cargo xtask diff` run these tools from the command line.
 
 pub mod chaos;
 pub mod checker_store;
@@ -134,11 +132,6 @@ pub fn timeout<F: Future>(limit: Duration, future: F) -> impl Future<Output = F:
         output.unwrap_or_else(|| panic!("not ready within {limit:?}, at {caller}"))
     }
 }
-
-/// Compiles and runs the example of the README.
-#[cfg(doctest)]
-#[doc = include_str!("../README.md")]
-mod readme {}
 
 #[cfg(test)]
 mod tests {

@@ -49,10 +49,10 @@ pub enum Plant {
     DeafWatches,
 }
 
-/// The number of commits that the broken store looks back.
+/// How many of the last commits the broken store remembers.
 const REMEMBERED: usize = 4;
 
-/// Rare faults happen at one commit in this number.
+/// Rare bugs happen at one commit in this number.
 const RARELY: u64 = 16;
 
 /// A store with a [`Plant`]. Clones share both.

@@ -191,8 +191,10 @@ pub fn program(package: &str) -> PathBuf {
         .parent()
         .and_then(Path::parent)
         .expect("tests lie in a folder of their profile's");
-    let profile = folder.file_name().and_then(OsStr::to_str);
-    let profile = profile.filter(|name| *name != "debug").unwrap_or("dev");
+    let profile = match folder.file_name().and_then(OsStr::to_str) {
+        None | Some("debug") => "dev",
+        Some(profile) => profile,
+    };
     build.args(["--profile", profile]);
     let built = build.status().expect("cargo can be started");
     assert!(built.success(), "{package} does not build");

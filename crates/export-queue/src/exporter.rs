@@ -39,21 +39,44 @@ impl<K, V> SequencedExport<K, V> {
 /// do about it.
 ///
 /// # Examples
-/// ```
-/// use export_queue::{BoxError, Exporter, SequencedExport, async_trait};
+/// A receiver that keeps the sequence of each row, also of a deleted one, and ignores entries that arrive again
+/// or late:
 ///
-/// /// Prints every change.
-/// struct Printer;
+/// ```
+/// use std::collections::BTreeMap;
+/// use std::sync::{Mutex, PoisonError};
+///
+/// use export_queue::{BoxError, Exporter, Sequence, SequencedExport, async_trait};
+///
+/// /// Values by their keys. A deleted key stays, with a sequence but without a value.
+/// #[derive(Default)]
+/// struct Table(Mutex<BTreeMap<String, (Sequence, Option<u64>)>>);
 ///
 /// #[async_trait]
-/// impl Exporter<String, u64> for Printer {
-///     async fn export(&self, batch: &[SequencedExport<String, u64>]) -> Result<(), BoxError> {
+/// impl Exporter<String, Option<u64>> for Table {
+///     async fn export(&self, batch: &[SequencedExport<String, Option<u64>>]) -> Result<(), BoxError> {
+///         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
 ///         for entry in batch {
-///             println!("{} = {} ({})", entry.key, entry.value, entry.sequence);
+///             let is_older = |row: &(Sequence, _)| row.0 < entry.sequence;
+///             if rows.get(&entry.key).is_none_or(is_older) {
+///                 rows.insert(entry.key.clone(), (entry.sequence, entry.value));
+///             }
 ///         }
 ///         Ok(())
 ///     }
 /// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), BoxError> {
+/// let old = Sequence::after_version(7);
+/// let new = Sequence::after_version(8);
+/// let entry = |value, sequence| SequencedExport::new("fish".to_owned(), value, sequence);
+/// let table = Table::default();
+/// table.export(&[entry(None, new)]).await?;
+/// table.export(&[entry(Some(3), old)]).await?;
+/// assert_eq!(table.0.lock().unwrap()["fish"], (new, None));
+/// # Ok(())
+/// # }
 /// ```
 #[async_trait]
 pub trait Exporter<K, V>: Send + Sync + 'static {

@@ -30,7 +30,7 @@ type Types<K, V> = fn() -> (K, V);
 ///
 /// # Cancel safety
 /// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
-/// conflict ranges, unless its documentation says otherwise.
+/// conflict ranges, unless its documentation says otherwise. Dropping a read or a wait changes nothing.
 pub struct ExportQueue<K, V, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
@@ -62,6 +62,9 @@ where
     /// As [`open_with`](Self::open_with).
     ///
     /// # Errors
+    /// As [`open_with`](Self::open_with).
+    ///
+    /// # Cancel safety
     /// As [`open_with`](Self::open_with).
     pub async fn open<D: Database>(
         runner: &Runner<D>,
@@ -155,8 +158,7 @@ where
             Some(position?.versionstamp())
         };
         let positions = self.keys.positions().range();
-        verify_stamps(tr, &self.keys.queue, positions, stamp_of).await?;
-        Ok(())
+        verify_stamps(tr, &self.keys.queue, positions, stamp_of).await
     }
 
     /// Stages an entry, as one row in the log of its bucket.

@@ -38,8 +38,8 @@
 //! the blocks that a pass has read.
 
 pub(crate) mod combining;
-pub(crate) mod decide;
-pub(crate) mod log;
+mod decide;
+mod log;
 pub(crate) mod metrics;
 pub(crate) mod observer;
 pub(crate) mod options;

@@ -38,7 +38,7 @@ use crate::settings::{Settings, SettingsRecord};
 ///
 /// # Cancel safety
 /// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
-/// conflict ranges, unless its documentation says otherwise.
+/// conflict ranges, unless its documentation says otherwise. Dropping a read or a wait changes nothing.
 pub struct CombineQueue<K, U, V = U, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: Settings,
@@ -74,6 +74,9 @@ where
     /// As [`open_with`](Self::open_with).
     ///
     /// # Errors
+    /// As [`open_with`](Self::open_with).
+    ///
+    /// # Cancel safety
     /// As [`open_with`](Self::open_with).
     pub async fn open<D: Database>(
         runner: &Runner<D>,
@@ -171,8 +174,7 @@ where
             let state = PassState::decode(row.key(), Some(row.value())).ok()?;
             Some(Versionstamp::new(state.last, 0))
         };
-        verify_stamps(tr, &self.keys.queue, self.keys.passes(), stamp_of).await?;
-        Ok(())
+        verify_stamps(tr, &self.keys.queue, self.keys.passes(), stamp_of).await
     }
 
     /// Stages an update of a key, as one row in the log of its bucket.

@@ -1,4 +1,4 @@
-//! Two concurrent steps: which of them makes the other one fail, and what is lost on a store that does
+//! Two concurrent operations: which of them makes the other one fail, and what is lost on a store that does
 //! not detect the conflict.
 
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ enum Operation {
     Exact(usize),
 }
 
-/// Steps that run one after the other, then two concurrent steps that both read the result. The first of
+/// Operations that run one after the other, then two concurrent operations that both read the result. The first of
 /// the two commits first.
 #[derive(Debug, Clone, Copy)]
 struct Meeting {
@@ -81,7 +81,7 @@ impl Meeting {
 
 /// The outcome of a meeting.
 struct Outcome {
-    /// Whether the second step failed.
+    /// Whether the second operation failed.
     has_conflicted: bool,
     /// The deviations found at the end.
     wrong: Vec<String>,
@@ -113,10 +113,10 @@ impl<D: Database> World<D> {
         }
     }
 
-    async fn stage(&self, tr: &D::Transaction, step: Operation) -> Result<()> {
+    async fn stage(&self, tr: &D::Transaction, operation: Operation) -> Result<()> {
         let queue = &self.queue;
         let key = |key: usize| &self.keys[key];
-        match step {
+        match operation {
             Operation::Add(place) => queue.add(tr, key(place), &1).await?,
             Operation::Flood(place) => {
                 let flood = (0..FLOOD).map(|_| (key(place), &1));
@@ -156,7 +156,7 @@ impl<D: Database> World<D> {
             }
             Operation::Redrive | Operation::Purge => {
                 let aside = queue.set_aside(tr, None, 1).await?;
-                assert!(match step {
+                assert!(match operation {
                     Operation::Redrive => queue.redrive(tr, &aside[0].id).await?,
                     _ => queue.purge(tr, &aside[0].id).await?,
                 });
@@ -192,9 +192,9 @@ impl<D: Database> World<D> {
         self.queue.stage_pass(tr, bucket, &plan).await
     }
 
-    /// Records a step that has committed.
-    fn note(&mut self, step: Operation) {
-        let (key, change) = match step {
+    /// Records an operation that has committed.
+    fn note(&mut self, operation: Operation) {
+        let (key, change) = match operation {
             Operation::Add(key) | Operation::AddBetween(key) => (key, 1),
             Operation::Flood(key) => (key, FLOOD),
             Operation::Initialize(key) => (key, LOADED),
@@ -203,11 +203,11 @@ impl<D: Database> World<D> {
         *self.expected.entry(key).or_insert(0) += change;
     }
 
-    async fn commit(&mut self, step: Operation) {
+    async fn commit(&mut self, operation: Operation) {
         let mut tr = self.db.begin().unwrap();
-        self.stage(&tr, step).await.unwrap();
+        self.stage(&tr, operation).await.unwrap();
         tr.commit().await.unwrap();
-        self.note(step);
+        self.note(operation);
     }
 
     async fn get(&self, row: &[u8]) -> Option<Bytes> {
@@ -274,8 +274,8 @@ impl<D: Database> World<D> {
 
 async fn meet<D: Database>(db: D, meeting: Meeting) -> Outcome {
     let mut world = World::new(db).await;
-    for step in meeting.before {
-        world.commit(*step).await;
+    for operation in meeting.before {
+        world.commit(*operation).await;
     }
     let mut second = world.db.begin().unwrap();
     world.stage(&second, meeting.second).await.unwrap();
@@ -403,7 +403,7 @@ const PLANTS: [(Plant, Meeting); 6] = [
 ];
 
 #[tokio::test]
-async fn of_two_conflicting_steps_one_fails() {
+async fn of_two_conflicting_operations_one_fails() {
     for meeting in CONFLICTS {
         let outcome = meet(memory(), meeting).await;
         assert!(outcome.has_conflicted, "{meeting:?}");
@@ -412,7 +412,7 @@ async fn of_two_conflicting_steps_one_fails() {
 }
 
 #[tokio::test]
-async fn without_read_conflicts_both_conflicting_steps_commit() {
+async fn without_read_conflicts_both_conflicting_operations_commit() {
     for meeting in CONFLICTS {
         let outcome = meet(Planted::new(memory(), Plant::NoReadConflicts), meeting).await;
         assert!(!outcome.has_conflicted, "{meeting:?}");
@@ -420,7 +420,7 @@ async fn without_read_conflicts_both_conflicting_steps_commit() {
 }
 
 #[tokio::test]
-async fn two_independent_steps_both_commit() {
+async fn two_independent_operations_both_commit() {
     for meeting in FREE {
         let outcome = meet(memory(), meeting).await;
         assert!(!outcome.has_conflicted, "{meeting:?}");
@@ -442,8 +442,8 @@ async fn each_broken_promise_is_detected() {
 async fn a_pass_has_more_if_it_leaves_updates_or_values() {
     let mut world = World::new(memory()).await;
     let state = world.queue.keys.pass(Bucket(0));
-    for step in [Operation::Add(B), Operation::Add(C)] {
-        world.commit(step).await;
+    for operation in [Operation::Add(B), Operation::Add(C)] {
+        world.commit(operation).await;
     }
     for (updates, changes, has_more) in [(1, 0, true), (1, 1, true), (0, 1, false)] {
         let mut tr = world.db.begin().unwrap();
@@ -471,8 +471,8 @@ async fn a_pass_has_more_if_it_leaves_updates_or_values() {
 #[tokio::test]
 async fn a_damaged_state_with_values_to_report_keeps_no_other_bucket_from_being_found() {
     let mut world = World::new(memory()).await;
-    for step in [PENDING, &[Operation::Pass(A, 1)]].concat() {
-        world.commit(step).await;
+    for operation in [PENDING, &[Operation::Pass(A, 1)]].concat() {
+        world.commit(operation).await;
     }
     world
         .set(&world.queue.keys.pass(Bucket(0)), b"no state")
@@ -487,8 +487,8 @@ async fn a_current_value_that_does_not_decode_is_withheld_and_comes_back() {
     for damaged in [&b""[..], b"\0\x01", b"\x01\x01\xc1"] {
         let mut world = World::new(memory()).await;
         // The value of A is folded but not reported yet.
-        for step in [PENDING, &[Operation::Pass(A, 1)]].concat() {
-            world.commit(step).await;
+        for operation in [PENDING, &[Operation::Pass(A, 1)]].concat() {
+            world.commit(operation).await;
         }
         let queue = world.queue.clone();
         let key = queue.encode_key(&world.keys[A]).unwrap();
@@ -550,8 +550,8 @@ async fn assert_refused(world: &World<Store>, row: &[u8]) {
 async fn passes_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
     for newer in [&b"\x02"[..], b"\x01\x02"] {
         let mut world = World::new(memory()).await;
-        for step in [Operation::Add(A), Operation::Add(B), Operation::Add(C)] {
-            world.commit(step).await;
+        for operation in [Operation::Add(A), Operation::Add(B), Operation::Add(C)] {
+            world.commit(operation).await;
         }
         let (begin, end) = world.queue.keys.logs.subspace(0).range();
         let tr = world.db.begin().unwrap();
@@ -586,8 +586,8 @@ async fn updates_of_a_key_with_a_value_of_a_newer_version_wait_for_the_upgrade()
     world.commit(Operation::Add(A)).await;
     assert_eq!(world.wrong().await, [""; 0]);
     // A has a value as last reported, and a current value.
-    for step in [PENDING, &[Operation::Pass(A, 1)]].concat() {
-        world.commit(step).await;
+    for operation in [PENDING, &[Operation::Pass(A, 1)]].concat() {
+        world.commit(operation).await;
     }
     let key = world.queue.encode_key(&world.keys[A]).unwrap();
     let keys = &world.queue.keys;

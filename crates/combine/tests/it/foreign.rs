@@ -276,7 +276,7 @@ impl Job for Faulty {
 
     async fn pending(&self, _: &WorkerTransaction) -> combine::Result<Vec<Bucket>> {
         let read = self.reads.fetch_add(1, Ordering::Relaxed);
-        assert_ne!(read, 0, "a planted fault");
+        assert_ne!(read, 0, "a planted bug");
         Ok(Vec::new())
     }
 

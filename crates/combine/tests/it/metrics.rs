@@ -1,12 +1,11 @@
 //! The metrics of a worker.
 
-use keyspace::OpenOptions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
 use std::time::Duration;
 
-use crate::common::{LONG, World, settings};
-use combine::{CombineQueue, Sum, Unobserved};
+use crate::common::{LONG, World, open_sums, settings};
+use combine::Unobserved;
 use conformance::stores::TestStore;
 use keyspace::names::queue_name;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
@@ -40,14 +39,7 @@ async fn passes_updates_changes_and_backlogs_are_counted() {
     let store = TestStore::memory();
     let runner = store.runner();
     let settings = settings(2).with_lease(Duration::from_millis(60));
-    let queue = CombineQueue::open_with(
-        &runner,
-        store.root.subspace(&"queue"),
-        settings,
-        Sum,
-        OpenOptions::default(),
-    )
-    .await;
+    let queue = open_sums(&runner, store.root.subspace(&"queue"), settings).await;
     let world = World {
         queue: queue.unwrap(),
         runner,

@@ -233,10 +233,14 @@ async fn waiting_ends_with_the_report(store: TestStore) {
         conformance::timeout(LONG, settled).await.unwrap();
         assert_eq!(world.settled("a").await, Some((1..=update).sum()));
         let stamp = world.add("b", update).await;
-        world.wait_idle().await;
         let queue = &world.queue;
-        let all = |tr| async move { queue.is_all_settled(&tr, stamp).await };
-        assert!(world.runner.run(all).await.unwrap());
+        let is_settled = |tr| async move { queue.is_all_settled(&tr, stamp).await };
+        let all_settled = async {
+            while !world.runner.run(is_settled).await.unwrap() {
+                tokio::task::yield_now().await;
+            }
+        };
+        conformance::timeout(LONG, all_settled).await;
         assert_eq!(world.settled("b").await, Some((1..=update).sum()));
     }
     worker.shut_down(LONG).await.unwrap();

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use crate::common::{LONG, Log, Stages, World, settings};
+use crate::common::{LONG, Log, Stages, World, open_sums, settings};
 use combine::microqueue::{self, ItemId};
-use combine::{
-    BoxError, Change, ChangeObserver, CombineQueue, Error, Exact, Sum, Unobserved, WorkerOptions,
-};
+use combine::{BoxError, Change, ChangeObserver, Error, Exact, Unobserved, WorkerOptions};
 use conformance::stores::TestStore;
-use keyspace::{OpenOptions, Transaction, Versionstamp};
+use keyspace::{Transaction, Versionstamp};
 
 conformance::on_every_store!(threads:
     a_block_of_many_keys_with_large_values_is_folded_in_parts,
@@ -129,13 +127,7 @@ impl ChangeObserver<String, i64> for CountsTo {
 
 async fn an_update_that_an_observer_adds_to_its_own_bucket_is_folded(store: TestStore) {
     let world = World::sums(&store, 1).await;
-    let same_queue = CombineQueue::open_with(
-        &world.runner,
-        world.queue.subspace().clone(),
-        settings(1),
-        Sum,
-        OpenOptions::default(),
-    );
+    let same_queue = open_sums(&world.runner, world.queue.subspace().clone(), settings(1));
     let same = World {
         runner: world.runner.clone(),
         queue: same_queue.await.unwrap(),
@@ -191,15 +183,9 @@ async fn a_queue_with_a_stamp_above_the_stores_version_does_not_open(store: Test
     };
     world.runner.run(write).await.unwrap();
     let subspace = world.queue.subspace().clone();
-    let refused = CombineQueue::<String, i64>::open_with(
-        &world.runner,
-        subspace,
-        settings(7),
-        Sum,
-        OpenOptions::default(),
-    )
-    .await
-    .unwrap_err();
+    let refused = open_sums(&world.runner, subspace, settings(7))
+        .await
+        .unwrap_err();
     assert!(
         matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, .. }) if *queue == log),
         "{refused}"
@@ -218,13 +204,7 @@ async fn a_queue_with_a_pass_above_the_stores_version_does_not_open(store: TestS
     };
     world.runner.run(write).await.unwrap();
     let subspace = world.queue.subspace();
-    let refused = CombineQueue::<String, i64>::open_with(
-        &world.runner,
-        subspace.clone(),
-        settings(7),
-        Sum,
-        OpenOptions::default(),
-    );
+    let refused = open_sums(&world.runner, subspace.clone(), settings(7));
     let refused = refused.await.unwrap_err();
     assert!(
         matches!(&refused, Error::Updates(microqueue::Error::StampAhead { queue, stamp, .. })

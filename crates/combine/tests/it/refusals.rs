@@ -3,7 +3,9 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use crate::common::{LONG, Log, Queue, World, encoded, redrive, set_aside, settings, write};
+use crate::common::{
+    LONG, Log, Queue, World, encoded, open_sums, redrive, set_aside, settings, write,
+};
 use combine::microqueue;
 use combine::{
     AsideId, Bucket, CombineQueue, Error, Exact, InvalidSettings, SetAside, Settings, Sum,
@@ -22,7 +24,7 @@ conformance::on_every_store!(threads:
     other_settings_than_the_queues_are_refused_by_both_names,
     settings_that_cannot_work_are_refused,
     settings_of_a_newer_version_are_refused,
-    a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes,
+    a_listing_of_updates_set_aside_says_of_each_whether_it_decodes,
     a_combiner_that_panics_keeps_its_own_updates_only,
     a_queue_that_was_added_to_has_no_exact_values_in_the_same_transaction,
     a_damaged_value_is_an_error_and_other_keys_go_on,
@@ -59,10 +61,7 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
         (other_lease, ["lease of 10s", "lease of 7s"]),
     ] {
         let subspace = world.queue.subspace().clone();
-        let refused =
-            Queue::<i64>::open_with(&world.runner, subspace, other, Sum, OpenOptions::default())
-                .await
-                .unwrap_err();
+        let refused = open_sums(&world.runner, subspace, other).await.unwrap_err();
         assert!(
             matches!(&refused, Error::SettingsDiffer(differ)
                 if differ.stored.settings == settings(4) && differ.given.settings == other),
@@ -90,28 +89,13 @@ async fn other_settings_than_the_queues_are_refused_by_both_names(store: TestSto
         assert!(refused.to_string().contains(name), "{refused}");
     }
     let subspace = world.queue.subspace().clone();
-    let same = Queue::<i64>::open_with(
-        &world.runner,
-        subspace,
-        settings(4),
-        Sum,
-        OpenOptions::default(),
-    )
-    .await;
+    let same = open_sums(&world.runner, subspace, settings(4)).await;
     assert_eq!(same.unwrap().settings(), world.queue.settings());
 }
 
 async fn settings_that_cannot_work_are_refused(store: TestStore) {
     let runner = store.runner();
-    let open = |settings| {
-        Queue::<i64>::open_with(
-            &runner,
-            store.fresh().root,
-            settings,
-            Sum,
-            OpenOptions::default(),
-        )
-    };
+    let open = |settings| open_sums(&runner, store.fresh().root, settings);
     for bucket_count in [0, 65_537, u32::MAX] {
         let refused = open(settings(bucket_count)).await.unwrap_err();
         assert!(
@@ -142,15 +126,7 @@ async fn settings_of_a_newer_version_are_refused(store: TestStore) {
     let stored = rows.iter().find(|found| found.key() == row).unwrap();
     let newer = [&[2], &stored.value()[1..]].concat();
     write(&world, &row, &newer).await;
-    let open = || {
-        Queue::<i64>::open_with(
-            &world.runner,
-            queue.subspace().clone(),
-            settings(4),
-            Sum,
-            OpenOptions::default(),
-        )
-    };
+    let open = || open_sums(&world.runner, queue.subspace().clone(), settings(4));
     let refused = open().await.unwrap_err();
     assert!(is_corrupt(&refused, &row), "{refused}");
     let reason = refused.source().unwrap().to_string();
@@ -159,7 +135,7 @@ async fn settings_of_a_newer_version_are_refused(store: TestStore) {
     open().await.unwrap();
 }
 
-async fn a_listing_of_updates_set_aside_tells_of_each_whether_it_decodes(store: TestStore) {
+async fn a_listing_of_updates_set_aside_says_of_each_whether_it_decodes(store: TestStore) {
     let sums = |_: &String, _: Option<i64>, _: Vec<i64>| -> Option<i64> { panic!("on purpose") };
     let world = World::new(&store, 1, sums).await;
     let log = Log::new(&world.root);
@@ -410,13 +386,7 @@ async fn a_foreign_key_in_a_log_keeps_its_own_bucket_only(store: TestStore) {
         write(&world, &row, b"").await;
         // The queue can still be opened.
         let subspace = world.queue.subspace().clone();
-        let opened = Queue::<i64>::open_with(
-            &world.runner,
-            subspace,
-            settings(bucket_count),
-            Sum,
-            OpenOptions::default(),
-        );
+        let opened = open_sums(&world.runner, subspace, settings(bucket_count));
         opened.await.unwrap();
         let worker = world.work(Log::new(&world.root)).await;
         let refused = timeout(LONG, world.queue.wait_idle(&world.runner))

@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{LONG, Log, World, settings};
+use crate::common::{LONG, Log, World, open_sums, settings};
 use combine::hc_dequeue::Backoff;
 use combine::{BoxError, Change, ChangeObserver, CombineQueue, Sum, Unobserved, WorkerOptions};
 use conformance::chaos::{Chaos, Faults};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
 use conformance::timeout;
-use keyspace::{Environment, OpenOptions, RunOptions, Runner, Transaction};
+use keyspace::{Environment, RunOptions, Runner, Transaction};
 
 conformance::on_every_store!(threads:
     a_sleeping_worker_is_woken_by_an_update,
@@ -127,14 +127,7 @@ async fn short_lived(store: &TestStore) -> (TestStore, World) {
     let store = store.fresh();
     let runner = store.runner();
     let settings = settings(32).with_lease(Duration::from_millis(150));
-    let queue = CombineQueue::open_with(
-        &runner,
-        store.root.subspace(&"queue"),
-        settings,
-        Sum,
-        OpenOptions::default(),
-    )
-    .await;
+    let queue = open_sums(&runner, store.root.subspace(&"queue"), settings).await;
     let world = World {
         queue: queue.unwrap(),
         runner,
@@ -396,7 +389,6 @@ async fn a_bucket_rests_between_passes_while_others_go_on(store: TestStore) {
     let rests = "a";
     let goes_on = ["b", "c", "d", "e"]
         .into_iter()
-        .clone()
         .find(|key| bucket(key) != bucket(&rests))
         .unwrap();
     let options = WorkerOptions::new().with_pass_interval(LONG * 60);

@@ -133,8 +133,8 @@ impl<D: Database> ChaosTransaction<D> {
     fn verdict(&self) -> impl Future<Output = Option<Result<()>>> + Send + use<D> {
         let mut verdict = self.verdict.subscribe();
         async move {
-            let told = verdict.wait_for(Option::is_some).await;
-            told.map_or(None, |verdict| verdict.clone())
+            let known = verdict.wait_for(Option::is_some).await;
+            known.map_or(None, |verdict| verdict.clone())
         }
     }
 }

@@ -176,7 +176,7 @@ impl ReplayState {
                     }
                 }
                 RecordedStep::Read(..) | RecordedStep::Unanswered => {}
-                RecordedStep::RecordedWrite(write) => {
+                RecordedStep::Write(write) => {
                     let stamp = record.versionstamp.unwrap_or(Versionstamp::INCOMPLETE);
                     self.write(write, stamp);
                 }

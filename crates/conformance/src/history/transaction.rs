@@ -64,7 +64,7 @@ impl RecordedAttempt {
     }
 
     fn has_written(&self) -> bool {
-        let is_write = |step: &RecordedStep| matches!(step, RecordedStep::RecordedWrite(_));
+        let is_write = |step: &RecordedStep| matches!(step, RecordedStep::Write(_));
         self.steps.iter().any(is_write)
     }
 }
@@ -126,9 +126,7 @@ impl<D: Database> RecordedTransaction<D> {
         // If a commit has taken the transaction away, that commit reports the misuse.
         if let Ok(tr) = self.tr() {
             stage(tr);
-            lock(&self.attempt)
-                .steps
-                .push(RecordedStep::RecordedWrite(write));
+            lock(&self.attempt).steps.push(RecordedStep::Write(write));
         }
     }
 

@@ -1,5 +1,7 @@
 //! One attempt of a transaction: its reads and staged writes.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use keyspace::limits::{END_OF_KEYSPACE, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 use keyspace::{
@@ -147,7 +149,8 @@ impl Attempt {
         let stored = self.model.rows_at(version);
         let sees_own_writes = isolation == Isolation::Serializable || self.snapshot_ryw > 0;
         let known = self.known.clone();
-        let (no_rows, no_writes) = Default::default();
+        let no_rows = BTreeMap::new();
+        let no_writes = Writes::default();
         let answer = ask(&mut Reader {
             stored: stored.as_deref().unwrap_or(&no_rows),
             writes: if sees_own_writes {

@@ -144,8 +144,8 @@ impl Life {
         }
         let max_delay = self.current.max_retry_delay;
         let limit = self.current.retry_limit;
-        let code = error.code().filter(|code| is_retried(*code));
-        let Some(code) = code.filter(|_| limit.is_none_or(|limit| self.retries < limit)) else {
+        let may_retry = limit.is_none_or(|limit| self.retries < limit);
+        let Some(code) = error.code().filter(|code| may_retry && is_retried(*code)) else {
             self.attempt.over = Some(Code::TRANSACTION_CANCELLED);
             return Err(error);
         };

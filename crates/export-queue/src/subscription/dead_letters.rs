@@ -82,9 +82,10 @@ where
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = read_all(tr, query, Isolation::Snapshot).await?;
         let letters = rows.iter().map(|row| {
-            let sequence = keys.parse_dead_letter(&self.name, row.key());
-            let expected = "expected the key of a dead letter";
-            let sequence = sequence.ok_or_else(|| keyspace::Error::corrupt(row.key(), expected))?;
+            let Some(sequence) = keys.parse_dead_letter(&self.name, row.key()) else {
+                let expected = "expected the key of a dead letter";
+                return Err(keyspace::Error::corrupt(row.key(), expected).into());
+            };
             let letter = match DeadLetterRecord::decode(&sequence, &row.to_value()) {
                 Ok(letter) => Ok(DeadLetter::from(letter)),
                 Err(error) => Err(Undecodable::new(row.to_key(), row.to_value(), error)),

@@ -29,7 +29,7 @@ pub(crate) type Heads = [(u32, microqueue::Result<EntryId>)];
 ///
 /// # Cancel safety
 /// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
-/// conflict ranges, unless its documentation says otherwise.
+/// conflict ranges, unless its documentation says otherwise. Dropping a read or a wait changes nothing.
 pub struct Subscription<K, V, C = MessagePack> {
     pub(crate) queue: ExportQueue<K, V, C>,
     pub(crate) name: Arc<str>,

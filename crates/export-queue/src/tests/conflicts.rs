@@ -1,4 +1,4 @@
-//! Two concurrent steps: which of them makes the other one fail, and what is lost on a store that does
+//! Two concurrent operations: which of them makes the other one fail, and what is lost on a store that does
 //! not detect the conflict.
 
 use std::time::{Duration, SystemTime};
@@ -101,11 +101,11 @@ impl<D: Database> World<D> {
         world
     }
 
-    /// Stages a step. Returns false if it was refused.
-    async fn stage(&self, tr: &D::Transaction, step: Operation) -> Result<bool> {
+    /// Stages an operation. Returns false if it was refused.
+    async fn stage(&self, tr: &D::Transaction, operation: Operation) -> Result<bool> {
         let queue = &self.queue;
         let reader = &self.reader;
-        match step {
+        match operation {
             Operation::Add => queue.add(tr, &"key".to_owned(), &9).await?,
             Operation::Take(session) => {
                 let stalled = match reader
@@ -135,14 +135,14 @@ impl<D: Database> World<D> {
         Ok(true)
     }
 
-    async fn commit(&self, step: Operation) -> Result<bool> {
+    async fn commit(&self, operation: Operation) -> Result<bool> {
         let mut tr = self.db.begin().unwrap();
-        let is_done = self.stage(&tr, step).await?;
+        let is_done = self.stage(&tr, operation).await?;
         tr.commit().await?;
         Ok(is_done)
     }
 
-    /// Stages both steps and commits them in order. Returns whether the second one fails with a conflict.
+    /// Stages both operations and commits them in order. Returns whether the second one fails with a conflict.
     async fn conflict(&self, first: Operation, second: Operation) -> bool {
         let mut one = self.db.begin().unwrap();
         let mut other = self.db.begin().unwrap();
@@ -174,7 +174,7 @@ fn broken() -> Planted<Store> {
 }
 
 #[tokio::test]
-async fn steps_that_must_not_both_happen_conflict_and_others_do_not() {
+async fn operations_that_must_not_both_happen_conflict_and_others_do_not() {
     for (first, second, expected) in [
         (Operation::Add, Operation::Add, false),
         (Operation::Add, Operation::Settle(A), false),

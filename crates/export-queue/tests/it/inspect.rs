@@ -393,7 +393,8 @@ async fn subscriptions_share_what_is_read_to_count_their_entries(store: TestStor
     }
 }
 
-/// Exports what can be exported beside a foreign key, with which the wait then fails. Returns how many entries there were.
+/// Exports what can be exported beside a foreign key, with which the wait then fails. Returns how many
+/// entries there were.
 async fn exported_beside(world: &World, foreign: &[u8]) -> usize {
     let receiver = Receiver::default();
     let worker = world.work(WorkerOptions::default(), receiver.clone()).await;

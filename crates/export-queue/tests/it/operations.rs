@@ -330,7 +330,7 @@ async fn dead_letters_can_be_redriven_and_purged(store: TestStore) {
         std::slice::from_ref(second)
     );
 
-    // Key 1 has a newer value by now, so the receiver rejects this one.
+    // Key 1 has a newer value by now, so the receiver ignores this one.
     let refuses = picky(&[1], u32::MAX, &receiver);
     let refused = reader.redrive(&world.runner, &refuses, &first.id).await;
     assert!(matches!(refused, Err(Error::Exporter { .. })));

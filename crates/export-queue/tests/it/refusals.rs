@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::common::{LONG, Queue, Receiver, World, no_backoff, settings};
+use crate::common::{LONG, Queue, Receiver, World, no_backoff, open, settings};
 use conformance::stores::TestStore;
 use export_queue::combine::Bucket;
 use export_queue::keyspace::codec::{Json, Raw};
@@ -19,7 +19,7 @@ conformance::on_every_store!(threads:
     a_subspace_that_is_taken_is_refused,
     the_largest_entry_goes_all_the_way_and_a_larger_one_is_refused,
     an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on,
-    a_listing_of_dead_letters_tells_of_each_whether_it_decodes,
+    a_listing_of_dead_letters_says_of_each_whether_it_decodes,
     more_entries_that_do_not_decode_than_fit_a_transaction_are_all_dead_letters,
     a_damaged_position_keeps_its_own_bucket_and_subscription_only,
     a_queue_without_settings_is_no_queue,
@@ -30,32 +30,15 @@ conformance::on_every_store!(threads:
 async fn a_queue_is_opened_with_what_it_was_created_with(store: TestStore) {
     let world = World::new(&store, 3).await;
     let subspace = world.queue.subspace().clone();
-    let reopened = Queue::open_with(
-        &world.runner,
-        subspace.clone(),
-        settings(3),
-        OpenOptions::default(),
-    )
-    .await;
+    let runner = &world.runner;
+    let reopened = open(runner, subspace.clone(), settings(3)).await;
     reopened.unwrap();
-    let other_count = Queue::open_with(
-        &world.runner,
-        subspace.clone(),
-        settings(4),
-        OpenOptions::default(),
-    )
-    .await;
-    let other_lease = settings(3).with_lease(Duration::from_secs(1));
-    let other_lease = Queue::open_with(
-        &world.runner,
-        subspace.clone(),
-        other_lease,
-        OpenOptions::default(),
-    )
-    .await;
+    let other_count = open(runner, subspace.clone(), settings(4)).await;
+    let lease = Duration::from_secs(1);
+    let other_lease = open(runner, subspace.clone(), settings(3).with_lease(lease)).await;
     type OtherCodec = ExportQueue<String, Option<i64>, Json>;
     let other_codec =
-        OtherCodec::open_with(&world.runner, subspace, settings(3), OpenOptions::default()).await;
+        OtherCodec::open_with(runner, subspace, settings(3), OpenOptions::default()).await;
     for (error, given) in [
         (other_count.unwrap_err(), "4 buckets"),
         (other_lease.unwrap_err(), "a lease of 1s"),
@@ -71,13 +54,7 @@ async fn settings_that_cannot_work_are_refused(store: TestStore) {
     let runner = store.runner();
     let short = settings(1).with_lease(Duration::from_millis(1));
     for settings in [settings(0), settings(65_537), settings(u32::MAX), short] {
-        let refused = Queue::open_with(
-            &runner,
-            store.root.clone(),
-            settings,
-            OpenOptions::default(),
-        )
-        .await;
+        let refused = open(&runner, store.root.clone(), settings).await;
         assert!(
             matches!(refused, Err(Error::InvalidSettings(_))),
             "{settings:?}"
@@ -215,7 +192,7 @@ async fn an_entry_that_does_not_decode_is_a_dead_letter_and_the_others_go_on(sto
     ));
 }
 
-async fn a_listing_of_dead_letters_tells_of_each_whether_it_decodes(store: TestStore) {
+async fn a_listing_of_dead_letters_says_of_each_whether_it_decodes(store: TestStore) {
     /// Refuses all batches.
     struct Refuses;
     #[export_queue::async_trait]
@@ -398,13 +375,7 @@ async fn a_queue_with_a_stamp_above_the_stores_version_is_not_opened(store: Test
             (ahead.block().key_in(&log), block, &log)
         };
         world.set(&key, &value).await;
-        let refused = Queue::open_with(
-            &world.runner,
-            place.clone(),
-            settings(1),
-            OpenOptions::default(),
-        )
-        .await;
+        let refused = open(&world.runner, place.clone(), settings(1)).await;
         match refused {
             Err(Error::Log(microqueue::Error::StampAhead { queue, stamp, .. })) => {
                 assert_eq!((&queue, stamp), (expected, ahead.versionstamp));

@@ -224,7 +224,7 @@ async fn a_worker_that_hangs_past_its_session_cannot_set_the_position(store: Tes
     world.wait_idle().await;
     assert_eq!(receiver.values(), values(2));
     let positions = world.rows("p").await;
-    // It resumes and writes old entries, which the receiver rejects.
+    // It resumes and writes old entries, which the receiver ignores.
     late.goes_on.add_permits(1000);
     chaos.go_on();
     hung.shut_down(LONG).await.unwrap();

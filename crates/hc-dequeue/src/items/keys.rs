@@ -31,7 +31,7 @@
 //!                                        collected yet
 //! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended, then the
 //!                                        session's lease: duration
-//! (queue, "b", session)                = heartbeat: versionstamp, then the session's time
+//! (queue, "b", session)                = heartbeat: versionstamp, then the wall time of its process
 //! (queue, "a", session)                = cancel stamp: versionstamp of the newest commit that has
 //!                                        cancelled an item of the session
 //!

@@ -1,8 +1,8 @@
 //! Checks the passes over a bucket in every order of the events that may happen to it.
 //!
 //! The model has one bucket with three keys, and a checker that visits every reachable state. It runs the
-//! recipe's own functions, on a [store](conformance::checker_store) whose rows are the state of the model, so it contains no copy
-//! of their rules.
+//! recipe's own functions, on a [store](conformance::checker_store) whose rows are the state of the model,
+//! so it contains no copy of their rules.
 //!
 //! - [`bug`]: the rules that a planted bug breaks.
 //! - [`protocol`]: the transactions.

@@ -180,6 +180,15 @@ where
     }
 }
 
+/// Opens a queue of sums with these settings.
+pub(crate) async fn open_sums<D: Database>(
+    runner: &Runner<D>,
+    subspace: Subspace,
+    settings: Settings,
+) -> combine::Result<Queue> {
+    Queue::open_with(runner, subspace, settings, Sum, OpenOptions::default()).await
+}
+
 pub(crate) fn settings(bucket_count: u32) -> Settings {
     Settings::new().with_bucket_count(bucket_count)
 }

@@ -56,7 +56,7 @@ pub(crate) struct Course {
     pub(crate) killed: usize,
     pub(crate) hung: usize,
     /// How often the model was compared with the queue.
-    pub(crate) looks: usize,
+    pub(crate) checks: usize,
 }
 
 impl AddAssign for Course {
@@ -65,7 +65,7 @@ impl AddAssign for Course {
         self.unknown += other.unknown;
         self.killed += other.killed;
         self.hung += other.hung;
-        self.looks += other.looks;
+        self.checks += other.checks;
     }
 }
 
@@ -157,7 +157,7 @@ where
     async fn step(&mut self) {
         match self.rng.random_range(0..100) {
             0..65 => self.write().await,
-            65..75 => self.look().await,
+            65..75 => self.check().await,
             75..90 => self.pause(Duration::from_millis(10)).await,
             // Enough time to be declared dead.
             90..92 => {
@@ -233,8 +233,8 @@ where
     /// Compares the queue with the model, and the reports with the settled values, all at one read
     /// version. It uses the fault-free access to the store, since one of this many reads would always
     /// fail.
-    async fn look(&mut self) {
-        self.course.looks += 1;
+    async fn check(&mut self) {
+        self.course.checks += 1;
         let queue = &self.world.queue;
         let log = &self.log;
         let keys = &KEYS.map(str::to_owned);
@@ -360,7 +360,7 @@ where
     }
 
     async fn judge(&mut self) {
-        self.look().await;
+        self.check().await;
         self.log.check(&self.world).await;
         self.world.assert_nothing_left().await;
         let markers = markers(&self.world.root);

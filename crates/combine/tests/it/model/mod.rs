@@ -102,11 +102,11 @@ async fn play_all<U, V>(
             unknown,
             killed,
             hung,
-            looks,
+            checks,
             ..
         } = total;
         assert!(
-            unknown > 0 && killed > 0 && hung > 0 && looks > 0,
+            unknown > 0 && killed > 0 && hung > 0 && checks > 0,
             "{total:?}"
         );
     }

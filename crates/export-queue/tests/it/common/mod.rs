@@ -41,14 +41,9 @@ impl World {
 impl<D: Database> World<D> {
     pub(crate) async fn on(runner: Runner<D>, store: &TestStore, settings: Settings) -> Self {
         let root = store.root.clone();
-        let queue = Queue::open_with(
-            &runner,
-            root.subspace(&"queue"),
-            settings,
-            OpenOptions::default(),
-        )
-        .await
-        .unwrap();
+        let queue = open(&runner, root.subspace(&"queue"), settings)
+            .await
+            .unwrap();
         let reader = queue.subscribe(&runner, "reader", Start::Oldest).await;
         Self {
             reader: reader.unwrap(),
@@ -185,6 +180,15 @@ impl<D: Database> World<D> {
     }
 }
 
+/// Opens a queue with these settings.
+pub(crate) async fn open<D: Database>(
+    runner: &Runner<D>,
+    subspace: Subspace,
+    settings: Settings,
+) -> export_queue::Result<Queue> {
+    Queue::open_with(runner, subspace, settings, OpenOptions::default()).await
+}
+
 pub(crate) fn settings(bucket_count: u32) -> Settings {
     Settings::new().with_bucket_count(bucket_count)
 }
@@ -200,7 +204,7 @@ pub(crate) struct Held {
     pub(crate) sequence: Sequence,
 }
 
-/// A receiver that keeps the value of each key with its sequence, including deleted keys, and rejects
+/// A receiver that keeps the value of each key with its sequence, including deleted keys, and ignores
 /// entries that are not newer. It also keeps all calls in their order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Receiver(Arc<Mutex<Received>>);

@@ -16,28 +16,28 @@ use crate::protocol::{Granted, SessionContext};
 
 /// What a session checks of its request, and what the transaction does if there is an answer.
 #[derive(Clone, Copy)]
-pub(super) struct Check<'a> {
-    pub(super) request: ItemId,
-    pub(super) scope: Scope,
+pub(in crate::consume) struct Check<'a> {
+    pub(in crate::consume) request: ItemId,
+    pub(in crate::consume) scope: Scope,
     /// The items to give back with the answer.
-    pub(super) returns: &'a [Return],
+    pub(in crate::consume) returns: &'a [Return],
     /// The size of the request to register with the answer, if any.
-    pub(super) next: Option<u32>,
+    pub(in crate::consume) next: Option<u32>,
 }
 
 /// The result of collecting an answer.
-pub(super) struct Collected {
+pub(in crate::consume) struct Collected {
     /// `None` if the request was not answered.
-    pub(super) items: Option<Vec<Granted>>,
+    pub(in crate::consume) items: Option<Vec<Granted>>,
     /// The results of the items that were given back.
-    pub(super) given: Vec<GivenBack>,
+    pub(in crate::consume) given: Vec<GivenBack>,
     /// The request that was registered in the same transaction.
-    pub(super) next: Option<StagedId>,
+    pub(in crate::consume) next: Option<StagedId>,
 }
 
 /// Stages the collection of an answer, the return of items, and the registration of the next request. A session whose
 /// consumers ask again needs only one commit for all of this.
-pub(super) async fn collect_and_register(
+pub(in crate::consume) async fn collect_and_register(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     check: Check<'_>,
@@ -56,7 +56,7 @@ pub(super) async fn collect_and_register(
 }
 
 /// The result of a check.
-pub(super) enum Checked {
+pub(in crate::consume) enum Checked {
     /// The request was answered, and the answer was collected.
     Answered(Collected),
     /// It was not answered, and another session has removed it.
@@ -65,17 +65,17 @@ pub(super) enum Checked {
 }
 
 /// A request that is waiting.
-pub(super) struct Waiting {
-    pub(super) is_first: bool,
+pub(in crate::consume) struct Waiting {
+    pub(in crate::consume) is_first: bool,
     /// Whether there are items, if that was read.
-    pub(super) supply: Option<Supply>,
+    pub(in crate::consume) supply: Option<Supply>,
     /// Which request is the first, if that was read.
-    pub(super) precedence: Option<Precedence>,
-    pub(super) watch: Watch,
+    pub(in crate::consume) precedence: Option<Precedence>,
+    pub(in crate::consume) watch: Watch,
 }
 
 /// Checks a request: collects the answer if there is one, and otherwise sets a watch on the keys that may change this.
-pub(super) async fn check(
+pub(in crate::consume) async fn check(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     check: Check<'_>,

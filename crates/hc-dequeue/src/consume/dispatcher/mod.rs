@@ -18,7 +18,7 @@
 //! - `upkeep`: heartbeats, dead sessions, and held items without a delivery.
 
 mod callers;
-mod check;
+pub(super) mod check;
 mod deliveries;
 mod hand_out;
 mod pace;

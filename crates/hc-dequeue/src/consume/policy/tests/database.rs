@@ -1,4 +1,4 @@
-//! The database of the model: a few keys with small values, for which [rows](super::rows) stand, and transactions that
+//! The database of the model: a few keys with small values, which stand for [rows](super::rows), and transactions that
 //! have staged writes of them.
 //!
 //! Instead of versions, the model keeps the transactions in flight. A commit that writes a key in the conflict ranges

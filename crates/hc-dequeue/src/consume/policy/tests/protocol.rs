@@ -8,16 +8,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use conformance::checker_store::{CheckerTransaction, Recorded, finish};
+use conformance::checker_store::{CheckerTransaction, RecordedAccess, finish};
 use microqueue::ItemId;
 use microqueue::keyspace::{Bytes, Isolation, MessagePack, Transaction};
 use parking_lot::Mutex;
 
+use super::bug::{Bug, PlantedBug};
 use super::database::{ABSENT, Database, Key, Staged};
-use super::fault::NOTHING_CHANGED;
-use super::mistake::{Mistake, Planted};
+use super::policy_bug::NOTHING_CHANGED;
 use super::rows::{HEARTBEAT, LEASE, Layout, Stored, item_id, request_id, session_id};
 use super::state::ModelWatch;
+use crate::consume::dispatcher::check::{Check, Checked, Collected, check, collect_and_register};
 use crate::consume::policy::{Event, Scope};
 use crate::items::error::Result;
 use crate::items::settings::{KnownSettings, Settings};
@@ -25,17 +26,13 @@ use crate::items::value::{Decode, Value};
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
-use crate::protocol::grant::is_answered;
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
-use crate::protocol::request::{
-    Precedence, append, collect, is_first, precedence, register, supply, watch_pause,
-    watch_request, withdraw,
-};
+use crate::protocol::request::{Precedence, register, watch_pause, withdraw};
 use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
 use crate::queue::handle::Queue;
 
-/// The most databases that are remembered.
-const MAX_REMEMBERED: usize = 1 << 20;
+/// The most databases that are remembered. Each takes about 8 kB, so that all take at most 512 MiB.
+const MAX_REMEMBERED: usize = 1 << 16;
 
 /// A transaction, named after the function of the crate that stages it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,14 +60,17 @@ pub(super) enum Action {
         /// Whether it grants nothing.
         hands_over: bool,
     },
-    /// What a dispatcher checks: `grant::is_answered`, and then `request::is_first`, `supply` and `precedence`.
+    /// `check::check`.
     Check {
         scope: Scope,
         /// Whether it registers a request if there is an answer.
         asks: bool,
     },
-    /// `request::collect`, and `request::append` if the session asks again.
-    Collect { asks: bool },
+    /// `check::collect_and_register`.
+    Collect {
+        /// Whether it registers a request with the answer.
+        asks: bool,
+    },
     /// `request::watch_pause`.
     WatchPause,
     /// `request::withdraw`.
@@ -108,11 +108,20 @@ struct Known {
     outcomes: Vec<(usize, Action, ActionOutcome)>,
 }
 
+impl Known {
+    /// Returns the outcome of an action of a session, if it was run before.
+    fn outcome(&self, session: usize, action: Action) -> Option<ActionOutcome> {
+        let mut outcomes = self.outcomes.iter();
+        let found = outcomes.find(|(by, done, _)| *by == session && *done == action)?;
+        Some(found.2)
+    }
+}
+
 /// The functions of the protocol, on the databases of a model.
 pub(super) struct Functions {
     pub(super) wanted: usize,
     /// The rule that is broken.
-    mistake: Option<Mistake>,
+    bug: Option<Bug>,
     layout: Layout,
     queue: Queue<u8>,
     settings: Settings,
@@ -122,7 +131,7 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    pub(super) fn new(wanted: usize, mistake: Option<Mistake>) -> Self {
+    pub(super) fn new(wanted: usize, bug: Option<Bug>) -> Self {
         let layout = Layout::new(wanted);
         // The number of a grant is all that a database knows of the history of an item.
         let settings = Settings::new()
@@ -137,7 +146,7 @@ impl Functions {
         };
         Self {
             wanted,
-            mistake,
+            bug,
             layout,
             queue,
             settings,
@@ -149,31 +158,27 @@ impl Functions {
 
     /// Returns how many databases are remembered, and how many runs of functions on them.
     pub(super) fn counts(&self) -> (usize, usize) {
-        let known = self.known.lock();
-        let runs = known.values().map(|known| known.outcomes.len());
-        (known.len(), runs.sum())
+        let databases = self.known.lock();
+        let runs = databases.values().map(|known| known.outcomes.len());
+        (databases.len(), runs.sum())
     }
 
     /// Runs an action of a session or, if it reclaims one, on a session. Other actions ignore `session`.
     pub(super) fn run(&self, db: &Database, session: usize, action: Action) -> ActionOutcome {
-        let stored = {
-            let known = self.known.lock();
-            let known = known.get(db);
-            let outcomes = known.iter().flat_map(|known| &known.outcomes);
-            for (by, known, outcome) in outcomes {
-                if *by == session && *known == action {
-                    return *outcome;
-                }
-            }
-            known.map(|known| known.stored.clone())
+        let remembered = match self.known.lock().get(db) {
+            None => None,
+            Some(known) => match known.outcome(session, action) {
+                Some(outcome) => return outcome,
+                None => Some(known.stored.clone()),
+            },
         };
-        let stored = stored.unwrap_or_else(|| self.layout.store(db));
+        let stored = remembered.unwrap_or_else(|| self.layout.store(db));
         let outcome = self.run_on(db, &stored, session, action);
-        let mut known = self.known.lock();
-        if known.len() >= MAX_REMEMBERED {
-            known.clear();
+        let mut databases = self.known.lock();
+        if databases.len() >= MAX_REMEMBERED {
+            databases.clear();
         }
-        let known = known.entry(*db).or_insert_with(|| Known {
+        let known = databases.entry(*db).or_insert_with(|| Known {
             stored,
             outcomes: Vec::new(),
         });
@@ -193,8 +198,8 @@ impl Functions {
         session: usize,
         action: Action,
     ) -> ActionOutcome {
-        let planted = Planted {
-            mistake: self.mistake,
+        let planted = PlantedBug {
+            bug: self.bug,
             keys: self.layout.keys.clone(),
             session,
             action,
@@ -217,7 +222,7 @@ impl Functions {
         let may_wait = matches!(action, Action::Take | Action::Fulfill { .. });
         let is_serializable = staged.is_none_or(|staged| staged.is_serializable());
         assert!(
-            may_wait || is_serializable || self.mistake.is_some(),
+            may_wait || is_serializable || self.bug.is_some(),
             "{action:?} reads by snapshot: {recorded:?}"
         );
         ActionOutcome {
@@ -228,7 +233,7 @@ impl Functions {
     }
 
     /// Returns what a transaction watches.
-    fn watches(&self, recorded: &Recorded) -> Option<ModelWatch> {
+    fn watches(&self, recorded: &RecordedAccess) -> Option<ModelWatch> {
         let keys = &self.layout.keys;
         let has = |key: Vec<u8>| recorded.watches.contains(&key);
         if recorded.watches.is_empty() {
@@ -244,7 +249,7 @@ impl Functions {
 
     async fn perform(
         &self,
-        tr: &CheckerTransaction<Planted>,
+        tr: &CheckerTransaction<PlantedBug>,
         db: &Database,
         session: usize,
         action: Action,
@@ -294,7 +299,7 @@ impl Functions {
     /// Performs an action of a dispatcher, and returns the event for its policy.
     async fn dispatch(
         &self,
-        tr: &CheckerTransaction<Planted>,
+        tr: &CheckerTransaction<PlantedBug>,
         db: &Database,
         session: usize,
         action: Action,
@@ -327,7 +332,7 @@ impl Functions {
                 wants,
                 hands_over,
             } => {
-                if self.mistake == Some(Mistake::NoNoticeInPause) && db.has(Key::Pause) {
+                if self.bug == Some(Bug::NoNoticeInPause) && db.has(Key::Pause) {
                     return Ok(NOTHING_CHANGED);
                 }
                 let context = self.context(session, if wants { &demand } else { &[] });
@@ -338,8 +343,14 @@ impl Functions {
                     own: fulfilled.own.is_some(),
                 }
             }
-            Action::Check { scope, asks } => self.check(tr, context, &id, scope, asks).await?,
-            Action::Collect { asks } => self.collect(tr, context, &id, asks).await?,
+            Action::Check { scope, asks } => {
+                let details = self.details(id, scope, asks);
+                self.check(tr, context, details).await?
+            }
+            Action::Collect { asks } => {
+                let details = self.details(id, Scope::Answer, asks);
+                collected_event(&collect_and_register(tr, context, details).await?)
+            }
             Action::WatchPause => match watch_pause(tr, keys).await? {
                 Some(_) => Event::PauseWatched,
                 None => Event::Resumed,
@@ -355,66 +366,40 @@ impl Functions {
         })
     }
 
-    /// What a dispatcher checks of a request: `check::check`, which is not among the functions of the protocol.
+    /// Performs a dispatcher's check of a request.
     async fn check(
         &self,
-        tr: &CheckerTransaction<Planted>,
+        tr: &CheckerTransaction<PlantedBug>,
         context: SessionContext<'_>,
-        request: &ItemId,
-        scope: Scope,
-        asks: bool,
+        details: Check<'_>,
     ) -> Result<Event<()>> {
-        let keys = context.keys;
-        if is_answered(tr, keys, context.session, request).await? {
-            return self.collect(tr, context, request, asks).await;
-        }
-        let mut first = false;
-        if scope != Scope::Answer {
-            match is_first(tr, keys, request).await? {
-                Some(is_first) => first = is_first,
-                None => return Ok(Event::Gone),
-            }
-        }
-        drop(watch_request(tr, keys, context.session, request, first));
-        let sees_others = !first && scope == Scope::Precedence;
-        let mut has_items = None;
-        if first || sees_others {
-            has_items = Some(supply(tr, context).await?.has_items);
-        }
-        let mut place = None;
-        if sees_others {
-            let Precedence { rank, .. } = precedence(tr, keys, request).await?;
-            place = Some(Precedence { first: (), rank });
-        }
-        Ok(Event::Waits {
-            is_first: first,
-            has_items,
-            precedence: place,
+        Ok(match check(tr, context, details).await? {
+            Checked::Answered(collected) => collected_event(&collected),
+            Checked::Gone => Event::Gone,
+            Checked::Waits(waiting) => Event::Waits {
+                is_first: waiting.is_first,
+                has_items: waiting.supply.map(|supply| supply.has_items),
+                precedence: waiting.precedence.map(|precedence| Precedence {
+                    first: (),
+                    rank: precedence.rank,
+                }),
+            },
         })
     }
 
-    /// Takes over an answer: `check::collect_and_register`, as above.
-    async fn collect(
-        &self,
-        tr: &CheckerTransaction<Planted>,
-        context: SessionContext<'_>,
-        request: &ItemId,
-        asks: bool,
-    ) -> Result<Event<()>> {
-        if collect(tr, context, request).await?.is_none() {
-            return Ok(Event::NotAnswered);
+    /// Returns what a dispatcher checks. If it `asks`, it registers the next request with the answer.
+    fn details(&self, request: ItemId, scope: Scope, asks: bool) -> Check<'static> {
+        Check {
+            request,
+            scope,
+            returns: &[],
+            next: asks.then_some(self.wanted as u32),
         }
-        if asks {
-            append(tr, context, self.wanted as u32).await?;
-        }
-        Ok(Event::Answered {
-            next: asks.then_some(()),
-        })
     }
 
     async fn acknowledge(
         &self,
-        tr: &CheckerTransaction<Planted>,
+        tr: &CheckerTransaction<PlantedBug>,
         db: &Database,
         session: usize,
         item: usize,
@@ -422,7 +407,7 @@ impl Functions {
     ) -> Result<Performed> {
         let number = match db.get(Key::Held(session, item)) {
             ABSENT => number,
-            held if self.mistake == Some(Mistake::GrantNumberIgnored) => held,
+            held if self.bug == Some(Bug::GrantNumberIgnored) => held,
             _ => number,
         };
         let completed = GiveBack::Completed(Bytes::new());
@@ -432,8 +417,8 @@ impl Functions {
             return Ok(Performed::Nothing);
         }
         let effect = Layout::effect(item);
-        let count = tr.get(&effect, Isolation::Serializable).await?;
-        let count = count.map_or(0, |count| count[0]);
+        let stored = tr.get(&effect, Isolation::Serializable).await?;
+        let count = stored.map_or(0, |count| count[0]);
         tr.set(&effect, &[count + 1]);
         Ok(Performed::Silently)
     }
@@ -458,6 +443,16 @@ enum Performed {
     Silently,
     /// That it must not commit.
     Nothing,
+}
+
+/// Returns what a dispatcher reports to its policy after it has collected an answer, if there was one.
+fn collected_event(collected: &Collected) -> Event<()> {
+    if collected.items.is_none() {
+        return Event::NotAnswered;
+    }
+    Event::Answered {
+        next: collected.next.as_ref().map(|_| ()),
+    }
 }
 
 /// Returns the order to give an item back, by the number of its grant.

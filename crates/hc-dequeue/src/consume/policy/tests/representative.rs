@@ -21,10 +21,10 @@ impl Protocol {
             state.forget_deliveries(me);
             state.end_hurry(me);
             if state.is_powerless(me) {
-                let fault = state.sessions[me].policy.fault;
+                let bug = state.sessions[me].policy.bug;
                 state.sessions[me] = Memory {
                     process: Process::Late,
-                    ..Memory::new(fault)
+                    ..Memory::new(bug)
                 };
             }
         }

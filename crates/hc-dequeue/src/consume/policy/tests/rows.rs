@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::checker_store::{
-    CheckerTransaction, NoBugs, Recorded, Rows, Span, Write, rows_of,
+    CheckerTransaction, NoBugs, RecordedAccess, Rows, Span, Write, rows_of,
 };
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::{Bytes, Environment, KeyValue, Subspace, Transaction, Versionstamp};
@@ -250,8 +250,9 @@ impl Layout {
         let mut db = Database::new();
         let mut row_count = 0;
         let mut read = |range: (Vec<u8>, Vec<u8>)| {
-            let found = rows_of(rows, &range).map(|(key, value)| KeyValue::new(key, value));
-            let found: Vec<_> = found.collect();
+            let found: Vec<_> = rows_of(rows, &range)
+                .map(|(key, value)| KeyValue::new(key, value))
+                .collect();
             row_count += found.len();
             found
         };
@@ -313,7 +314,7 @@ impl Layout {
         &self,
         db: &Database,
         stored: &Stored,
-        recorded: &Recorded,
+        recorded: &RecordedAccess,
     ) -> Option<Staged> {
         let mut rows = Rows::clone(&stored.rows);
         let mut written = KeySet::default();

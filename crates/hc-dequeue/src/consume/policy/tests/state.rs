@@ -2,7 +2,7 @@
 
 use super::database::{ABSENT, Database, FIRST, ITEMS, Key, NOTICE, SESSIONS, Staged};
 use super::dispatcher::pace;
-use super::fault::{Fault, FaultyPolicy};
+use super::policy_bug::{BuggyPolicy, PolicyBug};
 use super::protocol::{Action, Functions};
 use crate::consume::policy::Event;
 use crate::protocol::request::Woken;
@@ -77,7 +77,7 @@ pub(super) struct Memory {
     /// Deliveries that only a handler still knows, which may acknowledge them.
     pub(super) lapsed: [u8; ITEMS],
     /// Its next step, decided by the policy of the crate.
-    pub(super) policy: FaultyPolicy,
+    pub(super) policy: BuggyPolicy,
     /// Its consumer has gone, and comes back when the session does not lead.
     pub(super) has_left: bool,
     /// The time of its consumer is over: the consumer leaves as soon as a check has found no item.
@@ -89,9 +89,9 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Returns the memory of a process that has just started, with an optional fault in its policy.
-    pub(super) fn new(fault: Option<Fault>) -> Self {
-        let mut policy = FaultyPolicy::new(fault);
+    /// Returns the memory of a process that has just started, whose policy may have a planted bug.
+    pub(super) fn new(policy_bug: Option<PolicyBug>) -> Self {
+        let mut policy = BuggyPolicy::new(policy_bug);
         policy.on(Event::SessionOpened, pace(false));
         Memory {
             process: Process::Timely,
@@ -144,7 +144,7 @@ impl ModelState {
         functions: &Functions,
         session_count: usize,
         budget: Budget,
-        fault: Option<Fault>,
+        policy_bug: Option<PolicyBug>,
     ) -> Self {
         let mut state = ModelState {
             db: Database::new(),
@@ -158,7 +158,7 @@ impl ModelState {
         for session in 0..session_count {
             let opened = functions.stage(&state.db, session, Action::Open);
             state.commit(&opened.expect("opening a session writes"));
-            state.sessions[session] = Memory::new(fault);
+            state.sessions[session] = Memory::new(policy_bug);
         }
         state
     }

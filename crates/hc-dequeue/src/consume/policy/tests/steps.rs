@@ -7,9 +7,9 @@ use stateright::{Model, Property};
 
 use super::database::Key;
 use super::dispatcher::Dispatch;
-use super::fault::Fault;
 use super::handler::HandlerStep;
 use super::life::{Live, Reclaim};
+use super::policy_bug::PolicyBug;
 use super::progress;
 use super::promises;
 use super::protocol::{Action, Functions};
@@ -22,7 +22,7 @@ pub(super) struct Protocol {
     pub(super) session_count: usize,
     pub(super) budget: Budget,
     /// The rule of the policy that is broken, if any.
-    pub(super) fault: Option<Fault>,
+    pub(super) policy_bug: Option<PolicyBug>,
     /// Whether the timers of a healthy queue run out at once.
     pub(super) is_hurried: bool,
 }
@@ -69,7 +69,7 @@ impl Model for Protocol {
             &self.functions,
             self.session_count,
             self.budget,
-            self.fault,
+            self.policy_bug,
         )]
     }
 

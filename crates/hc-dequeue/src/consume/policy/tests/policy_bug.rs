@@ -1,13 +1,13 @@
-//! Planted bugs of the policy: a policy that gets other facts and events than it should, or whose step is changed.
+//! PlantedBug bugs of the policy: a policy that gets other facts and events than it should, or whose step is changed.
 
 use std::ops::Deref;
 
 use crate::consume::policy::request::Stage;
 use crate::consume::policy::{Event, Facts, Pace, Policy, Returns, Scope, Start, Step, Wants};
 
-/// A rule that a session breaks.
+/// A rule of the policy that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Fault {
+pub(super) enum PolicyBug {
     /// After a fulfillment, a session does not fulfill again.
     NoSecondFulfillment,
     /// After a withdrawal, a session does not fulfill.
@@ -30,12 +30,12 @@ pub(super) const NOTHING_CHANGED: Event<()> = Event::Fulfilled {
 
 /// A policy, and the rule that is broken, if any.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct FaultyPolicy {
+pub(super) struct BuggyPolicy {
     pub(super) real: Policy<()>,
-    pub(super) fault: Option<Fault>,
+    pub(super) bug: Option<PolicyBug>,
 }
 
-impl Deref for FaultyPolicy {
+impl Deref for BuggyPolicy {
     type Target = Policy<()>;
 
     fn deref(&self) -> &Policy<()> {
@@ -43,21 +43,21 @@ impl Deref for FaultyPolicy {
     }
 }
 
-impl FaultyPolicy {
-    pub(super) fn new(fault: Option<Fault>) -> Self {
-        FaultyPolicy {
+impl BuggyPolicy {
+    pub(super) fn new(bug: Option<PolicyBug>) -> Self {
+        BuggyPolicy {
             real: Policy::new(),
-            fault,
+            bug,
         }
     }
 
     /// Returns the next step.
     pub(super) fn next(&mut self, mut facts: Facts) -> Step<()> {
-        if self.fault == Some(Fault::StraysKept) && self.request().is_some() {
+        if self.bug == Some(PolicyBug::StraysKept) && self.request().is_some() {
             facts.returns = Returns::Nothing;
         }
         let step = self.real.next(facts);
-        if self.fault == Some(Fault::NoRestInHaste)
+        if self.bug == Some(PolicyBug::NoRestInHaste)
             && step == Step::Rest
             && facts.wants == Wants::ItemsNow
             && let Some(request) = self.request()
@@ -74,20 +74,22 @@ impl FaultyPolicy {
 
     /// Processes an event. Returns the timers to start.
     pub(super) fn on(&mut self, event: Event<()>, pace: Pace) -> Vec<Start> {
-        let event = match (self.fault, event) {
-            (Some(Fault::NoSecondFulfillment), Event::Fulfilled { own, .. }) => Event::Fulfilled {
-                has_changed: false,
-                own,
-            },
+        let event = match (self.bug, event) {
+            (Some(PolicyBug::NoSecondFulfillment), Event::Fulfilled { own, .. }) => {
+                Event::Fulfilled {
+                    has_changed: false,
+                    own,
+                }
+            }
             // As if the withdrawal had found the request gone.
-            (Some(Fault::NoFulfillmentAfterWithdrawal), Event::Withdrawn) => Event::Gone,
-            (Some(Fault::NoFulfillmentInDoubt), Event::Failed(Step::Fulfill { .. })) => {
+            (Some(PolicyBug::NoFulfillmentAfterWithdrawal), Event::Withdrawn) => Event::Gone,
+            (Some(PolicyBug::NoFulfillmentInDoubt), Event::Failed(Step::Fulfill { .. })) => {
                 NOTHING_CHANGED
             }
             (_, event) => event,
         };
         let starts = self.real.on(event, pace);
-        if self.fault == Some(Fault::NoFulfillmentAfterConflict)
+        if self.bug == Some(PolicyBug::NoFulfillmentAfterConflict)
             && event == Event::FulfillConflicted
         {
             self.real.on(NOTHING_CHANGED, pace);

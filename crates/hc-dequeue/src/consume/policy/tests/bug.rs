@@ -1,8 +1,8 @@
-//! Planted bugs of the transactions: rules that are broken between a function of the protocol and the rows.
+//! PlantedBug bugs of the transactions: rules that are broken between a function of the protocol and the rows.
 
 use std::sync::Arc;
 
-use conformance::checker_store::{Bugs, Recorded, Span, Write};
+use conformance::checker_store::{Bugs, RecordedAccess, Span, Write};
 use microqueue::keyspace::{Bytes, KeyValue, RangeQuery};
 
 use super::database::Database;
@@ -11,9 +11,9 @@ use super::rows::{request_id, session_id};
 use crate::items::keys::Keys;
 use crate::items::record::NOTICE;
 
-/// A rule that is broken.
+/// A rule of a transaction that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mistake {
+pub(super) enum Bug {
     /// `Sessions::declare_dead` reads the heartbeat by snapshot.
     HeartbeatNotInConflict,
     /// `fulfill` reads the session of a request by snapshot.
@@ -40,16 +40,16 @@ pub(super) enum Mistake {
 
 /// The rule that is broken, if any, and the action that a transaction performs.
 #[derive(Debug, Clone)]
-pub(super) struct Planted {
-    pub(super) mistake: Option<Mistake>,
+pub(super) struct PlantedBug {
+    pub(super) bug: Option<Bug>,
     pub(super) keys: Arc<Keys>,
     pub(super) session: usize,
     pub(super) action: Action,
 }
 
-impl Planted {
-    fn is(&self, mistake: Mistake) -> bool {
-        self.mistake == Some(mistake)
+impl PlantedBug {
+    fn is(&self, bug: Bug) -> bool {
+        self.bug == Some(bug)
     }
 
     fn fulfills(&self) -> bool {
@@ -63,22 +63,22 @@ impl Planted {
     }
 
     /// Changes what a transaction that reads this database has recorded.
-    pub(super) fn change(&self, db: &Database, recorded: &mut Recorded) {
+    pub(super) fn change(&self, db: &Database, recorded: &mut RecordedAccess) {
         let writes = &mut recorded.writes;
-        match self.mistake {
-            Some(Mistake::NoticeNotInConflict) if self.fulfills() => {
+        match self.bug {
+            Some(Bug::NoticeNotInConflict) if self.fulfills() => {
                 // Of the requests, only those that are answered are removed.
                 let is_removed = |span: &Span| writes.contains(&Write::Clear(span.clone()));
                 recorded
                     .conflicts
                     .retain(|span| !self.is_in("r", &span.begin) || is_removed(span));
             }
-            Some(Mistake::NoticeKept) if self.fulfills() => {
+            Some(Bug::NoticeKept) if self.fulfills() => {
                 let request = request_id(db, self.session);
                 let own = self.keys.grant(session_id(self.session), &request);
                 writes.retain(|write| *write != Write::Clear(Span::key(&own)));
             }
-            Some(Mistake::NoWakeByEnqueue) if self.action == Action::Enqueue => {
+            Some(Bug::NoWakeByEnqueue) if self.action == Action::Enqueue => {
                 recorded.stamps.clear();
             }
             _ => {}
@@ -86,13 +86,13 @@ impl Planted {
     }
 }
 
-impl Bugs for Planted {
+impl Bugs for PlantedBug {
     fn hides_read(&self, key: &[u8]) -> bool {
-        match self.mistake {
-            Some(Mistake::HeartbeatNotInConflict) => {
+        match self.bug {
+            Some(Bug::HeartbeatNotInConflict) => {
                 self.action == Action::DeclareDead && self.is_in("b", key)
             }
-            Some(Mistake::SessionNotInConflict) => {
+            Some(Bug::SessionNotInConflict) => {
                 let own = self.keys.sessions.state(session_id(self.session));
                 self.fulfills() && self.is_in("s", key) && *key != *own
             }
@@ -102,11 +102,11 @@ impl Bugs for Planted {
 
     fn hides_range(&self, begin: &[u8]) -> bool {
         let grants = self.fulfills() || self.action == Action::Take;
-        self.is(Mistake::ItemsNotInConflict) && grants && self.is_in("i", begin)
+        self.is(Bug::ItemsNotInConflict) && grants && self.is_in("i", begin)
     }
 
     fn read(&self, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
-        if self.is(Mistake::NoNotice) && self.fulfills() && self.is_in("g", key) {
+        if self.is(Bug::NoNotice) && self.fulfills() && self.is_in("g", key) {
             // As if the request had been notified.
             return Some(Bytes::from_static(&NOTICE));
         }
@@ -115,12 +115,12 @@ impl Bugs for Planted {
 
     fn rearrange(&self, query: &RangeQuery, rows: &mut Vec<KeyValue>) {
         let begin = &query.begin.key;
-        match self.mistake {
-            Some(Mistake::LastItemsFirst) if self.fulfills() && self.is_in("i", begin) => {
+        match self.bug {
+            Some(Bug::LastItemsFirst) if self.fulfills() && self.is_in("i", begin) => {
                 rows.reverse();
             }
-            // Only the last look at a session reads a single row.
-            Some(Mistake::RemovedUnread) if self.action == Action::Remove && query.limit == 1 => {
+            // Only the last check of a session reads a single row.
+            Some(Bug::RemovedUnread) if self.action == Action::Remove && query.limit == 1 => {
                 rows.clear();
             }
             _ => {}
