@@ -16,12 +16,12 @@ const HEADING: &str = "# Layout";
 const HEAD: &str = "\
 # Schema
 
-This page lists every stored key and value. `cargo xtask tidy --write` generates it from the documentation of the modules
-that write them, to which the headings link.
+This page lists every stored key and value. `cargo xtask tidy --write` generates it from the documentation of the
+modules that write them, to which the headings link.
 
-Keys are tuples under the given subspace, packed as FoundationDB's tuple layer packs them, so every tool for FoundationDB
-can read them. What an operation reads and writes is in the README of its crate. [Upgrading](guarantees.md#upgrading)
-describes what an older version does with a newer format.
+Keys are tuples under the given subspace, packed as FoundationDB's tuple layer packs them, so every tool for
+FoundationDB can read them. What an operation reads and writes is in the README of its crate.
+[Upgrading](guarantees.md#upgrading) describes what an older version does with a newer format.
 ";
 
 /// The modules of a layer that describe stored bytes, in the order of the page.
