@@ -15,7 +15,7 @@ use crate::report;
 /// How many rows a page of a listing has if none were asked for.
 const ROWS: usize = 100;
 
-type Response<T> = Result<Json<T>, Refusal>;
+type ApiResult<T> = Result<Json<T>, Refusal>;
 
 /// Which page of a listing is wanted.
 #[derive(Debug, Deserialize)]
@@ -41,7 +41,7 @@ impl ListingQuery {
 pub(super) async fn queues<D: Database>(
     State(site): State<Site<D>>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Queues> {
+) -> ApiResult<report::Queues> {
     let limit = wanted.limit(QUEUES_PER_PAGE).min(QUEUES_PER_PAGE);
     let queues = site.console.queues(wanted.after.as_deref(), limit);
     Ok(Json(queues.await?))
@@ -50,7 +50,7 @@ pub(super) async fn queues<D: Database>(
 pub(super) async fn queue<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-) -> Response<report::Queue> {
+) -> ApiResult<report::Queue> {
     Ok(Json(site.console.queue(&name).await?))
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn items<D: Database>(
     State(site): State<Site<D>>,
     Path((name, place)): Path<(String, String)>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Items> {
+) -> ApiResult<report::Items> {
     let limit = wanted.limit(ROWS);
     let items = site
         .console
@@ -69,7 +69,7 @@ pub(super) async fn items<D: Database>(
 pub(super) async fn item<D: Database>(
     State(site): State<Site<D>>,
     Path((name, item)): Path<(String, String)>,
-) -> Response<report::Item> {
+) -> ApiResult<report::Item> {
     Ok(Json(site.console.item(&name, &item).await?))
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn sessions<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Sessions> {
+) -> ApiResult<report::Sessions> {
     let limit = wanted.limit(ROWS);
     let sessions = site.console.sessions(&name, wanted.after.as_deref(), limit);
     Ok(Json(sessions.await?))
@@ -87,7 +87,7 @@ pub(super) async fn schedules<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Schedules> {
+) -> ApiResult<report::Schedules> {
     let limit = wanted.limit(ROWS);
     let schedules = site
         .console
@@ -98,7 +98,7 @@ pub(super) async fn schedules<D: Database>(
 pub(super) async fn settings<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
-) -> Response<report::Settings> {
+) -> ApiResult<report::Settings> {
     Ok(Json(site.console.settings(&name).await?))
 }
 
@@ -112,7 +112,7 @@ pub(super) async fn combine_key<D: Database>(
     State(site): State<Site<D>>,
     Path((name, key)): Path<(String, String)>,
     Query(exact): Query<Exact>,
-) -> Response<report::CombineKey> {
+) -> ApiResult<report::CombineKey> {
     let state = site.console.combine_key(&name, &key, exact.combiner);
     Ok(Json(state.await?))
 }
@@ -121,7 +121,7 @@ pub(super) async fn set_aside<D: Database>(
     State(site): State<Site<D>>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::SetAsidePage> {
+) -> ApiResult<report::SetAsidePage> {
     let page = site
         .console
         .set_aside(&name, wanted.after.as_deref(), wanted.limit(ROWS));
@@ -132,7 +132,7 @@ pub(super) async fn letters<D: Database>(
     State(site): State<Site<D>>,
     Path((name, subscription)): Path<(String, String)>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Items> {
+) -> ApiResult<report::Items> {
     let after = wanted.after.as_deref();
     let limit = wanted.limit(ROWS);
     let letters = site.console.letters(&name, &subscription, after, limit);
@@ -150,7 +150,7 @@ pub(super) struct WantedKeys {
 pub(super) async fn keys<D: Database>(
     State(site): State<Site<D>>,
     Query(wanted): Query<WantedKeys>,
-) -> Response<report::Keys> {
+) -> ApiResult<report::Keys> {
     let prefix = wanted.prefix.as_deref();
     let after = wanted.page.after.as_deref();
     let keys = site.console.keys(prefix, after, wanted.page.limit(ROWS));
@@ -160,7 +160,7 @@ pub(super) async fn keys<D: Database>(
 pub(super) async fn key<D: Database>(
     State(site): State<Site<D>>,
     Path(key): Path<String>,
-) -> Response<report::Key> {
+) -> ApiResult<report::Key> {
     Ok(Json(site.console.key(&key).await?))
 }
 
@@ -171,7 +171,7 @@ pub(super) struct Token {
 }
 
 /// No page of another site can read the answer: none is allowed to by a header, and the host was checked.
-pub(super) async fn token<D: Database>(State(site): State<Site<D>>) -> Response<Token> {
+pub(super) async fn token<D: Database>(State(site): State<Site<D>>) -> ApiResult<Token> {
     if site.options.changes {
         Ok(Json(Token {
             token: site.token.to_string(),
