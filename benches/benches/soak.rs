@@ -1,6 +1,6 @@
 //! A queue that never rests: does memory or the file grow with the number of items?
 //!
-//! `cargo bench -p benches --bench soak [-- <cycles>]`, 10,000,000 by default. 64 tasks
+//! `cargo xtask bench soak [-- <cycles>]`, 10,000,000 by default. 64 tasks
 //! enqueue and dequeue items on one durable store, with a backlog of 10,000. The table
 //! has a line for each tenth of the way. `cargo test` runs a few thousand.
 

@@ -61,9 +61,9 @@ impl Arguments {
 pub enum Extent {
     /// As little as runs every line once: `cargo test` runs the benchmark. The figures mean nothing.
     Test,
-    /// What a developer waits for: `cargo bench` runs it.
+    /// What a developer waits for: `cargo xtask bench` runs it.
     Short,
-    /// What published figures deserve: `cargo bench` runs it with `TEST_RUN=long`.
+    /// What published figures deserve: `cargo xtask bench` runs it with `--long`.
     Long,
 }
 

@@ -52,8 +52,8 @@ impl From<Sample> for Figures {
     }
 }
 
-/// Returns the order of turns in each round, for a number of sides. The order rotates, so that no side always runs after
-/// the same other side.
+/// Returns the order of turns in each round, for a number of sides. The order rotates, so that no side always runs
+/// after the same other side.
 pub fn turns(count: usize, rounds: usize) -> impl Iterator<Item = usize> {
     (0..rounds).flat_map(move |round| (0..count).map(move |turn| (turn + round) % count))
 }

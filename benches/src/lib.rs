@@ -145,8 +145,8 @@ pub fn runtime(workers: usize) -> Runtime {
     runtime.expect("the system can start threads")
 }
 
-/// Returns a runtime whose tasks can use sockets, with a worker for each core. Its workers wait for the network as well,
-/// so it is not for what uses no socket.
+/// Returns a runtime whose tasks can use sockets, with a worker for each core. Its workers wait for the network as
+/// well, so it is not for what uses no socket.
 ///
 /// # Panics
 /// If the system cannot start threads.

@@ -103,9 +103,9 @@ fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks all code, with FoundationDB: the code without it is part of that, and [`package`] checks the layers without it.
-/// Needs libclang, but no client library. The API version is the newest, and [`clippy_oldest_api`] checks the oldest:
-/// no code is compiled for only one between them.
+/// Checks all code, with FoundationDB: the code without it is part of that, and [`package`] checks the layers without
+/// it. Needs libclang, but no client library. The API version is the newest, and [`clippy_oldest_api`] checks the
+/// oldest: no code is compiled for only one between them.
 fn clippy() -> anyhow::Result<()> {
     let packages = tidy::PACKAGES.into_iter().chain(["benches", "examples"]);
     let features: Vec<_> = packages

@@ -49,12 +49,7 @@ fn main() -> anyhow::Result<ExitCode> {
         "ci" => ci::run(),
         "fdb" => fdb::run(arguments),
         "test" => Ok(test::run(&test::TestOptions::from(arguments))?.report()),
-        "tidy" => {
-            if arguments.get_flag("write") {
-                tidy::write()?;
-            }
-            tidy::run().map(|()| ExitCode::SUCCESS)
-        }
+        "tidy" => tidy::execute(arguments),
         name => compare::run(name, arguments),
     }
 }
@@ -77,7 +72,8 @@ mod tests {
     fn options_are_read() {
         let parsed = parse("xtask bench peers --long --db fdb: -- handle --plot");
         let options = bench::BenchOptions::from(parsed.subcommand().unwrap().1);
-        let expected = "BenchOptions { name: \"peers\", db: Some(\"fdb:\"), long: true, arguments: [\"handle\", \"--plot\"] }";
+        let expected = "BenchOptions { name: \"peers\", db: Some(\"fdb:\"), long: true, \
+                        arguments: [\"handle\", \"--plot\"] }";
         assert_eq!(format!("{options:?}"), expected);
 
         let parsed = parse("xtask test --require-fdb --db memory:");

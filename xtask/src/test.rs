@@ -154,7 +154,11 @@ fn serve() -> anyhow::Result<(String, fdb::Served)> {
     let installation = fdb::Installation::find()?;
     fdb::Installation::find_library()?;
     let feature = installation.feature()?;
-    let features = tidy::PACKAGES.map(|package| format!("{package}/{feature}"));
+    // One of the examples is only for FoundationDB.
+    let packages = tidy::PACKAGES.into_iter().chain(["examples"]);
+    let features: Vec<_> = packages
+        .map(|package| format!("{package}/{feature}"))
+        .collect();
     Ok((features.join(","), fdb::Served::start()?))
 }
 
@@ -264,7 +268,8 @@ impl Tally {
         self.passed = self.passed.saturating_sub(self.announced.len());
     }
 
-    /// Prints the slowest programs, the skipped tests, what failed, and the counts. Succeeds if something passed and nothing failed.
+    /// Prints the slowest programs, the skipped tests, what failed, and the counts. Succeeds if something passed and
+    /// nothing failed.
     pub(crate) fn report(&self) -> ExitCode {
         for (duration, name) in self.durations.iter().take(MAX_SLOWEST) {
             println!("{:6.1} s  {name}", duration.as_secs_f64());

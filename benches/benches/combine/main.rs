@@ -1,13 +1,11 @@
 //! Many writers that add to the counts of keys, and a worker that combines the additions, on any store.
 //!
-//! `cargo bench -p benches --bench combine [-- [--plot] [<workload>...]]`. The workloads are
+//! `cargo xtask bench combine [-- [--plot] [<workload>...]]`. The workloads are
 //! `writers`, `spread`, `batches`, `settled`, `backlog` and `memory`, all of them unless named. Prints
 //! tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
-//! `$BENCH_DB` is the URL of the store: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of
-//! the `fdb-` features. Unless it is set, that is a new `embedded:` store in a temporary folder. All
-//! keys lie under a random prefix, which is cleared. `TEST_RUN=long` measures for longer, more often,
-//! and with larger backlogs.
+//! `--db` is the URL of the store. All keys lie under a random prefix, which is cleared. `--long`
+//! measures for longer, more often, and with larger backlogs.
 //!
 //! In each round every way takes its turn on every setting, and the order rotates. Figures are medians over the
 //! rounds, and ratios are medians of the rounds' ratios.

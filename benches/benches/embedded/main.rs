@@ -1,7 +1,6 @@
 //! The embedded store against what it is built on, and against itself under load.
 //!
-//! `cargo bench -p benches --bench embedded [-- <workload>...]`. The workloads are all of them unless
-//! named:
+//! `cargo xtask bench embedded [-- <workload>...]`. The workloads are all of them unless named:
 //!
 //! - `hundred`: a durable commit of 100 sets, compared with redb;
 //! - `lone`: a durable set by one task, compared with a bare write and flush;
@@ -14,7 +13,7 @@
 //! - `layers`: reads of rows that were just written, compared with rows in the file alone.
 //!
 //! Prints a table in Markdown. Where it can be, the yardstick and the store take turns; figures are then
-//! medians over the rounds, and ratios medians of the rounds' ratios. `TEST_RUN=long` measures for longer,
+//! medians over the rounds, and ratios medians of the rounds' ratios. `--long` measures for longer,
 //! more often, and with larger stores. `cargo test` runs all of it, as briefly as possible.
 
 mod commits;

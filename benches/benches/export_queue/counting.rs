@@ -1,7 +1,6 @@
 //! Two ways to count the phrases of documents that come out of a queue, and a trial of each: workers take
 //! a document, and in one transaction acknowledge it and count its phrases.
 
-use keyspace::OpenOptions;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,9 @@ use combine::{BoxError, CombineQueue, Unobserved};
 use futures::future::try_join_all;
 use hc_dequeue::{Delivery, Queue, WorkerOptions};
 use keyspace::codec::{Codec, MessagePack};
-use keyspace::{Database, Isolation, RunOptions, Runner, Store, Subspace, Transaction};
+use keyspace::{
+    Database, Isolation, OpenOptions, RunOptions, Runner, Store, Subspace, Transaction,
+};
 use tokio::sync::mpsc;
 
 use crate::phrases::{Count, of_document};

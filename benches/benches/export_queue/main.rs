@@ -1,7 +1,7 @@
 //! Export queues, and the whole pipeline of `phrasecount` on real text.
 //!
-//! `cargo bench -p benches --bench export_queue [-- [--plot] [<workload>...]]`. The workloads are all of
-//! them unless named:
+//! `cargo xtask bench export_queue [-- [--plot] [<workload>...]]`. The workloads are all of them unless
+//! named:
 //!
 //! - `text`: phrasecount, the program, on an `embedded:` store, compared with a hash map;
 //! - `workers`: counting through `combine`, compared with read-modify-write, by 1, 4 and 16 workers;
@@ -12,10 +12,9 @@
 //! Prints tables in Markdown; with `--plot` draws a curve of `concurrency` into `docs/plots`.
 //!
 //! The text is that of the files in the folder `$BENCH_TEXT`, in the order of their paths, as many as it
-//! takes; unless it is set, of the sources that cargo has unpacked. `$BENCH_DB` is the URL of the store
-//! of the other workloads: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of the `fdb-`
-//! features. Unless it is set, that is a new `embedded:` store in a temporary folder. All keys lie under
-//! a random prefix, which is cleared. `TEST_RUN=long` measures more, and more often.
+//! takes; unless it is set, of the sources that cargo has unpacked. `--db` is the URL of the store of the
+//! other workloads. All keys lie under a random prefix, which is cleared. `--long` measures more, and
+//! more often.
 //!
 //! In each round every way takes its turn in every setting, and the order rotates. Figures are medians over the
 //! rounds, and ratios are medians of the rounds' ratios.

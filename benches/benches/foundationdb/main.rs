@@ -1,9 +1,8 @@
 //! The adapter and the recipes on a FoundationDB cluster.
 //!
-//! `cargo bench -p benches --features fdb-7_3 --bench foundationdb [-- <workload>...]`, on the
-//! cluster of `$FDB_CLUSTER_FILE` or the client's default; the workloads are `overhead` and
-//! `enqueue`, both unless named. Keys lie under a random prefix, which is cleared at the
-//! end. Prints tables in Markdown.
+//! `cargo xtask bench foundationdb [-- <workload>...]`, on the cluster of `$FDB_CLUSTER_FILE` or a
+//! private one; the workloads are `overhead` and `enqueue`, both unless named. Keys lie under a random
+//! prefix, which is cleared at the end. Prints tables in Markdown.
 //!
 //! The yardstick is always the bare `foundationdb` crate in the same run: rounds of one and of the
 //! other alternate, and ratios are medians over the rounds.

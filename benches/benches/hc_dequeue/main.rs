@@ -1,13 +1,11 @@
 //! Many consumers of one queue, in several ways, on any store.
 //!
-//! `cargo bench -p benches --bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
+//! `cargo xtask bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
 //! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items` and `console`, all of them unless named.
 //! Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
-//! `$BENCH_DB` is the URL of the store: `memory:`, `embedded:<path>`, or `fdb:`, which takes one of
-//! the `fdb-` features. Unless it is set, that is a new `embedded:` store in a temporary folder. All
-//! keys lie under a random prefix, which is cleared. `TEST_RUN=long` measures for longer, more often,
-//! and with a backlog of a million.
+//! `--db` is the URL of the store. All keys lie under a random prefix, which is cleared. `--long`
+//! measures for longer, more often, and with a backlog of a million.
 //!
 //! In each round every way takes its turn on every setting, and the order rotates. Figures are medians over the
 //! rounds, and ratios are medians of the rounds' ratios.

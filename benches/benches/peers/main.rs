@@ -1,15 +1,15 @@
 //! Other systems as durable queues on this machine, compared with hc-dequeue on the embedded store.
 //!
-//! `cargo bench -p benches --bench peers [-- <workload>...]`. The workloads are `enqueue` and `pop`, both
-//! unless named. SQLite is part of the benchmark, in a file on the same file system as the embedded
-//! store's. `cargo xtask bench peers` starts the servers of the other peers and passes their addresses in
+//! `cargo xtask bench peers [-- <workload>...]`. The workloads are `enqueue` and `pop`, both unless
+//! named. SQLite is part of the benchmark, in a file on the same file system as the embedded store's.
+//! The command starts the servers of the other peers and passes their addresses in
 //! `$PEERS_POSTGRES` and `$PEERS_REDIS`; a server that is missing is left out. Clients enqueue and take
 //! items of 100 bytes, one in a commit, each over a connection of its own. An item is on disk when its
 //! enqueue is acknowledged, and a taken one never comes back.
 //!
 //! In each round every system takes its turn, and the order rotates. Figures are medians over the
 //! rounds, and ratios are medians of the rounds' ratios; the best peer is found round by round.
-//! `TEST_RUN=long` measures for longer, and more often. `cargo test` runs all of it, as briefly as
+//! `--long` measures for longer, and more often. `cargo test` runs all of it, as briefly as
 //! possible.
 
 mod postgres;

@@ -8,8 +8,8 @@
 //!
 //! This is a baseline only, and it has the known faults of the recipe:
 //!
-//! - Any failure of the first try counts as a conflict. If a commit was reported lost and happened, it has taken an item
-//!   that no consumer gets.
+//! - Any failure of the first try counts as a conflict. If a commit was reported lost and happened, it has taken an
+//!   item that no consumer gets.
 //! - If a result was collected by a commit of unknown outcome, it is gone at the next look, which looks like an empty
 //!   queue.
 //! - An item that was moved to a consumer that has died stays there for good.
@@ -32,7 +32,7 @@ use crate::meter::{Metered, MeteredTransaction};
 const REQUESTS_PER_COMMIT: usize = 100;
 
 const FIRST_WAIT: Duration = Duration::from_millis(10);
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 type Tr = MeteredTransaction<<Store as Database>::Transaction>;
 
@@ -141,7 +141,7 @@ impl Classic {
                 return Ok(result);
             }
             self.env.sleep(wait).await;
-            wait = LONGEST_WAIT.min(2 * wait);
+            wait = MAX_WAIT.min(2 * wait);
         }
     }
 

@@ -124,7 +124,10 @@ fn trace_files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
 mod tests {
     use super::*;
 
-    const TRACE: &str = r#"{"id": "one", "init": [], "ops": [[0, "set", {"key": "742f61", "value": "01"}, "ok"], [0, "commit", {}, "ok"]], "final": [["742f61", "01"]]}"#;
+    const TRACE: &str = concat!(
+        r#"{"id": "one", "init": [], "ops": [[0, "set", {"key": "742f61", "value": "01"}, "ok"], "#,
+        r#"[0, "commit", {}, "ok"]], "final": [["742f61", "01"]]}"#
+    );
 
     fn replayed(lines: &str) -> anyhow::Result<Tally> {
         let folder = tempfile::tempdir()?;

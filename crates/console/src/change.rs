@@ -417,8 +417,8 @@ impl Console {
         })
     }
 
-    /// Lets a dedupe id be enqueued again that is retained after the completion of its item. The id is text, or `0x` and
-    /// hexadecimal digits.
+    /// Lets a dedupe id be enqueued again that is retained after the completion of its item. The id is text, or `0x`
+    /// and hexadecimal digits.
     ///
     /// # Errors
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], an id of an invalid length, [`Error::Missing`] if the id is not
@@ -438,7 +438,8 @@ impl Console {
         })
     }
 
-    /// Sets the next time of a schedule right, if it is later than its expression allows because a wall clock was ahead.
+    /// Sets the next time of a schedule right, if it is later than its expression allows because a wall clock was
+    /// ahead.
     ///
     /// # Errors
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], [`Error::Missing`], a schedule that does not decode, and those of

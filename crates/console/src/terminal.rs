@@ -87,8 +87,8 @@ impl Stop {
     }
 }
 
-/// Waits until the process is asked to stop, by Ctrl-C or by `SIGTERM`. From the first call on, neither ends the process
-/// by itself.
+/// Waits until the process is asked to stop, by Ctrl-C or by `SIGTERM`. From the first call on, neither ends the
+/// process by itself.
 ///
 /// # Errors
 /// Signals cannot be received. Then they go on ending the process.

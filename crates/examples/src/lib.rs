@@ -1,4 +1,5 @@
-//! The examples, each as a module: what it shows, in the code that an application would have. Each checks what it shows.
+//! The examples, each as a module: what it shows, in the code that an application would have. Each checks what it
+//! shows.
 
 // What an example prints goes through `console::terminal`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

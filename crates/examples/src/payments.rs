@@ -1,11 +1,10 @@
 //! Books payments: one transaction acknowledges a payment, changes a balance and enqueues a receipt. Each payment is
 //! booked exactly once and gets one receipt, even if processes die at any moment.
 
-use hc_dequeue::keyspace::OpenOptions;
 use std::time::Duration;
 
 use hc_dequeue::keyspace::{Isolation, MutationOp, Runner, Store, Subspace, Transaction, Tx};
-use hc_dequeue::{Delivery, Error, Queue, Result, Settings, WorkerOptions};
+use hc_dequeue::{Delivery, Error, Queue, Result, WorkerOptions};
 
 use crate::say;
 
@@ -19,21 +18,8 @@ const PAYMENTS: i64 = 100;
 /// # Errors
 /// Those of the queue.
 pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
-    let settings = Settings::default();
-    let payments = Queue::<Payment>::open_with(
-        runner,
-        shop.subspace(&"payments"),
-        settings.clone(),
-        OpenOptions::default(),
-    )
-    .await?;
-    let receipts = Queue::<String>::open_with(
-        runner,
-        shop.subspace(&"receipts"),
-        settings,
-        OpenOptions::default(),
-    )
-    .await?;
+    let payments = Queue::<Payment>::open(runner, shop.subspace(&"payments")).await?;
+    let receipts = Queue::<String>::open(runner, shop.subspace(&"receipts")).await?;
 
     let pay = |tr| {
         let payments = &payments;

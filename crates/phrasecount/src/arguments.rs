@@ -9,7 +9,9 @@ use console::terminal::parse_address;
 use crate::choice::{self, Choice};
 use crate::top;
 
-/// Counts every phrase of four words in the files of a directory, and keeps the counts in SQLite.
+/// Counts every phrase of four words in the text files below a directory, and keeps the counts in SQLite.
+///
+/// Of Markdown, it counts the prose: neither fenced code blocks, nor comments, nor the targets of links.
 #[derive(Parser)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -35,7 +37,13 @@ pub(crate) struct Options {
     pub(crate) db: String,
 
     /// Give up if the store does not answer for this long, in seconds.
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub(crate) time_limit: u16,
 
     /// Print no progress.

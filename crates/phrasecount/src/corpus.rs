@@ -17,7 +17,6 @@
 //! enqueues the content's id with a dedupe id. So every content that is not counted as it should be has one item in the
 //! queue.
 
-use hc_dequeue::keyspace::OpenOptions;
 use std::time::Duration;
 
 use export_queue::ExportQueue;
@@ -29,7 +28,7 @@ use tokio::task::spawn_blocking;
 use crate::error::{Error, Result};
 use crate::keyspace::codec::MessagePack;
 use crate::keyspace::{
-    self, Bytes, Isolation, RangeQuery, StreamingMode, Subspace, Transaction, typed,
+    self, Bytes, Isolation, OpenOptions, RangeQuery, StreamingMode, Subspace, Transaction, typed,
 };
 use crate::text::ContentId;
 
@@ -144,7 +143,8 @@ impl Corpus {
     /// Opens a store in which something was counted, with the time limit of [`open`](Self::open).
     ///
     /// # Errors
-    /// [`Error::NoStore`], [`Error::Memory`] and [`Error::NothingCounted`], which leave the store unchanged and create nothing.
+    /// [`Error::NoStore`], [`Error::Memory`] and [`Error::NothingCounted`], which leave the store unchanged and create
+    /// nothing.
     pub(crate) async fn open_existing(url: &str, time_limit: Duration) -> Result<Self> {
         let db = match keyspace::open_existing(url) {
             Err(keyspace::OpenError::NoStore { path }) => return Err(Error::NoStore { path }),

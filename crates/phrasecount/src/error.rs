@@ -167,7 +167,8 @@ pub(crate) fn folder_of(path: &Path) -> &Path {
 }
 
 impl Error {
-    /// Returns whether the store did not answer in time. The outcome of a commit is also unknown if the store has failed.
+    /// Returns whether the store did not answer in time. The outcome of a commit is also unknown if the store has
+    /// failed.
     pub(crate) fn is_no_answer(&self) -> bool {
         let first: Option<&(dyn std::error::Error + 'static)> = Some(self);
         let mut causes = std::iter::successors(first, |error| error.source());

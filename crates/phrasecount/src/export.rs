@@ -257,7 +257,8 @@ async fn fill(store: &Corpus, table: &Table) -> Result<()> {
             count: Some(count),
             sequence,
         });
-        let (rows, table): (Vec<_>, _) = (rows.collect(), table.clone());
+        let rows: Vec<_> = rows.collect();
+        let table = table.clone();
         let is_last = rows.is_empty();
         let begin = begin.filter(|_| is_last);
         let write = spawn_blocking(move || match begin {

@@ -68,13 +68,13 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// The largest number of threads for blocking work (reading files and writing SQLite): each of them keeps its own
 /// memory.
-const BLOCKING_THREADS: usize = 4;
+const MAX_BLOCKING_THREADS: usize = 4;
 
 fn main() -> ExitCode {
     let Arguments { command, options } = terminal::parse();
     let runtime = runtime::Builder::new_multi_thread()
         .enable_all()
-        .max_blocking_threads(BLOCKING_THREADS)
+        .max_blocking_threads(MAX_BLOCKING_THREADS)
         .build()
         .map_err(Error::Runtime);
     let executed = runtime.and_then(|runtime| {

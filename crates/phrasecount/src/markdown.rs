@@ -1,12 +1,12 @@
-//! The prose of Markdown, without code blocks, comments and the targets of links.
+//! The prose of Markdown, without fenced code blocks, comments and the targets of links.
 //!
-//! It follows [CommonMark](https://spec.commonmark.org/0.31.2/) as far as words are concerned, but knows no indented code
-//! blocks: they look like the paragraphs of a list.
+//! Of [CommonMark](https://spec.commonmark.org/0.31.2/), it knows these and nothing else. The rest counts as prose, even
+//! indented code blocks, which look like the paragraphs of a list, and the definitions of links.
 
 use std::path::Path;
 
 /// The least length of a code fence.
-const FENCE_BYTES: usize = 3;
+const MIN_FENCE_BYTES: usize = 3;
 
 const COMMENT_BEGIN: &[u8] = b"<!--";
 const COMMENT_END: &[u8] = b"-->";
@@ -23,8 +23,8 @@ pub(crate) fn is_markdown(path: &Path) -> bool {
 pub(crate) struct ProseFilter {
     inside: Inside,
     line: Line,
-    /// How many bytes of the marker that begins or ends a comment were read.
-    marker_bytes: usize,
+    /// How many bytes of the mark that begins or ends a comment were read.
+    mark_bytes: usize,
     previous: u8,
 }
 
@@ -37,7 +37,7 @@ enum Inside {
     CodeBlock(Fence),
 }
 
-/// A run of backticks or tildes at the beginning of a line.
+/// A run of backticks or tildes at the beginning of a line, of a quote or of an item of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Fence {
     byte: u8,
@@ -47,8 +47,13 @@ struct Fence {
 /// The current line, as far as it was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Line {
+    /// Spaces, and markers of quotes and lists.
     #[default]
     Blank,
+    /// Digits, which may belong to the marker of an item.
+    Number,
+    /// The marker of an item, if a space follows.
+    Marker,
     Fence(Fence),
     /// A fence and spaces.
     FenceAlone(Fence),
@@ -86,7 +91,7 @@ impl ProseFilter {
                     self.inside = Inside::Prose;
                     Line::Blank
                 }
-                Inside::Prose | Inside::LinkTarget if fence.bytes >= FENCE_BYTES => {
+                Inside::Prose | Inside::LinkTarget if fence.bytes >= MIN_FENCE_BYTES => {
                     self.inside = Inside::CodeBlock(fence);
                     if is_end { Line::Blank } else { Line::Opening }
                 }
@@ -99,11 +104,21 @@ impl ProseFilter {
                 Line::Other
             }
             Line::Blank if byte == b'`' || byte == b'~' => Line::Fence(Fence { byte, bytes: 1 }),
-            Line::Blank if is_space => Line::Blank,
+            Line::Blank | Line::Marker if is_space => Line::Blank,
             _ if is_end => Line::Blank,
             Line::Opening => Line::Opening,
-            Line::Blank | Line::Other => Line::Other,
+            Line::Blank if byte == b'>' => Line::Blank,
+            // What looks like an item of a list in a code block is code.
+            Line::Blank if self.is_in_code() => Line::Other,
+            Line::Blank if b"-+*".contains(&byte) => Line::Marker,
+            Line::Number if b".)".contains(&byte) => Line::Marker,
+            Line::Blank | Line::Number if byte.is_ascii_digit() => Line::Number,
+            Line::Blank | Line::Number | Line::Marker | Line::Other => Line::Other,
         };
+    }
+
+    fn is_in_code(&self) -> bool {
+        matches!(self.inside, Inside::CodeBlock(_))
     }
 
     fn is_in_backticks(&self) -> bool {
@@ -118,6 +133,8 @@ impl ProseFilter {
                     self.inside = Inside::LinkTarget;
                 } else if self.completes(COMMENT_BEGIN, byte) {
                     self.inside = Inside::Comment;
+                    // The hyphens of the mark may already be those of the end, as in `<!-->`.
+                    self.mark_bytes = COMMENT_END.len() - 1;
                 }
             }
             Inside::LinkTarget if byte == b')' || byte == b'\n' => self.inside = Inside::Prose,
@@ -130,17 +147,16 @@ impl ProseFilter {
         }
     }
 
-    /// Returns whether a byte is the last one of a marker.
-    fn completes(&mut self, marker: &[u8], byte: u8) -> bool {
-        if byte == marker[self.marker_bytes] {
-            self.marker_bytes += 1;
-        } else if !(byte == b'-' && self.marker_bytes == marker.len() - 1 && marker == COMMENT_END)
-        {
-            self.marker_bytes = usize::from(byte == marker[0]);
+    /// Returns whether a byte is the last one of a mark.
+    fn completes(&mut self, mark: &[u8], byte: u8) -> bool {
+        if byte == mark[self.mark_bytes] {
+            self.mark_bytes += 1;
+        } else if !(byte == b'-' && self.mark_bytes == mark.len() - 1 && mark == COMMENT_END) {
+            self.mark_bytes = usize::from(byte == mark[0]);
         }
-        let is_complete = self.marker_bytes == marker.len();
+        let is_complete = self.mark_bytes == mark.len();
         if is_complete {
-            self.marker_bytes = 0;
+            self.mark_bytes = 0;
         }
         is_complete
     }
@@ -182,6 +198,12 @@ mod tests {
             ("one\n~~~\n```\na\n~~~~  \ntwo", "one two"),
             ("one\n````\n```\na\n```\n````\ntwo", "one two"),
             ("one\n   ```\n   a\n   ```\ntwo", "one two"),
+            ("one\n- ```\n  a\n  ```\n- two", "one two"),
+            ("one\n12. ~~~\n    a\n    ~~~\ntwo", "one 12 two"),
+            ("one\n> ```\n> a\n> ```\n> two", "one two"),
+            ("one\n> 1) ```\n>    a\n>    ```\n> two", "one 1 two"),
+            ("one\n```\n- ```\n1. ```\na\n```\ntwo", "one two"),
+            ("1.```\n*a* -```\n**```** two", "1 a two"),
             ("one\n```\nnever closed", "one"),
             ("one\n```\na\n``` b\nc\n```\ntwo", "one two"),
             ("```code``` in a line\ntwo", "in a line two"),
@@ -191,9 +213,10 @@ mod tests {
             ),
             ("an open [link](docs\nand more", "an open link and more"),
             (
-                "one <!-- docs/page.md --> two <!--> a --- --> three",
+                "one <!-- docs/page.md --> two <!--- a --- --> three",
                 "one two three",
             ),
+            ("one <!--> two --> three <!---> four", "one two three four"),
             ("a <- b <! c", "a b c"),
         ];
         for (markdown, expected) in cases {

@@ -31,7 +31,7 @@ impl GivenUp {
 }
 
 /// How many entries of a list the text shows.
-const SHOWN: usize = 10;
+const MAX_SHOWN: usize = 10;
 
 /// A result, as text and as JSON.
 #[derive(Default)]
@@ -197,11 +197,11 @@ impl Report {
             return;
         }
         let _ = writeln!(self.text, "skipped {} files:", skipped.len());
-        for Skipped { uri, reason, .. } in skipped.iter().take(SHOWN) {
+        for Skipped { uri, reason, .. } in skipped.iter().take(MAX_SHOWN) {
             let _ = writeln!(self.text, "  {}: {}", line(uri), line(reason));
         }
-        if skipped.len() > SHOWN {
-            let _ = writeln!(self.text, "  and {} more", skipped.len() - SHOWN);
+        if skipped.len() > MAX_SHOWN {
+            let _ = writeln!(self.text, "  and {} more", skipped.len() - MAX_SHOWN);
         }
     }
 

@@ -157,8 +157,8 @@ async fn unless_stopped_again<T>(end: impl Future<Output = Result<T>>) -> Result
     }
 }
 
-/// Ends what a job has worked with, and returns what became of the job. After a failure that is dropped instead, because
-/// to end it would fail again.
+/// Ends what a job has worked with, and returns what became of the job. After a failure that is dropped instead,
+/// because to end it would fail again.
 pub(crate) async fn end_after<T>(
     done: Result<T>,
     end: impl Future<Output = Result<()>>,

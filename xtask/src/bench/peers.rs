@@ -10,8 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, bail, ensure};
+use tempfile::TempDir;
 
-use crate::folder::Folder;
+use crate::folder;
 
 /// A server, which ends when it is dropped.
 #[derive(Debug)]
@@ -22,7 +23,7 @@ pub(super) struct Peer {
     pub(super) address: String,
     server: Child,
     // The server ends before its folder is removed.
-    _folder: Folder,
+    _folder: TempDir,
 }
 
 /// Starts what is installed, and says what is missing.
@@ -45,7 +46,7 @@ fn postgres() -> anyhow::Result<Peer> {
     let folders = postgres_folders();
     let initdb = program("initdb", "postgresql", &folders)?;
     let postgres = program("postgres", "postgresql", &folders)?;
-    let folder = Folder::create("postgres")?;
+    let folder = folder::create("postgres")?;
     let rows = folder.path().join("rows");
     let account = Account::for_postgres(folder.path())?;
     let output = account
@@ -75,7 +76,7 @@ fn postgres() -> anyhow::Result<Peer> {
 /// Starts Redis with a log that is on disk before a command is acknowledged.
 fn redis() -> anyhow::Result<Peer> {
     let server = program("redis-server", "redis-server", &[])?;
-    let folder = Folder::create("redis")?;
+    let folder = folder::create("redis")?;
     let socket = folder.path().join("socket");
     let mut server = Command::new(server);
     server.args(["--port", "0", "--unixsocket"]).arg(&socket);

@@ -10,12 +10,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use clap::{ArgMatches, Command};
+use tempfile::TempDir;
 
 pub(crate) use self::cluster::Cluster;
 pub(crate) use self::installation::Installation;
 
 use self::cluster::{Kept, Layout};
-use crate::folder::Folder;
+use crate::folder;
 use crate::workspace::root;
 
 /// The variable that names the cluster to use.
@@ -41,7 +42,7 @@ pub(crate) fn command() -> Command {
 
 /// Carries out a command.
 pub(crate) fn run(arguments: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let kept = Kept::in_folder(folder()?);
+    let kept = Kept::in_folder(kept_folder()?);
     match arguments.subcommand() {
         Some(("up", arguments)) => {
             if kept.is_running() {
@@ -87,7 +88,7 @@ pub(crate) fn run(arguments: &ArgMatches) -> anyhow::Result<ExitCode> {
 pub(crate) struct Served {
     // The processes end before their folder is removed.
     cluster: Option<Cluster>,
-    _folder: Option<Folder>,
+    _folder: Option<TempDir>,
 }
 
 impl Served {
@@ -96,7 +97,7 @@ impl Served {
         if env::var_os(CLUSTER_FILE).is_some() {
             return Ok(Self::elsewhere());
         }
-        let folder = Folder::create("cluster")?;
+        let folder = folder::create("cluster")?;
         let layout = Layout::default();
         let cluster = Cluster::start(&Installation::find()?, folder.path(), &layout)?;
         Ok(Self {
@@ -135,6 +136,6 @@ impl Served {
     }
 }
 
-fn folder() -> anyhow::Result<PathBuf> {
+fn kept_folder() -> anyhow::Result<PathBuf> {
     Ok(root()?.join("target/fdb"))
 }

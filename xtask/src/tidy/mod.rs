@@ -15,9 +15,10 @@ mod tree;
 
 use std::fmt;
 use std::fs;
+use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
-use clap::{Arg, ArgAction, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 pub(crate) use self::layers::{JUDGE, LAYERS, PACKAGES};
 use self::tree::Tree;
@@ -81,8 +82,17 @@ pub(crate) fn command() -> Command {
         )
 }
 
+/// Carries out the command.
+pub(crate) fn execute(arguments: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if arguments.get_flag("write") {
+        write()?;
+    }
+    run()?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Writes the page that is generated.
-pub(crate) fn write() -> anyhow::Result<()> {
+fn write() -> anyhow::Result<()> {
     let root = workspace::root()?;
     let page = schema::generate(&Tree::read(&root)?);
     fs::write(root.join(schema::PAGE), page).context("cannot write the page")

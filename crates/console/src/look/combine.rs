@@ -19,8 +19,8 @@ pub(crate) struct Combine {
     pub(crate) codecs: [String; 3],
 }
 
-/// How a queue combines the updates of a key, as far as JSON values allow: the combiners of the library whose values are
-/// numbers or texts.
+/// How a queue combines the updates of a key, as far as JSON values allow: the combiners of the library whose values
+/// are numbers or texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
@@ -225,9 +225,10 @@ fn aside_of(codecs: &[String; 3], listed: Listed<AsideId, SetAside>) -> report::
     match listed.value {
         Ok(aside) => {
             report.folded = aside.folded;
-            let time = None;
-            let reason = aside.reason;
-            report.failure = Some(report::Failure { time, reason });
+            report.failure = Some(report::Failure {
+                time: None,
+                reason: aside.reason,
+            });
             report.key = (kind != "block").then(|| decode(of_key, &aside.key));
             report.update = match kind {
                 "key" => None,

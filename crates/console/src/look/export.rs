@@ -137,9 +137,10 @@ fn letter_of(codecs: &[String; 2], listed: Listed<Sequence, DeadLetter>) -> repo
             let is_block = listed.id.is_of_block();
             report.attempts = letter.failures.into();
             report.exported = letter.exported;
-            let time = None;
-            let reason = letter.reason;
-            report.failure = Some(report::Failure { time, reason });
+            report.failure = Some(report::Failure {
+                time: None,
+                reason: letter.reason,
+            });
             report.key = (!is_block).then(|| decode(of_key, &letter.key));
             let codec = if is_block { "block" } else { of_value };
             report.payload = Some(decode(codec, &letter.value));

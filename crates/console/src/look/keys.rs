@@ -98,9 +98,10 @@ impl Console {
             begin = begin.max(key_after(&after));
         }
         if begin >= end {
-            let keys = Vec::new();
-            let next = None;
-            return Ok(report::Keys { keys, next });
+            return Ok(report::Keys {
+                keys: Vec::new(),
+                next: None,
+            });
         }
         let limit = limit.clamp(1, MAX_ROWS);
         let query = &RangeQuery::keys(begin, end)

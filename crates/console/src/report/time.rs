@@ -11,8 +11,8 @@ use serde::{Serialize, Serializer};
 /// The years that RFC 3339 can write.
 const YEARS: std::ops::RangeInclusive<i32> = 0..=9999;
 
-/// A wall time. In JSON, it is a text in RFC 3339, in UTC, with milliseconds, or null if it is outside of the years 0 to
-/// 9999, which are all that RFC 3339 can write.
+/// A wall time. In JSON, it is a text in RFC 3339, in UTC, with milliseconds, or null if it is outside of the years 0
+/// to 9999, which are all that RFC 3339 can write.
 ///
 /// Any time can be stored: an item that is enqueued for after `Duration::MAX` is due in 584 million years.
 ///

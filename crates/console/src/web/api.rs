@@ -14,7 +14,7 @@ use crate::report;
 /// How many rows a page of a listing has if none were asked for.
 const ROWS: usize = 100;
 
-type Response<T> = Result<Json<T>, Refusal>;
+type ApiResult<T> = Result<Json<T>, Refusal>;
 
 /// Which page of a listing is wanted.
 #[derive(Debug, Deserialize)]
@@ -40,7 +40,7 @@ impl ListingQuery {
 pub(super) async fn queues(
     State(site): State<Site>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Queues> {
+) -> ApiResult<report::Queues> {
     let limit = wanted.limit(QUEUES_PER_PAGE).min(QUEUES_PER_PAGE);
     let queues = site.console.queues(wanted.after.as_deref(), limit);
     Ok(Json(queues.await?))
@@ -49,7 +49,7 @@ pub(super) async fn queues(
 pub(super) async fn queue(
     State(site): State<Site>,
     Path(name): Path<String>,
-) -> Response<report::Queue> {
+) -> ApiResult<report::Queue> {
     Ok(Json(site.console.queue(&name).await?))
 }
 
@@ -57,7 +57,7 @@ pub(super) async fn items(
     State(site): State<Site>,
     Path((name, place)): Path<(String, String)>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Items> {
+) -> ApiResult<report::Items> {
     let limit = wanted.limit(ROWS);
     let items = site
         .console
@@ -68,7 +68,7 @@ pub(super) async fn items(
 pub(super) async fn item(
     State(site): State<Site>,
     Path((name, item)): Path<(String, String)>,
-) -> Response<report::Item> {
+) -> ApiResult<report::Item> {
     Ok(Json(site.console.item(&name, &item).await?))
 }
 
@@ -76,7 +76,7 @@ pub(super) async fn sessions(
     State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Sessions> {
+) -> ApiResult<report::Sessions> {
     let limit = wanted.limit(ROWS);
     let sessions = site.console.sessions(&name, wanted.after.as_deref(), limit);
     Ok(Json(sessions.await?))
@@ -86,7 +86,7 @@ pub(super) async fn schedules(
     State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Schedules> {
+) -> ApiResult<report::Schedules> {
     let limit = wanted.limit(ROWS);
     let schedules = site
         .console
@@ -97,7 +97,7 @@ pub(super) async fn schedules(
 pub(super) async fn settings(
     State(site): State<Site>,
     Path(name): Path<String>,
-) -> Response<report::Settings> {
+) -> ApiResult<report::Settings> {
     Ok(Json(site.console.settings(&name).await?))
 }
 
@@ -111,7 +111,7 @@ pub(super) async fn combine_key(
     State(site): State<Site>,
     Path((name, key)): Path<(String, String)>,
     Query(exact): Query<Exact>,
-) -> Response<report::CombineKey> {
+) -> ApiResult<report::CombineKey> {
     let state = site.console.combine_key(&name, &key, exact.combiner);
     Ok(Json(state.await?))
 }
@@ -120,7 +120,7 @@ pub(super) async fn set_aside(
     State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::SetAsidePage> {
+) -> ApiResult<report::SetAsidePage> {
     let page = site
         .console
         .set_aside(&name, wanted.after.as_deref(), wanted.limit(ROWS));
@@ -131,7 +131,7 @@ pub(super) async fn letters(
     State(site): State<Site>,
     Path((name, subscription)): Path<(String, String)>,
     Query(wanted): Query<ListingQuery>,
-) -> Response<report::Items> {
+) -> ApiResult<report::Items> {
     let after = wanted.after.as_deref();
     let limit = wanted.limit(ROWS);
     let letters = site.console.letters(&name, &subscription, after, limit);
@@ -149,7 +149,7 @@ pub(super) struct WantedKeys {
 pub(super) async fn keys(
     State(site): State<Site>,
     Query(wanted): Query<WantedKeys>,
-) -> Response<report::Keys> {
+) -> ApiResult<report::Keys> {
     let prefix = wanted.prefix.as_deref();
     let after = wanted.page.after.as_deref();
     let keys = site.console.keys(prefix, after, wanted.page.limit(ROWS));
@@ -159,7 +159,7 @@ pub(super) async fn keys(
 pub(super) async fn key(
     State(site): State<Site>,
     Path(key): Path<String>,
-) -> Response<report::Key> {
+) -> ApiResult<report::Key> {
     Ok(Json(site.console.key(&key).await?))
 }
 
@@ -170,7 +170,7 @@ pub(super) struct Token {
 }
 
 /// No page of another site can read the answer: none is allowed to by a header, and the host was checked.
-pub(super) async fn token(State(site): State<Site>) -> Response<Token> {
+pub(super) async fn token(State(site): State<Site>) -> ApiResult<Token> {
     if site.options.changes {
         Ok(Json(Token {
             token: site.token.to_string(),

@@ -173,21 +173,18 @@ fn forbidden(message: &str) -> Refusal {
 
 /// Returns whether what a browser says of where a request comes from, if it does, is this console itself.
 fn is_same_origin(headers: &HeaderMap) -> bool {
-    let is_own_site = if headers.contains_key(&FETCH_SITE) {
-        single(headers, &FETCH_SITE) == Some("same-origin")
-    } else {
-        true
-    };
-    let is_own_origin = if headers.contains_key(&ORIGIN) {
-        let origin = single(headers, &ORIGIN).and_then(|origin| origin.split_once("://"));
-        let host = single(headers, &HOST);
-        origin.is_some_and(|(scheme, origin)| {
-            matches!(scheme, "http" | "https") && host == Some(origin)
-        })
-    } else {
-        true
-    };
-    is_own_site && is_own_origin
+    let has_site = headers.contains_key(&FETCH_SITE);
+    if has_site && single(headers, &FETCH_SITE) != Some("same-origin") {
+        return false;
+    }
+    if !headers.contains_key(&ORIGIN) {
+        return true;
+    }
+    let origin = single(headers, &ORIGIN).unwrap_or_default();
+    match origin.split_once("://") {
+        Some(("http" | "https", host)) => single(headers, &HOST) == Some(host),
+        _ => false,
+    }
 }
 
 /// Compares in a time that depends on the lengths only.

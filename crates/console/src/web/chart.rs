@@ -14,7 +14,7 @@ const WIDTH: f64 = 300.0;
 const HEIGHT: f64 = 60.0;
 
 /// The shortest time that the width stands for.
-const LEAST_SPAN: Duration = Duration::from_secs(60);
+const MIN_SPAN: Duration = Duration::from_secs(60);
 
 /// A drawing of one or two lines over the same time, with what it shows in words.
 #[derive(Debug, Default, Template)]
@@ -73,7 +73,7 @@ fn draw(
             ..Chart::default()
         };
     };
-    let span = (*last - *first).clamp(LEAST_SPAN, SPAN);
+    let span = (*last - *first).clamp(MIN_SPAN, SPAN);
     let values = line.iter().chain(dashed).map(|(_, value)| *value);
     let top = values.fold(0.0, f64::max);
     let points = |values: &[(Duration, f64)]| match values {

@@ -18,7 +18,7 @@ use crate::report::QueueState;
 const ROWS_PER_PAGE: usize = 100;
 
 /// How many dead letters are grouped by their reasons.
-const LETTERS_GROUPED: usize = 200;
+const MAX_LETTERS_GROUPED: usize = 200;
 
 /// A page of a listing, and what was changed before.
 #[derive(Debug, Default, Deserialize)]
@@ -94,7 +94,7 @@ pub(super) async fn queue(
     if let QueueState::HcDequeue(state) = &live.queue.state {
         settings = Some(site.console.settings(&name).await?);
         if state.dead > 0 {
-            let letters = site.console.items(&name, "dead", None, LETTERS_GROUPED);
+            let letters = site.console.items(&name, "dead", None, MAX_LETTERS_GROUPED);
             failures = Failures::of(&letters.await?);
         }
     }

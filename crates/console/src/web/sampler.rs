@@ -4,12 +4,11 @@
 //! what it saw. A listener that is slow sees the newest state when it comes back: nothing is buffered for it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use export_queue::keyspace::Environment;
 use futures::future::BoxFuture;
-use std::sync::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 use super::history::{Sample, Series};

@@ -23,19 +23,18 @@ fn documents() -> Vec<PathBuf> {
     pages.chain([root.join("README.md")]).collect()
 }
 
-/// Returns the arguments of the commands in a text: those after `-p console --`, and those of code spans and of examples
-/// that begin with `console`.
+/// Returns the arguments of the commands in a text: those after `-p console --`, and those of code spans and of
+/// examples that begin with `console`. One word alone names a command.
 fn commands(text: &str) -> Vec<Vec<String>> {
-    let is_run = |line: &&str| line.contains(" -p console -- ");
     let run = text
         .lines()
-        .filter(is_run)
         .filter_map(|line| line.split_once(" -p console -- "))
         .filter_map(|(_, arguments)| arguments.split(['`', '#']).next());
     let parts = text.split(['`', '\n']).map(str::trim);
     let named = parts
+        .map(|part| part.strip_prefix("$ ").unwrap_or(part))
         .filter_map(|part| part.strip_prefix("console "))
-        .filter(|arguments| arguments.contains("--db "));
+        .filter(|arguments| arguments.contains(' ') && !arguments.starts_with('<'));
     run.chain(named).map(words).collect()
 }
 
@@ -70,16 +69,19 @@ fn every_command_of_the_documents_and_of_the_help_runs() {
         .into_iter()
         .map(|page| fs::read_to_string(page).unwrap());
     let overview = run(&["--help"]).out;
-    let names = overview
+    let names: BTreeSet<_> = overview
         .split("Commands:")
         .nth(1)
         .unwrap()
         .lines()
         .skip(1)
-        .map_while(|line| line.split_whitespace().next());
-    let help = names.map(|name| run(&["help", name]).out);
+        .map_while(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    let help = names.iter().map(|name| run(&["help", name]).out);
     let commands: BTreeSet<_> = texts.chain(help).flat_map(|text| commands(&text)).collect();
-    assert!(commands.len() > 30, "{commands:?}");
+    let shown: BTreeSet<_> = commands.iter().map(|command| &*command[0]).collect();
+    assert_eq!(shown, names, "every command has an example");
 
     let filled = Filled::embedded();
     let (shop, _folder) = open_shop();
@@ -109,6 +111,9 @@ fn every_command_of_the_documents_and_of_the_help_runs() {
         let changes = ["cancel", "expedite", "redrive", "purge"];
         if changes.contains(&&*arguments[0]) && !arguments.contains(&"--yes".to_owned()) {
             arguments.push("--yes".to_owned());
+        }
+        if !arguments.contains(&"--db".to_owned()) {
+            arguments.extend(["--db".to_owned(), filled.db.clone()]);
         }
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let ended = run(&arguments);

@@ -35,11 +35,21 @@ pub struct Arguments {
     directory: PathBuf,
 
     /// The number of producers. Each file is read by one of them.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024)
+    )]
     producers: u64,
 
     /// The number of consumers.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = RangedU64ValueParser::<u64>::new().range(1..=1024)
+    )]
     consumers: u64,
 
     /// Print a line for every batch.
@@ -48,7 +58,7 @@ pub struct Arguments {
 }
 
 /// The most entries of a list that are printed.
-const SHOWN: usize = 10;
+const MAX_SHOWN: usize = 10;
 
 /// Relays, checks and reports. Returns whether every line arrived exactly once and in order.
 ///
@@ -133,11 +143,11 @@ fn report<D: Database>(relay: &Relay<D>, check: &Check) {
 }
 
 fn list(entries: &[String]) {
-    for entry in entries.iter().take(SHOWN) {
+    for entry in entries.iter().take(MAX_SHOWN) {
         say(format_args!("  {entry}"));
     }
-    if entries.len() > SHOWN {
-        say(format_args!("  and {} more", entries.len() - SHOWN));
+    if entries.len() > MAX_SHOWN {
+        say(format_args!("  and {} more", entries.len() - MAX_SHOWN));
     }
 }
 

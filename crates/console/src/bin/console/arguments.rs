@@ -42,12 +42,18 @@ pub(crate) struct Options {
     #[arg(long, global = true, value_name = "URL", env = "CONSOLE_DB")]
     pub(crate) db: Option<String>,
 
-    /// Print JSON with the fields that docs/console.md lists.
+    /// Print JSON, as docs/console.md describes it.
     #[arg(long, global = true)]
     pub(crate) json: bool,
 
     /// How long to wait for the store until it counts as gone, in seconds.
-    #[arg(long, global = true, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(
+        long,
+        global = true,
+        value_name = "SECONDS",
+        default_value_t = 15,
+        value_parser = clap::value_parser!(u16).range(1..)
+    )]
     pub(crate) time_limit: u16,
 }
 
@@ -328,7 +334,11 @@ pub(crate) struct ItemsArguments {
     #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with = "items")]
     older_than: Option<Duration>,
     /// The subscription of an export queue whose dead letters are named.
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["all", "place", "reason", "payload", "attempts", "older_than"])]
+    #[arg(
+        long,
+        value_name = "NAME",
+        conflicts_with_all = ["all", "place", "reason", "payload", "attempts", "older_than"]
+    )]
     pub(crate) subscription: Option<String>,
     /// Change them without asking.
     #[arg(long)]

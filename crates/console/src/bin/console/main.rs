@@ -36,8 +36,8 @@ fn main() -> ExitCode {
         .map_err(CommandFailure::Runtime)
         .and_then(|runtime| {
             let outcome = runtime.block_on(execute(arguments));
-            // What still runs ends with the process. The end of the runtime would wait for a thread that copies a store or
-            // reads an answer, and would make a task panic that is about to sleep.
+            // What still runs ends with the process. The end of the runtime would wait for a thread that copies a store
+            // or reads an answer, and would make a task panic that is about to sleep.
             std::mem::forget(runtime);
             outcome
         });
