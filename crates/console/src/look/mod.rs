@@ -21,7 +21,7 @@ use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::ids::{Ids, RegisteredRecipe};
 use export_queue::keyspace::limits::time_between;
 use export_queue::keyspace::names::{hex, parse_queue_name, queue_name};
-use export_queue::keyspace::{self, Bytes, Listed, Runner, Store, Transaction};
+use export_queue::keyspace::{self, Bytes, Database, Listed, Runner, Store, Transaction};
 use export_queue::microqueue::MicroQueue;
 use futures::stream::{self, StreamExt};
 
@@ -104,7 +104,7 @@ pub(crate) struct Dequeue {
 impl Console {
     /// Looks at the store of a runner, for queues in the [default registry](Ids::default).
     #[must_use]
-    pub fn new(runner: &Runner<Store>) -> Self {
+    pub fn new<D: Database>(runner: &Runner<D>) -> Self {
         let runner = runner.on_store();
         let reader = runner.idempotent();
         let ids = Ids::default();

@@ -1,7 +1,6 @@
 //! Pages beside the work of a program.
 
 use std::future::pending;
-use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 
@@ -21,16 +20,6 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    fn new(listener: TcpListener, console: Console, options: WebOptions) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let mut server = JoinSet::new();
-        server.spawn(serve(listener, console, options, pending()));
-        Ok(Self {
-            address,
-            _server: server,
-        })
-    }
-
     fn new(listener: TcpListener, console: Console, options: WebOptions) -> io::Result<Self> {
         let address = listener.local_addr()?;
         let mut server = JoinSet::new();

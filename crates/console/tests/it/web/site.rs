@@ -120,7 +120,7 @@ impl Answer {
 
 impl TestSite {
     pub(crate) fn new<D: Database>(runner: &Runner<D>, options: WebOptions) -> Self {
-        let router = console::router(Console::new(&runner), options);
+        let router = console::router(Console::new(runner), options);
         Self { router }
     }
 
