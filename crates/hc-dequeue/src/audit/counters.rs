@@ -2,11 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use microqueue::keyspace::{
-    Code, Isolation, RangeQuery, Runner, Store, Transaction, Tx, visit_rows,
-};
+use microqueue::keyspace::{Code, Isolation, RangeQuery, Runner, Store, Tx, visit_rows};
 
 use super::Finding;
+use super::rows::AuditTransaction;
 use crate::items::counters::stored_count;
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
@@ -52,7 +51,7 @@ pub(super) async fn check_counter(
 
 /// Returns the value of a counter and the number of items.
 async fn count(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     counter: Counter,
     parts: &[&str],
@@ -72,7 +71,7 @@ async fn count(
 }
 
 /// Stages the correction of a counter by the difference that was found, which is the same at every version.
-pub(super) fn add(tr: &impl Transaction, keys: &Keys, counter: &str, difference: i64) {
+pub(super) fn add(tr: &AuditTransaction, keys: &Keys, counter: &str, difference: i64) {
     let counter = Counter::ALL
         .into_iter()
         .find(|known| known.name() == counter)

@@ -3,12 +3,13 @@
 //! An item has a token exactly as long as the rows of its dedupe id belong to it: one row contains the token, the
 //! other one names the item.
 
+use async_trait::async_trait;
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{self, Bytes, Isolation, KeyValue, Transaction};
 use microqueue::{Item, ItemId};
 
 use super::Finding;
-use super::rows::RowCheck;
+use super::rows::{AuditTransaction, RowCheck};
 use crate::items::dedupe::{Claim, parse_completed};
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
@@ -25,6 +26,7 @@ pub(super) const PARTS_OF_DEDUPE_IDS: [&str; 2] = ["k", "n"];
 /// Checks that each item with a token, in a part of the queue, has the rows of its dedupe id.
 pub(super) struct ItemsOf(pub(super) &'static str);
 
+#[async_trait]
 impl RowCheck for ItemsOf {
     fn part(&self) -> &'static str {
         self.0
@@ -32,7 +34,7 @@ impl RowCheck for ItemsOf {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -68,6 +70,7 @@ impl ItemsOf {
 /// Checks that the rows of each dedupe id, found in one of the two parts, belong to an item.
 pub(super) struct DedupeIds(pub(super) &'static str);
 
+#[async_trait]
 impl RowCheck for DedupeIds {
     fn part(&self) -> &'static str {
         self.0
@@ -75,7 +78,7 @@ impl RowCheck for DedupeIds {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -92,6 +95,7 @@ impl RowCheck for DedupeIds {
 /// Checks that each dedupe id that is retained has a time. It belongs to no other row.
 pub(super) struct RetainedIds;
 
+#[async_trait]
 impl RowCheck for RetainedIds {
     fn part(&self) -> &'static str {
         "y"
@@ -99,7 +103,7 @@ impl RowCheck for RetainedIds {
 
     async fn check(
         &self,
-        _tr: &impl Transaction,
+        _tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -123,7 +127,7 @@ struct Rows {
 }
 
 impl Rows {
-    async fn read(tr: &impl Transaction, keys: &Keys, dedupe: &Bytes) -> Result<Self> {
+    async fn read(tr: &AuditTransaction, keys: &Keys, dedupe: &Bytes) -> Result<Self> {
         let read = |key: Vec<u8>| async move {
             let row = tr.get(&key, Isolation::Serializable);
             row.map_err(Error::from).await
@@ -158,7 +162,7 @@ fn token_of(found: Option<(Location, Record)>, dedupe: &Bytes) -> Option<Token> 
 
 /// Returns the finding that the rows of a dedupe id belong to no item.
 async fn stray(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     dedupe: Bytes,
     rows: &Rows,
@@ -177,7 +181,7 @@ async fn stray(
 
 /// Stages the rows of an item's dedupe id, unless another item has them.
 pub(super) async fn set_rows(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     id: &ItemId,
     dedupe: &Bytes,
@@ -195,7 +199,7 @@ pub(super) async fn set_rows(
 
 /// Stages the removal of the rows of a dedupe id that belong to no item.
 pub(super) async fn remove_rows(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     finding: &Finding,
     dedupe: &Bytes,

@@ -1,10 +1,11 @@
 //! Checks delayed items against the pointers by which references find them.
 
+use async_trait::async_trait;
 use microqueue::ItemId;
 use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
 
 use super::Finding;
-use super::rows::{RowCheck, is_still};
+use super::rows::{AuditTransaction, RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
@@ -12,6 +13,7 @@ use crate::items::keys::Keys;
 /// Checks that each delayed item has a pointer.
 pub(super) struct DelayedItems;
 
+#[async_trait]
 impl RowCheck for DelayedItems {
     fn part(&self) -> &'static str {
         "t"
@@ -19,7 +21,7 @@ impl RowCheck for DelayedItems {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -39,6 +41,7 @@ impl RowCheck for DelayedItems {
 /// Checks that each pointer belongs to a delayed item.
 pub(super) struct Pointers;
 
+#[async_trait]
 impl RowCheck for Pointers {
     fn part(&self) -> &'static str {
         "o"
@@ -46,7 +49,7 @@ impl RowCheck for Pointers {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -63,7 +66,7 @@ impl RowCheck for Pointers {
 
 /// Stages the missing pointer of a delayed item.
 pub(super) async fn set_pointer(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     finding: &Finding,
     id: &ItemId,
@@ -81,7 +84,7 @@ fn parse_pointer(value: &[u8]) -> Option<u64> {
 }
 
 async fn is_delayed(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     ready_millis: u64,
     id: &ItemId,

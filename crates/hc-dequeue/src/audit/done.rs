@@ -1,10 +1,11 @@
 //! Checks done items against the index by expiry time.
 
+use async_trait::async_trait;
 use microqueue::ItemId;
 use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
 
 use super::Finding;
-use super::rows::{RowCheck, is_still};
+use super::rows::{AuditTransaction, RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
@@ -12,6 +13,7 @@ use crate::items::keys::Keys;
 /// Checks that each done item is in the index.
 pub(super) struct DoneItems;
 
+#[async_trait]
 impl RowCheck for DoneItems {
     fn part(&self) -> &'static str {
         "x"
@@ -19,7 +21,7 @@ impl RowCheck for DoneItems {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -39,6 +41,7 @@ impl RowCheck for DoneItems {
 /// Checks that each entry of the index belongs to a done item.
 pub(super) struct KeepTimes;
 
+#[async_trait]
 impl RowCheck for KeepTimes {
     fn part(&self) -> &'static str {
         "z"
@@ -46,7 +49,7 @@ impl RowCheck for KeepTimes {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -63,7 +66,7 @@ impl RowCheck for KeepTimes {
 
 /// Stages the missing entry of a done item.
 pub(super) async fn set_keep_time(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     finding: &Finding,
     id: &ItemId,

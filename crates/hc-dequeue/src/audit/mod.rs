@@ -18,10 +18,10 @@ mod sessions;
 use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
-use microqueue::keyspace::{Database, Runner, Store, Transaction};
+use microqueue::keyspace::{Database, Runner, Store};
 
 pub use self::finding::Finding;
-use self::rows::{check_rows, remove_row};
+use self::rows::{AuditTransaction, check_rows, remove_row};
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
 use crate::items::settings::{Settings, current_settings};
@@ -150,7 +150,7 @@ async fn repair(
 
 /// Stages the repair of a finding, if that takes a single transaction.
 async fn repair_step(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     settings: &Settings,
     finding: &Finding,

@@ -1,9 +1,11 @@
 //! Checks rows that must agree with other rows, page by page.
 
+use async_trait::async_trait;
 use futures::future::try_join_all;
+use microqueue::keyspace::store::StoreTransaction;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Bytes, Isolation, KeyValue, RangeQuery, Runner, Store, StreamingMode, Transaction,
+    Bytes, Isolation, KeyValue, RangeQuery, Runner, Store, StreamingMode, Transaction, Tx,
 };
 
 use super::Finding;
@@ -16,7 +18,11 @@ const MAX_PAGE_ROWS: usize = 100;
 /// The largest number of findings that one check lists.
 const MAX_CHECK_FINDINGS: usize = 1_000;
 
+/// A transaction of an audit or a repair.
+pub(super) type AuditTransaction = Tx<StoreTransaction>;
+
 /// A check of the rows in a part of the queue against other rows.
+#[async_trait]
 pub(super) trait RowCheck: Sync {
     /// The part.
     fn part(&self) -> &'static str;
@@ -25,19 +31,19 @@ pub(super) trait RowCheck: Sync {
     ///
     /// # Conflicts
     /// Reads the rows that it compares the row with.
-    fn check(
+    async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
-    ) -> impl Future<Output = Result<Option<Finding>>> + Send;
+    ) -> Result<Option<Finding>>;
 }
 
 /// Checks each row of a part of the queue, up to a number of findings.
 pub(super) async fn check_rows(
     runner: &Runner<Store>,
     keys: &Keys,
-    check: &impl RowCheck,
+    check: &dyn RowCheck,
 ) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut after = None;
@@ -69,9 +75,9 @@ struct CheckedPage {
 
 /// Checks the next rows after the key `after`: one batch.
 async fn check_page(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
-    check: &impl RowCheck,
+    check: &dyn RowCheck,
     after: Option<&[u8]>,
 ) -> Result<CheckedPage> {
     let (begin, end) = keys.part(check.part());
@@ -106,9 +112,9 @@ fn undecodable(error: Error, row: &KeyValue) -> Result<Option<Finding>> {
 /// # Conflicts
 /// Reads the row and the rows that it is compared with.
 pub(super) async fn is_still(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
-    check: &impl RowCheck,
+    check: &dyn RowCheck,
     key: &[u8],
     finding: &Finding,
 ) -> Result<bool> {
@@ -124,9 +130,9 @@ pub(super) async fn is_still(
 /// # Conflicts
 /// As [`is_still`].
 pub(super) async fn remove_row(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
-    check: &impl RowCheck,
+    check: &dyn RowCheck,
     key: &[u8],
     finding: &Finding,
 ) -> Result<()> {

@@ -1,10 +1,11 @@
 //! Checks schedules against the index by next time.
 
+use async_trait::async_trait;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Isolation, KeyValue, Transaction};
 
 use super::Finding;
-use super::rows::{RowCheck, is_still};
+use super::rows::{AuditTransaction, RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::keys::Keys;
 use crate::schedule::operations::stored_schedule;
@@ -13,6 +14,7 @@ use crate::schedule::record::ScheduleCodec;
 /// Checks that each schedule that fires again is in the index.
 pub(super) struct Schedules;
 
+#[async_trait]
 impl RowCheck for Schedules {
     fn part(&self) -> &'static str {
         "e"
@@ -20,7 +22,7 @@ impl RowCheck for Schedules {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -44,6 +46,7 @@ impl RowCheck for Schedules {
 /// Checks that each entry of the index is the next time of a schedule.
 pub(super) struct FireTimes;
 
+#[async_trait]
 impl RowCheck for FireTimes {
     fn part(&self) -> &'static str {
         "f"
@@ -51,7 +54,7 @@ impl RowCheck for FireTimes {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -68,7 +71,7 @@ impl RowCheck for FireTimes {
 
 /// Stages the missing entry of a schedule.
 pub(super) async fn set_fire_time(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     finding: &Finding,
     schedule: &str,

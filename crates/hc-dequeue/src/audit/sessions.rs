@@ -3,6 +3,7 @@
 //! Only the existence of a session's state is compared, where that is enough: a state that does not decode is one
 //! finding, and not one for each row that belongs to the session.
 
+use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Runner, Store, Trans
 use parking_lot::Mutex;
 
 use super::Finding;
-use super::rows::{RowCheck, check_rows};
+use super::rows::{AuditTransaction, RowCheck, check_rows};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
@@ -52,6 +53,7 @@ pub(super) async fn check_sessions(runner: &Runner<Store>, keys: &Keys) -> Resul
 /// Checks that the sessions of held items, or of grants, exist.
 struct Holders(&'static str);
 
+#[async_trait]
 impl RowCheck for Holders {
     fn part(&self) -> &'static str {
         self.0
@@ -59,7 +61,7 @@ impl RowCheck for Holders {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -73,6 +75,7 @@ impl RowCheck for Holders {
 /// Checks that each living session has a heartbeat.
 struct States;
 
+#[async_trait]
 impl RowCheck for States {
     fn part(&self) -> &'static str {
         "s"
@@ -80,7 +83,7 @@ impl RowCheck for States {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -95,6 +98,7 @@ impl RowCheck for States {
 /// Checks that each heartbeat belongs to a session.
 struct Heartbeats;
 
+#[async_trait]
 impl RowCheck for Heartbeats {
     fn part(&self) -> &'static str {
         "b"
@@ -102,7 +106,7 @@ impl RowCheck for Heartbeats {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -116,6 +120,7 @@ impl RowCheck for Heartbeats {
 /// Checks that each request belongs to a living session.
 struct Requests;
 
+#[async_trait]
 impl RowCheck for Requests {
     fn part(&self) -> &'static str {
         "r"
@@ -123,7 +128,7 @@ impl RowCheck for Requests {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -142,6 +147,7 @@ impl RowCheck for Requests {
 /// Checks that each grant of a living session has its first item.
 struct Grants;
 
+#[async_trait]
 impl RowCheck for Grants {
     fn part(&self) -> &'static str {
         "g"
@@ -149,7 +155,7 @@ impl RowCheck for Grants {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -170,6 +176,7 @@ struct Places<'a> {
     seen: &'a Mutex<Seen>,
 }
 
+#[async_trait]
 impl RowCheck for Places<'_> {
     fn part(&self) -> &'static str {
         self.part
@@ -177,7 +184,7 @@ impl RowCheck for Places<'_> {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
@@ -241,13 +248,13 @@ fn parse_held(
 }
 
 /// Returns whether a session has a state, whether or not it decodes.
-async fn exists(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+async fn exists(tr: &AuditTransaction, keys: &Keys, session: SessionId) -> Result<bool> {
     let state = keys.sessions.state(session);
     Ok(tr.get(&state, Isolation::Serializable).await?.is_some())
 }
 
 /// Returns whether a session holds items or has grants.
-async fn holds(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+async fn holds(tr: &AuditTransaction, keys: &Keys, session: SessionId) -> Result<bool> {
     let first = |(begin, end)| RangeQuery::keys(begin, end).limit(1);
     let held = first(keys.held(session).subspace().range());
     let granted = first(keys.grants(session));
@@ -273,7 +280,7 @@ fn broken<'a>(keys: &Keys, grants: &'a [KeyValue]) -> Result<Vec<&'a KeyValue>> 
 }
 
 /// Stages that a session is dead if it does not exist or has no heartbeat. Returns `false` if it exists and has one.
-async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
+async fn declare_lost(tr: &AuditTransaction, keys: &Keys, session: SessionId) -> Result<bool> {
     if keys.sessions.life(tr, session).await?.is_none() {
         keys.sessions
             .set_state(tr, session, Life::Dead, Duration::ZERO);
@@ -283,7 +290,7 @@ async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) ->
 }
 
 /// Stages the removal of a request whose session is not alive.
-pub(super) async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Result<()> {
+pub(super) async fn remove_request(tr: &AuditTransaction, keys: &Keys, id: &ItemId) -> Result<()> {
     let Some(request) = keys.requests.get(tr, id).await? else {
         return Ok(());
     };
@@ -295,7 +302,7 @@ pub(super) async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &Item
 
 /// Stages the return of the remaining items of a session's broken grants.
 pub(super) async fn return_broken_grants(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     settings: &Settings,
     session: [u8; 16],
@@ -326,7 +333,7 @@ pub(super) async fn reclaim_lost(
 
 /// Stages the removal of a heartbeat without a session.
 pub(super) async fn remove_heartbeat(
-    tr: &impl Transaction,
+    tr: &AuditTransaction,
     keys: &Keys,
     session: [u8; 16],
 ) -> Result<()> {
@@ -339,6 +346,7 @@ pub(super) async fn remove_heartbeat(
 /// Checks that each cancel stamp belongs to a session.
 pub(super) struct CancelStamps;
 
+#[async_trait]
 impl RowCheck for CancelStamps {
     fn part(&self) -> &'static str {
         "a"
@@ -346,7 +354,7 @@ impl RowCheck for CancelStamps {
 
     async fn check(
         &self,
-        tr: &impl Transaction,
+        tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
