@@ -1,10 +1,10 @@
 //! What came of a change, and of a check.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 /// What came of a change.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Change {
     /// The name of the queue.
     pub queue: String,
@@ -18,7 +18,8 @@ pub struct Change {
 }
 
 /// What a check of a store's files has read and found in order.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StoreCheck {
     /// How many rows are in the store's file.
     pub rows: u64,

@@ -1,12 +1,12 @@
 //! Items, and the values that applications store.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Time, is_zero};
 
 /// A page of items.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Items {
     /// The name of the queue.
     pub queue: String,
@@ -23,7 +23,8 @@ pub struct Items {
 }
 
 /// An item, wherever it is.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Item {
     /// The reference to the item, which finds it wherever it goes. Empty if a row does not say which item it contains.
     pub item: String,
@@ -81,7 +82,8 @@ pub struct Item {
 }
 
 /// Why an item failed.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Failure {
     /// When. Missing where it is not recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -91,7 +93,8 @@ pub struct Failure {
 }
 
 /// Bytes that an application has stored, decoded as far as their codec describes itself.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Payload {
     /// The name of the codec.
     pub codec: String,

@@ -1,12 +1,12 @@
 //! Keys of the store, decoded.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Payload;
 
 /// A page of keys, in their order.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Keys {
     /// The keys.
     pub keys: Vec<Key>,
@@ -16,7 +16,8 @@ pub struct Keys {
 }
 
 /// A key and its value.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Key {
     /// The key in the form of a queue's name, for `get`.
     pub name: String,

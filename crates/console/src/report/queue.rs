@@ -1,10 +1,10 @@
 //! Queues of any recipe, and how they stand.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The queues of a store, in the order of their keys.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Queues {
     /// The queues.
     pub queues: Vec<Queue>,
@@ -14,7 +14,8 @@ pub struct Queues {
 }
 
 /// A queue of any recipe.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Queue {
     /// Its name: the elements of its subspace, with slashes between them.
     pub name: String,
@@ -29,7 +30,8 @@ pub struct Queue {
 }
 
 /// How a queue stands, by its recipe.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "recipe", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum QueueState {
@@ -51,7 +53,8 @@ pub enum QueueState {
 }
 
 /// How a microqueue stands.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MicroqueueState {
     /// How many items it has, counted up to 10,000.
     pub items: usize,
@@ -60,7 +63,8 @@ pub struct MicroqueueState {
 }
 
 /// How a queue with consumers stands. The counts are exact at one version.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DequeueState {
     /// Whether nothing is granted until the queue is resumed.
     pub paused: bool,
@@ -87,7 +91,8 @@ pub struct DequeueState {
 }
 
 /// How a combine queue stands.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CombineState {
     /// How many buckets it has.
     pub buckets: u32,
@@ -112,7 +117,8 @@ pub struct CombineState {
 }
 
 /// How an export queue stands.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExportState {
     /// How many buckets it has.
     pub buckets: u32,
@@ -121,7 +127,8 @@ pub struct ExportState {
 }
 
 /// How a subscription of an export queue stands.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Subscription {
     /// Its name.
     pub name: String,

@@ -1,15 +1,31 @@
 //! The JSON Schema of the reports, which the file `schema.json` of this crate has.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::{env, fs};
 
 use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 use super::{
     Audit, Change, CombineKey, Item, Items, Key, Keys, Queue, Queues, Schedules, Sessions,
-    SetAsidePage, Settings, StoreCheck,
+    SetAsidePage, Settings, StoreCheck, Time,
 };
+
+impl JsonSchema for Time {
+    fn schema_name() -> Cow<'static, str> {
+        "Time".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A time in RFC 3339, in UTC, with milliseconds. Null if it is outside of the years 0 to 9999.",
+            "type": ["string", "null"],
+            "format": "date-time",
+        })
+    }
+}
 
 /// Returns one document with the schema of each report under its name in `$defs`.
 fn schema() -> Value {

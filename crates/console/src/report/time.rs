@@ -1,11 +1,9 @@
 //! Times of reports.
 
-use std::borrow::Cow;
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, Datelike, SecondsFormat, TimeDelta, Utc};
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Serialize, Serializer};
 
 /// The years that RFC 3339 can write.
@@ -92,20 +90,6 @@ impl Serialize for Time {
             Place::At(_) => serializer.collect_str(self),
             Place::Before | Place::Beyond => serializer.serialize_none(),
         }
-    }
-}
-
-impl JsonSchema for Time {
-    fn schema_name() -> Cow<'static, str> {
-        "Time".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "A time in RFC 3339, in UTC, with milliseconds. Null if it is outside of the years 0 to 9999.",
-            "type": ["string", "null"],
-            "format": "date-time",
-        })
     }
 }
 

@@ -1,12 +1,12 @@
 //! Sessions, schedules, settings, audits, and what combine queues keep of keys.
 
-use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::{Failure, Payload, Time, is_zero};
 
 /// A page of the sessions of a queue.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Sessions {
     /// The name of the queue.
     pub queue: String,
@@ -18,7 +18,8 @@ pub struct Sessions {
 }
 
 /// A session of a process that takes items, combines or exports.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Session {
     /// Its id, in hexadecimal digits.
     pub session: String,
@@ -54,7 +55,8 @@ pub struct Session {
 }
 
 /// A page of the schedules of a queue, by name.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Schedules {
     /// The name of the queue.
     pub queue: String,
@@ -66,7 +68,8 @@ pub struct Schedules {
 }
 
 /// A schedule.
-#[derive(Debug, Clone, PartialEq, Default, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Schedule {
     /// Its name.
     pub name: String,
@@ -100,7 +103,8 @@ pub struct Schedule {
 }
 
 /// The settings of a queue with consumers.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Settings {
     /// The name of the queue.
     pub queue: String,
@@ -119,7 +123,8 @@ pub struct Settings {
 }
 
 /// What an audit found.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Audit {
     /// The name of the queue.
     pub queue: String,
@@ -130,7 +135,8 @@ pub struct Audit {
 }
 
 /// Something in a queue that contradicts something else in it.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Finding {
     /// What kind of contradiction it is.
     pub kind: String,
@@ -139,7 +145,8 @@ pub struct Finding {
 }
 
 /// A page of what a combine queue has set aside.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SetAsidePage {
     /// The name of the queue.
     pub queue: String,
@@ -151,7 +158,8 @@ pub struct SetAsidePage {
 }
 
 /// An update, a block of updates, or the reports of a key that a combine queue has set aside.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SetAside {
     /// What to name it by, to redrive or purge it.
     pub id: String,
@@ -175,7 +183,8 @@ pub struct SetAside {
 }
 
 /// What a combine queue knows of a key.
-#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CombineKey {
     /// The name of the queue.
     pub queue: String,
