@@ -380,15 +380,15 @@ mod tests {
 
     #[derive(Debug, thiserror::Error)]
     #[error("wrapped")]
-    struct Wrapped(#[source] Hostile);
+    struct WithSource(#[source] Hostile);
 
     #[test]
     fn the_text_of_an_error_that_panics_says_so() {
         let panicked = "an error that panicked while it was formatted: no words";
         assert_eq!(chain(&Hostile::Text).to_string(), panicked);
-        let wrapped = chain(&Wrapped(Hostile::Text)).to_string();
+        let wrapped = chain(&WithSource(Hostile::Text)).to_string();
         assert_eq!(wrapped, format!("wrapped: {panicked}"));
-        let without_source = chain(&Wrapped(Hostile::Source)).to_string();
+        let without_source = chain(&WithSource(Hostile::Source)).to_string();
         assert_eq!(without_source, "wrapped: hostile");
     }
 

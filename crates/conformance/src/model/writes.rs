@@ -46,7 +46,7 @@ impl Mutation {
 }
 
 #[derive(Debug, Clone)]
-enum Write {
+enum LoggedWrite {
     Key(Bytes, KeyOp),
     Clear(Bytes, Bytes),
     /// The keys that a versionstamped key may become. Earlier writes to these keys have been sent. From
@@ -57,19 +57,19 @@ enum Write {
 /// The staged writes of a transaction.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Writes {
-    log: Vec<Write>,
+    log: Vec<LoggedWrite>,
     sent: Vec<Mutation>,
 }
 
 /// The effect of the writes on one key.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Staged {
+pub(super) struct StagedKey {
     pub(super) cleared: bool,
     pub(super) ops: Vec<KeyOp>,
     pub(super) unreadable: bool,
 }
 
-impl Staged {
+impl StagedKey {
     fn push(&mut self, op: &KeyOp) {
         use KeyOp::Atomic;
         use MutationOp::AppendIfFits;
@@ -113,11 +113,11 @@ impl Writes {
     }
 
     pub(super) fn key(&mut self, key: &Bytes, op: KeyOp) {
-        self.log.push(Write::Key(key.clone(), op));
+        self.log.push(LoggedWrite::Key(key.clone(), op));
     }
 
     pub(super) fn clear(&mut self, begin: Bytes, end: Bytes) {
-        self.log.push(Write::Clear(begin, end));
+        self.log.push(LoggedWrite::Clear(begin, end));
     }
 
     /// Stages a versionstamped key by its template, with the smallest versionstamp that it can get.
@@ -130,28 +130,28 @@ impl Writes {
         let mut placeholder = begin.to_vec();
         placeholder.extend_from_slice(&template[template.len() - 4..]);
         self.send(&begin, &end);
-        self.log.push(Write::Unreadable(begin, end));
+        self.log.push(LoggedWrite::Unreadable(begin, end));
         let op = KeyOp::Atomic(MutationOp::SetVersionstampedKey, value.clone());
-        self.log.push(Write::Key(placeholder.into(), op));
+        self.log.push(LoggedWrite::Key(placeholder.into(), op));
     }
 
     /// Returns the effect of the writes on a key.
-    pub(super) fn at(&self, key: &[u8]) -> Staged {
+    pub(super) fn at(&self, key: &[u8]) -> StagedKey {
         let covers = |begin: &Bytes, end: &Bytes| begin <= key && key < end;
-        let mut staged = Staged::default();
+        let mut staged = StagedKey::default();
         for write in &self.log {
             match write {
-                Write::Key(written, op) if written == key => staged.push(op),
-                Write::Clear(begin, end) if covers(begin, end) => {
-                    staged = Staged {
+                LoggedWrite::Key(written, op) if written == key => staged.push(op),
+                LoggedWrite::Clear(begin, end) if covers(begin, end) => {
+                    staged = StagedKey {
                         cleared: true,
-                        ..Staged::default()
+                        ..StagedKey::default()
                     };
                 }
-                Write::Unreadable(begin, end) if covers(begin, end) => {
-                    staged = Staged {
+                LoggedWrite::Unreadable(begin, end) if covers(begin, end) => {
+                    staged = StagedKey {
                         unreadable: true,
-                        ..Staged::default()
+                        ..StagedKey::default()
                     };
                 }
                 _ => {}
@@ -165,8 +165,8 @@ impl Writes {
         let mut boundaries = BTreeSet::from([Bytes::new()]);
         for write in &self.log {
             match write {
-                Write::Key(key, _) => boundaries.extend([key.clone(), key_after(key).into()]),
-                Write::Clear(begin, end) | Write::Unreadable(begin, end) => {
+                LoggedWrite::Key(key, _) => boundaries.extend([key.clone(), key_after(key).into()]),
+                LoggedWrite::Clear(begin, end) | LoggedWrite::Unreadable(begin, end) => {
                     boundaries.extend([begin.clone(), end.clone()]);
                 }
             }
