@@ -1,5 +1,4 @@
-//! Two concurrent operations: which of them makes the other one fail, and what is lost on a store that does
-//! not detect the conflict.
+//! Which of two concurrent operations makes the other fail, and what is lost on a store without conflicts.
 
 use std::collections::BTreeMap;
 
