@@ -2,8 +2,11 @@
 
 use std::future::Future;
 use std::marker::PhantomData;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 
 use futures::future::BoxFuture;
+use pin_project_lite::pin_project;
 
 use super::Tx;
 use crate::error::Code;
@@ -26,25 +29,25 @@ pub(super) trait AnyClosure: Send {
     fn restore(&mut self, index: usize);
 }
 
-/// A closure on transactions of the type `T`.
-pub(super) struct Closure<F, T, R, E> {
+/// A closure on transactions of the type `T`, which returns a `Fut`.
+pub(super) struct Closure<F, Fut, T, R, E> {
     function: F,
     /// Finds the code in an error of the closure.
     code_of: fn(&E) -> Option<Code>,
     result: Option<Result<R, E>>,
     /// The values of the calls whose commits have an unknown outcome.
     kept: Vec<R>,
-    transaction: PhantomData<fn(T)>,
+    types: PhantomData<fn(T) -> Fut>,
 }
 
-impl<F, T, R, E> Closure<F, T, R, E> {
+impl<F, Fut, T, R, E> Closure<F, Fut, T, R, E> {
     pub(super) fn new(function: F, code_of: fn(&E) -> Option<Code>) -> Self {
         Self {
             function,
             code_of,
             result: None,
             kept: Vec::new(),
-            transaction: PhantomData,
+            types: PhantomData,
         }
     }
 
@@ -54,7 +57,34 @@ impl<F, T, R, E> Closure<F, T, R, E> {
     }
 }
 
-impl<F, Fut, T, R, E> AnyClosure for Closure<F, T, R, E>
+pin_project! {
+    /// A call of a closure, which stores its result. It is smaller than an async block, which would hold the
+    /// arguments too, and is copied into a box for each call.
+    struct Call<'a, Fut, R, E> {
+        #[pin]
+        future: Fut,
+        code_of: fn(&E) -> Option<Code>,
+        result: &'a mut Option<Result<R, E>>,
+    }
+}
+
+impl<Fut, R, E> Future for Call<'_, Fut, R, E>
+where
+    Fut: Future<Output = Result<R, E>>,
+{
+    type Output = Result<(), Option<Code>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let result = this.result.insert(ready!(this.future.poll(cx)));
+        Poll::Ready(match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err((this.code_of)(error)),
+        })
+    }
+}
+
+impl<F, Fut, T, R, E> AnyClosure for Closure<F, Fut, T, R, E>
 where
     F: Fn(Tx<T>) -> Fut + Send + Sync,
     Fut: Future<Output = Result<R, E>> + Send,
@@ -64,14 +94,10 @@ where
 {
     fn call(&mut self, tx: Tx<StoreTransaction>) -> BoxFuture<'_, Result<(), Option<Code>>> {
         self.result = None;
-        Box::pin(async move {
-            let result = (self.function)(tx.typed()).await;
-            let ended = match &result {
-                Ok(_) => Ok(()),
-                Err(error) => Err((self.code_of)(error)),
-            };
-            self.result = Some(result);
-            ended
+        Box::pin(Call {
+            future: (self.function)(tx.typed()),
+            code_of: self.code_of,
+            result: &mut self.result,
         })
     }
 
