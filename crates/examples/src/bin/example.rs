@@ -92,7 +92,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
     let pages = match arguments.console {
         None => None,
         Some(address) => {
-            let console = Console::new(&runner);
+            let console = Console::new(runner);
             let pages = console::mount(console, address, WebOptions::new())
                 .await
                 .with_context(|| format!("cannot serve the console at {address}"))?;
