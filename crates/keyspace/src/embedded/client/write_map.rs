@@ -393,14 +393,29 @@ fn clear_mutation(range: KeyRange) -> Mutation {
     }
 }
 
+/// Sends the operations of a stack. Additions that follow one another become one.
 fn send(mutations: &mut Vec<Mutation>, key: Bytes, stack: Stack) {
-    mutations.extend(stack.into_ops().map(|Op { op, param }| {
+    for Op { op, param } in stack.into_ops() {
         let key = key.clone();
-        match op {
-            None => Mutation::Set { key, value: param },
-            Some(op) => Mutation::Atomic { op, key, param },
+        let Some(op) = op else {
+            mutations.push(Mutation::Set { key, value: param });
+            continue;
+        };
+        if op == MutationOp::Add
+            && let Some(Mutation::Atomic {
+                op: MutationOp::Add,
+                key: last_key,
+                param: sum,
+            }) = mutations.last_mut()
+            && *last_key == key
+            && sum.len() == param.len()
+        {
+            let added = atomic::apply(op, Some(sum), &param).unwrap_or_default();
+            *sum = added.into_owned().into();
+        } else {
+            mutations.push(Mutation::Atomic { op, key, param });
         }
-    }));
+    }
 }
 
 /// Returns the offset of the stamp's ten bytes in a versionstamp template, or `None` if the template is too
@@ -448,6 +463,32 @@ mod tests {
         writes.set(bytes("a"), bytes("1"), true);
         writes.clear(range("a", "a\0"), true);
         assert_eq!(commit_keys(writes), ["clear a", "clear from x", "set b"]);
+    }
+
+    #[test]
+    fn additions_of_the_same_length_that_follow_one_another_are_sent_as_one() {
+        let mut writes = WriteMap::default();
+        let mut stage = |op, param: &[u8]| {
+            writes.atomic(op, bytes("a"), Bytes::copy_from_slice(param), true);
+        };
+        stage(MutationOp::Add, &[255, 1]);
+        stage(MutationOp::Add, &[2, 0]);
+        stage(MutationOp::Add, &[1]);
+        stage(MutationOp::Max, &[5]);
+        stage(MutationOp::Add, &[1]);
+        stage(MutationOp::Add, &[255]);
+        let (sent, _) = writes.into_commit();
+        let sent: Vec<_> = sent
+            .iter()
+            .map(|mutation| match mutation {
+                Mutation::Atomic { op, param, .. } => (*op, &param[..]),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let add = MutationOp::Add;
+        let max = MutationOp::Max;
+        let expected: [(_, &[u8]); 4] = [(add, &[1, 2]), (add, &[1]), (max, &[5]), (add, &[0])];
+        assert_eq!(sent, expected);
     }
 
     #[test]

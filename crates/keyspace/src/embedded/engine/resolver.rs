@@ -105,7 +105,8 @@ impl Resolver {
         commits: Vec<PendingCommit>,
         batch: &mut Batch,
     ) -> Result<(), redb::Error> {
-        let mut has_writes = false;
+        // While a snapshot exists, each write copies the nodes of the window that it changes.
+        let mut has_writes = batch.parts.take().is_some();
         for mut commit in commits {
             // Rejected transactions are counted too.
             let index = u16::try_from(batch.verdicts.len()).expect("a batch is far smaller");

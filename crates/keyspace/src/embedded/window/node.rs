@@ -89,6 +89,17 @@ impl EntryTree {
             return;
         }
         self.root.erase(source, begin, end);
+        self.lower();
+    }
+
+    /// Removes the entry with this key, which exists.
+    pub(super) fn remove(&mut self, source: Source<'_>, key: &[u8]) {
+        self.root.remove(source, key);
+        self.lower();
+    }
+
+    /// Lowers the tree after an erasure.
+    fn lower(&mut self) {
         if self.root.is_empty() {
             *self = Self::new();
         }
@@ -123,6 +134,38 @@ impl EntryTree {
                         Some(last) => Some(leaf.entries.entries()[last]),
                         None => left?.last(),
                     };
+                }
+            }
+        }
+    }
+
+    /// Returns the entry with this key, and the last entry before it.
+    pub(super) fn find(
+        &self,
+        source: Source<'_>,
+        key: &[u8],
+    ) -> (Option<EntryRef>, Option<EntryRef>) {
+        // The nearest subtree to the left of the path.
+        let mut left: Option<&Node> = None;
+        let mut node = &self.root;
+        loop {
+            match node {
+                Node::Inner(inner) => {
+                    let index = inner.lows.count_before(source, Position::after(key));
+                    if index > 0 {
+                        left = Some(&inner.children[index - 1]);
+                    }
+                    node = &inner.children[index];
+                }
+                Node::Leaf(leaf) => {
+                    let index = leaf.entries.count_before(source, Position::before(key));
+                    let entries = leaf.entries.entries();
+                    let entry = entries.get(index).copied();
+                    let before = match index.checked_sub(1) {
+                        Some(before) => Some(entries[before]),
+                        None => left.and_then(Node::last),
+                    };
+                    return (entry.filter(|entry| source.key(*entry) == key), before);
                 }
             }
         }
@@ -180,9 +223,25 @@ impl Node {
             Node::Inner(inner) => Arc::make_mut(inner).erase(source, begin, end),
         }
     }
+
+    /// Removes the entry with this key, which exists, and returns the bytes of its content.
+    fn remove(&mut self, source: Source<'_>, key: &[u8]) -> usize {
+        match self {
+            Node::Leaf(leaf) => Arc::make_mut(leaf).remove(source, key),
+            Node::Inner(inner) => Arc::make_mut(inner).remove(source, key),
+        }
+    }
 }
 
 impl Leaf {
+    fn remove(&mut self, source: Source<'_>, key: &[u8]) -> usize {
+        let index = self.entries.count_before(source, Position::before(key));
+        let bytes = self.entries.entries()[index].content_bytes();
+        self.entries.remove(index..index + 1);
+        self.bytes -= bytes;
+        bytes
+    }
+
     fn insert(&mut self, source: Source<'_>, key: &[u8], entry: EntryRef) -> Insertion {
         let index = self.entries.count_before(source, Position::before(key));
         self.bytes += entry.content_bytes();
@@ -260,15 +319,28 @@ impl Inner {
             self.lows.remove(first..kept - 1);
         }
         bytes += self.children[first].erase(source, begin, end);
-        if self.children[first].is_empty() {
-            self.children.remove(first);
+        self.unlink_if_empty(first);
+        self.bytes -= bytes;
+        bytes
+    }
+
+    fn remove(&mut self, source: Source<'_>, key: &[u8]) -> usize {
+        let index = self.lows.count_before(source, Position::after(key));
+        let bytes = self.children[index].remove(source, key);
+        self.unlink_if_empty(index);
+        self.bytes -= bytes;
+        bytes
+    }
+
+    /// Unlinks the child with this index, if it is empty.
+    fn unlink_if_empty(&mut self, index: usize) {
+        if self.children[index].is_empty() {
+            self.children.remove(index);
             if !self.children.is_empty() {
-                let low = first.saturating_sub(1);
+                let low = index.saturating_sub(1);
                 self.lows.remove(low..low + 1);
             }
         }
-        self.bytes -= bytes;
-        bytes
     }
 }
 

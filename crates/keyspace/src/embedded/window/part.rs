@@ -97,7 +97,18 @@ impl Part {
     ///
     /// Those of `below`. The part has not changed in that case.
     pub(crate) fn clear<B: Below>(&mut self, key: &[u8], below: &B) -> Result<(), B::Error> {
-        self.clear_range(key, &key_after(key), below)
+        let source = self.chunks.source();
+        let (entry, before) = self.tree.find(source, key);
+        let meets_gap = self.as_gap(entry, |_| true).is_some()
+            || self.as_gap(before, |end| end >= key).is_some();
+        // Most keys are neither in a Gap nor next to one, and do not live below.
+        if meets_gap || below.first_live_from(key)?.is_some_and(|live| live == key) {
+            return self.clear_range(key, &key_after(key), below);
+        }
+        if entry.is_some() {
+            self.tree.remove(source, key);
+        }
+        Ok(())
     }
 
     /// Clears the keys `begin <= key < end`. An empty or inverted range clears nothing.
