@@ -8,6 +8,9 @@ use microqueue::keyspace::Environment;
 /// poll, expire deliveries or take over buckets.
 const MIN_TIME: Duration = Duration::from_millis(1);
 
+/// The most items that a worker takes ahead of its handlers.
+const MAX_RESERVE: usize = 512;
+
 /// The options of a [`Consumer`](crate::Consumer) and of the workers of all recipes.
 ///
 /// An option that is not set has the default of the recipe:
@@ -15,6 +18,7 @@ const MIN_TIME: Duration = Duration::from_millis(1);
 /// | option | what it is | consumer | `process`, `work` | combine | export-queue |
 /// |---|---|---|---|---|---|
 /// | [`concurrency`](Self::with_concurrency) | how many calls run at the same time: of a handler for one item, or of an observer or exporter for one bucket | - | 16 | 4 | 4 |
+/// | [`max_reserve`](Self::with_max_reserve) | how many items are taken ahead of handlers, at most | - | 512 | - | - |
 /// | [`time_limit`](Self::with_time_limit) | how long a delivery or a call may take | 5 minutes | 5 minutes | 3 seconds, never more than 5 | 1 minute |
 /// | [`poll_interval`](Self::with_poll_interval) | how often to check for work without being woken | 1 second | 1 second | 1 second | 1 second |
 /// | [`backoff`](Self::with_backoff) | how long failed work waits | 1 second to 5 minutes | 1 second to 5 minutes | 100 milliseconds to 30 seconds | 100 milliseconds to 30 seconds |
@@ -41,6 +45,7 @@ const MIN_TIME: Duration = Duration::from_millis(1);
 #[non_exhaustive]
 pub struct WorkerOptions {
     concurrency: Option<usize>,
+    max_reserve: Option<usize>,
     time_limit: Option<Duration>,
     poll_interval: Option<Duration>,
     backoff: Option<Backoff>,
@@ -63,6 +68,18 @@ impl WorkerOptions {
     #[must_use]
     pub fn with_concurrency(mut self, calls: usize) -> Self {
         self.concurrency = Some(calls.max(1));
+        self
+    }
+
+    /// Sets how many items a worker of this crate takes ahead of its handlers, at most. Zero turns this off.
+    ///
+    /// The worker decides how many it takes from how long its handlers and its transactions take: up to as many as the
+    /// handlers finish during eight takes, and none if a handler takes more than eight times as long as a take. An item
+    /// that another process could have started waits in such a reserve for 20 ms, or 16 takes if that is longer, before
+    /// it goes back.
+    #[must_use]
+    pub fn with_max_reserve(mut self, items: usize) -> Self {
+        self.max_reserve = Some(items.min(MAX_RESERVE));
         self
     }
 
@@ -162,6 +179,12 @@ impl WorkerOptions {
         self.concurrency
     }
 
+    /// Returns how many items a worker takes ahead of its handlers at most, if it is set.
+    #[must_use]
+    pub fn max_reserve(&self) -> Option<usize> {
+        self.max_reserve
+    }
+
     /// Returns how long a delivery or a call may take, if it is set.
     #[must_use]
     pub fn time_limit(&self) -> Option<Duration> {
@@ -214,20 +237,31 @@ impl WorkerOptions {
 /// The options of a dispatcher and of a worker's slots, with the defaults of this crate.
 #[derive(Debug, Clone)]
 pub(crate) struct DispatcherOptions {
-    /// How many handlers run at the same time. A dispatcher does not use it.
+    /// How many handlers run at the same time.
     pub(crate) concurrency: usize,
+    pub(crate) max_reserve: usize,
     pub(crate) time_limit: Duration,
     pub(crate) poll_interval: Duration,
     pub(crate) backoff: Backoff,
 }
 
 impl DispatcherOptions {
-    pub(crate) fn new(options: &WorkerOptions) -> Self {
+    /// Returns the options of a worker.
+    pub(crate) fn of_worker(options: &WorkerOptions) -> Self {
         Self {
             concurrency: options.concurrency.unwrap_or(16),
+            max_reserve: options.max_reserve.unwrap_or(MAX_RESERVE),
             time_limit: options.time_limit.unwrap_or(Duration::from_secs(5 * 60)),
             poll_interval: options.poll_interval.unwrap_or(Duration::from_secs(1)),
             backoff: options.backoff.unwrap_or_default(),
+        }
+    }
+
+    /// Returns the options of a consumer, which takes no items ahead of its callers.
+    pub(crate) fn of_consumer(options: &WorkerOptions) -> Self {
+        Self {
+            max_reserve: 0,
+            ..Self::of_worker(options)
         }
     }
 }

@@ -332,6 +332,7 @@ fn session_of(listed: Listed<SessionId, SessionState>) -> report::Session {
         silent_seconds: silent,
         wall: state.wall.map(Time::from),
         held: Some(state.held),
+        in_reserve: Some(state.in_reserve),
         has_more: state.holds_more,
         oldest_grant: state.oldest_grant.map(Time::from),
         wanted: Some(state.wanted),

@@ -381,6 +381,7 @@ pub(crate) async fn session_lives(
             silent_seconds: silent,
             wall: heartbeat.map(|beat| report::Time::from_millis(beat.wall_millis)),
             held: None,
+            in_reserve: None,
             has_more: false,
             oldest_grant: None,
             wanted: None,

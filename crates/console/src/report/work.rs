@@ -40,6 +40,10 @@ pub struct Session {
     /// How many items it holds, as far as they were counted. Missing for workers of combine and export queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<usize>,
+    /// How many of them its worker has taken ahead of its handlers, and has not handed out as far as the store knows: an
+    /// item that was handed out since counts for some seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_reserve: Option<usize>,
     /// Whether it holds more.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_more: bool,
@@ -52,6 +56,13 @@ pub struct Session {
     /// Why its state or its heartbeat does not decode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+impl Session {
+    /// Returns how many of the items that it holds were handed out.
+    pub fn handed_out(&self) -> Option<usize> {
+        Some(self.held? - self.in_reserve.unwrap_or(0))
+    }
 }
 
 /// A page of the schedules of a queue, by name.

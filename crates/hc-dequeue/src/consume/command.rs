@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use microqueue::{Item, ItemId};
+use microqueue::Item;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::consume::shared_task::SharedTask;
@@ -19,11 +19,10 @@ pub(crate) enum Command<D> {
         item: Return,
         done: Option<oneshot::Sender<Result<()>>>,
     },
-    /// Forget a delivery whose item has left the queue, as far as its process knows.
-    Forget {
-        id: ItemId,
-        delivery: u64,
-    },
+    /// Nothing but that the session's [holdings](crate::consume::holdings) have changed.
+    Wake,
+    /// Give the reserve back, and have none from now on.
+    EndReserve,
     ShutDown {
         /// How long outstanding deliveries may take to be resolved.
         grace: Duration,

@@ -13,7 +13,7 @@ use microqueue::keyspace::{Database, Runner};
 use crate::consume::delivery::Delivery;
 use crate::consume::untyped::UntypedConsumer;
 use crate::items::error::{Error, Result};
-use crate::options::WorkerOptions;
+use crate::options::{DispatcherOptions, WorkerOptions};
 use crate::queue::handle::Queue;
 
 /// Takes items from a queue. All clones share one session.
@@ -88,7 +88,11 @@ where
         runner: &Runner<D>,
         options: WorkerOptions,
     ) -> Result<Consumer<T>> {
-        let consumer = UntypedConsumer::open(self.untyped(), runner.on_store(), &options);
+        let consumer = UntypedConsumer::open(
+            self.untyped(),
+            runner.on_store(),
+            DispatcherOptions::of_consumer(&options),
+        );
         Ok(Consumer {
             untyped: consumer.await?,
             value: PhantomData,

@@ -8,23 +8,24 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
-use microqueue::keyspace::{Bytes, Subspace, Transaction};
+use microqueue::keyspace::{Bytes, Environment, Subspace, Transaction};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::consume::command::{Command, ask};
+use crate::consume::holdings::{Delivered, Holdings, Lifetime, Ready, Wake};
+use crate::consume::metrics::Metrics;
 use crate::consume::shared_task::SharedTask;
 use crate::items::end::end;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::{Counter, Keys, Records};
 use crate::items::record::{End, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
 use crate::items::settings::KnownSettings;
 use crate::items::trace_context::TraceContext;
 use crate::items::value::Value;
 use crate::options::Backoff;
 use crate::protocol::give_back::{GiveBack, Return, When};
-use crate::session::SessionId;
 use crate::session::wall::wall_millis;
 
 /// An item that a dispatcher hands out, and its value.
@@ -42,7 +43,8 @@ pub(crate) struct HeldItem {
     /// The record without the payload.
     pub(crate) record: Record,
     pub(crate) out: Arc<Outstanding>,
-    pub(crate) session: SessionId,
+    /// The items that its session holds.
+    pub(crate) held: Arc<Records>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) commands: Commands,
     /// A [`Decision`].
@@ -56,13 +58,18 @@ pub(crate) struct HeldItem {
 pub(crate) struct Outstanding {
     /// The number of the delivery: how often the item has been granted, including this time.
     pub(crate) delivery: u64,
+    /// When the item was handed out, by the environment's clock.
+    pub(crate) began: Duration,
     /// When the delivery's time limit passes, by the environment's clock.
     deadline: Mutex<Duration>,
-    hold: watch::Sender<HoldState>,
+    /// A [`HoldState`].
+    hold: AtomicU8,
+    hold_changed: Notify,
 }
 
 /// Whether a delivery still holds its item, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 pub(crate) enum HoldState {
     /// The item is held.
     Held,
@@ -73,11 +80,13 @@ pub(crate) enum HoldState {
 }
 
 impl Outstanding {
-    pub(crate) fn new(delivery: u64, deadline: Duration) -> Self {
+    pub(crate) fn new(delivery: u64, began: Duration, deadline: Duration) -> Self {
         Self {
             delivery,
+            began,
             deadline: Mutex::new(deadline),
-            hold: watch::Sender::new(HoldState::Held),
+            hold: AtomicU8::new(HoldState::Held as u8),
+            hold_changed: Notify::new(),
         }
     }
 
@@ -92,12 +101,22 @@ impl Outstanding {
     }
 
     pub(crate) fn lose(&self) {
-        self.hold.send_replace(HoldState::Lost);
+        self.advance(HoldState::Lost);
     }
 
     pub(crate) fn cancel(&self) {
-        self.hold
-            .send_modify(|hold| *hold = HoldState::Cancelled.max(*hold));
+        self.advance(HoldState::Cancelled);
+    }
+
+    /// Moves on to a state, unless a later one was reached.
+    fn advance(&self, hold: HoldState) {
+        self.hold.fetch_max(hold as u8, Ordering::AcqRel);
+        self.hold_changed.notify_waiters();
+    }
+
+    /// Returns whether the delivery has this state or a later one.
+    fn has_reached(&self, least: HoldState) -> bool {
+        self.hold.load(Ordering::Acquire) >= least as u8
     }
 }
 
@@ -113,15 +132,80 @@ pub(crate) enum Decision {
     Resolved,
 }
 
-/// State that all deliveries of a dispatcher share.
+/// State that a dispatcher, its consumers and all deliveries share.
 pub(crate) struct Shared {
     pub(crate) keys: Arc<Keys>,
+    /// The environment of the dispatcher, by whose clock time limits pass. The one of the keys may have another clock.
+    pub(crate) env: Environment,
     pub(crate) settings: KnownSettings,
     pub(crate) time_limit: Duration,
     pub(crate) backoff: Backoff,
     /// Whether the consumer is shutting down: a delivery dropped from then on counts no attempt.
     pub(crate) shuts_down: AtomicBool,
     pub(crate) dispatcher: Arc<SharedTask>,
+    pub(crate) holdings: Holdings,
+    pub(crate) metrics: Metrics,
+}
+
+impl Shared {
+    /// Hands items out of the reserve, up to `limit`.
+    pub(crate) fn hand_out_reserve(
+        self: &Arc<Self>,
+        limit: usize,
+        commands: &Commands,
+    ) -> Vec<HandedOut> {
+        let (items, wake) = self.holdings.take(limit, self.lifetime());
+        wake.dispatcher(commands);
+        let handed_out = |item| self.handed_out(item, commands);
+        items.into_iter().map(handed_out).collect()
+    }
+
+    /// Hands an item out.
+    pub(crate) fn hand_out(self: &Arc<Self>, item: Ready, commands: &Commands) -> HandedOut {
+        let (delivered, wake) = self.holdings.deliver(item, self.lifetime());
+        wake.dispatcher(commands);
+        self.handed_out(delivered, commands)
+    }
+
+    /// Returns the lifetime of a delivery that begins now.
+    fn lifetime(&self) -> Lifetime {
+        let began = self.env.now();
+        let deadline = began.saturating_add(self.time_limit);
+        Lifetime { began, deadline }
+    }
+
+    fn handed_out(self: &Arc<Self>, delivered: Delivered, commands: &Commands) -> HandedOut {
+        let Delivered { item, out } = delivered;
+        let Ready {
+            id,
+            record,
+            value,
+            held,
+            ..
+        } = item;
+        self.metrics.hand_out(&record, &self.keys.env);
+        let item = Arc::new(HeldItem {
+            id,
+            record,
+            out,
+            held,
+            shared: self.clone(),
+            commands: commands.clone(),
+            decision: AtomicU8::new(Decision::Open as u8),
+            result: Mutex::default(),
+        });
+        HandedOut { item, value }
+    }
+}
+
+impl Wake {
+    /// Wakes the dispatcher, if that is needed.
+    pub(crate) fn dispatcher(self, commands: &Commands) {
+        if self == Self::Dispatcher {
+            // The dispatcher may have ended.
+            let _ = commands.send(Command::Wake);
+        }
+    }
 }
 
 impl HeldItem {
@@ -194,6 +278,14 @@ impl HeldItem {
         Ok(record.is_some_and(|record| record.cancelled_millis == 0))
     }
 
+    /// Returns whether this delivery holds the item, cancelled or not.
+    ///
+    /// # Conflicts
+    /// As [`ack`](Self::ack), without the write.
+    pub(crate) async fn is_there(&self, tr: &impl Transaction) -> Result<bool> {
+        Ok(self.read_held(tr).await?.is_some())
+    }
+
     /// Reads the record of the item, which this delivery must hold.
     async fn held_record(&self, tr: &impl Transaction) -> Result<Record> {
         let record = self.read_held(tr).await?;
@@ -202,8 +294,7 @@ impl HeldItem {
 
     /// Reads the record of the item, if this delivery holds the item.
     async fn read_held(&self, tr: &impl Transaction) -> Result<Option<Record>> {
-        let held = self.shared.keys.held(self.session);
-        let record = held.get(tr, &self.id).await?;
+        let record = self.held.get(tr, &self.id).await?;
         Ok(record.filter(|record| record.deliveries == self.out.delivery))
     }
 
@@ -211,7 +302,8 @@ impl HeldItem {
     fn end(&self, tr: &impl Transaction, record: &Record, how: End) -> Result<()> {
         let keys = &*self.shared.keys;
         let settings = self.shared.settings.get();
-        keys.held(self.session).remove(tr, &self.id)?;
+        // The record was read serializably.
+        tr.clear(&self.id.key_in(self.held.subspace()));
         keys.count(tr, Counter::Held, -1);
         let result = match how {
             End::Completed => self.result.lock().clone(),
@@ -260,7 +352,7 @@ impl HeldItem {
         if self.is_lost() {
             return Err(self.delivery_lost());
         }
-        let now = self.shared.keys.env.now();
+        let now = self.shared.env.now();
         self.out.extend(now.saturating_add(self.shared.time_limit));
         Ok(())
     }
@@ -272,19 +364,24 @@ impl HeldItem {
 
     /// Returns whether the item was cancelled or the delivery is lost, as far as this process knows.
     pub(crate) fn is_cancelled(&self) -> bool {
-        *self.out.hold.borrow() >= HoldState::Cancelled
+        self.out.has_reached(HoldState::Cancelled)
     }
 
     /// Waits until the delivery has this state or a later one.
     pub(crate) async fn until(&self, least: HoldState) {
-        let mut hold = self.out.hold.subscribe();
-        // This cannot fail: the sender lives as long as this delivery.
-        let _ = hold.wait_for(|hold| *hold >= least).await;
+        loop {
+            // It receives each change from here on.
+            let changed = self.out.hold_changed.notified();
+            if self.out.has_reached(least) {
+                return;
+            }
+            changed.await;
+        }
     }
 
     /// Returns whether the delivery is lost, as far as this process knows.
     pub(crate) fn is_lost(&self) -> bool {
-        *self.out.hold.borrow() == HoldState::Lost
+        self.out.has_reached(HoldState::Lost)
     }
 
     /// Has the dispatcher apply a decision to the item, and returns when that is committed.
@@ -359,10 +456,10 @@ impl Drop for HeldItem {
         let decision = *self.decision.get_mut();
         if decision == Decision::Acknowledged as u8 {
             // The item has most likely left the queue. If its transaction failed, a heartbeat finds the item.
-            let _ = self.commands.send(Command::Forget {
-                id: self.id,
-                delivery: self.out.delivery,
-            });
+            let now = self.shared.env.now();
+            let holdings = &self.shared.holdings;
+            let forgotten = holdings.forget(&self.id, self.out.delivery, now);
+            forgotten.dispatcher(&self.commands);
         } else if decision == Decision::Open as u8 {
             if self.shared.shuts_down.load(Ordering::Relaxed) {
                 self.send_decision(GiveBack::Returned(When::Now), None);

@@ -7,10 +7,12 @@
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use microqueue::keyspace::Subspace;
 use microqueue::keyspace::names::queue_name;
+use microqueue::keyspace::{Environment, Subspace};
 
+use crate::items::record::Record;
 use crate::queue::stats::Stats;
+use crate::session::wall::wall_millis;
 
 /// The metrics of one dispatcher.
 pub(crate) struct Metrics {
@@ -24,7 +26,7 @@ pub(crate) struct Metrics {
     unreadable: Gauge,
     /// By how much the wall clock was ahead of the median at the last census.
     pub(crate) clock_error: Gauge,
-    pub(crate) dequeues: Counter,
+    dequeues: Counter,
     pub(crate) conflicts: Counter,
     pub(crate) fulfilled: Histogram,
     pub(crate) patience_expiries: Counter,
@@ -33,7 +35,7 @@ pub(crate) struct Metrics {
     pub(crate) skipped: Counter,
     /// Deliveries whose time limit has passed. Those that end with their session are not counted.
     pub(crate) lost: Counter,
-    pub(crate) waiting: Histogram,
+    waiting: Histogram,
 }
 
 impl Metrics {
@@ -59,6 +61,14 @@ impl Metrics {
             lost: counter!("hc_dequeue_lost", &[queue()]),
             waiting: histogram!("hc_dequeue_waiting_seconds", &[queue()]),
         }
+    }
+
+    /// Records that an item is handed out.
+    pub(crate) fn hand_out(&self, record: &Record, env: &Environment) {
+        self.dequeues.increment(1);
+        let waited = wall_millis(env).saturating_sub(record.ready_millis());
+        self.waiting
+            .record(Duration::from_millis(waited).as_secs_f64());
     }
 
     pub(crate) fn report(

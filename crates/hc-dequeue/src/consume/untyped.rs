@@ -19,7 +19,7 @@ use crate::consume::held_item::{Commands, HandedOut, Shared};
 use crate::consume::shared_task::let_others_run;
 use crate::items::error::{Error, Result};
 use crate::items::value::Value;
-use crate::options::{DispatcherOptions, WorkerOptions};
+use crate::options::DispatcherOptions;
 use crate::protocol::MAX_FULFILLMENT_ITEMS;
 use crate::queue::handle::UntypedQueue;
 use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
@@ -61,20 +61,14 @@ impl UntypedConsumer {
     pub(crate) fn open(
         queue: UntypedQueue,
         runner: Runner<Store>,
-        options: &WorkerOptions,
-    ) -> BoxFuture<'_, Result<Self>> {
+        options: DispatcherOptions,
+    ) -> BoxFuture<'static, Result<Self>> {
         Box::pin(async move {
             let subspace = queue.keys.queue.clone();
             let env = runner.environment().clone();
             let (commands, received) = mpsc::unbounded_channel();
-            let dispatcher = Dispatcher::open(
-                queue,
-                runner,
-                DispatcherOptions::new(options),
-                commands.downgrade(),
-                received,
-            )
-            .await?;
+            let dispatcher =
+                Dispatcher::open(queue, runner, options, commands.downgrade(), received).await?;
             let shared = dispatcher.shared();
             let span = tracing::debug_span!("dispatcher", queue = %subspace, session = %dispatcher.session());
             let run = async {
@@ -103,6 +97,12 @@ impl UntypedConsumer {
         &self.queue
     }
 
+    /// Has the dispatcher take no items ahead any more.
+    pub(crate) fn end_reserve(&self) {
+        // The dispatcher may have ended.
+        let _ = self.commands.send(Command::EndReserve);
+    }
+
     /// Marks the consumer as shutting down: deliveries dropped from this point on count no attempt.
     pub(crate) fn release(&self) {
         self.handle.release();
@@ -114,7 +114,13 @@ impl UntypedConsumer {
         limit: usize,
         time: Duration,
     ) -> BoxFuture<'_, Result<Vec<HandedOut>>> {
-        Box::pin(async move { self.want(limit, time, Reply::Deliver).await })
+        Box::pin(async move {
+            let reserved = self.handle.shared.hand_out_reserve(limit, &self.commands);
+            if !reserved.is_empty() {
+                return Ok(reserved);
+            }
+            self.want(limit, time, Reply::Deliver).await
+        })
     }
 
     /// Removes the first item as soon as there is one.

@@ -66,9 +66,11 @@
 //!         0D  time since which it waits in the queue, if it did not get there by its enqueue: number
 //!         0E  burst of debounced enqueues, if it is not the first one: time at which it began; deliveries
 //!             until then in 8 bytes
-//!         0F  deliveries before the last redrive: number
-//!         10..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
-//!             1,024 bytes with their tags and lengths
+//!         0F  deliveries that do not count: before the last redrive, or without being handed out: number
+//!         10  01 if its session has taken it into its reserve, and may have handed it out since; 02 if such a
+//!             session has died: it goes into no reserve before it was handed out for certain
+//!         11..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
+//!             1,020 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field

@@ -68,6 +68,8 @@ pub(crate) fn remove(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Destination {
     Queued,
+    /// It is queued as if it had never left the queue.
+    Back,
     /// It is delayed until this wall time.
     Delayed(u64),
     Dead,
@@ -91,6 +93,10 @@ pub(crate) fn place(
     let counter = match destination {
         Destination::Queued => {
             record.become_ready(wall_millis(&keys.env));
+            keys.items.insert(tr, id, &record)?;
+            Counter::Queued
+        }
+        Destination::Back => {
             keys.items.insert(tr, id, &record)?;
             Counter::Queued
         }

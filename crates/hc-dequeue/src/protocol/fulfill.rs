@@ -1,6 +1,8 @@
 //! Pairs items with requests and with a session's own demand.
 
 use std::collections::BTreeSet;
+use std::iter::Peekable;
+use std::vec::IntoIter;
 
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Transaction};
@@ -10,11 +12,11 @@ use super::front::{Head, ReadLimit, first_items};
 use super::grant::{answer, notify_first};
 use super::{
     Demand, Granted, MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS, MAX_FULFILLMENT_PROMOTIONS,
-    MAX_FULFILLMENT_REQUESTS, SessionContext, count_wanted, pop_flags,
+    MAX_FULFILLMENT_REQUESTS, Purpose, SessionContext, count_wanted, purposes,
 };
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
-use crate::items::record::{Record, Request};
+use crate::items::record::{Record, Request, Reserve};
 use crate::items::settings::is_paused;
 use crate::session::wall::wall_millis;
 use crate::session::{Life, Lives};
@@ -161,19 +163,22 @@ pub(crate) fn take(
     } else if view.has_requests {
         Taken::HasRequests
     } else {
-        Taken::Items(grant_own(tr, context, &mut items.into_iter(), limit)?)
+        let items = &mut items.into_iter().peekable();
+        Taken::Items(grant_own(tr, context, items, limit)?)
     }))
 }
 
 /// Returns how many items the first demands want together, counting as many demands as `items` items can serve
-/// completely.
+/// completely. A reserve is served by any number.
 fn whole_demands(demand: &[Demand], items: usize) -> usize {
     let mut served = 0;
     for one in demand {
-        if served + one.wanted > items {
-            break;
-        }
-        served += one.wanted;
+        let left = items - served;
+        served += match one.purpose {
+            Purpose::Reserve => one.wanted.min(left),
+            _ if one.wanted <= left => one.wanted,
+            _ => break,
+        };
     }
     served
 }
@@ -231,7 +236,7 @@ pub(crate) async fn fulfill(
             has_more_to_read: head.items.is_empty() && !head.is_complete,
             ..Fulfilled::nothing()
         },
-        items: head.items.into_iter(),
+        items: head.items.into_iter().peekable(),
     };
     pairing
         .answer(tr, requests, usize::from(takes_last))
@@ -242,13 +247,16 @@ pub(crate) async fn fulfill(
     Ok(pairing.fulfilled)
 }
 
+/// Items to grant, in their order.
+type Items = Peekable<IntoIter<Item<Record>>>;
+
 /// The state of one fulfillment.
 struct Pairing<'a> {
     context: SessionContext<'a>,
     own_request: Option<ItemId>,
     /// The sessions of the requests.
     lives: Lives,
-    items: std::vec::IntoIter<Item<Record>>,
+    items: Items,
     fulfilled: Fulfilled,
 }
 
@@ -437,21 +445,27 @@ async fn promote(tr: &impl Transaction, context: SessionContext<'_>) -> Result<P
     })
 }
 
-/// Takes items off the queue for the session's own demand.
+/// Takes items off the queue for the session's own demand. A reserve ends before an item that is barred from it.
 fn grant_own(
     tr: &impl Transaction,
     context: SessionContext<'_>,
-    items: &mut impl Iterator<Item = Item<Record>>,
+    items: &mut Items,
     limit: usize,
 ) -> Result<Vec<Granted>> {
     let held = context.keys.held(context.session);
     let granted_millis = wall_millis(&context.keys.env);
     let mut granted = Vec::new();
-    for (pop, mut item) in pop_flags(context.demand).zip(items.take(limit)) {
+    for purpose in purposes(context.demand).take(limit) {
+        let may_take = |item: &Item<Record>| {
+            purpose != Purpose::Reserve || item.value.reserve != Reserve::Barred
+        };
+        let Some(mut item) = items.next_if(may_take) else {
+            break;
+        };
         context.keys.items.remove(tr, &item.id)?;
         item.value.deliveries += 1;
         item.value.granted_millis = granted_millis;
-        let item = Granted::new(context, item.id, item.value, pop);
+        let item = Granted::new(context, item.id, item.value, purpose);
         if item.is_popped {
             context.end_popped(tr, &item)?;
         } else {

@@ -12,7 +12,7 @@ use crate::items::end::end;
 use crate::items::error::{Error, Result, keep_corrupt};
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::{Destination, place};
-use crate::items::record::{End, Record, StoredFailure};
+use crate::items::record::{End, Record, Reserve, StoredFailure};
 use crate::items::settings::Settings;
 use crate::options::Backoff;
 use crate::protocol::{MAX_FULFILLMENT_BYTES, SessionContext};
@@ -23,8 +23,9 @@ use crate::session::wall::wall_millis;
 pub(crate) enum GiveBack {
     /// It is done, with a result, and leaves the queue.
     Completed(Bytes),
-    /// It goes back without a counted attempt: it was not handed out, it was snoozed, or its consumer is shutting
-    /// down.
+    /// It goes back at once as if it had not been granted, because it was not handed out.
+    Unused,
+    /// It goes back without a counted attempt: it was snoozed, or its consumer is shutting down.
     Returned(When),
     /// It has failed. This counts as an attempt.
     Failed(When),
@@ -38,6 +39,15 @@ impl GiveBack {
     /// Returns whether the item leaves the queue.
     pub(crate) fn ends(&self) -> bool {
         matches!(self, Self::Completed(_))
+    }
+
+    /// Returns whether the item may be granted at once, before others.
+    pub(crate) fn is_granted_next(&self) -> bool {
+        match self {
+            Self::Unused | Self::Died => true,
+            Self::Returned(when) | Self::Failed(when) => *when == When::Now,
+            Self::Completed(_) | Self::Discarded => false,
+        }
     }
 }
 
@@ -118,7 +128,8 @@ pub(crate) async fn give_back(
                 Some(_) => GivenBack::Accepted,
             });
             if let Some(record) = record {
-                held.remove(tr, &item.id)?;
+                // It was read serializably.
+                tr.clear(&item.id.key_in(held.subspace()));
                 keys.count(tr, Counter::Held, -1);
                 is_back |= !item.how.ends();
                 bytes += record.payload.len();
@@ -166,9 +177,22 @@ fn judge(
 ) -> Destination {
     let now = wall_millis(env);
     let limits = settings.limits_of(record);
+    let reserve = record.reserve;
+    if reserve == Reserve::In {
+        record.reserve = Reserve::Out;
+    }
     let (when, reason) = match how {
         GiveBack::Completed(_) => (When::Now, None),
+        GiveBack::Unused => {
+            record.uncounted_deliveries += 1;
+            return Destination::Back;
+        }
         GiveBack::Returned(when) => (*when, reason),
+        // It may not have been handed out, and then the death has another cause.
+        GiveBack::Died if reserve != Reserve::Out => {
+            record.reserve = Reserve::Barred;
+            return Destination::Queued;
+        }
         GiveBack::Failed(when) => {
             record.attempts += 1;
             (*when, Some(reason.unwrap_or("it was given back")))

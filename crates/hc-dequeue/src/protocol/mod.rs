@@ -5,6 +5,7 @@
 //! - [`request`]: registers, collects and withdraws requests, and reads what a check needs.
 //! - [`grant`]: answers to requests, and notices.
 //! - [`give_back`]: items that a session no longer holds.
+//! - [`confirm`]: items that were handed out of a reserve.
 //! - [`reclaim`]: items and rows of dead sessions.
 //! - [`front`]: reads the first rows, and skips those that do not decode.
 //!
@@ -32,6 +33,10 @@
 //! - *Collect*: takes the granted items over. If the session's consumers want more, the same transaction registers
 //!   the next request.
 //! - *Withdraw*: removes a request that was not answered.
+//!
+//! A take, a request and the demand in a fulfillment may ask for more items than the session's handlers want: its
+//! *reserve*. The records of these items say so, because their handlers may get them without a transaction. If the
+//! session dies, they go back without a counted death, and are granted the next time only to be handed out.
 //!
 //! # Why it is safe
 //!
@@ -84,6 +89,7 @@
 //! | withdraw | its `r` | | clears `r` and the first row of `g` | answered or removed the request |
 //! | complete | `h` of the item | | clears `h`; the end; `c` | cancelled the item, took over its dedupe id, or gave it back |
 //! | give back | `h` of the item | | clears `h`; sets `i`, or `t` and `o`, or `d`; if the item was cancelled, the end; `c`, `w` | cancelled the item, took over its dedupe id, acknowledged it or gave it back |
+//! | confirm hand-outs | `h` of each item | | these `h` | cancelled one of these items, acknowledged it or gave it back |
 //! | fire due schedules | `e` of each schedule that fires; an `f` without a schedule | the first `f`; from time to time 100 later `f` with their `e` | a new `i` for each time, or as `enqueue_with` if the schedule has options; `e`, `f`, `c`, `w` | fired, changed or removed one of these schedules; with a dedupe id, as `enqueue_with` |
 //! | open a session | | | `s`, `b` | |
 //! | write a heartbeat | the session's own `s` and `b` | | `b`; `s`, if the lease changes | declared the session dead |
@@ -99,6 +105,7 @@
 //! again. A session combines steps in one transaction where it can: a take, a fulfillment, a registration and a
 //! collection also give back and complete items.
 
+pub(crate) mod confirm;
 pub(crate) mod front;
 pub(crate) mod fulfill;
 pub(crate) mod give_back;
@@ -114,7 +121,7 @@ use self::front::Fronts;
 use crate::items::end::end;
 use crate::items::error::Error;
 use crate::items::keys::Keys;
-use crate::items::record::{End, Record};
+use crate::items::record::{End, Record, Reserve};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, Value};
 use crate::session::SessionId;
@@ -132,12 +139,22 @@ const MAX_FULFILLMENT_REQUESTS: usize = 128;
 /// The largest number of delayed items that one transaction promotes.
 const MAX_FULFILLMENT_PROMOTIONS: usize = 128;
 
-/// A part of a session's own demand: a number of items. They are held until they are acknowledged or, if they are
-/// popped, completed by the transaction that takes them.
+/// A part of a session's own demand: a number of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) wanted: usize,
-    pub(crate) pop: bool,
+    pub(crate) purpose: Purpose,
+}
+
+/// What a session does with an item that it is granted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// It hands the item out, and holds it until it is acknowledged.
+    Deliver,
+    /// It hands the item out. The transaction that takes the item completes it.
+    Pop,
+    /// It holds the item until a handler wants it. Such a demand comes last, and any number of items meets it.
+    Reserve,
 }
 
 /// An item that was granted to the session.
@@ -152,10 +169,16 @@ pub(crate) struct Granted {
 }
 
 impl Granted {
-    fn new(context: SessionContext<'_>, id: ItemId, record: Record, pop: bool) -> Self {
+    fn new(context: SessionContext<'_>, id: ItemId, mut record: Record, purpose: Purpose) -> Self {
         let value = (context.decode)(record.payload.clone());
+        let is_popped = purpose == Purpose::Pop && value.is_ok() && record.cancelled_millis == 0;
+        record.reserve = match (purpose, record.reserve) {
+            (Purpose::Reserve, Reserve::Out) => Reserve::In,
+            (Purpose::Reserve, reserve) => reserve,
+            _ => Reserve::Out,
+        };
         Self {
-            is_popped: pop && value.is_ok() && record.cancelled_millis == 0,
+            is_popped,
             id,
             record,
             value,
@@ -210,9 +233,9 @@ pub(crate) fn count_wanted(demand: &[Demand]) -> usize {
     demand.iter().map(|demand| demand.wanted).sum()
 }
 
-/// Returns for each item of a demand, in order, whether it is popped.
-fn pop_flags(demand: &[Demand]) -> impl Iterator<Item = bool> + '_ {
+/// Returns the purpose of each item of a demand, in order.
+fn purposes(demand: &[Demand]) -> impl Iterator<Item = Purpose> + '_ {
     demand
         .iter()
-        .flat_map(|demand| std::iter::repeat_n(demand.pop, demand.wanted))
+        .flat_map(|demand| std::iter::repeat_n(demand.purpose, demand.wanted))
 }

@@ -110,8 +110,7 @@ pub(crate) fn return_grants(
         // conflict ranges.
         tr.add_conflict_key(ConflictKind::Read, row.key())?;
         tr.clear(row.key());
-        // The item was never delivered.
-        let how = GiveBack::Returned(When::Now);
+        let how = GiveBack::Unused;
         match item.value {
             Ok(record) => put_back(tr, keys, settings, &item.id, record, &how, None)?,
             Err(undecodable) => keys.queue_unread(tr, &item.id, &undecodable.bytes)?,

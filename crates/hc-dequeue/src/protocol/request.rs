@@ -9,7 +9,7 @@ use microqueue::{ItemId, Listed, StagedId};
 
 use super::front::ReadLimit;
 use super::fulfill::{delayed, first_requests, queued};
-use super::{Granted, SessionContext, grant, pop_flags};
+use super::{Granted, Purpose, SessionContext, grant, purposes};
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::Request;
@@ -188,8 +188,8 @@ pub(crate) async fn collect(
         return Ok(None);
     };
     let held = context.keys.held(context.session);
-    // Items beyond the present demand are held, for calls that come later.
-    let pops = pop_flags(context.demand).chain(std::iter::repeat(false));
+    // The demand may have become smaller since the request.
+    let purposes = purposes(context.demand).chain(std::iter::repeat(Purpose::Reserve));
     let mut granted = Vec::new();
     let mut unread = 0;
     let readable = items
@@ -202,9 +202,9 @@ pub(crate) async fn collect(
                 put.err().map(Err)
             }
         });
-    for (item, pop) in readable.zip(pops) {
+    for (item, purpose) in readable.zip(purposes) {
         let (id, record) = item?;
-        let item = Granted::new(context, id, record, pop);
+        let item = Granted::new(context, id, record, purpose);
         if item.is_popped {
             context.end_popped(tr, &item)?;
         } else {

@@ -16,7 +16,7 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, Record, is_notice};
+use crate::items::record::{ListedPart, Record, Reserve, is_notice};
 use crate::items::settings::{KnownSettings, SettingsRecord, find_settings};
 use crate::queue::handle::Queue;
 use crate::session::wall::unix_time;
@@ -69,6 +69,9 @@ pub struct SessionState {
     /// How many items it holds, including those that it has not collected yet. Counts up to a thousand items or a
     /// million bytes of each kind.
     pub held: usize,
+    /// How many of them its worker has taken ahead of its handlers. An item that was handed out since counts until its
+    /// handler has run for about eight seconds with the default lease: five seconds, and until the next heartbeat.
+    pub in_reserve: usize,
     /// Whether it holds more items than were counted.
     pub holds_more: bool,
     /// When the oldest of the counted items was granted, by the wall clock of the granting process.
@@ -257,6 +260,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             silent: heartbeat.map(|beat| time_between(beat.version, now)),
             wall: heartbeat.map(|beat| unix_time(beat.wall_millis)),
             held: held.count,
+            in_reserve: held.in_reserve,
             holds_more: held.has_more,
             oldest_grant: held.oldest_grant.map(unix_time),
             wanted,
@@ -276,6 +280,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let oldest = [held.oldest_grant, granted.oldest_grant];
         Ok(HeldItems {
             count: held.count + granted.count,
+            in_reserve: held.in_reserve,
             has_more: held.has_more || granted.has_more,
             oldest_grant: oldest.into_iter().flatten().min(),
         })
@@ -302,10 +307,11 @@ async fn count_items(
         }
         found.count += 1;
         row_bytes += row.key().len() + row.value().len();
-        let granted = decode(&row)
-            .map(|record| record.granted_millis)
-            .filter(|millis| *millis != 0);
-        found.oldest_grant = found.oldest_grant.into_iter().chain(granted).min();
+        if let Some(record) = decode(&row) {
+            found.in_reserve += usize::from(record.reserve != Reserve::Out);
+            let granted = Some(record.granted_millis).filter(|millis| *millis != 0);
+            found.oldest_grant = found.oldest_grant.into_iter().chain(granted).min();
+        }
         Ok::<_, Error>(ControlFlow::Continue(()))
     });
     visited.await?;
@@ -328,6 +334,8 @@ fn undecodable(error: keyspace::Error, row: &KeyValue) -> Result<Undecodable> {
 #[derive(Default)]
 struct HeldItems {
     count: usize,
+    /// How many of them were granted into a reserve.
+    in_reserve: usize,
     has_more: bool,
     oldest_grant: Option<u64>,
 }

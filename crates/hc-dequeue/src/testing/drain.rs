@@ -131,7 +131,7 @@ where
     R: IntoOutcome + Send,
 {
     let handler = &handler;
-    let on_store = &runner.on_store();
+    let on_store = &runner.on_store().idempotent();
     let work = |delivery| async move { in_transaction(on_store, handler, &delivery).await };
     drain(runner, queue, work).await
 }

@@ -20,11 +20,11 @@ use crate::items::places::{Destination, place, remove};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
 use crate::protocol::front::Fronts;
-use crate::protocol::fulfill::{TakeMode, fulfill, take, view_queue};
+use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{collect, register, withdraw};
-use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
 use crate::queue::change::{Cancelled, Replaced};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
@@ -41,7 +41,7 @@ const LEASE: Duration = Duration::from_secs(10);
 
 const ONE: [Demand; 1] = [Demand {
     wanted: 1,
-    pop: false,
+    purpose: Purpose::Deliver,
 }];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -353,12 +353,12 @@ async fn an_earlier_grant_does_not_resolve_what_was_granted_again() {
 
 #[tokio::test]
 async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
-    for pop in [false, true] {
+    for purpose in [Purpose::Deliver, Purpose::Pop, Purpose::Reserve] {
         let world = PairWorld::new(memory(), Scene::Granted).await;
         let cancel = Step::Change(Edit::CancelGranted);
         world.commit(cancel).await.unwrap();
         let context = SessionContext {
-            demand: &[Demand { wanted: 1, pop }],
+            demand: &[Demand { wanted: 1, purpose }],
             ..world.context(A)
         };
         let mut tr = world.db.begin().unwrap();
@@ -373,6 +373,29 @@ async fn what_is_cancelled_before_it_is_collected_is_marked_and_not_popped() {
         let held = world.queue.keys.held(A);
         let record = held.get(&tr, &item.id).await.unwrap();
         assert_eq!(record.as_ref(), Some(&item.record));
+    }
+}
+
+#[tokio::test]
+async fn a_view_that_was_read_ahead_serves_whole_demands_and_any_part_of_a_reserve() {
+    for (wanted, purpose, expected) in [
+        (2, Purpose::Deliver, Some(2)),
+        (3, Purpose::Deliver, None),
+        (3, Purpose::Reserve, Some(2)),
+    ] {
+        let world = PairWorld::new(memory(), Scene::Items).await;
+        let demand = &[Demand { wanted, purpose }];
+        let context = SessionContext {
+            demand,
+            ..world.context(A)
+        };
+        let tr = world.db.begin().unwrap();
+        let view = view_queue(&tr, context, 9, TakeMode::Ahead).await.unwrap();
+        let taken = match take(&tr, context, view, &BTreeSet::new()).unwrap() {
+            Some(Taken::Items(items)) => Some(items.len()),
+            _ => None,
+        };
+        assert_eq!(taken, expected, "{demand:?}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -130,7 +131,7 @@ where
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + Send + 'static,
     {
-        let on_store = runner.on_store();
+        let on_store = runner.on_store().idempotent();
         let handler = Arc::new(handler);
         let work = move |delivery: Delivery<T>| {
             let runner = on_store.clone();
@@ -146,6 +147,9 @@ type HandleIn<'a> =
     dyn Fn(Tx<StoreTransaction>) -> BoxFuture<'a, Result<Outcome, BoxError>> + Sync + 'a;
 
 /// Runs a handler in a transaction, acknowledges the item in it if the handler is done, and commits.
+///
+/// The runner is [idempotent](Runner::idempotent), which saves a write: the row of the held item does what a ledger
+/// would do. Each attempt that commits has read this row and clears it, so that no two attempts commit.
 pub(crate) async fn in_transaction<T, Tr, F, Fut, R>(
     runner: &Runner<Store>,
     handler: &F,
@@ -173,9 +177,19 @@ fn commit_handled<'a>(
 ) -> BoxFuture<'a, Outcome> {
     Box::pin(async move {
         let overruns = &Mutex::new(Overruns::default());
+        // Whether an earlier attempt may have committed.
+        let is_in_doubt = &AtomicBool::new(false);
         let env = runner.environment();
         let done = |tr: Tx<_>| async move {
-            let is_too_old = tr.attempt().after == Some(Code::TRANSACTION_TOO_OLD);
+            let after = tr.attempt().after;
+            if after.is_some_and(Code::leaves_commit_unknown) {
+                is_in_doubt.store(true, Ordering::Relaxed);
+            }
+            if is_in_doubt.load(Ordering::Relaxed) && !item.is_there(&tr).await? {
+                // That attempt has committed, or else the delivery is lost, and there is nothing to do either.
+                return Ok(());
+            }
+            let is_too_old = after == Some(Code::TRANSACTION_TOO_OLD);
             let too_slow = overruns.lock().judge(is_too_old, &item.item_ref());
             if let Some(reason) = too_slow {
                 return Err(Unfinished::NotDone(Outcome::retry(reason)));

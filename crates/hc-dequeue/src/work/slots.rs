@@ -9,6 +9,7 @@ use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Environment, Runner, Store, foreign};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::task::coop::consume_budget;
 
 use crate::consume::held_item::HandedOut;
 use crate::consume::untyped::UntypedConsumer;
@@ -44,12 +45,9 @@ impl Slots {
     ) -> BoxFuture<'_, Result<Self>> {
         Box::pin(async move {
             let env = runner.environment().clone();
-            let DispatcherOptions {
-                concurrency,
-                backoff,
-                ..
-            } = DispatcherOptions::new(options);
-            let calls = Arc::new(Calls::new(&queue.keys.queue, &env, backoff));
+            let options = DispatcherOptions::of_worker(options);
+            let concurrency = options.concurrency;
+            let calls = Arc::new(Calls::new(&queue.keys.queue, &env, options.backoff));
             let consumer = UntypedConsumer::open(queue, runner, options).await?;
             let handler = Arc::new(Guarded::new(handler));
             let (stop, _) = watch::channel(false);
@@ -85,6 +83,7 @@ impl Slots {
     ) -> BoxFuture<'static, Result<ShutdownReport>> {
         Box::pin(async move {
             self.stop.send_replace(true);
+            self.consumer.end_reserve();
             let busy = || self.busy.load(Ordering::Relaxed);
             let mut unfinished = 0;
             let release = || {
@@ -158,6 +157,8 @@ impl Slot {
                     for handed_out in handed_out {
                         self.handle(handed_out).await;
                     }
+                    // Neither the reserve nor a handler that never waits makes the task wait.
+                    consume_budget().await;
                 }
                 Err(Error::ShutDown { .. }) => return,
                 // The dispatcher has logged the error, and waits before it tries again.

@@ -30,6 +30,7 @@ mod process;
 mod processes;
 mod refusals;
 mod reopening;
+mod reserve;
 mod schedules;
 mod shutdown;
 mod slow_store;

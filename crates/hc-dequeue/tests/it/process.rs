@@ -6,16 +6,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{LONG, World};
+use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
+use hc_dequeue::testing::ManualWall;
 use hc_dequeue::{Backoff, Delivery, Error, Outcome, Settings, WorkerOptions};
 use keyspace::codec::MessagePack;
-use keyspace::{Database, Isolation, MutationOp, OwnedTransaction, Transaction, Tx, typed};
+use keyspace::{
+    Database, Environment, Isolation, MutationOp, OwnedTransaction, Transaction, Tx, typed,
+};
 
 conformance::on_every_store!(
     effects_are_committed_with_the_item_and_once,
     effects_of_what_is_not_done_are_dropped,
     a_conflict_of_the_handler_is_retried_and_costs_no_attempt,
     an_item_that_is_cancelled_meanwhile_has_no_effect,
+    effects_happen_once_even_if_outcomes_of_commits_are_unknown,
 );
 
 type Item = Delivery<u64>;
@@ -154,4 +159,37 @@ async fn an_item_that_is_cancelled_meanwhile_has_no_effect(store: TestStore) {
     let stats = world.stats().await;
     assert_eq!((stats.cancelled, stats.completed, stats.dead), (1, 0, 0));
     world.check().await;
+}
+
+/// Handles items while commits fail, land late or have unknown outcomes. Returns the sum of the effects, and the number
+/// of commits that had a fault.
+async fn sum_under_faults(world: &World, seed: u64) -> (u64, usize) {
+    let env = Environment::seeded(seed, Arc::new(ManualWall::new()));
+    let chaos = Chaos::new(world.store.db.clone(), env, Faults::all(0.1));
+    let runner = world.store.runner_on(chaos.clone());
+    world.enqueue(1..=40).await;
+    let key = world.store.root.pack(&"sum");
+    let add = move |tr: Tx<_>, item: Item| {
+        let key = key.clone();
+        async move {
+            tr.atomic(MutationOp::Add, &key, &item.value().to_le_bytes());
+            Ok::<_, Error>(())
+        }
+    };
+    let worker = world.queue.process(&runner, quick(), add).await;
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    chaos.flush().await;
+    (sum(world).await, chaos.tally().commits)
+}
+
+async fn effects_happen_once_even_if_outcomes_of_commits_are_unknown(store: TestStore) {
+    let mut faults = 0;
+    for seed in 0..8 {
+        let world = World::with_defaults(&store.fresh()).await;
+        let (sum, commits) = sum_under_faults(&world, seed).await;
+        assert_eq!(sum, 820, "seed {seed}");
+        faults += commits;
+    }
+    assert!(faults > 20, "{faults}");
 }

@@ -1,5 +1,5 @@
 //! Eight processes of thirty-two consumers each run on one cluster. They are killed at random and started again,
-//! while items fail, are snoozed and are cancelled, a schedule fires, and the settings change. Every item whose
+//! while items fail, are snoozed, take long and are cancelled, a schedule fires, and the settings change. Every item whose
 //! enqueue was acknowledged takes effect exactly once: it is completed or cancelled. No other item takes effect more
 //! than once, and the schedule enqueues one item for each second.
 
@@ -82,6 +82,13 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
                 Some(b'4') if delivery.deliveries() == 1 => return Ok(Outcome::snooze(soon)),
                 _ => {}
             }
+            // Most handlers are quick, so that their processes take items ahead. Some take longer than a lease.
+            let length = match delivery.value().as_bytes().last() {
+                Some(b'5') => Duration::from_millis(30),
+                Some(b'6') => Duration::from_millis(700),
+                _ => Duration::ZERO,
+            };
+            store.environment().sleep(length).await;
             let name = &name_of(&delivery);
             let delivery = &delivery;
             let acknowledge = store.run(|tr| async move {

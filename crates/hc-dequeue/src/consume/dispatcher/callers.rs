@@ -7,7 +7,7 @@ use crate::consume::command::{Reply, Want};
 use crate::consume::held_item::HandedOut;
 use crate::consume::policy::Wants;
 use crate::items::error::Error;
-use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose};
 
 /// The callers that wait for items, in their order.
 pub(super) struct Callers(VecDeque<Want<HandedOut>>);
@@ -67,10 +67,11 @@ impl Callers {
             if wanted == 0 {
                 break;
             }
-            demand.push(Demand {
-                wanted,
-                pop: matches!(want.reply, Reply::Pop(_)),
-            });
+            let purpose = match want.reply {
+                Reply::Deliver(_) => Purpose::Deliver,
+                Reply::Pop(_) => Purpose::Pop,
+            };
+            demand.push(Demand { wanted, purpose });
         }
         demand
     }

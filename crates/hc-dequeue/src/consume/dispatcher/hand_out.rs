@@ -1,48 +1,53 @@
-//! Hands out items to the consumers that want them.
+//! Hands out items to the consumers that want them, and puts others into the reserve.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU8;
-use std::time::Duration;
 
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::DecodeError;
 use microqueue::{Item, ItemId};
-use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
 use super::Dispatcher;
-use crate::consume::command::Reply;
-use crate::consume::held_item::{Decision, HandedOut, HeldItem, Outstanding};
+use crate::consume::command::{Reply, Want};
+use crate::consume::held_item::HandedOut;
+use crate::consume::holdings::Ready;
+use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
-use crate::items::record::Record;
-use crate::items::value::Value;
+use crate::items::record::{Record, Reserve};
 use crate::options::Backoff;
 use crate::protocol::Granted;
 use crate::protocol::give_back::{GiveBack, When};
-use crate::session::wall::wall_millis;
-
-/// What happens to an item that could not be handed out.
-const RETURNED: GiveBack = GiveBack::Returned(When::Now);
 
 impl Dispatcher {
     /// Gives items to the consumers that want them, in their order. An item that does not decode counts as failed.
     pub(super) fn hand_out(&mut self, granted: Vec<Granted>) {
-        self.metrics.dequeues.increment(granted.len() as u64);
-        let now = wall_millis(&self.keys().env);
+        self.pacer.is_granted |= !granted.is_empty();
+        let held = Arc::new(self.keys().held(self.session()));
         let mut popped = VecDeque::new();
-        let mut held = VecDeque::new();
+        let mut ready = VecDeque::new();
         for item in granted {
             let id = item.id;
-            let record = item.record;
-            let waited = Duration::from_millis(now.saturating_sub(record.ready_millis()));
-            self.metrics.waiting.record(waited.as_secs_f64());
+            let mut record = item.record;
             match item.value {
                 // A cancelled item leaves the queue when it is given back.
-                _ if record.cancelled_millis != 0 => {
-                    self.return_later(id, record.deliveries, RETURNED, None);
+                _ if record.cancelled_millis != 0 => self.return_unused(id, record.deliveries),
+                Ok(value) if item.is_popped => {
+                    self.shared.metrics.hand_out(&record, &self.keys().env);
+                    popped.push_back(Item { id, value });
                 }
-                Ok(value) if item.is_popped => popped.push_back(Item { id, value }),
-                Ok(value) => held.push_back((id, record, value)),
+                Ok(value) => {
+                    let bytes = record.payload.len();
+                    // From here on, only the value is needed.
+                    record.payload = Bytes::new();
+                    ready.push_back(Ready {
+                        id,
+                        record,
+                        value,
+                        bytes,
+                        held: held.clone(),
+                    });
+                }
                 Err(error) => self.undecodable(id, &record, &error),
             }
         }
@@ -61,25 +66,73 @@ impl Dispatcher {
                         }
                     }
                 }
-                Reply::Deliver(reply) if !held.is_empty() => {
+                Reply::Deliver(reply) if !ready.is_empty() => {
                     self.pacer.served += 1;
-                    let count = held.len().min(want.wanted);
-                    let items: Vec<_> = held.drain(..count).collect();
-                    let handed_out = items.into_iter().filter_map(|item| self.deliver(item));
-                    if let Err(Ok(unseen)) = reply.send(Ok(handed_out.collect())) {
-                        for unseen in unseen {
-                            let (id, delivery) = unseen.item.disown();
-                            self.deliveries.forget(&id, delivery);
-                            self.return_later(id, delivery, RETURNED, None);
-                        }
-                    }
+                    let count = ready.len().min(want.wanted);
+                    let items: Vec<_> = ready.drain(..count).collect();
+                    // `None` if the last consumer is gone: then the session ends and returns its items.
+                    let Some(commands) = self.sender.upgrade() else {
+                        continue;
+                    };
+                    let hand_out = |item| self.shared.hand_out(item, &commands);
+                    self.deliver(items.into_iter().map(hand_out).collect(), reply);
                 }
                 _ => self.callers.push(want),
             }
         }
-        for (id, record, _) in held {
-            self.return_later(id, record.deliveries, RETURNED, None);
+        self.keep(ready);
+    }
+
+    /// Puts items into the reserve that were granted for it, and gives others back.
+    fn keep(&mut self, items: VecDeque<Ready>) {
+        let keeps = self.policy.keeps_reserve(false) && self.options.max_reserve > 0;
+        let is_kept = |item: &Ready| keeps && item.record.reserve == Reserve::In;
+        let (kept, others): (Vec<_>, Vec<_>) = items.into_iter().partition(is_kept);
+        for item in others {
+            self.return_unused(item.id, item.record.deliveries);
         }
+        if !kept.is_empty() {
+            // The consumers that were just served find the next items there.
+            self.pacer.served = 0;
+            let now = self.now();
+            self.shared.holdings.fill(kept, now);
+        }
+    }
+
+    /// Adds a caller, or serves it from the reserve, which may have been filled since the caller looked there.
+    pub(super) fn accept_want(&mut self, want: Want<HandedOut>) {
+        let Reply::Deliver(reply) = want.reply else {
+            return self.callers.push(want);
+        };
+        let commands = self.sender.upgrade();
+        let hand_out = |commands| self.shared.hand_out_reserve(want.wanted, &commands);
+        let items = commands.map(hand_out).unwrap_or_default();
+        if items.is_empty() {
+            let reply = Reply::Deliver(reply);
+            self.callers.push(Want { reply, ..want });
+        } else {
+            self.deliver(items, reply);
+        }
+    }
+
+    /// Passes items to a caller. They go back if it has just gone.
+    fn deliver(
+        &mut self,
+        handed_out: Vec<HandedOut>,
+        reply: oneshot::Sender<Result<Vec<HandedOut>>>,
+    ) {
+        if let Err(Ok(unseen)) = reply.send(Ok(handed_out)) {
+            for unseen in unseen {
+                let (id, delivery) = unseen.item.disown();
+                self.forget(&id, delivery);
+                self.return_unused(id, delivery);
+            }
+        }
+    }
+
+    /// Gives back an item that was not handed out.
+    pub(super) fn return_unused(&mut self, id: ItemId, delivery: u64) {
+        self.return_later(id, delivery, GiveBack::Unused, None);
     }
 
     /// Gives back an item that does not decode, like any other failed item: another process may be able to decode it.
@@ -91,26 +144,5 @@ impl Dispatcher {
         let backoff = self.options.backoff.no_shorter_than(Backoff::default());
         let how = GiveBack::Failed(When::Later(backoff));
         self.return_later(id, record.deliveries, how, Some(&error.to_string()));
-    }
-
-    fn deliver(&mut self, (id, mut record, value): (ItemId, Record, Value)) -> Option<HandedOut> {
-        // `None` if the last consumer is gone: then the session ends and returns its items.
-        let commands = self.sender.upgrade()?;
-        let deadline = self.now().saturating_add(self.options.time_limit);
-        // The delivery needs only the value, not the payload.
-        record.payload = Bytes::new();
-        let out = Arc::new(Outstanding::new(record.deliveries, deadline));
-        self.deliveries.insert(id, out.clone());
-        let item = Arc::new(HeldItem {
-            id,
-            record,
-            out,
-            session: self.session(),
-            shared: self.shared.clone(),
-            commands,
-            decision: AtomicU8::new(Decision::Open as u8),
-            result: Mutex::default(),
-        });
-        Some(HandedOut { item, value })
     }
 }

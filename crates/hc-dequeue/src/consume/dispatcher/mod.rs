@@ -11,17 +11,17 @@
 //! - `take`: the fast path.
 //! - `pace`: measurements of how busy the queue is and how long a transaction takes.
 //! - `hand_out`: distributes items to consumers.
+//! - `reserve`: the items that are taken ahead of handlers.
 //! - `callers`: the callers that wait for items.
 //! - `returns`: the items to give back.
-//! - `deliveries`: outstanding deliveries and their deadlines.
 //! - `schedules`: enqueues items of schedules that are due.
 //! - `upkeep`: heartbeats, dead sessions, and held items without a delivery.
 
 mod callers;
 pub(super) mod check;
-mod deliveries;
 mod hand_out;
 mod pace;
+mod reserve;
 mod returns;
 mod schedules;
 mod steps;
@@ -40,7 +40,6 @@ use microqueue::keyspace::{self, Runner, Store};
 use tokio::sync::{mpsc, oneshot};
 
 use self::callers::Callers;
-use self::deliveries::Deliveries;
 use self::pace::Pacer;
 use self::returns::PendingReturns;
 use self::schedules::FireTimer;
@@ -48,7 +47,9 @@ use self::take::{Begun, LastTake};
 use self::upkeep::Upkeep;
 use crate::consume::command::Command;
 use crate::consume::held_item::{HandedOut, Shared};
+use crate::consume::holdings::Holdings;
 use crate::consume::metrics::Metrics;
+use crate::consume::policy::reserve::Size;
 use crate::consume::policy::{Event, Facts, Policy, Step, Timer};
 use crate::consume::shared_task::{SharedTask, let_others_run};
 use crate::items::error::{Error, Result};
@@ -90,7 +91,6 @@ pub(crate) struct Dispatcher {
     sender: mpsc::WeakUnboundedSender<Command<HandedOut>>,
     member: Member,
     callers: Callers,
-    deliveries: Deliveries,
     returns: PendingReturns,
     policy: Policy<ItemId>,
     /// The timers of the policy, and the watch that it sleeps on.
@@ -103,7 +103,8 @@ pub(crate) struct Dispatcher {
     last_take: LastTake,
     upkeep: Upkeep,
     fire_timer: FireTimer,
-    metrics: Metrics,
+    /// The size of the reserve.
+    reserve: Size,
     closing: Option<Closing>,
 }
 
@@ -118,14 +119,16 @@ impl Dispatcher {
     ) -> Result<Self> {
         let shared = Shared {
             keys: queue.keys.clone(),
+            env: runner.environment().clone(),
             settings: queue.settings.clone(),
             time_limit: options.time_limit,
             backoff: options.backoff,
             shuts_down: AtomicBool::new(false),
             dispatcher: SharedTask::new(),
+            holdings: Holdings::default(),
+            metrics: Metrics::new(&queue.keys.queue),
         };
         let settings = queue.settings.get();
-        let metrics = Metrics::new(&queue.keys.queue);
         let alarms = Alarms::new(runner.environment().clone());
         let cancels = Alarms::new(runner.environment().clone());
         let mut dispatcher = Self {
@@ -139,7 +142,6 @@ impl Dispatcher {
             commands,
             sender,
             callers: Callers::new(),
-            deliveries: Deliveries::new(),
             returns: PendingReturns::new(),
             policy: Policy::new(),
             alarms,
@@ -149,7 +151,7 @@ impl Dispatcher {
             last_take: LastTake::default(),
             upkeep: Upkeep::default(),
             fire_timer: FireTimer::default(),
-            metrics,
+            reserve: Size::default(),
             closing: None,
         };
         let opened = dispatcher.open_session().await?;
@@ -172,9 +174,10 @@ impl Dispatcher {
             self.accept_all();
             self.gather().await;
             self.expire();
+            self.review_reserve();
             let now = self.now();
-            let deliveries = &self.deliveries;
-            let ends = |closing: &mut Closing| closing.until <= now || deliveries.is_empty();
+            let holdings = &self.shared.holdings;
+            let ends = |closing: &mut Closing| closing.until <= now || holdings.is_idle();
             if let Some(closing) = self.closing.take_if(ends) {
                 return self.close(closing.done).await;
             }
@@ -214,6 +217,7 @@ impl Dispatcher {
     fn facts(&self) -> Facts {
         Facts {
             wants: self.callers.fact(self.now()),
+            reserve: self.reserve_fact(),
             returns: self.returns.fact(),
             reclaims: self.upkeep.reclaims(),
             pace: self.pacer.pace(),
@@ -240,7 +244,7 @@ impl Dispatcher {
         ) && self.policy.leads()
             && !was_leading
         {
-            self.metrics.patience_expiries.increment(1);
+            self.shared.metrics.patience_expiries.increment(1);
             tracing::warn!(queue = %self.keys().queue, "the first request waits too long");
         }
     }
@@ -276,12 +280,13 @@ impl Dispatcher {
     fn accept(&mut self, command: Command<HandedOut>) {
         match command {
             Command::Want(want) if self.closing.is_some() => want.fail(self.shut_down()),
-            Command::Want(want) => self.callers.push(want),
+            Command::Want(want) => self.accept_want(want),
             Command::GiveBack { item, done } => {
-                self.deliveries.forget(&item.id, item.delivery);
+                self.forget(&item.id, item.delivery);
                 self.returns.push(item, done);
             }
-            Command::Forget { id, delivery } => self.deliveries.forget(&id, delivery),
+            Command::Wake => {}
+            Command::EndReserve => self.drain(),
             Command::ShutDown { grace, done } => self.begin_to_close(grace, done),
         }
     }
@@ -294,6 +299,8 @@ impl Dispatcher {
         });
         closing.until = closing.until.min(until);
         closing.done.extend(done);
+        self.shared.holdings.close();
+        self.drain();
         let error = self.shut_down();
         self.callers.fail(&error);
     }
@@ -309,9 +316,9 @@ impl Dispatcher {
     fn expire(&mut self) {
         let now = self.now();
         self.callers.expire(now);
-        for (id, out) in self.deliveries.take_over(now) {
+        for (id, out) in self.shared.holdings.take_over(now) {
             out.lose();
-            self.metrics.lost.increment(1);
+            self.shared.metrics.lost.increment(1);
             self.return_later(
                 id,
                 out.delivery,
@@ -319,6 +326,12 @@ impl Dispatcher {
                 Some("its time limit has passed"),
             );
         }
+    }
+
+    /// Forgets a delivery that is over.
+    fn forget(&self, id: &ItemId, delivery: u64) {
+        // The dispatcher itself is awake.
+        let _ = self.shared.holdings.forget(id, delivery, self.now());
     }
 
     fn return_later(&mut self, id: ItemId, delivery: u64, how: GiveBack, reason: Option<&str>) {
@@ -350,13 +363,14 @@ impl Dispatcher {
         let now = self.now();
         let end = [
             self.callers.next_deadline(now),
-            self.deliveries.earliest(),
+            self.reserve_ends(),
             self.fire_timer.ends(),
         ]
         .into_iter()
         .chain(self.ahead.iter().map(|ahead| ahead.until))
         .chain(self.closing.iter().map(|closing| closing.until))
         .fold(self.member.next_tick(), Duration::min);
+        let end = self.shared.holdings.sleep(end);
         let event = tokio::select! {
             biased;
             command = self.commands.recv() => {

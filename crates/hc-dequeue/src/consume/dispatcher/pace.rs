@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::consume::holdings::Average;
 use crate::consume::policy::Pace;
 
 /// How many requests are registered without trying the fast path after a take was contended.
@@ -17,12 +18,29 @@ pub(super) struct Pacer {
     /// Whether the consumers that were last served asked again at once.
     pub(super) asks_again: bool,
     /// How long the last step took.
-    pub(super) took: Duration,
+    took: Duration,
+    /// How long recent steps took that were granted items.
+    pub(super) taking: Average,
+    /// Whether the present step was granted items.
+    pub(super) is_granted: bool,
     /// When the first delayed item is due, by the wall clock, as of the last check.
     pub(super) due: Option<u64>,
 }
 
 impl Pacer {
+    /// Records how long a step took.
+    pub(super) fn note_step(&mut self, took: Duration) {
+        self.took = took;
+        if std::mem::take(&mut self.is_granted) {
+            self.taking.note(took);
+        }
+    }
+
+    /// Returns how long the last step took.
+    pub(super) fn took(&self) -> Duration {
+        self.took
+    }
+
     /// Records that another session takes items, too.
     pub(super) fn note_contention(&mut self) {
         self.contended = REQUESTS_AFTER_CONTENTION;

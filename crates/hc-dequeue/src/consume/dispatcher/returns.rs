@@ -35,10 +35,10 @@ impl PendingReturns {
     pub(super) fn fact(&self) -> Returns {
         if self.0.is_empty() {
             Returns::Nothing
-        } else if self.0.iter().all(|(item, _)| item.how.ends()) {
-            Returns::Completed
+        } else if self.0.iter().any(|(item, _)| item.how.is_granted_next()) {
+            Returns::ToFront
         } else {
-            Returns::ToQueue
+            Returns::Away
         }
     }
 

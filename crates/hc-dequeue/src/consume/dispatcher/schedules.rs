@@ -115,8 +115,11 @@ impl Dispatcher {
                 ),
             }
         }
-        self.metrics.fired.increment(fired.items as u64);
-        self.metrics.skipped.increment(fired.skipped.len() as u64);
+        self.shared.metrics.fired.increment(fired.items as u64);
+        self.shared
+            .metrics
+            .skipped
+            .increment(fired.skipped.len() as u64);
     }
 
     /// Warns of schedules whose next time is later than their expression allows, once for each such time.

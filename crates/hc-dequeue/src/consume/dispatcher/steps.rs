@@ -59,7 +59,7 @@ impl Dispatcher {
             }
             Step::Withdraw(request) => self.withdraw(request).await.map(Some),
         };
-        self.pacer.took = self.now().saturating_sub(began);
+        self.pacer.note_step(self.now().saturating_sub(began));
         match performed {
             Ok(event) => event.into_iter().for_each(|event| self.report(event)),
             Err(error) => {
@@ -81,7 +81,7 @@ impl Dispatcher {
 
     /// Opens a new session. Deliveries of the previous one are lost.
     pub(super) async fn open_session(&mut self) -> Result<Event<ItemId>> {
-        self.deliveries.lose_all();
+        self.shared.holdings.lose_all();
         self.member.open().await?;
         // If this fails, heartbeats find cancelled items.
         let watched = self.find_cancelled().await;
@@ -102,7 +102,7 @@ impl Dispatcher {
     }
 
     async fn register(&mut self) -> Result<Event<ItemId>> {
-        let demand = self.callers.demand();
+        let demand = self.demand();
         let wanted = u32::try_from(count_wanted(&demand)).unwrap_or(u32::MAX);
         let context = self.context(&[]);
         let returns = &self.returns.next();
@@ -134,8 +134,8 @@ impl Dispatcher {
     /// or if no other session takes items, so that they may not need a request.
     fn next_request(&self) -> Option<u32> {
         let pace = self.pacer.pace();
-        let wanted = count_wanted(&self.callers.demand());
-        let is_known = pace.asks_again && pace.is_contended && wanted > 0;
+        let wanted = count_wanted(&self.demand());
+        let is_known = pace.asks_again && pace.is_contended && self.callers.len() > 0;
         is_known.then(|| u32::try_from(wanted).unwrap_or(u32::MAX))
     }
 
@@ -185,7 +185,7 @@ impl Dispatcher {
 
     /// Fulfills the first requests. These usually include the session's own request or demand.
     async fn fulfill(&mut self, lead: Lead, request: Option<ItemId>) -> Result<Event<ItemId>> {
-        let demand = self.callers.demand();
+        let demand = self.demand();
         let max_items = match lead {
             Lead::Everybody => MAX_FULFILLMENT_ITEMS,
             Lead::HandOver => 0,
@@ -206,14 +206,17 @@ impl Dispatcher {
         let (fulfilled, given) = match tried.await? {
             Tried::Succeeded(both) => both,
             Tried::Conflicted => {
-                self.metrics.conflicts.increment(1);
+                self.shared.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a fulfillment met a conflict");
                 self.pacer.note_contention();
                 return Ok(Event::FulfillConflicted);
             }
         };
         self.returned(&given);
-        self.metrics.fulfilled.record(fulfilled.granted as f64);
+        self.shared
+            .metrics
+            .fulfilled
+            .record(fulfilled.granted as f64);
         tracing::debug!(
             queue = %self.keys().queue,
             answered = fulfilled.answered,
@@ -227,7 +230,7 @@ impl Dispatcher {
     }
 
     async fn collect(&mut self, request: ItemId) -> Result<Event<ItemId>> {
-        let demand = self.callers.demand();
+        let demand = self.demand();
         let context = self.context(&demand);
         let returns = &self.returns.next();
         let details = Check {
@@ -293,7 +296,7 @@ impl Dispatcher {
         let poll = self.options.poll_interval;
         match delay {
             // The limit is needed because the last transaction may have waited for an unavailable store.
-            Delay::Transactions(count) => self.pacer.took.saturating_mul(count).min(poll),
+            Delay::Transactions(count) => self.pacer.took().saturating_mul(count).min(poll),
             Delay::Ranks(rank) => (self.settings.lease / PATIENCES_PER_LEASE).saturating_mul(rank),
             // The leading session needs one transaction to answer the request, or to take the last item.
             Delay::PollInterval if self.callers.is_overdue(self.now()) => {

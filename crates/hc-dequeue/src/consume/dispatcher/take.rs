@@ -61,7 +61,7 @@ impl Dispatcher {
     pub(super) async fn take(&mut self, ahead: Option<Begun>) -> Result<Event<ItemId>> {
         let now = self.now();
         let last = self.last_take;
-        let demand = self.callers.demand();
+        let demand = self.demand();
         let wanted = count_wanted(&demand);
         let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
         // A view cannot give back items that were taken while it was read, since it does not contain them as held.
@@ -78,15 +78,16 @@ impl Dispatcher {
         // The take is polled next. It has no order yet, so this succeeds.
         let _ = begun.order.set(order);
         // If takes follow one another, the next one reads for the consumers served now and for those served before.
-        let follows =
-            now <= last.ended.saturating_add(last.took) && last.bytes <= MAX_BYTES_READ_AHEAD;
+        let follows = self.callers.len() > 0
+            && now <= last.ended.saturating_add(last.took)
+            && last.bytes <= MAX_BYTES_READ_AHEAD;
         let limit = wanted + wanted.max(last.wanted);
         let begin_next = || follows.then(|| self.begin_take(limit, TakeMode::Ahead));
         let (tried, mut next) = finish(begun.outcome.into_inner(), begin_next).await;
         let (taken, given) = match tried? {
             Tried::Succeeded(both) => both,
             Tried::Conflicted => {
-                self.metrics.conflicts.increment(1);
+                self.shared.metrics.conflicts.increment(1);
                 tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
                 self.pacer.note_contention();
                 return Ok(Event::Contended);
@@ -95,7 +96,7 @@ impl Dispatcher {
         self.returned(&given);
         Ok(match taken {
             // The view that was read ahead is not sufficient.
-            None => Event::Taken,
+            None => Event::Taken { is_short: false },
             Some(Taken::Items(items)) if items.is_empty() => {
                 self.callers.find_none();
                 Event::NoItem
@@ -112,8 +113,9 @@ impl Dispatcher {
                     next.gone = items.iter().map(|item| item.id).collect();
                 }
                 self.ahead = next;
+                let is_short = items.len() < wanted;
                 self.hand_out(items);
-                Event::Taken
+                Event::Taken { is_short }
             }
             Some(Taken::HasRequests) => {
                 self.pacer.note_contention();

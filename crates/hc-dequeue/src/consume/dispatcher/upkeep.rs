@@ -3,18 +3,22 @@
 use std::sync::Arc;
 
 use futures::{FutureExt, try_join};
-use microqueue::ItemId;
 use microqueue::keyspace::error::chain;
+use microqueue::keyspace::limits::TRANSACTION_LIFE;
 use microqueue::keyspace::{Isolation, Transaction, Tx};
+use microqueue::{Item, ItemId};
 use tokio::sync::oneshot;
 
 use super::Dispatcher;
 use crate::consume::command::Command;
+use crate::consume::held_item::Outstanding;
 use crate::consume::policy::{Event, Step};
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, keep_corrupt};
+use crate::items::record::{Record, Reserve};
 use crate::items::settings::{is_paused, stored_settings};
+use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::give_back::{GiveBack, When};
 use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
 use crate::queue::stats::{oldest_age, read_stats};
@@ -76,7 +80,8 @@ impl Dispatcher {
     /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
     /// the known ones.
     async fn read_queue(&mut self) -> Result<()> {
-        let keys = &*self.shared.keys;
+        let shared = self.shared.clone();
+        let keys = &*shared.keys;
         let read = |tr| async move {
             let tr = &tr;
             let age = oldest_age(tr, keys);
@@ -86,7 +91,9 @@ impl Dispatcher {
         };
         let (stats, is_paused, age, stored) = self.runner.run(read).await?;
         let unreadable = self.fronts.skipped();
-        self.metrics.report(&stats, is_paused, age, unreadable);
+        self.shared
+            .metrics
+            .report(&stats, is_paused, age, unreadable);
         if unreadable > 0 {
             tracing::warn!(
                 queue = %keys.queue,
@@ -96,6 +103,9 @@ impl Dispatcher {
             );
         }
         let stored = stored?.settings;
+        if is_paused || stored != *self.settings {
+            self.return_reserve();
+        }
         if stored != *self.settings {
             tracing::info!(queue = %keys.queue, ?stored, "the settings have changed");
             self.settings = Arc::new(stored);
@@ -132,7 +142,7 @@ impl Dispatcher {
         let trusted_clock = self.member.trusts_clock();
         let found = self.member.find_dead().await?;
         let error = self.member.clock_error_seconds();
-        self.metrics.clock_error.set(error);
+        self.shared.metrics.clock_error.set(error);
         if trusted_clock && !self.member.trusts_clock() {
             tracing::warn!(
                 queue = %self.keys().queue,
@@ -177,7 +187,7 @@ impl Dispatcher {
         let settings = &self.settings;
         let progress = reclaim_step(&self.runner, keys, settings, session).await?;
         if let Progress::Returned(items) = progress {
-            self.metrics.reclaimed.increment(items as u64);
+            self.shared.metrics.reclaimed.increment(items as u64);
         }
         Ok(progress)
     }
@@ -193,12 +203,13 @@ impl Dispatcher {
             .run(|tr| async move { held_after(&tr, keys, session, after).await })
             .await?;
         self.upkeep.compared = last;
+        self.confirm_handed_out(&held).await?;
         for item in held {
-            if let Some(out) = self.deliveries.get(&item.id) {
-                if item.value.cancelled_millis != 0 {
-                    out.cancel();
-                }
-            } else if !self.returns.contains(&item.id) {
+            if item.value.cancelled_millis != 0 {
+                self.drop_cancelled(&item.id);
+            }
+            let holdings = &self.shared.holdings;
+            if !holdings.contains(&item.id) && !self.returns.contains(&item.id) {
                 self.return_later(
                     item.id,
                     item.value.deliveries,
@@ -210,9 +221,48 @@ impl Dispatcher {
         Ok(())
     }
 
+    /// Records which of these items were handed out of the reserve long ago.
+    async fn confirm_handed_out(&self, held: &[Item<Record>]) -> Result<()> {
+        let now = self.now();
+        let mut deliveries = Vec::new();
+        for Item { id, value: record } in held {
+            let is_handed_out = |out: &Arc<Outstanding>| {
+                out.delivery == record.deliveries && out.began + TRANSACTION_LIFE <= now
+            };
+            if record.reserve != Reserve::Out
+                && self
+                    .shared
+                    .holdings
+                    .delivery(id)
+                    .is_some_and(|out| is_handed_out(&out))
+            {
+                deliveries.push((*id, record.deliveries));
+            }
+        }
+        if deliveries.is_empty() {
+            return Ok(());
+        }
+        let keys = self.keys();
+        let session = self.session();
+        let deliveries = &deliveries;
+        let confirm = |tr| async move { confirm_handed_out(&tr, keys, session, deliveries).await };
+        self.runner.run(confirm).await
+    }
+
+    /// Notifies the delivery of an item that was cancelled, or gives the item back if it is in the reserve.
+    fn drop_cancelled(&mut self, id: &ItemId) {
+        // In this order: a handler may take the item out of the reserve at any time.
+        if let Some(item) = self.shared.holdings.remove(id) {
+            self.return_unused(item.id, item.record.deliveries);
+        } else if let Some(out) = self.shared.holdings.delivery(id) {
+            out.cancel();
+        }
+    }
+
     /// Notifies the deliveries whose items were cancelled, and watches for further cancellations.
     pub(super) async fn find_cancelled(&mut self) -> Result<()> {
-        let keys = &*self.shared.keys;
+        let shared = self.shared.clone();
+        let keys = &*shared.keys;
         let session = self.member.id();
         let stamp = &keys.cancels(session);
         let mut after: Option<Vec<u8>> = None;
@@ -230,9 +280,7 @@ impl Dispatcher {
                 self.cancels.watch(cancelled);
             }
             for item in held.iter().filter(|item| item.value.cancelled_millis != 0) {
-                if let Some(out) = self.deliveries.get(&item.id) {
-                    out.cancel();
-                }
+                self.drop_cancelled(&item.id);
             }
             if last.is_none() {
                 return Ok(());
@@ -259,7 +307,7 @@ impl Dispatcher {
 
     /// Ends the session.
     pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<usize>>>) {
-        let lost = self.deliveries.lose_all();
+        let lost = self.shared.holdings.lose_all();
         // Other sessions will remove them.
         self.upkeep.dead.clear();
         self.report(Event::Closing);

@@ -20,6 +20,8 @@
 //! may be answerable or may have become the first without their owners being notified. Such a session fulfills before
 //! anything else, until a fulfillment changes nothing.
 //!
+//! A worker's session may also take items ahead of its handlers, into its [reserve](reserve).
+//!
 //! # Constants
 //!
 //! The table shows the measurements that justify each constant: items per second on a cluster of one process, with and
@@ -36,9 +38,11 @@
 //! | the take ahead in `dispatcher::take` | 1 | a take reads while the previous one commits | 1, 16, 64 consumers of one session: 870, 12,500, 28,500 pops | 660, 7,900, 22,300 |
 //! | `MAX_GATHERING_TURNS` in `dispatcher` | 32 turns of the scheduler | the next take also serves consumers that were just served | 16, 64 consumers: 12,500, 28,500 pops; on `embedded:` 55,000, 110,000 | 7,200, 20,800; 36,000, 72,800 |
 //! | `PATIENCES_PER_LEASE` in `dispatcher::steps` | 5 | after a leading session dies, the next ones take over one after another, a fifth of a lease apart | | no session would take over |
+//! | the [`reserve`] | up to 8 takes | handlers do not wait for takes, and one take serves many of them | `process` on `embedded:`, 1, 16, 64 handlers: 9,800, 28,000, 36,300 | 5,000, 16,300, 29,500 |
 //! | `PAUSE_AFTER_FAILURE` in `dispatcher` | 100 ms | a store that refuses every transaction is not called in a tight loop | | |
 
 mod request;
+pub(crate) mod reserve;
 #[cfg(test)]
 mod tests;
 
@@ -63,6 +67,11 @@ const GRACE_OF_MANY: u32 = 4;
 pub(crate) struct Policy<R> {
     phase: Phase<R>,
     lead: Option<Lead>,
+    /// Whether the last take found as many items as it wanted, so that there may be more.
+    has_more: bool,
+    /// Whether the session takes nothing ahead of its handlers any more, because it will end.
+    is_draining: bool,
+    /// Whether it ends.
     is_closing: bool,
 }
 
@@ -123,6 +132,7 @@ pub(crate) enum Step<R> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) wants: Wants,
+    pub(crate) reserve: Reserve,
     pub(crate) returns: Returns,
     /// Whether a step for a dead session is due: a dead session is known, and the last such step was followed by a
     /// fulfillment.
@@ -140,14 +150,25 @@ pub(crate) enum Wants {
     ItemsNow,
 }
 
+/// The items that wait for handlers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reserve {
+    /// There is no room for another one.
+    Full,
+    /// There is room.
+    Room,
+    /// The handlers will soon find none.
+    Low,
+}
+
 /// The items that are to be given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Returns {
     Nothing,
-    /// Completed items only.
-    Completed,
-    /// Items that go back to the queue, perhaps among others.
-    ToQueue,
+    /// Only items that are not granted next: they are completed, delayed or dead letters.
+    Away,
+    /// Items that are granted before others, perhaps among others.
+    ToFront,
 }
 
 /// How busy the queue is, as measured by the driver.
@@ -167,7 +188,10 @@ pub(crate) enum Event<R> {
     /// request could be answered, and the session would not look for the answer.
     SessionLost,
     /// A take was granted items, or did not see enough of the queue to decide.
-    Taken,
+    Taken {
+        /// Whether it was granted fewer items than it wanted.
+        is_short: bool,
+    },
     /// A take found no item.
     NoItem,
     /// A take failed with a conflict, or found requests of other sessions.
@@ -211,6 +235,8 @@ pub(crate) enum Event<R> {
     Reclaimed,
     Woken(Woken),
     Elapsed(Timer),
+    /// The session will end once the deliveries have: it takes nothing ahead of its handlers any more.
+    Draining,
     /// The session is to end: consumers get no more items.
     Closing,
 }
@@ -247,6 +273,8 @@ impl<R: Copy + PartialEq> Policy<R> {
         Self {
             phase: Phase::Lost,
             lead: None,
+            has_more: false,
+            is_draining: false,
             is_closing: false,
         }
     }
@@ -262,7 +290,7 @@ impl<R: Copy + PartialEq> Policy<R> {
             };
         }
         // Items go back before others are taken, since an item that comes back is granted first.
-        if facts.returns == Returns::ToQueue {
+        if facts.returns == Returns::ToFront {
             return Step::GiveBack;
         }
         if facts.reclaims {
@@ -278,8 +306,8 @@ impl<R: Copy + PartialEq> Policy<R> {
             return Step::Fulfill { lead, request };
         }
         match self.serve(facts) {
-            // No demand is left whose transaction could include the completed items.
-            Step::Rest if facts.returns == Returns::Completed => Step::GiveBack,
+            // There is no demand whose transaction could include them.
+            Step::Rest if facts.returns == Returns::Away => Step::GiveBack,
             step => step,
         }
     }
@@ -295,6 +323,7 @@ impl<R: Copy + PartialEq> Policy<R> {
                 self.phase = Phase::Idle;
                 Step::Rest
             }
+            Phase::Idle if wants_nothing && self.refills(facts) => Step::Take,
             _ if wants_nothing => Step::Rest,
             Phase::Registering => Step::Register,
             Phase::Pausing => Step::WatchPause,
@@ -304,15 +333,42 @@ impl<R: Copy + PartialEq> Policy<R> {
         }
     }
 
+    /// Returns whether the session takes items only for its reserve. It never registers a request for that: others
+    /// that wait have idle handlers.
+    fn refills(&self, facts: Facts) -> bool {
+        let is_wanted = match facts.reserve {
+            Reserve::Full => false,
+            // The transaction that gives items back takes others, too.
+            Reserve::Room => facts.returns == Returns::Away,
+            Reserve::Low => true,
+        };
+        is_wanted && self.has_more && !facts.pace.is_contended && !self.is_draining
+    }
+
+    /// Returns whether the session may keep items in its reserve. `is_overdue` tells whether one of them has been there
+    /// for too long.
+    pub(crate) fn keeps_reserve(&self, is_overdue: bool) -> bool {
+        let is_paused = matches!(self.phase, Phase::Pausing | Phase::Paused);
+        !is_overdue && !is_paused && !self.is_draining && self.phase != Phase::Lost
+    }
+
     /// Processes an event. Returns the timers to start.
     pub(crate) fn on(&mut self, event: Event<R>, pace: Pace) -> Vec<Start> {
         match event {
             Event::SessionLost => self.phase = Phase::Lost,
-            Event::SessionOpened | Event::Taken | Event::Resumed | Event::Gone => {
+            Event::SessionOpened | Event::Resumed | Event::Gone => self.phase = Phase::Idle,
+            Event::Taken { is_short } => {
                 self.phase = Phase::Idle;
+                self.has_more = !is_short;
             }
-            Event::NoItem | Event::Contended => self.phase = Phase::Registering,
-            Event::IsPaused => self.phase = Phase::Pausing,
+            Event::NoItem | Event::Contended => {
+                self.phase = Phase::Registering;
+                self.has_more = false;
+            }
+            Event::IsPaused => {
+                self.phase = Phase::Pausing;
+                self.has_more = false;
+            }
             Event::PauseWatched => {
                 self.phase = Phase::Paused;
                 return vec![(Timer::Poll, Delay::PollInterval)];
@@ -343,7 +399,11 @@ impl<R: Copy + PartialEq> Policy<R> {
             Event::FoundDead | Event::Reclaimed => self.owe(Lead::Everybody),
             Event::Woken(woken) => self.wake(woken.into()),
             Event::Elapsed(timer) => self.elapsed(timer),
-            Event::Closing => self.is_closing = true,
+            Event::Draining => self.is_draining = true,
+            Event::Closing => {
+                self.is_draining = true;
+                self.is_closing = true;
+            }
         }
         Vec::new()
     }

@@ -8,7 +8,7 @@ use microqueue::keyspace::{self, Bytes, Result};
 
 use super::{
     Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_RESULT_BYTES,
-    MAX_TRACE_CONTEXT_BYTES, Record, StoredEnd, StoredFailure, Token, tag, undecodable,
+    MAX_TRACE_CONTEXT_BYTES, Record, Reserve, StoredEnd, StoredFailure, Token, tag, undecodable,
 };
 
 /// The codec of [`Record`].
@@ -56,7 +56,8 @@ impl Codec<Record> for RecordCodec {
             let numbers = [burst.began_millis, burst.deliveries];
             push_field(buffer, tag::BURST, &numbers.map(u64::to_be_bytes).concat());
         }
-        push_number(buffer, tag::REDRIVEN, record.redriven_deliveries);
+        push_number(buffer, tag::UNCOUNTED, record.uncounted_deliveries);
+        push_number(buffer, tag::RESERVE, record.reserve as u64);
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -135,7 +136,7 @@ pub(crate) fn decode_fields<'a>(
 fn decode_record(bytes: &Bytes) -> Result<Record, String> {
     let mut record = Record::default();
     let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
-    let rest = decode_fields(bytes, FORMAT, tag::REDRIVEN, decode)?;
+    let rest = decode_fields(bytes, FORMAT, tag::RESERVE, decode)?;
     record.unknown = rest.unknown;
     record.payload = rest.payload;
     Ok(record)
@@ -157,7 +158,8 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::GRANTED => record.granted_millis = number(field)?,
         tag::READY => record.ready_millis = number(field)?,
         tag::BURST => record.burst = Some(burst(field)?),
-        _ => record.redriven_deliveries = number(field)?,
+        tag::UNCOUNTED => record.uncounted_deliveries = number(field)?,
+        _ => record.reserve = reserve(field)?,
     }
     Ok(())
 }
@@ -185,6 +187,14 @@ fn burst(field: &[u8]) -> Result<Burst, String> {
     };
     fields.end()?;
     Ok(burst)
+}
+
+fn reserve(field: &[u8]) -> Result<Reserve, String> {
+    match number(field)? {
+        1 => Ok(Reserve::In),
+        2 => Ok(Reserve::Barred),
+        other => Err(format!("{other} says nothing of a reserve")),
+    }
 }
 
 /// Reads a number without leading zeros.

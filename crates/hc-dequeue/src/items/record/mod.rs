@@ -40,7 +40,8 @@ mod tag {
     pub(super) const GRANTED: u8 = 12;
     pub(super) const READY: u8 = 13;
     pub(super) const BURST: u8 = 14;
-    pub(super) const REDRIVEN: u8 = 15;
+    pub(super) const UNCOUNTED: u8 = 15;
+    pub(super) const RESERVE: u8 = 16;
 }
 
 /// The format number of all records.
@@ -68,7 +69,7 @@ pub(crate) const TOKEN_BYTES: usize = 32;
 pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-pub(crate) const MAX_UNKNOWN_BYTES: usize = 1024;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 1020;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
@@ -80,6 +81,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + 17 + MAX_RESULT_BYTES)
     + (FIELD_BYTES + MAX_TRACE_CONTEXT_BYTES)
     + (FIELD_BYTES + Burst::BYTES)
+    + (FIELD_BYTES + 1)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
@@ -98,8 +100,10 @@ pub(crate) struct Record {
     pub(crate) attempts: u64,
     /// How many sessions have died with it since then.
     pub(crate) deaths: u64,
-    /// How often it had been granted when it was last redriven; zero if it never was.
-    pub(crate) redriven_deliveries: u64,
+    /// How many of the grants do not count: those before it was last redriven, and those after which it was not handed
+    /// out.
+    pub(crate) uncounted_deliveries: u64,
+    pub(crate) reserve: Reserve,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.
@@ -220,6 +224,19 @@ impl Token {
     }
 }
 
+/// Whether an item is in a reserve, as far as its record tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Reserve {
+    /// It is not: if a session holds it, it was handed out.
+    #[default]
+    Out,
+    /// Its session has taken it into its reserve, and may have handed it out since.
+    In,
+    /// A session has died that had it in its reserve or had just handed it out. It goes into no reserve before it was
+    /// handed out for certain.
+    Barred,
+}
+
 /// The beginning of a burst of debounced enqueues. The burst ends when the item is granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Burst {
@@ -293,9 +310,9 @@ impl Record {
         }
     }
 
-    /// Returns how often the item was granted since it was enqueued or redriven.
+    /// Returns how often the item was granted to be handed out since it was enqueued or redriven.
     pub(crate) fn recent_deliveries(&self) -> u64 {
-        self.deliveries.saturating_sub(self.redriven_deliveries)
+        self.deliveries.saturating_sub(self.uncounted_deliveries)
     }
 
     /// Returns when the present burst of debounced enqueues began. A new one begins `now` if the item was granted since
@@ -320,7 +337,7 @@ impl Record {
     pub(crate) fn reset_counts(&mut self) {
         self.attempts = 0;
         self.deaths = 0;
-        self.redriven_deliveries = self.deliveries;
+        self.uncounted_deliveries = self.deliveries;
     }
 }
 

@@ -46,7 +46,8 @@ fn record() -> Record {
             began_millis: 4,
             deliveries: 2,
         }),
-        redriven_deliveries: 2,
+        uncounted_deliveries: 2,
+        reserve: Reserve::Barred,
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
     }
@@ -78,6 +79,7 @@ fn a_record_has_the_bytes_of_the_schema() {
         &[13, 0, 2, 6, 7],
         b"\x0e\0\x10\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x02",
         &[15, 0, 1, 2],
+        &[16, 0, 1, 2],
         b"\x63\0\x03new\xff\0\x01x",
         b"\0payload",
     ]
@@ -87,6 +89,23 @@ fn a_record_has_the_bytes_of_the_schema() {
 
     let new = Record::new(4, Bytes::from_static(b"payload"));
     assert_eq!(encoded(&new), b"\x01\x01\0\x01\x04\0payload");
+}
+
+#[test]
+fn a_record_keeps_what_it_says_of_a_reserve() {
+    for (reserve, field) in [
+        (Reserve::Out, &b""[..]),
+        (Reserve::In, b"\x10\0\x01\x01"),
+        (Reserve::Barred, b"\x10\0\x01\x02"),
+    ] {
+        let record = Record {
+            reserve,
+            ..Record::new(4, Bytes::from_static(b"payload"))
+        };
+        let expected = [b"\x01\x01\0\x01\x04", field, b"\0payload"].concat();
+        assert_eq!(encoded(&record), expected);
+        assert_eq!(RecordCodec.decode(expected.into()).unwrap(), record);
+    }
 }
 
 #[test]
@@ -105,7 +124,7 @@ fn an_item_that_is_ready_at_its_enqueue_stores_no_other_time() {
 
 #[test]
 fn a_record_that_is_not_as_it_is_written_is_refused() {
-    let reasons: [(&[u8], &str); 12] = [
+    let reasons: [(&[u8], &str); 17] = [
         (&[1, 2, 0, 1, 1, 1, 0, 1, 1, 0], "comes after"),
         (&[1, 2, 0, 1, 1, 2, 0, 1, 1, 0], "comes after"),
         (&[1, 2, 0, 0, 0], "is empty"),
@@ -127,6 +146,11 @@ fn a_record_that_is_not_as_it_is_written_is_refused() {
             "unknown",
         ),
         (&[1, 11, 0, 1, 0xff, 0], "utf-8"),
+        (&[1, 16, 0, 1, 0, 0], "leading zeros"),
+        (&[1, 16, 0, 1, 3, 0], "of a reserve"),
+        (&[1, 16, 0, 1, 0xff, 0], "of a reserve"),
+        (&[1, 16, 0, 2, 1, 1, 0], "of a reserve"),
+        (&[1, 16, 0, 0, 0], "is empty"),
     ];
     for (bytes, reason) in reasons {
         let error = RecordCodec
@@ -268,7 +292,7 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
 #[test]
 fn the_largest_item_fills_a_value() {
     let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
-    let unknown = [&[200, 3, 253][..], &vec![0; unknown]].concat();
+    let unknown = [&[200, 3, 249][..], &vec![0; unknown]].concat();
     let record = Record {
         enqueued_millis: u64::MAX,
         deliveries: u64::MAX,
@@ -277,7 +301,7 @@ fn the_largest_item_fills_a_value() {
         cancelled_millis: u64::MAX,
         granted_millis: u64::MAX,
         ready_millis: u64::MAX,
-        redriven_deliveries: u64::MAX,
+        uncounted_deliveries: u64::MAX,
         failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
         dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
         end: Some(StoredEnd {

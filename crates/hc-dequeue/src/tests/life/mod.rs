@@ -14,7 +14,7 @@ use conformance::scale;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use self::model::{Model, Rules};
+use self::model::{At, Model, Rules};
 use self::program::random_op;
 use self::world::LifeWorld;
 
@@ -52,15 +52,25 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
         let op = random_op(rng, &model);
         println!("{step}: {op:?}");
         let said = world.step(&op).await.unwrap();
+        let before = model.items.clone();
         assert_eq!(said, model.step(&op));
         world.compare(&mut model).await.unwrap();
         met.insert(format!("{}: {said:?}", op.name()));
+        for (before, after) in before.iter().zip(&model.items) {
+            if before.reserve != after.reserve {
+                let change = format!("{:?} to {:?}", before.reserve, after.reserve);
+                met.insert(format!("{}: {change}", op.name()));
+            }
+            if before.uncounted < after.uncounted && after.place == At::Queued {
+                met.insert(format!("{}: unused", op.name()));
+            }
+        }
     }
     world.check().await;
 }
 
-/// Results that the programs must have produced, so that the test covers them.
-const MET: [&str; 28] = [
+/// Results and changes that the programs must have produced, so that the test covers them.
+const MET: [&str; 38] = [
     "Enqueue: Staged",
     "Enqueue: Replaced(0)",
     "Enqueue: Repeated",
@@ -89,6 +99,16 @@ const MET: [&str; 28] = [
     "Sweep: Nothing",
     "Take: Granted([])",
     "Collect: Granted([])",
+    "Take: Out to In",
+    "Take: Barred to Out",
+    "Collect: Out to In",
+    "Collect: Barred to Out",
+    "Resolve: In to Out",
+    "End: In to Out",
+    "Die: In to Barred",
+    "Resolve: unused",
+    "Die: unused",
+    "End: unused",
 ];
 
 #[tokio::test]
@@ -103,6 +123,9 @@ async fn an_item_lives_by_the_book() {
     for said in MET {
         assert!(met.contains(said), "{said}");
     }
+    let of_three =
+        |said: &String| said.starts_with("Take: Granted") && said.matches('(').count() == 4;
+    assert!(met.iter().any(of_three));
     let popped = |said: &String| said.ends_with("true)])");
     for name in ["Take", "Collect"] {
         assert!(met.iter().filter(|said| said.starts_with(name)).any(popped));

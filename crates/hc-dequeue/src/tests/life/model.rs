@@ -1,5 +1,5 @@
-//! A reference model of an item's life: where it is, its numbers of attempts and deaths, and the effect of each
-//! operation.
+//! A reference model of an item's life: where it is, whether it is in a reserve, its numbers of attempts and deaths, and
+//! the effect of each operation.
 //!
 //! Nothing here reads or writes a store or calls the code under test. Items are numbered in the order of their
 //! enqueue, sessions by their slot; times are in milliseconds.
@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::program::{Change, How, ItemSpec, Op};
-use crate::items::record::End;
+use crate::items::record::{End, Reserve};
+use crate::protocol::Purpose;
 use crate::protocol::give_back::GivenBack;
 use crate::queue::change::{Cancelled, Replaced};
 use crate::queue::enqueue_options::OnRepeat;
@@ -48,7 +49,11 @@ pub(super) struct ModelItem {
     pub(super) ready: u64,
     pub(super) attempts: u64,
     pub(super) deaths: u64,
+    /// How often it was granted.
     pub(super) deliveries: u64,
+    /// How many of these grants do not count.
+    pub(super) uncounted: u64,
+    pub(super) reserve: Reserve,
     /// When it was last granted; `None` if it never was.
     pub(super) granted: Option<u64>,
     /// When and why it last failed.
@@ -126,10 +131,20 @@ impl Model {
     pub(super) fn step(&mut self, op: &Op) -> Said {
         match *op {
             Op::Enqueue(new) => self.enqueue(new),
-            Op::Take { session, pop } => {
-                let taken = self.first(1);
+            Op::Take {
+                session,
+                purpose,
+                ahead,
+            } => {
+                let first = self.first(1 + ahead);
+                let may_take = |(number, item): &(usize, usize)| {
+                    purpose_of(*number, purpose) != Purpose::Reserve
+                        || self.items[*item].reserve != Reserve::Barred
+                };
+                let taken = first.into_iter().enumerate().take_while(may_take);
+                let taken: Vec<_> = taken.map(|(_, item)| item).collect();
                 self.grant(&taken, At::Held(session));
-                self.hand_over(taken, pop)
+                self.hand_over(taken, purpose)
             }
             Op::Grant { session } => {
                 let granted = self.first(2);
@@ -137,7 +152,7 @@ impl Model {
                 self.grants += 1;
                 Said::Nothing
             }
-            Op::Collect { session, pop } => self.collect(session, pop),
+            Op::Collect { session, purpose } => self.collect(session, purpose),
             Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late),
             Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late),
             Op::Change(item, change) => self.change(item, change),
@@ -252,6 +267,8 @@ impl Model {
             attempts: 0,
             deaths: 0,
             deliveries: 0,
+            uncounted: 0,
+            reserve: Reserve::Out,
             granted: None,
             failure: None,
             is_cancelled: false,
@@ -289,11 +306,18 @@ impl Model {
         }
     }
 
-    /// Hands over the first of some items to a session, and completes it if it is popped.
-    fn hand_over(&mut self, items: Vec<usize>, pop: bool) -> Said {
+    /// Hands over items to a session, the first one for this purpose. Completes it if it is popped.
+    fn hand_over(&mut self, items: Vec<usize>, purpose: Purpose) -> Said {
         let mut granted = Vec::new();
         for (number, item) in items.into_iter().enumerate() {
-            let is_popped = pop && number == 0 && !self.items[item].is_cancelled;
+            let purpose = purpose_of(number, purpose);
+            let life = &mut self.items[item];
+            life.reserve = match life.reserve {
+                _ if purpose != Purpose::Reserve => Reserve::Out,
+                Reserve::Barred => Reserve::Barred,
+                Reserve::Out | Reserve::In => Reserve::In,
+            };
+            let is_popped = purpose == Purpose::Pop && !life.is_cancelled;
             granted.push((self.items[item].value, is_popped));
             if is_popped {
                 self.end(item, End::Completed, "");
@@ -302,7 +326,7 @@ impl Model {
         Said::Granted(granted)
     }
 
-    fn collect(&mut self, session: usize, pop: bool) -> Said {
+    fn collect(&mut self, session: usize, purpose: Purpose) -> Said {
         let grant_of = |item: &ModelItem| match item.place {
             At::Granted(owner, grant) if owner == session => Some(grant),
             _ => None,
@@ -313,7 +337,7 @@ impl Model {
         for item in &collected {
             self.items[*item].place = At::Held(session);
         }
-        self.hand_over(collected, pop)
+        self.hand_over(collected, purpose)
     }
 
     fn resolve(&mut self, item: usize, how: How, is_late: bool) -> Said {
@@ -338,12 +362,12 @@ impl Model {
         Said::Acknowledged
     }
 
-    /// Returns all items of a session: held ones as `how` says, uncollected ones without a counted attempt.
+    /// Returns all items of a session: held ones as `how` says, uncollected ones as unused.
     fn leave(&mut self, session: usize, how: How) -> Said {
         for item in 0..self.items.len() {
             match self.items[item].place {
                 At::Held(holder) if holder == session => self.come_back(item, how),
-                At::Granted(owner, _) if owner == session => self.come_back(item, How::Release),
+                At::Granted(owner, _) if owner == session => self.come_back(item, How::Unused),
                 _ => {}
             }
         }
@@ -358,8 +382,24 @@ impl Model {
         if life.is_cancelled {
             return self.end(item, End::Cancelled, "");
         }
+        if how == How::Complete {
+            return self.end(item, End::Completed, "given back");
+        }
+        let was_in_reserve = life.reserve != Reserve::Out;
+        if life.reserve == Reserve::In {
+            life.reserve = Reserve::Out;
+        }
+        if how == How::Unused {
+            life.uncounted += 1;
+            life.place = At::Queued;
+            return;
+        }
+        if how == How::Die && was_in_reserve {
+            life.reserve = Reserve::Barred;
+            return self.put(item, At::Queued);
+        }
         let mut place = match how {
-            How::Complete => return self.end(item, End::Completed, "given back"),
+            How::Complete | How::Unused => unreachable!("they are above"),
             How::Release | How::Fail | How::FailAndWait | How::Die => At::Queued,
             How::Snooze(delay) | How::FailLater(delay) => At::Delayed(now + delay),
             How::Discard => At::Dead,
@@ -394,7 +434,7 @@ impl Model {
         };
         if life.attempts >= max_attempts || life.deaths >= rules.max_deaths {
             place = At::Dead;
-        } else if place != At::Dead && life.deliveries >= rules.max_deliveries {
+        } else if place != At::Dead && life.deliveries - life.uncounted >= rules.max_deliveries {
             place = At::Dead;
             life.failure = Some((now, "it was granted too often"));
         }
@@ -440,7 +480,7 @@ impl Model {
         let life = &mut self.items[item];
         life.attempts = 0;
         life.deaths = 0;
-        life.deliveries = 0;
+        life.uncounted = life.deliveries;
         self.put(item, place);
     }
 
@@ -462,5 +502,13 @@ impl Model {
         {
             self.completions.insert(dedupe, self.now);
         }
+    }
+}
+
+/// Returns the purpose of an item, by its number among those that a session is granted together.
+fn purpose_of(number: usize, first: Purpose) -> Purpose {
+    match number {
+        0 => first,
+        _ => Purpose::Reserve,
     }
 }

@@ -6,6 +6,7 @@ use rand::seq::IndexedRandom;
 
 use super::model::{At, Model};
 use super::{DEDUPE_IDS, SESSIONS};
+use crate::protocol::Purpose;
 use crate::queue::enqueue_options::OnRepeat;
 
 /// The largest number of items that a program enqueues.
@@ -15,19 +16,20 @@ const ITEMS: usize = 8;
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Op {
     Enqueue(ItemSpec),
-    /// A session takes the first item.
+    /// A session takes the first item and, for its reserve, up to `ahead` more.
     Take {
         session: usize,
-        pop: bool,
+        purpose: Purpose,
+        ahead: usize,
     },
     /// A request of a session is answered with the first two items.
     Grant {
         session: usize,
     },
-    /// A session collects its oldest grant. The first item of the grant may be popped.
+    /// A session collects its oldest grant. The purpose is that of the first item.
     Collect {
         session: usize,
-        pop: bool,
+        purpose: Purpose,
     },
     /// Resolves the outstanding delivery, or an earlier one.
     Resolve {
@@ -90,6 +92,8 @@ pub(super) enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
     Complete,
+    /// It was not handed out.
+    Unused,
     Release,
     Snooze(u64),
     Fail,
@@ -103,7 +107,11 @@ pub(super) enum How {
 /// Returns a random step, which usually makes sense in the present state.
 pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
     let session = rng.random_range(0..SESSIONS);
-    let pop = rng.random_range(0..6) == 0;
+    let purpose = match rng.random_range(0..6) {
+        0 => Purpose::Pop,
+        1..4 => Purpose::Reserve,
+        _ => Purpose::Deliver,
+    };
     let is_late = rng.random_range(0..8) == 0;
     let value = rng.random_range(0..100);
     let draw = rng.random_range(0..100);
@@ -111,9 +119,13 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
         return enqueue(rng, value);
     }
     match draw {
-        0..34 => Op::Take { session, pop },
+        0..34 => Op::Take {
+            session,
+            purpose,
+            ahead: rng.random_range(0..3),
+        },
         34..42 => Op::Grant { session },
-        42..50 => Op::Collect { session, pop },
+        42..50 => Op::Collect { session, purpose },
         50..66 => Op::Resolve {
             item: item(rng, model, |place| matches!(place, At::Held(_))),
             how: how(rng),
@@ -170,6 +182,7 @@ fn how(rng: &mut StdRng) -> How {
     let delay = rng.random_range(1..20);
     let ways = [
         How::Complete,
+        How::Unused,
         How::Release,
         How::Snooze(delay),
         How::Fail,

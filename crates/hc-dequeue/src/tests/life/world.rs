@@ -17,6 +17,8 @@ use super::model::{At, FIRST_WAIT, Model, ModelItem, Rules, Said};
 use super::program::{Change, How, ItemSpec, Op};
 use super::{DEDUPE_IDS, SESSIONS, START};
 use crate::consume::held_item::{Decision, HeldItem, Outstanding, Shared};
+use crate::consume::holdings::Holdings;
+use crate::consume::metrics::Metrics;
 use crate::consume::shared_task::SharedTask;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
@@ -32,7 +34,7 @@ use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
 use crate::protocol::give_back::{GiveBack, Return, When, give_back};
 use crate::protocol::reclaim::{Progress, reclaim_step};
 use crate::protocol::request::{append, collect, withdraw};
-use crate::protocol::{Demand, Granted, MAX_FULFILLMENT_ITEMS, SessionContext};
+use crate::protocol::{Demand, Granted, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
 use crate::queue::list::{ItemPage, PlaceKind};
@@ -134,9 +136,13 @@ impl LifeWorld {
     pub(super) async fn step(&mut self, op: &Op) -> Result<Said> {
         Ok(match *op {
             Op::Enqueue(new) => self.enqueue(new).await?,
-            Op::Take { session, pop } => self.take(session, pop).await?,
+            Op::Take {
+                session,
+                purpose,
+                ahead,
+            } => self.take(session, purpose, ahead).await?,
             Op::Grant { session } => self.grant(session).await?,
-            Op::Collect { session, pop } => self.collect(session, pop).await?,
+            Op::Collect { session, purpose } => self.collect(session, purpose).await?,
             Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late).await?,
             Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late).await?,
             Op::Die(slot) | Op::End(slot) => {
@@ -220,11 +226,16 @@ impl LifeWorld {
         })
     }
 
-    async fn take(&self, slot: usize, pop: bool) -> Result<Said> {
-        let demand = &[Demand { wanted: 1, pop }];
+    async fn take(&self, slot: usize, purpose: Purpose, ahead: usize) -> Result<Said> {
+        let one = Demand { wanted: 1, purpose };
+        let reserve = Demand {
+            wanted: ahead,
+            purpose: Purpose::Reserve,
+        };
+        let demand = &[one, reserve];
         let context = self.context(self.sessions[slot], demand);
         let taken = |tr| async move {
-            let view = view_queue(&tr, context, 1, TakeMode::Now).await?;
+            let view = view_queue(&tr, context, 1 + ahead, TakeMode::Now).await?;
             take(&tr, context, view, &BTreeSet::new())
         };
         match self.runner.run(taken).await? {
@@ -254,12 +265,12 @@ impl LifeWorld {
         Ok(Said::Nothing)
     }
 
-    async fn collect(&mut self, slot: usize, pop: bool) -> Result<Said> {
+    async fn collect(&mut self, slot: usize, purpose: Purpose) -> Result<Said> {
         let Some(request) = self.grants[slot].pop_front() else {
             return Ok(Said::Granted(Vec::new()));
         };
         let request = &request;
-        let demand = &[Demand { wanted: 1, pop }];
+        let demand = &[Demand { wanted: 1, purpose }];
         let context = self.context(self.sessions[slot], demand);
         let operation = |tr| async move { collect(&tr, context, request).await };
         let collected = self.runner.run(operation).await?;
@@ -285,6 +296,7 @@ impl LifeWorld {
         let now = self.clock_millis();
         let (how, reason) = match how {
             How::Complete => (GiveBack::Completed(Bytes::from("given back")), None),
+            How::Unused => (GiveBack::Unused, None),
             How::Release => (GiveBack::Returned(When::Now), None),
             How::Snooze(delay) => (GiveBack::Returned(When::At(now + delay)), None),
             How::Fail => (GiveBack::Failed(When::Now), None),
@@ -311,15 +323,18 @@ impl LifeWorld {
         let held = &HeldItem {
             id: self.items[item].id(),
             record: Record::default(),
-            out: Arc::new(Outstanding::new(number, Duration::MAX)),
-            session,
+            out: Arc::new(Outstanding::new(number, Duration::ZERO, Duration::MAX)),
+            held: Arc::new(self.queue.keys.held(session)),
             shared: Arc::new(Shared {
                 keys: self.queue.keys.clone(),
+                env: self.runner.environment().clone(),
                 settings: self.queue.settings.clone(),
                 time_limit: Duration::MAX,
                 backoff: backoff(),
                 shuts_down: AtomicBool::new(false),
                 dispatcher: SharedTask::new(),
+                holdings: Holdings::default(),
+                metrics: Metrics::new(&self.queue.keys.queue),
             }),
             commands,
             decision: AtomicU8::new(Decision::Open as u8),
@@ -388,6 +403,7 @@ impl LifeWorld {
                 life.place = At::Delayed(ready.expect("it is later").as_millis() as u64);
             }
             assert_eq!(status, self.expected(life), "item {number}");
+            self.compare_grants(number, life).await?;
         }
         for place in PlaceKind::ALL {
             self.compare_listing(model, place).await?;
@@ -415,6 +431,23 @@ impl LifeWorld {
         assert_eq!(counts, expected, "queued, delayed, held, dead");
         let ended = (stats.completed, stats.cancelled);
         assert_eq!(ended, (model.completed, model.cancelled));
+        Ok(())
+    }
+
+    /// Compares what the record of an item says of its grants with the model.
+    async fn compare_grants(&self, number: usize, life: &ModelItem) -> Result<()> {
+        let keys = &self.queue.keys;
+        let id = &self.items[number].id();
+        let read = |tr| async move { find(&tr, keys, id).await };
+        if let Some((_, record)) = self.runner.run(read).await? {
+            let grants = (
+                record.deliveries,
+                record.uncounted_deliveries,
+                record.reserve,
+            );
+            let expected = (life.deliveries, life.uncounted, life.reserve);
+            assert_eq!(grants, expected, "grants of item {number}");
+        }
         Ok(())
     }
 
@@ -514,7 +547,7 @@ impl LifeWorld {
             value: Ok(life.value),
             attempts: life.attempts,
             deaths: life.deaths,
-            deliveries: life.deliveries,
+            deliveries: life.deliveries - life.uncounted,
             failure,
             enqueued: unix_time(life.enqueued),
             ready: unix_time(life.ready),

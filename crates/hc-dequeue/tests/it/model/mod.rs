@@ -32,6 +32,7 @@ fn history_of(seed: u64) -> Play {
         faults: Faults::all([0.0, 0.01, 0.05][seed as usize % 3]),
         deaths: !seed.is_multiple_of(5),
         pops: seed.is_multiple_of(4),
+        works: seed % 3 == 1,
         keeps: keeps[seed as usize / 4 % 3].to_vec(),
     }
 }

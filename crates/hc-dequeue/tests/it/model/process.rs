@@ -1,17 +1,18 @@
-//! A process from the queue's point of view: its own runtime with one consumer. It can be stopped for a while, and
-//! killed at any moment.
+//! A process from the queue's point of view: its own runtime with one consumer, and perhaps a worker. It can be stopped
+//! for a while, and killed at any moment.
 
 use std::sync::mpsc;
 use std::thread;
 
 use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
 use conformance::stores::TestStore;
-use hc_dequeue::{Consumer, WorkerOptions};
-use keyspace::{Environment, RunOptions, Runner, Store};
+use hc_dequeue::{Consumer, Delivery, Worker, WorkerOptions};
+use keyspace::{Environment, RunOptions, Runner, Store, Tx};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::common::{open, settings};
+use crate::common::{Queue, open, settings};
+use crate::model::history::count_done;
 
 pub(crate) struct Process {
     pub(crate) consumer: Consumer<u64>,
@@ -25,7 +26,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) async fn start(store: &TestStore, faults: &Faults, options: WorkerOptions) -> Self {
+    /// Starts a process. If it `works`, it has a worker besides its consumer.
+    pub(crate) async fn start(
+        store: &TestStore,
+        faults: &Faults,
+        options: WorkerOptions,
+        works: bool,
+    ) -> Self {
         let chaos = Chaos::new(store.db.clone(), Environment::system(), faults.clone());
         let runner = runner(store, chaos.clone());
         let (alive, killed) = oneshot::channel();
@@ -35,7 +42,13 @@ impl Process {
             let runtime = Builder::new_current_thread().enable_all().build().unwrap();
             let work = async {
                 let queue = open(&store, &runner, settings()).await.unwrap();
-                let consumer = queue.consumer(&runner, options).await.unwrap();
+                let consumer = queue.consumer(&runner, options.clone());
+                let consumer = consumer.await.unwrap();
+                let _worker = if works {
+                    Some(work(&store, &runner, &queue, options).await)
+                } else {
+                    None
+                };
                 // The thread that starts a process waits for this message, unless the test has failed.
                 let _ = ready.send((consumer, Handle::current()));
                 let _ = killed.await;
@@ -72,6 +85,33 @@ impl Process {
         let before = std::iter::repeat_n(CommitFault::None, commit);
         self.chaos.script(before.chain([CommitFault::Silent(fate)]));
     }
+}
+
+/// Runs a worker whose handlers take very different times, and some of which fail.
+async fn work(
+    store: &TestStore,
+    runner: &Runner<Chaos<Store>>,
+    queue: &Queue,
+    options: WorkerOptions,
+) -> Worker<u64> {
+    let store = store.clone();
+    let handler = move |tr: Tx<_>, delivery: Delivery<u64>| {
+        let store = store.clone();
+        async move {
+            let value = *delivery.value();
+            if value % 32 == 31 {
+                // Longer than some leases.
+                Environment::system().sleep(settings().lease()).await;
+            }
+            if value % 8 == 7 && delivery.attempt() == 1 {
+                return Err("not yet");
+            }
+            count_done(&tr, &store, value, None);
+            Ok(())
+        }
+    };
+    let options = options.with_concurrency(2);
+    queue.process(runner, options, handler).await.unwrap()
 }
 
 /// The possible ends of a commit whose outcome no process learns.

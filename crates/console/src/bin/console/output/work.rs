@@ -22,18 +22,22 @@ impl Show for Sessions {
             "LIFE",
             "LEASE",
             "SILENT",
-            "HOLDS",
+            "HANDED OUT",
+            "IN RESERVE",
             "SINCE",
             "WAITS FOR",
         ];
         let rows = self.sessions.iter().map(|session| {
-            let held = session.held.map(|held| at_least(held, session.has_more));
+            let handed_out = session.handed_out();
+            let handed_out = handed_out.map(|count| at_least(count, session.has_more));
+            let in_reserve = session.in_reserve.map(|count| count.to_string());
             vec![
                 session.session.clone(),
                 session.life.clone(),
                 span(session.lease_seconds),
                 optional_span(session.silent_seconds),
-                held.unwrap_or_default(),
+                handed_out.unwrap_or_default(),
+                in_reserve.unwrap_or_default(),
                 session
                     .problem
                     .clone()

@@ -101,7 +101,7 @@ impl Bugs for PlantedBug {
     }
 
     fn hides_range(&self, begin: &[u8]) -> bool {
-        let grants = self.fulfills() || self.action == Action::Take;
+        let grants = self.fulfills() || matches!(self.action, Action::Take(_));
         self.is(Bug::ItemsNotInConflict) && grants && self.is_in("i", begin)
     }
 

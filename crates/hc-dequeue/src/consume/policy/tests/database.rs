@@ -45,6 +45,8 @@ pub(super) enum Key {
     Heartbeat(usize),
     /// `r/<id>`: the rank of a session's request.
     Request(usize),
+    /// `r/<id>`: whether a session's request wants one item more than its consumer, for the reserve.
+    Ahead(usize),
     /// `g/<session>/<request>`: the granted items, one bit for each, or [`NOTICE`].
     Grant(usize),
     /// `h/<session>/<item>` or, until it is collected, the item's row of the grant. The value is the number of the
@@ -61,7 +63,7 @@ pub(super) enum Key {
 }
 
 /// How many keys a session has.
-const KEYS_OF_SESSION: usize = 4 + ITEMS;
+const KEYS_OF_SESSION: usize = 5 + ITEMS;
 
 /// The number of keys: first those of one session after another, then the keys that belong to no session.
 const KEYS: usize = SESSIONS * KEYS_OF_SESSION + 2 * ITEMS + 2;
@@ -80,6 +82,7 @@ impl Key {
                 Key::Session(session),
                 Key::Heartbeat(session),
                 Key::Request(session),
+                Key::Ahead(session),
                 Key::Grant(session),
             ])
         };
@@ -95,8 +98,9 @@ impl Key {
             Key::Session(session) => keys_of(session).start,
             Key::Heartbeat(session) => keys_of(session).start + 1,
             Key::Request(session) => keys_of(session).start + 2,
-            Key::Grant(session) => keys_of(session).start + 3,
-            Key::Held(session, item) => keys_of(session).start + 4 + item,
+            Key::Ahead(session) => keys_of(session).start + 3,
+            Key::Grant(session) => keys_of(session).start + 4,
+            Key::Held(session, item) => keys_of(session).start + 5 + item,
             Key::Item(item) => keys_of(SESSIONS).start + item,
             Key::Effect(item) => keys_of(SESSIONS).start + ITEMS + item,
             Key::Pause => KEYS - 2,

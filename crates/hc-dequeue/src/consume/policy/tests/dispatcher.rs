@@ -1,10 +1,10 @@
 //! The dispatcher of a session: performs the steps of the [policy](crate::consume::policy), one after another.
 
-use super::database::{Database, ITEMS, Key, Staged};
-use super::protocol::{Action, ActionOutcome};
+use super::database::{ABSENT, Database, ITEMS, Key, Staged};
+use super::protocol::{Action, ActionOutcome, OwnDemand};
 use super::state::ModelState;
 use super::steps::{ModelStep, Protocol};
-use crate::consume::policy::{Event, Facts, Lead, Pace, Policy, Returns, Timer, Wants};
+use crate::consume::policy::{Event, Facts, Lead, Pace, Policy, Reserve, Returns, Timer, Wants};
 
 /// The step that the policy returns.
 type DueStep = crate::consume::policy::Step<()>;
@@ -23,10 +23,13 @@ pub(super) enum Dispatch {
     /// `give_back`, at a heartbeat, of an item that `reclaim::held_after` finds and for which the process has no
     /// delivery.
     GiveBack(usize),
+    /// An item has been in the reserve for too long.
+    Overdue,
     /// The commit in flight succeeds, and the dispatcher learns it.
     Commit,
-    /// The dispatcher gives up waiting for the outcome of its transaction, and continues.
-    Doubt,
+    /// The dispatcher gives up waiting for the outcome of its transaction, and continues. If no transaction is in
+    /// flight, it begins one, which may also take an item for the reserve.
+    Doubt { is_low: bool },
 }
 
 /// The measurements of a driver. In the model, they may have any value at any time.
@@ -36,6 +39,24 @@ pub(super) struct Measured {
     is_contended: bool,
     /// Whether a request is registered together with the answer to the previous one.
     asks: bool,
+    /// Whether the reserve is low, so that the transaction takes an item for it.
+    is_low: bool,
+}
+
+impl Measured {
+    fn contended(is_contended: bool) -> Self {
+        Self {
+            is_contended,
+            ..Self::default()
+        }
+    }
+
+    fn low(is_low: bool) -> Self {
+        Self {
+            is_low,
+            ..Self::default()
+        }
+    }
 }
 
 /// Returns the pace of a queue that is contended, or not.
@@ -57,29 +78,42 @@ impl Protocol {
         let mut add = |step| steps.push(ModelStep::Dispatch(me, step));
         let memory = &state.sessions[me];
         let in_flight = memory.in_flight.is_some();
-        if state.budget.doubts > 0 && (in_flight || self.stages(state, me).is_some()) {
-            add(Dispatch::Doubt);
+        if state.budget.doubts > 0 {
+            for is_low in [false, true] {
+                let may_begin = !in_flight && self.begins(state, me, is_low).is_some();
+                if may_begin || in_flight && !is_low {
+                    add(Dispatch::Doubt { is_low });
+                }
+            }
         }
         if in_flight {
             add(Dispatch::Commit);
             return;
         }
         for is_contended in [false, true] {
-            let due = self.due(state, me, is_contended);
-            let asks = false;
+            let measured = Measured::contended(is_contended);
+            let due = self.due(state, me, measured);
             // In other cases it makes no difference.
-            let matters = due != self.due(state, me, !is_contended)
+            let matters = due != self.due(state, me, Measured::contended(!is_contended))
                 || matches!(due, DueStep::Register | DueStep::Collect(()));
             if due != DueStep::Rest && (matters || !is_contended) {
-                add(Dispatch::Act(Measured { is_contended, asks }));
+                add(Dispatch::Act(measured));
             }
             let may_ask = is_contended && state.budget.asks > 0 && !self.is_over(state);
             if may_ask && collects(due) && state.is_answered(me) {
                 let asks = true;
-                add(Dispatch::Act(Measured { is_contended, asks }));
+                add(Dispatch::Act(Measured { asks, ..measured }));
             }
         }
-        if self.due(state, me, false) == DueStep::Rest {
+        let low = Measured::low(true);
+        let refills = || self.due(state, me, low) != self.due(state, me, Measured::default());
+        if state.budget.ahead > 0 && (self.may_take_ahead(state, me) || refills()) {
+            add(Dispatch::Act(low));
+        }
+        if memory.reserve != [ABSENT; ITEMS] && !memory.policy.keeps_reserve(true) {
+            add(Dispatch::Overdue);
+        }
+        if self.due(state, me, Measured::default()) == DueStep::Rest {
             for timer in [Timer::Answer, Timer::Grace, Timer::Patience, Timer::Poll] {
                 if self.may_elapse(state, me, timer) {
                     add(Dispatch::Elapse(timer));
@@ -88,7 +122,7 @@ impl Protocol {
         }
         let wants_nothing = Facts {
             wants: Wants::Nothing,
-            ..self.facts(state, me, false)
+            ..self.facts(state, me, Measured::default())
         };
         let withdraws = matches!(
             memory.policy.clone().next(wants_nothing),
@@ -98,12 +132,12 @@ impl Protocol {
             add(Dispatch::Withdraw);
         }
         let may_hurry = state.budget.hurries > 0 && !self.is_over(state);
-        if may_hurry && self.facts(state, me, false).wants == Wants::Items {
+        if may_hurry && self.facts(state, me, Measured::default()).wants == Wants::Items {
             add(Dispatch::Hurry);
         }
         let returns = Facts {
-            returns: Returns::ToQueue,
-            ..self.facts(state, me, false)
+            returns: Returns::ToFront,
+            ..self.facts(state, me, Measured::default())
         };
         if memory.policy.clone().next(returns) == DueStep::GiveBack {
             (0..ITEMS)
@@ -113,14 +147,16 @@ impl Protocol {
     }
 
     /// Returns the next step of the policy.
-    fn due(&self, state: &ModelState, me: usize, is_contended: bool) -> DueStep {
-        let facts = self.facts(state, me, is_contended);
+    fn due(&self, state: &ModelState, me: usize, measured: Measured) -> DueStep {
+        let facts = self.facts(state, me, measured);
         state.sessions[me].policy.clone().next(facts)
     }
 
-    fn facts(&self, state: &ModelState, me: usize, is_contended: bool) -> Facts {
+    /// Returns the facts for the next decision of the policy.
+    pub(super) fn facts(&self, state: &ModelState, me: usize, measured: Measured) -> Facts {
         let memory = &state.sessions[me];
-        let is_free = state.is_idle(me) && !memory.has_left && !self.is_over(state);
+        let may_want = !memory.has_left && !memory.policy.is_draining;
+        let is_free = state.is_idle(me) && may_want && !self.is_over(state);
         let wants_items = is_free || memory.policy.request().is_some();
         Facts {
             wants: if !wants_items {
@@ -130,10 +166,24 @@ impl Protocol {
             } else {
                 Wants::Items
             },
-            returns: Returns::Nothing,
+            reserve: if measured.is_low {
+                Reserve::Low
+            } else {
+                Reserve::Full
+            },
+            returns: if memory.unused == [ABSENT; ITEMS] {
+                Returns::Nothing
+            } else {
+                Returns::ToFront
+            },
             reclaims: false,
-            pace: pace(is_contended),
+            pace: pace(measured.is_contended),
         }
+    }
+
+    /// Returns whether sessions have reserves.
+    pub(super) fn has_reserve(&self) -> bool {
+        self.budget.ahead > 0
     }
 
     /// Returns whether no item will come any more, so that no request is needed.
@@ -167,7 +217,10 @@ impl Protocol {
         let has_supply = has_items && !state.db.has(Key::Pause);
         let fulfill = Action::Fulfill {
             has_request: state.sessions[me].policy.request().is_some(),
-            wants: true,
+            demand: OwnDemand {
+                consumer: true,
+                reserve: false,
+            },
             hands_over: false,
         };
         has_died && has_supply && self.changes(state, me, fulfill)
@@ -214,12 +267,13 @@ impl Protocol {
             Dispatch::GiveBack(item) => {
                 next.commit(&self.functions.stage(db, me, Action::GiveBack(item))?);
             }
+            Dispatch::Overdue => next.sessions[me].review_reserve(true),
             Dispatch::Commit => {
                 let staged = next.sessions[me].in_flight.take()?;
                 let event = self.commit(next, me, &staged);
                 next.report(me, event, false);
             }
-            Dispatch::Doubt => {
+            Dispatch::Doubt { is_low } => {
                 let policy = &next.sessions[me].policy;
                 let step = if policy.leads() {
                     DueStep::Fulfill {
@@ -231,7 +285,8 @@ impl Protocol {
                 };
                 next.budget.doubts -= 1;
                 if next.sessions[me].in_flight.is_none() {
-                    next.begin(me, self.stages(next, me)?);
+                    let (staged, demand) = self.begins(next, me, is_low)?;
+                    next.begin(me, staged, demand);
                 }
                 next.report(me, Event::Failed(step), false);
                 next.set_adrift(me);
@@ -248,9 +303,19 @@ impl Protocol {
         me: usize,
         measured: Measured,
     ) -> Option<()> {
-        let facts = self.facts(next, me, measured.is_contended);
+        let facts = self.facts(next, me, measured);
         let due = next.sessions[me].policy.next(facts);
-        let action = self.action(next, me, due, measured.asks)?;
+        if due == DueStep::GiveBack {
+            let unused = std::mem::take(&mut next.sessions[me].unused);
+            let staged = self.functions.stage(db, me, Action::GiveBackUnused(unused));
+            staged.iter().for_each(|staged| next.commit(staged));
+            return Some(());
+        }
+        let action = self.action(next, me, due, measured)?;
+        // A transaction that has begun right before this one may have used the budget.
+        if measured.is_low && next.budget.ahead == 0 {
+            return None;
+        }
         let event = self.run(db, next, me, action)?;
         next.report(me, event, measured.is_contended);
         if next.sessions[me].is_hasty && finds_none(event) {
@@ -263,25 +328,65 @@ impl Protocol {
         Some(())
     }
 
-    /// Returns what a take or a fulfillment of a session stages if it begins in this state, or `None` if another step
-    /// is due or the transaction is serializable.
-    pub(super) fn stages(&self, state: &ModelState, me: usize) -> Option<Staged> {
-        let due = self.due(state, me, false);
-        if !matches!(due, DueStep::Take | DueStep::Fulfill { .. }) {
-            return None;
-        }
-        let action = self.action(state, me, due, false)?;
+    /// Returns what a take or a fulfillment of a session stages if it begins in this state, and its demand. Returns
+    /// `None` if another step is due, if the transaction is serializable, or if `is_low` makes no difference to it.
+    pub(super) fn stages(
+        &self,
+        state: &ModelState,
+        me: usize,
+        is_low: bool,
+    ) -> Option<(Staged, OwnDemand)> {
+        let measured = Measured::low(is_low);
+        let due = self.due(state, me, measured);
+        let action = self.action(state, me, due, measured)?;
+        let demand = action.demand().filter(|demand| demand.reserve == is_low)?;
         let staged = self.functions.stage(&state.db, me, action);
-        staged.filter(|staged| !staged.is_serializable())
+        let staged = staged.filter(|staged| !staged.is_serializable())?;
+        Some((staged, demand))
+    }
+
+    /// Returns the same for a transaction that may begin.
+    pub(super) fn begins(
+        &self,
+        state: &ModelState,
+        me: usize,
+        is_low: bool,
+    ) -> Option<(Staged, OwnDemand)> {
+        let may_begin = !is_low || self.may_take_ahead(state, me);
+        may_begin.then(|| self.stages(state, me, is_low))?
+    }
+
+    /// Returns whether the next transaction of a session may take an item for the reserve.
+    fn may_take_ahead(&self, state: &ModelState, me: usize) -> bool {
+        if state.budget.ahead == 0 {
+            return false;
+        }
+        let measured = Measured::low(true);
+        let due = self.due(state, me, measured);
+        let action = self.action(state, me, due, measured);
+        action.is_some_and(Action::takes_ahead)
     }
 
     /// Returns the action that performs a step, if there is one.
-    fn action(&self, state: &ModelState, me: usize, due: DueStep, asks: bool) -> Option<Action> {
+    fn action(
+        &self,
+        state: &ModelState,
+        me: usize,
+        due: DueStep,
+        measured: Measured,
+    ) -> Option<Action> {
+        let Measured { asks, is_low, .. } = measured;
+        let takes_ahead = is_low && state.sessions[me].policy.keeps_reserve(false);
         Some(match due {
-            DueStep::Take => Action::Take,
-            DueStep::Register => Action::Register,
+            DueStep::Take => Action::Take(OwnDemand {
+                consumer: !is_low || self.facts(state, me, measured).wants != Wants::Nothing,
+                reserve: takes_ahead,
+            }),
+            DueStep::Register => Action::Register {
+                reserve: takes_ahead && self.facts(state, me, measured).wants != Wants::Nothing,
+            },
             DueStep::Fulfill { lead, request } => {
-                self.fulfillment(state, me, lead, request.is_some())
+                self.fulfillment(state, me, lead, request.is_some(), is_low)
             }
             DueStep::Check { scope, .. } => Action::Check { scope, asks },
             DueStep::Collect(()) => Action::Collect { asks },
@@ -296,18 +401,24 @@ impl Protocol {
         })
     }
 
-    /// Returns a session's next fulfillment.
+    /// Returns a session's next fulfillment. A session with a request takes what the request wants.
     pub(super) fn fulfillment(
         &self,
         state: &ModelState,
         me: usize,
         lead: Lead,
         has_request: bool,
+        is_low: bool,
     ) -> Action {
+        let memory = &state.sessions[me];
         let is_free = has_request || state.is_idle(me);
+        let takes_ahead = is_low && !has_request && lead == Lead::Everybody;
         Action::Fulfill {
             has_request,
-            wants: is_free && !state.sessions[me].has_left,
+            demand: OwnDemand {
+                consumer: is_free && !memory.has_left && !memory.policy.is_draining,
+                reserve: takes_ahead && memory.policy.keeps_reserve(false),
+            },
             hands_over: lead == Lead::HandOver,
         }
     }
@@ -329,10 +440,12 @@ impl Protocol {
             next.sessions[me].watches = watches;
         }
         if let Some(staged) = staged {
-            let may_grant = matches!(action, Action::Take | Action::Fulfill { .. });
-            next.granted_out_of_order |= may_grant && next.db.skips_an_item(&staged);
+            if action.demand().is_some() {
+                next.granted_out_of_order |= next.db.skips_an_item(&staged);
+            }
+            next.budget.ahead -= usize::from(action.takes_ahead());
             next.commit(&staged);
-            next.deliver(me, &staged);
+            next.deliver(me, &staged, self.has_reserve());
         }
         if let Some(Event::Answered { next: Some(()) }) = event {
             next.budget.asks -= 1;
@@ -350,15 +463,18 @@ impl Protocol {
 
     /// Commits a take or a fulfillment, and reports the outcome to the dispatcher.
     fn commit(&self, next: &mut ModelState, me: usize, staged: &Staged) -> Event<()> {
+        let demand = next.sessions[me].demand;
         next.commit(staged);
-        let own = next.deliver(me, staged);
+        let count = next.deliver(me, staged, self.has_reserve());
         if next.sessions[me].policy.leads() {
             Event::Fulfilled {
                 has_changed: true,
-                own,
+                own: count > 0,
             }
         } else {
-            Event::Taken
+            Event::Taken {
+                is_short: count < self.functions.wanted(demand),
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The handlers of deliveries, which run concurrently with the dispatcher.
 
-use super::database::{ABSENT, Database, ITEMS, Key};
+use super::database::{ABSENT, Database, ITEMS, Key, SESSIONS};
+use super::policy_bug::PolicyBug;
 use super::protocol::Action;
 use super::state::ModelState;
 use super::steps::{ModelStep, Protocol};
@@ -10,6 +11,8 @@ use super::steps::{ModelStep, Protocol};
 pub(super) enum HandlerStep {
     /// `delivery::ack`, of a delivery that the process considers its own.
     Acknowledge,
+    /// It turns out that the handler never ends.
+    Stick,
     /// The delivery lapses while the handler continues: it is leaked, or its time limit passes.
     Lapse,
     /// `delivery::ack`, after the delivery has lapsed.
@@ -27,10 +30,19 @@ impl Protocol {
         steps: &mut Vec<ModelStep>,
     ) {
         let memory = &state.sessions[me];
+        let mut others = (0..SESSIONS).filter(|other| *other != me);
+        let may_stick = state.budget.long > 0
+            && !memory.is_stuck
+            && others.any(|other| state.sessions[other].serves());
         for item in 0..ITEMS {
             let mut add = |step| steps.push(ModelStep::Handle(me, item, step));
             if memory.deliveries[item] != ABSENT {
-                add(HandlerStep::Acknowledge);
+                if !memory.is_stuck {
+                    add(HandlerStep::Acknowledge);
+                }
+                if may_stick {
+                    add(HandlerStep::Stick);
+                }
                 if state.budget.lapses > 0 {
                     add(HandlerStep::Lapse);
                 }
@@ -56,16 +68,30 @@ impl Protocol {
             HandlerStep::Acknowledge => {
                 let number = std::mem::take(&mut memory.deliveries[item]);
                 self.acknowledge(db, next, me, item, number);
+                self.look_into_reserve(next, me);
+            }
+            HandlerStep::Stick => {
+                memory.is_stuck = true;
+                next.budget.long -= 1;
             }
             HandlerStep::Lapse => {
                 memory.lapsed[item] = std::mem::take(&mut memory.deliveries[item]);
+                memory.is_stuck = false;
                 next.budget.lapses -= 1;
+                self.look_into_reserve(next, me);
             }
             HandlerStep::AcknowledgeLapsed => {
                 let number = std::mem::take(&mut memory.lapsed[item]);
                 self.acknowledge(db, next, me, item, number);
             }
             HandlerStep::Abandon => memory.lapsed[item] = ABSENT,
+        }
+    }
+
+    /// Has the handler of a session that has become free take the next item from the reserve.
+    fn look_into_reserve(&self, next: &mut ModelState, me: usize) {
+        if self.policy_bug != Some(PolicyBug::ReserveUnseen) {
+            next.sessions[me].take_from_reserve();
         }
     }
 

@@ -1,11 +1,11 @@
 //! The life and death of a session, and the steps of other sessions after its death.
 
-use super::database::{ALIVE, DEAD, Database, Key, SESSIONS, Staged};
-use super::dispatcher::pace;
+use super::database::{ABSENT, ALIVE, DEAD, Database, ITEMS, Key, SESSIONS, Staged};
+use super::dispatcher::{Measured, pace};
 use super::protocol::Action;
 use super::state::{Memory, ModelState, Process};
 use super::steps::{self, Protocol};
-use crate::consume::policy::{Event, Facts, Returns, Step, Wants};
+use crate::consume::policy::{Event, Facts, Step, Wants};
 
 /// A step in the life of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub(super) enum Live {
     FallSilent,
     /// `session::beat`, by a process that comes back late.
     Beat,
+    /// A process begins to shut down while it has a reserve. Its handler may still end.
+    Close,
     /// `session::end`, by a process that shuts down properly.
     End,
 }
@@ -31,8 +33,8 @@ pub(super) enum Reclaim {
 }
 
 impl Protocol {
-    /// Adds the steps in the life of a session. The heartbeats of at least one process always arrive: otherwise no
-    /// session could finish the work.
+    /// Adds the steps in the life of a session. The heartbeats of at least one process always arrive, and its handler
+    /// ends: otherwise no session could finish the work.
     pub(super) fn steps_of_life(
         &self,
         state: &ModelState,
@@ -41,17 +43,23 @@ impl Protocol {
     ) {
         let mut add = |step| steps.push(steps::ModelStep::Live(me, step));
         let memory = &state.sessions[me];
-        let is_timely = |session: &usize| state.sessions[*session].process == Process::Timely;
-        let has_other = (0..SESSIONS).filter(is_timely).any(|other| other != me);
+        let serves = |session: &usize| state.sessions[*session].serves();
+        let has_other = (0..SESSIONS).filter(serves).any(|other| other != me);
         match memory.process {
             Process::Timely if has_other => {
                 if state.budget.deaths > 0 {
                     add(Live::FallSilent);
                 }
                 // A session that ends during a transaction is like one that falls silent.
-                if state.budget.endings > 0 && memory.in_flight.is_none() && self.may_end(state, me)
-                {
-                    add(Live::End);
+                let is_draining = memory.policy.is_draining;
+                let has_reserve = memory.reserve != [ABSENT; ITEMS];
+                let is_chosen = is_draining || state.budget.endings > 0;
+                if is_chosen && memory.in_flight.is_none() && self.may_end(state, me) {
+                    add(if has_reserve && !is_draining {
+                        Live::Close
+                    } else {
+                        Live::End
+                    });
                 }
             }
             Process::Late if state.db.get(Key::Session(me)) == ALIVE => add(Live::Beat),
@@ -65,9 +73,7 @@ impl Protocol {
         policy.on(Event::Closing, pace(false));
         let facts = Facts {
             wants: Wants::Nothing,
-            returns: Returns::Nothing,
-            reclaims: false,
-            pace: pace(false),
+            ..self.facts(state, me, Measured::default())
         };
         policy.next(facts) == Step::Rest
     }
@@ -89,8 +95,14 @@ impl Protocol {
                 next.sessions[me].process = Process::Timely;
                 next.commit(&self.functions.stage(db, me, Action::Beat)?);
             }
-            Live::End => {
+            Live::Close => {
                 next.budget.endings -= 1;
+                next.report(me, Event::Draining, false);
+            }
+            Live::End => {
+                if !next.sessions[me].policy.is_draining {
+                    next.budget.endings -= 1;
+                }
                 next.commit(&self.functions.stage(db, me, Action::End)?);
                 next.sessions[me] = Memory::gone();
             }

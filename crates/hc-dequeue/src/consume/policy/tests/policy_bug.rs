@@ -3,9 +3,11 @@
 use std::ops::Deref;
 
 use crate::consume::policy::request::Stage;
-use crate::consume::policy::{Event, Facts, Pace, Policy, Returns, Scope, Start, Step, Wants};
+use crate::consume::policy::{
+    Event, Facts, Pace, Phase, Policy, Returns, Scope, Start, Step, Wants,
+};
 
-/// A rule of the policy that is broken.
+/// A rule that is broken: of the policy, or of a handler that takes the next item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum PolicyBug {
     /// After a fulfillment, a session does not fulfill again.
@@ -20,6 +22,18 @@ pub(super) enum PolicyBug {
     StraysKept,
     /// While the time of a caller is over, a session checks again and again.
     NoRestInHaste,
+    /// A reserve is kept although it is overdue.
+    ReserveKeptOverdue,
+    /// A reserve is kept although the queue was found paused.
+    ReserveKeptInPause,
+    /// A reserve is kept although the session is to end.
+    ReserveKeptAtEnd,
+    /// A handler that has become free does not look into the reserve.
+    ReserveUnseen,
+    /// A session that takes items only for its reserve registers a request.
+    RefillByRequest,
+    /// A session that has found no item for its reserve looks again.
+    RefillInVain,
 }
 
 /// The event after which a session that leads does not lead any more.
@@ -57,6 +71,12 @@ impl BuggyPolicy {
             facts.returns = Returns::Nothing;
         }
         let step = self.real.next(facts);
+        if self.bug == Some(PolicyBug::RefillByRequest)
+            && step == Step::Take
+            && facts.wants == Wants::Nothing
+        {
+            return Step::Register;
+        }
         if self.bug == Some(PolicyBug::NoRestInHaste)
             && step == Step::Rest
             && facts.wants == Wants::ItemsNow
@@ -70,6 +90,22 @@ impl BuggyPolicy {
             };
         }
         step
+    }
+
+    /// Returns whether the session keeps its reserve.
+    pub(super) fn keeps_reserve(&self, is_overdue: bool) -> bool {
+        let mut real = self.real;
+        match self.bug {
+            Some(PolicyBug::ReserveKeptOverdue) => return real.keeps_reserve(false),
+            Some(PolicyBug::ReserveKeptInPause)
+                if matches!(real.phase, Phase::Pausing | Phase::Paused) =>
+            {
+                real.phase = Phase::Idle;
+            }
+            Some(PolicyBug::ReserveKeptAtEnd) => real.is_draining = false,
+            _ => {}
+        }
+        real.keeps_reserve(is_overdue)
     }
 
     /// Processes an event. Returns the timers to start.
@@ -93,6 +129,9 @@ impl BuggyPolicy {
             && event == Event::FulfillConflicted
         {
             self.real.on(NOTHING_CHANGED, pace);
+        }
+        if self.bug == Some(PolicyBug::RefillInVain) && event == Event::NoItem {
+            self.real.has_more = true;
         }
         starts
     }

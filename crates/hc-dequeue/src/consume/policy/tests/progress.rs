@@ -17,7 +17,10 @@ type Measure = fn(&Protocol, &ModelState) -> usize;
 /// All kinds of work. When two states are compared, the first kind that differs decides: a step may create work of a
 /// later kind if it reduces work of an earlier kind.
 const MEASURES: [Measure; 10] = [
-    |_, state| state.budget.sum() + sum(state, haste),
+    |protocol, state| {
+        let reserves = sum(state, |state, session| reserve(protocol, state, session));
+        state.budget.sum() + sum(state, haste) + reserves
+    },
     |_, state| usize::from(state.db.has(Key::Pause)),
     |_, state| sum(state, life),
     |_, state| state.adrift.len(),
@@ -46,6 +49,28 @@ fn sum(state: &ModelState, of_session: impl Fn(&ModelState, usize) -> usize) -> 
 /// Whether the time of a consumer is over.
 fn haste(state: &ModelState, session: usize) -> usize {
     usize::from(state.sessions[session].is_hasty)
+}
+
+/// The steps of a session's reserve that are left: items come in, leave it, and go back if they were not handed out.
+/// Items come by a take, or by a request and its answer.
+fn reserve(protocol: &Protocol, state: &ModelState, session: usize) -> usize {
+    if !protocol.has_reserve() {
+        return 0;
+    }
+    let memory = &state.sessions[session];
+    let takes = memory.in_flight.is_some() && memory.demand.reserve;
+    let requests = state.db.has(Key::Ahead(session));
+    let granted = match state.db.get(Key::Grant(session)) {
+        grant if grant != NOTICE => grant.count_ones() as usize,
+        _ => 0,
+    };
+    let coming = usize::from(takes) + usize::from(requests) + granted.saturating_sub(1);
+    2 * (coming + count(&memory.reserve)) + count(&memory.unused)
+}
+
+fn count(numbers: &[u8; ITEMS]) -> usize {
+    let known = numbers.iter().filter(|number| **number != ABSENT);
+    known.count()
 }
 
 /// The distance of a session from its removal, and of its process from its end. Only the budget lets a process fall
@@ -119,14 +144,13 @@ fn notices(state: &ModelState, session: usize) -> usize {
 /// The steps that a process plans. All of them may change at a commit, but every commit reduces another kind of work.
 fn memory(protocol: &Protocol, state: &ModelState, session: usize) -> usize {
     let memory = &state.sessions[session];
-    let numbers = memory.deliveries.iter().chain(&memory.lapsed);
-    let deliveries = numbers.filter(|number| **number != ABSENT).count();
+    let deliveries = count(&memory.deliveries) + count(&memory.lapsed);
     let phase = phase(protocol, state, session);
     let policy = match memory.policy.lead {
         None => phase,
         Some(lead) => {
             let has_request = memory.policy.request().is_some();
-            let fulfill = protocol.fulfillment(state, session, lead, has_request);
+            let fulfill = protocol.fulfillment(state, session, lead, has_request, false);
             // If there is something to change, a commit follows, which reduces other work.
             if protocol.changes(state, session, fulfill) {
                 0
@@ -146,6 +170,8 @@ fn phase(protocol: &Protocol, state: &ModelState, session: usize) -> usize {
         Phase::Lost | Phase::Paused => 10,
         Phase::Registering => 18,
         Phase::Pausing if is_paused => 18,
+        // The session may look for more items to take ahead, once.
+        Phase::Idle if state.sessions[session].policy.has_more => 20,
         Phase::Idle => 19,
         Phase::Pausing => 20,
         Phase::Waiting(request) => 30 + stage(protocol, state, session, request),

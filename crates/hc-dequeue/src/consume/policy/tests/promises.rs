@@ -2,7 +2,7 @@
 
 use stateright::Property;
 
-use super::database::{ALIVE, Database, ITEMS, Key, NOTICE, SESSIONS};
+use super::database::{ABSENT, ALIVE, Database, ITEMS, Key, NOTICE, SESSIONS};
 use super::state::{ModelState, Process};
 use super::steps::{ModelStep, Protocol};
 
@@ -15,6 +15,12 @@ pub(super) const LIVING_SPARED: &str = "no session is dead whose heartbeats arri
 pub(super) const IN_ORDER: &str = "the first items in the queue are granted first";
 pub(super) const FINISHES: &str =
     "when nothing more happens, all is done and dead sessions are removed";
+pub(super) const LONG_ALONE: &str =
+    "when nothing more happens, all is done except the item of a handler that never ends";
+pub(super) const NONE_IDLE: &str =
+    "no item is in a reserve while the handler of its session is idle";
+pub(super) const NOT_KEPT: &str =
+    "a session that has seen a pause, is ending or is lost has no reserve";
 pub(super) const PROGRESSES: &str = "every step leaves less work";
 
 /// Returns all properties.
@@ -54,8 +60,17 @@ pub(super) fn all() -> Vec<Property<Protocol>> {
             !state.granted_out_of_order
         }),
         Property::always(PROGRESSES, |_, state: &ModelState| !state.made_no_progress),
+        Property::always(NONE_IDLE, |_, state: &ModelState| {
+            state.sessions.iter().all(|memory| {
+                memory.reserve == [ABSENT; ITEMS] || memory.deliveries != [ABSENT; ITEMS]
+            })
+        }),
+        Property::always(NOT_KEPT, |_, state: &ModelState| !state.kept_reserve),
         Property::always(FINISHES, |protocol: &Protocol, state: &ModelState| {
-            is_finished(protocol, state) || can_go_on(protocol, state)
+            has_long(state) || is_finished(protocol, state) || can_go_on(protocol, state)
+        }),
+        Property::always(LONG_ALONE, |protocol: &Protocol, state: &ModelState| {
+            !has_long(state) || is_finished(protocol, state) || can_go_on(protocol, state)
         }),
     ]
 }
@@ -73,12 +88,27 @@ fn has_nothing(db: &Database, session: usize) -> bool {
     !held.chain([Key::Grant(session)]).any(|key| db.has(key))
 }
 
-/// Returns whether every enqueued item has taken effect, and every session whose heartbeats have stopped is removed.
+/// Returns whether a handler never ends.
+fn has_long(state: &ModelState) -> bool {
+    state.sessions.iter().any(|memory| memory.is_stuck)
+}
+
+/// Returns whether an item has taken effect, or is held by a handler that never ends.
+fn is_done(state: &ModelState, item: usize) -> bool {
+    let is_stuck = |session: usize| {
+        let memory = &state.sessions[session];
+        let held = state.db.get(Key::Held(session, item));
+        memory.is_stuck && held != ABSENT && held == memory.deliveries[item]
+    };
+    state.db.has(Key::Effect(item)) || (0..SESSIONS).any(is_stuck)
+}
+
+/// Returns whether every enqueued item is done, and every session whose heartbeats have stopped is removed.
 fn is_finished(protocol: &Protocol, state: &ModelState) -> bool {
     let mut gone =
         (0..SESSIONS).filter(|session| state.sessions[*session].process != Process::Timely);
     let mut enqueued = protocol.enqueued(state);
-    enqueued.all(|item| state.db.has(Key::Effect(item)))
+    enqueued.all(|item| is_done(state, item))
         && gone.all(|session| !state.db.has(Key::Session(session)))
 }
 

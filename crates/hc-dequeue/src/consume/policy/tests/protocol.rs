@@ -14,7 +14,7 @@ use microqueue::keyspace::{Bytes, Isolation, MessagePack, Transaction};
 use parking_lot::Mutex;
 
 use super::bug::{Bug, PlantedBug};
-use super::database::{ABSENT, Database, Key, Staged};
+use super::database::{ABSENT, Database, ITEMS, Key, Staged};
 use super::policy_bug::NOTHING_CHANGED;
 use super::rows::{HEARTBEAT, LEASE, Layout, Stored, item_id, request_id, session_id};
 use super::state::ModelWatch;
@@ -28,11 +28,33 @@ use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{Precedence, register, watch_pause, withdraw};
-use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext, count_wanted};
 use crate::queue::handle::Queue;
 
 /// The most databases that are remembered. Each takes about 8 kB, so that all take at most 512 MiB.
 const MAX_REMEMBERED: usize = 1 << 16;
+
+/// For whom a session takes items.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct OwnDemand {
+    /// For its consumer.
+    pub(super) consumer: bool,
+    /// One item for its reserve.
+    pub(super) reserve: bool,
+}
+
+impl OwnDemand {
+    /// Returns the demand of an action, which is that of its consumer unless it says otherwise.
+    fn of(action: Action) -> Self {
+        match action {
+            Action::Take(demand) | Action::Fulfill { demand, .. } => demand,
+            _ => Self {
+                consumer: true,
+                reserve: false,
+            },
+        }
+    }
+}
 
 /// A transaction, named after the function of the crate that stages it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,15 +70,17 @@ pub(super) enum Action {
     /// `Sessions::beat`.
     Beat,
     /// `fulfill::view_queue` and `fulfill::take`.
-    Take,
+    Take(OwnDemand),
     /// `request::register`.
-    Register,
+    Register {
+        /// Whether the request is also for an item for the reserve.
+        reserve: bool,
+    },
     /// `fulfill::fulfill`.
     Fulfill {
         /// Whether the session knows of a request of its own.
         has_request: bool,
-        /// Whether its consumer wants items.
-        wants: bool,
+        demand: OwnDemand,
         /// Whether it grants nothing.
         hands_over: bool,
     },
@@ -80,6 +104,8 @@ pub(super) enum Action {
     Acknowledge { item: usize, number: u8 },
     /// `give_back::give_back`, of an item that `reclaim::held_after` has found.
     GiveBack(usize),
+    /// `give_back::give_back`, of items that were not handed out, by the numbers of their grants.
+    GiveBackUnused([u8; ITEMS]),
     /// `Sessions::declare_dead`, of a session whose last heartbeat is old.
     DeclareDead,
     /// `reclaim::reclaim_items`.
@@ -88,6 +114,24 @@ pub(super) enum Action {
     End,
     /// `reclaim::remove_requests` and `reclaim::remove_session`, in one transaction.
     Remove,
+}
+
+impl Action {
+    /// Returns for whom it takes items, if it may.
+    pub(super) fn demand(self) -> Option<OwnDemand> {
+        match self {
+            Self::Take(demand) | Self::Fulfill { demand, .. } => Some(demand),
+            _ => None,
+        }
+    }
+
+    /// Returns whether it takes or requests an item for the reserve.
+    pub(super) fn takes_ahead(self) -> bool {
+        match self {
+            Self::Register { reserve } => reserve,
+            _ => self.demand().is_some_and(|demand| demand.reserve),
+        }
+    }
 }
 
 /// What an action has done.
@@ -219,7 +263,7 @@ impl Functions {
         }
         let staged = self.layout.staged(db, stored, &recorded);
         // Others commit in the step in which they begin.
-        let may_wait = matches!(action, Action::Take | Action::Fulfill { .. });
+        let may_wait = matches!(action, Action::Take(_) | Action::Fulfill { .. });
         let is_serializable = staged.is_none_or(|staged| staged.is_serializable());
         assert!(
             may_wait || is_serializable || self.bug.is_some(),
@@ -288,6 +332,12 @@ impl Functions {
                 let how = GiveBack::Returned(When::Now);
                 give_back(tr, context, &[of(item, held, how)]).await?;
             }
+            Action::GiveBackUnused(numbers) => {
+                let items = (0..ITEMS).filter(|item| numbers[*item] != ABSENT);
+                let unused = items.map(|item| of(item, numbers[item], GiveBack::Unused));
+                let unused: Vec<_> = unused.collect();
+                give_back(tr, context, &unused).await?;
+            }
             _ => {
                 let event = self.dispatch(tr, db, session, action).await?;
                 return Ok(Performed::Reports(event));
@@ -305,37 +355,40 @@ impl Functions {
         action: Action,
     ) -> Result<Event<()>> {
         let keys = &*self.layout.keys;
-        let demand = [Demand {
-            wanted: self.wanted,
-            pop: false,
-        }];
+        let demand = self.demand(OwnDemand::of(action));
+        let wanted = count_wanted(&demand);
         let name = session_id(session);
         let context = self.context(session, &demand);
         let id = request_id(db, session);
         Ok(match action {
-            Action::Take => {
-                let view = view_queue(tr, context, self.wanted, TakeMode::Now).await?;
+            Action::Take(_) => {
+                let view = view_queue(tr, context, wanted, TakeMode::Now).await?;
                 match take(tr, context, view, &Default::default())? {
                     Some(Taken::Items(items)) if items.is_empty() => Event::NoItem,
-                    None | Some(Taken::Items(_)) => Event::Taken,
+                    None => Event::Taken { is_short: false },
+                    Some(Taken::Items(items)) => Event::Taken {
+                        is_short: items.len() < wanted,
+                    },
                     Some(Taken::HasRequests) => Event::Contended,
                     Some(Taken::Paused) => Event::IsPaused,
                     Some(Taken::SessionLost) => Event::SessionLost,
                 }
             }
-            Action::Register => match register(tr, context, self.wanted as u32).await? {
-                Some(_) => Event::Registered(()),
-                None => Event::SessionLost,
-            },
+            Action::Register { reserve } => {
+                let wanted = self.wanted + usize::from(reserve);
+                match register(tr, context, wanted as u32).await? {
+                    Some(_) => Event::Registered(()),
+                    None => Event::SessionLost,
+                }
+            }
             Action::Fulfill {
                 has_request,
-                wants,
                 hands_over,
+                ..
             } => {
                 if self.bug == Some(Bug::NoNoticeInPause) && db.has(Key::Pause) {
                     return Ok(NOTHING_CHANGED);
                 }
-                let context = self.context(session, if wants { &demand } else { &[] });
                 let max_items = if hands_over { 0 } else { MAX_FULFILLMENT_ITEMS };
                 let fulfilled = fulfill(tr, context, has_request.then_some(id), max_items).await?;
                 Event::Fulfilled {
@@ -364,6 +417,24 @@ impl Functions {
             }
             _ => unreachable!("no action of a dispatcher"),
         })
+    }
+
+    /// Returns a session's own demand.
+    fn demand(&self, own: OwnDemand) -> Vec<Demand> {
+        let consumer = own.consumer.then_some(Demand {
+            wanted: self.wanted,
+            purpose: Purpose::Deliver,
+        });
+        let reserve = own.reserve.then_some(Demand {
+            wanted: 1,
+            purpose: Purpose::Reserve,
+        });
+        consumer.into_iter().chain(reserve).collect()
+    }
+
+    /// Returns how many items a demand is for.
+    pub(super) fn wanted(&self, own: OwnDemand) -> usize {
+        count_wanted(&self.demand(own))
     }
 
     /// Performs a dispatcher's check of a request.

@@ -3,10 +3,12 @@
 use stateright::Representative;
 
 use super::database::{ABSENT, ALIVE, ITEMS, Key, Names, SESSIONS};
+use super::dispatcher::Measured;
+use super::protocol::OwnDemand;
 use super::state::{Memory, ModelState, Process};
 use super::steps::Protocol;
 use crate::consume::policy::request::{Request, Stage};
-use crate::consume::policy::{Event, Phase, Reason, Timer};
+use crate::consume::policy::{Event, Phase, Reason, Step, Timer, Wants};
 
 impl Protocol {
     /// Replaces the memory of processes that makes no difference any more. The representative also renames sessions;
@@ -17,6 +19,8 @@ impl Protocol {
                 state.report(me, Event::Elapsed(Timer::Answer), false);
                 state.report(me, Event::Elapsed(Timer::Grace), false);
             }
+            state.review(me);
+            self.rest(state, me);
             state.forget_reason(me);
             state.forget_deliveries(me);
             state.end_hurry(me);
@@ -29,9 +33,37 @@ impl Protocol {
             }
         }
     }
+
+    /// Has the policy of a session that wants nothing find this out, as it does at the next turn of its dispatcher.
+    fn rest(&self, state: &mut ModelState, me: usize) {
+        let mut policy = state.sessions[me].policy;
+        let may_rest = matches!(policy.phase, Phase::Registering | Phase::Pausing);
+        if !may_rest || state.sessions[me].in_flight.is_some() {
+            return;
+        }
+        let facts = self.facts(state, me, Measured::default());
+        if facts.wants == Wants::Nothing && policy.next(facts) == Step::Rest {
+            state.sessions[me].policy = policy;
+        }
+    }
 }
 
 impl ModelState {
+    /// Has the dispatcher review its reserve, as it does at every turn. Forgets whether there may be more items if none
+    /// can be taken ahead any more, whether the handler that never ends was there, and for whom the last transaction
+    /// took items.
+    fn review(&mut self, session: usize) {
+        let memory = &mut self.sessions[session];
+        if memory.in_flight.is_none() {
+            memory.review_reserve(false);
+            memory.demand = OwnDemand::default();
+            let has_reserve = memory.reserve != [ABSENT; ITEMS];
+            self.kept_reserve |= has_reserve && memory.must_have_no_reserve();
+        }
+        memory.policy.real.has_more &= self.budget.ahead > 0;
+        memory.is_stuck &= memory.deliveries != [ABSENT; ITEMS];
+    }
+
     /// Forgets why a session checks its request, once this is answered: the check takes over the answer in any case,
     /// and the session then starts anew.
     fn forget_reason(&mut self, session: usize) {
@@ -48,14 +80,23 @@ impl ModelState {
     }
 
     /// Forgets deliveries of a dead session that were returned to the queue. Nothing is granted to a dead session, so
-    /// that it never holds these items again, and an acknowledgement never finds them.
+    /// that it never holds these items again, and an acknowledgement never finds them. A handler that handles such an
+    /// item is still busy, which matters while there are others in the reserve.
     fn forget_deliveries(&mut self, session: usize) {
         if self.db.get(Key::Session(session)) == ALIVE {
             return;
         }
-        for item in (0..ITEMS).filter(|item| !self.db.has(Key::Held(session, *item))) {
-            self.sessions[session].deliveries[item] = ABSENT;
-            self.sessions[session].lapsed[item] = ABSENT;
+        let is_returned = |item: &usize| !self.db.has(Key::Held(session, *item));
+        let memory = &mut self.sessions[session];
+        for item in (0..ITEMS).filter(is_returned) {
+            memory.reserve[item] = ABSENT;
+            memory.unused[item] = ABSENT;
+            memory.lapsed[item] = ABSENT;
+        }
+        if memory.reserve == [ABSENT; ITEMS] {
+            for item in (0..ITEMS).filter(is_returned) {
+                memory.deliveries[item] = ABSENT;
+            }
         }
     }
 
@@ -77,6 +118,8 @@ impl ModelState {
             && !memory.policy.leads()
             && memory.in_flight.is_none()
             && memory.deliveries == [ABSENT; ITEMS]
+            && memory.reserve == [ABSENT; ITEMS]
+            && memory.unused == [ABSENT; ITEMS]
             && memory.lapsed == [ABSENT; ITEMS]
     }
 
@@ -86,6 +129,7 @@ impl ModelState {
         let own = [
             Key::Session(session),
             Key::Request(session),
+            Key::Ahead(session),
             Key::Grant(session),
         ];
         let held: [u8; ITEMS] = std::array::from_fn(|item| self.db.get(Key::Held(session, item)));

@@ -45,7 +45,7 @@ const NEXT: i64 = 400;
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) keys: Arc<Keys>,
-    /// How many items a request wants.
+    /// How many items a consumer wants.
     wanted: u32,
 }
 
@@ -175,7 +175,7 @@ impl Layout {
         }
         let request = Request {
             session: name,
-            wanted: self.wanted,
+            wanted: self.wanted + u32::from(db.has(Key::Ahead(session))),
         };
         let id = request_id(db, session);
         if db.has(Key::Request(session)) {
@@ -222,6 +222,7 @@ impl Layout {
                     Span::key(&keys.sessions.heartbeat(name)),
                 ),
                 (Key::Request(session), Span::key(&keys.request(&registered))),
+                (Key::Ahead(session), Span::key(&keys.request(&registered))),
                 (Key::Grant(session), Span { begin, end }),
             ]);
             for item in 0..ITEMS {
@@ -292,6 +293,9 @@ impl Layout {
             let session = session_of(request.session);
             assert!(!db.has(Key::Request(session)), "a session has one request");
             db.set(Key::Request(session), rank);
+            if request.wanted > self.wanted {
+                db.set(Key::Ahead(session), PRESENT);
+            }
         }
         for row in read(keys.part("i")) {
             let Item { id, value } = keys.items.decode(&row).unwrap();

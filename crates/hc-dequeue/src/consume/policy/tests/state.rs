@@ -3,8 +3,8 @@
 use super::database::{ABSENT, Database, FIRST, ITEMS, Key, NOTICE, SESSIONS, Staged};
 use super::dispatcher::pace;
 use super::policy_bug::{BuggyPolicy, PolicyBug};
-use super::protocol::{Action, Functions};
-use crate::consume::policy::Event;
+use super::protocol::{Action, Functions, OwnDemand};
+use crate::consume::policy::{Event, Phase};
 use crate::protocol::request::Woken;
 
 /// How often each optional event may still happen.
@@ -29,10 +29,15 @@ pub(super) struct Budget {
     pub(super) asks: usize,
     /// Consumers whose time may still be over before they have an item.
     pub(super) hurries: usize,
+    /// Transactions that may still take one item more than the consumer wants, for the reserve.
+    pub(super) ahead: usize,
+    /// Handlers that may still turn out never to end.
+    pub(super) long: usize,
 }
 
 impl Budget {
-    /// Returns the total that is left. A hurry counts twice: when it begins, and when it ends.
+    /// Returns the total that is left. A hurry counts twice: when it begins, and when it ends. An item for the reserve
+    /// counts for all the steps until it has left the reserve.
     pub(super) fn sum(&self) -> usize {
         self.arrivals
             + self.deaths
@@ -43,6 +48,8 @@ impl Budget {
             + self.pauses
             + self.asks
             + 2 * self.hurries
+            + 3 * self.ahead
+            + self.long
     }
 }
 
@@ -74,6 +81,13 @@ pub(super) struct Memory {
     pub(super) process: Process,
     /// The deliveries that the process considers its own, by the numbers of their grants.
     pub(super) deliveries: [u8; ITEMS],
+    /// The items in its reserve, by the numbers of their grants.
+    pub(super) reserve: [u8; ITEMS],
+    /// The items that it is about to give back because they have left the reserve unused, by the numbers of their
+    /// grants.
+    pub(super) unused: [u8; ITEMS],
+    /// Whether its handler never ends.
+    pub(super) is_stuck: bool,
     /// Deliveries that only a handler still knows, which may acknowledge them.
     pub(super) lapsed: [u8; ITEMS],
     /// Its next step, decided by the policy of the crate.
@@ -86,6 +100,8 @@ pub(super) struct Memory {
     pub(super) watches: Option<ModelWatch>,
     /// The transaction that the process is about to commit. It may not have sent it yet, or may not know the outcome.
     pub(super) in_flight: Option<Staged>,
+    /// For whom the transaction in flight takes items.
+    pub(super) demand: OwnDemand,
 }
 
 impl Memory {
@@ -96,12 +112,16 @@ impl Memory {
         Memory {
             process: Process::Timely,
             deliveries: [ABSENT; ITEMS],
+            reserve: [ABSENT; ITEMS],
+            unused: [ABSENT; ITEMS],
+            is_stuck: false,
             lapsed: [ABSENT; ITEMS],
             policy,
             has_left: false,
             is_hasty: false,
             watches: None,
             in_flight: None,
+            demand: OwnDemand::default(),
         }
     }
 
@@ -117,6 +137,42 @@ impl Memory {
     pub(super) fn runs(&self) -> bool {
         self.process != Process::Gone
     }
+
+    /// Returns whether the process goes on taking and handling items, and others can see that.
+    pub(super) fn serves(&self) -> bool {
+        self.process == Process::Timely && !self.is_stuck && !self.policy.is_draining
+    }
+
+    /// Returns whether the dispatcher has seen something because of which it must have no reserve.
+    pub(super) fn must_have_no_reserve(&self) -> bool {
+        let phase = self.policy.phase;
+        self.policy.is_draining || matches!(phase, Phase::Lost | Phase::Pausing | Phase::Paused)
+    }
+
+    /// Turns the reserve into items to give back, unless the policy keeps it. A session that is lost holds nothing that
+    /// it could give back.
+    pub(super) fn review_reserve(&mut self, is_overdue: bool) {
+        let has_reserve = self.reserve != [ABSENT; ITEMS];
+        if has_reserve && !self.policy.keeps_reserve(is_overdue) {
+            for item in (0..ITEMS).filter(|item| self.reserve[*item] != ABSENT) {
+                self.unused[item] = self.reserve[item];
+            }
+            self.reserve = [ABSENT; ITEMS];
+        }
+        if self.policy.phase == Phase::Lost {
+            self.unused = [ABSENT; ITEMS];
+        }
+    }
+
+    /// Has the handler take the next item from the reserve, if it has none.
+    pub(super) fn take_from_reserve(&mut self) {
+        let ready = (0..ITEMS).find(|item| self.reserve[*item] != ABSENT);
+        if self.deliveries == [ABSENT; ITEMS]
+            && let Some(item) = ready
+        {
+            self.deliveries[item] = std::mem::take(&mut self.reserve[item]);
+        }
+    }
 }
 
 /// A state of the model.
@@ -131,6 +187,8 @@ pub(super) struct ModelState {
     pub(super) acknowledged_late: bool,
     /// An item was granted before an earlier queued item.
     pub(super) granted_out_of_order: bool,
+    /// A dispatcher kept its reserve although it had seen something because of which it must have none.
+    pub(super) kept_reserve: bool,
     /// A step left as much work as there was before it.
     pub(super) made_no_progress: bool,
 }
@@ -153,6 +211,7 @@ impl ModelState {
             budget,
             acknowledged_late: false,
             granted_out_of_order: false,
+            kept_reserve: false,
             made_no_progress: false,
         };
         for session in 0..session_count {
@@ -207,20 +266,28 @@ impl ModelState {
         memory.has_left &= memory.policy.leads();
     }
 
-    /// Notes the items that a committed transaction has given to a session's process. Returns whether there are any.
-    pub(super) fn deliver(&mut self, session: usize, staged: &Staged) -> bool {
+    /// Notes the items that a committed transaction has given to a session's process. If it `has_reserve`, only the
+    /// first one is for its handler, if that has none. Returns how many items there are.
+    pub(super) fn deliver(&mut self, session: usize, staged: &Staged, has_reserve: bool) -> usize {
         let grant = match staged.written(Key::Grant(session)) {
             Some(NOTICE) | None => ABSENT,
             Some(grant) => grant,
         };
-        let mut has_items = false;
+        let mut count = 0;
         for item in (0..ITEMS).filter(|item| grant & (1 << item) == 0) {
             if let Some(number) = staged.written(Key::Held(session, item)) {
-                self.sessions[session].deliveries[item] = number;
-                has_items = true;
+                let memory = &mut self.sessions[session];
+                let is_busy = memory.deliveries != [ABSENT; ITEMS];
+                let place = match has_reserve && is_busy {
+                    false => &mut memory.deliveries,
+                    true if memory.policy.keeps_reserve(false) => &mut memory.reserve,
+                    true => &mut memory.unused,
+                };
+                place[item] = number;
+                count += 1;
             }
         }
-        has_items
+        count
     }
 
     /// Sets the commit in flight of a session adrift.
@@ -229,10 +296,12 @@ impl ModelState {
         self.adrift.sort_unstable();
     }
 
-    /// Begins a transaction of a session, which has staged this.
-    pub(super) fn begin(&mut self, session: usize, staged: Staged) {
+    /// Begins a transaction of a session, which has staged this for this demand.
+    pub(super) fn begin(&mut self, session: usize, staged: Staged, demand: OwnDemand) {
         self.granted_out_of_order |= self.db.skips_an_item(&staged);
+        self.budget.ahead -= usize::from(demand.reserve);
         self.sessions[session].in_flight = Some(staged);
+        self.sessions[session].demand = demand;
     }
 
     /// Returns whether the session's request is the first.
@@ -255,8 +324,11 @@ impl ModelState {
     /// Returns whether the session holds an item in the database of which its process does not know.
     pub(super) fn is_stray(&self, session: usize, item: usize) -> bool {
         let held = self.db.get(Key::Held(session, item));
+        let memory = &self.sessions[session];
         held != ABSENT
-            && held != self.sessions[session].deliveries[item]
+            && held != memory.deliveries[item]
+            && held != memory.reserve[item]
+            && held != memory.unused[item]
             && self.db.get(Key::Grant(session)) & (1 << item) == 0
     }
 }

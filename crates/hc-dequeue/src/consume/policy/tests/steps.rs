@@ -56,7 +56,8 @@ pub(super) enum ModelStep {
 /// stage the same, and other processes would not see that it has begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Move {
-    begins: Vec<usize>,
+    /// With each session, whether its transaction also takes an item for the reserve.
+    begins: Vec<(usize, bool)>,
     pub(super) step: ModelStep,
 }
 
@@ -74,16 +75,19 @@ impl Model for Protocol {
     }
 
     fn actions(&self, state: &ModelState, moves: &mut Vec<Move>) {
-        let may_begin = |me: &usize| {
-            state.sessions[*me].in_flight.is_none() && self.stages(state, *me).is_some()
+        let may_begin = |(me, is_low): &(usize, bool)| {
+            state.sessions[*me].in_flight.is_none() && self.begins(state, *me, *is_low).is_some()
         };
-        let sessions: Vec<_> = (0..self.session_count).filter(may_begin).collect();
+        let all = (0..self.session_count).flat_map(|me| [(me, false), (me, true)]);
+        let transactions: Vec<_> = all.filter(may_begin).collect();
         for step in self.steps(state) {
-            for chosen in 0..1 << sessions.len() {
+            for chosen in 0..1 << transactions.len() {
                 let is_chosen = |place: &usize| chosen & (1 << place) != 0;
-                let places = (0..sessions.len()).filter(is_chosen);
-                let begins = places.map(|place| sessions[place]).collect();
-                moves.push(Move { begins, step });
+                let places = (0..transactions.len()).filter(is_chosen);
+                let begins: Vec<_> = places.map(|place| transactions[place]).collect();
+                if begins.is_sorted_by(|(one, _), (next, _)| one < next) {
+                    moves.push(Move { begins, step });
+                }
             }
         }
     }
@@ -127,17 +131,25 @@ impl Protocol {
     /// without need.
     fn after_move(&self, last: &ModelState, action: &Move) -> Option<ModelState> {
         let mut begun = last.clone();
-        for me in &action.begins {
-            if matches!(action.step, ModelStep::Dispatch(by, _) | ModelStep::Live(by, Live::End) if by == *me)
-            {
+        for (me, is_low) in &action.begins {
+            let step_of_dispatcher = match action.step {
+                ModelStep::Dispatch(by, _) | ModelStep::Live(by, Live::Close | Live::End) => {
+                    Some(by)
+                }
+                _ => None,
+            };
+            let has_room = !is_low || begun.budget.ahead > 0;
+            if step_of_dispatcher == Some(*me) || !has_room {
                 return None;
             }
-            begun.begin(*me, self.stages(last, *me)?);
+            let (staged, demand) = self.stages(last, *me, *is_low)?;
+            begun.begin(*me, staged, demand);
         }
         let next = self.after(&begun, action.step)?;
-        let is_needed = |me: &usize| {
+        let is_needed = |(me, is_low): &(usize, bool)| {
             let in_flight = next.sessions[*me].in_flight;
-            in_flight.is_none() || in_flight != self.stages(&next, *me)
+            let stages = self.stages(&next, *me, *is_low);
+            in_flight.is_none() || in_flight != stages.map(|(staged, _)| staged)
         };
         action.begins.iter().all(is_needed).then_some(next)
     }

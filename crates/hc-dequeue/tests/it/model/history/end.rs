@@ -29,7 +29,7 @@ impl Player {
         let chaos = Chaos::new(self.store.db.clone(), Environment::system(), quiet.clone());
         self.runner = runner(&self.store, chaos);
         let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(50));
-        let last = Process::start(&self.store, &quiet, options).await;
+        let last = Process::start(&self.store, &quiet, options, false).await;
         self.held.clear();
         self.configure().await;
         let env = Environment::system();

@@ -38,6 +38,8 @@ pub(crate) struct Play {
     pub(crate) deaths: bool,
     /// Whether items are popped, too.
     pub(crate) pops: bool,
+    /// Whether processes also have workers, which find a backlog.
+    pub(crate) works: bool,
     /// How long done items may be kept. The queue is created with the first of these.
     pub(crate) keeps: Vec<Duration>,
 }
@@ -139,7 +141,7 @@ impl Player {
             .with_backoff(Backoff::new(soon, soon))
             .with_poll_interval(Duration::from_millis(50))
             .with_time_limit(settings().lease() * 2);
-        let process = Process::start(&self.store, &self.play.faults, options);
+        let process = Process::start(&self.store, &self.play.faults, options, self.play.works);
         self.processes.push(process.await);
     }
 
@@ -169,7 +171,8 @@ impl Player {
     }
 
     async fn enqueue(&mut self) {
-        let count = self.rng.random_range(1..4);
+        let most = if self.play.works { 30 } else { 4 };
+        let count = self.rng.random_range(1..most);
         let values: Vec<_> = (self.next_value..self.next_value + count).collect();
         self.next_value += count;
         self.course.enqueued += values.len();
@@ -454,7 +457,12 @@ fn count(tr: &impl Transaction, store: &TestStore, what: &str, value: u64) {
 }
 
 /// Counts that an item is done.
-fn count_done(tr: &impl Transaction, store: &TestStore, value: u64, keep_done: Option<Duration>) {
+pub(crate) fn count_done(
+    tr: &impl Transaction,
+    store: &TestStore,
+    value: u64,
+    keep_done: Option<Duration>,
+) {
     count(tr, store, "done", value);
     count_kept(tr, store, value, keep_done);
 }

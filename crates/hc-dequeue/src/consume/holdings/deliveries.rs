@@ -17,28 +17,33 @@ pub(super) struct Deliveries {
     earliest: Duration,
 }
 
-impl Deliveries {
-    pub(super) fn new() -> Self {
+impl Default for Deliveries {
+    fn default() -> Self {
         Self {
             out: BTreeMap::new(),
             earliest: Duration::MAX,
         }
     }
+}
 
+impl Deliveries {
     pub(super) fn insert(&mut self, id: ItemId, out: Arc<Outstanding>) {
         self.earliest = self.earliest.min(out.deadline());
         self.out.insert(id, out);
     }
 
-    /// Forgets a delivery. The item may have been delivered again since.
-    pub(super) fn forget(&mut self, id: &ItemId, delivery: u64) {
-        if self.out.get(id).is_some_and(|out| out.delivery == delivery) {
-            self.out.remove(id);
+    /// Removes and returns a delivery. The item may have been delivered again since.
+    pub(super) fn forget(&mut self, id: &ItemId, delivery: u64) -> Option<Arc<Outstanding>> {
+        let out = self.out.get(id)?;
+        if out.delivery == delivery {
+            self.out.remove(id)
+        } else {
+            None
         }
     }
 
-    pub(super) fn get(&self, id: &ItemId) -> Option<&Outstanding> {
-        self.out.get(id).map(|out| &**out)
+    pub(super) fn get(&self, id: &ItemId) -> Option<&Arc<Outstanding>> {
+        self.out.get(id)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -73,7 +78,7 @@ impl Deliveries {
 
     /// Marks all deliveries as lost, and forgets them. Returns how many there were.
     pub(super) fn lose_all(&mut self) -> usize {
-        let lost = std::mem::replace(self, Self::new()).out;
+        let lost = std::mem::take(self).out;
         lost.values().for_each(|out| out.lose());
         lost.len()
     }
@@ -92,11 +97,11 @@ mod tests {
             versionstamp: Versionstamp::new(1, 0),
             call,
         };
-        let mut deliveries = Deliveries::new();
+        let mut deliveries = Deliveries::default();
         assert_eq!(deliveries.earliest(), Duration::MAX);
-        let kept_alive = Arc::new(Outstanding::new(1, at(10)));
+        let kept_alive = Arc::new(Outstanding::new(1, Duration::ZERO, at(10)));
         deliveries.insert(id(1), kept_alive.clone());
-        deliveries.insert(id(2), Arc::new(Outstanding::new(1, at(20))));
+        deliveries.insert(id(2), Arc::new(Outstanding::new(1, Duration::ZERO, at(20))));
         let mut over = |now| {
             let over: Vec<_> = deliveries
                 .take_over(now)
