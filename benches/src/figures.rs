@@ -18,6 +18,8 @@ pub struct Figures {
     pub median_millis: f64,
     /// The 99th percentile of the time of an item, in milliseconds.
     pub late_millis: f64,
+    /// The processor time of this process per item, in microseconds.
+    pub processor_micros: f64,
 }
 
 impl Figures {
@@ -32,7 +34,8 @@ impl Figures {
 }
 
 impl From<Sample> for Figures {
-    /// Summarizes a sample. A figure without measurements is not a number.
+    /// Summarizes a sample. A figure without measurements is not a number, such as the processor time, which a
+    /// sample does not have.
     fn from(mut sample: Sample) -> Self {
         sample.took_micros.sort_unstable();
         let took = &sample.took_micros;
@@ -48,6 +51,7 @@ impl From<Sample> for Figures {
             bytes_per_item: per_item(sample.reading.bytes_written),
             median_millis: millis(50),
             late_millis: millis(99),
+            processor_micros: f64::NAN,
         }
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use keyspace::Environment;
+use keyspace::{Bytes, Environment};
 use serde::{Deserialize, Serialize};
 
-use crate::contender::{Contender, ITEM};
+use crate::contender::{Contender, ITEM, NUMBER_BYTES, numbered};
 use crate::meter::Reading;
 use crate::shift::{self, Act, Burst, Work};
 
@@ -73,6 +73,19 @@ impl Sum for Sample {
     }
 }
 
+/// Returns the items of a backlog by the commits that enqueue them, after as many backlogs as `fills`. All items are
+/// [`numbered`], and no two of these backlogs have the same number.
+pub fn commits_of(backlog: u64, fills: u64) -> impl Iterator<Item = Vec<Bytes>> {
+    let first = fills * backlog;
+    let end = first + backlog;
+    (first..end)
+        .step_by(ITEMS_PER_COMMIT as usize)
+        .map(move |begin| {
+            let numbers = begin..end.min(begin + ITEMS_PER_COMMIT);
+            numbers.map(numbered).collect()
+        })
+}
+
 impl Load {
     /// Opens the sessions, puts the backlog into the queue and lets the store digest it.
     pub async fn prepare<C: Contender>(&self, site: &C::Site) -> Vec<Arc<C>> {
@@ -80,7 +93,7 @@ impl Load {
         for _ in 0..self.sessions {
             sessions.push(Arc::new(C::open(site).await));
         }
-        self.fill(&*sessions[0]).await;
+        self.fill(&*sessions[0], 0).await;
         digest(self.items_before()).await;
         sessions
     }
@@ -93,12 +106,10 @@ impl Load {
         }
     }
 
-    async fn fill<C: Contender>(&self, session: &C) {
-        let mut missing = self.items_before();
-        while missing > 0 {
-            let count = missing.min(ITEMS_PER_COMMIT);
-            session.enqueue(&vec![ITEM; count as usize]).await;
-            missing -= count;
+    /// Puts the backlog into the queue, after the queue was filled a number of times. No two items are equal.
+    async fn fill<C: Contender>(&self, session: &C, fills: u64) {
+        for commit in commits_of(self.items_before(), fills) {
+            session.enqueue(&commit).await;
         }
     }
 
@@ -115,7 +126,7 @@ impl Load {
         let mut sample = Sample::default();
         let mut elapsed = Duration::ZERO;
         let mut done_in_time = 0;
-        loop {
+        for fills in 1.. {
             let before = read();
             let burst = self.burst(sessions, self.time - elapsed).await;
             sample.reading = sample.reading + (read() - before);
@@ -125,7 +136,7 @@ impl Load {
             if elapsed >= self.time {
                 break;
             }
-            self.fill(&*sessions[0]).await;
+            self.fill(&*sessions[0], fills).await;
         }
         sample.rate = done_in_time as f64 / elapsed.as_secs_f64();
         sample
@@ -169,7 +180,7 @@ impl<C: Contender> Work for Consumer<C> {
         loop {
             // There is an item for each ticket, but a session may hold one back for a moment.
             if let Some(item) = self.session.pop().await {
-                assert_eq!(item, ITEM);
+                assert_eq!(item[NUMBER_BYTES..], ITEM[NUMBER_BYTES..]);
                 return Act::Done;
             }
             if self.env.now() >= deadline {
@@ -190,9 +201,8 @@ impl<C> Consumer<C> {
 
 #[cfg(test)]
 mod tests {
-    use keyspace::Bytes;
-
     use super::*;
+    use crate::contender::number_of;
 
     /// Counts what is in it and what went through.
     struct Counter {
@@ -263,6 +273,18 @@ mod tests {
         let enqueued = queue.enqueued.load(Ordering::Relaxed);
         assert_eq!(sample.took_micros.len() as u64, enqueued);
         assert_eq!(queue.popped.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn the_items_of_all_backlogs_have_different_numbers() {
+        let backlog = ITEMS_PER_COMMIT + 1;
+        let commits: Vec<_> = (0..2)
+            .flat_map(|fills| commits_of(backlog, fills))
+            .collect();
+        let sizes: Vec<_> = commits.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [ITEMS_PER_COMMIT as usize, 1].repeat(2));
+        let numbers = commits.iter().flatten().map(|item| number_of(item));
+        assert!(numbers.eq(0..2 * backlog));
     }
 
     #[test]

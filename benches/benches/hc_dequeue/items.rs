@@ -150,6 +150,15 @@ impl<'a> Writes<'a> {
 
 async fn measure_steps(world: &World) -> Result<Vec<(&'static str, Reading)>> {
     let mut writes = Writes::of(world);
+    world.enqueue_many(ITEMS, &Enqueue::new()).await?;
+    writes.begin();
+    let options = WorkerOptions::new().with_concurrency(1);
+    let done = |_: Tx<_>, _: Delivery<Bytes>| async { Ok::<_, Error>(()) };
+    let worker = world.queue.process(&world.runner, options, done).await?;
+    world.queue.wait_idle(&world.runner).await?;
+    writes.note("taken and completed by `process`");
+    worker.shut_down(LATER).await?;
+
     for (step, options) in [
         ("enqueue", Enqueue::new()),
         ("enqueue, delayed", Enqueue::new().with_delay(LATER)),

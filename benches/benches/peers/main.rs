@@ -1,17 +1,47 @@
 //! Other systems as durable queues on this machine, compared with hc-dequeue on the embedded store.
 //!
-//! `cargo xtask bench peers [-- <workload>...]`. The workloads are `enqueue` and `pop`, both unless
-//! named. SQLite is part of the benchmark, in a file on the same file system as the embedded store's.
+//! `cargo xtask bench peers [-- <workload>...]`. The workloads are `enqueue`, `pop` and `handle`, all unless
+//! some are named. SQLite is part of the benchmark, in a file on the same file system as the embedded store's.
 //! The command starts the servers of the other peers and passes their addresses in
 //! `$PEERS_POSTGRES` and `$PEERS_REDIS`; a server that is missing is left out. Clients enqueue and take
 //! items of 100 bytes, one in a commit, each over a connection of its own. An item is on disk when its
-//! enqueue is acknowledged, and a taken one never comes back.
+//! enqueue is acknowledged, and a taken one never comes back. Clients of Postgres and Redis reach the
+//! server by a local socket; SQLite and hc-dequeue run in this process, hc-dequeue with one session for
+//! all clients.
+//!
+//! # `handle`
+//!
+//! A client takes an item, writes one row, and completes the item. All of it is on disk before the client takes another
+//! item. The row has the item's value; its key is the item's number, with which the value begins:
+//!
+//! | system | a client | isolation |
+//! |---|---|---|
+//! | hc-dequeue | a handler of one worker's `Queue::process`, which sets the row in the transaction that completes the item | serializable |
+//! | SQLite | one transaction: `BEGIN IMMEDIATE`, `DELETE`, `INSERT`, `COMMIT` | serializable: one transaction at a time |
+//! | Postgres | one transaction in two round trips: `BEGIN` and a `DELETE` that skips locked rows, then `INSERT` and `COMMIT` | read committed |
+//! | Redis | two round trips: `LMOVE` to a list of the client, then `MULTI`, `SET`, `LREM`, `EXEC` | commands run one at a time, those of the second round trip together |
+//!
+//! A crash of a client or of the server, at any moment, loses no item and repeats no row. An item that the client had
+//! taken and not completed goes back to the queue:
+//!
+//! - hc-dequeue: if the process crashed, another session gives it back after the lease of the session that held it.
+//! - SQLite and Postgres: at once, when the transaction is rolled back. No commit has taken the item.
+//! - Redis: never by itself. The item stays in the list of its client until something moves it back, which a user would
+//!   have to add, and the benchmark does not do.
+//!
+//! All systems are measured while the queue has items; it is filled again outside the measured time. The clock of
+//! hc-dequeue includes the end of a pause, by which its worker starts; a take or a completion has no time of its own
+//! there, so it has no percentiles. The processor time is that of this process, which has the store, the worker and its
+//! handlers, during the measured time. After each measurement, the number of rows must be that of the completed items.
+//!
+//! # Rounds
 //!
 //! In each round every system takes its turn, and the order rotates. Figures are medians over the
 //! rounds, and ratios are medians of the rounds' ratios; the best peer is found round by round.
 //! `--long` measures for longer, and more often. `cargo test` runs all of it, as briefly as
 //! possible.
 
+mod handle;
 mod postgres;
 mod redis;
 mod sqlite;
@@ -30,6 +60,7 @@ use benches::runtime_with_sockets;
 use keyspace::Subspace;
 use mimalloc::MiMalloc;
 
+use crate::handle::Peer;
 use crate::postgres::Postgres;
 use crate::redis::Redis;
 use crate::sqlite::{File, Sqlite};
@@ -52,6 +83,14 @@ enum System {
     Redis(String),
 }
 
+/// What the clients do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Workload {
+    Enqueue,
+    Pop,
+    Handle,
+}
+
 fn main() -> io::Result<()> {
     let arguments = Arguments::get();
     let mut out = io::stdout();
@@ -60,52 +99,105 @@ fn main() -> io::Result<()> {
     let mut systems = vec![System::HcDequeue, System::Sqlite];
     systems.extend(env::var("PEERS_POSTGRES").ok().map(System::Postgres));
     systems.extend(env::var("PEERS_REDIS").ok().map(System::Redis));
-    for (name, action, title) in [
-        (
-            "enqueue",
-            Action::Enqueue,
-            "Enqueue, durable, one item in a commit",
-        ),
-        ("pop", Action::Pop, "Pop, durable, one item for each call"),
-    ] {
-        if arguments.wants(name) {
-            writeln!(
-                out,
-                "\n{title}\n\n\
-                 | clients | queue | items per second | hc-dequeue as a multiple of it | median \
-                 | 99th percentile |\n|---|---|---|---|---|---|"
-            )?;
+    for workload in [Workload::Enqueue, Workload::Pop, Workload::Handle] {
+        if arguments.wants(workload.name()) {
+            writeln!(out, "\n{}\n", workload.title())?;
+            writeln!(out, "| {} |", workload.columns().join(" | "))?;
+            writeln!(out, "|{}", "---|".repeat(workload.columns().len()))?;
             for &clients in clients {
-                let rounds = compare(&systems, action, clients, extent);
-                show(&systems, &rounds, clients)?;
+                let rounds = compare(&systems, workload, clients, extent);
+                show(&systems, workload, &rounds, clients)?;
             }
         }
     }
     Ok(())
 }
 
+impl Workload {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Enqueue => "enqueue",
+            Self::Pop => "pop",
+            Self::Handle => "handle",
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Self::Enqueue => "Enqueue, durable, one item in a commit",
+            Self::Pop => "Pop, durable, one item for each call",
+            Self::Handle => "Handle, durable: take an item, write a row, complete the item",
+        }
+    }
+
+    /// Returns the titles of the columns. The last ones may be missing.
+    fn columns(self) -> &'static [&'static str] {
+        let columns = &[
+            "clients",
+            "queue",
+            "items per second",
+            "hc-dequeue as a multiple of it",
+            "median",
+            "99th percentile",
+            "processor time per item",
+        ];
+        match self {
+            Self::Enqueue | Self::Pop => &columns[..6],
+            Self::Handle => columns,
+        }
+    }
+
+    /// Returns the action of a client of a queue. A client that handles items takes them.
+    fn action(self) -> Action {
+        match self {
+            Self::Enqueue => Action::Enqueue,
+            Self::Pop | Self::Handle => Action::Pop,
+        }
+    }
+}
+
 /// Prints a line for each system, and one for the best of the peers.
-fn show(systems: &[System], rounds: &[Rounds], clients: usize) -> io::Result<()> {
+fn show(
+    systems: &[System],
+    workload: Workload,
+    rounds: &[Rounds],
+    clients: usize,
+) -> io::Result<()> {
     let (ours, peers) = rounds.split_first().expect("hc-dequeue is the first");
     let best = ("the best peer".to_owned(), Rounds::best_of(peers));
     let names = systems.iter().map(System::name);
     for (name, rounds) in names.zip(rounds.iter().cloned()).chain([best]) {
-        writeln!(
-            io::stdout(),
-            "| {clients} | {name} | {:.0} | {:.2} | {:.2} ms | {:.2} ms |",
-            rounds.median(|figures| figures.rate),
-            ours.median_ratio(&rounds),
-            rounds.median(|figures| figures.median_millis),
-            rounds.median(|figures| figures.late_millis),
-        )?;
+        let median = rounds.median(|figures| figures.median_millis);
+        let late = rounds.median(|figures| figures.late_millis);
+        let processor = rounds.median(|figures| figures.processor_micros);
+        let mut cells = vec![
+            clients.to_string(),
+            name,
+            format!("{:.0}", rounds.median(|figures| figures.rate)),
+            format!("{:.2}", ours.median_ratio(&rounds)),
+            cell(median, 2, "ms"),
+            cell(late, 2, "ms"),
+            cell(processor, 1, "µs"),
+        ];
+        cells.truncate(workload.columns().len());
+        writeln!(io::stdout(), "| {} |", cells.join(" | "))?;
     }
     Ok(())
 }
 
+/// Returns the text of a figure, which may not have been measured.
+fn cell(figure: f64, decimals: usize, unit: &str) -> String {
+    if figure.is_nan() {
+        "-".to_owned()
+    } else {
+        format!("{figure:.decimals$} {unit}")
+    }
+}
+
 /// Runs a load on all systems in turn, and returns the rounds of each.
-fn compare(systems: &[System], action: Action, clients: usize, extent: Extent) -> Vec<Rounds> {
+fn compare(systems: &[System], workload: Workload, clients: usize, extent: Extent) -> Vec<Rounds> {
     let load = Load {
-        action,
+        action: workload.action(),
         sessions: clients,
         consumers_per_session: 1,
         backlog: extent.choose(100, 20_000, 20_000),
@@ -113,8 +205,8 @@ fn compare(systems: &[System], action: Action, clients: usize, extent: Extent) -
     };
     let mut rounds = vec![Rounds::default(); systems.len()];
     for (number, turn) in turns(systems.len(), extent.choose(1, 3, 7)).enumerate() {
-        let queue = format!("{action:?}_{clients}_{number}").to_lowercase();
-        rounds[turn].push(systems[turn].measure(load, queue));
+        let queue = format!("{workload:?}_{clients}_{number}").to_lowercase();
+        rounds[turn].push(systems[turn].measure(workload, load, queue));
     }
     rounds
 }
@@ -130,8 +222,9 @@ impl System {
     }
 
     /// Measures the system with a new queue.
-    fn measure(&self, load: Load, queue: String) -> Figures {
+    fn measure(&self, workload: Workload, load: Load, queue: String) -> Figures {
         match self {
+            Self::HcDequeue if workload == Workload::Handle => handle::bear_worker(&load),
             Self::HcDequeue => {
                 let store = TempStore::new();
                 let site = Site {
@@ -146,9 +239,13 @@ impl System {
                 };
                 bear::<Popped>(&load, &site)
             }
-            Self::Sqlite => bear::<Sqlite>(&load, &File::new()),
-            Self::Postgres(address) => bear::<Postgres>(&load, &Place::new(address, queue)),
-            Self::Redis(address) => bear::<Redis>(&load, &Place::new(address, queue)),
+            Self::Sqlite => bear_peer::<Sqlite>(workload, &load, &File::new()),
+            Self::Postgres(address) => {
+                bear_peer::<Postgres>(workload, &load, &Place::new(address, queue))
+            }
+            Self::Redis(address) => {
+                bear_peer::<Redis>(workload, &load, &Place::new(address, queue))
+            }
         }
     }
 }
@@ -159,6 +256,13 @@ impl Place {
             address: address.to_owned(),
             queue,
         }
+    }
+}
+
+fn bear_peer<P: Peer>(workload: Workload, load: &Load, site: &P::Site) -> Figures {
+    match workload {
+        Workload::Enqueue | Workload::Pop => bear::<P>(load, site),
+        Workload::Handle => handle::bear::<P>(load, site).into(),
     }
 }
 

@@ -9,20 +9,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use benches::contender::Contender;
+use benches::contender::{Contender, number_of};
 use keyspace::Bytes;
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tempfile::TempDir;
 use tokio::task::block_in_place;
+
+use crate::handle::Peer;
 
 /// A common setting, and the default of the library for Rust.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-const TABLE: &str =
-    "CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, value BLOB NOT NULL)";
+const TABLES: &str = "
+    CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, value BLOB NOT NULL);
+    CREATE TABLE IF NOT EXISTS handled (number INTEGER PRIMARY KEY, value BLOB NOT NULL)";
 const INSERT: &str = "INSERT INTO queue (value) VALUES (?)";
 const TAKE: &str = "DELETE FROM queue WHERE id = (SELECT id FROM queue ORDER BY id LIMIT 1) \
                     RETURNING value";
+const INSERT_ROW: &str = "INSERT INTO handled (number, value) VALUES (?, ?)";
+const COUNT_ROWS: &str = "SELECT count(*) FROM handled";
 
 /// A new file, in a folder beside those of the embedded stores.
 pub(crate) struct File {
@@ -40,7 +45,7 @@ impl File {
     }
 }
 
-/// A connection. Each statement is a transaction.
+/// A connection. Each statement is a transaction, unless an item is handled.
 pub(crate) struct Sqlite {
     /// Its client alone locks it.
     connection: Mutex<Connection>,
@@ -58,8 +63,18 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
         connection.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0))?;
     assert_eq!(mode, "wal");
     connection.pragma_update(None, "synchronous", "FULL")?;
-    connection.execute(TABLE, [])?;
+    connection.execute_batch(TABLES)?;
     Ok(connection)
+}
+
+/// Takes an item.
+fn take(connection: &Connection) -> rusqlite::Result<Option<Vec<u8>>> {
+    let mut take = connection.prepare_cached(TAKE)?;
+    let mut rows = take.query([])?;
+    let value = rows.next()?.map(|row| row.get(0)).transpose()?;
+    // Outside a transaction, the statement commits at its end.
+    assert!(rows.next()?.is_none());
+    Ok(value)
 }
 
 impl Sqlite {
@@ -102,14 +117,29 @@ impl Contender for Sqlite {
     }
 
     async fn pop(&self) -> Option<Bytes> {
-        let value: Option<Vec<u8>> = self.run(|connection| {
-            let mut take = connection.prepare_cached(TAKE)?;
-            let mut rows = take.query([])?;
-            let value = rows.next()?.map(|row| row.get(0)).transpose()?;
-            // The statement commits at its end.
-            assert!(rows.next()?.is_none());
+        self.run(take).map(Bytes::from)
+    }
+}
+
+impl Peer for Sqlite {
+    async fn handle(&self) -> Option<Bytes> {
+        let handled = self.run(|connection| {
+            // A transaction that begins with a read could not write after another one has written.
+            let tr = Transaction::new_unchecked(connection, TransactionBehavior::Immediate)?;
+            let value = take(connection)?;
+            if let Some(value) = &value {
+                let mut insert = connection.prepare_cached(INSERT_ROW)?;
+                insert.execute((number_of(value).cast_signed(), value))?;
+            }
+            tr.commit()?;
             Ok(value)
         });
-        value.map(Bytes::from)
+        handled.map(Bytes::from)
+    }
+
+    async fn count_rows(&self) -> u64 {
+        let count: i64 =
+            self.run(|connection| connection.query_row(COUNT_ROWS, [], |row| row.get(0)));
+        count.try_into().expect("no count is negative")
     }
 }

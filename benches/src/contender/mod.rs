@@ -15,8 +15,29 @@ pub use self::naive::Naive;
 pub use self::sets::BlindSets;
 use crate::meter::Metered;
 
-/// The value of every item.
+/// The value of an item.
 pub const ITEM: Bytes = Bytes::from_static(&[7; 100]);
+
+/// How many bytes the number of a [`numbered`] item has, at its beginning.
+pub const NUMBER_BYTES: usize = size_of::<u64>();
+
+/// Returns an [`ITEM`] that begins with a number, which distinguishes it from others.
+#[must_use]
+pub fn numbered(number: u64) -> Bytes {
+    let mut item = ITEM.to_vec();
+    item[..NUMBER_BYTES].copy_from_slice(&number.to_be_bytes());
+    item.into()
+}
+
+/// Returns the number of a [`numbered`] item.
+///
+/// # Panics
+/// If the item is shorter than a number.
+#[must_use]
+pub fn number_of(item: &[u8]) -> u64 {
+    let number = item.first_chunk().expect("an item begins with a number");
+    u64::from_be_bytes(*number)
+}
 
 /// A way to queue, as one session of a queue.
 ///
@@ -100,6 +121,14 @@ mod tests {
         assert_eq!(taken.len(), items.len());
         let taken: BTreeSet<_> = taken.into_iter().collect();
         assert_eq!(taken, items.into_iter().collect());
+    }
+
+    #[test]
+    fn an_item_with_a_number_is_otherwise_as_every_item() {
+        let item = numbered(3);
+        assert_eq!(number_of(&item), 3);
+        assert_eq!(item.len(), ITEM.len());
+        assert_eq!(item[NUMBER_BYTES..], ITEM[NUMBER_BYTES..]);
     }
 
     #[tokio::test(flavor = "multi_thread")]
