@@ -67,8 +67,8 @@
 //!         0E  burst of debounced enqueues, if it is not the first one: time at which it began; deliveries
 //!             until then in 8 bytes
 //!         0F  deliveries that do not count: before the last redrive, or without being handed out: number
-//!         10  01 if its session has taken it into its reserve, and may have handed it out since; 02 if such a
-//!             session has died: it goes into no reserve before it was handed out for certain
+//!         10  01 if its session has taken it into its reserve, and may have handed it out since; 02 if a
+//!             session that held it has died: it goes into no reserve before it was handed out for certain
 //!         11..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
 //!             1,020 bytes with their tags and lengths
 //!     next    00

@@ -188,16 +188,16 @@ fn judge(
             return Destination::Back;
         }
         GiveBack::Returned(when) => (*when, reason),
-        // It may not have been handed out, and then the death has another cause.
-        GiveBack::Died if reserve != Reserve::Out => {
-            record.reserve = Reserve::Barred;
-            return Destination::Queued;
-        }
         GiveBack::Failed(when) => {
             record.attempts += 1;
             (*when, Some(reason.unwrap_or("it was given back")))
         }
         GiveBack::Died => {
+            record.reserve = Reserve::Barred;
+            if reserve != Reserve::Out {
+                // It may not have been handed out, and then the death has another cause.
+                return Destination::Queued;
+            }
             record.deaths += 1;
             let when = match record.deaths {
                 0..APART_FROM => When::Now,

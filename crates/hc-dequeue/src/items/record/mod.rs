@@ -232,8 +232,8 @@ pub(crate) enum Reserve {
     Out,
     /// Its session has taken it into its reserve, and may have handed it out since.
     In,
-    /// A session has died that had it in its reserve or had just handed it out. It goes into no reserve before it was
-    /// handed out for certain.
+    /// A session has died that held it. It goes into no reserve before it was handed out for certain, so that only the
+    /// first of its deaths may not count.
     Barred,
 }
 

@@ -394,9 +394,11 @@ impl Model {
             life.place = At::Queued;
             return;
         }
-        if how == How::Die && was_in_reserve {
+        if how == How::Die {
             life.reserve = Reserve::Barred;
-            return self.put(item, At::Queued);
+            if was_in_reserve {
+                return self.put(item, At::Queued);
+            }
         }
         let mut place = match how {
             How::Complete | How::Unused => unreachable!("they are above"),
