@@ -217,6 +217,16 @@ impl World {
         self.records(metric).into_iter().sum()
     }
 
+    /// Lets a worker complete the items that are queued or delayed.
+    pub(crate) async fn complete_all(&self) {
+        let worker = self
+            .queue
+            .work(&self.runner, WorkerOptions::new(), |_| async {});
+        let worker = worker.await.unwrap();
+        self.queue.wait_idle(&self.runner).await.unwrap();
+        worker.shut_down(LONG).await.unwrap();
+    }
+
     /// Panics if an audit finds a contradiction.
     pub(crate) async fn check(&self) {
         let audit = self.queue.audit(&self.runner).await.unwrap();

@@ -343,12 +343,7 @@ async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(
         panic!("one dead letter: {stats:?}");
     };
     assert_eq!((letter.value.as_ref().unwrap(), letter.deaths), (&PILL, 5));
-    let worker = world
-        .queue
-        .work(&world.runner, WorkerOptions::new(), |_| async {});
-    let worker = worker.await.unwrap();
-    world.queue.wait_idle(&world.runner).await.unwrap();
-    worker.shut_down(LONG).await.unwrap();
+    world.complete_all().await;
     let stats = world.stats().await;
     assert_eq!((stats.completed, stats.dead), (39, 1));
     world.check().await;

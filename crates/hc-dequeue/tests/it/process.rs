@@ -30,6 +30,17 @@ fn quick() -> WorkerOptions {
     WorkerOptions::new().with_backoff(Backoff::new(soon, soon))
 }
 
+/// Returns a handler that adds the value of its item to the sum.
+fn adds<Tr: Transaction>(
+    world: &World,
+) -> impl Fn(Tx<Tr>, Item) -> std::future::Ready<Result<(), Error>> + Send + Sync + 'static {
+    let key = world.store.root.pack(&"sum");
+    move |tr, item| {
+        tr.atomic(MutationOp::Add, &key, &item.value().to_le_bytes());
+        std::future::ready(Ok(()))
+    }
+}
+
 async fn sum(world: &World) -> u64 {
     let key = &world.store.root.pack(&"sum");
     let read = |tr: Tx<_>| async move {
@@ -44,15 +55,10 @@ async fn sum(world: &World) -> u64 {
 async fn effects_are_committed_with_the_item_and_once(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.enqueue(1..=100).await;
-    let key = world.store.root.pack(&"sum");
-    let add = move |tr: Tx<_>, item: Item| {
-        let key = key.clone();
-        async move {
-            tr.atomic(MutationOp::Add, &key, &item.value().to_le_bytes());
-            Ok::<_, Error>(())
-        }
-    };
-    let worker = world.queue.process(&world.runner, quick(), add).await;
+    let worker = world
+        .queue
+        .process(&world.runner, quick(), adds(&world))
+        .await;
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.unwrap().shut_down(LONG).await.unwrap();
     assert_eq!(sum(&world).await, 5050);
@@ -168,15 +174,7 @@ async fn sum_under_faults(world: &World, seed: u64) -> (u64, usize) {
     let chaos = Chaos::new(world.store.db.clone(), env, Faults::all(0.1));
     let runner = world.store.runner_on(chaos.clone());
     world.enqueue(1..=40).await;
-    let key = world.store.root.pack(&"sum");
-    let add = move |tr: Tx<_>, item: Item| {
-        let key = key.clone();
-        async move {
-            tr.atomic(MutationOp::Add, &key, &item.value().to_le_bytes());
-            Ok::<_, Error>(())
-        }
-    };
-    let worker = world.queue.process(&runner, quick(), add).await;
+    let worker = world.queue.process(&runner, quick(), adds(world)).await;
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.unwrap().shut_down(LONG).await.unwrap();
     chaos.flush().await;

@@ -82,17 +82,13 @@ pub(crate) struct Stock {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[must_use]
 pub(crate) enum Wake {
-    Nobody,
+    None,
     Dispatcher,
 }
 
 impl Wake {
     fn if_so(wakes: bool) -> Self {
-        if wakes {
-            Self::Dispatcher
-        } else {
-            Self::Nobody
-        }
+        if wakes { Self::Dispatcher } else { Self::None }
     }
 }
 
@@ -100,7 +96,7 @@ impl Holdings {
     /// Begins the deliveries of up to `limit` items of the reserve, in the order in which they were granted.
     pub(crate) fn take(&self, limit: usize, time: Lifetime) -> (Vec<Delivered>, Wake) {
         let mut state = self.0.lock();
-        let mut wake = Wake::Nobody;
+        let mut wake = Wake::None;
         let mut taken = Vec::new();
         while taken.len() < limit
             && let Some((item, _)) = state.reserve.pop_front()

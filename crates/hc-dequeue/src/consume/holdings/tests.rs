@@ -75,15 +75,15 @@ fn items_leave_the_reserve_in_the_order_in_which_they_came() {
     holdings.fill([ready(5), ready(4)], LATER);
     assert_eq!(stock(&holdings), (5, 1 + 2 + 3 + 4 + 5));
     assert_eq!(holdings.stock().since, Some(NOW));
-    assert_eq!(take(&holdings, 0), (vec![], Wake::Nobody));
-    assert_eq!(take(&holdings, 2), (vec![1, 2], Wake::Nobody));
+    assert_eq!(take(&holdings, 0), (vec![], Wake::None));
+    assert_eq!(take(&holdings, 2), (vec![1, 2], Wake::None));
     assert_eq!(stock(&holdings), (3, 3 + 4 + 5));
     assert_eq!(take(&holdings, 1).0, [3]);
     assert_eq!(holdings.stock().since, Some(LATER));
     assert_eq!(take(&holdings, 9).0, [5, 4]);
     assert_eq!(stock(&holdings), (0, 0));
     assert_eq!(holdings.stock().since, None);
-    assert_eq!(take(&holdings, 9), (vec![], Wake::Nobody));
+    assert_eq!(take(&holdings, 9), (vec![], Wake::None));
 }
 
 #[test]
@@ -102,9 +102,9 @@ fn an_item_is_outstanding_from_the_moment_it_leaves_the_reserve() {
         [true, true, false]
     );
     // Of another delivery of the item.
-    assert_eq!(holdings.forget(&id(1), 2, NOW), Wake::Nobody);
+    assert_eq!(holdings.forget(&id(1), 2, NOW), Wake::None);
     assert!(holdings.contains(&id(1)));
-    assert_eq!(holdings.forget(&id(1), 1, NOW), Wake::Nobody);
+    assert_eq!(holdings.forget(&id(1), 1, NOW), Wake::None);
     assert!(holdings.is_idle() && !holdings.contains(&id(1)));
 }
 
@@ -112,15 +112,15 @@ fn an_item_is_outstanding_from_the_moment_it_leaves_the_reserve() {
 fn the_dispatcher_is_woken_once_when_the_reserve_runs_low() {
     let low = Size { low: 2, full: 10 };
     let holdings = filled(5, low);
-    assert_eq!(take(&holdings, 2), (vec![1, 2], Wake::Nobody));
+    assert_eq!(take(&holdings, 2), (vec![1, 2], Wake::None));
     assert_eq!(take(&holdings, 1), (vec![3], Wake::Dispatcher));
-    assert_eq!(take(&holdings, 1), (vec![4], Wake::Nobody));
-    assert_eq!(take(&holdings, 1), (vec![5], Wake::Nobody));
+    assert_eq!(take(&holdings, 1), (vec![4], Wake::None));
+    assert_eq!(take(&holdings, 1), (vec![5], Wake::None));
     // Nothing was taken.
-    assert_eq!(take(&holdings, 1), (vec![], Wake::Nobody));
+    assert_eq!(take(&holdings, 1), (vec![], Wake::None));
     holdings.fill([ready(6), ready(7)], NOW);
     assert_eq!(take(&holdings, 1), (vec![6], Wake::Dispatcher));
-    assert_eq!(take(&holdings, 1), (vec![7], Wake::Nobody));
+    assert_eq!(take(&holdings, 1), (vec![7], Wake::None));
 }
 
 #[test]
@@ -129,12 +129,12 @@ fn the_dispatcher_is_woken_again_when_a_reserve_of_another_size_runs_low() {
     assert_eq!(take(&holdings, 1), (vec![1], Wake::Dispatcher));
     let smaller = Size { low: 4, full: 10 };
     assert!(holdings.resize(smaller).is_empty());
-    assert_eq!(take(&holdings, 3), (vec![2, 3, 4], Wake::Nobody));
+    assert_eq!(take(&holdings, 3), (vec![2, 3, 4], Wake::None));
     assert_eq!(take(&holdings, 1), (vec![5], Wake::Dispatcher));
-    assert_eq!(take(&holdings, 1), (vec![6], Wake::Nobody));
+    assert_eq!(take(&holdings, 1), (vec![6], Wake::None));
     // The dispatcher that leaves the size as it is knows that the reserve is low.
     assert!(holdings.resize(smaller).is_empty());
-    assert_eq!(take(&holdings, 1), (vec![7], Wake::Nobody));
+    assert_eq!(take(&holdings, 1), (vec![7], Wake::None));
 }
 
 #[test]
@@ -146,13 +146,13 @@ fn the_dispatcher_is_woken_by_a_deadline_before_the_end_of_its_sleep() {
     };
     let holdings = filled(4, NEVER_LOW);
     assert_eq!(holdings.sleep(at(50)), at(50));
-    assert_eq!(holdings.take(1, until(50)).1, Wake::Nobody);
+    assert_eq!(holdings.take(1, until(50)).1, Wake::None);
     assert_eq!(holdings.take(1, until(49)).1, Wake::Dispatcher);
-    assert_eq!(holdings.deliver(ready(8), until(51)).1, Wake::Nobody);
+    assert_eq!(holdings.deliver(ready(8), until(51)).1, Wake::None);
     assert_eq!(holdings.deliver(ready(9), until(48)).1, Wake::Dispatcher);
     // The next sleep ends in time for all of them.
     assert_eq!(holdings.sleep(at(60)), at(48));
-    assert_eq!(holdings.take(1, until(48)).1, Wake::Nobody);
+    assert_eq!(holdings.take(1, until(48)).1, Wake::None);
     assert_eq!(holdings.sleep(at(40)), at(40));
     let over = holdings.take_over(at(48));
     assert_eq!(
@@ -166,9 +166,9 @@ fn the_dispatcher_is_woken_by_a_deadline_before_the_end_of_its_sleep() {
 fn the_end_of_the_last_delivery_wakes_a_dispatcher_that_is_closing() {
     let holdings = filled(3, NEVER_LOW);
     assert_eq!(take(&holdings, 3).0, [1, 2, 3]);
-    assert_eq!(holdings.forget(&id(1), 1, NOW), Wake::Nobody);
+    assert_eq!(holdings.forget(&id(1), 1, NOW), Wake::None);
     holdings.close();
-    assert_eq!(holdings.forget(&id(2), 1, NOW), Wake::Nobody);
+    assert_eq!(holdings.forget(&id(2), 1, NOW), Wake::None);
     assert_eq!(holdings.forget(&id(3), 1, NOW), Wake::Dispatcher);
 }
 

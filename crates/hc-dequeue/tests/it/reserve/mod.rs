@@ -496,12 +496,7 @@ async fn an_item_that_kills_its_process_from_a_reserve_becomes_a_dead_letter_and
         (value(letter), letter.attempts, letter.deaths),
         (PILL, 0, MAX_DEATHS)
     );
-    let worker = world
-        .queue
-        .work(&world.runner, WorkerOptions::new(), |_| async {});
-    let worker = worker.await.unwrap();
-    world.queue.wait_idle(&world.runner).await.unwrap();
-    worker.shut_down(LONG).await.unwrap();
+    world.complete_all().await;
     let stats = world.stats().await;
     assert_eq!((stats.completed, stats.dead), (ITEMS - 1, 1));
     world.check().await;

@@ -278,10 +278,12 @@ impl ModelState {
             if let Some(number) = staged.written(Key::Held(session, item)) {
                 let memory = &mut self.sessions[session];
                 let is_busy = memory.deliveries != [ABSENT; ITEMS];
-                let place = match has_reserve && is_busy {
-                    false => &mut memory.deliveries,
-                    true if memory.policy.keeps_reserve(false) => &mut memory.reserve,
-                    true => &mut memory.unused,
+                let place = if !has_reserve || !is_busy {
+                    &mut memory.deliveries
+                } else if memory.policy.keeps_reserve(false) {
+                    &mut memory.reserve
+                } else {
+                    &mut memory.unused
                 };
                 place[item] = number;
                 count += 1;
