@@ -111,6 +111,9 @@ where
     /// includes the case that the handler returns such an error, wrapped in an error of its own or not. A retry by
     /// the runner does not count as another attempt of the item.
     ///
+    /// After a commit with an unknown outcome, the handler is called again only if the session still holds the item. If
+    /// the commit happens later, one of the two transactions fails, since both read and clear the row of the item.
+    ///
     /// # Errors
     /// Those of [`consumer`](Self::consumer).
     ///
