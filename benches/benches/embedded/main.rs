@@ -1,4 +1,4 @@
-//! The embedded store against what it is built on, and against itself under load.
+//! The embedded store against simpler ways to keep rows, and against itself under load.
 //!
 //! `cargo xtask bench embedded [-- <workload>...]`. The workloads are all of them unless named:
 //!

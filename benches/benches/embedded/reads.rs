@@ -249,7 +249,7 @@ fn set_scattered(runtime: &Runtime, db: &Embedded, rows: u64, sets: u64) {
     work(runtime, [setter], NO_HURRY);
 }
 
-/// Reads every row once, so that what follows finds the pages in memory.
+/// Reads every row once, so that what follows finds the blocks in memory.
 fn read_all(db: &Embedded) {
     let mut begin = Vec::new();
     loop {

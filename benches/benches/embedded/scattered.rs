@@ -1,4 +1,4 @@
-//! Sets of random keys in a large store, each of which changes another page of the tree.
+//! Sets of random keys in a large store, each of which belongs to another block of the runs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

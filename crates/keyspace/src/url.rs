@@ -1,7 +1,7 @@
 //! Store URLs: `memory:`, `embedded:<path>`, `fdb:` and `fdb:<cluster file>`.
 //!
-//! The text after the first colon is an operating system path, not percent-encoded: `embedded:queue.redb`,
-//! `embedded:/var/lib/app/queue.redb`, `fdb:/etc/foundationdb/fdb.cluster`.
+//! The text after the first colon is an operating system path, not percent-encoded: `embedded:jobs.keyspace`,
+//! `embedded:/var/lib/app/jobs.keyspace`, `fdb:/etc/foundationdb/fdb.cluster`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use crate::error::OpenError;
 /// ```
 /// use keyspace::url::StoreUrl;
 ///
-/// let url: StoreUrl = "embedded:queue.redb".parse()?;
-/// assert_eq!(url, StoreUrl::Embedded { path: "queue.redb".into() });
-/// assert_eq!(url.to_string(), "embedded:queue.redb");
+/// let url: StoreUrl = "embedded:jobs.keyspace".parse()?;
+/// assert_eq!(url, StoreUrl::Embedded { path: "jobs.keyspace".into() });
+/// assert_eq!(url.to_string(), "embedded:jobs.keyspace");
 /// # Ok::<(), keyspace::OpenError>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -87,7 +87,7 @@ mod tests {
         };
         for (url, expected) in [
             ("memory:", StoreUrl::Memory),
-            ("embedded:queue.redb", embedded("queue.redb")),
+            ("embedded:jobs.keyspace", embedded("jobs.keyspace")),
             ("embedded:/var/a b/q%20", embedded("/var/a b/q%20")),
             ("embedded:C:\\queue", embedded("C:\\queue")),
             ("fdb:", fdb(None)),
@@ -105,7 +105,7 @@ mod tests {
             ("memory", "expected `memory:`"),
             ("Memory:", "expected `memory:`"),
             ("redis://localhost", "expected `memory:`"),
-            ("queue.redb", "expected `memory:`"),
+            ("jobs.keyspace", "expected `memory:`"),
             ("memory:queue", "nothing may follow"),
             ("embedded:", "needs the path"),
         ] {

@@ -37,8 +37,11 @@ const LAYOUTS: [Layouts; 5] = [
         &[
             "ledger/keys",
             "ids",
-            "embedded/tree/mod",
-            "embedded/tree/meta",
+            "embedded/runs/chunks",
+            "embedded/runs/manifest",
+            "embedded/runs/table",
+            "embedded/runs/block",
+            "embedded/runs/filter",
             "embedded/log/files",
             "embedded/log/segment",
             "embedded/log/frame",

@@ -304,8 +304,8 @@ fn damage_that_a_copy_finds_has_the_status_of_damage() {
         bytes[place] ^= 1;
     }
     fs::write(&path, &bytes).unwrap();
-    // A read cannot notice it.
-    assert_eq!(store.run(&["list", "jobs", "--place", "dead"]).status, 0);
+    let listed = store.run(&["list", "jobs", "--place", "dead"]);
+    listed.assert_refused(4, "is damaged");
     let copy = store.folder.path().join("copy");
     let copied = store.run(&["backup", copy.to_str().unwrap()]);
     copied.assert_refused(4, "error: cannot copy the store: ");

@@ -15,15 +15,16 @@
 //! - If only the log finds no room on a full disk, or no file descriptor, commits wait until there is one. The
 //!   store then fails only if it is closed while they wait.
 //! - A file that does not hold what was written to it is refused, or the store stops with
-//!   [`Error::Damaged`](crate::Error::Damaged) when it notices. An opening that is refused changes no file.
+//!   [`Error::Damaged`](crate::Error::Damaged) when it reads the damage: no read returns damaged rows. Only damage to
+//!   the last flush of the log may look like its end. An opening that is refused changes no file.
 //!
 //! # What the caller must do
 //!
 //! - Keep the file on a local disk that does not acknowledge a flush before it is done.
 //! - If a flush has failed because of a device error, restart the machine before opening the store again.
 //!   The operating system may still have pages in memory that never reached the disk.
-//! - Keep backups. Reads do not check values, so damage on the disk is noticed only where the file is no
-//!   longer consistent. [`verify`] and [`Embedded::backup`] check all rows.
+//! - Keep backups. Damage on the disk is noticed only when it is read. [`verify`] and [`Embedded::backup`] read all
+//!   rows.
 //! - Copy the files of a store only while it is closed. Copy an open store with [`Embedded::backup`].
 //!
 //! # Layers
@@ -33,27 +34,32 @@
 //!   conflicts.
 //! - The log makes commits durable, with one write and one flush per batch.
 //! - The window keeps the rows of recent commits in memory.
-//! - A checkpoint moves rows from the window to the tree, a [redb](https://docs.rs/redb) database in the
-//!   store's file.
+//! - A checkpoint writes rows of the window as a sorted run to the store's file. Merges make fewer runs of many, in
+//!   the background.
 //!
-//! A store in memory is the same store on redb's memory backend, without a log.
+//! A store in memory is the same store, with its file in memory and without a log.
 //!
 //! # Files
+//!
+//! The file `path` holds the runs. It is sparse: its manifests, which list the runs, are in two places of 1 MiB, and
+//! then come the chunks of the runs. It has at most about twice the bytes of the rows, plus 64 MiB, and less at rest.
 //!
 //! An open store `path` has its log beside it, in files `path.log.*`. Each starts with 4 MiB and grows to
 //! at most 64 MiB. A copy of `path` without these files is not a copy of an open store. A store that was
 //! closed with [`Embedded::close`] is the single file `path`.
 
+mod backend;
 mod client;
 mod collections;
 mod disk;
 mod engine;
+mod entries;
 mod layers;
 mod log;
 mod options;
+mod runs;
 #[cfg(test)]
 mod tests;
-mod tree;
 mod window;
 
 use std::fmt;
@@ -69,10 +75,10 @@ pub use self::options::{Durability, Options};
 use self::client::state::{self, Defaults};
 use self::disk::location;
 use self::disk::open::{OpenedStore, Setup};
+use self::disk::open_errors::open_error;
 use self::engine::Engine;
 use self::log::segment::Sizes;
-use self::tree::guard::silence_panics;
-use self::tree::open_errors::open_error;
+use self::runs::Layout;
 use crate::error::{Code, OpenError, Result};
 use crate::limits::MAX_WATCHES;
 use crate::transaction::{Database, DatabaseOption};
@@ -83,10 +89,6 @@ impl Options {
     /// Only the owner can read a new file. Its folder must exist. If the store was not closed properly, the
     /// call blocks until it is recovered. A process that is killed while it creates a store may leave a
     /// file `.keyspace-*` in the folder, which can be removed.
-    ///
-    /// The first opening of a store in the process puts a panic hook around the one that is installed. It keeps back
-    /// the text of panics of the tree's library on damaged pages, which are returned as errors, and passes on all
-    /// others. It does so only where panics unwind.
     ///
     /// # Errors
     /// No file is changed, except possibly with `Open`.
@@ -131,8 +133,6 @@ impl Options {
 
     /// Creates a new store in memory. It ends with its last handle and its last transaction.
     ///
-    /// Puts a panic hook around the installed one, as [`open`](Self::open) does.
-    ///
     /// # Errors
     /// [`OpenError::Open`] if the system cannot start a thread.
     pub fn memory(&self) -> Result<Embedded, OpenError> {
@@ -144,6 +144,8 @@ impl Options {
         Setup {
             cache_bytes: self.cache_bytes,
             window_bytes: self.window_bytes,
+            limits: self.limits,
+            layout: Layout::default(),
             log: Sizes::default(),
             is_log_direct: self.durability == Durability::Immediate,
             env: self.environment.clone(),
@@ -151,7 +153,6 @@ impl Options {
     }
 
     fn start(&self, store: OpenedStore, path: &Path) -> Result<Embedded, OpenError> {
-        silence_panics();
         let engine = Engine::start(store, self).map_err(|cause| open_error(path, cause))?;
         Ok(Embedded {
             engine: Arc::new(engine),
@@ -176,12 +177,12 @@ impl Embedded {
     /// Closes the store for all its handles.
     ///
     /// Waits until all commits that were sent are done, moves them to the store's file, removes the log and
-    /// releases the file. Compacts a file that is far longer than its rows need: it then has at most twice
-    /// the bytes of its keys and values, plus the overhead of redb, plus 64 MiB. Every later call fails
-    /// with `transaction_cancelled`.
+    /// releases the file. If cleared rows take about as much room in the file as the others and 32 MiB, merges
+    /// all runs before. Then moves chunks to free places, if many are free, and cuts off the end. Every later call
+    /// fails with `transaction_cancelled`.
     ///
-    /// Blocks until the store is closed, which takes seconds if there is much to move. Does not wait for
-    /// transactions that are not committing.
+    /// Blocks until the store is closed, which takes seconds if there is much to move, and the time to copy the rows
+    /// if it merges. Does not wait for transactions that are not committing.
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned) if the store has failed, or fails while it closes. The
@@ -198,7 +199,7 @@ impl Embedded {
     /// returns. The folder of `path` must exist.
     ///
     /// Blocks until all rows are copied. Transactions continue in the meantime. The store keeps the parts
-    /// of the window and the pages of the tree that belong to the copied version until the copy is done. A
+    /// of the window and the runs that belong to the copied version until the copy is done. A
     /// process that is killed during the copy may leave a file `.keyspace-*` in the folder, which can be
     /// removed.
     ///
@@ -220,20 +221,20 @@ impl Embedded {
     /// - [`OpenError::Open`] if there is already a file at `path`, which is not changed, or if the copy
     ///   cannot be written
     /// - [`OpenError::LogWithoutStore`] if the log of another store is beside `path`
-    /// - [`OpenError::Store`] if this store was closed or has failed, or is found to be damaged: the rows in its
-    ///   file are not those of its record. It then refuses all further work.
+    /// - [`OpenError::Store`] if this store was closed or has failed, or is found to be damaged: its file does not
+    ///   hold what was written to it. It then refuses all further work.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
         self.engine.backup(path.as_ref())
     }
 
     /// Checks the rows in the store's file, as the last checkpoint left them, and says what is damaged.
     ///
-    /// Compares the order of the keys, and the number, the bytes and the checksums of the rows with the
-    /// store's own record. The log was checked when the store was opened. The checksums of pages can only be
-    /// checked while the store is closed: see [`verify`].
+    /// Reads all blocks of the runs from the disk, and checks their checksums, the order and the number of their
+    /// entries, and the filters. The log was checked when the store was opened.
     ///
-    /// Calls `progress` with the number of rows that were read and their number in total, from time to time
-    /// and at the end. Blocks until all rows were read. Transactions continue in the meantime.
+    /// Calls `progress` with the number of entries that were read and their number in total, from time to time
+    /// and at the end. An entry is a row, one that a newer run hides, or a range that was cleared. Blocks until all
+    /// were read. Transactions continue in the meantime.
     ///
     /// # Errors
     /// - [`Error::Damaged`](crate::Error::Damaged), for the first damage that was found. The store then
@@ -247,12 +248,13 @@ impl Embedded {
 /// Checks the store in the file at `path` without changing it, and says what is damaged. Needs no permission to
 /// write.
 ///
-/// Reads the file, and compares the checksums of all pages, the order of the keys, and the number, the bytes
-/// and the checksums of the rows with the store's own record. Reads the whole log if the store was not
-/// closed. Then opens the store in memory, as [`Options::open`] would.
+/// Reads the manifests and all blocks of the runs, and checks their checksums, the order and the number of their
+/// entries, and the filters. Reads the whole log if the store was not closed, and applies it in memory, as
+/// [`Options::open`] would.
 ///
-/// Calls `progress` with the number of rows that were read and their number in total, from time to time and
-/// at the end. Blocks until the store was read.
+/// Calls `progress` with the number of entries that were read and their number in total, from time to time and
+/// at the end. An entry is a row, one that a newer run hides, or a range that was cleared. Blocks until the store was
+/// read.
 ///
 /// # Errors
 /// - [`OpenError::Damaged`] or [`OpenError::LogDamaged`], for the first damage that was found

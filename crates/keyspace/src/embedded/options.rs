@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::runs::Limits;
 use crate::env::Environment;
 
 /// When a commit is acknowledged.
@@ -39,6 +40,7 @@ pub struct Options {
     pub(super) durability: Durability,
     pub(super) cache_bytes: usize,
     pub(super) window_bytes: usize,
+    pub(super) limits: Limits,
     pub(super) history_bytes: usize,
     pub(super) queue_bytes: usize,
     pub(super) environment: Environment,
@@ -60,6 +62,7 @@ impl Options {
             durability: Durability::default(),
             cache_bytes: DEFAULT_BYTES,
             window_bytes: DEFAULT_BYTES,
+            limits: Limits::default(),
             history_bytes: DEFAULT_BYTES,
             queue_bytes: DEFAULT_BYTES,
             environment: Environment::system(),
@@ -73,7 +76,7 @@ impl Options {
         self
     }
 
-    /// Sets how much memory the store may use to cache pages of the tree.
+    /// Sets how much memory the store may use to cache blocks of rows, of indexes and of filters.
     #[must_use]
     pub fn with_cache_bytes(mut self, bytes: usize) -> Self {
         self.cache_bytes = bytes;
@@ -81,7 +84,7 @@ impl Options {
     }
 
     /// Sets the size of the window: the bytes of recent writes that are in the log and wait to be moved to
-    /// the tree.
+    /// runs.
     ///
     /// The store moves them in parts of about a quarter of this size at most, and in smaller ones when writes
     /// pause. While more bytes than this wait, commits wait. Together with the part that takes new writes, the
@@ -89,6 +92,23 @@ impl Options {
     #[must_use]
     pub fn with_window_bytes(mut self, bytes: usize) -> Self {
         self.window_bytes = bytes;
+        self
+    }
+
+    /// Sets how many runs a read may have to look into while the store is busy: 8 by default, at least 3. Fewer make
+    /// reads faster, and merges write more. While there are as many, the window is not moved to runs.
+    #[must_use]
+    pub fn with_max_runs(mut self, runs: usize) -> Self {
+        const MIN_RUNS: usize = 3;
+        self.limits.max_runs = runs.max(MIN_RUNS);
+        self
+    }
+
+    /// Sets how many bytes of the file replaced and cleared rows may take while the store is busy, in addition to as
+    /// many as the other rows take: 64 MiB by default.
+    #[must_use]
+    pub fn with_garbage_bytes(mut self, bytes: u64) -> Self {
+        self.limits.garbage_bytes = bytes;
         self
     }
 

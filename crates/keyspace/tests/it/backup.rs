@@ -9,7 +9,7 @@ use keyspace::{
 };
 
 fn options() -> Options {
-    // A small window makes the checkpointer move parts to the tree while rows are copied.
+    // A small window makes the checkpointer move parts to the runs while rows are copied.
     Options::new().with_window_bytes(64 << 10)
 }
 

@@ -13,11 +13,7 @@ use keyspace::{
     Code, ConflictKind, Database, Error, Isolation, MutationOp, OpenError, OwnedTransaction,
     Runner, Transaction, TransactionOption, limits,
 };
-use redb::{ReadableDatabase, TableDefinition};
 use xxhash_rust::xxh3::xxh3_64;
-
-const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("keyspace.meta");
-const OTHER: TableDefinition<'_, u64, u64> = TableDefinition::new("other");
 
 /// The environment variable that gives a child process the path of its store.
 const CHILD: &str = "KEYSPACE_BAD_INPUT_CHILD";
@@ -61,7 +57,7 @@ impl Folder {
 
     /// Creates a store that holds `a` = `1`, and closes it.
     fn store(&self) -> PathBuf {
-        let path = self.path("store.redb");
+        let path = self.path("store");
         let db = open(&path).unwrap();
         set(&db, b"a", b"1");
         db.close().unwrap();
@@ -126,8 +122,8 @@ fn a_path_that_is_no_store_is_left_as_it_is() {
     assert_no_store(&folder.file("empty", b""), "an empty file");
     assert_no_store(&folder.file("text", b"no store at all"), "another one");
     assert_no_store(&folder.file("zeros", &[0; 100_000]), "another one");
-    let names = b"a text about keyspace.meta and keyspace.rows";
-    assert_no_store(&folder.file("names", names), "another one");
+    let database = [&b"SQLite format 3\0"[..], &[1; 100_000]].concat();
+    assert_no_store(&folder.file("database", &database), "another one");
 }
 
 #[cfg(unix)]
@@ -137,46 +133,26 @@ fn a_path_that_is_no_regular_file_is_no_store() {
     assert!(matches!(&error, OpenError::NotAStore { .. }), "{error:?}");
 }
 
-#[test]
-fn a_database_of_another_application_is_left_as_it_is() {
-    let folder = Folder::new();
-    let path = folder.path("other.redb");
-    let database = redb::Database::create(&path).unwrap();
-    let transaction = database.begin_write().unwrap();
-    transaction.open_table(OTHER).unwrap().insert(1, 2).unwrap();
-    transaction.commit().unwrap();
-    // The file is as a crash of the other application would leave it: redb wants to repair it.
-    let crashed = folder.file("crashed.redb", &fs::read(&path).unwrap());
-    drop(database);
-    for path in [path, crashed] {
-        assert_no_store(&path, "keyspace.meta");
-        let database = redb::Database::open(&path).unwrap();
-        let table = database.begin_read().unwrap().open_table(OTHER).unwrap();
-        assert_eq!(table.get(1).unwrap().unwrap().value(), 2);
+/// Changes both manifests, and makes their checksums right again.
+fn rewrite_manifests(path: &Path, rewrite: impl Fn(&mut Vec<u8>)) {
+    const PLACES: [usize; 2] = [0, 1 << 20];
+    let mut file = fs::read(path).unwrap();
+    for place in PLACES {
+        let length = file[place + 20..place + 24].try_into().unwrap();
+        let end = place + u32::from_be_bytes(length) as usize;
+        let mut manifest = file[place..end - 8].to_vec();
+        rewrite(&mut manifest);
+        manifest.extend_from_slice(&xxh3_64(&manifest).to_be_bytes());
+        file[place..end].copy_from_slice(&manifest);
     }
-}
-
-/// Changes the store's own record, and makes its checksum right again.
-fn rewrite_meta(path: &Path, rewrite: impl FnOnce(&mut Vec<u8>)) {
-    let database = redb::Database::open(path).unwrap();
-    let transaction = database.begin_write().unwrap();
-    {
-        let mut table = transaction.open_table(META).unwrap();
-        let mut meta = table.get_mut("store").unwrap().unwrap();
-        let mut bytes = meta.value().to_vec();
-        bytes.truncate(bytes.len() - 8);
-        rewrite(&mut bytes);
-        bytes.extend_from_slice(&xxh3_64(&bytes).to_be_bytes());
-        meta.insert(&bytes[..]).unwrap();
-    }
-    transaction.commit().unwrap();
+    fs::write(path, file).unwrap();
 }
 
 #[test]
 fn a_store_of_a_newer_format_is_left_as_it_is() {
     let folder = Folder::new();
     let path = folder.store();
-    rewrite_meta(&path, |meta| meta[3] = 2);
+    rewrite_manifests(&path, |manifest| manifest[19] = 2);
     let before = fs::read(&path).unwrap();
     let error = open(&path).unwrap_err();
     let expected = "has format 2, this version reads up to 1: upgrade the library";
@@ -190,19 +166,19 @@ fn a_store_of_a_newer_format_is_left_as_it_is() {
         }
     ));
     assert!(fs::read(&path).unwrap() == before);
-    rewrite_meta(&path, |meta| meta[3] = 1);
+    rewrite_manifests(&path, |manifest| manifest[19] = 1);
     assert_eq!(get(&open(&path).unwrap(), b"a"), Some(b"1".into()));
 }
 
 #[test]
-fn a_damaged_record_is_named_and_left_as_it_is() {
+fn a_damaged_manifest_is_named_and_left_as_it_is() {
     let folder = Folder::new();
     let path = folder.store();
-    rewrite_meta(&path, |meta| meta.truncate(20));
+    // Its record says that there are 7 logs.
+    rewrite_manifests(&path, |manifest| manifest[60] = 7);
     let before = fs::read(&path).unwrap();
     let error = open(&path).unwrap_err();
-    let expected = "is damaged: its record is not valid: it ends 8 bytes early: restore a backup, or run \
-                    `console check`";
+    let expected = "is damaged: it has no valid manifest: restore a backup, or run `console check`";
     assert!(error.to_string().ends_with(expected), "{error}");
     assert!(matches!(error, OpenError::Damaged { .. }), "{error:?}");
     assert!(fs::read(&path).unwrap() == before);
@@ -310,18 +286,18 @@ fn assert_cannot_open(path: &Path, expected: io::ErrorKind) {
 #[test]
 fn a_folder_that_is_missing_is_not_made() {
     let folder = Folder::new();
-    assert_cannot_open(&folder.path("missing/store.redb"), io::ErrorKind::NotFound);
+    assert_cannot_open(&folder.path("missing/store"), io::ErrorKind::NotFound);
     assert!(!folder.path("missing").exists());
 }
 
 #[test]
 fn a_store_that_is_to_be_there_and_is_not_is_named_and_nothing_is_made() {
     let folder = Folder::new();
-    let mistyped = folder.path("mistyped.redb");
+    let mistyped = folder.path("mistyped");
     let link = folder.path("link");
     #[cfg(unix)]
     std::os::unix::fs::symlink(folder.path("nowhere"), &link).unwrap();
-    for path in [mistyped, folder.path("missing/store.redb"), link] {
+    for path in [mistyped, folder.path("missing/store"), link] {
         let url = format!("embedded:{}", path.display());
         let error = keyspace::open_existing(&url).unwrap_err();
         assert!(
@@ -371,10 +347,7 @@ fn a_link_that_leads_nowhere_is_reported_with_its_cause() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_read_only_folder_is_reported_with_its_cause() {
-    assert_cannot_open(
-        Path::new("/sys/store.redb"),
-        io::ErrorKind::PermissionDenied,
-    );
+    assert_cannot_open(Path::new("/sys/store"), io::ErrorKind::PermissionDenied);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn a_process_that_is_killed_while_it_copies_its_store_leaves_whole_copies_only()
         });
     }
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("crash.redb");
+    let path = folder.path().join("crash.store");
     let mut acknowledged = Vec::new();
     let mut whole = 0;
     let mut partial = 0;
@@ -99,7 +99,7 @@ fn the_check_finds_a_commit_that_is_lost() {
         commit_until_killed(Path::new(&path), Durability::Immediate, |_| {});
     }
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("crash.redb");
+    let path = folder.path().join("crash.store");
     let mut acknowledged = run_and_kill(name, &path, 50);
     acknowledged.push(Versionstamp::from_bytes([0x7f; 10]));
     let found = check(&path, &acknowledged).unwrap_err();
@@ -113,7 +113,7 @@ fn kill_again_and_again(name: &str, durability: Durability) -> Result<(), String
         commit_until_killed(Path::new(&path), durability, |_| {});
     }
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("crash.redb");
+    let path = folder.path().join("crash.store");
     let mut rng = StdRng::seed_from_u64(9);
     let mut acknowledged = Vec::new();
     for kill in 1..=scale(20, 200) {

@@ -1,6 +1,5 @@
-//! Stores whose files were damaged. Every outcome is an error that names damage, or rows that are all right.
-//! What the file has no checksums for, and what is therefore read wrongly without an error, is counted, and
-//! found by a check and by a copy. A refusal changes no file, and every call ends.
+//! Stores whose files were damaged. Every outcome is an error that names damage, or rows that are all right, except
+//! that the last commits of a damaged log may be missing. A refusal changes no file, and every call ends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,8 +18,11 @@ use keyspace::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// The unit of damage, in bytes: a block of a disk, and a page of the store.
+/// The unit of damage, in bytes: a block of a disk, and about a block of the store.
 const BLOCK_BYTES: usize = 4096;
+
+/// Where the two manifests are in the file.
+const MANIFESTS: [usize; 2] = [0, 1 << 20];
 
 /// The number of rows, of which the last ones are only in the log of a store that was not closed.
 const ROWS: u32 = 1000;
@@ -52,7 +54,7 @@ fn write_files(folder: &Path, files: &Files) {
 
 fn row(number: u32) -> (Vec<u8>, Vec<u8>) {
     let mut rng = StdRng::seed_from_u64(number.into());
-    // A few values take several pages.
+    // A few values are longer than a block.
     let value_bytes = if number.is_multiple_of(100) {
         9_000
     } else {
@@ -81,7 +83,7 @@ impl Sound {
     fn closed() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let db = Options::new().open(folder.path().join("store")).unwrap();
-        // Not in the order of the keys, so that pages have gaps.
+        // Not in the order of the keys, so that commits overlap.
         for step in 0..3 {
             commit(&db, (0..ROWS).filter(|number| number % 3 == step));
         }
@@ -116,22 +118,26 @@ impl Sound {
         let mut files = self.files.clone();
         let index = rng.random_range(0..files.len());
         let bytes = files.values_mut().nth(index).unwrap();
-        // Most of the log is not written yet.
-        let used = bytes.iter().rposition(|&byte| byte != 0).unwrap_or(0);
-        let len = (used + 2 * BLOCK_BYTES).min(bytes.len());
-        let blocks = len / BLOCK_BYTES;
+        // Most of the log is not written yet, and most of a manifest's chunk is not used.
+        let blocks = bytes.chunks_exact(BLOCK_BYTES).enumerate();
+        let used = blocks.filter(|(_, block)| block.iter().any(|&byte| byte != 0));
+        let mut blocks: Vec<usize> = used.map(|(number, _)| number * BLOCK_BYTES).collect();
+        let len = (blocks.last().unwrap() + 3 * BLOCK_BYTES).min(bytes.len());
+        blocks.extend((0..len - BLOCK_BYTES).step_by(BLOCK_BYTES).take(2));
         let kind = Kind::ALL[rng.random_range(0..Kind::ALL.len())];
-        let block = rng.random_range(0..blocks) * BLOCK_BYTES;
+        let block = blocks[rng.random_range(0..blocks.len())];
         match kind {
             Kind::Exchange => {
-                let other = rng.random_range(0..blocks) * BLOCK_BYTES;
+                let other = blocks[rng.random_range(0..blocks.len())];
                 for at in 0..BLOCK_BYTES {
                     bytes.swap(block + at, other + at);
                 }
             }
             Kind::Zero => bytes[block..block + BLOCK_BYTES].fill(0),
             Kind::Overwrite => rng.fill(&mut bytes[block..block + BLOCK_BYTES]),
-            Kind::Flip => bytes[rng.random_range(0..len)] ^= 1 << rng.random_range(0..8),
+            Kind::Flip => {
+                bytes[block + rng.random_range(0..BLOCK_BYTES)] ^= 1 << rng.random_range(0..8);
+            }
             Kind::Cut => bytes.truncate(rng.random_range(0..len)),
         }
         (kind, files)
@@ -166,8 +172,6 @@ enum Outcome {
     Stopped,
     /// The damage is in bytes that are not used.
     Right,
-    /// It was opened, and rows were wrong or missing without an error. A check has found that.
-    Wrong,
     /// It was opened without the last commits of its log, and nothing can find that.
     Lost,
 }
@@ -181,12 +185,12 @@ fn is_refusal_of_damage(error: &OpenError, damaged: &Files) -> bool {
     let is_damage = match error {
         OpenError::Damaged { .. } | OpenError::LogDamaged { .. } => true,
         OpenError::NotAStore { .. } => damaged["store"].is_empty(),
-        // A page with an older record of the store, when it was open, has taken the place of the newest one.
+        // The older manifest, from when the store was open, is the only valid one.
         OpenError::LogMissing { .. } => damaged.len() == 1,
         _ => false,
     };
     let text = error.to_string();
-    is_damage && !text.contains("redb") && !text.contains("panic")
+    is_damage && !text.contains("panic")
 }
 
 /// Reads all rows in both directions, and each row alone.
@@ -266,16 +270,7 @@ fn outcome(sound: &Sound, damaged: &Files) -> Outcome {
         assert!(is_lost(&1), "more than the last flushed frame is lost");
         return Outcome::Lost;
     }
-    assert!(
-        verified.is_err(),
-        "rows are wrong, and the check found nothing"
-    );
-    let error = copied.expect_err("rows are wrong, and the copy was made");
-    assert!(
-        matches!(&error, OpenError::Store(error) if is_damage(error)),
-        "{error:?}"
-    );
-    Outcome::Wrong
+    panic!("rows are wrong or missing without an error");
 }
 
 /// Copies a store, and returns the rows of the copy. A copy that fails must leave nothing.
@@ -317,7 +312,7 @@ fn damage_again_and_again(sound: &Sound) -> BTreeMap<(Kind, Outcome), usize> {
     let given = std::env::var("TEST_SEED").map(|seed| seed.parse().expect("TEST_SEED is a number"));
     let seeds = match given {
         Ok(seed) => seed..seed + 1_u64,
-        Err(_) => 0..scale(40, 5_000) as u64,
+        Err(_) => 0..scale(40, 50_000) as u64,
     };
     let watchdog = watch();
     let mut counts = BTreeMap::new();
@@ -341,7 +336,7 @@ fn total(counts: &BTreeMap<(Kind, Outcome), usize>, of: Outcome) -> usize {
     of.map(|(_, count)| count).sum()
 }
 
-/// Asserts that every cut was found, and, unless only one case ran, that damage was found early, late and not at all.
+/// Asserts that every cut was found, and, unless only one case ran, that damage was found early and late.
 fn check_counts(counts: &BTreeMap<(Kind, Outcome), usize>) {
     println!("{counts:#?}");
     let mut outcomes = counts.keys();
@@ -349,15 +344,13 @@ fn check_counts(counts: &BTreeMap<(Kind, Outcome), usize>) {
     if std::env::var_os("TEST_SEED").is_some() {
         return;
     }
-    let found_late = total(counts, Outcome::Stopped) + total(counts, Outcome::Wrong);
-    assert!(found_late > 0, "{counts:?}");
-    for outcome in [Outcome::Refused, Outcome::Right] {
+    for outcome in [Outcome::Refused, Outcome::Stopped] {
         assert!(total(counts, outcome) > 0, "{outcome:?}: {counts:?}");
     }
 }
 
 #[test]
-fn a_damaged_store_is_refused_or_stops_or_a_check_finds_what_is_wrong() {
+fn a_damaged_store_is_refused_or_stops_or_all_its_rows_are_right() {
     let counts = damage_again_and_again(&Sound::closed());
     check_counts(&counts);
     assert_eq!(total(&counts, Outcome::Lost), 0);
@@ -391,7 +384,9 @@ fn no_panic_of_a_library_is_printed_or_is_part_of_an_error() {
     let whole = &sound.files["store"];
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
-    for block in 0..scale(12, whole.len() / BLOCK_BYTES) {
+    let blocks = whole.chunks_exact(BLOCK_BYTES).enumerate();
+    let used = blocks.filter(|(_, block)| block.iter().any(|&byte| byte != 0));
+    for (block, _) in used.take(scale(12, usize::MAX)) {
         let mut bytes = whole.clone();
         bytes[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(if block % 2 == 0 { 0 } else { 0xff });
         fs::write(&path, bytes).unwrap();
@@ -402,7 +397,7 @@ fn no_panic_of_a_library_is_printed_or_is_part_of_an_error() {
         let output = child.output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "block {block}: {said}");
-        let is_clean = ["panicked", "redb", "unwrap", "index out of"]
+        let is_clean = ["panicked", "unwrap", "index out of"]
             .iter()
             .all(|text| !said.contains(text));
         assert!(
@@ -460,9 +455,11 @@ fn every_refusal_leaves_every_file_as_it_was_and_no_new_one() {
             |error| matches!(error, OpenError::Damaged { .. }),
         ),
         (
-            "a store without its first block",
+            "a store without its manifests",
             with(&closed, &|files| {
-                files.get_mut("store").unwrap()[..BLOCK_BYTES].fill(0);
+                for place in MANIFESTS {
+                    files.get_mut("store").unwrap()[place..place + BLOCK_BYTES].fill(0);
+                }
             }),
             |error| matches!(error, OpenError::Damaged { .. }),
         ),
@@ -528,11 +525,14 @@ fn every_refusal_leaves_every_file_as_it_was_and_no_new_one() {
 #[test]
 fn a_block_of_zeros_anywhere_makes_no_opening_write_before_it_refuses() {
     let sound = Sound::closed();
-    let blocks = sound.files["store"].len() / BLOCK_BYTES;
+    let store = &sound.files["store"];
     let mut refused = 0;
-    for block in (0..blocks).take(scale(40, blocks)) {
+    for (block, bytes) in store.chunks(BLOCK_BYTES).enumerate() {
+        if bytes.iter().all(|&byte| byte == 0) {
+            continue;
+        }
         let mut damaged = sound.files.clone();
-        damaged.get_mut("store").unwrap()[block * BLOCK_BYTES..][..BLOCK_BYTES].fill(0);
+        damaged.get_mut("store").unwrap()[block * BLOCK_BYTES..][..bytes.len()].fill(0);
         let folder = tempfile::tempdir().unwrap();
         write_files(folder.path(), &damaged);
         let Err(error) = Options::new().open(folder.path().join("store")) else {
@@ -548,7 +548,7 @@ fn a_block_of_zeros_anywhere_makes_no_opening_write_before_it_refuses() {
         );
         refused += 1;
     }
-    assert!(refused > 3, "{refused}");
+    assert!(refused > 0, "{refused}");
 }
 
 /// Opens a store with as many descriptors as are left, one more each time.

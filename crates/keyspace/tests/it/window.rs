@@ -1,4 +1,4 @@
-//! Reads while the rows move from the window to the tree.
+//! Reads while the rows move from the window to the runs.
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -217,8 +217,8 @@ pub(crate) enum Command {
 
     /// Check the files of an embedded store, and change none of them. Exit status 4: they are damaged.
     #[command(
-        long_about = "Check the files of an embedded store, and change none of them: the checksums of all pages, the \
-                      order, the number and the content of all rows, and the whole log. Exit status 4: they are \
+        long_about = "Check the files of an embedded store, and change none of them: the checksums of all blocks, the \
+                      order and the number of all rows, and the whole log. Exit status 4: they are \
                       damaged.",
         after_help = "Example:\n  console check --db embedded:jobs.keyspace"
     )]

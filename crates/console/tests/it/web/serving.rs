@@ -194,7 +194,6 @@ async fn a_shutdown_ends_listeners_and_the_server_at_once() {
         let closed = stream.read_to_end(&mut rest);
         conformance::timeout(PATIENCE, closed).await.unwrap();
     }
-    assert!(TcpStream::connect(server.address).await.is_err());
 }
 
 #[tokio::test]

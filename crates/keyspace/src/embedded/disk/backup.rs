@@ -1,56 +1,45 @@
 //! Copies an open store to a file of its own.
 
-use std::mem;
-use std::ops::ControlFlow;
 use std::path::Path;
 
-use redb::StorageBackend;
-
-use crate::embedded::layers::StoreLayers;
-use crate::embedded::tree::Tree;
-use crate::embedded::tree::guard::guarded;
-use crate::embedded::tree::meta::Meta;
-use crate::embedded::tree::open_errors::refusal;
-use crate::embedded::window::{Part, PartSnapshot};
+use super::open_errors::refusal;
+use crate::embedded::backend::File;
+use crate::embedded::entries::Entry;
+use crate::embedded::layers::Layers;
+use crate::embedded::runs::damage::FileError;
+use crate::embedded::runs::manifest::Meta;
+use crate::embedded::runs::{RunOptions, Runs};
 use crate::error::OpenError;
 
-/// The bytes that are written at once.
-const WRITE_BYTES: usize = 8 << 20;
-
-const CACHE_BYTES: usize = 1 << 20;
-
-/// Writes the rows of one state to an empty backend, as a closed store with the record `meta`. `failed`
+/// Writes the rows of one state to an empty file, as a closed store with the record `meta`, in one run. `failed`
 /// converts the error of a failed read.
 ///
-/// Copies the tree and moves the parts of the window to the copy, as checkpoints do. So the rows of the tree
-/// can be checked against its record while they are copied.
+/// Reads the rows from the store's file, and not from the cache, so that damage is found.
 pub(crate) fn write(
-    backend: impl StorageBackend,
+    file: File,
     path: &Path,
-    mut meta: Meta,
-    rows: &StoreLayers,
-    failed: impl Fn(redb::Error) -> OpenError,
+    options: RunOptions,
+    meta: Meta,
+    rows: &Layers,
+    failed: impl Fn(FileError) -> OpenError,
 ) -> Result<(), OpenError> {
     let refused = |error| refusal(path, error);
-    let tree = Tree::create(backend, CACHE_BYTES, &mut meta).map_err(refused)?;
-    let mut apply = |part: &PartSnapshot| guarded(|| tree.apply(part, &mut meta, |_| ()));
-    let mut part = Part::new();
-    let mut written = Ok(());
-    let read = rows.base().read_all(|key, value| {
-        part.set(key, value);
-        if part.content_bytes() >= WRITE_BYTES {
-            written = apply(&mem::replace(&mut part, Part::new()).freeze());
-        }
-        match written {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
+    let mut merge = rows.all_rows();
+    let mut read_error = None;
+    let created = Runs::create(file, options, meta, |writer| {
+        loop {
+            match merge.next_row() {
+                Ok(Some((key, value))) => writer.add(Entry::Set { key, value })?,
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    read_error = Some(error);
+                    return Ok(());
+                }
+            }
         }
     });
-    written.map_err(refused)?;
-    read.map_err(failed)?;
-    apply(&part.freeze()).map_err(refused)?;
-    for part in rows.parts().iter().rev() {
-        apply(part).map_err(refused)?;
+    if let Some(error) = read_error {
+        return Err(failed(error));
     }
-    tree.close(u64::MAX).map_err(refused)
+    created.and_then(|runs| runs.close()).map_err(refused)
 }

@@ -10,7 +10,7 @@ use crate::embedded::log::recover::{LogEnd, Start};
 use crate::embedded::log::segment::{LogId, Sizes};
 use crate::embedded::log::slots::Slots;
 use crate::embedded::log::writer::{AppendError, Writer};
-use crate::embedded::tree::meta::LogStart;
+use crate::embedded::runs::manifest::LogStart;
 use crate::env::Environment;
 
 /// Appends batches to the log, and continues it in further segments.
@@ -61,7 +61,8 @@ impl Journal {
     /// Appends a frame, in a new segment if it needs one.
     ///
     /// # Errors
-    /// [`AppendError::NoSpace`] if the system is short of something. Nothing was appended, and the call may be repeated.
+    /// [`AppendError::NoSpace`] if the system is short of something. Nothing was appended, and the call may be
+    /// repeated.
     pub(crate) fn append(&mut self, record: &mut Record) -> Result<(), AppendError> {
         match self.writer.append(record) {
             Err(AppendError::NoSpare) => {

@@ -1,23 +1,16 @@
 //! Finds or creates the store's file.
-//!
-//! Nothing is written to a file before it is known to be a store. redb opens it on a `DeferredBackend`, which
-//! holds back redb's writes until the store's own record was read.
 
 use std::error::Error;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io;
-use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use redb::backends::{FileBackend, InMemoryBackend};
-use redb::{BackendError, StorageBackend};
-
 use super::open::{OpenedStore, Setup};
+use super::open_errors::{not_a_store, open_error, refusal};
 use super::verify::{self, Verified};
+use crate::embedded::backend::{Access, File, FileBackend, MemoryBackend};
 use crate::embedded::log::files::{Files, Folder, folder_of, sync_folder};
-use crate::embedded::tree::guard::silence_panics;
-use crate::embedded::tree::open_errors::{not_a_store, open_error, refusal};
 use crate::error::OpenError;
 
 /// The name of a store in memory, for errors.
@@ -46,11 +39,11 @@ pub(crate) fn open_existing(path: &Path, setup: &Setup) -> Result<OpenedStore, O
 }
 
 /// Opens the file at `path`. `None` if nothing is there.
-fn find(path: &Path) -> Result<Option<File>, OpenError> {
-    find_for(path, File::options().read(true).write(true))
+fn find(path: &Path) -> Result<Option<fs::File>, OpenError> {
+    find_for(path, fs::File::options().read(true).write(true))
 }
 
-fn find_for(path: &Path, options: &OpenOptions) -> Result<Option<File>, OpenError> {
+fn find_for(path: &Path, options: &OpenOptions) -> Result<Option<fs::File>, OpenError> {
     // Check the type first: opening a path that is not a regular file may block.
     let found = fs::metadata(path).and_then(|metadata| {
         let open = || options.open(path);
@@ -81,17 +74,23 @@ fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-fn open_file(file: File, path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
-    silence_panics();
-    let backend = backend(file, path)?;
+fn open_file(file: fs::File, path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
+    let file = lock(file, path, Access::Write)?;
     let files = Folder::open_beside(path)
         .map_err(|error| open_error(path, error))?
         .direct(setup.is_log_direct);
-    OpenedStore::open(backend, Arc::new(files), path, setup)
+    OpenedStore::open(file, Arc::new(files), path, setup)
 }
 
-fn backend(file: File, path: &Path) -> Result<FileBackend, OpenError> {
-    FileBackend::new(file).map_err(|error| refusal(path, error.into()))
+/// Locks the file until it is closed.
+fn lock(file: fs::File, path: &Path, access: Access) -> Result<File, OpenError> {
+    match FileBackend::lock(file, access) {
+        Ok(Some(file)) => Ok(Arc::new(file)),
+        Ok(None) => Err(OpenError::StoreInUse {
+            path: path.to_owned(),
+        }),
+        Err(error) => Err(open_error(path, error)),
+    }
 }
 
 /// Checks the store at `path` without changing it.
@@ -100,89 +99,27 @@ pub(crate) fn verify(
     setup: &Setup,
     progress: impl FnMut(u64, u64),
 ) -> Result<Verified, OpenError> {
-    silence_panics();
     let none = || OpenError::NoStore {
         path: path.to_owned(),
     };
-    let open = || {
-        let file = find_for(path, File::options().read(true))?;
-        Ok(ReadOnly(backend(file.ok_or_else(none)?, path)?))
-    };
+    let file = find_for(path, fs::File::options().read(true))?;
+    let file = lock(file.ok_or_else(none)?, path, Access::Read)?;
     let folder = Folder::beside(path).map_err(|error| open_error(path, error))?;
-    let files: Arc<dyn Files> = Arc::new(folder.read_only());
-    verify::store(open, &files, path, setup, progress)
-}
-
-/// A file that is only read. The system gives no exclusive lock on it, so it is locked against writers.
-#[derive(Debug)]
-struct ReadOnly(FileBackend);
-
-impl StorageBackend for ReadOnly {
-    fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write(offset, data)
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.0.close()
-    }
-
-    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.0.try_lock_shared_range(start, end)
-    }
-
-    fn try_lock_shared_range(
-        &self,
-        start: Bound<u64>,
-        end: Bound<u64>,
-    ) -> Result<bool, BackendError> {
-        self.0.try_lock_shared_range(start, end)
-    }
-
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.0.lock_shared_range(start, end)
-    }
-
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.0.lock_shared_range(start, end)
-    }
-
-    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.0.unlock_range(start, end)
-    }
-
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.0.query_lock_range(start, end)
-    }
+    verify::store(file, &folder.read_only(), path, setup, progress)
 }
 
 /// Creates a store in memory.
 pub(crate) fn memory(setup: &Setup) -> Result<OpenedStore, OpenError> {
-    create_in(InMemoryBackend::new(), Path::new(IN_MEMORY), setup)
+    create_in(
+        Arc::new(MemoryBackend::default()),
+        Path::new(IN_MEMORY),
+        setup,
+    )
 }
 
-/// Creates a store in an empty backend, without a log.
-pub(crate) fn create_in(
-    backend: impl StorageBackend,
-    path: &Path,
-    setup: &Setup,
-) -> Result<OpenedStore, OpenError> {
-    OpenedStore::create(backend, setup).map_err(|error| refusal(path, error))
+/// Creates a store in an empty file, without a log.
+pub(crate) fn create_in(file: File, path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
+    OpenedStore::create(file, setup).map_err(|error| refusal(path, error))
 }
 
 /// Creates the store at `path`. If another opener was faster, its store stays.
@@ -192,8 +129,7 @@ fn create(path: &Path, setup: &Setup) -> Result<(), OpenError> {
         cache_bytes: CACHE_BYTES,
         ..setup.clone()
     };
-    // The store is dropped again, so that the file that is moved is a properly closed store.
-    let created = write_new(path, |backend| create_in(backend, path, &setup).map(drop));
+    let created = write_new(path, |file| create_in(file, path, &setup).map(drop));
     created.or_else(|error| match error {
         OpenError::Open { cause, .. } if is_taken(&*cause) => Ok(()),
         error => Err(error),
@@ -206,7 +142,7 @@ fn create(path: &Path, setup: &Setup) -> Result<(), OpenError> {
 /// Those of [`write_new`], and the error that `write` returns.
 pub(crate) fn write_copy(
     path: &Path,
-    write: impl FnOnce(FileBackend) -> Result<(), OpenError>,
+    write: impl FnOnce(File) -> Result<(), OpenError>,
 ) -> Result<(), OpenError> {
     // First, so that the log of a store at `path` is not called a log without a store.
     if path.symlink_metadata().is_ok() {
@@ -227,7 +163,7 @@ pub(crate) fn write_copy(
 /// [`OpenError::Open`] with `AlreadyExists` if there is something at `path`, which is not changed.
 fn write_new(
     path: &Path,
-    write: impl FnOnce(FileBackend) -> Result<(), OpenError>,
+    write: impl FnOnce(File) -> Result<(), OpenError>,
 ) -> Result<(), OpenError> {
     let open_error = |cause| open_error(path, cause);
     let folder = folder_of(path);
@@ -236,7 +172,8 @@ fn write_new(
         .tempfile_in(folder)
         .map_err(|error| open_error(no_new_file(folder, &error)))?;
     let file = new.reopen().map_err(open_error)?;
-    write(backend(file, path)?)?;
+    // Not locked: a process that is started meanwhile would hold the lock for a moment, also after the file was closed.
+    write(Arc::new(FileBackend::new(file)))?;
     let moved = new.persist_noclobber(path);
     moved.map_err(|refused| open_error(refused.error))?;
     sync_folder(folder).map_err(open_error)

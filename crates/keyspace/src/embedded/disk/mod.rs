@@ -5,4 +5,5 @@ pub(super) mod checkpoint;
 pub(super) mod journal;
 pub(super) mod location;
 pub(super) mod open;
+pub(super) mod open_errors;
 pub(super) mod verify;

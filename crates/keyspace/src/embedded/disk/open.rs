@@ -1,17 +1,17 @@
-//! A store: the tree, its log, and the window over them.
+//! A store: the runs, their log, and the window over them.
 //!
 //! A commit is durable once it is in the log. Its rows go to the window. A checkpoint moves them from there
-//! to the tree and frees the log.
+//! to the runs and frees the log.
 //!
 //! # Steps of opening
 //!
-//! 1. Read the log from its first segment on, check every frame, and apply the commits that are not in the tree to the
-//!    window.
-//! 2. Make the first change of the tree in memory. Nothing was written to a file until then.
+//! 1. Read the manifest, and the root of each table.
+//! 2. Read the log from its first segment on, check every frame, and apply the commits that are not in the runs to the
+//!    window. Nothing was written to a file until then.
 //! 3. Flush the segments that were read: after a killed process, they may be only in the operating system's cache.
-//! 4. Begin the next segment of the log, and advance the clock, so that no version is assigned twice. Then write the
-//!    change of the tree to the file.
-//! 5. The store is open. A checkpoint moves the rows from the log to the tree in the background.
+//! 4. Begin the next segment of the log, and advance the clock, so that no version is assigned twice. Then write a
+//!    manifest that names the log.
+//! 5. The store is open. A checkpoint moves the rows from the log to the runs in the background.
 //!
 //! An opening that fails in steps 3 or 4 may have begun to recover, and the next one continues from there: files of the
 //! log that are not needed may be gone, and a store that was to be created may be there, without rows. A new file of
@@ -21,22 +21,22 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::StorageBackend;
-
 use super::checkpoint::{Checkpoint, StoreFiles};
 use super::journal::Journal;
 use super::location::IN_MEMORY;
+use super::open_errors::{damaged, log_refusal, not_a_store, open_error, refusal, runs_refusal};
+use crate::embedded::backend::File;
 use crate::embedded::layers::{Checkpointed, FrozenPart, Window};
 use crate::embedded::log::files::{Files, Slot};
 use crate::embedded::log::frame::Record;
 use crate::embedded::log::recover::{LogError, Recovered, Replayed, leftovers, recover};
 use crate::embedded::log::segment::{LogId, Sizes};
 use crate::embedded::log::slots::Slots;
-use crate::embedded::tree::Tree;
-use crate::embedded::tree::deferred::DeferredBackend;
-use crate::embedded::tree::guard::guarded;
-use crate::embedded::tree::meta::{LogStart, Meta, Totals};
-use crate::embedded::tree::open_errors::{damaged, log_refusal, not_a_store, open_error, refusal};
+#[cfg(test)]
+use crate::embedded::runs::RunList;
+use crate::embedded::runs::damage::FileError;
+use crate::embedded::runs::manifest::{LogStart, Meta};
+use crate::embedded::runs::{Layout, Limits, RunOptions, Runs};
 use crate::env::Environment;
 use crate::error::OpenError;
 use crate::limits::RECOVERY_VERSIONS;
@@ -46,6 +46,8 @@ use crate::limits::RECOVERY_VERSIONS;
 pub(crate) struct Setup {
     pub(crate) cache_bytes: usize,
     pub(crate) window_bytes: usize,
+    pub(crate) limits: Limits,
+    pub(crate) layout: Layout,
     pub(crate) log: Sizes,
     /// Whether writes of the log bypass the page cache.
     pub(crate) is_log_direct: bool,
@@ -60,7 +62,7 @@ pub(crate) struct OpenedStore {
     pub(crate) path: PathBuf,
     pub(crate) files: StoreFiles,
     pub(crate) journal: Option<Journal>,
-    pub(crate) tree: Checkpointed,
+    pub(crate) checkpointed: Checkpointed,
     pub(crate) window: Window,
     /// The parts that were only in the log.
     pub(crate) replayed: Vec<Checkpoint>,
@@ -68,59 +70,70 @@ pub(crate) struct OpenedStore {
     pub(crate) log_batches: u64,
 }
 
+impl Setup {
+    pub(crate) fn run_options(&self) -> RunOptions {
+        RunOptions {
+            layout: self.layout,
+            cache_bytes: self.cache_bytes,
+            limits: self.limits,
+            env: self.env.clone(),
+        }
+    }
+}
+
 impl OpenedStore {
-    /// Creates a store in an empty backend, without a log.
-    pub(crate) fn create(backend: impl StorageBackend, setup: &Setup) -> Result<Self, redb::Error> {
-        let mut meta = Meta {
+    /// Creates a store in an empty file, without a log.
+    pub(crate) fn create(file: File, setup: &Setup) -> Result<Self, FileError> {
+        let meta = Meta {
             last_version: RECOVERY_VERSIONS,
             id: setup.env.random_bytes(),
-            totals: Totals::default(),
             log: None,
         };
-        let tree = Tree::create(backend, setup.cache_bytes, &mut meta)?;
-        Self::over(tree, meta, Path::new(IN_MEMORY), setup)
+        let runs = Runs::create(file, setup.run_options(), meta, |_| Ok(()))?;
+        Ok(Self::over(runs, Path::new(IN_MEMORY), setup))
     }
 
-    fn over(tree: Tree, meta: Meta, path: &Path, setup: &Setup) -> Result<Self, redb::Error> {
-        let checkpointed = Checkpointed::new(guarded(|| tree.rows(&meta))?);
-        Ok(Self {
+    fn over(runs: Runs, path: &Path, setup: &Setup) -> Self {
+        let checkpointed = Checkpointed::new(runs.list());
+        Self {
             path: path.to_owned(),
-            version: meta.last_version,
+            version: runs.meta().last_version,
             window: Window::new(&checkpointed, setup.window_bytes),
-            tree: checkpointed,
+            checkpointed,
             files: StoreFiles {
-                tree,
-                meta,
+                runs: Arc::new(runs),
                 slots: None,
             },
             journal: None,
             replayed: Vec::new(),
             log_batches: 0,
-        })
+        }
     }
 
-    /// Opens the store at `path`, whose rows are in a backend and whose log is in `files`.
+    /// Opens the store at `path`, whose rows are in `file` and whose log is in `files`.
     ///
     /// Replays the commits that are only in the log. Continues after every version that an earlier opening
     /// may have assigned, including those of commits that were acknowledged and then lost because they were
     /// not flushed.
     ///
-    /// Nothing is written to the files before everything was read and the first write to the tree has
-    /// succeeded in memory, so every refusal leaves all files unchanged.
+    /// Nothing is written to the files before everything was read, so every refusal leaves all files unchanged.
     pub(crate) fn open(
-        backend: impl StorageBackend,
+        file: File,
         files: Arc<dyn Files>,
         path: &Path,
         setup: &Setup,
     ) -> Result<Self, OpenError> {
-        let failed = |error: io::Error| open_error(path, error);
-        Self::check_not_empty(&backend, &*files, path)?;
-        let backend = DeferredBackend::new(backend);
-        let (mut store, id, recovered) = Self::prepare(backend.clone(), &*files, path, setup)?;
+        let (mut store, recovered) = Self::read(file, &*files, path, setup)?;
+        let log = store.files.runs.meta().log.unwrap_or_else(|| LogStart {
+            id: setup.env.random_bytes(),
+            start: recovered.end.next_start(),
+        });
         let journal = store
-            .start_log(files, id, recovered, setup)
-            .map_err(failed)?;
-        backend.release().map_err(failed)?;
+            .start_log(files, log, recovered, setup)
+            .map_err(|error| open_error(path, error))?;
+        // Only after the log has begun.
+        let named = store.files.runs.change_meta(|meta| meta.log = Some(log));
+        named.map_err(|error| refusal(path, error))?;
         store.files.slots = Some(journal.slots());
         store.journal = Some(journal);
         Ok(store)
@@ -128,11 +141,11 @@ impl OpenedStore {
 
     /// Refuses an empty file.
     pub(crate) fn check_not_empty(
-        backend: &impl StorageBackend,
+        file: &File,
         files: &dyn Files,
         path: &Path,
     ) -> Result<(), OpenError> {
-        let len = backend.len();
+        let len = file.len();
         if len.map_err(|error| open_error(path, error))? > 0 {
             return Ok(());
         }
@@ -143,41 +156,26 @@ impl OpenedStore {
         Err(damaged(path, "it is empty, and its log is beside it"))
     }
 
-    /// Opens the store at `path` in memory: reads its files, and holds back what is to be written to them.
-    /// Returns the id of its log, and what the log was.
-    pub(crate) fn prepare(
-        backend: DeferredBackend,
-        files: &dyn Files,
-        path: &Path,
-        setup: &Setup,
-    ) -> Result<(Self, LogId, Recovered), OpenError> {
-        let (tree, meta) = Tree::open(backend, setup.cache_bytes, path)?;
-        let (mut store, recovered) = Self::read(tree, meta, files, path, setup)?;
-        let id = store
-            .begin_log(&recovered, setup)
-            .map_err(|error| refusal(path, error))?;
-        Ok((store, id, recovered))
-    }
-
-    /// Reads the log of an opened tree, without writing to any file.
+    /// Reads the files of the store at `path`, without writing to any. Returns what its log was, too.
     pub(crate) fn read(
-        tree: Tree,
-        meta: Meta,
+        file: File,
         files: &dyn Files,
         path: &Path,
         setup: &Setup,
     ) -> Result<(Self, Recovered), OpenError> {
-        let opened = Self::over(tree, meta, path, setup);
-        let mut store = opened.map_err(|error| refusal(path, error))?;
+        Self::check_not_empty(&file, files, path)?;
+        let runs = Runs::open(file, setup.run_options());
+        let runs = runs.map_err(|error| runs_refusal(path, error))?;
+        let mut store = Self::over(runs, path, setup);
         let recovered = store
             .recover(files)
             .map_err(|error| log_refusal(path, files, error))?;
         Ok((store, recovered))
     }
 
-    /// Reads the log, and applies the commits that are not in the tree to the window.
+    /// Reads the log, and applies the commits that are not in the runs to the window.
     fn recover(&mut self, files: &dyn Files) -> Result<Recovered, LogError> {
-        let meta = self.files.meta;
+        let meta = self.files.runs.meta();
         let Some(log) = meta.log else {
             return leftovers(files, meta.id, meta.last_version);
         };
@@ -190,7 +188,7 @@ impl OpenedStore {
         })?;
         let newest = recovered.end.newest_version;
         if newest.is_some_and(|newest| newest < meta.last_version) {
-            // The tree is never ahead of its log, so this log is an older copy.
+            // The runs are never ahead of its log, so this log is an older copy.
             let segment = recovered.end.segment;
             return Err(LogError::Missing { segment });
         }
@@ -209,11 +207,9 @@ impl OpenedStore {
             let part = self.window.freeze();
             self.add_replayed(part, log);
         }
-        let applied = guarded(|| {
-            let mut effects = batch.effects;
-            effects.try_for_each(|effect| Ok(self.window.apply(effect)?))
-        });
-        applied.map_err(|error| LogError::Io(io::Error::other(error)))?;
+        let mut effects = batch.effects;
+        let applied = effects.try_for_each(|effect| self.window.apply(effect));
+        applied.map_err(|error| LogError::Io(error.into()))?;
         self.version = batch.version;
         self.log_batches += 1;
         Ok(())
@@ -227,33 +223,19 @@ impl OpenedStore {
         });
     }
 
-    /// Makes the store's record name the log. Returns the id of the log.
-    ///
-    /// The record is written in memory until the file is released, which must not happen before the log
-    /// has begun.
-    fn begin_log(&mut self, recovered: &Recovered, setup: &Setup) -> Result<LogId, redb::Error> {
-        let meta = &mut self.files.meta;
-        let log = meta.log.get_or_insert_with(|| LogStart {
-            id: setup.env.random_bytes(),
-            start: recovered.end.next_start(),
-        });
-        let id = LogId {
-            store: meta.id,
-            log: log.id,
-        };
-        self.files.write_meta()?;
-        Ok(id)
-    }
-
     /// Begins to log, in a new segment after the recovered ones, at a version that was never assigned. If
     /// that fails, no new file is left.
     fn start_log(
         &mut self,
         files: Arc<dyn Files>,
-        id: LogId,
+        log: LogStart,
         recovered: Recovered,
         setup: &Setup,
     ) -> io::Result<Journal> {
+        let id = LogId {
+            store: self.files.runs.meta().id,
+            log: log.id,
+        };
         let created = Slot(recovered.end.segment + 1);
         // A file that was renamed may have the name of the next segment and hold another one.
         let is_in_use =
@@ -291,7 +273,7 @@ impl OpenedStore {
     pub(crate) fn commit(
         &mut self,
         effects: &[crate::embedded::log::effect::Effect<'_>],
-    ) -> Result<(), redb::Error> {
+    ) -> Result<(), FileError> {
         self.version += 1;
         let mut record = Record::batch(self.version);
         for &effect in effects {
@@ -305,8 +287,8 @@ impl OpenedStore {
         Ok(())
     }
 
-    /// Moves all commits to the tree.
-    pub(crate) fn checkpoint(&mut self) -> Result<(), redb::Error> {
+    /// Moves all commits to the runs.
+    pub(crate) fn checkpoint(&mut self) -> Result<(), FileError> {
         let part = self.window.freeze();
         let log = self.journal.as_ref().map(Journal::place);
         self.replayed.push(Checkpoint {
@@ -317,12 +299,15 @@ impl OpenedStore {
         self.move_replayed()
     }
 
-    /// Moves the replayed parts to the tree.
-    pub(crate) fn move_replayed(&mut self) -> Result<(), redb::Error> {
+    /// Moves the replayed parts to the runs.
+    pub(crate) fn move_replayed(&mut self) -> Result<(), FileError> {
         for checkpoint in self.replayed.drain(..) {
-            self.tree = self.files.checkpoint(&checkpoint)?;
+            let id = checkpoint.part.id;
+            let newest = &mut self.checkpointed;
+            let installed = |runs: &Arc<RunList>| *newest = Checkpointed::after(runs.clone(), id);
+            self.files.checkpoint(&checkpoint, installed)?;
         }
-        self.window.rebase(&self.tree);
+        self.window.rebase(&self.checkpointed);
         Ok(())
     }
 }

@@ -1,20 +1,14 @@
 //! Checks a store without changing it.
 
-use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::Arc;
-
-use redb::StorageBackend;
 
 use super::open::{OpenedStore, Setup};
+use super::open_errors::refusal;
+use crate::embedded::backend::File;
 use crate::embedded::log::files::Files;
-use crate::embedded::tree::deferred::DeferredBackend;
-use crate::embedded::tree::open_errors::refusal;
-use crate::embedded::tree::{Tree, TreeRows};
+use crate::embedded::runs::RunList;
+use crate::embedded::runs::damage::FileError;
 use crate::error::OpenError;
-
-/// How many rows are read between two calls of a callback.
-const STEP_ROWS: u64 = 1024;
 
 /// What a check has read and found in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,20 +23,9 @@ pub struct Verified {
     pub log_batches: u64,
 }
 
-/// Reads all rows, and compares them with the store's record.
-pub(crate) fn rows(
-    rows: &TreeRows,
-    mut progress: impl FnMut(u64, u64),
-) -> Result<Verified, redb::Error> {
-    let mut read = 0;
-    let found = rows.read_all(|_, _| {
-        read += 1;
-        if u64::is_multiple_of(read, STEP_ROWS) {
-            progress(read, rows.len());
-        }
-        ControlFlow::Continue(())
-    })?;
-    progress(found.rows, found.rows);
+/// Reads all blocks of runs, and checks them.
+pub(crate) fn runs(runs: &RunList, progress: impl FnMut(u64, u64)) -> Result<Verified, FileError> {
+    let found = runs.verify(progress)?;
     Ok(Verified {
         rows: found.rows,
         bytes: found.bytes,
@@ -50,28 +33,19 @@ pub(crate) fn rows(
     })
 }
 
-/// Checks the store whose file is in a backend and whose log is in `files`. `open` opens the backend.
-///
-/// The pages, the rows and the log are read once. After that, the store is opened in memory, because the
-/// pages that only an opening reads are rebuilt by the check of the others.
-pub(crate) fn store<B: StorageBackend>(
-    mut open: impl FnMut() -> Result<B, OpenError>,
-    files: &Arc<dyn Files>,
+/// Checks the store in a file, whose log is in `files`.
+pub(crate) fn store(
+    file: File,
+    files: &dyn Files,
     path: &Path,
     setup: &Setup,
     progress: impl FnMut(u64, u64),
 ) -> Result<Verified, OpenError> {
-    let file = open()?;
-    OpenedStore::check_not_empty(&file, &**files, path)?;
-    let (tree, meta) = Tree::open_checked(DeferredBackend::new(file), setup.cache_bytes, path)?;
-    let (store, _) = OpenedStore::read(tree, meta, &**files, path, setup)?;
-    let verified = rows(store.tree.rows(), progress).map_err(|error| refusal(path, error))?;
-    let log_batches = store.log_batches;
-    drop(store);
-    let opened = OpenedStore::prepare(DeferredBackend::new(open()?), &**files, path, setup);
-    opened.map(drop)?;
+    let (store, _) = OpenedStore::read(file, files, path, setup)?;
+    let verified = runs(&store.files.runs.list(), progress);
+    let verified = verified.map_err(|error| refusal(path, error))?;
     Ok(Verified {
-        log_batches,
+        log_batches: store.log_batches,
         ..verified
     })
 }

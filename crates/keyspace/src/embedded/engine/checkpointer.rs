@@ -1,4 +1,4 @@
-//! The thread that moves parts of the window to the tree.
+//! The thread that moves parts of the window to the runs.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,9 @@ use parking_lot::{Condvar, Mutex};
 use super::pace::Pace;
 use super::shared::EngineShared;
 use crate::embedded::disk::checkpoint::{Checkpoint, StoreFiles};
-use crate::embedded::tree::guard::guarded;
+use crate::embedded::runs::Runs;
+#[cfg(test)]
+use crate::embedded::runs::damage::FileError;
 use crate::error::{Code, Result};
 
 /// How long an idle store keeps states that transactions may no longer read.
@@ -134,10 +136,19 @@ impl Checkpoints {
     }
 }
 
-/// Owns the tree.
+/// Moves parts to the runs.
 pub(super) struct Checkpointer {
     shared: Arc<EngineShared>,
     files: StoreFiles,
+}
+
+/// Closes the store's file, also after a panic.
+struct ReleasedFile(Arc<Runs>);
+
+impl Drop for ReleasedFile {
+    fn drop(&mut self) {
+        self.0.release();
+    }
 }
 
 impl Checkpointer {
@@ -147,6 +158,7 @@ impl Checkpointer {
 
     /// Moves parts until there are no more. The store has ended then.
     pub(super) fn run(mut self) -> Result<()> {
+        let _released = ReleasedFile(self.files.runs.clone());
         let moved = self.move_all();
         self.finish().and(moved)
     }
@@ -165,17 +177,25 @@ impl Checkpointer {
     }
 
     #[cfg(test)]
-    pub(super) fn write_record(&mut self) -> Result<(), redb::Error> {
-        self.files.write_meta()
+    pub(super) fn write_record(&mut self) -> Result<(), FileError> {
+        self.files.runs.change_meta(|_| ())
     }
 
-    /// Ends the store, and closes the tree's file.
+    /// Ends the store, and closes its file.
     pub(super) fn finish(self) -> Result<()> {
         let ended = self.shared.timeline.check();
-        // From here on, no state holds rows of the tree.
+        self.files.runs.stop_merging();
+        self.shared.merges.close();
+        self.shared.merges.wait_for_end();
+        // From here on, no state holds runs.
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
+        let has_log = self.files.runs.meta().log.is_some();
+        let closed = match &ended {
+            Ok(()) if !has_log && self.files.slots.is_some() => self.files.runs.close(),
+            _ => Ok(()),
+        };
+        self.files.runs.release();
         ended?;
-        let closed = self.files.close();
         closed.map_err(|cause| self.shared.fail(cause))
     }
 
@@ -184,13 +204,16 @@ impl Checkpointer {
         let Some(checkpoint) = self.shared.checkpoints.take() else {
             return Ok(false);
         };
-        let env = self.shared.timeline.environment();
+        let Self { shared, files } = self;
+        let env = shared.timeline.environment();
         let started = env.now();
-        let moved = guarded(|| self.files.checkpoint(&checkpoint));
+        shared.merges.wait_for_room(|| files.runs.is_full());
+        let installed = |runs: &Arc<_>| shared.timeline.checkpointed(runs, checkpoint.part.id);
+        let moved = files.checkpoint(&checkpoint, installed);
         let took = env.now().saturating_sub(started);
-        let tree = moved.map_err(|cause| self.shared.fail(cause))?;
-        self.shared.timeline.rebase(&tree);
-        self.shared.checkpoints.moved(checkpoint.part.bytes, took);
+        moved.map_err(|cause| shared.fail(cause))?;
+        shared.merges.run_added();
+        shared.checkpoints.moved(checkpoint.part.bytes, took);
         Ok(true)
     }
 }

@@ -1,4 +1,4 @@
-//! The engine: one version clock, one queue of commits, and three threads that commit them.
+//! The engine: one version clock, one queue of commits, and four threads: three commit, one merges runs.
 //!
 //! ```text
 //!  transactions                    the engine, one per store
@@ -16,7 +16,9 @@
 //!                                                  |
 //!                                             Checkpoints: parts of the window that have ended
 //!                                                  |
-//!                                           Checkpointer: 8 move them to the tree, free the log
+//!                                           Checkpointer: 8 write each as a run, free the log
+//!                                                  |
+//!                                                Merger: 9 make fewer runs of many
 //! ```
 //!
 //! Commits that arrive while the publisher writes join one open batch and share one frame and one flush.
@@ -26,6 +28,7 @@
 pub(super) mod atomic;
 mod checkpointer;
 mod history;
+mod merger;
 mod pace;
 mod part_growth;
 mod pipeline;
@@ -46,11 +49,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use redb::StorageBackend;
 use tokio::sync::oneshot;
 
 use self::checkpointer::{Checkpointer, Checkpoints};
 use self::history::History;
+use self::merger::{Merger, Merges};
 use self::pipeline::Pipeline;
 use self::publisher::Publisher;
 use self::queue::{PendingCommit, Queue};
@@ -58,12 +61,16 @@ use self::resolver::Resolver;
 use self::shared::{EndOnPanic, EngineShared};
 use self::timeline::Timeline;
 use self::watch::Watches;
+use crate::embedded::backend::File;
 use crate::embedded::disk::open::OpenedStore;
 use crate::embedded::disk::verify::{self, Verified};
 use crate::embedded::disk::{backup, location};
-use crate::embedded::layers;
+use crate::embedded::layers::Layers;
 use crate::embedded::options::Options;
-use crate::embedded::tree::meta::{Meta, Totals};
+use crate::embedded::runs::RunOptions;
+#[cfg(test)]
+use crate::embedded::runs::damage::FileError;
+use crate::embedded::runs::manifest::Meta;
 use crate::env::Environment;
 use crate::error::{Code, OpenError, Result};
 use crate::transaction::Commit;
@@ -101,22 +108,23 @@ impl Engine {
 
     /// Starts the clock. Returns the [`Committer`], which the caller runs on threads or step by step.
     pub(crate) fn prepare(store: OpenedStore, options: &Options) -> (Self, Committer) {
-        let id = store.files.meta.id;
+        let id = store.files.runs.meta().id;
         let mut window = store.window;
         let timeline = Timeline::new(
             options.environment.clone(),
             store.version,
             window.parts(),
-            store.tree,
+            store.checkpointed,
         );
         let shared = Arc::new(EngineShared {
             timeline,
             queue: Queue::new(options.queue_bytes),
             pipeline: Pipeline::default(),
             checkpoints: Checkpoints::new(options.window_bytes),
+            merges: Merges::default(),
             registry: Arc::default(),
             path: store.path,
-            health: store.files.tree.health(),
+            runs: store.files.runs.clone(),
             is_dropped: AtomicBool::new(false),
         });
         let history = History::new(store.version, options.history_bytes);
@@ -126,6 +134,7 @@ impl Engine {
             resolver: Resolver::new(shared.clone(), history, window),
             publisher: Publisher::new(shared.clone(), journal, durability, store.version),
             checkpointer: Checkpointer::new(shared.clone(), store.files),
+            merger: Merger::new(shared.clone()),
         };
         for checkpoint in store.replayed {
             shared.checkpoints.push(checkpoint);
@@ -147,8 +156,13 @@ impl Engine {
             resolver,
             publisher,
             checkpointer,
+            merger,
         } = committer;
         self.spawn("keyspace-checkpointer", || checkpointer.run())?;
+        self.shared.merges.start();
+        let spawned = self.spawn("keyspace-merger", || merger.run());
+        // The checkpointer waits for the merger.
+        spawned.inspect_err(|_| self.shared.merges.end())?;
         let shared = self.shared.clone();
         let publisher = Arc::new(Mutex::new(publisher));
         self.publisher = Some(publisher.clone());
@@ -234,25 +248,18 @@ impl Engine {
 
     /// Copies the newest state to a new store at `path`. Blocks until the copy is done.
     pub(crate) fn backup(&self, path: &Path) -> Result<(), OpenError> {
-        location::write_copy(path, |backend| self.copy_to(backend, path))
+        location::write_copy(path, |file| self.copy_to(file, path))
     }
 
-    /// Reads all rows of the tree, and compares them with the store's record. If they differ, the store ends.
+    /// Reads all blocks of the runs, and checks them. If one is damaged, the store ends.
     pub(crate) fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Verified> {
         let (_, layers) = self.newest_layers()?;
-        let verified = verify::rows(layers.base(), progress);
+        let verified = verify::runs(layers.runs(), progress);
         verified.map_err(|cause| self.shared.fail(cause))
     }
 
-    /// Reads a row of the tree past the store. Returns the error.
-    #[cfg(test)]
-    pub(crate) fn error_of_tree(&self, key: &[u8]) -> Option<redb::Error> {
-        let (_, layers) = self.newest_layers().ok()?;
-        layers.base().get(key).err().map(redb::Error::from)
-    }
-
     /// Returns the newest state, which can then be read for any time, and its version.
-    fn newest_layers(&self) -> Result<(i64, layers::StoreLayers)> {
+    fn newest_layers(&self) -> Result<(i64, Layers)> {
         let (_, state) = self.shared.timeline.read_version()?;
         let Some(layers) = state.layers() else {
             self.shared.timeline.check()?;
@@ -261,21 +268,20 @@ impl Engine {
         Ok((state.version(), layers))
     }
 
-    /// Copies the newest state to an empty backend, which becomes the file of a store at `path`.
-    pub(crate) fn copy_to(
-        &self,
-        backend: impl StorageBackend,
-        path: &Path,
-    ) -> Result<(), OpenError> {
+    /// Copies the newest state to an empty file, which becomes the file of a store at `path`.
+    pub(crate) fn copy_to(&self, file: File, path: &Path) -> Result<(), OpenError> {
         let (version, rows) = self.newest_layers()?;
         let meta = Meta {
             last_version: version,
             id: self.id,
-            totals: Totals::default(),
             log: None,
         };
         let failed = |cause| OpenError::Store(self.shared.fail(cause));
-        backup::write(backend, path, meta, &rows, failed)
+        let options = RunOptions {
+            cache_bytes: 0,
+            ..self.shared.runs.options().clone()
+        };
+        backup::write(file, path, options, meta, &rows, failed)
     }
 
     pub(crate) fn watches(&self) -> &Watches {
@@ -293,6 +299,7 @@ impl Engine {
         let mut threads = self.threads.lock();
         self.shared.queue.close();
         self.shared.pipeline.hurry();
+        self.shared.merges.hurry();
         let is_here = |thread: &JoinHandle<_>| thread.thread().id() == thread::current().id();
         // A thread of the engine may wake a task that drops the last handle. It cannot wait for itself, so
         // the threads end on their own.
@@ -378,11 +385,12 @@ fn resolve(shared: &EngineShared, resolver: &Mutex<Option<Resolver>>) -> Result<
     Ok(())
 }
 
-/// Runs the steps of committing, on three threads or one step at a time.
+/// Runs the steps of committing and of merging, on four threads or one step at a time.
 pub(crate) struct Committer {
     resolver: Resolver,
     publisher: Publisher,
     checkpointer: Checkpointer,
+    merger: Merger,
 }
 
 #[cfg(test)]
@@ -397,8 +405,8 @@ impl Engine {
         &self.shared.pipeline
     }
 
-    /// Ends the store, as redb's error does.
-    pub(crate) fn fail(&self, cause: redb::Error) {
+    /// Ends the store, as an error of its file does.
+    pub(crate) fn fail(&self, cause: FileError) {
         drop(self.shared.fail(cause));
     }
 }
@@ -418,7 +426,7 @@ impl Committer {
     }
 
     /// Writes the store's record to its file.
-    pub(crate) fn write_record(&mut self) -> Result<(), redb::Error> {
+    pub(crate) fn write_record(&mut self) -> Result<(), FileError> {
         self.checkpointer.write_record()
     }
 
@@ -447,8 +455,14 @@ impl Committer {
     pub(crate) fn step(&mut self) -> Result<()> {
         self.resolve()?;
         self.publish()?;
-        while self.checkpointer.step()? {}
+        while self.checkpointer.step()? {
+            while self.merge()? {}
+        }
         Ok(())
+    }
+
+    fn merge(&self) -> Result<bool> {
+        self.merger.step_or_fail(false)
     }
 
     /// Closes the store, on this thread.

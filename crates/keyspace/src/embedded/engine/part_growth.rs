@@ -1,12 +1,12 @@
-//! When the active part of the window is moved to the tree although it is not full.
+//! When the active part of the window is moved to the runs although it is not full.
 
 use std::time::Duration;
 
 /// Notices that the active part has almost stopped growing.
 ///
 /// A part that is moved then delays few commits, and leaves less to do for the close of the store, or for the
-/// opening after a crash. A part that grows steadily is not moved before it is full, because with more rows in
-/// a part, each page of the tree is written less often.
+/// opening after a crash. A part that grows steadily is not moved before it is full, because larger parts
+/// are fewer runs, which take fewer merges.
 #[derive(Debug)]
 pub(super) struct PartGrowth {
     /// The size of the part in bytes, zero if it is too small to be moved.

@@ -304,7 +304,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// Passes a part to the checkpointer. Its batches are certainly in the log: the tree is never ahead of
+    /// Passes a part to the checkpointer. Its batches are certainly in the log: the runs are never ahead of
     /// the log.
     fn hand_over(&mut self, part: FrozenPart) -> io::Result<()> {
         self.sync(self.newest_version)?;

@@ -1,6 +1,8 @@
 //! Decides which transactions commit, and applies their writes to the window.
 
+use std::io;
 use std::mem;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -9,12 +11,12 @@ use super::atomic;
 use super::history::History;
 use super::pipeline::{Batch, Verdict};
 use super::queue::{Mutation, PendingCommit};
-use super::shared::EngineShared;
+use super::shared::{EngineShared, PANICKED};
 use crate::embedded::collections::ranges::KeyRange;
 use crate::embedded::layers::Window;
 use crate::embedded::log::effect::Effect;
 use crate::embedded::log::frame::Record;
-use crate::embedded::tree::guard::guarded;
+use crate::embedded::runs::damage::FileError;
 use crate::error::{Code, Result};
 use crate::mutation::{MutationOp, Versionstamp};
 use crate::transaction::Commit;
@@ -41,7 +43,7 @@ impl Resolver {
             shared, mut window, ..
         } = self;
         let last_part = window.freeze();
-        // The window reads the tree, which must have no readers when the checkpointer closes the file.
+        // The window reads the runs, which must have no readers when the checkpointer closes the file.
         drop(window);
         shared.pipeline.close(Some(last_part));
     }
@@ -63,13 +65,15 @@ impl Resolver {
             return Ok(());
         }
         let shared = self.shared.clone();
-        if let Some(tree) = shared.timeline.tree() {
-            self.window.rebase(&tree);
+        if let Some(runs) = shared.timeline.newest_runs() {
+            self.window.rebase(&runs);
         }
         let failed = {
             let mut open = shared.pipeline.open();
             let batch = open.get_or_insert_with(|| self.begin_batch());
-            let resolved = guarded(|| self.resolve_all(commits, batch));
+            let resolve = AssertUnwindSafe(|| self.resolve_all(commits, batch));
+            let panicked = |_| Err(io::Error::other(PANICKED).into());
+            let resolved = panic::catch_unwind(resolve).unwrap_or_else(panicked);
             // The batch may contain half a transaction, so the publisher must not find it.
             resolved.err().map(|cause| (cause, open.take()))
         };
@@ -104,7 +108,7 @@ impl Resolver {
         &mut self,
         commits: Vec<PendingCommit>,
         batch: &mut Batch,
-    ) -> Result<(), redb::Error> {
+    ) -> Result<(), FileError> {
         // While a snapshot exists, each write copies the nodes of the window that it changes.
         let mut has_writes = batch.parts.take().is_some();
         for mut commit in commits {
@@ -166,7 +170,7 @@ impl Resolver {
 
     /// Applies a mutation to the newest state, and adds its effect to the record. The effect does not
     /// depend on the values of rows.
-    fn apply(&mut self, mutation: Mutation, record: &mut Record) -> Result<(), redb::Error> {
+    fn apply(&mut self, mutation: Mutation, record: &mut Record) -> Result<(), FileError> {
         let new;
         let effect = match &mutation {
             Mutation::Set { key, value } => Effect::Set { key, value },
@@ -182,7 +186,7 @@ impl Resolver {
             }
         };
         record.push(effect);
-        Ok(self.window.apply(effect)?)
+        self.window.apply(effect)
     }
 }
 

@@ -11,13 +11,14 @@ use std::thread;
 use tokio::sync::oneshot;
 
 use super::checkpointer::Checkpoints;
+use super::merger::Merges;
 use super::pipeline::Pipeline;
 use super::queue::{CommitRequest, PendingCommit, Queue};
 use super::snapshot::Snapshot;
 use super::timeline::Timeline;
 use super::watch::Registry;
-use crate::embedded::tree::damage;
-use crate::embedded::tree::deferred::Health;
+use crate::embedded::runs::Runs;
+use crate::embedded::runs::damage::FileError;
 use crate::error::{Code, Error, Result, StorageFailure};
 
 /// The state that the threads and the transactions share.
@@ -26,11 +27,12 @@ pub(super) struct EngineShared {
     pub(super) queue: Queue,
     pub(super) pipeline: Pipeline,
     pub(super) checkpoints: Checkpoints,
+    pub(super) merges: Merges,
     pub(super) registry: Arc<Registry>,
     /// The path of the store, for errors.
     pub(super) path: PathBuf,
-    /// What is wrong with the store's file.
-    pub(super) health: Arc<Health>,
+    /// What is in the store's file.
+    pub(super) runs: Arc<Runs>,
     /// Whether the engine is being dropped, and should therefore end quickly.
     pub(super) is_dropped: AtomicBool,
 }
@@ -39,6 +41,11 @@ impl EngineShared {
     /// Ends the active part of the window, with a commit that writes nothing.
     pub(super) fn end_part(&self) {
         self.pipeline.end_part();
+        self.commit_nothing();
+    }
+
+    /// Commits a transaction that writes nothing.
+    pub(super) fn commit_nothing(&self) {
         let Ok((read_version, _)) = self.timeline.read_version() else {
             return;
         };
@@ -56,7 +63,7 @@ impl EngineShared {
     }
 
     /// Returns whether the store leaves its log for the next opening: it is being dropped, and the log
-    /// alone holds too much to be moved to the tree in a short time.
+    /// alone holds too much to be moved to the runs in a short time.
     pub(super) fn keeps_log(&self, last_part_bytes: usize) -> bool {
         const MAX_BYTES: usize = 8 << 20;
         self.is_dropped.load(Ordering::Relaxed)
@@ -77,15 +84,16 @@ impl EngineShared {
             .ok()
     }
 
-    /// Ends the store because redb failed: on damage, or on a failure of the disk. Returns the error that
-    /// every later operation gets.
-    pub(super) fn fail(&self, cause: redb::Error) -> Error {
-        let cause = self.health.explain(cause);
-        let Some(reason) = damage::reason_of(&cause) else {
-            return self.poison(cause);
+    /// Ends the store because its file is damaged, or the disk failed. Returns the error that every later operation
+    /// gets.
+    pub(super) fn fail(&self, cause: FileError) -> Error {
+        let damage = match cause {
+            FileError::Io(cause) => return self.poison(cause),
+            FileError::Damage(damage) => damage,
         };
+        let reason = damage.to_string();
         // Before anything else: a checkpoint may be writing.
-        self.health.give_up(&reason);
+        self.runs.give_up(damage);
         tracing::error!(reason, "the store stops: it is damaged");
         let path = self.path.clone();
         self.end(Error::Damaged {
@@ -110,6 +118,7 @@ impl EngineShared {
         self.queue.close();
         self.pipeline.close(None);
         self.checkpoints.abandon();
+        self.merges.close();
         if let Some(batch) = self.pipeline.take() {
             batch.answer_unknown();
         }
@@ -123,7 +132,7 @@ impl EngineShared {
 }
 
 /// The reason given when a thread of the store has panicked.
-const PANICKED: &str = "a thread of the store panicked";
+pub(super) const PANICKED: &str = "a thread of the store panicked";
 
 /// Ends the store if a thread of the engine panics.
 pub(super) struct EndOnPanic<'a>(pub(super) &'a EngineShared);

@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use redb::StorageError;
 
 use super::shared::EngineShared;
-use crate::embedded::layers::{self, Checkpointed, PartId, Parts};
-use crate::embedded::tree::guard::guarded;
+use crate::embedded::layers::{Checkpointed, Layers, PartId, Parts};
+use crate::embedded::runs::damage::FileError;
 use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
 
@@ -19,18 +18,18 @@ pub(super) struct PublishedState {
     bytes: usize,
     /// The number of the newest part.
     newest: PartId,
-    /// Emptied when transactions may no longer read the state. Old pages and parts are then freed even if a
+    /// Emptied when transactions may no longer read the state. Old runs and parts are then freed even if a
     /// transaction is never dropped.
-    layers: RwLock<Option<layers::StoreLayers>>,
+    layers: RwLock<Option<Layers>>,
 }
 
 impl PublishedState {
-    pub(super) fn new(version: i64, parts: Parts, tree: &Checkpointed, bytes: usize) -> Self {
+    pub(super) fn new(version: i64, parts: Parts, runs: &Checkpointed, bytes: usize) -> Self {
         Self {
             version,
             bytes,
             newest: parts.newest,
-            layers: RwLock::new(Some(parts.over(tree))),
+            layers: RwLock::new(Some(parts.over(runs))),
         }
     }
 
@@ -44,16 +43,16 @@ impl PublishedState {
         self.bytes
     }
 
-    /// Reads the rows that a checkpoint has moved to `tree` from there. Waits for a read that is under way.
-    pub(super) fn rebase(&self, tree: &Checkpointed) {
+    /// Reads the rows that a checkpoint has moved to `runs` from there. Waits for a read that is under way.
+    pub(super) fn rebase(&self, runs: &Checkpointed) {
         if let Some(layers) = &mut *self.layers.write() {
-            tree.take_over(layers, self.newest);
+            runs.take_over(layers, self.newest);
         }
     }
 
     /// Returns the rows, which can then be read for any time. `None` if transactions may no longer read
     /// them.
-    pub(super) fn layers(&self) -> Option<layers::StoreLayers> {
+    pub(super) fn layers(&self) -> Option<Layers> {
         self.layers.read().clone()
     }
 
@@ -105,16 +104,13 @@ impl Snapshot {
         self.read(|layers| layers.scan(begin, end, reverse, max_rows))
     }
 
-    fn read<T>(
-        &self,
-        read: impl FnOnce(&layers::StoreLayers) -> Result<T, StorageError>,
-    ) -> Result<T> {
+    fn read<T>(&self, read: impl FnOnce(&Layers) -> Result<T, FileError>) -> Result<T> {
         if self.shared.timeline.is_too_old(self.version) {
             return Err(Code::TRANSACTION_TOO_OLD.into());
         }
         let answer = {
             let layers = self.state.layers.read();
-            layers.as_ref().map(|layers| guarded(|| Ok(read(layers)?)))
+            layers.as_ref().map(read)
         };
         match answer {
             Some(Ok(answer)) => Ok(answer),

@@ -24,7 +24,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::snapshot::PublishedState;
-use crate::embedded::layers::{Checkpointed, Parts};
+use crate::embedded::layers::{Checkpointed, PartId, Parts};
+use crate::embedded::runs::RunList;
 use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS, VERSIONS_PER_SECOND};
@@ -70,8 +71,8 @@ struct Line {
     last_given: i64,
     /// The versions being committed, oldest first.
     in_flight: VecDeque<i64>,
-    /// The tree below the states, `None` after the store has ended.
-    tree: Option<Checkpointed>,
+    /// The runs below the states, `None` after the store has ended.
+    checkpointed: Option<Checkpointed>,
     /// The newest published states, oldest first. The last one is what new transactions read.
     reachable: VecDeque<Arc<PublishedState>>,
     /// The total size of the batches after the first of these states, in bytes.
@@ -88,7 +89,7 @@ impl Timeline {
         environment: Environment,
         base: i64,
         parts: Parts,
-        tree: Checkpointed,
+        runs: Checkpointed,
     ) -> Self {
         let origin = environment.now();
         Self {
@@ -100,9 +101,9 @@ impl Timeline {
             line: Mutex::new(Line {
                 last_given: base,
                 in_flight: VecDeque::new(),
-                reachable: VecDeque::from([Arc::new(PublishedState::new(base, parts, &tree, 0))]),
+                reachable: VecDeque::from([Arc::new(PublishedState::new(base, parts, &runs, 0))]),
                 reachable_bytes: 0,
-                tree: Some(tree),
+                checkpointed: Some(runs),
                 held: VecDeque::new(),
                 ended: None,
             }),
@@ -187,11 +188,11 @@ impl Timeline {
     pub(super) fn publish(&self, version: i64, parts: Parts, bytes: usize) {
         let mut line = self.line();
         self.land(&mut line, version);
-        // Use the current tree: a checkpoint may have moved parts since the batch was resolved.
-        let Some(tree) = &line.tree else {
+        // Use the current runs: a checkpoint may have moved parts since the batch was resolved.
+        let Some(checkpointed) = &line.checkpointed else {
             return;
         };
-        let state = Arc::new(PublishedState::new(version, parts, tree, bytes));
+        let state = Arc::new(PublishedState::new(version, parts, checkpointed, bytes));
         line.reachable.push_back(state);
         line.reachable_bytes += bytes;
         let expired = line.expire(version - TRANSACTION_LIFE_VERSIONS);
@@ -205,22 +206,32 @@ impl Timeline {
         self.land(&mut self.line(), version);
     }
 
-    /// Returns the tree after the last checkpoint, unless the store has ended.
-    pub(super) fn tree(&self) -> Option<Checkpointed> {
-        self.line().tree.clone()
+    /// Returns the runs after the last checkpoint or merge, unless the store has ended.
+    pub(super) fn newest_runs(&self) -> Option<Checkpointed> {
+        self.line().checkpointed.clone()
     }
 
-    /// Reads the rows that a checkpoint has moved to `tree` from there.
-    pub(super) fn rebase(&self, tree: &Checkpointed) {
-        let states = {
+    /// Reads the rows of a part from the runs to which a checkpoint has moved it.
+    pub(super) fn checkpointed(&self, runs: &Arc<RunList>, part: PartId) {
+        self.rebase(|_| Checkpointed::after(runs.clone(), part));
+    }
+
+    /// Reads the same rows from the runs that a merge has left.
+    pub(super) fn merged(&self, runs: &Arc<RunList>) {
+        self.rebase(|checkpointed| checkpointed.merged(runs.clone()));
+    }
+
+    fn rebase(&self, next: impl FnOnce(&Checkpointed) -> Checkpointed) {
+        let (checkpointed, states) = {
             let mut line = self.line();
-            if line.ended.is_some() {
+            // It has ended otherwise.
+            let Some(checkpointed) = &mut line.checkpointed else {
                 return;
-            }
-            line.tree = Some(tree.clone());
-            line.reachable.clone()
+            };
+            *checkpointed = next(checkpointed);
+            (checkpointed.clone(), line.reachable.clone())
         };
-        states.iter().for_each(|state| state.rebase(tree));
+        states.iter().for_each(|state| state.rebase(&checkpointed));
     }
 
     /// Releases the states that transactions may no longer read.
@@ -242,7 +253,7 @@ impl Timeline {
         let error = line.ended.get_or_insert(error).clone();
         let reachable = std::mem::take(&mut line.reachable);
         let held = std::mem::take(&mut line.held);
-        line.tree = None;
+        line.checkpointed = None;
         drop(line);
         let held = held.into_iter().filter_map(|(_, state)| state.upgrade());
         reachable
@@ -343,9 +354,8 @@ impl Line {
 mod tests {
     use std::cell::RefCell;
 
-    use redb::backends::InMemoryBackend;
-
     use super::*;
+    use crate::embedded::backend::MemoryBackend;
     use crate::embedded::disk::open::OpenedStore;
     use crate::embedded::layers::Window;
     use crate::embedded::tests::setup;
@@ -364,11 +374,13 @@ mod tests {
             let clock = ManualClock::new();
             let environment = Environment::seeded(0, Arc::new(clock.clone()));
             let OpenedStore {
-                tree, mut window, ..
-            } = OpenedStore::create(InMemoryBackend::new(), &setup()).unwrap();
+                checkpointed,
+                mut window,
+                ..
+            } = OpenedStore::create(Arc::new(MemoryBackend::default()), &setup()).unwrap();
             Self {
                 clock,
-                timeline: Timeline::new(environment, LIFE, window.parts(), tree),
+                timeline: Timeline::new(environment, LIFE, window.parts(), checkpointed),
                 window: RefCell::new(window),
             }
         }

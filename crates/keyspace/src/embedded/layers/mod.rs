@@ -1,77 +1,45 @@
-//! The layers of one state of the store: parts of the window over the tree.
+//! The layers of one state of the store: parts of the window over runs.
 //!
 //! ```text
 //! active part, as a batch left it
 //! frozen parts, newest first
-//! base: the tree's snapshot that belongs to them
+//! the runs that belong to them, newest first
 //! ```
 //!
 //! The newest layer that has an entry for a key decides: a Set gives its value, and a Gap means that it has
 //! none.
 
-mod merge;
 #[cfg(test)]
 mod tests;
 mod window;
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::StorageError;
 
-use self::merge::Merge;
-use crate::embedded::tree::damage::Damage;
-use crate::embedded::tree::{TreeRange, TreeRows, ValueGuard};
-use crate::embedded::window::{Below, Lookup, PartSnapshot, Position};
+use crate::embedded::collections::direction::Direction;
+use crate::embedded::entries::{Entry, Lookup, Merge, Position, Track};
+use crate::embedded::runs::damage::FileError;
+use crate::embedded::runs::{Caching, RunList, RunTrack};
+use crate::embedded::window::{Below, PartSnapshot, PartTrack};
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::KeyValue;
 
 pub(crate) use self::window::{Checkpointed, FrozenPart, PartId, Parts, Window};
 
-/// The lowest layer: rows that do not change.
-pub(crate) trait Base {
-    /// The error of a failed read, or of damage that a read has found.
-    type Error: From<Damage>;
-    /// A row of a range.
-    type Row: BaseRow;
-    /// The rows of a range in key order.
-    type Range<'a>: DoubleEndedIterator<Item = Result<Self::Row, Self::Error>>
-    where
-        Self: 'a;
-
-    /// Reads a key.
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, Self::Error>;
-
-    /// Returns the rows between two bounds. The first bound must be before the second. Damage may put rows
-    /// out of place.
-    fn range(&self, begin: Bound<&[u8]>, end: Bound<&[u8]>)
-    -> Result<Self::Range<'_>, Self::Error>;
-}
-
-/// A row of a [`Base`].
-pub(crate) trait BaseRow {
-    /// Returns the key.
-    fn key(&self) -> &[u8];
-    /// Returns the value.
-    fn value(&self) -> &[u8];
-}
-
-/// One state of an open store.
-pub(crate) type StoreLayers = Layers<Arc<TreeRows>>;
-
 /// One state of the store, for reading.
 #[derive(Clone)]
-pub(crate) struct Layers<B> {
+pub(crate) struct Layers {
     /// Newest first.
     parts: Vec<PartSnapshot>,
-    base: B,
+    /// Below all parts. The states between two changes of the list share it.
+    runs: Arc<RunList>,
 }
 
-impl<B: Base> Layers<B> {
-    /// Returns the layers of parts, newest first, over a base.
-    pub(crate) fn new(parts: Vec<PartSnapshot>, base: B) -> Self {
-        Self { parts, base }
+impl Layers {
+    /// Returns the layers of parts, newest first, over runs.
+    pub(crate) fn new(parts: Vec<PartSnapshot>, runs: Arc<RunList>) -> Self {
+        Self { parts, runs }
     }
 
     /// Returns the parts, newest first.
@@ -79,9 +47,9 @@ impl<B: Base> Layers<B> {
         &self.parts
     }
 
-    /// Returns the base, below all parts.
-    pub(crate) fn base(&self) -> &B {
-        &self.base
+    /// Returns the runs, below all parts.
+    pub(crate) fn runs(&self) -> &Arc<RunList> {
+        &self.runs
     }
 
     /// Puts a part on top of all others.
@@ -89,18 +57,18 @@ impl<B: Base> Layers<B> {
         self.parts.insert(0, part);
     }
 
-    /// Keeps the newest `count` parts. `base` must contain the others.
-    pub(crate) fn rebase(&mut self, count: usize, base: B) {
+    /// Keeps the newest `count` parts. `runs` must contain the others.
+    pub(crate) fn rebase(&mut self, count: usize, runs: Arc<RunList>) {
         self.parts.truncate(count);
-        self.base = base;
+        self.runs = runs;
     }
 
     /// Reads a key.
     ///
     /// # Errors
     ///
-    /// Those of the base.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, B::Error> {
+    /// Those of reads of the store's file.
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, FileError> {
         for part in &self.parts {
             match part.lookup(key) {
                 Lookup::Value(value) => return Ok(Some(Bytes::copy_from_slice(value))),
@@ -108,93 +76,103 @@ impl<B: Base> Layers<B> {
                 Lookup::Unknown => {}
             }
         }
-        self.base.get(key)
+        self.runs.get(key)
     }
 
     /// Reads up to `max_rows` rows `begin <= key < end`, from the end backward if `reverse`.
     ///
     /// # Errors
     ///
-    /// Those of the base. Damage, if its rows are not in order.
+    /// Those of reads of the store's file.
     pub(crate) fn scan(
         &self,
         begin: &[u8],
         end: &[u8],
         reverse: bool,
         max_rows: usize,
-    ) -> Result<Vec<KeyValue>, B::Error> {
-        if begin >= end {
-            return Ok(Vec::new());
-        }
-        let range = Position::before(begin)..Position::before(end);
-        let mut merge = Merge::new(&self.parts, &self.base, range, reverse);
-        let mut rows: Vec<KeyValue> = Vec::new();
+    ) -> Result<Vec<KeyValue>, FileError> {
+        let mut rows = Vec::new();
+        let mut merge = self.merge(begin, end, reverse, Caching::Cached);
         while rows.len() < max_rows
-            && let Some(row) = merge.next()?
+            && let Some((key, value)) = merge.next_row()?
         {
-            let is_behind = |last: &KeyValue| {
-                if reverse {
-                    row.key() >= last.key()
-                } else {
-                    row.key() <= last.key()
-                }
-            };
-            if rows.last().is_some_and(is_behind) {
-                return Err(Damage::of_order().into());
-            }
-            rows.push(KeyValue::new(row.key(), row.value()));
-        }
-        // The first row is not before the range, so with the last one, all are in it.
-        if rows
-            .last()
-            .is_some_and(|last| !(begin..end).contains(&last.key()))
-        {
-            return Err(Damage::of_order().into());
+            rows.push(KeyValue::new(key, value));
         }
         Ok(rows)
+    }
+
+    /// Returns all rows in key order, which are read from the store's file and not from the cache.
+    pub(crate) fn all_rows(&self) -> Merge<'_, LayerTrack<'_>> {
+        self.merge(b"", END_OF_KEYSPACE, false, Caching::Direct)
+    }
+
+    fn merge<'a>(
+        &'a self,
+        begin: &'a [u8],
+        end: &'a [u8],
+        reverse: bool,
+        caching: Caching,
+    ) -> Merge<'a, LayerTrack<'a>> {
+        let parts = self.parts.iter().map(PartSnapshot::track);
+        let runs = self.runs.tracks(caching);
+        let tracks = parts.map(LayerTrack::Part).chain(runs.map(LayerTrack::Run));
+        Merge::new(
+            tracks,
+            Position::before(begin),
+            Position::before(end),
+            reverse,
+        )
     }
 }
 
 /// The content below the active part, for layers that do not include the active part.
-impl<B: Base> Below for Layers<B> {
-    type Error = B::Error;
+impl Below for Layers {
+    type Error = FileError;
 
-    fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, B::Error> {
-        if key >= END_OF_KEYSPACE {
-            return Ok(None);
+    fn has(&self, key: &[u8]) -> Result<bool, FileError> {
+        Ok(self.get(key)?.is_some())
+    }
+
+    fn has_any(&self, begin: &[u8], end: &[u8]) -> Result<bool, FileError> {
+        self.merge(begin, end, false, Caching::Cached).has_row()
+    }
+
+    fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, FileError> {
+        let mut merge = self.merge(key, END_OF_KEYSPACE, false, Caching::Cached);
+        let row = merge.next_row()?;
+        Ok(row.map(|(key, _)| Bytes::copy_from_slice(key)))
+    }
+}
+
+/// The entries of a layer.
+pub(crate) enum LayerTrack<'a> {
+    Part(PartTrack<'a>),
+    Run(RunTrack<'a>),
+}
+
+impl Track for LayerTrack<'_> {
+    type Error = FileError;
+
+    fn seek(&mut self, at: Position<'_>, direction: Direction) -> Result<(), FileError> {
+        match self {
+            Self::Part(part) => part.seek(at, direction),
+            Self::Run(run) => run.seek(at, direction)?,
         }
-        let range = Position::before(key)..Position::before(END_OF_KEYSPACE);
-        let row = Merge::new(&self.parts, &self.base, range, false).next()?;
-        Ok(row.map(|row| Bytes::copy_from_slice(row.key())))
-    }
-}
-
-/// The states between two checkpoints share one snapshot of the tree.
-impl Base for Arc<TreeRows> {
-    type Error = StorageError;
-    type Row = (ValueGuard, ValueGuard);
-    type Range<'a> = TreeRange;
-
-    fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
-        let value = TreeRows::get(self, key)?;
-        Ok(value.map(|value| Bytes::copy_from_slice(value.value())))
+        Ok(())
     }
 
-    fn range(
-        &self,
-        begin: Bound<&[u8]>,
-        end: Bound<&[u8]>,
-    ) -> Result<Self::Range<'_>, StorageError> {
-        TreeRows::range(self, begin, end)
-    }
-}
-
-impl BaseRow for (ValueGuard, ValueGuard) {
-    fn key(&self) -> &[u8] {
-        self.0.value()
+    fn step(&mut self, direction: Direction) -> Result<(), FileError> {
+        match self {
+            Self::Part(part) => part.step(direction),
+            Self::Run(run) => run.step(direction)?,
+        }
+        Ok(())
     }
 
-    fn value(&self) -> &[u8] {
-        self.1.value()
+    fn head(&self) -> Option<Entry<'_>> {
+        match self {
+            Self::Part(part) => part.head(),
+            Self::Run(run) => run.head(),
+        }
     }
 }

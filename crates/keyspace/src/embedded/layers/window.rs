@@ -13,61 +13,63 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use redb::StorageError;
 
-use super::{Layers, StoreLayers, TreeRows};
+use super::Layers;
+use crate::embedded::entries::Lookup;
 use crate::embedded::log::effect::Effect;
-use crate::embedded::window::{Lookup, Part, PartSnapshot};
+use crate::embedded::runs::RunList;
+use crate::embedded::runs::damage::FileError;
+use crate::embedded::window::{Part, PartSnapshot};
 
 /// The number of a part. Parts are numbered in order over the life of an engine, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct PartId(u64);
 
-/// The tree after a checkpoint.
+/// The runs after a checkpoint or a merge.
 #[derive(Clone)]
 pub(crate) struct Checkpointed {
-    rows: Arc<TreeRows>,
-    /// The newest part whose rows are in the tree.
+    runs: Arc<RunList>,
+    /// The newest part that is in the runs.
     through: PartId,
 }
 
 impl Checkpointed {
-    /// A tree to which no part was moved yet.
-    pub(crate) fn new(rows: TreeRows) -> Self {
+    /// The runs to which no part was moved yet.
+    pub(crate) fn new(runs: Arc<RunList>) -> Self {
         Self {
-            rows: Arc::new(rows),
+            runs,
             through: PartId(0),
         }
     }
 
-    /// The tree after this part was moved to it.
-    pub(crate) fn after(rows: TreeRows, through: PartId) -> Self {
+    /// The runs after this part was moved to them.
+    pub(crate) fn after(runs: Arc<RunList>, through: PartId) -> Self {
+        Self { runs, through }
+    }
+
+    /// The same content after a merge.
+    pub(crate) fn merged(&self, runs: Arc<RunList>) -> Self {
         Self {
-            rows: Arc::new(rows),
-            through,
+            runs,
+            through: self.through,
         }
     }
 
-    /// Returns the rows of the tree.
-    pub(crate) fn rows(&self) -> &TreeRows {
-        &self.rows
-    }
-
-    /// Rebases layers, whose newest part has the number `newest`, onto this tree. Does nothing if the tree
-    /// has writes that may be newer than the layers.
-    pub(crate) fn take_over(&self, layers: &mut StoreLayers, newest: PartId) {
+    /// Rebases layers, whose newest part has the number `newest`, onto these runs. Does nothing if the runs
+    /// have writes that may be newer than the layers.
+    pub(crate) fn take_over(&self, layers: &mut Layers, newest: PartId) {
         if let Some(left) = newest.0.checked_sub(self.through.0)
             && left > 0
         {
             layers.rebase(
                 usize::try_from(left).unwrap_or(usize::MAX),
-                self.rows.clone(),
+                self.runs.clone(),
             );
         }
     }
 }
 
-/// The parts of the window as a batch left them, without the tree below.
+/// The parts of the window as a batch left them, without the runs below.
 pub(crate) struct Parts {
     /// The number of the first part.
     pub(crate) newest: PartId,
@@ -76,10 +78,10 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Puts the parts that are not in the tree on top of it.
-    pub(crate) fn over(self, tree: &Checkpointed) -> StoreLayers {
-        let mut layers = Layers::new(self.parts, tree.rows.clone());
-        tree.take_over(&mut layers, self.newest);
+    /// Puts the parts that are not in the runs on top of them.
+    pub(crate) fn over(self, checkpointed: &Checkpointed) -> Layers {
+        let mut layers = Layers::new(self.parts, checkpointed.runs.clone());
+        checkpointed.take_over(&mut layers, self.newest);
         layers
     }
 }
@@ -93,31 +95,28 @@ pub(crate) struct FrozenPart {
     pub(crate) bytes: usize,
 }
 
-/// The newest state of the rows: the active part, which takes writes, over frozen parts and the tree.
+/// The newest state of the rows: the active part, which takes writes, over frozen parts and the runs.
 pub(crate) struct Window {
     active: Part,
     active_id: PartId,
     /// The layers below the active part. A checkpoint moves their content, but does not change it.
-    below: StoreLayers,
-    /// The number of the newest part that is in the tree of `below`.
-    through: PartId,
+    below: Layers,
     limit_bytes: usize,
 }
 
 impl Window {
-    /// Returns an empty window over a tree. Its parts may have about `limit_bytes` together.
-    pub(crate) fn new(tree: &Checkpointed, limit_bytes: usize) -> Self {
+    /// Returns an empty window over runs. Its parts may have about `limit_bytes` together.
+    pub(crate) fn new(checkpointed: &Checkpointed, limit_bytes: usize) -> Self {
         Self {
             active: Part::new(),
-            active_id: PartId(tree.through.0 + 1),
-            below: Layers::new(Vec::new(), tree.rows.clone()),
-            through: tree.through,
+            active_id: PartId(checkpointed.through.0 + 1),
+            below: Layers::new(Vec::new(), checkpointed.runs.clone()),
             limit_bytes,
         }
     }
 
     /// Reads a key.
-    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, StorageError> {
+    pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Bytes>, FileError> {
         match self.active.lookup(key) {
             Lookup::Value(value) => Ok(Some(Bytes::copy_from_slice(value))),
             Lookup::Cleared => Ok(None),
@@ -128,8 +127,8 @@ impl Window {
     /// Applies an effect.
     ///
     /// # Errors
-    /// Those of a read of the tree, which a clear needs. The state has not changed in that case.
-    pub(crate) fn apply(&mut self, effect: Effect<'_>) -> Result<(), StorageError> {
+    /// Those of a read of the runs, which a clear needs. The state has not changed in that case.
+    pub(crate) fn apply(&mut self, effect: Effect<'_>) -> Result<(), FileError> {
         match effect {
             Effect::Set { key, value } => {
                 self.active.set(key, value);
@@ -177,22 +176,20 @@ impl Window {
         FrozenPart { id, part, bytes }
     }
 
-    /// Reads the rows that a checkpoint has moved to `tree` from there.
-    pub(crate) fn rebase(&mut self, tree: &Checkpointed) {
-        if tree.through != self.through {
-            let parts_left = self.active_id.0 - 1 - tree.through.0;
+    /// Reads the rows that a checkpoint has moved to `checkpointed` from there.
+    pub(crate) fn rebase(&mut self, checkpointed: &Checkpointed) {
+        if !Arc::ptr_eq(&checkpointed.runs, self.below.runs()) {
+            let parts_left = self.active_id.0 - 1 - checkpointed.through.0;
             let left = usize::try_from(parts_left).unwrap_or(usize::MAX);
-            self.below.rebase(left, tree.rows.clone());
-            self.through = tree.through;
+            self.below.rebase(left, checkpointed.runs.clone());
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use redb::backends::InMemoryBackend;
-
     use super::*;
+    use crate::embedded::backend::MemoryBackend;
     use crate::embedded::disk::open::OpenedStore;
     use crate::embedded::tests::setup;
 
@@ -202,14 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_is_in_the_tree_is_not_brought_back_by_a_batch_that_was_resolved_before() {
-        let mut store = OpenedStore::create(InMemoryBackend::new(), &setup()).unwrap();
+    fn a_part_that_is_in_the_runs_is_not_brought_back_by_a_batch_that_was_resolved_before() {
+        let mut store = OpenedStore::create(Arc::new(MemoryBackend::default()), &setup()).unwrap();
         set(&mut store, b"a");
         let while_active = store.window.parts();
         let part = store.window.freeze();
         set(&mut store, b"b");
         let resolved_before = store.window.parts();
-        let before = store.tree.clone();
+        let before = store.checkpointed.clone();
         store
             .replayed
             .push(crate::embedded::disk::checkpoint::Checkpoint {
@@ -219,13 +216,13 @@ mod tests {
             });
         store.move_replayed().unwrap();
 
-        let published = resolved_before.over(&store.tree);
+        let published = resolved_before.over(&store.checkpointed);
         assert_eq!(published.parts().len(), 1);
         assert!(published.get(b"a").unwrap().is_some() && published.get(b"b").unwrap().is_some());
 
-        // A state from before the part was frozen must not be put over a tree that may be newer.
+        // A state from before the part was frozen must not be put over runs that may be newer.
         let mut older = while_active.over(&before);
-        store.tree.take_over(&mut older, PartId(1));
+        store.checkpointed.take_over(&mut older, PartId(1));
         assert_eq!(older.parts().len(), 1);
         assert_eq!(older.get(b"b").unwrap(), None);
     }

@@ -6,12 +6,11 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::StorageBackend;
-use redb::backends::FileBackend;
 use rustix::fs::OFlags;
 
 use super::files::is_shortage;
 use super::frame::BLOCK_BYTES;
+use crate::embedded::backend::{Backend, FileBackend};
 
 /// The largest direct write, in bytes. With larger ones, the page cache is faster: it writes several parts
 /// to the disk at the same time.
@@ -77,7 +76,7 @@ impl DirectFile {
     }
 }
 
-impl StorageBackend for DirectFile {
+impl Backend for DirectFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     fn open(file: &NamedTempFile) -> DirectFile {
-        let backend = FileBackend::new(file.reopen().unwrap()).unwrap();
+        let backend = FileBackend::new(file.reopen().unwrap());
         DirectFile::new(backend, file.path()).unwrap()
     }
 

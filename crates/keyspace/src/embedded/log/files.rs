@@ -17,15 +17,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::StorageBackend;
-use redb::backends::FileBackend;
-
 #[cfg(target_os = "linux")]
 use super::direct::DirectFile;
-
-/// An open file. The log uses only `len`, `read`, `set_len`, `sync_data` and `write`. A write never extends
-/// the file: its length is set before.
-pub(crate) type File = Arc<dyn StorageBackend>;
+use crate::embedded::backend::{File, FileBackend};
 
 /// The name of a slot: the number of the segment that the file was created for.
 ///
@@ -124,7 +118,7 @@ impl Folder {
     }
 
     fn backend(&self, file: fs::File, path: &Path) -> io::Result<File> {
-        let file = FileBackend::new(file).map_err(io::Error::other)?;
+        let file = FileBackend::new(file);
         #[cfg(target_os = "linux")]
         if self.is_direct {
             return Ok(Arc::new(DirectFile::new(file, path)?));

@@ -29,9 +29,10 @@ use std::collections::BTreeMap;
 use std::io;
 
 use super::effect::Effects;
-use super::files::{File, Files, Slot};
+use super::files::{Files, Slot};
 use super::frame::{BLOCK_BYTES, Content, Defect, Frame, FramePlace};
 use super::segment::{FORMAT, FRAMES_START, Header, HeaderDefect, LogId, Mark};
+use crate::embedded::backend::{Backend, File};
 
 /// The reason why a log is refused. No file was changed.
 #[derive(Debug, thiserror::Error)]
@@ -582,7 +583,7 @@ fn read_header(slot: Slot, file: &File) -> Result<Found, LogError> {
 }
 
 /// Reads a file from its start, up to `max_bytes` bytes.
-fn read(file: &dyn redb::StorageBackend, max_bytes: usize) -> io::Result<Vec<u8>> {
+fn read(file: &dyn Backend, max_bytes: usize) -> io::Result<Vec<u8>> {
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
     let mut bytes = vec![0; len.min(max_bytes)];
     file.read(0, &mut bytes)?;

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::Arc;
 
-use super::files::{File, Files, Slot};
+use super::files::{Files, Slot};
 use super::frame::BLOCK_BYTES;
 use super::recover::Recovered;
 use super::segment::{FRAMES_START, Header, LogId, Mark, Sizes};
 use super::writer::AppendError;
+use crate::embedded::backend::File;
 
 /// The number of free slots that are kept for later segments. Others are removed.
 const MAX_FREE: usize = 1;

@@ -12,7 +12,6 @@ use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::disk::location::memory;
 use crate::embedded::engine::queue::Mutation;
 use crate::embedded::engine::{CommitRequest, Committer, Engine};
-use crate::embedded::tree::guard::silence_panics;
 use crate::error::{Code, Result};
 use crate::mutation::MutationOp;
 use crate::transaction::Commit;
@@ -206,7 +205,7 @@ fn a_batch_of_rejected_commits_is_answered_and_leaves_nothing_in_flight() {
 #[test]
 fn each_durability_flushes_as_often_as_it_says() {
     let interval = Duration::from_secs(10);
-    // The log is flushed when its file grows and when it continues in another segment, and the tree at the
+    // The log is flushed when its file grows and when it continues in another segment, and the store's file at the
     // next checkpoint.
     for (durability, expected) in [
         (Durability::Immediate, 64..96),
@@ -296,8 +295,6 @@ fn a_relaxed_commit_is_flushed_when_its_interval_is_over() {
 
 #[test]
 fn a_panic_of_the_resolver_ends_the_store() {
-    // As every opening does: without the hook, a panic would be taken for damage.
-    silence_panics();
     let (environment, _) = still();
     let store = memory(&setup()).unwrap();
     let engine = Engine::start(store, &Options::new().with_environment(environment)).unwrap();

@@ -1,7 +1,7 @@
 //! A simulated disk that loses power, tears writes, fills up and fails.
 //!
 //! It holds a store's file and the slots of its log. The [`Disk`] itself is the store's file, as a
-//! [`StorageBackend`]. The slots are accessed through [`Files`].
+//! [`Backend`]. The slots are accessed through [`Files`].
 
 mod cached;
 
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use rand::Rng;
-use redb::StorageBackend;
 
 use self::cached::{Cached, FileChange};
-use crate::embedded::log::files::{File, Files, Slot};
+use crate::embedded::backend::{Backend, File};
+use crate::embedded::log::files::{Files, Slot};
 
 /// The unit that a disk writes completely or not at all, in bytes.
 const SECTOR_BYTES: usize = 512;
@@ -364,7 +364,7 @@ impl Files for Disk {
     }
 
     fn path(&self, slot: Slot) -> PathBuf {
-        format!("test.redb.log.{:016x}", slot.0).into()
+        format!("test.store.log.{:016x}", slot.0).into()
     }
 }
 
@@ -380,7 +380,7 @@ enum Of {
     Slot(usize),
 }
 
-impl StorageBackend for DiskFile {
+impl Backend for DiskFile {
     fn len(&self) -> io::Result<u64> {
         let mut state = self.disk.state();
         state.has_power()?;
@@ -454,7 +454,7 @@ impl StorageBackend for DiskFile {
 }
 
 /// The main file.
-impl StorageBackend for Disk {
+impl Backend for Disk {
     fn len(&self) -> io::Result<u64> {
         self.main().len()
     }

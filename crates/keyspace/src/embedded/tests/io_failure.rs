@@ -14,6 +14,7 @@ use super::super::{Durability, Options};
 use super::disk::{Disk, Fault, Image};
 use super::workload::Workload;
 use super::{new_store, open_on, path, seeds, set, setup};
+use crate::embedded::backend::File;
 use crate::embedded::disk::open::{OpenedStore, Setup};
 use crate::embedded::engine::queue::Mutation;
 use crate::embedded::engine::watch::WatchFuture;
@@ -22,7 +23,7 @@ use crate::embedded::log::effect::Effect;
 use crate::embedded::log::files::Folder;
 use crate::embedded::log::frame::BLOCK_BYTES;
 use crate::embedded::log::segment::Sizes;
-use crate::embedded::tree::damage::{Damage, reason_of};
+use crate::embedded::runs::damage::{Damage, FileError};
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, Error, OpenError, chain};
 
@@ -66,7 +67,7 @@ fn fail_and_recover(fault: Fault, seed: u64) -> Result<(), String> {
     let mut has_waited = false;
     let failed = loop {
         if disk.has_failed() {
-            // redb keeps a page that it could not write early, and writes it again.
+            // A merge, or a write for which nothing waits.
             disk.fail_after(rng.random_range(1..200), fault);
         }
         let (number, request) = workload.next(&mut rng);
@@ -180,7 +181,7 @@ fn an_empty_file_whose_folder_cannot_be_read_is_not_called_a_file_of_another_pro
     let folder = tempfile::tempdir().unwrap();
     let files = Folder::beside(&folder.path().join("store")).unwrap();
     drop(folder);
-    let empty = Disk::new(Vec::new());
+    let empty: File = Arc::new(Disk::new(Vec::new()));
     let error = OpenedStore::check_not_empty(&empty, &files, path()).unwrap_err();
     assert!(matches!(error, OpenError::Open { .. }), "{error:?}");
 }
@@ -234,7 +235,7 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
         ..setup()
     };
     let files = Arc::new(disk.clone());
-    let mut store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
+    let mut store = OpenedStore::open(Arc::new(disk.clone()), files, path(), &setup).unwrap();
     for number in 0..1000_u32 {
         let key = &number.to_be_bytes();
         let value = &[0; 100];
@@ -246,10 +247,6 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     let (setter, watch) = engine.watches().create(9).unwrap();
     engine.watches().arm("key".into(), None, setter);
     disk.lose_power();
-    // After this, redb makes no call, and says only that an earlier one has failed.
-    assert!(engine.error_of_tree(&[0, 0, 2, 0]).is_some());
-    let again = engine.error_of_tree(&[0, 0, 1, 0]);
-    assert!(matches!(again, Some(redb::Error::PreviousIo)), "{again:?}");
     let failed = snapshot.1.get(&[0, 0, 1, 0]).unwrap_err();
     assert_poisoned(&failed);
     let text = chain(&failed).to_string();
@@ -270,7 +267,7 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
     };
     let setup = Setup { log, ..setup() };
     let files = Arc::new(disk.clone());
-    let store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
+    let store = OpenedStore::open(Arc::new(disk.clone()), files, path(), &setup).unwrap();
     let engine = Engine::start(store, &options()).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()
@@ -307,9 +304,9 @@ fn a_checkpoint_writes_nothing_more_once_damage_was_found() {
     let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options());
     committer.write_record().unwrap();
     let before = disk.image();
-    engine.fail(Damage::of_page().into());
+    engine.fail(Damage::of_block().into());
     let error = committer.write_record().unwrap_err();
-    assert_eq!(reason_of(&error), Some(Damage::of_page().to_string()));
+    assert!(matches!(error, FileError::Damage(damage) if damage == Damage::of_block()));
     drop(committer);
     assert!(disk.image() == before);
 }
@@ -338,7 +335,7 @@ fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
         ..setup()
     };
     let files = Arc::new(disk.clone());
-    let store = OpenedStore::open(disk.clone(), files, path(), &setup).unwrap();
+    let store = OpenedStore::open(Arc::new(disk.clone()), files, path(), &setup).unwrap();
     let interval = Duration::MAX;
     let relaxed = options().with_durability(Durability::Relaxed { interval });
     let engine = Engine::start(store, &relaxed).unwrap();
@@ -361,7 +358,7 @@ fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
     let left = disk.flushed();
     assert!(!left.slots.is_empty(), "the log was left");
     let disk = Disk::with(left);
-    let store = OpenedStore::open(disk.clone(), Arc::new(disk), path(), &setup).unwrap();
+    let store = OpenedStore::open(Arc::new(disk.clone()), Arc::new(disk), path(), &setup).unwrap();
     assert!(
         keys.into_iter()
             .all(|key| store.window.get(&key).unwrap().is_some())

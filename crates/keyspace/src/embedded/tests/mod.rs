@@ -19,6 +19,7 @@ use crate::embedded::disk::open::{OpenedStore, Setup};
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::engine::queue::Mutation;
 use crate::embedded::log::segment::Sizes;
+use crate::embedded::runs::{Layout, Limits};
 use crate::env::{Environment, ManualClock};
 use crate::error::OpenError;
 
@@ -28,6 +29,11 @@ pub(super) fn setup() -> Setup {
     Setup {
         cache_bytes: 64 << 10,
         window_bytes: 64 << 10,
+        limits: Limits::default(),
+        layout: Layout {
+            chunk_bytes: 16 << 10,
+            table_bytes: 64 << 10,
+        },
         log: Sizes {
             segment_bytes: 128 << 10,
             grow_bytes: 16 << 10,
@@ -39,12 +45,17 @@ pub(super) fn setup() -> Setup {
 
 /// Opens the store on a disk.
 fn open_on(disk: &Disk) -> Result<OpenedStore, OpenError> {
-    OpenedStore::open(disk.clone(), Arc::new(disk.clone()), path(), &setup())
+    OpenedStore::open(
+        Arc::new(disk.clone()),
+        Arc::new(disk.clone()),
+        path(),
+        &setup(),
+    )
 }
 
 /// The path of the store under test, for errors.
 fn path() -> &'static Path {
-    Path::new("test.redb")
+    Path::new("test.store")
 }
 
 /// Returns an environment whose time stands still until its clock is advanced.
@@ -77,7 +88,7 @@ fn set(read_version: Option<i64>, keys: &[&'static str], value: &'static str) ->
 fn new_store() -> Image {
     static NEW_STORE: LazyLock<Image> = LazyLock::new(|| {
         let disk = Disk::new(Vec::new());
-        let created = create_in(disk.clone(), path(), &setup());
+        let created = create_in(Arc::new(disk.clone()), path(), &setup());
         drop(created.expect("the disk is in order"));
         disk.image()
     });
@@ -91,4 +102,28 @@ pub(super) fn seeds(count: usize) -> impl Iterator<Item = u64> {
         .map(|seed| seed.parse().expect("TEST_SEED is a number"));
     let first = one.unwrap_or(0);
     (first..).take(if one.is_some() { 1 } else { count })
+}
+
+/// Calls `check` with every possible sequence of choices: `choose(n)` returns each number below `n`.
+/// Returns the number of sequences.
+pub(super) fn each_choice(mut check: impl FnMut(&mut dyn FnMut(usize) -> usize)) -> usize {
+    let mut chosen: Vec<(usize, usize)> = Vec::new();
+    for count in 1.. {
+        let mut next = 0;
+        check(&mut |choices| {
+            if next == chosen.len() {
+                chosen.push((0, choices));
+            }
+            next += 1;
+            chosen[next - 1].0
+        });
+        while chosen.last().is_some_and(|&(choice, of)| choice + 1 == of) {
+            chosen.pop();
+        }
+        match chosen.last_mut() {
+            Some((choice, _)) => *choice += 1,
+            None => return count,
+        }
+    }
+    unreachable!("counting does not end")
 }

@@ -27,7 +27,13 @@ fn open_with_room(disk: &Disk) -> OpenedStore {
         grow_bytes: 1 << 20,
     };
     let setup = Setup { log, ..setup() };
-    OpenedStore::open(disk.clone(), Arc::new(disk.clone()), path(), &setup).unwrap()
+    OpenedStore::open(
+        Arc::new(disk.clone()),
+        Arc::new(disk.clone()),
+        path(),
+        &setup,
+    )
+    .unwrap()
 }
 
 /// A store whose batches are published step by step, by its caller or as the thread would.
@@ -295,7 +301,7 @@ fn large_commit(engine: &Engine) -> impl Future<Output = Result<Commit>> + use<>
 }
 
 #[test]
-fn a_part_that_has_stopped_growing_is_moved_to_the_tree() {
+fn a_part_that_has_stopped_growing_is_moved_to_the_runs() {
     let PublisherWorld {
         disk,
         clock,

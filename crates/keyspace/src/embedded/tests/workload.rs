@@ -92,7 +92,7 @@ impl Workload {
     /// Checks that the store holds the state after some commit, with all acknowledged commits, and
     /// continues from that state.
     pub(super) fn check(&mut self, store: &mut OpenedStore) -> Result<(), String> {
-        let mut contents = read(store);
+        let mut contents = read(store)?;
         let number = contents.get(NEWEST).map_or(0, |value| decode(value));
         if number < self.acknowledged {
             return Err(format!(
@@ -223,13 +223,15 @@ fn apply(contents: &mut Contents, mutation: &Mutation) {
     }
 }
 
-fn read(store: &mut OpenedStore) -> Contents {
+fn read(store: &mut OpenedStore) -> Result<Contents, String> {
     let rows = store
         .window
         .parts()
-        .over(&store.tree)
+        .over(&store.checkpointed)
         .scan(b"", b"\xff", false, usize::MAX);
-    let rows = rows.expect("the store can be read").into_iter();
-    rows.map(|row| (row.key().to_vec(), row.value().to_vec()))
-        .collect()
+    let rows = rows.map_err(|error| format!("cannot be read: {error}"))?;
+    let pairs = rows
+        .iter()
+        .map(|row| (row.key().to_vec(), row.value().to_vec()));
+    Ok(pairs.collect())
 }

@@ -7,43 +7,22 @@
 
 use std::sync::{Arc, OnceLock};
 
-/// An entry, which hides the layers below: a row of the part, or a range without live keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entry<'a> {
-    /// `key` has `value`.
-    Set { key: &'a [u8], value: &'a [u8] },
-    /// No key lives in `begin <= key < end`.
-    Gap { begin: &'a [u8], end: &'a [u8] },
-}
-
-impl<'a> Entry<'a> {
-    /// Returns the key of a Set, or the begin of a Gap.
-    pub(crate) fn key(self) -> &'a [u8] {
-        match self {
-            Entry::Set { key, .. } => key,
-            Entry::Gap { begin, .. } => begin,
-        }
-    }
-
-    /// Returns the total length of its keys and value.
-    pub(crate) fn bytes(self) -> usize {
-        let (_, tail) = self.kind_and_tail();
-        self.key().len() + tail.len()
-    }
-
-    fn kind_and_tail(self) -> (Kind, &'a [u8]) {
-        match self {
-            Entry::Set { value, .. } => (Kind::Set, value),
-            Entry::Gap { end, .. } => (Kind::Gap, end),
-        }
-    }
-}
+use crate::embedded::entries::Entry;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Kind {
     #[default]
     Set,
     Gap,
+}
+
+impl Kind {
+    fn of(entry: Entry<'_>) -> Self {
+        match entry {
+            Entry::Set { .. } => Self::Set,
+            Entry::Gap { .. } => Self::Gap,
+        }
+    }
 }
 
 /// Refers to the bytes of an entry. Takes 16 bytes, however long the entry is.
@@ -114,7 +93,7 @@ impl ChunkWriter {
     /// Copies an entry to the open chunk.
     pub(super) fn append(&mut self, entry: Entry<'_>) -> EntryRef {
         let key = entry.key();
-        let (kind, tail) = entry.kind_and_tail();
+        let tail = entry.tail();
         let offset = self.open.len();
         self.open.extend_from_slice(key);
         self.open.extend_from_slice(tail);
@@ -123,7 +102,7 @@ impl ChunkWriter {
             offset: u32::try_from(offset).expect("a batch is far smaller than 4 GiB"),
             tail_bytes: u32::try_from(tail.len()).expect("a value has at most 100,000 bytes"),
             key_bytes: u16::try_from(key.len()).expect("a key has at most 10,001 bytes"),
-            kind,
+            kind: Kind::of(entry),
         }
     }
 

@@ -1,9 +1,10 @@
 //! Walks a tree in both directions.
 
-use super::chunk::{Entry, Source};
+use super::chunk::Source;
 use super::key_array::KeyArray;
 use super::node::{EntryTree, Inner, Node};
-use super::position::Position;
+use crate::embedded::entries::Entry;
+use crate::embedded::entries::Position;
 
 /// A position between two entries of a tree, or at one of its ends.
 pub(crate) struct Cursor<'a> {

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::chunk::{EntryRef, Source};
-use super::position::Position;
+use crate::embedded::entries::Position;
 
 /// The number of references at which an array is full. A node with a full array is split.
 pub(super) const FANOUT: usize = 32;

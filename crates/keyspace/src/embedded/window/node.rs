@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::chunk::{EntryRef, Source};
 use super::key_array::KeyArray;
-use super::position::Position;
+use crate::embedded::entries::Position;
 
 /// A tree of entries in key order. A clone is O(1) and shares nodes. A change copies the shared nodes on
 /// its path.

@@ -5,33 +5,30 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::chunk::{ChunkWriter, Chunks, Entry, EntryRef, Source};
+use super::chunk::{ChunkWriter, Chunks, EntryRef, Source};
 use super::cursor::Cursor;
 use super::node::EntryTree;
-use super::position::Position;
+use crate::embedded::collections::direction::Direction;
+use crate::embedded::entries::Position;
+use crate::embedded::entries::{Entry, Lookup};
 use crate::limits::END_OF_KEYSPACE;
 use crate::transaction::key_after;
 
-/// The layers below the active part: the frozen parts and the tree.
+/// The layers below the active part: the frozen parts and the runs.
 ///
 /// Their content does not change while the part is active. A checkpoint only moves it.
 pub(crate) trait Below {
     /// The error of a failed read.
     type Error;
 
+    /// Returns whether a key has a value.
+    fn has(&self, key: &[u8]) -> Result<bool, Self::Error>;
+
+    /// Returns whether any key in `begin <= key < end` has a value.
+    fn has_any(&self, begin: &[u8], end: &[u8]) -> Result<bool, Self::Error>;
+
     /// Returns the first key at or after `key` that has a value.
     fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, Self::Error>;
-}
-
-/// What a part knows about a key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lookup<'a> {
-    /// The key has this value.
-    Value(&'a [u8]),
-    /// The key has no value.
-    Cleared,
-    /// The layers below decide.
-    Unknown,
 }
 
 /// The active part, which takes writes. It has one owner; others read [snapshots](Self::snapshot).
@@ -64,7 +61,7 @@ impl Part {
     }
 
     /// Returns what the part knows about a key, including all writes so far.
-    pub(crate) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
+    pub(crate) fn lookup(&self, key: &[u8]) -> Lookup<&[u8]> {
         lookup(&self.tree, self.chunks.source(), key)
     }
 
@@ -102,7 +99,7 @@ impl Part {
         let meets_gap = self.as_gap(entry, |_| true).is_some()
             || self.as_gap(before, |end| end >= key).is_some();
         // Most keys are neither in a Gap nor next to one, and do not live below.
-        if meets_gap || below.first_live_from(key)?.is_some_and(|live| live == key) {
+        if meets_gap || below.has(key)? {
             return self.clear_range(key, &key_after(key), below);
         }
         if entry.is_some() {
@@ -174,12 +171,10 @@ impl Part {
         if let Some((_, gap_end)) = over_end {
             return Ok(Some(gap_begin.to_vec()..gap_end.to_vec()));
         }
-        let mut live = below.first_live_from(covered)?;
-        if live.as_ref().is_some_and(|live| live < end) {
-            live = below.first_live_from(end)?;
-        } else if left.is_none() {
+        if left.is_none() && !below.has_any(covered, end)? {
             return Ok(None);
         }
+        let live = below.first_live_from(end)?;
         let live = live.as_deref().unwrap_or(END_OF_KEYSPACE.max(end));
         let mut cursor = Cursor::new(&self.tree, self.chunks.source());
         cursor.seek(Position::before(end));
@@ -234,13 +229,21 @@ pub(crate) struct PartSnapshot {
 
 impl PartSnapshot {
     /// Returns what the part knows about a key.
-    pub(crate) fn lookup(&self, key: &[u8]) -> Lookup<'_> {
+    pub(crate) fn lookup(&self, key: &[u8]) -> Lookup<&[u8]> {
         lookup(&self.tree, Source::published(&self.chunks), key)
     }
 
     /// Returns a cursor before the first entry.
     pub(crate) fn cursor(&self) -> Cursor<'_> {
         Cursor::new(&self.tree, Source::published(&self.chunks))
+    }
+
+    /// Returns a track of the entries.
+    pub(crate) fn track(&self) -> PartTrack<'_> {
+        PartTrack {
+            cursor: self.cursor(),
+            head: None,
+        }
     }
 
     /// Returns all entries in key order.
@@ -250,7 +253,42 @@ impl PartSnapshot {
     }
 }
 
-fn lookup<'a>(tree: &EntryTree, source: Source<'a>, key: &[u8]) -> Lookup<'a> {
+/// Reads the entries of a part. A read cannot fail.
+pub(crate) struct PartTrack<'a> {
+    /// On the far side of the head.
+    cursor: Cursor<'a>,
+    head: Option<Entry<'a>>,
+}
+
+impl PartTrack<'_> {
+    pub(crate) fn seek(&mut self, at: Position<'_>, direction: Direction) {
+        self.cursor.seek(at);
+        if direction == Direction::Forward {
+            // A Gap that begins before the position may extend beyond it.
+            match self.cursor.prev() {
+                Some(entry) if at < entry.end() => {}
+                Some(_) => {
+                    self.cursor.next();
+                }
+                None => {}
+            }
+        }
+        self.step(direction);
+    }
+
+    pub(crate) fn step(&mut self, direction: Direction) {
+        self.head = match direction {
+            Direction::Forward => self.cursor.next(),
+            Direction::Backward => self.cursor.prev(),
+        };
+    }
+
+    pub(crate) fn head(&self) -> Option<Entry<'_>> {
+        self.head
+    }
+}
+
+fn lookup<'a>(tree: &EntryTree, source: Source<'a>, key: &[u8]) -> Lookup<&'a [u8]> {
     let entry = tree.last_before(source, Position::after(key));
     match entry.map(|entry| source.entry(entry)) {
         Some(Entry::Set { key: found, value }) if found == key => Lookup::Value(value),

@@ -118,8 +118,8 @@ impl Show for Change {
 impl Show for StoreCheck {
     fn show(&self) -> String {
         format!(
-            "pages: every checksum is right\n\
-             rows: {} with {} bytes are in order, and are those that were written\n\
+            "blocks: every checksum is right\n\
+             rows: {} with {} bytes are in order\n\
              log: {} batches of commits can be recovered\n",
             self.rows, self.bytes, self.log_batches
         )

@@ -8,9 +8,9 @@ use rand::Rng;
 use super::super::frame::BLOCK_BYTES;
 use super::Step::{Append, Clock, Flush, Free, Prepare, RollOver};
 use super::flaw::Flaw;
-use super::{Log, Model, Step, check, each_choice};
+use super::{Log, Model, Step, check};
 use crate::embedded::tests::disk::{Disk, Fault};
-use crate::embedded::tests::seeds;
+use crate::embedded::tests::{each_choice, seeds};
 
 /// The steps on a small log. The power fails at every one of their calls.
 const SCRIPTS: [&[Step]; 6] = [

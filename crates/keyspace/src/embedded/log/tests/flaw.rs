@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::StorageBackend;
+use crate::embedded::backend::Backend;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::super::files::{File, Files, Slot};
+use super::super::files::{Files, Slot};
 use super::super::frame::BLOCK_BYTES;
+use crate::embedded::backend::File;
 use crate::embedded::tests::disk::Disk;
 
 /// The bug of a log.
@@ -85,7 +86,7 @@ struct FlawedFile {
     has_frames: AtomicBool,
 }
 
-impl StorageBackend for FlawedFile {
+impl Backend for FlawedFile {
     fn len(&self) -> io::Result<u64> {
         self.file.len()
     }

@@ -277,27 +277,3 @@ impl Log {
         self.slots.free_before(model.start.segment)
     }
 }
-
-/// Calls `check` with every possible sequence of choices: `choose(n)` returns each number below `n`.
-/// Returns the number of sequences.
-fn each_choice(mut check: impl FnMut(&mut dyn FnMut(usize) -> usize)) -> usize {
-    let mut chosen: Vec<(usize, usize)> = Vec::new();
-    for count in 1.. {
-        let mut next = 0;
-        check(&mut |choices| {
-            if next == chosen.len() {
-                chosen.push((0, choices));
-            }
-            next += 1;
-            chosen[next - 1].0
-        });
-        while chosen.last().is_some_and(|&(choice, of)| choice + 1 == of) {
-            chosen.pop();
-        }
-        match chosen.last_mut() {
-            Some((choice, _)) => *choice += 1,
-            None => return count,
-        }
-    }
-    unreachable!("counting does not end")
-}

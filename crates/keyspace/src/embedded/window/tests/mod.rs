@@ -10,7 +10,8 @@ use rand::{Rng, SeedableRng};
 use super::chunk::{EntryRef, Source};
 use super::key_array::{FANOUT, KeyArray};
 use super::node::Node;
-use super::{Below, Entry, Lookup, Part, Position};
+use super::{Below, Part};
+use crate::embedded::entries::{Entry, Lookup, Position};
 use crate::embedded::tests::seeds;
 use crate::limits::END_OF_KEYSPACE;
 
@@ -124,6 +125,15 @@ impl LiveKeys {
 impl Below for LiveKeys {
     type Error = Infallible;
 
+    fn has(&self, key: &[u8]) -> Result<bool, Infallible> {
+        Ok(self.0.contains(key))
+    }
+
+    fn has_any(&self, begin: &[u8], end: &[u8]) -> Result<bool, Infallible> {
+        let keys = Bytes::copy_from_slice(begin)..Bytes::copy_from_slice(end);
+        Ok(self.0.range(keys).next().is_some())
+    }
+
     fn first_live_from(&self, key: &[u8]) -> Result<Option<Bytes>, Infallible> {
         let key = Bytes::copy_from_slice(key);
         Ok(self.0.range(key..).next().cloned())
@@ -201,7 +211,7 @@ fn a_set_splits_a_gap_and_a_clear_of_it_joins_the_halves() {
         clear(&mut part, 2, &below);
         part.set(&key(set), b"");
         assert_sound(&part, &below);
-        assert_eq!(part.lookup(&key(set)), Lookup::Value(b""));
+        assert_eq!(part.lookup(&key(set)), Lookup::Value(&b""[..]));
         assert_eq!(part.lookup(&key(2)), Lookup::Cleared);
         let after = [&key(set)[..], b"\0"].concat();
         assert_eq!(
@@ -219,6 +229,14 @@ fn a_part_is_unchanged_by_a_clear_whose_read_fails() {
     impl Below for Broken {
         type Error = &'static str;
 
+        fn has(&self, _: &[u8]) -> Result<bool, &'static str> {
+            Err("broken")
+        }
+
+        fn has_any(&self, _: &[u8], _: &[u8]) -> Result<bool, &'static str> {
+            Err("broken")
+        }
+
         fn first_live_from(&self, _: &[u8]) -> Result<Option<Bytes>, &'static str> {
             Err("broken")
         }
@@ -226,7 +244,7 @@ fn a_part_is_unchanged_by_a_clear_whose_read_fails() {
     let mut part = Part::new();
     part.set(&key(1), b"value");
     assert_eq!(part.clear(&key(1), &Broken), Err("broken"));
-    assert_eq!(part.lookup(&key(1)), Lookup::Value(b"value"));
+    assert_eq!(part.lookup(&key(1)), Lookup::Value(&b"value"[..]));
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Places between keys.
 
 use std::cmp::Ordering;
-use std::ops::Bound;
 
 /// A place between keys: just before `key`, or just after it, which is just before `key\0`.
 ///
@@ -27,34 +26,56 @@ impl<'a> Position<'a> {
         }
     }
 
-    pub(super) fn key(self) -> &'a [u8] {
+    /// Writes the first key after this position.
+    pub(crate) fn write_key(self, key: &mut Vec<u8>) {
+        key.clear();
+        key.extend_from_slice(self.key);
+        if self.is_after {
+            key.push(0);
+        }
+    }
+
+    pub(crate) fn key(self) -> &'a [u8] {
         self.key
     }
 
     /// Returns whether `key` is before this position.
-    pub(super) fn follows(self, key: &[u8]) -> bool {
+    pub(crate) fn follows(self, key: &[u8]) -> bool {
         if self.is_after {
             key <= self.key
         } else {
             key < self.key
         }
     }
+}
 
-    /// Returns the bound of a range that begins here.
-    pub(crate) fn as_begin(self) -> Bound<&'a [u8]> {
-        if self.is_after {
-            Bound::Excluded(self.key)
-        } else {
-            Bound::Included(self.key)
+/// A position that owns its key. It is changed in place.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PositionBuf {
+    key: Vec<u8>,
+    is_after: bool,
+}
+
+impl PositionBuf {
+    pub(crate) fn get(&self) -> Position<'_> {
+        Position {
+            key: &self.key,
+            is_after: self.is_after,
         }
     }
 
-    /// Returns the bound of a range that ends here.
-    pub(crate) fn as_end(self) -> Bound<&'a [u8]> {
-        if self.is_after {
-            Bound::Included(self.key)
-        } else {
-            Bound::Excluded(self.key)
+    pub(crate) fn set(&mut self, position: Position<'_>) {
+        self.key.clear();
+        self.key.extend_from_slice(position.key);
+        self.is_after = position.is_after;
+    }
+}
+
+impl From<Position<'_>> for PositionBuf {
+    fn from(position: Position<'_>) -> Self {
+        Self {
+            key: position.key.to_vec(),
+            is_after: position.is_after,
         }
     }
 }
@@ -85,8 +106,9 @@ impl Eq for Position<'_> {}
 
 /// Compares the key `after\0` with `before`.
 fn compare_after_with_before(after: &[u8], before: &[u8]) -> Ordering {
+    let is_next = || before.len() == after.len() + 1 && before.strip_prefix(after) == Some(b"\0");
     match after.cmp(before) {
-        Ordering::Less if before.strip_prefix(after) == Some(b"\0") => Ordering::Equal,
+        Ordering::Less if is_next() => Ordering::Equal,
         Ordering::Equal => Ordering::Greater,
         unequal => unequal,
     }

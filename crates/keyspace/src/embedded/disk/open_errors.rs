@@ -1,0 +1,82 @@
+//! The errors of opening a store.
+
+use std::error::Error as StdError;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::embedded::log::files::{Files, Slot};
+use crate::embedded::log::recover::LogError;
+use crate::embedded::runs::OpenRunsError;
+use crate::embedded::runs::damage::FileError;
+use crate::embedded::runs::manifest::FORMAT;
+use crate::error::OpenError;
+
+/// Returns the error for a path that is not a store.
+pub(crate) fn not_a_store(path: &Path, found: &str) -> OpenError {
+    OpenError::NotAStore {
+        path: path.to_owned(),
+        reason: format!("expected a file written by this library, found {found}"),
+    }
+}
+
+/// Returns the error for a file that the operating system cannot open.
+pub(crate) fn open_error(path: &Path, cause: impl StdError + Send + Sync + 'static) -> OpenError {
+    OpenError::Open {
+        path: path.to_owned(),
+        cause: Arc::new(cause),
+    }
+}
+
+/// Returns the error for a store's file that does not hold what was written to it.
+pub(crate) fn damaged(path: &Path, reason: impl Into<String>) -> OpenError {
+    OpenError::Damaged {
+        path: path.to_owned(),
+        reason: reason.into(),
+    }
+}
+
+/// Returns the error for a store whose file cannot be read or written.
+pub(crate) fn refusal(path: &Path, error: FileError) -> OpenError {
+    match error {
+        FileError::Damage(damage) => damaged(path, damage.to_string()),
+        FileError::Io(cause) => open_error(path, cause),
+    }
+}
+
+/// Returns the error for a file that is no store, or one that cannot be read.
+pub(crate) fn runs_refusal(path: &Path, error: OpenRunsError) -> OpenError {
+    match error {
+        OpenRunsError::NotAStore => not_a_store(path, "another one"),
+        OpenRunsError::NewerFormat(found) => OpenError::NewerFormat {
+            path: path.to_owned(),
+            found,
+            supported: FORMAT,
+        },
+        OpenRunsError::File(error) => refusal(path, error),
+    }
+}
+
+/// Returns the error for a store whose log, in `files`, cannot be used.
+pub(crate) fn log_refusal(path: &Path, files: &dyn Files, error: LogError) -> OpenError {
+    let of = |slot: Slot| files.path(slot);
+    let path = path.to_owned();
+    match error {
+        LogError::Missing { .. } => OpenError::LogMissing { path },
+        LogError::Newer { .. } => OpenError::LogNewer { path },
+        LogError::Foreign { slot } => OpenError::LogForeign { path: of(slot) },
+        LogError::Corrupt { slot, .. } => OpenError::LogDamaged {
+            path: of(slot),
+            reason: error.to_string(),
+        },
+        LogError::NewerFormat {
+            slot,
+            found,
+            supported,
+        } => OpenError::NewerFormat {
+            path: of(slot),
+            found,
+            supported,
+        },
+        LogError::Io(cause) => refusal(&path, FileError::from_io(cause)),
+    }
+}

@@ -1,0 +1,50 @@
+//! Blocks of an index and of a filter that stay in memory while their table is in use.
+//!
+//! Most lookups need them, so they are not looked for in the cache. Beyond a number of bytes, they are in the cache,
+//! like all other blocks.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::block::Block;
+use super::chunks::ChunkFile;
+
+/// The blocks of one table that stay in memory.
+pub(super) struct Resident {
+    file: Arc<ChunkFile>,
+    /// The blocks of the index.
+    pub(super) middles: Box<[OnceLock<Arc<Block>>]>,
+    /// The blocks of the filter.
+    pub(super) filters: Box<[OnceLock<Arc<[u8]>>]>,
+    /// Their bytes.
+    bytes: AtomicUsize,
+}
+
+impl Resident {
+    pub(super) fn new(file: &Arc<ChunkFile>, middles: usize, filters: u32) -> Arc<Self> {
+        Arc::new(Self {
+            file: file.clone(),
+            middles: (0..middles).map(|_| OnceLock::new()).collect(),
+            filters: (0..filters).map(|_| OnceLock::new()).collect(),
+            bytes: AtomicUsize::new(0),
+        })
+    }
+
+    /// Returns whether a block of this many bytes may stay.
+    pub(super) fn reserve(&self, bytes: usize) -> bool {
+        let left = &self.file.resident_bytes;
+        let take = |left: usize| left.checked_sub(bytes);
+        let has_room = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        if has_room.is_ok() {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        has_room.is_ok()
+    }
+}
+
+impl Drop for Resident {
+    fn drop(&mut self) {
+        let bytes = *self.bytes.get_mut();
+        self.file.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
