@@ -3,6 +3,7 @@
 use console::report::StoreCheck;
 use export_queue::keyspace::embedded;
 use export_queue::keyspace::url::StoreUrl;
+use indicatif::ProgressBar;
 use tokio::task::spawn_blocking;
 
 use crate::failure::{CommandFailure, Result, Status};
@@ -16,7 +17,17 @@ pub(crate) async fn check(db: &str, json: bool) -> Result<Status> {
         StoreUrl::Fdb { .. } => return Err(CommandFailure::NoFilesToCheck),
     };
     // On a thread of its own, so that Ctrl-C ends it.
-    let checked = spawn_blocking(move || embedded::verify(path, |_, _| ())).await;
+    let checked = spawn_blocking(move || {
+        // On standard error, and only if that is a terminal.
+        let bar = ProgressBar::new(0);
+        let verified = embedded::verify(path, |read, of| {
+            bar.set_length(of);
+            bar.set_position(read);
+        });
+        bar.finish_and_clear();
+        verified
+    })
+    .await;
     let verified = checked
         .expect("a check does not panic")
         .map_err(CommandFailure::check)?;
