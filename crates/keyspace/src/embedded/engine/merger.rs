@@ -163,8 +163,7 @@ impl Merger {
                 }
             }
             if is_at_rest && has_merged {
-                // The window holds the old runs until the next batch.
-                self.shared.commit_nothing();
+                self.let_window_go();
             }
             rests = if is_at_rest { rests + 1 } else { 0 };
             limit = if has_room {
@@ -174,6 +173,17 @@ impl Merger {
             };
         }
         Ok(())
+    }
+
+    /// Makes the window read the newest runs. Otherwise, it would hold the old ones until the next batch, and their room
+    /// in the file.
+    pub(super) fn let_window_go(&self) {
+        self.shared.commit_nothing();
+    }
+
+    #[cfg(test)]
+    pub(super) fn expire(&self) {
+        self.shared.timeline.expire();
     }
 
     #[cfg(test)]
@@ -188,5 +198,45 @@ impl Merger {
         self.shared
             .runs
             .merge_step(is_at_rest, |runs| timeline.merged(runs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_waits_for_room_until_a_step_makes_some_or_the_store_is_closed() {
+        for end in [Merges::hurry, Merges::close, Merges::end] {
+            let merges = Merges::default();
+            // Without a merger, nothing would end the wait.
+            merges.wait_for_room(|| true);
+            merges.start();
+            thread::scope(|scope| {
+                let waiting = scope.spawn(|| merges.wait_for_room(|| true));
+                merges.stepped();
+                assert!(!waiting.is_finished());
+                end(&merges);
+            });
+            merges.wait_for_room(|| true);
+        }
+        let merges = Merges::default();
+        merges.start();
+        let is_full = Mutex::new(true);
+        thread::scope(|scope| {
+            scope.spawn(|| merges.wait_for_room(|| *is_full.lock()));
+            *is_full.lock() = false;
+            merges.stepped();
+        });
+    }
+
+    #[test]
+    fn a_store_whose_merges_begin_is_not_at_rest() {
+        let merges = Merges::default();
+        merges.start();
+        assert_eq!(merges.wait(None), Some(true));
+        assert_eq!(merges.wait(Some(Duration::ZERO)), Some(false));
     }
 }

@@ -461,6 +461,21 @@ impl Committer {
         Ok(())
     }
 
+    /// Does what the merger does in a store at rest, and lets go of states that are too old.
+    pub(crate) fn rest(&mut self, lets_window_go: bool) -> Result<()> {
+        let mut has_merged = false;
+        while self.merger.step_or_fail(true)? {
+            has_merged = true;
+        }
+        if has_merged && lets_window_go {
+            self.merger.let_window_go();
+            self.resolve()?;
+            self.publish()?;
+        }
+        self.merger.expire();
+        Ok(())
+    }
+
     fn merge(&self) -> Result<bool> {
         self.merger.step_or_fail(false)
     }

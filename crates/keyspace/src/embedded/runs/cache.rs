@@ -7,7 +7,7 @@ use quick_cache::sync::Cache;
 
 use super::block::Block;
 
-/// A block of the file: its table, and where it begins in it.
+/// A block of the file: the number of its table, and where it begins in it.
 pub(super) type BlockPlace = (u64, u64);
 
 /// What a block holds, once it was checked.

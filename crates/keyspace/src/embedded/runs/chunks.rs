@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
@@ -52,6 +52,8 @@ pub(crate) struct ChunkFile {
     file: RwLock<Option<File>>,
     pub(super) layout: Layout,
     pub(super) cache: BlockCache,
+    /// The number of the next table that is opened or written.
+    pub(super) next_table: AtomicU64,
     /// How many more bytes of indexes and filters may stay in memory.
     pub(super) resident_bytes: AtomicUsize,
     free: Mutex<FreeChunks>,
@@ -95,6 +97,7 @@ impl ChunkFile {
             file: RwLock::new(Some(file)),
             layout,
             cache: BlockCache::new(cache_bytes - cache_bytes / RESIDENT_SHARE),
+            next_table: AtomicU64::new(0),
             resident_bytes: AtomicUsize::new(cache_bytes / RESIDENT_SHARE),
             free: Mutex::new(FreeChunks {
                 free: BTreeSet::new(),

@@ -62,6 +62,9 @@ const MAX_VERSION: i64 = i64::MAX / 2;
 /// The last number of a segment or a frame from which a log can go on: no log gets that far.
 const MAX_NUMBER: u64 = u64::MAX / 2;
 
+/// The most bytes that a store has: its manifest has no room for more.
+pub(super) const MAX_BYTES: u64 = 1 << 40;
+
 /// The store's own record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meta {
@@ -236,6 +239,9 @@ impl RunRecord {
         let id = fields.u64()?;
         let into = fields.u64()?;
         let hidden_bytes = fields.u64()?;
+        if !(1..=MAX_NUMBER).contains(&id) || hidden_bytes > MAX_BYTES {
+            return Err(format!("its run {id} hides {hidden_bytes} bytes"));
+        }
         let begins = read_key(fields)?;
         let mut tables = Vec::new();
         for _ in 0..fields.u32()? {

@@ -12,6 +12,9 @@ use super::chunks::ChunkFile;
 /// The blocks of one table that stay in memory.
 pub(super) struct Resident {
     file: Arc<ChunkFile>,
+    /// Tells the table from all others that were open, in the cache. Its id does not: a seeded source of randomness may
+    /// repeat ids.
+    pub(super) number: u64,
     /// The blocks of the index.
     pub(super) middles: Box<[OnceLock<Arc<Block>>]>,
     /// The blocks of the filter.
@@ -24,6 +27,7 @@ impl Resident {
     pub(super) fn new(file: &Arc<ChunkFile>, middles: usize, filters: u32) -> Arc<Self> {
         Arc::new(Self {
             file: file.clone(),
+            number: file.next_table.fetch_add(1, Ordering::Relaxed),
             middles: (0..middles).map(|_| OnceLock::new()).collect(),
             filters: (0..filters).map(|_| OnceLock::new()).collect(),
             bytes: AtomicUsize::new(0),

@@ -74,12 +74,19 @@ impl Run {
             }
         }
         Ok((!tables.is_empty()).then(|| Self {
-            id: self.id,
             into: Some(into),
-            hidden_bytes: self.hidden_bytes,
             begins: key.to_vec(),
-            tables,
+            ..self.with_tables(tables)
         }))
+    }
+
+    /// Returns the run with other tables.
+    pub(super) fn with_tables(&self, tables: Vec<Arc<Table>>) -> Self {
+        Self {
+            begins: self.begins.clone(),
+            tables,
+            ..*self
+        }
     }
 }
 
@@ -101,6 +108,11 @@ impl RunList {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the bytes that the runs take in the file.
+    pub(super) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.bytes()).sum()
     }
 
     /// Returns the tables of all runs.
@@ -186,52 +198,42 @@ impl<'a> RunTrack<'a> {
     }
 
     /// Returns the first entry of the leaf after a place.
-    fn next_leaf(&self, place: Place) -> Result<Option<Place>, FileError> {
-        let Place {
-            table,
-            top,
-            middle,
-            leaf,
-            ..
-        } = place;
+    fn next_leaf(&self, place: &Place) -> Result<Option<Place>, FileError> {
         let forward = Direction::Forward;
-        if leaf + 1 < middle.len() {
-            return self.enter(table, top, middle, leaf + 1, forward).map(Some);
-        }
-        if top + 1 < self.run.tables[table].root.index.len() {
-            return self.enter_middle(table, top + 1, forward).map(Some);
-        }
-        if table + 1 < self.run.tables.len() {
-            return self.enter_middle(table + 1, 0, forward).map(Some);
-        }
-        Ok(None)
+        let &Place {
+            table, top, leaf, ..
+        } = place;
+        Ok(Some(if leaf + 1 < place.middle.len() {
+            self.enter(table, top, place.middle.clone(), leaf + 1, forward)?
+        } else if top + 1 < self.run.tables[table].root.index.len() {
+            self.enter_middle(table, top + 1, forward)?
+        } else if table + 1 < self.run.tables.len() {
+            self.enter_middle(table + 1, 0, forward)?
+        } else {
+            return Ok(None);
+        }))
     }
 
     /// Returns the last entry of the leaf before a place.
-    fn previous_leaf(&self, place: Place) -> Result<Option<Place>, FileError> {
-        let Place {
-            table,
-            top,
-            middle,
-            leaf,
-            ..
-        } = place;
+    fn previous_leaf(&self, place: &Place) -> Result<Option<Place>, FileError> {
         let backward = Direction::Backward;
+        let &Place {
+            table, top, leaf, ..
+        } = place;
         // The leaf before ends at or before the separator. If nothing of it counts, it may have been freed.
-        if middle.entry(leaf).key() <= &*self.run.begins {
+        if place.middle.entry(leaf).key() <= &*self.run.begins {
             return Ok(None);
         }
-        if leaf > 0 {
-            return self.enter(table, top, middle, leaf - 1, backward).map(Some);
-        }
-        if top > 0 {
-            return self.enter_middle(table, top - 1, backward).map(Some);
-        }
-        if table > 0 {
+        Ok(Some(if leaf > 0 {
+            self.enter(table, top, place.middle.clone(), leaf - 1, backward)?
+        } else if top > 0 {
+            self.enter_middle(table, top - 1, backward)?
+        } else if table > 0 {
             let last = self.run.tables[table - 1].root.index.len() - 1;
-            return self.enter_middle(table - 1, last, backward).map(Some);
-        }
-        Ok(None)
+            self.enter_middle(table - 1, last, backward)?
+        } else {
+            return Ok(None);
+        }))
     }
 
     fn find(&mut self, at: Position<'_>, direction: Direction) -> Result<(), FileError> {
@@ -290,10 +292,10 @@ impl Track for RunTrack<'_> {
             Direction::Forward if place.entry + 1 < place.block.len() => place.entry += 1,
             Direction::Backward if place.entry > 0 => place.entry -= 1,
             _ => {
-                let place = self.place.take();
-                self.place = match (place, direction) {
-                    (Some(place), Direction::Forward) => self.next_leaf(place)?,
-                    (Some(place), Direction::Backward) => self.previous_leaf(place)?,
+                let left = self.place.take();
+                self.place = match (&left, direction) {
+                    (Some(left), Direction::Forward) => self.next_leaf(left)?,
+                    (Some(left), Direction::Backward) => self.previous_leaf(left)?,
                     (None, _) => None,
                 };
             }

@@ -103,20 +103,12 @@ fn while_true<E>(mut step: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
 fn with_moved(list: &RunList, moved: &BTreeMap<u32, Arc<Chunk>>) -> RunList {
     let place = |chunk: &Arc<Chunk>| moved.get(&chunk.number()).unwrap_or(chunk).clone();
     let table = |table: &Arc<Table>| {
-        Arc::new(Table {
-            root: table.root.clone(),
-            resident: table.resident.clone(),
-            file: table.file.clone(),
-            chunks: table.chunks.iter().map(place).collect(),
-            ..**table
-        })
+        let chunks = table.chunks.iter().map(place);
+        Arc::new(table.with_chunks(chunks.collect()))
     };
     let run = |run: &Arc<Run>| {
-        Arc::new(Run {
-            begins: run.begins.clone(),
-            tables: run.tables.iter().map(table).collect(),
-            ..**run
-        })
+        let tables = run.tables.iter().map(table);
+        Arc::new(run.with_tables(tables.collect()))
     };
     RunList {
         runs: list.runs.iter().map(run).collect(),

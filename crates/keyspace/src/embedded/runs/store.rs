@@ -105,7 +105,8 @@ impl Runs {
             state.last_run = state.last_run.max(run.id);
             runs.open_run(run).map(Arc::new)
         });
-        let list = list.collect::<Result<_, _>>()?;
+        let list: Vec<Arc<Run>> = list.collect::<Result<_, _>>()?;
+        check_merges(&list)?;
         state.list = Arc::new(RunList { runs: list });
         drop(state);
         Ok(runs)
@@ -200,7 +201,8 @@ impl Runs {
         change: impl FnOnce(&mut Meta),
         installed: impl FnOnce(&Arc<RunList>),
     ) -> Result<(), FileError> {
-        let hidden_bytes = writer.hidden_bytes;
+        // Of what several Gaps hide, each counts all.
+        let hidden_bytes = writer.hidden_bytes.min(self.list().bytes());
         let tables = writer.finish()?;
         if !tables.is_empty() {
             self.file.flush()?;
@@ -278,6 +280,19 @@ impl RunsState {
         self.last_run += 1;
         RunId(self.last_run)
     }
+}
+
+/// Checks that the inputs of each merge follow each other, and that its output follows them.
+fn check_merges(runs: &[Arc<Run>]) -> Result<(), Damage> {
+    for (index, run) in runs.iter().enumerate() {
+        let Some(into) = run.into else { continue };
+        let follows =
+            |next: &Arc<Run>| next.into == Some(into) || (next.id, next.into) == (into, None);
+        if !runs.get(index + 1).is_some_and(follows) {
+            return Err(Damage::new("a merge lacks its output"));
+        }
+    }
+    Ok(())
 }
 
 fn record(run: &Run) -> RunRecord {

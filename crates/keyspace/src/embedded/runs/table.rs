@@ -252,6 +252,10 @@ impl Table {
             first_chunk,
             chunks,
         };
+        let all_chunks = u64::from(first_chunk) + table.chunks.len() as u64;
+        if bytes.div_ceil(file.layout.chunk_bytes.into()) != all_chunks {
+            return Err(Damage::of_block().into());
+        }
         let start = bytes
             .checked_sub(root_bytes.into())
             .ok_or_else(Damage::of_block)?;
@@ -264,7 +268,9 @@ impl Table {
         let filter_bytes = u64::from(blocks) * u64::from(block_bytes);
         let filter_end = root.filter_start.checked_add(filter_bytes);
         let is_empty = blocks > 0 && block_bytes == 0;
-        if is_empty || filter_end.is_none_or(|end| start < end) {
+        let places = root.index.iter().map(|(_, block)| block.offset);
+        let is_ascending = places.clone().is_sorted() && places.max() <= Some(root.filter_start);
+        if is_empty || !is_ascending || filter_end.is_none_or(|end| start < end) {
             return Err(Damage::of_block().into());
         }
         table.resident = Resident::new(file, root.index.len(), root.filter.blocks);
@@ -329,14 +335,22 @@ impl Table {
             None => 0,
         };
         let freed = first_chunk.saturating_sub(self.first_chunk);
+        let chunks = self.chunks.get(freed as usize..);
         Ok(Self {
+            first_chunk: self.first_chunk + freed,
+            ..self.with_chunks(chunks.ok_or_else(Damage::of_block)?.to_vec())
+        })
+    }
+
+    /// Returns the table in other chunks.
+    pub(super) fn with_chunks(&self, chunks: Vec<Arc<Chunk>>) -> Self {
+        Self {
             root: self.root.clone(),
             resident: self.resident.clone(),
             file: self.file.clone(),
-            first_chunk: self.first_chunk + freed,
-            chunks: self.chunks[freed as usize..].to_vec(),
+            chunks,
             ..*self
-        })
+        }
     }
 
     fn chunk_of(&self, offset: u64) -> u32 {
@@ -393,7 +407,9 @@ impl Table {
         let cached = self
             .file
             .cache
-            .get((self.id, block.offset), || read().map(Cached::Entries))?;
+            .get((self.resident.number, block.offset), || {
+                read().map(Cached::Entries)
+            })?;
         match cached {
             Cached::Entries(block) => Ok(block),
             Cached::Filter(_) => Err(Damage::of_block().into()),
@@ -499,7 +515,7 @@ impl Table {
         if let Some(block) = slot.get() {
             return Ok(may_contain(block, size, hash));
         }
-        let place = (self.id, self.filter_offset(number));
+        let place = (self.resident.number, self.filter_offset(number));
         let cached = self.file.cache.get(place, || {
             let block = self.filter_block(number)?;
             Ok::<_, FileError>(Cached::Filter(block.into()))

@@ -78,13 +78,7 @@ fn verify_run(run: &Run, step: &mut impl FnMut()) -> Result<(), FileError> {
             let block = filter.get(hash.block(table.root.filter) as usize);
             block.is_some_and(|block| may_contain(block, table.root.filter, hash))
         };
-        let alone = Run {
-            id: run.id,
-            into: run.into,
-            hidden_bytes: 0,
-            begins: run.begins.clone(),
-            tables: vec![table.clone()],
-        };
+        let alone = run.with_tables(vec![table.clone()]);
         let mut track = RunTrack::new(&alone, Caching::Direct);
         let mut counts = Counts::default();
         track.seek(Position::before(b""), Direction::Forward)?;

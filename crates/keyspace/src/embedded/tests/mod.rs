@@ -7,6 +7,7 @@ mod engine;
 mod io_failure;
 mod power_loss;
 mod publisher;
+mod rest;
 mod workload;
 
 use std::path::Path;

@@ -6,6 +6,7 @@ mod damage;
 mod decoders;
 mod flawed_file;
 mod golden;
+mod hidden;
 mod manifest;
 mod model;
 mod plants;

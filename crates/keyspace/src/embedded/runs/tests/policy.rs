@@ -84,7 +84,11 @@ impl Flood {
         const PART: u64 = 16 * MIB;
         for _ in 0..parts {
             while is_full(&self.runs, LIMITS) {
-                assert!(self.step(false), "parts wait for ever: {:?}", self.runs);
+                assert!(
+                    self.step(false),
+                    "no merge makes room for the next part: {:?}",
+                    self.runs
+                );
             }
             self.runs.insert(0, free(PART));
             self.parts += PART;
