@@ -38,10 +38,7 @@ impl Runs {
     /// Makes the file as short as its content allows. Both manifests are the same then. No thread merges runs any more.
     pub(crate) fn close(&self) -> Result<(), FileError> {
         self.stops_merging.store(false, Ordering::Relaxed);
-        let shortened = self
-            .merge_hidden()
-            .and_then(|()| while_true(|| self.move_chunks(usize::MAX, |_| ())));
-        match shortened {
+        match self.shorten() {
             // A long file is as good as a short one.
             Err(FileError::Io(cause)) if is_shortage(&cause) => {}
             shortened => shortened?,
@@ -53,6 +50,13 @@ impl Runs {
         let end = state.list.tables().map(|table| table.end_in_file()).max();
         let end = end.unwrap_or(self.file.start(MANIFEST_CHUNKS));
         self.file.cut_last(end)
+    }
+
+    /// Merges what is hidden, and moves chunks to free places, if there is much of either.
+    fn shorten(&self) -> Result<(), FileError> {
+        self.merge_hidden()?;
+        while self.move_chunks(usize::MAX, |_| ())? {}
+        Ok(())
     }
 
     /// Cuts off the free chunks at the end, for other files that need the room.
@@ -91,12 +95,6 @@ impl Runs {
         installed(&state.list);
         Ok(true)
     }
-}
-
-/// Repeats a step while it returns true.
-fn while_true<E>(mut step: impl FnMut() -> Result<bool, E>) -> Result<(), E> {
-    while step()? {}
-    Ok(())
 }
 
 /// Returns the same runs with other chunks, by the numbers of those that were moved.
