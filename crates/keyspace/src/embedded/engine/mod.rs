@@ -420,9 +420,16 @@ impl Committer {
 
     /// Resolves the commits that wait, after the store has ended in the meantime.
     pub(crate) fn resolve_late(&mut self, end: impl FnOnce()) -> Result<()> {
-        let commits = self.resolver.queue().take();
+        let commits = self.resolver.shared().queue.take();
         end();
         self.resolver.resolve_taken(commits)
+    }
+
+    /// Publishes the open batch, after the store has ended in the meantime.
+    pub(crate) fn publish_late(&mut self, end: impl FnOnce()) -> Result<()> {
+        let batch = self.resolver.shared().pipeline.take().expect("a commit waits");
+        end();
+        self.publisher.commit(batch)
     }
 
     /// Writes the store's record to its file.

@@ -240,7 +240,13 @@ impl Publisher {
 
     /// Writes a batch to the log, flushes it, publishes its state, fires watches, and sends the results of
     /// its transactions.
-    fn commit(&mut self, mut batch: Batch) -> Result<()> {
+    pub(super) fn commit(&mut self, mut batch: Batch) -> Result<()> {
+        // When a store ends, the batches that wait are dropped. This one may contain what atomic operations made of
+        // their rows, so it must not be found in the log without them.
+        if let Err(error) = self.shared.timeline.check() {
+            batch.answer_unknown();
+            return Err(error);
+        }
         match self.write(&mut batch) {
             Ok(()) => {}
             Err(AppendError::NoSpace(cause)) => {

@@ -55,8 +55,8 @@ impl Resolver {
     }
 
     #[cfg(test)]
-    pub(super) fn queue(&self) -> &super::queue::Queue {
-        &self.shared.queue
+    pub(super) fn shared(&self) -> &EngineShared {
+        &self.shared
     }
 
     /// Resolves commits that were taken from the queue.

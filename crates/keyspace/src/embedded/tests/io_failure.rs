@@ -327,6 +327,26 @@ fn a_commit_that_was_being_resolved_when_the_store_failed_has_a_result() {
 }
 
 #[test]
+fn a_store_that_has_ended_writes_no_batch_that_may_depend_on_a_dropped_one() {
+    let disk = Disk::with(new_store());
+    let (engine, mut committer) = Engine::prepare(open_on(&disk).unwrap(), &options());
+    let commit = engine.commit(set(None, &["key"], "value"));
+    committer.resolve().unwrap();
+    let before = disk.image();
+    let cause = std::io::Error::other("it is planned");
+    let error = committer
+        .publish_late(|| engine.fail(cause.into()))
+        .unwrap_err();
+    assert_poisoned(&error);
+    let error = commit
+        .now_or_never()
+        .expect("it does not wait")
+        .unwrap_err();
+    assert_eq!(error.code(), Some(Code::COMMIT_UNKNOWN_RESULT));
+    assert!(disk.image() == before);
+}
+
+#[test]
 fn a_dropped_store_has_flushed_the_log_that_it_leaves() {
     let disk = Disk::with(new_store());
     let setup = Setup {
