@@ -427,7 +427,12 @@ impl Committer {
 
     /// Publishes the open batch, after the store has ended in the meantime.
     pub(crate) fn publish_late(&mut self, end: impl FnOnce()) -> Result<()> {
-        let batch = self.resolver.shared().pipeline.take().expect("a commit waits");
+        let batch = self
+            .resolver
+            .shared()
+            .pipeline
+            .take()
+            .expect("a commit waits");
         end();
         self.publisher.commit(batch)
     }

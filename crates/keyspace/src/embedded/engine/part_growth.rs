@@ -4,9 +4,8 @@ use std::time::Duration;
 
 /// Notices that the active part has almost stopped growing.
 ///
-/// A part that is moved then delays few commits, and leaves less to do for the close of the store, or for the
-/// opening after a crash. A part that grows steadily is not moved before it is full, because larger parts
-/// are fewer runs, which take fewer merges.
+/// Moving it then leaves less to do for the close of the store, or for the opening after a crash. A part that grows is
+/// not moved before it is full, because larger parts are fewer runs, which take fewer merges.
 #[derive(Debug)]
 pub(super) struct PartGrowth {
     /// The size of the part in bytes, zero if it is too small to be moved.
@@ -15,22 +14,13 @@ pub(super) struct PartGrowth {
     mark_bytes: usize,
     /// When the part had that size, on the environment's clock.
     marked: Duration,
-    /// When the part began, or lost many of its rows.
-    began: Duration,
 }
 
 /// The smallest change of the size that counts, as a fraction of the size.
 const CHANGE: usize = 8;
 
-/// How long a part has had about the same size when it is moved, as a fraction of its age. This is twice as long
-/// as the size takes to change if the part grows steadily.
-const PAUSE: u32 = 4;
-
-/// The shortest time for which a part has had about the same size when it is moved.
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-
-/// The longest such time.
-const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// How long a part has had about the same size when it is moved.
+const PAUSE: Duration = Duration::from_secs(1);
 
 impl PartGrowth {
     /// Watches a part that begins now.
@@ -39,7 +29,6 @@ impl PartGrowth {
             bytes: 0,
             mark_bytes: 0,
             marked: now,
-            began: now,
         }
     }
 
@@ -47,9 +36,6 @@ impl PartGrowth {
     pub(super) fn note(&mut self, now: Duration, bytes: usize) {
         self.bytes = bytes;
         if bytes.abs_diff(self.mark_bytes) > self.mark_bytes / CHANGE {
-            if bytes < self.mark_bytes {
-                self.began = now;
-            }
             self.mark_bytes = bytes;
             self.marked = now;
         }
@@ -57,9 +43,7 @@ impl PartGrowth {
 
     /// Returns when the part is to be moved if it does not grow until then.
     pub(super) fn due(&self) -> Option<Duration> {
-        let age = self.marked.saturating_sub(self.began);
-        let pause = (age / PAUSE).clamp(MIN_PAUSE, MAX_PAUSE);
-        (self.bytes > 0).then(|| self.marked + pause)
+        (self.bytes > 0).then(|| self.marked + PAUSE)
     }
 }
 
@@ -70,29 +54,26 @@ mod tests {
     const MILLIS: Duration = Duration::from_millis(1);
 
     #[test]
-    fn a_part_is_moved_when_its_size_has_hardly_changed_for_some_time() {
+    fn a_part_is_moved_when_its_size_has_hardly_changed_for_a_second() {
         let mut growth = PartGrowth::new(1000 * MILLIS);
         assert_eq!(growth.due(), None);
-        for (at, bytes, marked, pause) in [
-            (1100, 8_000, 1100, 100),
-            (1200, 9_000, 1100, 100),
-            (1800, 9_001, 1800, 200),
-            (1900, 9_002, 1800, 200),
-            (9000, 18_000, 9000, 1000),
-            // A part that loses many rows is like a new one.
-            (9010, 9_000, 9010, 100),
-            (9100, 9_001, 9010, 100),
-            (9810, 18_000, 9810, 200),
+        for (at, bytes, marked) in [
+            (1100, 8_000, 1100),
+            (1200, 9_000, 1100),
+            (1800, 9_001, 1800),
+            (1900, 9_002, 1800),
+            (9000, 18_000, 9000),
+            (9010, 9_000, 9010),
+            (9100, 9_001, 9010),
         ] {
             growth.note(at * MILLIS, bytes);
-            assert_eq!(growth.due(), Some((marked + pause) * MILLIS), "at {at} ms");
+            assert_eq!(growth.due(), Some((marked + 1000) * MILLIS), "at {at} ms");
         }
         // A new part, which is too small at first.
         growth.note(20_000 * MILLIS, 0);
         assert_eq!(growth.due(), None);
-        growth.note(20_100 * MILLIS, 0);
         growth.note(20_800 * MILLIS, 10);
-        assert_eq!(growth.due(), Some(21_000 * MILLIS));
+        assert_eq!(growth.due(), Some(21_800 * MILLIS));
     }
 
     #[test]

@@ -16,11 +16,10 @@
 //! are big-endian. An entry ends where the next one begins. A block ends with the entry that makes its entries
 //! at least 4,096 bytes long; a block of an index has at least 4 entries.
 
-use std::cmp::Ordering;
-
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::damage::Damage;
+use super::heads::{Heads, common_bytes, head};
 use crate::embedded::entries::{Entry, Position};
 
 /// The length of its entries at which a block ends, in bytes.
@@ -109,11 +108,7 @@ pub(super) struct Block {
     bytes: Box<[u8]>,
     /// Where the entries end, and their starts begin.
     end: usize,
-    /// The length of the bytes with which all keys begin.
-    prefix: usize,
-    /// The next four bytes of each key, as a number. To find a key, these few bytes are looked at, and not those of the
-    /// entries, which are far apart.
-    heads: Box<[u32]>,
+    heads: Heads,
 }
 
 impl Block {
@@ -122,40 +117,15 @@ impl Block {
         let content = checked(&bytes, seed)?;
         let (rest, count) = content.split_last_chunk().ok_or_else(Damage::of_block)?;
         let count = usize::from(u16::from_be_bytes(*count));
-        let starts = rest.len().checked_sub(2 * count);
-        let mut block = Self {
-            end: starts.ok_or_else(Damage::of_block)?,
-            prefix: 0,
-            heads: vec![0; count].into(),
+        let end = rest.len().checked_sub(2 * count);
+        let end = end.ok_or_else(Damage::of_block)?;
+        let (entries, starts) = rest.split_at(end);
+        let heads = check(entries, starts.as_chunks().0)?;
+        Ok(Self {
             bytes: bytes.into(),
-        };
-        block.check()?;
-        Ok(block)
-    }
-
-    /// Checks the order of the entries, and fills `prefix` and `heads`.
-    fn check(&mut self) -> Result<(), Damage> {
-        let count = self.heads.len();
-        if count == 0 || self.start(0) != 0 {
-            return Err(Damage::of_block());
-        }
-        let last = self.get(count - 1).ok_or_else(Damage::of_block)?.key();
-        let first = self.get(0).ok_or_else(Damage::of_block)?.key();
-        let prefix = common_bytes(first, last);
-        let mut heads = Vec::with_capacity(count);
-        let mut last: Option<Entry<'_>> = None;
-        for index in 0..count {
-            let entry = self.get(index).ok_or_else(Damage::of_block)?;
-            let key = entry.key();
-            if !key.starts_with(&first[..prefix]) || !is_after(entry, last) {
-                return Err(Damage::of_order());
-            }
-            heads.push(head(&key[prefix..]));
-            last = Some(entry);
-        }
-        self.prefix = prefix;
-        self.heads = heads.into();
-        Ok(())
+            end,
+            heads,
+        })
     }
 
     pub(super) fn len(&self) -> usize {
@@ -164,86 +134,79 @@ impl Block {
 
     /// Returns the bytes that it takes in memory.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.len() + size_of_val(&*self.heads)
-    }
-
-    fn start(&self, index: usize) -> usize {
-        let at = self.end + 2 * index;
-        usize::from(u16::from_be_bytes([self.bytes[at], self.bytes[at + 1]]))
-    }
-
-    fn get(&self, index: usize) -> Option<Entry<'_>> {
-        let end = if index + 1 < self.heads.len() {
-            self.start(index + 1)
-        } else {
-            self.end
-        };
-        let entry = self.bytes[..self.end].get(self.start(index)..end)?;
-        let (head, rest) = entry.split_first_chunk()?;
-        let head = u16::from_be_bytes(*head);
-        let (key, tail) = rest.split_at_checked(usize::from(head & !GAP))?;
-        Some(if head & GAP == 0 {
-            Entry::Set { key, value: tail }
-        } else {
-            Entry::Gap {
-                begin: key,
-                end: tail,
-            }
-        })
+        self.bytes.len() + self.heads.bytes()
     }
 
     /// Returns an entry.
     pub(super) fn entry(&self, index: usize) -> Entry<'_> {
-        self.get(index).expect("the block was checked")
+        let (entries, rest) = self.bytes.split_at(self.end);
+        let (starts, _) = rest.as_chunks();
+        let entry = entry(entries, &starts[..self.len()], index);
+        entry.expect("the block was checked")
     }
 
     /// Returns the number of entries whose keys are before a position.
     pub(super) fn count_before(&self, position: Position<'_>) -> usize {
-        let key = position.key();
-        let prefix = &self.entry(0).key()[..self.prefix];
-        let shared = prefix.len().min(key.len());
-        match key[..shared].cmp(&prefix[..shared]) {
-            Ordering::Less => return 0,
-            Ordering::Equal if key.len() < prefix.len() => return 0,
-            Ordering::Equal => {}
-            Ordering::Greater => return self.len(),
-        }
-        let head = head(&key[prefix.len()..]);
-        let mut count = self.heads.partition_point(|other| *other < head);
-        while count < self.len()
-            && self.heads[count] == head
-            && position.follows(self.entry(count).key())
-        {
-            count += 1;
-        }
-        count
+        self.heads
+            .count_before(position, |index| self.entry(index).key())
     }
 }
 
-/// Returns how many bytes two keys have in common at their begins.
-pub(super) fn common_bytes(one: &[u8], other: &[u8]) -> usize {
-    let pairs = one.iter().zip(other);
-    pairs.take_while(|(one, other)| one == other).count()
+/// Returns an entry of a block. `starts` says where each begins.
+fn entry<'a>(entries: &'a [u8], starts: &[[u8; 2]], index: usize) -> Option<Entry<'a>> {
+    let start = |index: usize| starts.get(index).map(|it| u16::from_be_bytes(*it).into());
+    let end = start(index + 1).unwrap_or(entries.len());
+    let (head, rest) = entries.get(start(index)?..end)?.split_first_chunk()?;
+    let head = u16::from_be_bytes(*head);
+    let (key, tail) = rest.split_at_checked(usize::from(head & !GAP))?;
+    Some(if head & GAP == 0 {
+        Entry::Set { key, value: tail }
+    } else {
+        Entry::Gap {
+            begin: key,
+            end: tail,
+        }
+    })
 }
 
-/// Returns the first four bytes of a key as a number. Missing ones are zeros, so the numbers of two keys may be the
-/// same, and are otherwise in the order of the keys.
-fn head(key: &[u8]) -> u32 {
-    if let Some(head) = key.first_chunk() {
-        return u32::from_be_bytes(*head);
+/// Checks entries: their form and their order. Returns the heads of their keys.
+fn check(entries: &[u8], starts: &[[u8; 2]]) -> Result<Heads, Damage> {
+    let entry = |index| entry(entries, starts, index).ok_or_else(Damage::of_block);
+    if starts.first() != Some(&[0; 2]) {
+        return Err(Damage::of_block());
     }
-    let mut head = [0; 4];
-    head[..key.len()].copy_from_slice(key);
-    u32::from_be_bytes(head)
+    let (first, last) = (entry(0)?.key(), entry(starts.len() - 1)?.key());
+    let prefix = &first[..common_bytes(first, last)];
+    let mut heads = Vec::with_capacity(starts.len());
+    let mut last: Option<(Entry<'_>, u32)> = None;
+    for index in 0..starts.len() {
+        let entry = entry(index)?;
+        let rest = entry.key().strip_prefix(prefix);
+        let head = head(rest.ok_or_else(Damage::of_order)?);
+        // Most keys differ in their heads already.
+        let is_after = match last {
+            Some((Entry::Set { .. }, last)) if last < head => is_sound(entry),
+            last => is_after(entry, last.map(|(last, _)| last)),
+        };
+        if !is_after {
+            return Err(Damage::of_order());
+        }
+        heads.push(head);
+        last = Some((entry, head));
+    }
+    Ok(Heads::new(prefix.len(), heads.into()))
+}
+
+fn is_sound(entry: Entry<'_>) -> bool {
+    match entry {
+        Entry::Set { .. } => true,
+        Entry::Gap { begin, end } => begin < end,
+    }
 }
 
 /// Returns whether an entry is sound, and begins where `last` ends or after that.
 fn is_after(entry: Entry<'_>, last: Option<Entry<'_>>) -> bool {
-    let is_sound = match entry {
-        Entry::Set { .. } => true,
-        Entry::Gap { begin, end } => begin < end,
-    };
-    is_sound
+    is_sound(entry)
         && match last {
             Some(Entry::Set { key, .. }) => key < entry.key(),
             Some(Entry::Gap { end, .. }) => end <= entry.key(),

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
@@ -40,9 +40,6 @@ impl Default for Layout {
     }
 }
 
-/// The share of the memory for blocks in which indexes and filters stay.
-const RESIDENT_SHARE: usize = 4;
-
 /// The number of chunks of the manifest.
 pub(super) const MANIFEST_CHUNKS: u32 = 2;
 
@@ -54,8 +51,6 @@ pub(crate) struct ChunkFile {
     pub(super) cache: BlockCache,
     /// The number of the next table that is opened or written.
     pub(super) next_table: AtomicU64,
-    /// How many more bytes of indexes and filters may stay in memory.
-    pub(super) resident_bytes: AtomicUsize,
     free: Mutex<FreeChunks>,
     /// Whether what was found in the file was flushed: a process that was killed may have left writes in a cache.
     is_flushed: AtomicBool,
@@ -96,9 +91,8 @@ impl ChunkFile {
         Arc::new(Self {
             file: RwLock::new(Some(file)),
             layout,
-            cache: BlockCache::new(cache_bytes - cache_bytes / RESIDENT_SHARE),
+            cache: BlockCache::new(cache_bytes),
             next_table: AtomicU64::new(0),
-            resident_bytes: AtomicUsize::new(cache_bytes / RESIDENT_SHARE),
             free: Mutex::new(FreeChunks {
                 free: BTreeSet::new(),
                 end: MANIFEST_CHUNKS,

@@ -24,6 +24,7 @@ mod cache;
 mod chunks;
 pub(super) mod damage;
 mod filter;
+mod heads;
 pub(super) mod manifest;
 mod merge;
 mod policy;

@@ -36,19 +36,16 @@ impl Resident {
 
     /// Returns whether a block of this many bytes may stay.
     pub(super) fn reserve(&self, bytes: usize) -> bool {
-        let left = &self.file.resident_bytes;
-        let take = |left: usize| left.checked_sub(bytes);
-        let has_room = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
-        if has_room.is_ok() {
+        let has_room = self.file.cache.reserve(bytes);
+        if has_room {
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
-        has_room.is_ok()
+        has_room
     }
 }
 
 impl Drop for Resident {
     fn drop(&mut self) {
-        let bytes = *self.bytes.get_mut();
-        self.file.resident_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.file.cache.release(*self.bytes.get_mut());
     }
 }

@@ -48,6 +48,11 @@ impl Run {
 
     /// Returns about how many bytes of entries a Gap hides, without reading entries.
     pub(super) fn bytes_in_gap(&self, begin: &[u8], end: &[u8]) -> Result<u64, FileError> {
+        // The blocks of what does not count may have been freed.
+        let begin = begin.max(&self.begins);
+        if begin >= end {
+            return Ok(0);
+        }
         let first = self
             .tables
             .partition_point(|table| *table.root.end <= *begin);
@@ -189,7 +194,9 @@ impl<'a> RunTrack<'a> {
         top: usize,
         direction: Direction,
     ) -> Result<Place, FileError> {
-        let middle = self.run.tables[table].middle(top, self.caching)?;
+        let middle = self.run.tables[table]
+            .middle(top, self.caching)?
+            .into_owned();
         let leaf = match direction {
             Direction::Forward => 0,
             Direction::Backward => middle.len() - 1,
@@ -251,6 +258,7 @@ impl<'a> RunTrack<'a> {
         else {
             return Ok(());
         };
+        let middle = middle.into_owned();
         let mut place = self.enter(table, top, middle, leaf, Direction::Forward)?;
         let count = place.block.count_before(at);
         place.entry = count.saturating_sub(1);

@@ -29,6 +29,8 @@
 //!
 //! The first separator is the first key. A table ends after about 64 MiB of entries, or when its root has 256 KiB.
 
+use std::borrow::Cow;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -38,6 +40,7 @@ use super::cache::Cached;
 use super::chunks::{Chunk, ChunkFile};
 use super::damage::{Damage, FileError};
 use super::filter::{FilterSize, KeyHash, may_contain};
+use super::heads::Heads;
 use super::resident::Resident;
 use crate::embedded::entries::{Entry, Lookup, Position};
 use crate::record::Fields;
@@ -112,8 +115,37 @@ pub(super) struct Root {
     pub(super) filter: FilterSize,
     /// The key before which the last entry ends.
     pub(super) end: Vec<u8>,
-    /// The blocks of the index, each with its first separator. There is at least one.
-    pub(super) index: Vec<(Box<[u8]>, BlockRef)>,
+    pub(super) index: RootIndex,
+}
+
+/// The blocks of an index, each with its first separator.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RootIndex {
+    /// There is at least one.
+    blocks: Vec<(Box<[u8]>, BlockRef)>,
+    heads: Heads,
+}
+
+impl RootIndex {
+    /// Returns the index of blocks, which are sorted by their separators.
+    pub(super) fn new(blocks: Vec<(Box<[u8]>, BlockRef)>) -> Self {
+        let heads = Heads::of(blocks.iter().map(|(separator, _)| &**separator));
+        Self { blocks, heads }
+    }
+
+    /// Returns the last block whose first separator is before a position.
+    fn find(&self, position: Position<'_>) -> Option<usize> {
+        let separator = |block: usize| &*self.blocks[block].0;
+        self.heads.count_before(position, separator).checked_sub(1)
+    }
+}
+
+impl Deref for RootIndex {
+    type Target = [(Box<[u8]>, BlockRef)];
+
+    fn deref(&self) -> &Self::Target {
+        &self.blocks
+    }
 }
 
 impl Root {
@@ -134,7 +166,7 @@ impl Root {
         push_key(&mut bytes, &self.end);
         let count = u32::try_from(self.index.len()).expect("a root is small");
         bytes.extend_from_slice(&count.to_be_bytes());
-        for (separator, block) in &self.index {
+        for (separator, block) in &*self.index {
             push_key(&mut bytes, separator);
             bytes.extend_from_slice(&block.encode());
         }
@@ -159,26 +191,25 @@ impl Root {
                 block_bytes: fields.u32()?,
             };
             let end = read_key(&mut fields)?;
-            let mut index = Vec::new();
+            let mut index: Vec<(Box<[u8]>, _)> = Vec::new();
             for _ in 0..fields.u32()? {
                 let separator = read_key(&mut fields)?;
                 index.push((separator.into(), BlockRef::read(&mut fields)?));
             }
             fields.end()?;
+            let is_ascending = index.is_sorted_by(|(one, _), (next, _)| one < next);
+            if !is_ascending || index.first().is_none_or(|(first, _)| *end <= **first) {
+                return Err("its keys have no order".to_owned());
+            }
             Ok(Self {
                 counts,
                 filter_start,
                 filter,
                 end,
-                index,
+                index: RootIndex::new(index),
             })
         };
-        let root = read().map_err(|_| Damage::of_block())?;
-        let is_ascending = root.index.is_sorted_by(|(one, _), (next, _)| one < next);
-        if root.index.is_empty() || !is_ascending || *root.end <= *root.index[0].0 {
-            return Err(Damage::of_order());
-        }
-        Ok(root)
+        read().map_err(|_| Damage::of_block())
     }
 }
 
@@ -218,10 +249,10 @@ pub(super) struct Table {
 }
 
 /// The leaf that a position leads to, and the block of the index that leads to it.
-pub(super) struct Descent {
+pub(super) struct Descent<'a> {
     /// The index of the block of the index.
     pub(super) top: usize,
-    pub(super) middle: Arc<Block>,
+    pub(super) middle: Cow<'a, Arc<Block>>,
     /// The index of the leaf in it.
     pub(super) leaf: usize,
 }
@@ -245,7 +276,7 @@ impl Table {
                 filter_start: 0,
                 filter: FilterSize::default(),
                 end: Vec::new(),
-                index: Vec::new(),
+                index: RootIndex::new(Vec::new()),
             }),
             resident: Resident::new(file, 0, 0),
             file: file.clone(),
@@ -284,25 +315,20 @@ impl Table {
 
     /// Returns about how many bytes of entries a Gap hides, without reading entries.
     pub(super) fn bytes_in_gap(&self, begin: &[u8], end: &[u8]) -> Result<u64, FileError> {
-        let index = &self.root.index;
-        // The leaves lie before the block of the index that leads to them.
-        let end_of = |block: usize| index[block.min(index.len() - 1)].1.offset;
-        let begin_of = |block: usize| block.checked_sub(1).map_or(0, end_of);
-        // The blocks of the index that lead only to what the Gap hides.
-        let first = index.partition_point(|(separator, _)| **separator < *begin);
-        let after = index.partition_point(|(separator, _)| **separator <= *end);
-        let last = if *self.root.end <= *end {
-            after
-        } else {
-            after.saturating_sub(1)
+        let leaf_of = |key| -> Result<u64, FileError> {
+            let descent = self.descend(Position::before(key), Caching::Cached)?;
+            descent.map_or(Ok(0), |descent| Ok(descent.leaf_ref()?.offset))
         };
-        if first < last {
-            // Of those at its ends, one half.
-            let before = begin_of(first) - begin_of(first.saturating_sub(1));
-            let after = end_of(last) - begin_of(last);
-            return Ok(begin_of(last) - begin_of(first) + u64::midpoint(before, after));
+        let last = if *self.root.end <= *end {
+            self.root.filter_start
+        } else {
+            leaf_of(end)?
+        };
+        let bytes = last.saturating_sub(leaf_of(begin)?);
+        if bytes > 0 {
+            return Ok(bytes);
         }
-        // A shorter Gap usually begins with the key that it hides.
+        // A Gap within a leaf usually begins with the key that it hides.
         let counts = self.root.counts;
         let hides_begin = self.may_be_set(KeyHash::of(begin))?;
         Ok(if hides_begin {
@@ -417,21 +443,25 @@ impl Table {
     }
 
     /// Reads a block of the index.
-    pub(super) fn middle(&self, top: usize, caching: Caching) -> Result<Arc<Block>, FileError> {
+    pub(super) fn middle(
+        &self,
+        top: usize,
+        caching: Caching,
+    ) -> Result<Cow<'_, Arc<Block>>, FileError> {
         let (low, block) = &self.root.index[top];
         if caching == Caching::Direct {
-            return self.block(*block, low, None, caching);
+            return self.block(*block, low, None, caching).map(Cow::Owned);
         }
         let slot = &self.resident.middles[top];
         if let Some(middle) = slot.get() {
-            return Ok(middle.clone());
+            return Ok(Cow::Borrowed(middle));
         }
         let middle = self.block(*block, low, None, caching)?;
         if self.resident.reserve(middle.bytes()) {
             // If another thread was faster, the bytes are counted twice, for as long as the table is in use.
             let _ = slot.set(middle.clone());
         }
-        Ok(middle)
+        Ok(Cow::Owned(middle))
     }
 
     /// Reads a leaf.
@@ -458,40 +488,43 @@ impl Table {
         &self,
         position: Position<'_>,
         caching: Caching,
-    ) -> Result<Option<Descent>, FileError> {
-        let begins_before = |(key, _): &(Box<[u8]>, BlockRef)| position.follows(key);
-        let Some(top) = self
-            .root
-            .index
-            .partition_point(begins_before)
-            .checked_sub(1)
-        else {
-            return Ok(None);
-        };
+    ) -> Result<Option<Descent<'_>>, FileError> {
+        match self.root.index.find(position) {
+            Some(top) => self.descend_from(top, position, caching).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn descend_from(
+        &self,
+        top: usize,
+        position: Position<'_>,
+        caching: Caching,
+    ) -> Result<Descent<'_>, FileError> {
         let middle = self.middle(top, caching)?;
         // Its first separator is the one in the root.
         let leaf = middle.count_before(position).saturating_sub(1);
-        Ok(Some(Descent { top, middle, leaf }))
+        Ok(Descent { top, middle, leaf })
     }
 
     /// Returns what the table knows about a key.
     pub(super) fn lookup(&self, key: &[u8], hash: KeyHash) -> Result<Lookup<Bytes>, FileError> {
-        if key < self.first_key() || *self.root.end <= *key {
-            return Ok(Lookup::Unknown);
-        }
         let may_be_set = self.may_be_set(hash)?;
-        if !may_be_set && self.root.counts.gaps == 0 {
+        if !may_be_set && (self.root.counts.gaps == 0 || *self.root.end <= *key) {
             return Ok(Lookup::Unknown);
         }
         let position = Position::after(key);
-        let Some(descent) = self.descend(position, Caching::Cached)? else {
+        let Some(top) = self.root.index.find(position) else {
             return Ok(Lookup::Unknown);
         };
+        if !may_be_set && !self.root.index[top].1.has_gaps {
+            return Ok(Lookup::Unknown);
+        }
+        let descent = self.descend_from(top, position, Caching::Cached)?;
         if !may_be_set && !descent.leaf_ref()?.has_gaps {
             return Ok(Lookup::Unknown);
         }
-        let Descent { top, middle, leaf } = &descent;
-        let leaf = self.leaf(*top, middle, *leaf, Caching::Cached)?;
+        let leaf = self.leaf(top, &descent.middle, descent.leaf, Caching::Cached)?;
         // Without an entry before the key, a Gap of the leaf before does not reach this one.
         let Some(floor) = leaf.count_before(position).checked_sub(1) else {
             return Ok(Lookup::Unknown);
@@ -545,7 +578,7 @@ impl Table {
     }
 }
 
-impl Descent {
+impl Descent<'_> {
     pub(super) fn leaf_ref(&self) -> Result<BlockRef, Damage> {
         BlockRef::decode(self.middle.entry(self.leaf).tail())
     }

@@ -3,13 +3,14 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::block::{BlockBuilder, common_bytes, seed, sign};
+use super::block::{BlockBuilder, seed, sign};
 use super::chunks::{Chunk, ChunkFile};
 use super::damage::FileError;
 use super::filter::{self, KeyHash};
+use super::heads::common_bytes;
 use super::resident::Resident;
 use super::store::Runs;
-use super::table::{BlockRef, Counts, Root, Table};
+use super::table::{BlockRef, Counts, Root, RootIndex, Table};
 use crate::embedded::entries::Entry;
 
 /// The fewest entries of a block of the index, which bounds the index of long keys.
@@ -151,7 +152,7 @@ impl TableWriter {
             filter_start,
             filter,
             end,
-            index: mem::take(&mut self.index),
+            index: RootIndex::new(mem::take(&mut self.index)),
         };
         let start = self.len();
         let mut bytes = root.encode();

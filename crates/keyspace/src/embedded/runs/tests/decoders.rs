@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use super::super::block::{Block, BlockBuilder, CHECKSUM_BYTES, sign};
 use super::super::filter::FilterSize;
 use super::super::manifest::{Manifest, RunRecord, TableRecord};
-use super::super::table::{BlockRef, Counts, Root};
+use super::super::table::{BlockRef, Counts, Root, RootIndex};
 use super::META;
 use crate::embedded::entries::Entry;
 
@@ -67,7 +67,10 @@ fn some_root() -> Root {
             block_bytes: 12,
         },
         end: b"z".to_vec(),
-        index: vec![(b"a"[..].into(), block_ref), (b"m"[..].into(), block_ref)],
+        index: RootIndex::new(vec![
+            (b"a"[..].into(), block_ref),
+            (b"m"[..].into(), block_ref),
+        ]),
     }
 }
 

@@ -8,7 +8,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::super::block::{Block, BlockBuilder, seed};
 use super::super::filter::{FilterSize, KeyHash, build, may_contain};
-use super::super::table::{BlockRef, Counts, Root};
+use super::super::table::{BlockRef, Counts, Root, RootIndex};
 use super::super::writer::separator;
 use crate::embedded::entries::Entry;
 
@@ -151,7 +151,7 @@ fn a_root_has_these_bytes() {
             block_bytes: 0x1000,
         },
         end: b"xyz".to_vec(),
-        index: vec![index(b"", 0x08, true), index(b"km", 0x0a00, false)],
+        index: RootIndex::new(vec![index(b"", 0x08, true), index(b"km", 0x0a00, false)]),
     };
     let golden = [
         &b"fdbq-keyspace-t\n"[..],
@@ -183,6 +183,7 @@ fn a_root_has_these_bytes() {
     let reordered = vec![index(b"km", 1, false), index(b"k", 2, false)];
     for index in [reordered, Vec::new(), vec![index(b"xyz", 1, false)]] {
         let end = root.end.clone();
+        let index = RootIndex::new(index);
         bad.push(Root { index, end, ..root }.encode());
     }
     for bytes in bad {
