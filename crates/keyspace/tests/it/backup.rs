@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use keyspace::embedded::{Embedded, Options};
+use keyspace::embedded::{Durability, Embedded, Options};
 use keyspace::{
-    Database, Isolation, OpenError, OwnedTransaction, RangeQuery, Transaction, read_all,
+    Code, Database, Environment, Isolation, OpenError, OwnedTransaction, RangeQuery, Transaction,
+    read_all,
 };
 
 fn options() -> Options {
@@ -78,6 +80,42 @@ async fn a_copy_is_the_store_at_one_version_while_commits_go_on() {
     let (number, found) = futures::join!(commits, copies);
     assert!(found.is_sorted() && found[0] < found[9], "{found:?}");
     assert_eq!(check(&db).await, number);
+}
+
+#[tokio::test]
+async fn a_copy_that_meets_the_close_of_its_store_is_whole_or_fails() {
+    const NEWEST: u64 = 1_000;
+    let mut copied = 0;
+    for round in 0..10 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let interval = Duration::from_secs(1);
+        let relaxed = options().with_durability(Durability::Relaxed { interval });
+        let db = relaxed.open(&path).unwrap();
+        for number in 0..=NEWEST {
+            commit(&db, number).await;
+        }
+        let source = db.clone();
+        let target = folder.path().join("copy");
+        let copy = std::thread::spawn(move || source.backup(target));
+        let wait = Duration::from_micros(200 * round);
+        Environment::system().sleep(wait).await;
+        db.close().unwrap();
+        match copy.join().unwrap() {
+            Ok(()) => {
+                let copy = options().open_existing(folder.path().join("copy")).unwrap();
+                assert_eq!(check(&copy).await, NEWEST);
+                copied += 1;
+            }
+            // It is closed, and not damaged.
+            Err(OpenError::Store(error)) => {
+                assert_eq!(error.code(), Some(Code::TRANSACTION_CANCELLED), "{error:?}");
+            }
+            Err(error) => panic!("{error:?}"),
+        }
+        assert_eq!(check(&options().open_existing(path).unwrap()).await, NEWEST);
+    }
+    println!("{copied} copies were made");
 }
 
 #[tokio::test]

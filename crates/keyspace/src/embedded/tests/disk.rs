@@ -49,6 +49,8 @@ pub(crate) struct Disk(Arc<Mutex<DiskState>>);
 
 struct DiskState {
     main: Cached,
+    /// How long the main file can be.
+    main_room: usize,
     /// Every slot that ever existed, including those that were removed.
     slots: Vec<Cached>,
     /// The content of the folder, as indexes into `slots`.
@@ -111,6 +113,7 @@ impl Disk {
         let folder: BTreeMap<_, _> = names.into_iter().zip(0..).collect();
         Self(Arc::new(Mutex::new(DiskState {
             main: Cached::new(image.main),
+            main_room: usize::MAX,
             slots: slots.into_iter().map(Cached::new).collect(),
             durable_folder: folder.clone(),
             folder,
@@ -132,6 +135,11 @@ impl Disk {
         state.countdown = calls;
         state.fault = fault;
         state.keeps_failing = false;
+    }
+
+    /// Makes the writes fail that would make the main file longer than this, for want of room.
+    pub(crate) fn limit_main(&self, bytes: usize) {
+        self.state().main_room = bytes;
     }
 
     /// Makes every call fail from now on.
@@ -429,6 +437,9 @@ impl Backend for DiskFile {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.disk.state();
         state.has_power()?;
+        if matches!(self.of, Of::Main) && offset as usize + data.len() > state.main_room {
+            return Err(error(Fault::Full));
+        }
         let is_filled = state.file(self.of).is_filled(offset as usize, data.len());
         let call = if is_filled {
             Call::Overwrite

@@ -1,12 +1,14 @@
 //! Failures of the disk. Commits in flight have an unknown outcome, all later calls are refused, and
 //! opening the store again on a working disk recovers all acknowledged commits.
 
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
 use conformance::scale;
 use futures::FutureExt;
+use futures::future::{Either, select};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -23,6 +25,7 @@ use crate::embedded::log::effect::Effect;
 use crate::embedded::log::files::Folder;
 use crate::embedded::log::frame::BLOCK_BYTES;
 use crate::embedded::log::segment::Sizes;
+use crate::embedded::runs::Limits;
 use crate::embedded::runs::damage::{Damage, FileError};
 use crate::env::{Environment, ManualClock};
 use crate::error::{Code, Error, OpenError, chain};
@@ -296,6 +299,65 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
     }
     let store = open_on(&Disk::with(disk.image())).unwrap();
     assert!(store.window.get(b"first").unwrap().is_some());
+}
+
+/// Fills a disk while merges lag, and closes the store. Returns the numbers of the rows that were acknowledged.
+fn close_on_a_full_disk(disk: &Disk) -> std::ops::Range<u32> {
+    let setup = Setup {
+        limits: Limits {
+            max_runs: 3,
+            ..Limits::default()
+        },
+        ..setup()
+    };
+    let files = Arc::new(disk.clone());
+    let store = OpenedStore::open(Arc::new(disk.clone()), files, path(), &setup).unwrap();
+    let engine = Engine::start(store, &Options::new()).unwrap();
+    let env = engine.environment().clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let row = |number: u32| CommitRequest {
+        mutations: vec![Mutation::Set {
+            key: Bytes::copy_from_slice(&number.to_be_bytes()),
+            value: vec![7; 1_000].into(),
+        }],
+        ..CommitRequest::default()
+    };
+    let acknowledged = runtime.block_on(async {
+        let mut acknowledged = 0;
+        // A commit that takes longer waits for room.
+        while let Either::Left((Ok(_), _)) = select(
+            pin!(engine.commit(row(acknowledged))),
+            pin!(env.sleep(Duration::from_millis(50))),
+        )
+        .await
+        {
+            acknowledged += 1;
+        }
+        acknowledged
+    });
+    let (sender, closed) = mpsc::channel();
+    std::thread::spawn(move || sender.send(engine.shut_down()));
+    let closed = closed.recv_timeout(Duration::from_secs(60));
+    let closed = closed.expect("closing does not wait for room");
+    closed.inspect_err(assert_poisoned).ok();
+    0..acknowledged
+}
+
+#[test]
+fn a_store_whose_merges_have_no_room_can_be_closed_and_keeps_what_was_acknowledged() {
+    for seed in seeds(scale(10, 300)) {
+        println!("to repeat: TEST_SEED={seed}");
+        let disk = Disk::with(new_store());
+        let mut rng = StdRng::seed_from_u64(seed);
+        disk.limit_main(rng.random_range(200 << 10..800 << 10));
+        let mut acknowledged = close_on_a_full_disk(&disk);
+        let store = open_on(&Disk::with(disk.image())).unwrap();
+        let has = |number: u32| store.window.get(&number.to_be_bytes()).unwrap().is_some();
+        assert!(acknowledged.all(has));
+    }
 }
 
 #[test]
