@@ -2,12 +2,20 @@
 
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
+#[cfg(unix)]
+use std::process::Command;
+#[cfg(unix)]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use conformance::stores::TestStore;
 use futures::FutureExt;
+#[cfg(unix)]
+use keyspace::OpenError;
+#[cfg(unix)]
+use keyspace::embedded::Options;
 use keyspace::{Code, Database, OwnedTransaction, Transaction, TransactionOption};
 
 conformance::on_every_store!(
@@ -75,4 +83,26 @@ async fn a_commit_that_may_skip_the_check_of_its_order_commits(store: TestStore)
     tr.set_option(TransactionOption::CausalWriteRisky).unwrap();
     tr.set(&store.root.pack(&"key"), b"value");
     tr.commit().await.unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_closed_store_can_be_opened_while_processes_are_being_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                assert!(Command::new("true").status().unwrap().success());
+            }
+        });
+        let opened = (0..200).try_for_each(|_| {
+            let db = Options::new().open(&path)?;
+            db.close().unwrap();
+            Ok::<_, OpenError>(())
+        });
+        is_done.store(true, Ordering::Relaxed);
+        opened.unwrap();
+    });
 }

@@ -37,6 +37,15 @@ impl FileBackend {
     }
 }
 
+impl Drop for FileBackend {
+    /// Ends the lock. Closing the file is not enough: a child process that has not begun its program yet has the file
+    /// open, too.
+    fn drop(&mut self) {
+        // A file that was never locked has no lock to end.
+        let _ = self.0.unlock();
+    }
+}
+
 impl Backend for FileBackend {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
