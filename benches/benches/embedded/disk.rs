@@ -54,20 +54,6 @@ impl Flushed {
     }
 }
 
-/// Writes `blocks` blocks to a new file and flushes it; returns the bytes per second.
-pub(crate) fn bytes_per_second(blocks: u64) -> f64 {
-    const BLOCKS_PER_WRITE: usize = 256;
-    let env = Environment::system();
-    let mut file = tempfile::tempfile().expect("the system has a temporary folder");
-    let chunk = BLOCK.repeat(BLOCKS_PER_WRITE);
-    let began = env.now();
-    for _ in 0..blocks / BLOCKS_PER_WRITE as u64 {
-        file.write_all(&chunk).expect("the disk has room");
-    }
-    file.sync_data().expect("the disk works");
-    (blocks * BLOCK.len() as u64) as f64 / (env.now() - began).as_secs_f64()
-}
-
 /// Returns the bytes of this process's write calls. `None` if the system does not report them in `/proc`.
 ///
 /// The other figure there, `write_bytes`, counts a whole page of the system's cache, which may have 2 MiB, for each

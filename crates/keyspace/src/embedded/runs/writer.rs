@@ -19,6 +19,10 @@ const MIN_FAN_OUT: usize = 4;
 /// The bytes of separators at which a table ends.
 const MAX_ROOT_BYTES: usize = 256 << 10;
 
+/// How many chunks of a table are written before they are flushed. Flushed all at once, those of a merge would hold up
+/// the flushes of the log for as long as the disk takes.
+const FLUSH_CHUNKS: usize = 8;
+
 /// Writes one table.
 struct TableWriter {
     file: Arc<ChunkFile>,
@@ -136,7 +140,7 @@ impl TableWriter {
         Ok(())
     }
 
-    /// Writes the rest of the table. `end` is the key before which the last entry ends. Nothing is flushed.
+    /// Writes the rest of the table. `end` is the key before which the last entry ends. The last bytes are not flushed.
     pub(super) fn finish(mut self, end: Vec<u8>) -> Result<Table, FileError> {
         self.end_leaf()?;
         self.end_middle()?;
@@ -212,11 +216,14 @@ impl TableWriter {
         self.file.write(self.file.start(chunk.number()), bytes)?;
         self.written += bytes.len() as u64;
         self.chunks.push(Arc::new(chunk));
+        if self.chunks.len().is_multiple_of(FLUSH_CHUNKS) {
+            self.file.flush()?;
+        }
         Ok(())
     }
 }
 
-/// Writes the tables of a run. Nothing is flushed.
+/// Writes the tables of a run. The last bytes are not flushed.
 pub(crate) struct RunWriter<'a> {
     runs: &'a Runs,
     tables: Vec<Arc<Table>>,
