@@ -138,6 +138,24 @@ pub enum Op {
     Sleep(Duration),
 }
 
+impl Op {
+    /// Returns whether the operation reads rows or writes, which it may do while others are under way.
+    #[must_use]
+    pub fn reads_or_writes(&self) -> bool {
+        matches!(
+            self,
+            Self::Get { .. }
+                | Self::GetKey { .. }
+                | Self::GetRange { .. }
+                | Self::Set { .. }
+                | Self::Clear { .. }
+                | Self::ClearRange { .. }
+                | Self::Atomic { .. }
+                | Self::AddConflict { .. }
+        )
+    }
+}
+
 impl Program {
     /// Returns the program with `prefix` before each of its keys.
     #[must_use]

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
+use std::num::NonZero;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::future::{self, BoxFuture, Either, FutureExt, Shared};
+use futures::future::{self, BoxFuture, Either, FutureExt, Shared, TryFutureExt};
 use keyspace::{
-    Code, Commit, Database, Environment, Error, Isolation, OwnedTransaction, RangeQuery, Result,
-    Transaction, Versionstamp, read_all,
+    Code, Commit, Database, Environment, Error, Isolation, KeyValue, MutationOp, OwnedTransaction,
+    RangeQuery, Result, StreamingMode, Transaction, Versionstamp, read_all,
 };
 
 use super::program::{Answers, BEGIN, END, Op, Outcome, Program, Text, prefixed};
@@ -26,6 +27,7 @@ pub struct Replay<D> {
     prefix: Bytes,
     env: Environment,
     watch_limit: Duration,
+    overlaps: bool,
 }
 
 /// An answer that differs from the expected one.
@@ -59,6 +61,7 @@ impl<D: Database> Replay<D> {
             prefix: Bytes::new(),
             env,
             watch_limit: Duration::MAX,
+            overlaps: false,
         }
     }
 
@@ -69,6 +72,15 @@ impl<D: Database> Replay<D> {
     #[must_use]
     pub fn watch_limit(mut self, watch_limit: Duration) -> Self {
         self.watch_limit = watch_limit;
+        self
+    }
+
+    /// Leaves reads under way while the program goes on, as `try_join!` does. They are awaited before the next step of
+    /// their transaction that neither reads nor writes, but after a commit. Range reads are a single batch. Versionstamped
+    /// operations are left out: what is known when a read begins decides whether it reaches an unreadable key.
+    #[must_use]
+    pub fn overlapping(mut self) -> Self {
+        self.overlaps = true;
         self
     }
 
@@ -109,18 +121,25 @@ impl<D: Database> Replay<D> {
             sessions: BTreeMap::new(),
             watches: BTreeMap::new(),
             stamps: Vec::new(),
+            under_way: Vec::new(),
+            outcomes: vec![Outcome::Done; program.steps.len()],
         };
-        let mut outcomes = Vec::with_capacity(program.steps.len());
-        for step in &program.steps {
-            outcomes.push(match run.step(step.transaction, &step.op).await {
-                Ok(outcome) => outcome,
-                Err(error) => Outcome::Failed(error.code().ok_or(error)?),
-            });
+        for (number, step) in program.steps.iter().enumerate() {
+            if !step.op.reads_or_writes() && step.op != Op::Commit {
+                run.settle(Some(step.transaction)).await?;
+            }
+            let outcome = run.step(number, step.transaction, &step.op).await;
+            run.outcomes[number] = outcome_of(outcome)?;
+            if step.op == Op::Commit {
+                run.settle(Some(step.transaction)).await?;
+            }
         }
+        run.settle(None).await?;
         let tr = self.db.begin()?;
         let [begin, end] = self.bounds();
         let rows = read_all(&tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
         let last = run.rows(rows);
+        let outcomes = run.outcomes;
         Ok(Answers { outcomes, last })
     }
 
@@ -204,6 +223,16 @@ struct Run<'a, D: Database> {
     sessions: BTreeMap<usize, Session<D::Transaction>>,
     watches: BTreeMap<u64, Shared<BoxFuture<'static, Result<()>>>>,
     stamps: Vec<(Versionstamp, usize)>,
+    /// The reads under way, with the numbers of their steps and transactions.
+    under_way: Vec<(usize, usize, BoxFuture<'static, Result<Found>>)>,
+    outcomes: Vec<Outcome>,
+}
+
+/// What a read found.
+enum Found {
+    Value(Option<Bytes>),
+    Key(Bytes),
+    Rows(Vec<KeyValue>),
 }
 
 struct Session<T> {
@@ -213,7 +242,7 @@ struct Session<T> {
 }
 
 impl<D: Database> Run<'_, D> {
-    async fn step(&mut self, transaction: usize, op: &Op) -> Result<Outcome> {
+    async fn step(&mut self, number: usize, transaction: usize, op: &Op) -> Result<Outcome> {
         if let Entry::Vacant(entry) = self.sessions.entry(transaction) {
             entry.insert(Session {
                 tr: self.replay.db.begin()?,
@@ -226,17 +255,17 @@ impl<D: Database> Run<'_, D> {
             .get_mut(&transaction)
             .expect("it was inserted above");
         let tr = &mut session.tr;
+        if self.replay.overlaps
+            && let Some(read) = issue(tr, op)
+        {
+            self.under_way.push((number, transaction, read));
+            return Ok(Outcome::Done);
+        }
         match op {
-            Op::Get { key, isolation } => {
-                let value = tr.get(key, *isolation).await?;
-                return Ok(Outcome::Value(value.map(|value| self.text(&value))));
-            }
-            Op::GetKey {
-                selector,
-                isolation,
-            } => {
-                let key = tr.get_key(selector, *isolation).await?;
-                return Ok(Outcome::Key(self.key(&key)));
+            Op::Get { .. } | Op::GetKey { .. } => {
+                let read = issue(tr, op).expect("these two are reads");
+                let found = read.await?;
+                return Ok(self.outcome(found));
             }
             Op::GetRange { query, isolation } => {
                 let rows = read_all(tr, query.clone(), *isolation).await?;
@@ -250,6 +279,7 @@ impl<D: Database> Run<'_, D> {
             Op::Set { key, value } => tr.set(key, value),
             Op::Clear { key } => tr.clear(key),
             Op::ClearRange { begin, end } => tr.clear_range(begin, end),
+            Op::Atomic { op, .. } if self.replay.overlaps && is_versionstamped(*op) => {}
             Op::Atomic { op, key, param } => tr.atomic(*op, key, param),
             Op::AddConflict { kind, begin, end } => tr.add_conflict_range(*kind, begin, end)?,
             Op::SetOption(option) => tr.set_option(*option)?,
@@ -282,6 +312,25 @@ impl<D: Database> Run<'_, D> {
         Ok(Outcome::Done)
     }
 
+    /// Awaits the reads under way, of one transaction or of all.
+    async fn settle(&mut self, transaction: Option<usize>) -> Result<()> {
+        let is_meant = |read: &mut (usize, usize, _)| transaction.is_none_or(|it| it == read.1);
+        let reads: Vec<_> = self.under_way.extract_if(.., is_meant).collect();
+        for (step, _, read) in reads {
+            let found = read.await;
+            self.outcomes[step] = outcome_of(found.map(|found| self.outcome(found)))?;
+        }
+        Ok(())
+    }
+
+    fn outcome(&self, found: Found) -> Outcome {
+        match found {
+            Found::Value(value) => Outcome::Value(value.map(|value| self.text(&value))),
+            Found::Key(key) => Outcome::Key(self.key(&key)),
+            Found::Rows(rows) => Outcome::Rows(self.rows(rows)),
+        }
+    }
+
     async fn poll_watch(&mut self, id: u64, wait: Duration) -> Result<Outcome> {
         let watch = self
             .watches
@@ -303,10 +352,48 @@ impl<D: Database> Run<'_, D> {
         self.text(key.strip_prefix(&*self.replay.prefix).unwrap_or(key))
     }
 
-    fn rows(&self, rows: Vec<keyspace::KeyValue>) -> Vec<(Text, Text)> {
+    fn rows(&self, rows: Vec<KeyValue>) -> Vec<(Text, Text)> {
         let rows = rows.iter();
         rows.map(|row| (self.key(row.key()), self.text(row.value())))
             .collect()
+    }
+}
+
+fn is_versionstamped(op: MutationOp) -> bool {
+    matches!(
+        op,
+        MutationOp::SetVersionstampedKey | MutationOp::SetVersionstampedValue
+    )
+}
+
+/// More rows than a program has.
+const MAX_ROWS: usize = 10_000;
+
+/// Issues a read. Returns `None` for any other operation.
+fn issue(tr: &impl Transaction, op: &Op) -> Option<BoxFuture<'static, Result<Found>>> {
+    Some(match op {
+        Op::Get { key, isolation } => tr.get(key, *isolation).map_ok(Found::Value).boxed(),
+        Op::GetKey {
+            selector,
+            isolation,
+        } => tr.get_key(selector, *isolation).map_ok(Found::Key).boxed(),
+        Op::GetRange { query, isolation } => {
+            // Any other mode may end a batch sooner if fewer rows are known.
+            let mut query = query.clone();
+            query.mode = StreamingMode::Exact;
+            query.limit = NonZero::new(query.limit).map_or(MAX_ROWS, NonZero::get);
+            let batch = tr.get_range(&query, *isolation);
+            batch.map_ok(|batch| Found::Rows(batch.rows)).boxed()
+        }
+        _ => return None,
+    })
+}
+
+/// Returns an answer, or the error of a store that gives none.
+fn outcome_of(answer: Result<Outcome>) -> Result<Outcome> {
+    match answer {
+        Ok(outcome) => Ok(outcome),
+        Err(error) => Ok(Outcome::Failed(error.code().ok_or(error)?)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Runs one test on every store: in memory, in a file, on a FoundationDB cluster.
+//! Runs one test on every store: in memory, in a file, of another process, on a FoundationDB cluster.
 //!
 //! A test is a function that takes a [`TestStore`]. [`on_every_store!`](crate::on_every_store) makes a test
 //! of it for each store:
@@ -37,8 +37,9 @@ use keyspace::env::Clock;
 use keyspace::limits::{END_OF_KEYSPACE, time_between};
 use keyspace::store::FDB_API_VERSION;
 use keyspace::{
-    Bytes, Database, Environment, Ids, Isolation, KeyValue, OwnedTransaction, RangeQuery, Result,
-    RunOptions, Runner, Store, Subspace, Transaction, Versionstamp, read_all,
+    Bytes, Database, Environment, Ids, Isolation, KeyValue, OpenError, OwnedTransaction,
+    RangeQuery, Result, RunOptions, Runner, Store, Subspace, Transaction, Versionstamp, embedded,
+    read_all,
 };
 use tempfile::TempDir;
 
@@ -51,6 +52,8 @@ pub enum Kind {
     Memory,
     /// `embedded:`, in a folder of its own.
     Embedded,
+    /// A store in memory that is reached as from another process, with replies of few rows.
+    Remote,
     /// `fdb:`, the cluster that the environment names.
     Fdb,
 }
@@ -92,6 +95,7 @@ impl TestStore {
                 folder = Some(Arc::new(new));
                 keyspace::open(&url)
             }
+            Kind::Remote => remote(3),
             Kind::Fdb if FDB_API_VERSION.is_none() => {
                 return Err(
                     "built without FoundationDB: `cargo xtask test` builds with it if \
@@ -211,6 +215,18 @@ impl TestStore {
     }
 }
 
+/// Opens a store in memory that is reached as from another process. Replies have a random number of rows, at most
+/// `max_rows`.
+///
+/// # Errors
+/// [`OpenError::Open`] if the system cannot start a thread.
+pub fn remote(max_rows: u8) -> Result<Store, OpenError> {
+    let owner = embedded::Options::new().memory()?;
+    let random = || -> u8 { Environment::system().random_bytes::<1>()[0] };
+    let client = owner.over_a_pipe(move || usize::from(1 + random() % max_rows))?;
+    Ok(client.into())
+}
+
 /// How many times as fast as the system's clock that of a [fast runner](TestStore::fast_runner) is.
 const FAST: u32 = 50;
 
@@ -296,6 +312,7 @@ macro_rules! on_every_store {
     (@every $runtime:tt $($test:ident)+) => {
         $crate::on_every_store!(@on on_memory Memory $runtime $($test)+);
         $crate::on_every_store!(@on on_embedded Embedded $runtime $($test)+);
+        $crate::on_every_store!(@on on_remote Remote $runtime $($test)+);
         $crate::on_every_store!(@on on_fdb Fdb $runtime $($test)+);
     };
     (@on $module:ident $kind:ident $runtime:tt $($test:ident)+) => {

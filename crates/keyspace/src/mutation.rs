@@ -74,6 +74,24 @@ impl MutationOp {
     }
 }
 
+/// Writes an operation as FoundationDB's number for it.
+pub(crate) mod op_number {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::mutation::MutationOp;
+
+    pub(crate) fn serialize<S: Serializer>(op: &MutationOp, to: S) -> Result<S::Ok, S::Error> {
+        op.number().serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<MutationOp, D::Error> {
+        let number = i32::deserialize(from)?;
+        let known = MutationOp::ALL.into_iter().find(|op| op.number() == number);
+        known.ok_or_else(|| D::Error::custom(format!("no operation has the number {number}")))
+    }
+}
+
 /// The position of a commit in the order of all commits of a database.
 ///
 /// Ten bytes: the commit version (eight bytes, big-endian) and the transaction's index in its commit batch

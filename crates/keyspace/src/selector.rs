@@ -222,6 +222,11 @@ impl KeyValue {
         Self { row, key_bytes }
     }
 
+    /// Converts into the bytes of the row: the key, and the value after it.
+    pub(crate) fn into_row(self) -> Bytes {
+        self.row
+    }
+
     /// Returns the key.
     #[must_use]
     pub fn key(&self) -> &[u8] {

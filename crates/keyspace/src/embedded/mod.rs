@@ -49,12 +49,14 @@
 //! closed with [`Embedded::close`] is the single file `path`.
 
 mod backend;
+mod checks;
 mod client;
 mod collections;
 mod disk;
 mod engine;
 mod entries;
 mod layers;
+mod link;
 mod log;
 mod options;
 mod runs;
@@ -72,11 +74,13 @@ pub use self::client::transaction::EmbeddedTransaction;
 pub use self::disk::verify::Verified;
 pub use self::options::{Durability, Options};
 
+use self::client::seat::Seat;
 use self::client::state::{self, Defaults};
 use self::disk::location;
 use self::disk::open::{OpenedStore, Setup};
 use self::disk::open_errors::open_error;
 use self::engine::Engine;
+use self::link::{Link, host};
 use self::log::segment::Sizes;
 use self::runs::Layout;
 use crate::error::{Code, OpenError, Result};
@@ -155,7 +159,7 @@ impl Options {
     fn start(&self, store: OpenedStore, path: &Path) -> Result<Embedded, OpenError> {
         let engine = Engine::start(store, self).map_err(|cause| open_error(path, cause))?;
         Ok(Embedded {
-            engine: Arc::new(engine),
+            seat: Seat::Owner(Arc::new(engine)),
             defaults: Arc::default(),
         })
     }
@@ -169,7 +173,7 @@ impl Options {
 /// file, and the next opening replays them. [`close`](Self::close) always leaves a single file.
 #[derive(Clone)]
 pub struct Embedded {
-    engine: Arc<Engine>,
+    seat: Seat,
     defaults: Arc<Mutex<Defaults>>,
 }
 
@@ -189,7 +193,13 @@ impl Embedded {
     /// store also fails if commits still find no room in the log on a full disk. Acknowledged commits are
     /// then in the store's file or in the log, and the next opening finds them.
     pub fn close(&self) -> Result<()> {
-        self.engine.shut_down()
+        match &self.seat {
+            Seat::Owner(engine) => engine.shut_down(),
+            Seat::Client(link) => {
+                link.close();
+                Ok(())
+            }
+        }
     }
 
     /// Copies the store, as it is at one version, to a new file at `path`. The copy can be opened like a
@@ -224,7 +234,7 @@ impl Embedded {
     /// - [`OpenError::Store`] if this store was closed or has failed, or is found to be damaged: its file does not
     ///   hold what was written to it. It then refuses all further work.
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
-        self.engine.backup(path.as_ref())
+        self.engine()?.backup(path.as_ref())
     }
 
     /// Checks the rows in the store's file, as the last checkpoint left them, and says what is damaged.
@@ -241,7 +251,38 @@ impl Embedded {
     ///   refuses all further work, as after any damage.
     /// - the error of every operation if this store was closed or has failed
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Verified> {
-        self.engine.verify(progress)
+        self.engine()?.verify(progress)
+    }
+
+    /// Returns a handle that reaches the store as another process would: over a pipe, which is in memory. Each reply
+    /// has at most `reply_rows()` rows. For tests.
+    ///
+    /// # Errors
+    /// [`OpenError::Open`] if the system cannot start a thread.
+    #[doc(hidden)]
+    pub fn over_a_pipe(
+        &self,
+        reply_rows: impl FnMut() -> usize + Send + 'static,
+    ) -> Result<Self, OpenError> {
+        const PIPE_BYTES: usize = 64 << 10;
+        let engine = self.engine()?;
+        let failed = |cause| open_error(Path::new(location::IN_MEMORY), cause);
+        let (client, owner) = tokio::io::duplex(PIPE_BYTES);
+        host::serve(engine.clone(), owner, reply_rows).map_err(failed)?;
+        let environment = engine.environment().clone();
+        let link = Link::connect(client, engine.opened_at(), environment).map_err(failed)?;
+        Ok(Self {
+            seat: Seat::Client(Arc::new(link)),
+            defaults: Arc::default(),
+        })
+    }
+
+    /// Returns the engine, if this process owns the store.
+    fn engine(&self) -> Result<&Arc<Engine>> {
+        match &self.seat {
+            Seat::Owner(engine) => Ok(engine),
+            Seat::Client(_) => Err(Code::UNSUPPORTED_OPERATION.into()),
+        }
     }
 }
 
@@ -287,7 +328,7 @@ impl Database for Embedded {
 
     fn begin(&self) -> Result<Self::Transaction> {
         let defaults = self.defaults.lock().clone();
-        Ok(EmbeddedTransaction::new(self.engine.clone(), defaults))
+        Ok(EmbeddedTransaction::new(self.seat.clone(), defaults))
     }
 
     fn set_option(&self, option: DatabaseOption) -> Result<()> {
@@ -312,7 +353,10 @@ impl Database for Embedded {
     }
 
     fn owned_since(&self) -> Option<i64> {
-        Some(self.engine.opened_at())
+        Some(match &self.seat {
+            Seat::Owner(engine) => engine.opened_at(),
+            Seat::Client(link) => link.opened_at(),
+        })
     }
 }
 

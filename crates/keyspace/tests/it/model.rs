@@ -6,7 +6,7 @@ use conformance::compare::{self, Counterexample, Modeled};
 use conformance::plant::{Plant, Planted};
 use conformance::replay::Replay;
 use conformance::scale;
-use conformance::stores::TestStore;
+use conformance::stores::{self, TestStore};
 use keyspace::{Database, Environment, embedded};
 
 /// A seed whose program reads a single key before a range that ends there: that the client knows the key decides
@@ -52,6 +52,21 @@ async fn a_store_agrees_with_one_in_memory(store: TestStore) {
     let memory = under(keyspace::open("memory:").unwrap());
     let store = under(store.db);
     for seed in ONCE_WRONG.into_iter().chain(0..scale(500, 100_000) as u64) {
+        if let Some(found) = compare::check(&memory, &store, seed).await.unwrap() {
+            panic!("{found}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn reads_under_way_together_agree_with_a_store_in_this_process() {
+    let overlapping = |db| {
+        let replay = Replay::new(db, Environment::system());
+        replay.under(&b"place"[..]).overlapping()
+    };
+    let memory = overlapping(keyspace::open("memory:").unwrap());
+    let store = overlapping(stores::remote(4).unwrap());
+    for seed in 0..scale(1_000, 100_000) as u64 {
         if let Some(found) = compare::check(&memory, &store, seed).await.unwrap() {
             panic!("{found}");
         }

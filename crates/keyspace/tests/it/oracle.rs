@@ -47,6 +47,7 @@ async fn every_verdict_of_a_store_follows_from_what_was_read(store: TestStore) {
     let seeds = match store.kind {
         Kind::Memory => seeds(10_000, 1_000_000),
         Kind::Embedded => seeds(1_000, 50_000),
+        Kind::Remote => seeds(1_000, 100_000),
         Kind::Fdb => seeds(500, 50_000),
     };
     let programs = store.root.subspace(&"programs");

@@ -17,11 +17,12 @@
 
 use bytes::Bytes;
 
-use super::store_reads::Limits;
+use super::seat::Stop;
 use super::view::{Stretch, View, Walk};
 use super::write_map::WriteMap;
 use crate::embedded::collections::direction::Direction;
-use crate::error::{Code, Result};
+use crate::embedded::collections::limits::Limits;
+use crate::error::Code;
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::{KeySelector, KeyValue};
 use crate::transaction::key_after;
@@ -111,7 +112,7 @@ pub(crate) fn without_or_equal(selector: &KeySelector) -> KeySelector {
 
 impl View<'_> {
     /// Resolves a selector to its key.
-    pub(crate) fn get_key(&mut self, selector: &KeySelector) -> Result<Bytes> {
+    pub(crate) fn get_key(&mut self, selector: &KeySelector) -> Result<Bytes, Stop> {
         let mut selector = without_or_equal(selector);
         let begin = Bytes::new();
         let end = Bytes::from_static(END_OF_KEYSPACE);
@@ -143,12 +144,12 @@ impl View<'_> {
         end: &KeySelector,
         limits: Limits,
         direction: Direction,
-    ) -> Result<RangeResult> {
+    ) -> Result<RangeResult, Stop> {
         if self.is_transparent() && begin.offset == 1 && end.offset == 1 {
             let range = (begin, end);
             let (rows, more) = self
                 .store_reads
-                .load(self.engine, range, limits, direction)?;
+                .load(self.source, range, limits, direction)?;
             return Ok(RangeResult {
                 rows,
                 more,
@@ -168,7 +169,7 @@ impl View<'_> {
     }
 
     /// Walks from a selector's key towards the key that it names, as far as keys are known.
-    fn resolve(&mut self, selector: &KeySelector) -> Result<Resolved> {
+    fn resolve(&mut self, selector: &KeySelector) -> Result<Resolved, Stop> {
         let forward = selector.offset >= 1;
         let direction = if forward {
             Direction::Forward
@@ -225,10 +226,14 @@ impl View<'_> {
     /// Returns the bounds of the unknown keys next to `position`, in the direction `ahead`, and also in the
     /// other direction if nothing divides them there. FoundationDB's client divides them where the
     /// transaction's writes and write conflict ranges begin and end.
-    fn unknown_around(&mut self, position: &Bytes, ahead: Direction) -> Result<(Bytes, Bytes)> {
+    fn unknown_around(
+        &mut self,
+        position: &Bytes,
+        ahead: Direction,
+    ) -> Result<(Bytes, Bytes), Stop> {
         let conflicts = self.writes.map(WriteMap::conflicts);
         let is_parted = conflicts.is_some_and(|conflicts| conflicts.has_bound(position));
-        let mut bound = |direction: Direction| -> Result<Bytes> {
+        let mut bound = |direction: Direction| -> Result<Bytes, Stop> {
             if is_parted && direction != ahead {
                 return Ok(position.clone());
             }
@@ -259,7 +264,7 @@ impl View<'_> {
         position: &Bytes,
         far: &Bytes,
         direction: Direction,
-    ) -> Result<Bytes> {
+    ) -> Result<Bytes, Stop> {
         let mut walk = Walk::new(direction, position.clone());
         let mut end = position.clone();
         loop {
@@ -318,7 +323,18 @@ enum Next {
 }
 
 impl RangeRead {
-    fn run(mut self, view: &mut View<'_>) -> Result<RangeResult> {
+    /// Reads the range. If the read stops to ask, it leaves nothing behind: what it has read before counts as known
+    /// only when it is read again.
+    fn run(self, view: &mut View<'_>) -> Result<RangeResult, Stop> {
+        let known = view.store_reads.copy_known(view.source);
+        let result = self.attempt(view);
+        if let (Err(Stop::Asks(_)), Some(known)) = (&result, known) {
+            view.store_reads.restore_known(known);
+        }
+        result
+    }
+
+    fn attempt(mut self, view: &mut View<'_>) -> Result<RangeResult, Stop> {
         let mut is_first = true;
         loop {
             let (begin, end) = self.resolve(view)?;
@@ -360,7 +376,7 @@ impl RangeRead {
         }
     }
 
-    fn resolve(&mut self, view: &mut View<'_>) -> Result<(Resolved, Resolved)> {
+    fn resolve(&mut self, view: &mut View<'_>) -> Result<(Resolved, Resolved), Stop> {
         let begin = view.resolve(&self.begin)?;
         let end = view.resolve(&self.end)?;
         for resolved in [&begin, &end] {
@@ -384,7 +400,7 @@ impl RangeRead {
         view: &mut View<'_>,
         begin: &Resolved,
         end: &Resolved,
-    ) -> Result<Option<RangeResult>> {
+    ) -> Result<Option<RangeResult>, Stop> {
         let (far, have_crossed) = match self.direction {
             Direction::Forward => {
                 let far = self.find(view, end)?;
@@ -409,7 +425,7 @@ impl RangeRead {
     }
 
     /// Reads the key of a far selector on its own.
-    fn find(&mut self, view: &mut View<'_>, far: &Resolved) -> Result<Bytes> {
+    fn find(&mut self, view: &mut View<'_>, far: &Resolved) -> Result<Bytes, Stop> {
         let found = view.get_key(&far.selector)?;
         self.result.read_to_begin |= found.is_empty();
         self.result.read_through_end |= found == END_OF_KEYSPACE;
@@ -417,7 +433,12 @@ impl RangeRead {
     }
 
     /// Takes rows until a limit, the far end or an unknown key is reached.
-    fn walk(&mut self, view: &mut View<'_>, begin: &Resolved, end: &Resolved) -> Result<Next> {
+    fn walk(
+        &mut self,
+        view: &mut View<'_>,
+        begin: &Resolved,
+        end: &Resolved,
+    ) -> Result<Next, Stop> {
         let (near, far) = match self.direction {
             Direction::Forward => (begin, end),
             Direction::Backward => (end, begin),
@@ -466,7 +487,7 @@ impl RangeRead {
         begin: Resolved,
         end: Resolved,
         position: &Bytes,
-    ) -> Result<()> {
+    ) -> Result<(), Stop> {
         (self.begin, self.end) = (begin.selector, end.selector);
         match self.direction {
             Direction::Forward if self.begin.offset == 1 => self.begin.key = position.clone(),
@@ -517,12 +538,12 @@ impl RangeRead {
             bytes: self.limits.bytes.max(1),
         };
         let range = (&from, &to);
-        let (_, more) = (view.store_reads).load(view.engine, range, limits, self.direction)?;
+        let (_, more) = (view.store_reads).load(view.source, range, limits, self.direction)?;
         if more && stuck.is_some() {
             // The byte limit may have been reached on the way back to the near selector's start. The same
             // request would then return nothing new.
             let way_back = Limits::ONE_ROW;
-            (view.store_reads).load(view.engine, range, way_back, self.direction)?;
+            (view.store_reads).load(view.source, range, way_back, self.direction)?;
         }
         Ok(())
     }

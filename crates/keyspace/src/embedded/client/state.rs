@@ -6,23 +6,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::read::without_or_equal;
-use super::store_reads::{Limits, StoreReads};
+use super::reads::{Call, Get, Read};
+use super::seat::{Seat, Source, Stop};
+use super::store_reads::StoreReads;
+use super::suspended::UnderWay;
 use super::view::View;
 use super::write_map::WriteMap;
+use super::writes::Writes;
 use crate::embedded::collections::arena::Arena;
-use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::embedded::engine::CommitRequest;
 use crate::embedded::engine::watch::WatchSetter;
-use crate::embedded::engine::{CommitRequest, Engine};
+use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 use crate::limits;
 use crate::mutation::Versionstamp;
-use crate::selector::{KeySelector, RangeBatch, RangeQuery, StreamingMode};
-use crate::transaction::{Isolation, TransactionOption, key_after};
-
-/// How many bytes a key that is read may exceed [`limits::MAX_KEY_BYTES`].
-const READ_KEY_SLACK_BYTES: usize = 8;
+use crate::transaction::{Isolation, TransactionOption};
 
 /// The bytes that a conflict range adds to a transaction's size besides its two keys.
 const CONFLICT_OVERHEAD_BYTES: usize = 32;
@@ -51,12 +50,15 @@ impl Default for Defaults {
 
 /// A watch that the commit will arm.
 pub(crate) struct PendingWatch {
+    pub(crate) number: u64,
     pub(crate) key: Bytes,
-    pub(crate) baseline: Option<Bytes>,
+    /// The value to compare later ones with, `None` until it was read.
+    pub(crate) baseline: Option<Option<Bytes>>,
     pub(crate) setter: WatchSetter,
 }
 
 /// The state that survives `on_error`: the time of the timeout, and the number of retries.
+#[derive(Clone)]
 pub(crate) struct Persistent {
     pub(crate) started: Duration,
     pub(crate) timeout: Option<Duration>,
@@ -78,7 +80,7 @@ pub(crate) struct TransactionState {
     pub(crate) persistent: Persistent,
     pub(crate) size_limit: usize,
     pub(crate) store_reads: StoreReads,
-    pub(crate) writes: WriteMap,
+    pub(crate) writes: Writes,
     pub(crate) reads: RangeSet,
     /// The first error of a write or an option, which every later read and the commit report.
     pub(crate) deferred: Option<Code>,
@@ -89,7 +91,10 @@ pub(crate) struct TransactionState {
     pub(crate) bypass_unreadable: bool,
     pub(crate) next_write_no_conflict: bool,
     pub(crate) watches: Vec<PendingWatch>,
+    last_watch: u64,
     pub(crate) stamp_waiters: Vec<oneshot::Sender<Result<Versionstamp>>>,
+    /// `None` in the process that owns the store.
+    pub(crate) under_way: Option<Box<UnderWay>>,
 }
 
 impl TransactionState {
@@ -101,7 +106,7 @@ impl TransactionState {
             persistent,
             size_limit,
             store_reads: StoreReads::default(),
-            writes: WriteMap::default(),
+            writes: Writes::default(),
             reads: RangeSet::default(),
             deferred: None,
             failed_read: None,
@@ -109,19 +114,21 @@ impl TransactionState {
             bypass_unreadable: false,
             next_write_no_conflict: false,
             watches: Vec::new(),
+            last_watch: 0,
             stamp_waiters: Vec::new(),
+            under_way: None,
         }
     }
 
     /// Fails if an operation must not continue. Reports, in this order: a deferred error, a call after the
     /// commit, the end of the transaction.
-    pub(crate) fn check(&mut self, engine: &Engine) -> Result<()> {
-        let is_sent = self.is_used_after_commit(engine);
+    pub(crate) fn check(&mut self, env: &Environment) -> Result<()> {
+        let is_sent = self.is_used_after_commit(env);
         self.check_deferred()?;
         if is_sent {
             return Err(Code::USED_DURING_COMMIT.into());
         }
-        self.check_ended(engine)
+        self.check_ended(env)
     }
 
     /// Fails with the deferred error, if there is one.
@@ -130,21 +137,21 @@ impl TransactionState {
     }
 
     /// Fails if the transaction has ended.
-    pub(crate) fn check_ended(&mut self, engine: &Engine) -> Result<()> {
-        self.note_timeout(engine);
+    pub(crate) fn check_ended(&mut self, env: &Environment) -> Result<()> {
+        self.note_timeout(env);
         self.ended.map_or(Ok(()), |code| Err(code.into()))
     }
 
     /// Ends the transaction if its timeout has passed. Later changes of the timeout do not revive it.
-    pub(crate) fn note_timeout(&mut self, engine: &Engine) {
-        if self.remaining(engine).is_some_and(|left| left.is_zero()) {
+    pub(crate) fn note_timeout(&mut self, env: &Environment) {
+        if self.remaining(env).is_some_and(|left| left.is_zero()) {
             self.ended.get_or_insert(Code::TRANSACTION_TIMED_OUT);
         }
     }
 
     /// Returns whether commit was called before. In that case, this use ends the transaction.
-    fn is_used_after_commit(&mut self, engine: &Engine) -> bool {
-        self.note_timeout(engine);
+    fn is_used_after_commit(&mut self, env: &Environment) -> bool {
+        self.note_timeout(env);
         if self.is_sent {
             self.ended.get_or_insert(Code::USED_DURING_COMMIT);
         }
@@ -153,8 +160,8 @@ impl TransactionState {
 
     /// Checks a write, and keeps an error for the next read and the commit. Returns whether to stage the
     /// write.
-    pub(crate) fn check_write(&mut self, engine: &Engine, check: Result<(), Code>) -> bool {
-        let is_sent = self.is_used_after_commit(engine);
+    pub(crate) fn check_write(&mut self, env: &Environment, check: Result<(), Code>) -> bool {
+        let is_sent = self.is_used_after_commit(env);
         match check {
             // A range is checked before the state of the transaction, everything else after it.
             Err(Code::INVERTED_RANGE) => self.defer(Code::INVERTED_RANGE),
@@ -166,12 +173,9 @@ impl TransactionState {
     }
 
     /// Returns the time until the timeout, if there is one.
-    pub(crate) fn remaining(&self, engine: &Engine) -> Option<Duration> {
+    pub(crate) fn remaining(&self, env: &Environment) -> Option<Duration> {
         let timeout = self.persistent.timeout?;
-        let age = engine
-            .environment()
-            .now()
-            .saturating_sub(self.persistent.started);
+        let age = env.now().saturating_sub(self.persistent.started);
         Some(timeout.saturating_sub(age))
     }
 
@@ -179,122 +183,79 @@ impl TransactionState {
         self.deferred.get_or_insert(code);
     }
 
-    /// Reads from the view at the given isolation.
-    fn read<R>(
-        &mut self,
-        engine: &Engine,
-        isolation: Isolation,
-        read: impl FnOnce(&mut View<'_>) -> Result<R>,
-    ) -> Result<R> {
-        let sees_writes = isolation == Isolation::Serializable || self.snapshot_ryw > 0;
-        let result = read(&mut View {
-            engine,
-            store_reads: &mut self.store_reads,
-            writes: sees_writes.then_some(&self.writes),
+    /// Returns a read and what applies to it now.
+    pub(crate) fn call<R>(&self, read: R, isolation: Isolation) -> Call<R> {
+        Call {
+            read,
+            isolation,
+            sees_writes: isolation == Isolation::Serializable || self.snapshot_ryw > 0,
             bypass_unreadable: self.bypass_unreadable,
-        });
-        if let Err(error) = &result {
-            self.failed_read.get_or_insert(error.clone());
-        }
-        result
-    }
-
-    pub(crate) fn add_read_conflict(&mut self, isolation: Isolation, range: KeyRange) {
-        if isolation == Isolation::Serializable {
-            self.writes.add_read_conflict(range, &mut self.reads);
         }
     }
 
-    pub(crate) fn get(
+    /// Attempts a read, over the present writes of the transaction or over earlier ones.
+    pub(crate) fn attempt<R: Read>(
         &mut self,
-        engine: &Engine,
-        key: &[u8],
-        isolation: Isolation,
-    ) -> Result<Option<Bytes>> {
-        self.check(engine)?;
+        source: Source<'_>,
+        call: &Call<R>,
+        writes: Option<&WriteMap>,
+    ) -> Result<R::Answer, Stop> {
+        let writes = writes.unwrap_or(&self.writes);
+        let answer = call.read.run(&mut View {
+            source,
+            store_reads: &mut self.store_reads,
+            writes: call.sees_writes.then_some(writes),
+            bypass_unreadable: call.bypass_unreadable,
+        });
+        match &answer {
+            Ok(answer) => {
+                call.read.settle(answer, &mut self.watches);
+                if call.isolation == Isolation::Serializable
+                    && let Some(range) = call.read.conflict(answer)
+                {
+                    writes.add_read_conflict(range, &mut self.reads);
+                }
+            }
+            Err(Stop::Failed(error)) => {
+                self.failed_read.get_or_insert(error.clone());
+            }
+            Err(Stop::Asks(_)) => {}
+        }
+        answer
+    }
+
+    pub(crate) fn add_read_conflict(&mut self, range: KeyRange) {
+        self.writes.add_read_conflict(range, &mut self.reads);
+    }
+
+    /// Checks a read of a key.
+    pub(crate) fn get(&mut self, env: &Environment, key: &[u8]) -> Result<Get> {
+        self.check(env)?;
         if key >= limits::END_OF_KEYSPACE {
             return Err(Code::KEY_OUTSIDE_LEGAL_RANGE.into());
         }
-        if key.len() > limits::MAX_KEY_BYTES + READ_KEY_SLACK_BYTES {
-            return Ok(None);
-        }
         let key = self.arena.copy(key);
-        let value = self.read(engine, isolation, |view| view.get(&key))?;
-        self.add_read_conflict(isolation, KeyRange::key(key));
-        Ok(value)
+        Ok(Get { key })
     }
 
-    pub(crate) fn get_key(
-        &mut self,
-        engine: &Engine,
-        selector: &KeySelector,
-        isolation: Isolation,
-    ) -> Result<Bytes> {
-        self.check(engine)?;
-        check_selector(selector)?;
-        let found = self.read(engine, isolation, |view| view.get_key(selector))?;
-        let reference = without_or_equal(selector).key;
-        let range = if selector.offset <= 0 {
-            KeyRange::new(found.clone(), reference)
-        } else {
-            KeyRange::new(reference, key_after(&found).into())
-        };
-        self.add_read_conflict(isolation, range);
-        Ok(found)
-    }
-
-    pub(crate) fn get_range(
-        &mut self,
-        engine: &Engine,
-        query: &RangeQuery,
-        isolation: Isolation,
-    ) -> Result<RangeBatch> {
-        self.check(engine)?;
-        check_selector(&query.begin)?;
-        check_selector(&query.end)?;
-        if query.mode == StreamingMode::Exact && query.limit == 0 {
-            return Err(Code::EXACT_MODE_WITHOUT_LIMITS.into());
-        }
-        if query.mode == StreamingMode::Iterator && query.iteration == 0 {
-            return Err(Code::CLIENT_INVALID_OPERATION.into());
-        }
-        let begin = without_or_equal(&query.begin);
-        let end = without_or_equal(&query.end);
-        if begin.offset >= end.offset && begin.key >= end.key {
-            return Ok(RangeBatch::default());
-        }
-        let limits = Limits {
-            rows: if query.limit == 0 {
-                usize::MAX
-            } else {
-                query.limit
-            },
-            bytes: query
-                .mode
-                .batch_bytes(query.iteration)
-                .unwrap_or(usize::MAX),
-        };
-        let direction = if query.reverse {
-            Direction::Backward
-        } else {
-            Direction::Forward
-        };
-        let result = self.read(engine, isolation, |view| {
-            view.range(&begin, &end, limits, direction)
-        })?;
-        let (from, to) = result.conflict_range(&begin, &end, direction);
-        self.add_read_conflict(isolation, KeyRange::new(from, to));
-        Ok(RangeBatch {
-            rows: result.rows,
-            more: result.more,
-        })
+    /// Adds a watch, and returns its number.
+    pub(crate) fn add_watch(&mut self, key: Bytes, setter: WatchSetter) -> u64 {
+        self.last_watch += 1;
+        self.watches.push(PendingWatch {
+            number: self.last_watch,
+            key,
+            baseline: None,
+            setter,
+        });
+        self.last_watch
     }
 
     /// Fires the pending watches on keys that a write makes different from their baseline. `value` is
     /// `None` if the new value is not known before the commit.
     pub(crate) fn fire_watches(&mut self, written: &KeyRange, value: Option<Option<&Bytes>>) {
         let differs = |watch: &mut PendingWatch| {
-            written.contains(&watch.key) && value != Some(watch.baseline.as_ref())
+            let baseline = watch.baseline.as_ref().map(Option::as_ref);
+            written.contains(&watch.key) && (value.is_none() || value != baseline)
         };
         for watch in self.watches.extract_if(.., differs) {
             watch.setter.fire();
@@ -310,7 +271,7 @@ impl TransactionState {
 
     /// Takes the request that the commit sends.
     pub(crate) fn commit_request(&mut self) -> CommitRequest {
-        let (mutations, write_conflicts) = std::mem::take(&mut self.writes).into_commit();
+        let (mutations, write_conflicts) = self.writes.take().into_commit();
         CommitRequest {
             read_version: self.store_reads.read_version,
             read_conflicts: std::mem::take(&mut self.reads),
@@ -334,14 +295,15 @@ impl TransactionState {
     }
 
     /// Arms the watches after a successful commit.
-    pub(crate) fn arm_watches(&mut self, engine: &Engine) {
+    pub(crate) fn arm_watches(&mut self, seat: &Seat) {
         for PendingWatch {
             key,
             baseline,
             setter,
+            ..
         } in self.watches.drain(..)
         {
-            engine.watches().arm(key, baseline, setter);
+            seat.arm(key, baseline.flatten(), setter);
         }
     }
 
@@ -380,11 +342,4 @@ impl TransactionState {
 /// Returns whether the `size_limit` option takes this value.
 pub(crate) fn is_size_limit(bytes: usize) -> bool {
     (limits::MIN_SIZE_LIMIT..=limits::MAX_TRANSACTION_BYTES).contains(&bytes)
-}
-
-fn check_selector(selector: &KeySelector) -> Result<()> {
-    if &selector.key[..] > limits::END_OF_KEYSPACE {
-        return Err(Code::KEY_OUTSIDE_LEGAL_RANGE.into());
-    }
-    Ok(())
 }

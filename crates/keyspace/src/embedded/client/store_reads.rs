@@ -6,61 +6,40 @@
 
 use bytes::Bytes;
 
+use super::fetched::Fetched;
+use super::seat::{Source, Stop};
 use crate::embedded::collections::direction::Direction;
+use crate::embedded::collections::limits::Limits;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
-use crate::embedded::engine::{Engine, Snapshot};
+use crate::embedded::engine::Snapshot;
+use crate::embedded::link::wire::{Ask, Found};
 use crate::error::Result;
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::{KeySelector, KeyValue};
 use crate::transaction::key_after;
 
-/// The bytes that a row counts besides its key and value.
-const ROW_OVERHEAD_BYTES: usize = 8;
-
-/// The rows taken from the snapshot at once: at first, and at most.
-const FIRST_CHUNK_ROWS: usize = 32;
-const MAX_CHUNK_ROWS: usize = 256;
-
-/// The limits of a range read.
-#[derive(Clone, Copy)]
-pub(crate) struct Limits {
-    pub(crate) rows: usize,
-    /// `usize::MAX` for no limit.
-    pub(crate) bytes: usize,
-}
-
-impl Limits {
-    pub(crate) const ONE_ROW: Self = Self {
-        rows: 1,
-        bytes: usize::MAX,
-    };
-
-    pub(crate) fn is_reached(self) -> bool {
-        self.rows == 0 || self.bytes == 0
-    }
-
-    pub(crate) fn take(&mut self, row: &KeyValue) {
-        self.rows -= 1;
-        if self.bytes != usize::MAX {
-            let row_bytes = row.key().len() + row.value().len() + ROW_OVERHEAD_BYTES;
-            self.bytes = self.bytes.saturating_sub(row_bytes);
-        }
-    }
-}
+/// The rows that are taken from a range that is known, at once.
+const KNOWN_ROWS: usize = 32;
 
 #[derive(Default)]
 pub(crate) struct StoreReads {
     /// Obtained from the store or set by `set_read_version`.
     pub(crate) read_version: Option<i64>,
-    /// The state at the read version, from the first read on.
-    snapshot: Option<Snapshot>,
+    /// The rows at the read version, from the first read on.
+    rows: Option<Rows>,
     /// `None` before the first read. In a box, because futures hold transactions.
     known: Option<Box<Known>>,
 }
 
+/// The rows of the store at one version.
+enum Rows {
+    State(Snapshot),
+    Fetched(Box<Fetched>),
+}
+
 /// The keys whose stored values FoundationDB's client would know at this point.
-#[derive(Default)]
-struct Known {
+#[derive(Clone, Default)]
+pub(crate) struct Known {
     ranges: RangeSet,
     /// The keys that were read one by one since `ranges` was last needed: most transactions never need it.
     keys: Vec<Bytes>,
@@ -75,21 +54,46 @@ enum Located {
 
 impl StoreReads {
     /// Returns the read version, and obtains it if there is none yet.
-    pub(crate) fn read_version(&mut self, engine: &Engine) -> Result<i64> {
+    pub(crate) fn read_version(&mut self, source: Source<'_>) -> Result<i64, Stop> {
         if let Some(version) = self.read_version {
             return Ok(version);
         }
+        let Source::Engine(engine) = source else {
+            return Err(Ask::Version.into());
+        };
         let (version, snapshot) = engine.read_version()?;
-        self.snapshot = Some(snapshot);
+        self.rows = Some(Rows::State(snapshot));
         Ok(*self.read_version.insert(version))
     }
 
-    /// Obtains the read version if there is none yet, without a snapshot.
-    pub(crate) fn obtain_version(&mut self, engine: &Engine) -> Result<()> {
-        if self.read_version.is_none() {
+    /// Obtains the read version if there is none yet, without a snapshot. A client's commit obtains it in the owner.
+    pub(crate) fn obtain_version(&mut self, source: Source<'_>) -> Result<()> {
+        if let (None, Source::Engine(engine)) = (self.read_version, source) {
             self.read_version = Some(engine.read_version()?.0);
         }
         Ok(())
+    }
+
+    /// Takes what the owner has answered, and its read version.
+    pub(crate) fn receive(&mut self, version: i64, ask: Ask, found: Found) -> Result<()> {
+        self.read_version = Some(version);
+        let rows = self
+            .rows
+            .get_or_insert_with(|| Rows::Fetched(Box::default()));
+        match rows {
+            Rows::Fetched(fetched) => fetched.add(ask, found),
+            Rows::State(_) => Ok(()),
+        }
+    }
+
+    /// Returns a copy of what is known, if a read may have to start again.
+    pub(crate) fn copy_known(&self, source: Source<'_>) -> Option<Known> {
+        let copy = || self.known.as_deref().cloned().unwrap_or_default();
+        matches!(source, Source::Fetched).then(copy)
+    }
+
+    pub(crate) fn restore_known(&mut self, known: Known) {
+        self.known = Some(Box::new(known));
     }
 
     /// Returns the keys whose stored values FoundationDB's client would know at this point.
@@ -104,8 +108,11 @@ impl StoreReads {
     }
 
     /// Reads a key.
-    pub(crate) fn get(&mut self, engine: &Engine, key: &Bytes) -> Result<Option<Bytes>> {
-        let value = self.snapshot(engine)?.get(key)?;
+    pub(crate) fn get(&mut self, source: Source<'_>, key: &Bytes) -> Result<Option<Bytes>, Stop> {
+        let value = match self.rows(source, || Ask::Key(key.clone()))? {
+            Rows::State(snapshot) => snapshot.get(key)?,
+            Rows::Fetched(fetched) => fetched.get(key)?,
+        };
         self.known.get_or_insert_default().keys.push(key.clone());
         Ok(value)
     }
@@ -113,13 +120,16 @@ impl StoreReads {
     /// Reads some rows from one end of a range that is already known.
     pub(crate) fn known_rows(
         &mut self,
-        engine: &Engine,
-        (begin, end): (&Bytes, &Bytes),
+        source: Source<'_>,
+        range: (&Bytes, &Bytes),
         direction: Direction,
-    ) -> Result<Vec<KeyValue>> {
+    ) -> Result<Vec<KeyValue>, Stop> {
         let backward = direction == Direction::Backward;
-        let snapshot = self.snapshot(engine)?;
-        snapshot.scan(begin, end, backward, FIRST_CHUNK_ROWS)
+        let mut limits = Limits::rows(KNOWN_ROWS);
+        Ok(match self.rows(source, || ask(range, limits, direction))? {
+            Rows::State(snapshot) => snapshot.scan(range.0, range.1, backward, KNOWN_ROWS)?,
+            Rows::Fetched(fetched) => fetched.take_rows(range, &mut limits, direction)?,
+        })
     }
 
     /// Reads rows between two selectors without `or_equal`. Returns whether a limit was reached.
@@ -127,19 +137,19 @@ impl StoreReads {
     /// Reads at least the number of rows between a selector's key and the key that it names.
     pub(crate) fn load(
         &mut self,
-        engine: &Engine,
+        source: Source<'_>,
         (begin, end): (&KeySelector, &KeySelector),
         mut limits: Limits,
         direction: Direction,
-    ) -> Result<(Vec<KeyValue>, bool)> {
-        let from = self.locate(engine, begin)?;
-        let to = self.locate(engine, end)?;
+    ) -> Result<(Vec<KeyValue>, bool), Stop> {
+        let from = self.locate(source, begin)?;
+        let to = self.locate(source, end)?;
         let back = match direction {
             Direction::Forward => 2i32.saturating_sub(begin.offset),
             Direction::Backward => end.offset,
         };
         limits.rows = limits.rows.max(usize::try_from(back).unwrap_or(1));
-        let rows = self.rows(engine, (from.key(), to.key()), &mut limits, direction)?;
+        let rows = self.take_rows(source, (from.key(), to.key()), &mut limits, direction)?;
         let more = limits.is_reached();
 
         let mut low = match from {
@@ -170,16 +180,19 @@ impl StoreReads {
         Ok((rows, more))
     }
 
-    fn snapshot(&mut self, engine: &Engine) -> Result<&Snapshot> {
-        let version = self.read_version(engine)?;
-        match &mut self.snapshot {
-            Some(snapshot) => Ok(snapshot),
-            none => Ok(none.insert(engine.snapshot_at(version)?)),
+    /// Returns the rows at the read version. `ask` is the first thing that a client asks for.
+    fn rows(&mut self, source: Source<'_>, ask: impl FnOnce() -> Ask) -> Result<&Rows, Stop> {
+        if let (None, Source::Engine(engine)) = (&self.rows, source) {
+            let version = self.read_version(source)?;
+            if self.rows.is_none() {
+                self.rows = Some(Rows::State(engine.snapshot_at(version)?));
+            }
         }
+        self.rows.as_ref().ok_or_else(|| ask().into())
     }
 
     /// Finds the place of a selector: all keys from there on are at or after the key that it names.
-    fn locate(&mut self, engine: &Engine, selector: &KeySelector) -> Result<Located> {
+    fn locate(&mut self, source: Source<'_>, selector: &KeySelector) -> Result<Located, Stop> {
         let rows = selector.offset.abs_diff(1) as usize;
         if rows == 0 {
             return Ok(Located::Key(selector.key.clone()));
@@ -192,11 +205,8 @@ impl StoreReads {
         } else {
             ((&start, &selector.key), Direction::Backward)
         };
-        let mut limits = Limits {
-            rows,
-            bytes: usize::MAX,
-        };
-        let passed = self.rows(engine, range, &mut limits, direction)?;
+        let mut limits = Limits::rows(rows);
+        let passed = self.take_rows(source, range, &mut limits, direction)?;
         Ok(match passed.last() {
             Some(last) if limits.is_reached() && forward => {
                 Located::Key(key_after(last.key()).into())
@@ -208,39 +218,28 @@ impl StoreReads {
     }
 
     /// Takes rows from one end of a range, up to the limits.
-    fn rows(
+    fn take_rows(
         &mut self,
-        engine: &Engine,
-        (begin, end): (&Bytes, &Bytes),
+        source: Source<'_>,
+        range: (&Bytes, &Bytes),
         limits: &mut Limits,
         direction: Direction,
-    ) -> Result<Vec<KeyValue>> {
-        let snapshot = self.snapshot(engine)?;
-        let mut begin = begin.clone();
-        let mut end = end.clone();
-        let mut rows: Vec<KeyValue> = Vec::new();
-        let mut chunk_rows = FIRST_CHUNK_ROWS;
-        while !limits.is_reached() {
-            let wanted = chunk_rows.min(limits.rows);
-            let backward = direction == Direction::Backward;
-            let chunk = snapshot.scan(&begin, &end, backward, wanted)?;
-            let is_last = chunk.len() < wanted;
-            for row in chunk {
-                if limits.is_reached() {
-                    break;
-                }
-                limits.take(&row);
-                rows.push(row);
-            }
-            match (rows.last(), direction) {
-                _ if is_last => break,
-                (Some(last), Direction::Forward) => begin = key_after(last.key()).into(),
-                (Some(last), Direction::Backward) => end = last.to_key(),
-                (None, _) => break,
-            }
-            chunk_rows = (chunk_rows * 2).min(MAX_CHUNK_ROWS);
-        }
-        Ok(rows)
+    ) -> Result<Vec<KeyValue>, Stop> {
+        Ok(
+            match self.rows(source, || ask(range, *limits, direction))? {
+                Rows::State(snapshot) => snapshot.take_rows(range, limits, direction)?,
+                Rows::Fetched(fetched) => fetched.take_rows(range, limits, direction)?,
+            },
+        )
+    }
+}
+
+fn ask((begin, end): (&Bytes, &Bytes), limits: Limits, direction: Direction) -> Ask {
+    Ask::Rows {
+        begin: begin.clone(),
+        end: end.clone(),
+        limits,
+        direction,
     }
 }
 

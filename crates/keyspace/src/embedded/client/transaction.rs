@@ -6,13 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{BoxFuture, Either};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::state::{Defaults, PendingWatch, Persistent, TransactionState};
-use super::write_map::stamp_offset;
+use super::reads::{Call, GetBaseline, GetKey, GetRange, GetReadVersion, Read};
+use super::seat::{Seat, Stop};
+use super::state::{Defaults, Persistent, TransactionState};
+use super::suspended::{self, UnderWay};
+use crate::embedded::checks::{check_atomic, check_key, check_range, check_value};
 use crate::embedded::collections::ranges::KeyRange;
-use crate::embedded::engine::{CommitRequest, Engine};
+use crate::embedded::engine::CommitRequest;
+use crate::embedded::link::wire::Ask;
+use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 use crate::limits;
 use crate::mutation::{MutationOp, Versionstamp};
@@ -27,72 +34,143 @@ const FUTURE_VERSION_DELAY: Duration = Duration::from_secs(1);
 
 /// A transaction of the embedded store.
 ///
-/// The futures of reads are ready at once, except that `future_version` takes a second. The future of a
-/// commit is ready once the commit is acknowledged. Reads from the disk block the caller's thread. So does
-/// a commit, if no other transaction commits and a flush takes at most half a millisecond.
+/// In the process that owns the store, the futures of reads are ready at once, except that `future_version` takes a
+/// second. The future of a commit is ready once the commit is acknowledged. Reads from the disk block the caller's
+/// thread. So does a commit, if no other transaction commits and a flush takes at most half a millisecond.
 pub struct EmbeddedTransaction {
-    engine: Arc<Engine>,
+    seat: Seat,
     defaults: Defaults,
-    state: Mutex<TransactionState>,
+    state: Held,
+}
+
+/// The state of a transaction. The reads of a client outlive the borrow of its transaction, so they share it.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "in a box, each transaction of the owner would cost an allocation"
+)]
+enum Held {
+    Alone(Mutex<TransactionState>),
+    Shared(Arc<Mutex<TransactionState>>),
+}
+
+impl Held {
+    fn new(seat: &Seat, mut state: TransactionState) -> Self {
+        match seat {
+            Seat::Owner(_) => Self::Alone(Mutex::new(state)),
+            Seat::Client(link) => {
+                state.under_way = Some(Box::new(UnderWay::new(link.begin())));
+                Self::Shared(Arc::new(Mutex::new(state)))
+            }
+        }
+    }
+}
+
+/// The answer of a read.
+enum Answer<T> {
+    Ready(Result<T>),
+    /// The reply of the owner is under way.
+    Awaited(BoxFuture<'static, Result<T>>),
 }
 
 impl EmbeddedTransaction {
-    pub(crate) fn new(engine: Arc<Engine>, defaults: Defaults) -> Self {
-        let state = Self::fresh_state(&engine, &defaults);
+    pub(crate) fn new(seat: Seat, defaults: Defaults) -> Self {
+        let state = fresh_state(seat.environment(), &defaults);
         Self {
-            engine,
+            state: Held::new(&seat, state),
+            seat,
             defaults,
-            state: Mutex::new(state),
         }
     }
 
-    fn fresh_state(engine: &Engine, defaults: &Defaults) -> TransactionState {
-        let persistent = Persistent {
-            started: engine.environment().now(),
-            timeout: defaults.timeout,
-            retry_limit: defaults.retry_limit,
-            max_retry_delay: defaults.max_retry_delay,
-            retries: 0,
-            backoff: limits::INITIAL_BACKOFF,
-        };
-        TransactionState::new(persistent, defaults.size_limit)
+    fn env(&self) -> &Environment {
+        self.seat.environment()
     }
 
     /// Locks the state. A panic of code that holds the lock cannot leave it half changed.
     fn lock(&self) -> MutexGuard<'_, TransactionState> {
-        self.state.lock()
+        match &self.state {
+            Held::Alone(state) => state.lock(),
+            Held::Shared(state) => state.lock(),
+        }
     }
 
     /// Stages a write if it is valid, and otherwise keeps the error for the next read and the commit.
     fn write(&self, check: Result<(), Code>, stage: impl FnOnce(&mut TransactionState, bool)) {
         let mut state = self.lock();
         let conflict = !std::mem::take(&mut state.next_write_no_conflict);
-        if state.check_write(&self.engine, check) {
+        if state.check_write(self.env(), check) {
             stage(&mut state, conflict);
         }
     }
 
-    /// Returns the result of a read: at once, except for `future_version`, so that a retry loop does not
-    /// spin.
+    /// Begins a read that was checked.
+    fn begin<R: Read>(
+        &self,
+        state: &mut TransactionState,
+        read: Result<R>,
+        isolation: Isolation,
+    ) -> Answer<R::Answer> {
+        let call = match read {
+            Ok(read) => state.call(read, isolation),
+            Err(error) => return Answer::Ready(Err(error)),
+        };
+        match state.attempt(self.seat.source(), &call, None) {
+            Ok(answer) => Answer::Ready(Ok(answer)),
+            Err(Stop::Failed(error)) => Answer::Ready(Err(error)),
+            Err(Stop::Asks(ask)) => self.suspend(state, call, ask),
+        }
+    }
+
+    fn suspend<R: Read>(
+        &self,
+        state: &mut TransactionState,
+        call: Call<R>,
+        ask: Ask,
+    ) -> Answer<R::Answer> {
+        let Held::Shared(shared) = &self.state else {
+            unreachable!("a read in the process that owns the store ends at its call");
+        };
+        let env = self.env().clone();
+        let remaining = state.remaining(&env);
+        let answer = suspended::suspend(shared, state, call, ask);
+        Answer::Awaited(Box::pin(async move {
+            // The sender was dropped without sending if the thread of the connection has ended.
+            let answer = answer.map(|it| it.unwrap_or(Err(Code::TRANSACTION_CANCELLED.into())));
+            let answer = until(&env, remaining, answer).await;
+            if answer.as_ref().is_err_and(is_future) {
+                env.sleep(FUTURE_VERSION_DELAY).await;
+            }
+            answer
+        }))
+    }
+
+    /// Returns the answer of a read: as soon as it is there, except for `future_version`, so that a retry loop does
+    /// not spin.
     fn answer<T: Send>(
         &self,
-        answer: Result<T>,
+        answer: Answer<T>,
     ) -> impl Future<Output = Result<T>> + Send + use<T> {
-        let code = answer.as_ref().err().and_then(Error::code);
-        let wait = (code == Some(Code::FUTURE_VERSION))
-            .then(|| self.engine.environment().sleep(FUTURE_VERSION_DELAY));
+        let wait = match &answer {
+            Answer::Ready(Err(error)) if is_future(error) => {
+                Some(self.env().sleep(FUTURE_VERSION_DELAY))
+            }
+            Answer::Ready(_) | Answer::Awaited(_) => None,
+        };
         async {
             if let Some(wait) = wait {
                 wait.await;
             }
-            answer
+            match answer {
+                Answer::Ready(answer) => answer,
+                Answer::Awaited(answer) => answer.await,
+            }
         }
     }
 
     /// Returns the wait before the next attempt, or fails with `error` if there must be no retry.
     fn backoff(&self, error: Error) -> Result<Duration> {
         let mut state = self.lock();
-        state.check_ended(&self.engine)?;
+        state.check_ended(self.env())?;
         let persistent = &mut state.persistent;
         let allowed = persistent
             .retry_limit
@@ -112,19 +190,28 @@ impl EmbeddedTransaction {
             }
             _ => persistent.max_retry_delay,
         };
-        let wait = persistent
-            .backoff
-            .mul_f64(self.engine.environment().random_unit());
+        let wait = persistent.backoff.mul_f64(self.env().random_unit());
         persistent.backoff = persistent.backoff.saturating_mul(2).min(max_delay);
         Ok(wait)
     }
 
-    /// Resets the transaction for another attempt.
-    fn restart(&mut self) {
-        let fresh = Self::fresh_state(&self.engine, &self.defaults);
-        let state = self.state.get_mut();
-        let old = std::mem::replace(state, fresh);
-        state.persistent = old.persistent;
+    /// Ends the reads that are under way.
+    fn end_reads(&self) {
+        let ended = {
+            let mut state = self.lock();
+            let cancelled = Code::TRANSACTION_CANCELLED.into();
+            let under_way = state.under_way.as_mut();
+            under_way.map(|under_way| under_way.fail_all(&cancelled))
+        };
+        if let Some(ended) = ended {
+            ended.deliver();
+        }
+    }
+
+    /// Begins anew.
+    fn replace(&mut self, state: TransactionState) {
+        self.end_reads();
+        self.state = Held::new(&self.seat, state);
     }
 
     /// Waits until the commit may be sent, but no longer than for the timeout.
@@ -134,37 +221,53 @@ impl EmbeddedTransaction {
             if state.writes.is_read_only() {
                 return;
             }
-            let wait = self.engine.wait_for_turn(state.writes.operation_bytes());
-            state
-                .remaining(&self.engine)
-                .map_or(wait, |it| wait.min(it))
+            let wait = self.seat.wait_for_turn(state.writes.operation_bytes());
+            let remaining = state.remaining(self.env());
+            remaining.map_or(wait, |it| wait.min(it))
         };
         if !wait.is_zero() {
-            self.engine.environment().sleep(wait).await;
+            self.env().sleep(wait).await;
         }
     }
 
     /// Sends the commit and waits for its result or for the timeout.
     async fn send(&self, request: CommitRequest) -> Result<Commit> {
-        let remaining = self.lock().remaining(&self.engine);
-        let commit = self.engine.commit(request);
-        match remaining {
-            None => commit.await,
-            Some(remaining) => {
-                let timeout = self.engine.environment().sleep(remaining);
-                match futures::future::select(std::pin::pin!(commit), timeout).await {
-                    futures::future::Either::Left((outcome, _)) => outcome,
-                    futures::future::Either::Right(_) => Err(Code::TRANSACTION_TIMED_OUT.into()),
-                }
-            }
-        }
+        let remaining = self.lock().remaining(self.env());
+        let commit = match &self.seat {
+            Seat::Owner(engine) => Either::Left(engine.commit(request)),
+            Seat::Client(_) => Either::Right(self.send_to_owner(request).boxed()),
+        };
+        until(self.env(), remaining, commit).await
     }
 
-    /// Returns the request to send, or `None` if the transaction is read-only.
-    fn prepare_commit(&self) -> Result<Option<CommitRequest>> {
+    async fn send_to_owner(&self, request: CommitRequest) -> Result<Commit> {
+        let commit = self
+            .lock()
+            .under_way
+            .as_mut()
+            .map(|under_way| under_way.link.commit(request));
+        let committed = match commit {
+            Some(commit) => commit.await?,
+            None => return Err(Code::CLIENT_INVALID_OPERATION.into()),
+        };
+        self.lock().store_reads.read_version = Some(committed.read_version);
+        Ok(committed.commit)
+    }
+
+    /// Returns the request to send, or `None` if the transaction is read-only. Waits for the reads that are under way.
+    async fn prepare_commit(&self) -> Result<Option<CommitRequest>> {
+        let (reads_end, remaining) = {
+            let mut state = self.lock();
+            state.check(self.env())?;
+            state.is_sent = true;
+            let under_way = state.under_way.as_mut();
+            let reads_end = under_way.and_then(|under_way| under_way.reads_end());
+            (reads_end, state.remaining(self.env()))
+        };
+        if let Some(reads_end) = reads_end {
+            until(self.env(), remaining, reads_end.map(|_| Ok(()))).await?;
+        }
         let mut state = self.lock();
-        state.check(&self.engine)?;
-        state.is_sent = true;
         if let Some(error) = &state.failed_read {
             return Err(error.clone());
         }
@@ -175,9 +278,38 @@ impl EmbeddedTransaction {
             return Err(Code::TRANSACTION_TOO_LARGE.into());
         }
         // The transaction keeps the read version of its commit.
-        state.store_reads.obtain_version(&self.engine)?;
+        state.store_reads.obtain_version(self.seat.source())?;
         Ok(Some(state.commit_request()))
     }
+}
+
+fn fresh_state(env: &Environment, defaults: &Defaults) -> TransactionState {
+    let persistent = Persistent {
+        started: env.now(),
+        timeout: defaults.timeout,
+        retry_limit: defaults.retry_limit,
+        max_retry_delay: defaults.max_retry_delay,
+        retries: 0,
+        backoff: limits::INITIAL_BACKOFF,
+    };
+    TransactionState::new(persistent, defaults.size_limit)
+}
+
+/// Waits for a result, but no longer than for the rest of the timeout.
+async fn until<T>(
+    env: &Environment,
+    remaining: Option<Duration>,
+    result: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    match remaining {
+        None => result.await,
+        Some(remaining) => (env.timeout(remaining, result).await)
+            .unwrap_or(Err(Code::TRANSACTION_TIMED_OUT.into())),
+    }
+}
+
+fn is_future(error: &Error) -> bool {
+    error.code() == Some(Code::FUTURE_VERSION)
 }
 
 /// Returns whether `on_error` retries after a code.
@@ -185,47 +317,6 @@ impl EmbeddedTransaction {
 /// `cluster_version_changed` is not among these codes: FoundationDB's client handles it below this level.
 fn is_retried(code: Code) -> bool {
     code.is_retryable() && code != Code::CLUSTER_VERSION_CHANGED
-}
-
-fn check_key(key: &[u8]) -> Result<(), Code> {
-    if key >= limits::END_OF_KEYSPACE {
-        Err(Code::KEY_OUTSIDE_LEGAL_RANGE)
-    } else if key.len() > limits::MAX_KEY_BYTES {
-        Err(Code::KEY_TOO_LARGE)
-    } else {
-        Ok(())
-    }
-}
-
-fn check_value(value: &[u8]) -> Result<(), Code> {
-    if value.len() > limits::MAX_VALUE_BYTES {
-        Err(Code::VALUE_TOO_LARGE)
-    } else {
-        Ok(())
-    }
-}
-
-fn check_range(begin: &[u8], end: &[u8]) -> Result<(), Code> {
-    if begin > end {
-        Err(Code::INVERTED_RANGE)
-    } else if begin > limits::END_OF_KEYSPACE || end > limits::END_OF_KEYSPACE {
-        Err(Code::KEY_OUTSIDE_LEGAL_RANGE)
-    } else {
-        Ok(())
-    }
-}
-
-fn check_atomic(op: MutationOp, key: &[u8], param: &[u8]) -> Result<(), Code> {
-    check_key(key)?;
-    check_value(param)?;
-    let template = match op {
-        MutationOp::SetVersionstampedKey => key,
-        MutationOp::SetVersionstampedValue => param,
-        _ => return Ok(()),
-    };
-    stamp_offset(template)
-        .map(|_| ())
-        .ok_or(Code::CLIENT_INVALID_OPERATION)
 }
 
 impl fmt::Debug for EmbeddedTransaction {
@@ -244,8 +335,12 @@ impl Transaction for EmbeddedTransaction {
         key: &[u8],
         isolation: Isolation,
     ) -> impl Future<Output = Result<Option<Bytes>>> + Send + use<> {
-        let value = self.lock().get(&self.engine, key, isolation);
-        self.answer(value)
+        let answer = {
+            let mut state = self.lock();
+            let read = state.get(self.env(), key);
+            self.begin(&mut state, read, isolation)
+        };
+        self.answer(answer)
     }
 
     fn get_key(
@@ -253,8 +348,13 @@ impl Transaction for EmbeddedTransaction {
         selector: &KeySelector,
         isolation: Isolation,
     ) -> impl Future<Output = Result<Bytes>> + Send + use<> {
-        let key = self.lock().get_key(&self.engine, selector, isolation);
-        self.answer(key)
+        let answer = {
+            let mut state = self.lock();
+            let read = state.check(self.env());
+            let read = read.and_then(|()| GetKey::new(selector));
+            self.begin(&mut state, read, isolation)
+        };
+        self.answer(answer)
     }
 
     fn get_range(
@@ -262,16 +362,28 @@ impl Transaction for EmbeddedTransaction {
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<> {
-        let batch = self.lock().get_range(&self.engine, query, isolation);
-        self.answer(batch)
+        let answer = {
+            let mut state = self.lock();
+            let read = state.check(self.env());
+            let read = read.and_then(|()| GetRange::new(query));
+            self.begin(&mut state, read, isolation)
+        };
+        let result = self.answer(answer);
+        async { result.await.map(RangeBatch::from) }
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
-        let mut state = self.lock();
-        let version = state
-            .check_deferred()
-            .and_then(|()| state.check_ended(&self.engine));
-        ready(version.and_then(|()| state.store_reads.read_version(&self.engine)))
+        let answer = {
+            let mut state = self.lock();
+            let read = state.check_deferred();
+            let read = read.and_then(|()| state.check_ended(self.env()));
+            self.begin(
+                &mut state,
+                read.map(|()| GetReadVersion),
+                Isolation::Snapshot,
+            )
+        };
+        self.answer(answer)
     }
 
     fn set_read_version(&self, version: i64) {
@@ -343,12 +455,12 @@ impl Transaction for EmbeddedTransaction {
         if check == Err(Code::INVERTED_RANGE) {
             return Err(Code::INVERTED_RANGE.into());
         }
-        if !state.check_write(&self.engine, check) {
+        if !state.check_write(self.env(), check) {
             return Ok(());
         }
         let range = KeyRange::new(state.arena.copy(begin), state.arena.copy(end));
         match kind {
-            ConflictKind::Read => state.add_read_conflict(Isolation::Serializable, range),
+            ConflictKind::Read => state.add_read_conflict(range),
             ConflictKind::Write => state.writes.add_conflict(range),
         }
         Ok(())
@@ -356,29 +468,38 @@ impl Transaction for EmbeddedTransaction {
 
     fn set_option(&self, option: TransactionOption) -> Result<()> {
         let mut state = self.lock();
-        state.note_timeout(&self.engine);
+        state.note_timeout(self.env());
         state.set_option(option)
     }
 
     fn watch(&self, key: &[u8]) -> impl Future<Output = Result<()>> + Send + use<> {
         let mut state = self.lock();
         let watch = check_key(key).map_err(Error::from).and_then(|()| {
-            let (setter, future) = self.engine.watches().create(self.defaults.max_watches)?;
-            let baseline = state.get(&self.engine, key, Isolation::Serializable)?;
-            state.watches.push(PendingWatch {
-                key: Bytes::copy_from_slice(key),
-                baseline,
-                setter,
-            });
-            Ok(future)
+            let (setter, watch) = self.seat.create_watch(self.defaults.max_watches)?;
+            let get = state.get(self.env(), key)?;
+            let number = state.add_watch(get.key.clone(), setter);
+            Ok((GetBaseline { get, watch: number }, watch))
         });
-        async { watch?.await }
+        let (read, watch) = match watch {
+            Ok((read, watch)) => (Ok(read), Some(watch)),
+            Err(error) => (Err(error), None),
+        };
+        let baseline = self.begin(&mut state, read, Isolation::Serializable);
+        drop(state);
+        let baseline = self.answer(baseline);
+        async {
+            baseline.await?;
+            match watch {
+                Some(watch) => watch.await,
+                None => Ok(()),
+            }
+        }
     }
 
     fn versionstamp(&self) -> impl Future<Output = Result<Versionstamp>> + Send + use<> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
-        let requested = state.check(&self.engine);
+        let requested = state.check(self.env());
         if requested.is_ok() {
             state.stamp_waiters.push(sender);
         }
@@ -400,7 +521,7 @@ impl Transaction for EmbeddedTransaction {
 impl OwnedTransaction for EmbeddedTransaction {
     async fn commit(&mut self) -> Result<Commit> {
         self.wait_for_turn().await;
-        let outcome = match self.prepare_commit() {
+        let outcome = match self.prepare_commit().await {
             Ok(None) => Ok(Commit::READ_ONLY),
             Ok(Some(request)) => self.send(request).await,
             Err(error) => Err(error),
@@ -409,7 +530,7 @@ impl OwnedTransaction for EmbeddedTransaction {
         match &outcome {
             Ok(commit) => {
                 state.settle_stamps(&commit.versionstamp.ok_or(Code::NO_COMMIT_VERSION));
-                state.arm_watches(&self.engine);
+                state.arm_watches(&self.seat);
             }
             Err(error) => state.fail_commit(error),
         }
@@ -418,19 +539,22 @@ impl OwnedTransaction for EmbeddedTransaction {
 
     async fn on_error(&mut self, error: Error) -> Result<()> {
         let wait = self.backoff(error)?;
-        self.engine.environment().sleep(wait).await;
-        self.restart();
+        self.env().sleep(wait).await;
+        let mut fresh = fresh_state(self.env(), &self.defaults);
+        fresh.persistent = self.lock().persistent.clone();
+        self.replace(fresh);
         Ok(())
     }
 
     fn reset(&mut self) {
-        let fresh = Self::fresh_state(&self.engine, &self.defaults);
-        *self.state.get_mut() = fresh;
+        self.replace(fresh_state(self.env(), &self.defaults));
     }
 
     fn cancel(&mut self) {
-        let state = self.state.get_mut();
-        state.note_timeout(&self.engine);
+        let mut state = self.lock();
+        state.note_timeout(self.env());
         state.cancel();
+        drop(state);
+        self.end_reads();
     }
 }

@@ -9,19 +9,19 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
+use super::seat::{Source, Stop};
 use super::store_reads::StoreReads;
 use super::write_map::{Own, Stack, WriteMap};
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
-use crate::embedded::engine::Engine;
-use crate::error::{Code, Result};
+use crate::error::Code;
 use crate::limits::END_OF_KEYSPACE;
 use crate::selector::KeyValue;
 use crate::transaction::key_after;
 
 /// The view of one read.
 pub(crate) struct View<'a> {
-    pub(crate) engine: &'a Engine,
+    pub(crate) source: Source<'a>,
     pub(crate) store_reads: &'a mut StoreReads,
     /// The transaction's own writes, unless the read bypasses them.
     pub(crate) writes: Option<&'a WriteMap>,
@@ -37,13 +37,13 @@ impl View<'_> {
     }
 
     /// Reads a key.
-    pub(crate) fn get(&mut self, key: &Bytes) -> Result<Option<Bytes>> {
+    pub(crate) fn get(&mut self, key: &Bytes) -> Result<Option<Bytes>, Stop> {
         let own = match self.writes {
             Some(writes) => writes.own(key, self.bypass_unreadable),
             None => Own::Unmodified,
         };
         match own {
-            Own::Unmodified => self.store_reads.get(self.engine, key),
+            Own::Unmodified => self.store_reads.get(self.source, key),
             Own::Unreadable => Err(Code::ACCESSED_UNREADABLE.into()),
             Own::Cleared => Ok(None),
             Own::Written(stack) => self.written(key, stack),
@@ -51,11 +51,11 @@ impl View<'_> {
     }
 
     /// Reads a key that the transaction has written.
-    fn written(&mut self, key: &Bytes, stack: &Stack) -> Result<Option<Bytes>> {
+    fn written(&mut self, key: &Bytes, stack: &Stack) -> Result<Option<Bytes>, Stop> {
         if !stack.is_dependent() {
             return Ok(stack.value(None));
         }
-        Ok(stack.value(self.store_reads.get(self.engine, key)?.as_deref()))
+        Ok(stack.value(self.store_reads.get(self.source, key)?.as_deref()))
     }
 }
 
@@ -109,7 +109,7 @@ impl Walk {
 
     /// Returns the next stretch. The walk moves past rows and missing values, and stops before the other
     /// stretches.
-    pub(crate) fn next(&mut self, view: &mut View<'_>) -> Result<Stretch> {
+    pub(crate) fn next(&mut self, view: &mut View<'_>) -> Result<Stretch, Stop> {
         while !self.is_at_bound() {
             if let ControlFlow::Break(stretch) = self.advance(view)? {
                 return Ok(stretch);
@@ -126,7 +126,7 @@ impl Walk {
     }
 
     /// Returns the next stretch, or moves past keys without rows.
-    fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Stretch>> {
+    fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Stretch>, Stop> {
         // The keys next to the position that the transaction has not written end here.
         let mut edge = self.bound.clone();
         if let Some(writes) = view.writes {
@@ -147,7 +147,12 @@ impl Walk {
         self.advance_stored(view, edge)
     }
 
-    fn take_written(&mut self, view: &mut View<'_>, key: Bytes, stack: &Stack) -> Result<Stretch> {
+    fn take_written(
+        &mut self,
+        view: &mut View<'_>,
+        key: Bytes,
+        stack: &Stack,
+    ) -> Result<Stretch, Stop> {
         if stack.is_dependent() && !view.store_reads.known().contains(&key) {
             return Ok(Stretch::Unknown(match self.direction {
                 Direction::Forward => key_after(&key).into(),
@@ -163,7 +168,11 @@ impl Walk {
     }
 
     /// Takes the next row of the store before `edge`, or moves to `edge`.
-    fn advance_stored(&mut self, view: &mut View<'_>, edge: Bytes) -> Result<ControlFlow<Stretch>> {
+    fn advance_stored(
+        &mut self,
+        view: &mut View<'_>,
+        edge: Bytes,
+    ) -> Result<ControlFlow<Stretch>, Stop> {
         let mut unknown_edge = edge.clone();
         let Some((begin, end)) = self.neighbor(view.store_reads.known(), &mut unknown_edge) else {
             return Ok(ControlFlow::Break(Stretch::Unknown(unknown_edge)));
@@ -182,7 +191,7 @@ impl Walk {
             let range = (&range.0, &range.1);
             let rows = view
                 .store_reads
-                .known_rows(view.engine, range, self.direction)?;
+                .known_rows(view.source, range, self.direction)?;
             self.rows = rows.into();
         }
         Ok(match self.rows.pop_front() {

@@ -22,15 +22,12 @@ use std::iter;
 
 use bytes::Bytes;
 
+use crate::embedded::checks::{OFFSET_BYTES, STAMP_BYTES, stamp_offset};
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::collections::sorted_map::{Place, SortedMap};
 use crate::embedded::engine::atomic;
 use crate::embedded::engine::queue::Mutation;
 use crate::mutation::{MutationOp, Versionstamp};
-
-/// The length of the stamp's offset at the end of a versionstamp template, in bytes.
-const OFFSET_BYTES: usize = 4;
-const STAMP_BYTES: usize = 10;
 
 /// The bytes that an operation adds to a transaction's size besides its operands.
 const OPERATION_OVERHEAD_BYTES: usize = 44;
@@ -142,7 +139,7 @@ pub(crate) enum Own<'a> {
     Written(&'a Stack),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct WriteMap {
     stacks: SortedMap<Stack>,
     cleared: RangeSet,
@@ -222,7 +219,7 @@ impl WriteMap {
         }
     }
 
-    /// Stages `SetVersionstampedKey` with a [valid](stamp_offset) template. The commit writes the final key
+    /// Stages `SetVersionstampedKey` with a valid template. The commit writes the final key
     /// and adds its conflict.
     pub(crate) fn set_versionstamped_key(&mut self, template: &[u8], value: Bytes, version: i64) {
         let offset = stamp_offset(template).expect("the caller has validated the template");
@@ -418,14 +415,6 @@ fn send(mutations: &mut Vec<Mutation>, key: Bytes, stack: Stack) {
     }
 }
 
-/// Returns the offset of the stamp's ten bytes in a versionstamp template, or `None` if the template is too
-/// short or the stamp would not fit.
-pub(crate) fn stamp_offset(template: &[u8]) -> Option<usize> {
-    let (body, offset) = template.split_last_chunk::<OFFSET_BYTES>()?;
-    let offset = usize::try_from(i32::from_le_bytes(*offset)).ok()?;
-    (offset + STAMP_BYTES <= body.len()).then_some(offset)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -565,15 +554,5 @@ mod tests {
         writes.add_read_conflict(range("b", "k"), &mut reads);
         let expected = [("b", "c"), ("c\0", "g"), ("i", "k")].map(|(b, e)| range(b, e));
         assert!(reads.iter().eq(expected), "{reads:?}");
-    }
-
-    #[test]
-    fn templates_are_checked_for_room() {
-        assert_eq!(stamp_offset(&template("ab")), Some(2));
-        assert_eq!(stamp_offset(b"abc"), None);
-        assert_eq!(stamp_offset(&[0xff; 14]), None, "negative offset");
-        let mut past_end = template("ab");
-        past_end[12] = 3;
-        assert_eq!(stamp_offset(&past_end), None);
     }
 }

@@ -1,6 +1,8 @@
 //! The two directions in which keys are read.
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Direction {
     Forward,
     Backward,

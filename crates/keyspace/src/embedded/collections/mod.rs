@@ -1,6 +1,7 @@
-//! Sets and maps of keys, and the direction of a read, which the transactions and the engine use.
+//! Sets and maps of keys, and the direction and the limits of a read, which the transactions and the engine use.
 
 pub(super) mod arena;
 pub(super) mod direction;
+pub(super) mod limits;
 pub(super) mod ranges;
 pub(super) mod sorted_map;

@@ -6,6 +6,7 @@
 use std::cmp::Ordering;
 
 use bytes::Bytes;
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::sorted_map::{Place, SortedMap};
 use crate::transaction::key_after;
@@ -84,10 +85,30 @@ fn compare_end(begin: &[u8], end: &RangeEnd, key: &[u8]) -> Ordering {
 }
 
 /// A set of keys as the sorted, disjoint, non-touching ranges that cover it.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(from = "Vec<(Bytes, RangeEnd)>")]
 pub(crate) struct RangeSet {
     /// Maps each range's begin to its end.
     ranges: SortedMap<RangeEnd>,
+}
+
+impl Serialize for RangeSet {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.ranges.iter())
+    }
+}
+
+impl From<Vec<(Bytes, RangeEnd)>> for RangeSet {
+    fn from(ranges: Vec<(Bytes, RangeEnd)>) -> Self {
+        let mut set = Self::default();
+        for (begin, end) in ranges {
+            set.insert(match end {
+                Some(end) => KeyRange::new(begin, end),
+                None => KeyRange::key(begin),
+            });
+        }
+        set
+    }
 }
 
 impl RangeSet {

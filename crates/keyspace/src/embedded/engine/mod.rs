@@ -284,6 +284,11 @@ impl Engine {
         backup::write(file, path, options, meta, &rows, failed)
     }
 
+    /// Runs what must not panic, on a thread that serves the store. If it panics, ends the store.
+    pub(crate) fn or_poison<T>(&self, serve: impl FnOnce() -> T) -> Option<T> {
+        self.shared.or_poison(serve)
+    }
+
     pub(crate) fn watches(&self) -> &Watches {
         &self.watches
     }

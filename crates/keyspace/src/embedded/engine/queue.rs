@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::error::{Code, Result};
-use crate::mutation::MutationOp;
+use crate::mutation::{MutationOp, op_number};
 use crate::transaction::Commit;
 
 /// The number of transactions at which a batch is full.
@@ -24,7 +25,7 @@ const MAX_SHORT_COMMITS: usize = 4;
 const MAX_SHORT_BYTES: usize = 16 << 10;
 
 /// A write of a commit.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mutation {
     /// Sets a key.
     Set { key: Bytes, value: Bytes },
@@ -35,6 +36,7 @@ pub(crate) enum Mutation {
     /// Applies an atomic operation to the latest value. For a versionstamped operation, `key` or `param` is
     /// the template with its offset.
     Atomic {
+        #[serde(with = "op_number")]
         op: MutationOp,
         key: Bytes,
         param: Bytes,
@@ -57,7 +59,7 @@ impl Mutation {
 /// A transaction that is sent to the engine to be committed.
 ///
 /// A versionstamped key has no write conflict range here. The resolver adds it when it knows the key.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CommitRequest {
     /// The read version of the transaction. If it has not read anything, it gets the version at which
     /// commit is called, and this is `None`.

@@ -6,10 +6,17 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::shared::EngineShared;
+use crate::embedded::collections::direction::Direction;
+use crate::embedded::collections::limits::Limits;
 use crate::embedded::layers::{Checkpointed, Layers, PartId, Parts};
 use crate::embedded::runs::damage::FileError;
 use crate::error::{Code, Error, Result};
 use crate::selector::KeyValue;
+use crate::transaction::key_after;
+
+/// The rows that a range read takes from the layers at once: at first, and at most.
+const FIRST_CHUNK_ROWS: usize = 32;
+const MAX_CHUNK_ROWS: usize = 256;
 
 /// The rows as one batch left them.
 pub(super) struct PublishedState {
@@ -102,6 +109,40 @@ impl Snapshot {
         max_rows: usize,
     ) -> Result<Vec<KeyValue>> {
         self.read(|layers| layers.scan(begin, end, reverse, max_rows))
+    }
+
+    /// Takes rows from one end of a range, up to the limits.
+    pub(crate) fn take_rows(
+        &self,
+        (begin, end): (&Bytes, &Bytes),
+        limits: &mut Limits,
+        direction: Direction,
+    ) -> Result<Vec<KeyValue>> {
+        let mut begin = begin.clone();
+        let mut end = end.clone();
+        let mut rows: Vec<KeyValue> = Vec::new();
+        let mut chunk_rows = FIRST_CHUNK_ROWS;
+        while !limits.is_reached() {
+            let wanted = chunk_rows.min(limits.rows);
+            let backward = direction == Direction::Backward;
+            let chunk = self.scan(&begin, &end, backward, wanted)?;
+            let is_last = chunk.len() < wanted;
+            for row in chunk {
+                if limits.is_reached() {
+                    break;
+                }
+                limits.take(&row);
+                rows.push(row);
+            }
+            match (rows.last(), direction) {
+                _ if is_last => break,
+                (Some(last), Direction::Forward) => begin = key_after(last.key()).into(),
+                (Some(last), Direction::Backward) => end = last.to_key(),
+                (None, _) => break,
+            }
+            chunk_rows = (chunk_rows * 2).min(MAX_CHUNK_ROWS);
+        }
+        Ok(rows)
     }
 
     fn read<T>(&self, read: impl FnOnce(&Layers) -> Result<T, FileError>) -> Result<T> {

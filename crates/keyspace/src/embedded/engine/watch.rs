@@ -45,9 +45,17 @@ impl Watches {
     }
 }
 
+#[cfg(test)]
+impl Watches {
+    /// Returns the number of keys on which watches are armed.
+    pub(crate) fn armed(&self) -> usize {
+        self.0.registry.armed().len()
+    }
+}
+
 /// The armed watches, and the number of outstanding watches, armed or not.
 #[derive(Default)]
-pub(super) struct Registry {
+pub(crate) struct Registry {
     armed: Mutex<BTreeMap<Bytes, Vec<Armed>>>,
     outstanding: Arc<AtomicUsize>,
 }
@@ -58,7 +66,8 @@ struct Armed {
 }
 
 impl Registry {
-    fn create(self: &Arc<Self>, max: usize) -> Result<(WatchSetter, WatchFuture)> {
+    /// Creates a watch, unless `max` watches are outstanding.
+    pub(crate) fn create(self: &Arc<Self>, max: usize) -> Result<(WatchSetter, WatchFuture)> {
         let one_more = |count| (count < max).then_some(count + 1);
         self.outstanding
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
@@ -198,6 +207,11 @@ impl WatchSetter {
     pub(crate) fn fire(self) {
         // The future may have been dropped.
         let _ = self.outcome.send(Ok(()));
+    }
+
+    /// Waits until the future is dropped.
+    pub(crate) async fn dropped(&mut self) {
+        self.outcome.closed().await;
     }
 
     /// Resolves the watch with an error.

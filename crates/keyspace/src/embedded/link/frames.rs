@@ -1,0 +1,117 @@
+//! The frames that one end of a connection sends, and those that it receives.
+
+use std::io;
+
+use bytes::BytesMut;
+use parking_lot::Mutex;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+
+use super::wire;
+
+/// How many bytes are read at once, at least.
+const READ_BYTES: usize = 64 << 10;
+
+/// The frames that wait to be written. Whoever sends one appends it, and the thread of the connection writes all that
+/// have come in the meantime at once.
+#[derive(Default)]
+pub(super) struct Outgoing {
+    unsent: Mutex<Unsent>,
+    /// Notified when there is something to write, and at the end.
+    wake: Notify,
+    /// Notified when everything was written.
+    written: Notify,
+}
+
+#[derive(Default)]
+struct Unsent {
+    bytes: BytesMut,
+    is_closed: bool,
+}
+
+impl Outgoing {
+    /// Sends a message.
+    pub(super) fn send(&self, number: u64, message: &impl Serialize) {
+        self.send_later(number, message);
+        self.wake.notify_one();
+    }
+
+    /// Sends a message together with the next one. Does nothing after the end.
+    pub(super) fn send_later(&self, number: u64, message: &impl Serialize) {
+        let mut unsent = self.unsent.lock();
+        if !unsent.is_closed {
+            wire::put(&mut unsent.bytes, number, message);
+        }
+    }
+
+    /// Returns how many bytes wait to be written.
+    pub(super) fn bytes(&self) -> usize {
+        self.unsent.lock().bytes.len()
+    }
+
+    /// Waits until at most `max` bytes wait to be written.
+    pub(super) async fn wait_until(&self, max: usize) {
+        while self.bytes() > max {
+            self.written.notified().await;
+        }
+    }
+
+    /// Ends the connection once everything was written.
+    pub(super) fn close(&self) {
+        self.unsent.lock().is_closed = true;
+        self.wake.notify_one();
+    }
+
+    /// Writes what is sent, until the end.
+    pub(super) async fn write(&self, mut writer: impl AsyncWrite + Unpin) -> io::Result<()> {
+        let mut bytes = BytesMut::new();
+        loop {
+            let is_closed = {
+                let mut unsent = self.unsent.lock();
+                std::mem::swap(&mut unsent.bytes, &mut bytes);
+                unsent.is_closed
+            };
+            if bytes.is_empty() && is_closed {
+                return writer.shutdown().await;
+            }
+            if bytes.is_empty() {
+                self.wake.notified().await;
+                continue;
+            }
+            writer.write_all(&bytes).await?;
+            bytes.clear();
+            self.written.notify_one();
+        }
+    }
+}
+
+/// The frames that arrive.
+pub(super) struct Incoming<R> {
+    reader: R,
+    bytes: BytesMut,
+}
+
+impl<R: AsyncRead + Unpin> Incoming<R> {
+    pub(super) fn new(reader: R) -> Self {
+        Self {
+            reader,
+            bytes: BytesMut::new(),
+        }
+    }
+
+    /// Returns the next message with its number, `None` at the end of the connection.
+    pub(super) async fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<(u64, M)>> {
+        loop {
+            let frame = wire::take(&mut self.bytes);
+            if let Some(frame) = frame.map_err(io::Error::other)? {
+                return Ok(Some(frame));
+            }
+            self.bytes.reserve(READ_BYTES);
+            if self.reader.read_buf(&mut self.bytes).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}

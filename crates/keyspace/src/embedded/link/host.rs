@@ -1,0 +1,235 @@
+//! The owner's side of a connection: answers the requests of one client.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+use std::{io, thread};
+
+use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::{self, Either};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Builder;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use super::frames::{Incoming, Outgoing};
+use super::wire::{Ask, Found, Malformed, Reply, Request, Row};
+use crate::embedded::checks;
+use crate::embedded::engine::{CommitRequest, Engine, Snapshot};
+use crate::error::{Code, Error, Result};
+use crate::transaction::Commit;
+
+/// The largest number of transactions that a client may have open.
+const MAX_TRANSACTIONS: usize = 10_000;
+
+/// The size at which a reply with rows ends, in bytes.
+const MAX_REPLY_BYTES: usize = 1 << 20;
+
+/// How many bytes of replies may wait before the next request is read.
+const MAX_UNSENT_BYTES: usize = 8 << 20;
+
+/// How many bytes of commits may wait before the next request is read.
+const MAX_COMMIT_BYTES: usize = 32 << 20;
+
+/// Answers a client on a thread of its own, until the client leaves or sends what is no request. Each reply has at
+/// most `reply_rows()` rows.
+pub(crate) fn serve(
+    engine: Arc<Engine>,
+    stream: impl AsyncRead + AsyncWrite + Send + 'static,
+    reply_rows: impl FnMut() -> usize + Send + 'static,
+) -> io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_time().build()?;
+    let host = Host {
+        engine,
+        outgoing: Arc::default(),
+        transactions: BTreeMap::new(),
+        watches: Arc::default(),
+        commit_room: Arc::new(Semaphore::new(MAX_COMMIT_BYTES)),
+        reply_rows,
+    };
+    let thread = thread::Builder::new().name("keyspace-client".to_owned());
+    thread.spawn(move || {
+        let engine = host.engine.clone();
+        engine.or_poison(|| runtime.block_on(host.run(stream)));
+    })?;
+    Ok(())
+}
+
+struct Host<N> {
+    engine: Arc<Engine>,
+    outgoing: Arc<Outgoing>,
+    /// The open transactions that have a read version, with it.
+    transactions: BTreeMap<u64, (i64, Snapshot)>,
+    /// The watches that have not fired, by the numbers of their requests.
+    watches: Arc<Mutex<BTreeMap<u64, AbortHandle>>>,
+    /// One permit per byte.
+    commit_room: Arc<Semaphore>,
+    reply_rows: N,
+}
+
+impl<N: FnMut() -> usize> Host<N> {
+    async fn run(mut self, stream: impl AsyncRead + AsyncWrite) {
+        let (reader, writer) = tokio::io::split(stream);
+        let outgoing = self.outgoing.clone();
+        let reading = std::pin::pin!(self.read(Incoming::new(reader)));
+        let writing = std::pin::pin!(outgoing.write(writer));
+        let (Either::Left((ended, _)) | Either::Right((ended, _))) =
+            future::select(reading, writing).await;
+        if let Err(error) = ended {
+            tracing::warn!(%error, "the connection of a client has ended");
+        }
+    }
+
+    async fn read(&mut self, mut requests: Incoming<impl AsyncRead + Unpin>) -> io::Result<()> {
+        while let Some((number, request)) = requests.next().await? {
+            self.answer(number, request).await?;
+            self.outgoing.wait_until(MAX_UNSENT_BYTES).await;
+        }
+        Ok(())
+    }
+
+    async fn answer(&mut self, number: u64, request: Request) -> io::Result<()> {
+        match request {
+            Request::Read {
+                transaction,
+                at,
+                ask,
+            } => {
+                let reply = match self.find(transaction, at, ask) {
+                    Ok((version, found)) => Reply::Found { version, found },
+                    Err(error) => Reply::Failed(error.into()),
+                };
+                self.outgoing.send(number, &reply);
+            }
+            Request::Commit {
+                transaction,
+                request,
+            } => {
+                checks::check_commit(&request)
+                    .map_err(|code| io::Error::other(Malformed::Limit(code)))?;
+                self.commit(number, transaction, request).await;
+            }
+            Request::Watch { key, baseline } => self.watch(number, key, baseline),
+            Request::Unwatch { watch } => {
+                if let Some(watch) = self.watches.lock().remove(&watch) {
+                    watch.abort();
+                }
+            }
+            Request::End { transaction } => drop(self.transactions.remove(&transaction)),
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, transaction: u64, at: Option<i64>, ask: Ask) -> Result<(i64, Found)> {
+        let is_full = self.transactions.len() >= MAX_TRANSACTIONS;
+        let (version, snapshot) = match self.transactions.entry(transaction) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(_) if is_full => {
+                return Err(Code::GRV_PROXY_MEMORY_LIMIT_EXCEEDED.into());
+            }
+            Entry::Vacant(new) => new.insert(match at {
+                Some(version) => (version, self.engine.snapshot_at(version)?),
+                None => self.engine.read_version()?,
+            }),
+        };
+        let found = match ask {
+            Ask::Version => Found::Version,
+            Ask::Key(key) => Found::Value(snapshot.get(&key)?),
+            Ask::Rows {
+                begin,
+                end,
+                mut limits,
+                direction,
+            } => {
+                limits.rows = limits.rows.min((self.reply_rows)()).max(1);
+                limits.bytes = limits.bytes.clamp(1, MAX_REPLY_BYTES);
+                let rows = snapshot.take_rows((&begin, &end), &mut limits, direction)?;
+                Found::Rows {
+                    rows: rows.into_iter().map(Row::from).collect(),
+                    more: limits.is_reached(),
+                }
+            }
+        };
+        Ok((*version, found))
+    }
+
+    /// Sends a commit to the engine, and its result to the client when it is there. Waits while too many commits of
+    /// the client have no result.
+    async fn commit(&mut self, number: u64, transaction: u64, mut request: CommitRequest) {
+        let read = self.transactions.remove(&transaction);
+        let version = match (read, request.read_version) {
+            (Some((version, _)), _) | (None, Some(version)) => Ok(version),
+            (None, None) => self.engine.read_version().map(|(version, _)| version),
+        };
+        let read_version = match version {
+            Ok(version) => *request.read_version.insert(version),
+            Err(error) => return self.outgoing.send(number, &Reply::Failed(error.into())),
+        };
+        let bytes = request.operand_bytes();
+        let permits = u32::try_from(bytes).expect("a transaction is limited");
+        let room = self.commit_room.clone().acquire_many_owned(permits).await;
+        let wait = self.engine.wait_for_turn(bytes);
+        let mut commit = if wait.is_zero() {
+            self.engine.commit(request).boxed()
+        } else {
+            let engine = self.engine.clone();
+            async move {
+                engine.environment().sleep(wait).await;
+                engine.commit(request).await
+            }
+            .boxed()
+        };
+        if let Some(outcome) = (&mut commit).now_or_never() {
+            self.outgoing
+                .send(number, &committed(read_version, outcome));
+            return;
+        }
+        let outgoing = self.outgoing.clone();
+        tokio::spawn(async move {
+            let outcome = commit.await;
+            drop(room);
+            outgoing.send(number, &committed(read_version, outcome));
+        });
+    }
+
+    fn watch(&mut self, number: u64, key: Bytes, baseline: Option<Bytes>) {
+        // The client limits the number of its watches.
+        let (setter, changed) = match self.engine.watches().create(usize::MAX) {
+            Ok(watch) => watch,
+            Err(error) => return self.outgoing.send(number, &Reply::Failed(error.into())),
+        };
+        self.engine.watches().arm(key, baseline, setter);
+        let outgoing = self.outgoing.clone();
+        let watches = self.watches.clone();
+        // Holds the lock until the watch has its number, and the task waits for it.
+        let mut armed = self.watches.lock();
+        let task = tokio::spawn(async move {
+            let changed = changed.await;
+            watches.lock().remove(&number);
+            outgoing.send(
+                number,
+                &match changed {
+                    Ok(()) => Reply::Changed,
+                    Err(error) => Reply::Failed(error.into()),
+                },
+            );
+        });
+        armed.insert(number, task.abort_handle());
+    }
+}
+
+fn committed(read_version: i64, outcome: Result<Commit>) -> Reply {
+    let stamp = outcome.and_then(|commit| {
+        let stamp = commit.versionstamp;
+        stamp.ok_or(Error::from(Code::NO_COMMIT_VERSION))
+    });
+    match stamp {
+        Ok(stamp) => Reply::Committed {
+            read_version,
+            versionstamp: *stamp.as_bytes(),
+        },
+        Err(error) => Reply::Failed(error.into()),
+    }
+}

@@ -1,0 +1,481 @@
+//! Tests of the connection: its bytes, its ends, and peers that break the protocol.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use conformance::timeout;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+
+use super::frames::Incoming;
+use super::wire::{self, Ask, Failure, Found, Malformed, Reply, Request, Row};
+use super::{Link, host};
+use crate::embedded::collections::direction::Direction;
+use crate::embedded::collections::limits::Limits;
+use crate::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::embedded::engine::CommitRequest;
+use crate::embedded::engine::queue::Mutation;
+use crate::embedded::{Embedded, Options, Seat};
+use crate::env::Environment;
+use crate::error::{Code, Error};
+use crate::mutation::MutationOp;
+use crate::selector::KeyValue;
+use crate::transaction::{Database, Isolation, OwnedTransaction, Transaction, TransactionOption};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn key(number: u64) -> Bytes {
+    Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+/// A client that says what a test wants.
+struct Peer(DuplexStream);
+
+impl Peer {
+    fn of(owner: &Embedded) -> Self {
+        let (client, stream) = tokio::io::duplex(64 << 10);
+        let Seat::Owner(engine) = &owner.seat else {
+            panic!("a store in memory owns itself");
+        };
+        host::serve(engine.clone(), stream, || usize::MAX).unwrap();
+        Self(client)
+    }
+
+    async fn send(&mut self, number: u64, request: &Request) {
+        let mut frame = BytesMut::new();
+        wire::put(&mut frame, number, request);
+        self.0.write_all(&frame).await.unwrap();
+    }
+
+    async fn replies(&mut self, count: usize) -> Vec<(u64, Reply)> {
+        let mut replies = Incoming::new(&mut self.0);
+        let mut received = Vec::new();
+        while received.len() < count {
+            let reply = timeout(LIMIT, replies.next()).await.unwrap();
+            received.push(reply.expect("the owner answers"));
+        }
+        received
+    }
+
+    /// Waits until the owner ends the connection.
+    async fn wait_for_end(&mut self) {
+        let mut rest = Vec::new();
+        let end = timeout(LIMIT, self.0.read_to_end(&mut rest)).await;
+        assert!(end.is_ok() && rest.is_empty(), "{rest:?}");
+    }
+}
+
+fn memory() -> Embedded {
+    Options::new().memory().unwrap()
+}
+
+/// Returns a client whose owner never answers, and the owner's end.
+fn stalled() -> (Embedded, DuplexStream) {
+    let (client, owner) = tokio::io::duplex(64 << 10);
+    let link = Link::connect(client, 1, Environment::system()).unwrap();
+    let store = Embedded {
+        seat: Seat::Client(Arc::new(link)),
+        defaults: Arc::default(),
+    };
+    (store, owner)
+}
+
+fn read(transaction: u64, ask: Ask) -> Request {
+    Request::Read {
+        transaction,
+        at: None,
+        ask,
+    }
+}
+
+fn number(error: &Error) -> i32 {
+    error.code().unwrap().number()
+}
+
+fn requests() -> Vec<Request> {
+    let mut conflicts = RangeSet::default();
+    conflicts.insert(KeyRange::key("c".into()));
+    conflicts.insert(KeyRange::new("f".into(), "k".into()));
+    vec![
+        read(7, Ask::Version),
+        Request::Read {
+            transaction: 7,
+            at: Some(1 << 40),
+            ask: Ask::Key("k".into()),
+        },
+        read(
+            7,
+            Ask::Rows {
+                begin: "a".into(),
+                end: "b".into(),
+                limits: Limits::rows(9),
+                direction: Direction::Backward,
+            },
+        ),
+        Request::Commit {
+            transaction: 7,
+            request: CommitRequest {
+                read_version: Some(3),
+                read_conflicts: conflicts.clone(),
+                write_conflicts: conflicts,
+                mutations: vec![
+                    Mutation::Set {
+                        key: "k".into(),
+                        value: "v".into(),
+                    },
+                    Mutation::Clear { key: "k".into() },
+                    Mutation::ClearRange {
+                        begin: "k".into(),
+                        end: "l".into(),
+                    },
+                    Mutation::Atomic {
+                        op: MutationOp::CompareAndClear,
+                        key: "k".into(),
+                        param: "p".into(),
+                    },
+                ],
+            },
+        },
+        Request::Watch {
+            key: "k".into(),
+            baseline: None,
+        },
+        Request::Unwatch { watch: 300 },
+        Request::End { transaction: 7 },
+    ]
+}
+
+fn replies() -> Vec<Reply> {
+    vec![
+        Reply::Found {
+            version: 5,
+            found: Found::Version,
+        },
+        Reply::Found {
+            version: 5,
+            found: Found::Value(Some("v".into())),
+        },
+        Reply::Found {
+            version: 5,
+            found: Found::Rows {
+                rows: vec![Row::from(KeyValue::new(b"key", b"value"))],
+                more: true,
+            },
+        },
+        Reply::Committed {
+            read_version: 5,
+            versionstamp: [9; 10],
+        },
+        Reply::Changed,
+        Reply::Failed(Failure::Code(1020)),
+        Reply::Failed(Failure::Poisoned {
+            cause: "no".to_owned(),
+        }),
+        Reply::Failed(Failure::Damaged {
+            path: "p".to_owned(),
+            reason: "r".to_owned(),
+        }),
+    ]
+}
+
+/// The frames of all kinds of messages, as hexadecimal digits.
+fn frames() -> Vec<String> {
+    let mut frames = Vec::new();
+    let mut buffer = BytesMut::new();
+    for (number, request) in (0..).zip(requests()) {
+        wire::put(&mut buffer, number, &request);
+        frames.push(hex(&buffer.split()));
+    }
+    for (number, reply) in (0..).zip(replies()) {
+        wire::put(&mut buffer, number, &reply);
+        frames.push(hex(&buffer.split()));
+    }
+    frames
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn the_bytes_of_each_message_stay_what_they_are() {
+    let golden = include_str!("frames.txt");
+    assert!(golden.lines().eq(frames()), "{}", frames().join("\n"));
+}
+
+#[test]
+fn a_message_that_was_sent_is_received_whole() {
+    for request in requests() {
+        let mut buffer = BytesMut::new();
+        wire::put(&mut buffer, 300, &request);
+        let sent = buffer.clone();
+        for cut in 0..sent.len() {
+            let mut part = BytesMut::from(&sent[..cut]);
+            assert!(wire::take::<Request>(&mut part).unwrap().is_none());
+        }
+        let (number, received) = wire::take::<Request>(&mut buffer).unwrap().unwrap();
+        let mut again = BytesMut::new();
+        wire::put(&mut again, number, &received);
+        assert_eq!(again, sent, "{request:?}");
+        assert!(buffer.is_empty());
+    }
+}
+
+#[test]
+fn mutated_frames_are_messages_or_an_error() {
+    let mut rng = StdRng::seed_from_u64(0);
+    let mut refused = 0;
+    for _ in 0..conformance::scale(20_000, 2_000_000) {
+        let mut buffer = BytesMut::new();
+        match rng.random_range(0..2) {
+            0 => wire::put(&mut buffer, 1, &requests()[rng.random_range(0..7)]),
+            _ => wire::put(&mut buffer, 1, &replies()[rng.random_range(0..8)]),
+        }
+        for _ in 0..rng.random_range(1..4) {
+            let place = rng.random_range(4..buffer.len());
+            buffer[place] = rng.random();
+        }
+        let mut same = buffer.clone();
+        refused += usize::from(wire::take::<Request>(&mut buffer).is_err());
+        refused += usize::from(wire::take::<Reply>(&mut same).is_err());
+    }
+    assert!(refused > 0);
+}
+
+#[test]
+fn a_frame_over_the_limit_is_refused_before_it_is_there() {
+    for length in [u32::MAX, (16 << 20) + 1] {
+        let mut buffer = BytesMut::new();
+        buffer.put_u32_le(length);
+        let refused = wire::take::<Request>(&mut buffer);
+        assert!(matches!(refused, Err(Malformed::Long(_))), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_sends_no_requests_loses_its_connection_alone() {
+    let owner = memory();
+    let mut sound = Peer::of(&owner);
+    let garbage: [&[u8]; 4] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0; 64],
+        &[0xff; 64],
+        &[1, 0, 0, 0, 0xc1],
+    ];
+    for bytes in garbage {
+        let mut peer = Peer::of(&owner);
+        peer.0.write_all(bytes).await.unwrap();
+        peer.wait_for_end().await;
+    }
+    let long = Request::Commit {
+        transaction: 1,
+        request: CommitRequest {
+            mutations: vec![Mutation::Clear {
+                key: vec![0; 10_001].into(),
+            }],
+            ..CommitRequest::default()
+        },
+    };
+    let mut peer = Peer::of(&owner);
+    peer.send(1, &long).await;
+    peer.wait_for_end().await;
+
+    sound.send(1, &read(1, Ask::Version)).await;
+    sound.replies(1).await;
+}
+
+#[tokio::test]
+async fn a_frame_may_arrive_byte_by_byte() {
+    let owner = memory();
+    let mut peer = Peer::of(&owner);
+    let mut frame = BytesMut::new();
+    wire::put(&mut frame, 300, &read(1, Ask::Key("k".into())));
+    for byte in frame {
+        peer.0.write_all(&[byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    let replies = peer.replies(1).await;
+    assert!(
+        matches!(
+            &replies[..],
+            [(
+                300,
+                Reply::Found {
+                    found: Found::Value(None),
+                    ..
+                }
+            )]
+        ),
+        "{replies:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_client_has_at_most_ten_thousand_transactions_open() {
+    let owner = memory();
+    let mut peer = Peer::of(&owner);
+    for transaction in 0..10_001 {
+        peer.send(transaction, &read(transaction, Ask::Version))
+            .await;
+        let (_, reply) = peer.replies(1).await.remove(0);
+        let is_refused = matches!(reply, Reply::Failed(Failure::Code(1078)));
+        assert_eq!(is_refused, transaction == 10_000, "{reply:?}");
+    }
+    peer.send(1, &Request::End { transaction: 5 }).await;
+    peer.send(2, &read(10_000, Ask::Version)).await;
+    let replies = peer.replies(1).await;
+    assert!(matches!(replies[0].1, Reply::Found { .. }), "{replies:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_reads_no_replies_delays_no_other() {
+    let owner = memory();
+    let mut tr = owner.begin().unwrap();
+    for number in 0..100 {
+        tr.set(&key(number), &[0; 10_000]);
+    }
+    tr.commit().await.unwrap();
+    let mut deaf = Peer::of(&owner);
+    let all = Ask::Rows {
+        begin: Bytes::new(),
+        end: "\u{7f}".into(),
+        limits: Limits::rows(usize::MAX),
+        direction: Direction::Forward,
+    };
+    let flood = async {
+        for number in 0.. {
+            deaf.send(number, &read(1, all.clone())).await;
+        }
+    };
+    // Its requests stop where the owner's do: at the bytes that wait.
+    let env = Environment::system();
+    let flooded = env.timeout(Duration::from_millis(300), flood).await;
+    assert!(flooded.is_none());
+    let mut sound = Peer::of(&owner);
+    sound.send(1, &read(1, Ask::Version)).await;
+    sound.replies(1).await;
+}
+
+#[tokio::test]
+async fn a_watch_that_nobody_waits_for_is_forgotten_by_the_owner() {
+    let owner = memory();
+    let client = owner.over_a_pipe(|| 1).unwrap();
+    let Seat::Owner(engine) = &owner.seat else {
+        panic!("a store in memory owns itself");
+    };
+    let mut tr = client.begin().unwrap();
+    let watches: Vec<_> = (0..8).map(|number| tr.watch(&key(number))).collect();
+    tr.commit().await.unwrap();
+    // The owner takes requests in order.
+    client.begin().unwrap().read_version().await.unwrap();
+    assert_eq!(engine.watches().armed(), 8);
+    drop(watches);
+    // What ends them is sent with the next request.
+    while engine.watches().armed() > 0 {
+        client.begin().unwrap().read_version().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_read_sees_the_writes_of_its_transaction_as_of_its_call() {
+    let owner = memory();
+    let client = owner.over_a_pipe(|| 1).unwrap();
+    let mut tr = client.begin().unwrap();
+    tr.set(b"a", b"1");
+    tr.commit().await.unwrap();
+    let tr = client.begin().unwrap();
+    let isolation = Isolation::Serializable;
+    tr.atomic(MutationOp::AppendIfFits, b"a", b"2");
+    let first = tr.get(b"a", isolation);
+    tr.set(b"a", b"3");
+    let second = tr.get(b"a", isolation);
+    assert_eq!(second.await.unwrap(), Some("3".into()));
+    assert_eq!(first.await.unwrap(), Some("12".into()));
+}
+
+#[tokio::test]
+async fn a_commit_waits_for_the_reads_that_nobody_awaits() {
+    let owner = memory();
+    let client = owner.over_a_pipe(|| 1).unwrap();
+    let mut tr = client.begin().unwrap();
+    let read = tr.get(b"a", Isolation::Serializable);
+    tr.set(b"b", b"");
+    let mut other = owner.begin().unwrap();
+    other.set(b"a", b"");
+    // The read has its version once the owner has answered it.
+    let _ = read.await.unwrap();
+    let unread = tr.get(b"c", Isolation::Serializable);
+    other.set(b"c", b"");
+    other.commit().await.unwrap();
+    let refused = tr.commit().await.unwrap_err();
+    assert_eq!(number(&refused), 1020);
+    assert_eq!(unread.await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_stalled_owner_delays_a_transaction_until_its_timeout() {
+    let (client, _owner) = stalled();
+    let tr = client.begin().unwrap();
+    let soon = TransactionOption::Timeout(Duration::from_millis(20));
+    tr.set_option(soon).unwrap();
+    let read = tr.get(b"a", Isolation::Snapshot);
+    assert_eq!(number(&timeout(LIMIT, read).await.unwrap_err()), 1031);
+    let mut tr = client.begin().unwrap();
+    tr.set_option(soon).unwrap();
+    tr.set(b"a", b"");
+    let commit = timeout(LIMIT, tr.commit()).await;
+    assert_eq!(number(&commit.unwrap_err()), 1031);
+}
+
+#[tokio::test]
+async fn a_cancelled_or_restarted_transaction_ends_its_reads() {
+    let (client, _owner) = stalled();
+    let mut tr = client.begin().unwrap();
+    let read = tr.get(b"a", Isolation::Snapshot);
+    tr.reset();
+    assert_eq!(number(&timeout(LIMIT, read).await.unwrap_err()), 1025);
+    let read = tr.get(b"a", Isolation::Snapshot);
+    tr.on_error(Code::NOT_COMMITTED.into()).await.unwrap();
+    assert_eq!(number(&timeout(LIMIT, read).await.unwrap_err()), 1025);
+    let read = tr.get(b"a", Isolation::Snapshot);
+    tr.cancel();
+    assert_eq!(number(&timeout(LIMIT, read).await.unwrap_err()), 1025);
+}
+
+#[tokio::test]
+async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
+    let (client, mut owner) = stalled();
+    let reader = client.begin().unwrap();
+    let read = reader.get(b"a", Isolation::Snapshot);
+    let mut tr = client.begin().unwrap();
+    tr.set(b"a", b"");
+    let commit = tr.commit();
+    let end = async {
+        let mut requests = Incoming::new(&mut owner);
+        for _ in 0..2 {
+            requests.next::<Request>().await.unwrap().unwrap();
+        }
+        drop(owner);
+    };
+    let (commit, ()) = timeout(LIMIT, futures::future::join(commit, end)).await;
+    assert_eq!(number(&commit.unwrap_err()), 1021);
+    assert_eq!(number(&timeout(LIMIT, read).await.unwrap_err()), 1007);
+    let tr = client.begin().unwrap();
+    let refused = tr.get(b"a", Isolation::Snapshot).await.unwrap_err();
+    assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_closed_client_refuses_all_work_and_its_owner_none() {
+    let owner = memory();
+    let client = owner.over_a_pipe(|| 1).unwrap();
+    client.close().unwrap();
+    let tr = client.begin().unwrap();
+    let refused = tr.get(b"a", Isolation::Snapshot).await.unwrap_err();
+    assert_eq!(number(&refused), 1025);
+    let mut tr = owner.begin().unwrap();
+    tr.set(b"a", b"");
+    tr.commit().await.unwrap();
+}

@@ -1,0 +1,196 @@
+//! The messages between a client and the owner of a store, and their bytes.
+//!
+//! A frame is the length of the rest, a little-endian `u32`, and then a MessagePack array of two: the number of a
+//! request, and the message. A reply has the number of its request. Structures are arrays, variants are named.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::embedded::collections::direction::Direction;
+use crate::embedded::collections::limits::Limits;
+use crate::embedded::engine::CommitRequest;
+use crate::error::{Code, Error, StorageFailure};
+use crate::selector::KeyValue;
+
+/// The largest frame, in bytes. A transaction of 10,000,000 bytes counts more per operation than its frame has
+/// besides the keys and values.
+const MAX_FRAME_BYTES: usize = 16 << 20;
+
+/// The bytes of a frame's length.
+const LENGTH_BYTES: usize = size_of::<u32>();
+
+/// What a client asks of the owner. Transactions and requests have numbers that the client chooses.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Reads at the read version of a transaction. The first request of a transaction obtains that version, unless
+    /// it was set to `at`.
+    Read {
+        transaction: u64,
+        at: Option<i64>,
+        ask: Ask,
+    },
+    /// Commits a transaction, and ends it.
+    Commit {
+        transaction: u64,
+        request: CommitRequest,
+    },
+    /// Waits until the value of a key differs from the baseline.
+    Watch { key: Bytes, baseline: Option<Bytes> },
+    /// Ends the wait of the request `watch`. Has no reply.
+    Unwatch { watch: u64 },
+    /// Ends a transaction that was not committed. Has no reply.
+    End { transaction: u64 },
+}
+
+/// What a read needs.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) enum Ask {
+    /// The read version alone.
+    Version,
+    /// The value of a key.
+    Key(Bytes),
+    /// Rows from one end of a range.
+    Rows {
+        begin: Bytes,
+        end: Bytes,
+        limits: Limits,
+        direction: Direction,
+    },
+}
+
+/// What the owner answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    /// To [`Request::Read`].
+    Found { version: i64, found: Found },
+    /// To [`Request::Commit`]: the read version that it used, and the versionstamp.
+    Committed {
+        read_version: i64,
+        versionstamp: [u8; 10],
+    },
+    /// To [`Request::Watch`]: the value differs.
+    Changed,
+    /// To any request that has a reply.
+    Failed(Failure),
+}
+
+/// What a read found.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Found {
+    Version,
+    Value(Option<Bytes>),
+    Rows {
+        rows: Vec<Row>,
+        /// Whether the range may have more rows than these.
+        more: bool,
+    },
+}
+
+/// A row: its key and its value, one after the other.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Row {
+    key_bytes: u32,
+    row: Bytes,
+}
+
+/// Why the owner refused a request.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Failure {
+    Code(i32),
+    Poisoned { cause: String },
+    Damaged { path: String, reason: String },
+}
+
+/// Bytes that are no frame of this protocol.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Malformed {
+    #[error("a frame of {0} bytes, over the limit of {MAX_FRAME_BYTES}")]
+    Long(usize),
+    #[error("a frame is not a message: {0}")]
+    Message(#[from] rmp_serde::decode::Error),
+    #[error("a transaction breaks a limit: {0}")]
+    Limit(Code),
+}
+
+/// Appends a frame.
+pub(super) fn put(buffer: &mut BytesMut, number: u64, message: &impl Serialize) {
+    let begin = buffer.len();
+    buffer.put_u32_le(0);
+    let mut frame = (&mut *buffer).writer();
+    rmp_serde::encode::write(&mut frame, &(number, message))
+        .expect("a message has only types that MessagePack has");
+    let length = u32::try_from(buffer.len() - begin - LENGTH_BYTES).expect("a frame is limited");
+    buffer[begin..begin + LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+}
+
+/// Takes the next frame, if all of it is there.
+pub(super) fn take<M: DeserializeOwned>(
+    buffer: &mut BytesMut,
+) -> Result<Option<(u64, M)>, Malformed> {
+    let Some(length) = buffer.first_chunk() else {
+        return Ok(None);
+    };
+    let length = u32::from_le_bytes(*length) as usize;
+    if length > MAX_FRAME_BYTES {
+        return Err(Malformed::Long(length));
+    }
+    if buffer.len() - LENGTH_BYTES < length {
+        return Ok(None);
+    }
+    buffer.advance(LENGTH_BYTES);
+    let frame = buffer.split_to(length);
+    Ok(Some(rmp_serde::from_slice(&frame)?))
+}
+
+impl From<KeyValue> for Row {
+    fn from(row: KeyValue) -> Self {
+        Self {
+            key_bytes: u32::try_from(row.key().len()).expect("a key is limited"),
+            row: row.into_row(),
+        }
+    }
+}
+
+impl TryFrom<Row> for KeyValue {
+    type Error = Code;
+
+    fn try_from(row: Row) -> Result<Self, Code> {
+        let Row { key_bytes, row } = row;
+        let key_bytes = key_bytes as usize;
+        (key_bytes <= row.len())
+            .then(|| Self::from_row(row, key_bytes))
+            .ok_or(Code::PLATFORM_ERROR)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Poisoned { cause } => Self::Poisoned {
+                cause: cause.to_string(),
+            },
+            Error::Damaged { path, reason, .. } => Self::Damaged {
+                path: path.display().to_string(),
+                reason,
+            },
+            other => Self::Code(other.code().unwrap_or(Code::IO_ERROR).number()),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Code(number) => Code::from_number(number).into(),
+            Failure::Poisoned { cause } => Self::Poisoned {
+                cause: StorageFailure::new(std::io::Error::other(cause)),
+            },
+            Failure::Damaged { path, reason } => Self::Damaged {
+                path: path.into(),
+                reason,
+                code: Code::FILE_CORRUPT,
+            },
+        }
+    }
+}
