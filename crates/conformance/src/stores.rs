@@ -69,6 +69,7 @@ pub struct TestStore {
     pub root: Subspace,
     places: Arc<AtomicU64>,
     _folder: Option<Arc<TempDir>>,
+    _owner: Option<Store>,
 }
 
 impl TestStore {
@@ -87,6 +88,7 @@ impl TestStore {
     /// If a store that should exist cannot be opened.
     fn open(kind: Kind) -> Result<Self, &'static str> {
         let mut folder = None;
+        let mut owner = None;
         let db = match kind {
             Kind::Memory => keyspace::open("memory:"),
             Kind::Embedded => {
@@ -95,7 +97,10 @@ impl TestStore {
                 folder = Some(Arc::new(new));
                 keyspace::open(&url)
             }
-            Kind::Remote => remote(3),
+            Kind::Remote => remote(3).map(|(store, db)| {
+                owner = Some(store);
+                db
+            }),
             Kind::Fdb if FDB_API_VERSION.is_none() => {
                 return Err(
                     "built without FoundationDB: `cargo xtask test` builds with it if \
@@ -117,6 +122,7 @@ impl TestStore {
             root: Subspace::from(("test", random.as_slice())),
             places: Arc::default(),
             _folder: folder,
+            _owner: owner,
         })
     }
 
@@ -215,16 +221,16 @@ impl TestStore {
     }
 }
 
-/// Opens a store in memory that is reached as from another process. Replies have a random number of rows, at most
-/// `max_rows`.
+/// Opens a store in memory, and a handle that reaches it as from another process. Replies have a random number of rows,
+/// at most `max_rows`.
 ///
 /// # Errors
 /// [`OpenError::Open`] if the system cannot start a thread.
-pub fn remote(max_rows: u8) -> Result<Store, OpenError> {
+pub fn remote(max_rows: u8) -> Result<(Store, Store), OpenError> {
     let owner = embedded::Options::new().memory()?;
     let random = || -> u8 { Environment::system().random_bytes::<1>()[0] };
     let client = owner.over_a_pipe(move || usize::from(1 + random() % max_rows))?;
-    Ok(client.into())
+    Ok((owner.into(), client.into()))
 }
 
 /// How many times as fast as the system's clock that of a [fast runner](TestStore::fast_runner) is.

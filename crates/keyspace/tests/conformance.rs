@@ -81,7 +81,7 @@ async fn a_store_in_memory_answers_as_foundationdb_did() {
 #[tokio::test]
 async fn a_store_of_another_process_answers_as_foundationdb_did() {
     // Replies of one to four rows, so that most ranges take several.
-    let db = stores::remote(4).unwrap();
+    let (_owner, db) = stores::remote(4).unwrap();
     assert_none(&differences(db).await);
 }
 

@@ -419,7 +419,7 @@ impl Corpus {
 /// Returns why a store was not opened.
 fn refused(error: keyspace::OpenError) -> Error {
     match error {
-        keyspace::OpenError::StoreInUse { path } => Error::InUse { path },
+        keyspace::OpenError::StoreInUse { path, .. } => Error::InUse { path },
         error => Error::Open(error),
     }
 }

@@ -7,8 +7,8 @@
 //!   loss, unless [`Durability::Relaxed`] was chosen. Each commit is there whole or not at all, and it is
 //!   never there without all commits before it.
 //! - Versionstamps grow in commit order, across openings too.
-//! - Only one opening at a time: a second one, in this process or another, fails with
-//!   [`OpenError::StoreInUse`].
+//! - Only one process at a time owns the store: a second opening, in this process or another, fails with
+//!   [`OpenError::StoreInUse`], or becomes a client of the owner if both have [`Sharing::Share`].
 //! - After an I/O failure, the store refuses all further work with
 //!   [`Error::Poisoned`](crate::Error::Poisoned), so that nothing builds on data that may not be on disk.
 //!   Opening it again recovers the commits that were acknowledged and flushed.
@@ -46,7 +46,8 @@
 //!
 //! An open store `path` has its log beside it, in files `path.log.*`. Each starts with 4 MiB and grows to
 //! at most 64 MiB. A copy of `path` without these files is not a copy of an open store. A store that was
-//! closed with [`Embedded::close`] is the single file `path`.
+//! closed with [`Embedded::close`] is the single file `path`. The files `path.lock` and `path.socket` tell other
+//! processes of the one that has it open. They hold no data.
 
 mod backend;
 mod checks;
@@ -59,6 +60,7 @@ mod layers;
 mod link;
 mod log;
 mod options;
+mod owner;
 mod runs;
 #[cfg(test)]
 mod tests;
@@ -67,22 +69,34 @@ mod window;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+#[cfg(unix)]
+use std::sync::mpsc;
+#[cfg(unix)]
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 pub use self::client::transaction::EmbeddedTransaction;
 pub use self::disk::verify::Verified;
-pub use self::options::{Durability, Options};
+pub use self::options::{Durability, Options, Sharing};
 
 use self::client::seat::Seat;
 use self::client::state::{self, Defaults};
 use self::disk::location;
 use self::disk::open::{OpenedStore, Setup};
 use self::disk::open_errors::open_error;
+#[cfg(unix)]
+use self::disk::presence::Presence;
 use self::engine::Engine;
-use self::link::{Link, host};
+#[cfg(unix)]
+use self::link::socket;
+use self::link::{Link, Unreachable};
 use self::log::segment::Sizes;
+use self::options::DEFAULT_PATIENCE;
+use self::owner::Owner;
 use self::runs::Layout;
+#[cfg(unix)]
+use crate::env::Environment;
 use crate::error::{Code, OpenError, Result};
 use crate::limits::MAX_WATCHES;
 use crate::transaction::{Database, DatabaseOption};
@@ -120,9 +134,7 @@ impl Options {
     /// # }
     /// ```
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
-        let path = path.as_ref();
-        let store = location::open(path, &self.setup())?;
-        self.start(store, path)
+        self.open_with(path.as_ref(), location::open)
     }
 
     /// Opens the store in the file at `path` as [`open`](Self::open) does, but never creates a file.
@@ -130,9 +142,7 @@ impl Options {
     /// # Errors
     /// [`OpenError::NoStore`] if there is no file, otherwise the errors of [`open`](Self::open).
     pub fn open_existing(&self, path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
-        let path = path.as_ref();
-        let store = location::open_existing(path, &self.setup())?;
-        self.start(store, path)
+        self.open_with(path.as_ref(), location::open_existing)
     }
 
     /// Creates a new store in memory. It ends with its last handle and its last transaction.
@@ -141,7 +151,7 @@ impl Options {
     /// [`OpenError::Open`] if the system cannot start a thread.
     pub fn memory(&self) -> Result<Embedded, OpenError> {
         let store = location::memory(&self.setup())?;
-        self.start(store, Path::new(location::IN_MEMORY))
+        self.own(store, Path::new(location::IN_MEMORY))
     }
 
     fn setup(&self) -> Setup {
@@ -151,17 +161,83 @@ impl Options {
             limits: self.limits,
             layout: Layout::default(),
             log: Sizes::default(),
-            is_log_direct: self.durability == Durability::Immediate,
+            is_log_direct: self.durability() == Durability::Immediate,
             env: self.environment.clone(),
         }
     }
 
-    fn start(&self, store: OpenedStore, path: &Path) -> Result<Embedded, OpenError> {
-        let engine = Engine::start(store, self).map_err(|cause| open_error(path, cause))?;
-        Ok(Embedded {
-            seat: Seat::Owner(Arc::new(engine)),
-            defaults: Arc::default(),
-        })
+    /// Opens the store in a file, or becomes a client of its owner.
+    fn open_with(
+        &self,
+        path: &Path,
+        open: impl Fn(&Path, &Setup) -> Result<OpenedStore, OpenError>,
+    ) -> Result<Embedded, OpenError> {
+        match open(path, &self.setup()) {
+            Ok(store) => self.own(store, path),
+            #[cfg(unix)]
+            Err(OpenError::StoreInUse { .. }) if self.sharing == Sharing::Share => {
+                self.join(path, open)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Starts a store that this process has opened.
+    fn own(&self, store: OpenedStore, path: &Path) -> Result<Embedded, OpenError> {
+        let failed = |cause| open_error(path, cause);
+        #[cfg(unix)]
+        let (presence, store) = store.take_presence();
+        let engine = Engine::start(store, self).map_err(failed)?;
+        #[cfg(unix)]
+        if let Some(presence) = presence {
+            let owner = Owner::among(presence, engine, path, self.durability(), self.sharing);
+            return owner.map(Embedded::new).map_err(failed);
+        }
+        Ok(Embedded::new(Owner::alone(engine, self.durability())))
+    }
+
+    /// Becomes a client of the owner of a store, or the owner if there is none any more.
+    #[cfg(unix)]
+    fn join(
+        &self,
+        path: &Path,
+        open: impl Fn(&Path, &Setup) -> Result<OpenedStore, OpenError>,
+    ) -> Result<Embedded, OpenError> {
+        let env = &self.environment;
+        let begun = env.now();
+        loop {
+            let left = self.patience.saturating_sub(env.now() - begun);
+            // Before the owner is asked: a client that could write and is not seen would be taken for one that has
+            // ended.
+            let presence = Presence::join(path).map_err(|cause| open_error(path, cause))?;
+            let error = match self.reach(path, left) {
+                Ok(link) => return Ok(Embedded::client(link.among(presence))),
+                Err(error) => error,
+            };
+            drop(presence);
+            let is_final = left.is_zero()
+                || matches!(&error, Unreachable::Refused(refusal) if !refusal.may_pass());
+            if !is_final {
+                match open(path, &self.setup()) {
+                    Err(OpenError::StoreInUse { .. }) => {}
+                    opened => return self.own(opened?, path),
+                }
+                pause(env);
+                continue;
+            }
+            return Err(OpenError::StoreInUse {
+                path: path.to_owned(),
+                reason: Some(error.to_string()),
+            });
+        }
+    }
+
+    #[cfg(unix)]
+    fn reach(&self, path: &Path, limit: Duration) -> Result<Link, Unreachable> {
+        let stream = socket::connect(path)?;
+        let main = path.to_owned();
+        let stream = move || socket::trusted(stream, &main);
+        Link::connect(stream, self.durability, self.environment.clone(), limit)
     }
 }
 
@@ -178,6 +254,20 @@ pub struct Embedded {
 }
 
 impl Embedded {
+    fn new(owner: Owner) -> Self {
+        Self {
+            seat: Seat::Owner(Arc::new(owner)),
+            defaults: Arc::default(),
+        }
+    }
+
+    fn client(link: Link) -> Self {
+        Self {
+            seat: Seat::Client(Arc::new(link)),
+            defaults: Arc::default(),
+        }
+    }
+
     /// Closes the store for all its handles.
     ///
     /// Waits until all commits that were sent are done, moves them to the store's file, removes the log and
@@ -194,7 +284,7 @@ impl Embedded {
     /// then in the store's file or in the log, and the next opening finds them.
     pub fn close(&self) -> Result<()> {
         match &self.seat {
-            Seat::Owner(engine) => engine.shut_down(),
+            Seat::Owner(owner) => owner.close(),
             Seat::Client(link) => {
                 link.close();
                 Ok(())
@@ -265,22 +355,23 @@ impl Embedded {
         reply_rows: impl FnMut() -> usize + Send + 'static,
     ) -> Result<Self, OpenError> {
         const PIPE_BYTES: usize = 64 << 10;
-        let engine = self.engine()?;
-        let failed = |cause| open_error(Path::new(location::IN_MEMORY), cause);
-        let (client, owner) = tokio::io::duplex(PIPE_BYTES);
-        host::serve(engine.clone(), owner, reply_rows).map_err(failed)?;
-        let environment = engine.environment().clone();
-        let link = Link::connect(client, engine.opened_at(), environment).map_err(failed)?;
-        Ok(Self {
-            seat: Seat::Client(Arc::new(link)),
-            defaults: Arc::default(),
-        })
+        let Seat::Owner(owner) = &self.seat else {
+            return Err(OpenError::Store(Code::UNSUPPORTED_OPERATION.into()));
+        };
+        let (client, stream) = tokio::io::duplex(PIPE_BYTES);
+        let served = owner.hosts().serve(|| Ok(stream), reply_rows);
+        let env = owner.environment().clone();
+        let link = served
+            .map_err(Unreachable::Io)
+            .and_then(|()| Link::connect(|| Ok(client), None, env, DEFAULT_PATIENCE))
+            .map_err(|cause| open_error(Path::new(location::IN_MEMORY), cause))?;
+        Ok(Self::client(link))
     }
 
     /// Returns the engine, if this process owns the store.
     fn engine(&self) -> Result<&Arc<Engine>> {
         match &self.seat {
-            Seat::Owner(engine) => Ok(engine),
+            Seat::Owner(owner) => Ok(owner.engine()),
             Seat::Client(_) => Err(Code::UNSUPPORTED_OPERATION.into()),
         }
     }
@@ -353,11 +444,20 @@ impl Database for Embedded {
     }
 
     fn owned_since(&self) -> Option<i64> {
-        Some(match &self.seat {
-            Seat::Owner(engine) => engine.opened_at(),
-            Seat::Client(link) => link.opened_at(),
-        })
+        match &self.seat {
+            Seat::Owner(owner) => owner.alone_since(),
+            Seat::Client(link) => link.welcome().alone_since,
+        }
     }
+}
+
+/// Blocks for 1 to 20 ms, so that processes that wait for the same thing do not all come back at once.
+#[cfg(unix)]
+fn pause(env: &Environment) {
+    let (_keep, never) = mpsc::channel::<()>();
+    let wait = Duration::from_millis(1) + Duration::from_millis(19).mul_f64(env.random_unit());
+    // Nothing is sent.
+    let _ = never.recv_timeout(wait);
 }
 
 impl fmt::Debug for Embedded {

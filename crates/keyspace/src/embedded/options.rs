@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::runs::Limits;
 use crate::env::Environment;
 
 /// When a commit is acknowledged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Durability {
     /// After its flush to disk, which all commits of a batch share. Acknowledged commits survive a power
@@ -24,6 +26,18 @@ pub enum Durability {
     },
 }
 
+/// Whether other processes can use a store that this one has open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Sharing {
+    /// They cannot: their openings fail with [`OpenError::StoreInUse`](crate::OpenError::StoreInUse).
+    #[default]
+    Refuse,
+    /// They become clients of this one, and this one of another that owns the store already. When the owner ends, its
+    /// clients fail with [`Error::Poisoned`](crate::Error::Poisoned).
+    Share,
+}
+
 /// The options of an embedded store, and the ways to open it.
 ///
 /// ```
@@ -37,7 +51,10 @@ pub enum Durability {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Options {
-    pub(super) durability: Durability,
+    /// `None` if it was not given: that of the owner.
+    pub(super) durability: Option<Durability>,
+    pub(super) sharing: Sharing,
+    pub(super) patience: Duration,
     pub(super) cache_bytes: usize,
     pub(super) window_bytes: usize,
     pub(super) limits: Limits,
@@ -45,6 +62,9 @@ pub struct Options {
     pub(super) queue_bytes: usize,
     pub(super) environment: Environment,
 }
+
+/// How long an opening waits for an owner that does not answer.
+pub(super) const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Default for Options {
     fn default() -> Self {
@@ -59,7 +79,9 @@ impl Options {
     pub fn new() -> Self {
         const DEFAULT_BYTES: usize = 64 << 20;
         Self {
-            durability: Durability::default(),
+            durability: None,
+            sharing: Sharing::default(),
+            patience: DEFAULT_PATIENCE,
             cache_bytes: DEFAULT_BYTES,
             window_bytes: DEFAULT_BYTES,
             limits: Limits::default(),
@@ -69,10 +91,30 @@ impl Options {
         }
     }
 
-    /// Sets when a commit is acknowledged. Has no effect on a store in memory.
+    /// Sets when a commit is acknowledged. Has no effect on a store in memory. The processes that share a store have one
+    /// durability.
     #[must_use]
     pub fn with_durability(mut self, durability: Durability) -> Self {
-        self.durability = durability;
+        self.durability = Some(durability);
+        self
+    }
+
+    /// Returns the durability of a store that is opened with these options.
+    pub(super) fn durability(&self) -> Durability {
+        self.durability.unwrap_or_default()
+    }
+
+    /// Sets whether other processes can use the store while this one has it open.
+    #[must_use]
+    pub fn with_sharing(mut self, sharing: Sharing) -> Self {
+        self.sharing = sharing;
+        self
+    }
+
+    /// Sets how long an opening waits for the owner of a shared store to answer: 10 seconds by default.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
         self
     }
 

@@ -21,15 +21,19 @@ pub enum OpenError {
         reason: String,
     },
 
-    /// Another handle, in this process or another, has the store open. Only one process at a time can use
-    /// an embedded store: share clones of the handle, or close the other handle.
+    /// Another handle, in this process or another, has the store open, and this one cannot become its client. Share
+    /// clones of the handle, close the other one, or open both with
+    /// [`Sharing::Share`](crate::embedded::Sharing::Share).
     #[error(
-        "store {} is already open, in this process or another: share its handle, or close it first",
-        path.display()
+        "store {} is already open, in this process or another{}: share its handle, or close it first",
+        path.display(),
+        reason.iter().map(|reason| format!(", and cannot be joined: {reason}")).collect::<String>()
     )]
     StoreInUse {
         /// The store's file.
         path: PathBuf,
+        /// Why this handle did not become a client of the owner, if it may.
+        reason: Option<String>,
     },
 
     /// There is no file at the path, and the opening was not allowed to create one. Check the path, or

@@ -187,7 +187,7 @@ fn a_damaged_manifest_is_named_and_left_as_it_is() {
 fn assert_in_use(path: &Path) {
     let error = open(path).unwrap_err();
     assert!(
-        matches!(&error, OpenError::StoreInUse { path: named } if named == path),
+        matches!(&error, OpenError::StoreInUse { path: named, .. } if named == path),
         "{error:?}"
     );
 }

@@ -37,13 +37,13 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 fn files(folder: &Path) -> Files {
-    let entries = fs::read_dir(folder).unwrap();
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let files = entries.map(|entry| {
-        let entry = entry.unwrap();
         let name = entry.file_name().into_string().unwrap();
         (name, fs::read(entry.path()).unwrap())
     });
-    files.collect()
+    // The lock has no content.
+    files.filter(|(name, _)| name != "store.lock").collect()
 }
 
 fn write_files(folder: &Path, files: &Files) {

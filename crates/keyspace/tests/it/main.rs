@@ -15,6 +15,8 @@ mod log_files;
 mod model;
 mod oracle;
 mod recipe;
+#[cfg(unix)]
+mod sharing;
 mod verify;
 mod version_clock;
 mod versions;

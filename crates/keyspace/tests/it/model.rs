@@ -65,7 +65,8 @@ async fn reads_under_way_together_agree_with_a_store_in_this_process() {
         replay.under(&b"place"[..]).overlapping()
     };
     let memory = overlapping(keyspace::open("memory:").unwrap());
-    let store = overlapping(stores::remote(4).unwrap());
+    let (_owner, remote) = stores::remote(4).unwrap();
+    let store = overlapping(remote);
     for seed in 0..scale(1_000, 100_000) as u64 {
         if let Some(found) = compare::check(&memory, &store, seed).await.unwrap() {
             panic!("{found}");

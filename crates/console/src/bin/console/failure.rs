@@ -136,7 +136,7 @@ impl CommandFailure {
     /// Returns why a store was not opened.
     pub(crate) fn open(error: OpenError) -> Self {
         match error {
-            OpenError::StoreInUse { path } => Self::InUse { path },
+            OpenError::StoreInUse { path, .. } => Self::InUse { path },
             OpenError::NoStore { path } => Self::NoStore { path },
             error => Self::Open(error),
         }

@@ -9,6 +9,7 @@ use crate::embedded::engine::Engine;
 use crate::embedded::engine::watch::{WatchFuture, WatchSetter};
 use crate::embedded::link::Link;
 use crate::embedded::link::wire::Ask;
+use crate::embedded::owner::Owner;
 use crate::env::Environment;
 use crate::error::{Code, Error, Result};
 
@@ -16,7 +17,7 @@ use crate::error::{Code, Error, Result};
 #[derive(Clone)]
 pub(crate) enum Seat {
     /// This process owns the store.
-    Owner(Arc<Engine>),
+    Owner(Arc<Owner>),
     /// Another one does.
     Client(Arc<Link>),
 }
@@ -33,7 +34,7 @@ pub(crate) enum Source<'a> {
 pub(crate) enum Stop {
     Failed(Error),
     /// It needs rows that the owner has. It starts again when they are there.
-    Asks(Ask),
+    Asks(Box<Ask>),
 }
 
 impl From<Error> for Stop {
@@ -50,21 +51,21 @@ impl From<Code> for Stop {
 
 impl From<Ask> for Stop {
     fn from(ask: Ask) -> Self {
-        Self::Asks(ask)
+        Self::Asks(Box::new(ask))
     }
 }
 
 impl Seat {
     pub(crate) fn source(&self) -> Source<'_> {
         match self {
-            Self::Owner(engine) => Source::Engine(engine),
+            Self::Owner(owner) => Source::Engine(owner),
             Self::Client(_) => Source::Fetched,
         }
     }
 
     pub(crate) fn environment(&self) -> &Environment {
         match self {
-            Self::Owner(engine) => engine.environment(),
+            Self::Owner(owner) => owner.environment(),
             Self::Client(link) => link.environment(),
         }
     }
@@ -73,7 +74,7 @@ impl Seat {
     /// of a client wait in the owner.
     pub(crate) fn wait_for_turn(&self, bytes: usize) -> Duration {
         match self {
-            Self::Owner(engine) => engine.wait_for_turn(bytes),
+            Self::Owner(owner) => owner.wait_for_turn(bytes),
             Self::Client(_) => Duration::ZERO,
         }
     }
@@ -81,7 +82,7 @@ impl Seat {
     /// Creates a watch, unless `max` watches are outstanding.
     pub(crate) fn create_watch(&self, max: usize) -> Result<(WatchSetter, WatchFuture)> {
         match self {
-            Self::Owner(engine) => engine.watches().create(max),
+            Self::Owner(owner) => owner.watches().create(max),
             Self::Client(link) => link.create_watch(max),
         }
     }
@@ -89,7 +90,7 @@ impl Seat {
     /// Makes `setter` fire once the value of `key` differs from `baseline`.
     pub(crate) fn arm(&self, key: Bytes, baseline: Option<Bytes>, setter: WatchSetter) {
         match self {
-            Self::Owner(engine) => engine.watches().arm(key, baseline, setter),
+            Self::Owner(owner) => owner.watches().arm(key, baseline, setter),
             Self::Client(link) => link.arm(key, baseline, setter),
         }
     }

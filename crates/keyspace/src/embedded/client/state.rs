@@ -98,6 +98,7 @@ pub(crate) struct TransactionState {
 }
 
 impl TransactionState {
+    #[inline]
     pub(crate) fn new(persistent: Persistent, size_limit: usize) -> Self {
         Self {
             arena: Arena::default(),

@@ -55,7 +55,7 @@ impl<R: Read> Suspended for SuspendedCall<R> {
         match state.attempt(Source::Fetched, &self.call, Some(&self.writes)) {
             Ok(answer) => self.answer = Some(Ok(answer)),
             Err(Stop::Failed(error)) => self.answer = Some(Err(error)),
-            Err(Stop::Asks(ask)) => return Some(ask),
+            Err(Stop::Asks(ask)) => return Some(*ask),
         }
         None
     }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::FutureExt;
 use futures::future::{BoxFuture, Either};
+use futures::{FutureExt, TryFutureExt};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
@@ -54,10 +54,14 @@ enum Held {
 }
 
 impl Held {
-    fn new(seat: &Seat, mut state: TransactionState) -> Self {
+    fn new(seat: &Seat, defaults: &Defaults) -> Self {
+        // Each arm makes the state where it stays: it is large.
         match seat {
-            Seat::Owner(_) => Self::Alone(Mutex::new(state)),
+            Seat::Owner(owner) => {
+                Self::Alone(Mutex::new(fresh_state(owner.environment(), defaults)))
+            }
             Seat::Client(link) => {
+                let mut state = fresh_state(link.environment(), defaults);
                 state.under_way = Some(Box::new(UnderWay::new(link.begin())));
                 Self::Shared(Arc::new(Mutex::new(state)))
             }
@@ -72,11 +76,19 @@ enum Answer<T> {
     Awaited(BoxFuture<'static, Result<T>>),
 }
 
+impl<T: Send + 'static> Answer<T> {
+    fn map<U>(self, convert: impl FnOnce(T) -> U + Send + 'static) -> Answer<U> {
+        match self {
+            Self::Ready(answer) => Answer::Ready(answer.map(convert)),
+            Self::Awaited(answer) => Answer::Awaited(answer.map_ok(convert).boxed()),
+        }
+    }
+}
+
 impl EmbeddedTransaction {
     pub(crate) fn new(seat: Seat, defaults: Defaults) -> Self {
-        let state = fresh_state(seat.environment(), &defaults);
         Self {
-            state: Held::new(&seat, state),
+            state: Held::new(&seat, &defaults),
             seat,
             defaults,
         }
@@ -117,7 +129,7 @@ impl EmbeddedTransaction {
         match state.attempt(self.seat.source(), &call, None) {
             Ok(answer) => Answer::Ready(Ok(answer)),
             Err(Stop::Failed(error)) => Answer::Ready(Err(error)),
-            Err(Stop::Asks(ask)) => self.suspend(state, call, ask),
+            Err(Stop::Asks(ask)) => self.suspend(state, call, *ask),
         }
     }
 
@@ -209,9 +221,9 @@ impl EmbeddedTransaction {
     }
 
     /// Begins anew.
-    fn replace(&mut self, state: TransactionState) {
+    fn renew(&mut self) {
         self.end_reads();
-        self.state = Held::new(&self.seat, state);
+        self.state = Held::new(&self.seat, &self.defaults);
     }
 
     /// Waits until the commit may be sent, but no longer than for the timeout.
@@ -283,6 +295,7 @@ impl EmbeddedTransaction {
     }
 }
 
+#[inline]
 fn fresh_state(env: &Environment, defaults: &Defaults) -> TransactionState {
     let persistent = Persistent {
         started: env.now(),
@@ -368,8 +381,7 @@ impl Transaction for EmbeddedTransaction {
             let read = read.and_then(|()| GetRange::new(query));
             self.begin(&mut state, read, isolation)
         };
-        let result = self.answer(answer);
-        async { result.await.map(RangeBatch::from) }
+        self.answer(answer.map(RangeBatch::from))
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
@@ -540,14 +552,14 @@ impl OwnedTransaction for EmbeddedTransaction {
     async fn on_error(&mut self, error: Error) -> Result<()> {
         let wait = self.backoff(error)?;
         self.env().sleep(wait).await;
-        let mut fresh = fresh_state(self.env(), &self.defaults);
-        fresh.persistent = self.lock().persistent.clone();
-        self.replace(fresh);
+        let persistent = self.lock().persistent.clone();
+        self.renew();
+        self.lock().persistent = persistent;
         Ok(())
     }
 
     fn reset(&mut self) {
-        self.replace(fresh_state(self.env(), &self.defaults));
+        self.renew();
     }
 
     fn cancel(&mut self) {

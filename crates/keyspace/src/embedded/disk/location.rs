@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use super::open::{OpenedStore, Setup};
 use super::open_errors::{not_a_store, open_error, refusal};
+#[cfg(unix)]
+use super::presence::Presence;
 use super::verify::{self, Verified};
 use crate::embedded::backend::{Access, File, FileBackend, MemoryBackend};
 use crate::embedded::log::files::{Files, Folder, folder_of, sync_folder};
@@ -76,10 +78,26 @@ fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
 
 fn open_file(file: fs::File, path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
     let file = lock(file, path, Access::Write)?;
-    let files = Folder::open_beside(path)
-        .map_err(|error| open_error(path, error))?
-        .direct(setup.is_log_direct);
-    OpenedStore::open(file, Arc::new(files), path, setup)
+    let failed = |error| open_error(path, error);
+    let files = Folder::open_beside(path).map_err(failed)?;
+    let files = Arc::new(files.direct(setup.is_log_direct));
+    #[cfg(unix)]
+    {
+        let presence = Presence::join(path).map_err(failed)?;
+        // Keeps the lock of the file if the opening fails.
+        match OpenedStore::open(file.clone(), files, path, setup) {
+            Ok(store) => Ok(OpenedStore {
+                presence: Some(presence),
+                ..store
+            }),
+            Err(error) => {
+                presence.withdraw();
+                Err(error)
+            }
+        }
+    }
+    #[cfg(not(unix))]
+    OpenedStore::open(file, files, path, setup)
 }
 
 /// Locks the file until it is closed.
@@ -88,6 +106,7 @@ fn lock(file: fs::File, path: &Path, access: Access) -> Result<File, OpenError> 
         Ok(Some(file)) => Ok(Arc::new(file)),
         Ok(None) => Err(OpenError::StoreInUse {
             path: path.to_owned(),
+            reason: None,
         }),
         Err(error) => Err(open_error(path, error)),
     }

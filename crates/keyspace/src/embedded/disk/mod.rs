@@ -6,4 +6,6 @@ pub(super) mod journal;
 pub(super) mod location;
 pub(super) mod open;
 pub(super) mod open_errors;
+#[cfg(unix)]
+pub(super) mod presence;
 pub(super) mod verify;

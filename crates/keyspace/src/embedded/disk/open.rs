@@ -25,6 +25,8 @@ use super::checkpoint::{Checkpoint, StoreFiles};
 use super::journal::Journal;
 use super::location::IN_MEMORY;
 use super::open_errors::{damaged, log_refusal, not_a_store, open_error, refusal, runs_refusal};
+#[cfg(unix)]
+use super::presence::Presence;
 use crate::embedded::backend::File;
 use crate::embedded::layers::{Checkpointed, FrozenPart, Window};
 use crate::embedded::log::files::{Files, Slot};
@@ -60,6 +62,9 @@ pub(crate) struct OpenedStore {
     pub(crate) version: i64,
     /// The path of the store, for errors.
     pub(crate) path: PathBuf,
+    /// The part in those who have the store open. `None` if it is not a file.
+    #[cfg(unix)]
+    pub(crate) presence: Option<Presence>,
     pub(crate) files: StoreFiles,
     pub(crate) journal: Option<Journal>,
     pub(crate) checkpointed: Checkpointed,
@@ -93,10 +98,17 @@ impl OpenedStore {
         Ok(Self::over(runs, Path::new(IN_MEMORY), setup))
     }
 
+    #[cfg(unix)]
+    pub(crate) fn take_presence(mut self) -> (Option<Presence>, Self) {
+        (self.presence.take(), self)
+    }
+
     fn over(runs: Runs, path: &Path, setup: &Setup) -> Self {
         let checkpointed = Checkpointed::new(runs.list());
         Self {
             path: path.to_owned(),
+            #[cfg(unix)]
+            presence: None,
             version: runs.meta().last_version,
             window: Window::new(&checkpointed, setup.window_bytes),
             checkpointed,

@@ -49,7 +49,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use self::checkpointer::{Checkpointer, Checkpoints};
 use self::history::History;
@@ -72,7 +72,7 @@ use crate::embedded::runs::RunOptions;
 use crate::embedded::runs::damage::FileError;
 use crate::embedded::runs::manifest::Meta;
 use crate::env::Environment;
-use crate::error::{Code, OpenError, Result};
+use crate::error::{Code, Error, OpenError, Result};
 use crate::transaction::Commit;
 
 pub(crate) use self::queue::CommitRequest;
@@ -126,10 +126,11 @@ impl Engine {
             path: store.path,
             runs: store.files.runs.clone(),
             is_dropped: AtomicBool::new(false),
+            ended: Notify::new(),
         });
         let history = History::new(store.version, options.history_bytes);
         let journal = store.journal;
-        let durability = options.durability;
+        let durability = options.durability();
         let committer = Committer {
             resolver: Resolver::new(shared.clone(), history, window),
             publisher: Publisher::new(shared.clone(), journal, durability, store.version),
@@ -284,6 +285,22 @@ impl Engine {
         backup::write(file, path, options, meta, &rows, failed)
     }
 
+    /// Returns the random name of the store.
+    pub(crate) fn id(&self) -> [u8; 16] {
+        self.id
+    }
+
+    /// Waits until the store fails, and returns the error of every operation from then on.
+    pub(crate) async fn failed(&self) -> Error {
+        loop {
+            let ended = self.shared.ended.notified();
+            match self.shared.timeline.check() {
+                Err(error) if error.code() != Some(Code::TRANSACTION_CANCELLED) => return error,
+                _ => ended.await,
+            }
+        }
+    }
+
     /// Runs what must not panic, on a thread that serves the store. If it panics, ends the store.
     pub(crate) fn or_poison<T>(&self, serve: impl FnOnce() -> T) -> Option<T> {
         self.shared.or_poison(serve)
@@ -316,6 +333,13 @@ impl Engine {
             Ok(ended) => ended,
             Err(_panic) => self.shared.timeline.check(),
         })
+    }
+
+    /// Ends the store as [`shut_down`](Self::shut_down) does, but leaves its log if it holds much.
+    pub(crate) fn end_quickly(&self) {
+        self.shared.is_dropped.store(true, Ordering::Relaxed);
+        // The failure was logged, and `Embedded::close` would return it.
+        let _ = self.shut_down();
     }
 
     fn send(&self, request: CommitRequest) -> Result<oneshot::Receiver<Result<Commit>>> {
@@ -509,8 +533,6 @@ impl Committer {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.shared.is_dropped.store(true, Ordering::Relaxed);
-        // The failure was logged, and `Embedded::close` would return it.
-        let _ = self.shut_down();
+        self.end_quickly();
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::checkpointer::Checkpoints;
 use super::merger::Merges;
@@ -35,6 +35,8 @@ pub(super) struct EngineShared {
     pub(super) runs: Arc<Runs>,
     /// Whether the engine is being dropped, and should therefore end quickly.
     pub(super) is_dropped: AtomicBool,
+    /// Notifies those that wait for the end of the store.
+    pub(super) ended: Notify,
 }
 
 impl EngineShared {
@@ -127,6 +129,7 @@ impl EngineShared {
             let _ = commit.verdict.send(Err(error.clone()));
         }
         self.registry.fail_all(&error);
+        self.ended.notify_waiters();
         error
     }
 }

@@ -91,20 +91,28 @@ impl Outgoing {
 pub(super) struct Incoming<R> {
     reader: R,
     bytes: BytesMut,
+    max_bytes: usize,
 }
 
 impl<R: AsyncRead + Unpin> Incoming<R> {
+    /// Receives a greeting first.
     pub(super) fn new(reader: R) -> Self {
         Self {
             reader,
             bytes: BytesMut::new(),
+            max_bytes: wire::MAX_GREETING_BYTES,
         }
+    }
+
+    /// Receives frames of any kind from now on.
+    pub(super) fn trust(&mut self) {
+        self.max_bytes = wire::MAX_FRAME_BYTES;
     }
 
     /// Returns the next message with its number, `None` at the end of the connection.
     pub(super) async fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<(u64, M)>> {
         loop {
-            let frame = wire::take(&mut self.bytes);
+            let frame = wire::take(&mut self.bytes, self.max_bytes);
             if let Some(frame) = frame.map_err(io::Error::other)? {
                 return Ok(Some(frame));
             }

@@ -2,15 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::io;
 use std::sync::Arc;
-use std::{io, thread};
 
 use bytes::Bytes;
 use futures::FutureExt;
-use futures::future::{self, Either};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::Builder;
+use tokio::io::AsyncRead;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
@@ -31,33 +29,10 @@ const MAX_REPLY_BYTES: usize = 1 << 20;
 const MAX_UNSENT_BYTES: usize = 8 << 20;
 
 /// How many bytes of commits may wait before the next request is read.
-const MAX_COMMIT_BYTES: usize = 32 << 20;
+pub(super) const MAX_COMMIT_BYTES: u32 = 32 << 20;
 
-/// Answers a client on a thread of its own, until the client leaves or sends what is no request. Each reply has at
-/// most `reply_rows()` rows.
-pub(crate) fn serve(
-    engine: Arc<Engine>,
-    stream: impl AsyncRead + AsyncWrite + Send + 'static,
-    reply_rows: impl FnMut() -> usize + Send + 'static,
-) -> io::Result<()> {
-    let runtime = Builder::new_current_thread().enable_time().build()?;
-    let host = Host {
-        engine,
-        outgoing: Arc::default(),
-        transactions: BTreeMap::new(),
-        watches: Arc::default(),
-        commit_room: Arc::new(Semaphore::new(MAX_COMMIT_BYTES)),
-        reply_rows,
-    };
-    let thread = thread::Builder::new().name("keyspace-client".to_owned());
-    thread.spawn(move || {
-        let engine = host.engine.clone();
-        engine.or_poison(|| runtime.block_on(host.run(stream)));
-    })?;
-    Ok(())
-}
-
-struct Host<N> {
+/// What the owner keeps for a client.
+pub(super) struct Host<N> {
     engine: Arc<Engine>,
     outgoing: Arc<Outgoing>,
     /// The open transactions that have a read version, with it.
@@ -70,19 +45,27 @@ struct Host<N> {
 }
 
 impl<N: FnMut() -> usize> Host<N> {
-    async fn run(mut self, stream: impl AsyncRead + AsyncWrite) {
-        let (reader, writer) = tokio::io::split(stream);
-        let outgoing = self.outgoing.clone();
-        let reading = std::pin::pin!(self.read(Incoming::new(reader)));
-        let writing = std::pin::pin!(outgoing.write(writer));
-        let (Either::Left((ended, _)) | Either::Right((ended, _))) =
-            future::select(reading, writing).await;
-        if let Err(error) = ended {
-            tracing::warn!(%error, "the connection of a client has ended");
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        outgoing: Arc<Outgoing>,
+        commit_room: Arc<Semaphore>,
+        reply_rows: N,
+    ) -> Self {
+        Self {
+            engine,
+            outgoing,
+            transactions: BTreeMap::new(),
+            watches: Arc::default(),
+            commit_room,
+            reply_rows,
         }
     }
 
-    async fn read(&mut self, mut requests: Incoming<impl AsyncRead + Unpin>) -> io::Result<()> {
+    /// Answers requests until the client leaves.
+    pub(super) async fn read(
+        &mut self,
+        mut requests: Incoming<impl AsyncRead + Unpin>,
+    ) -> io::Result<()> {
         while let Some((number, request)) = requests.next().await? {
             self.answer(number, request).await?;
             self.outgoing.wait_until(MAX_UNSENT_BYTES).await;
@@ -168,7 +151,7 @@ impl<N: FnMut() -> usize> Host<N> {
             Err(error) => return self.outgoing.send(number, &Reply::Failed(error.into())),
         };
         let bytes = request.operand_bytes();
-        let permits = u32::try_from(bytes).expect("a transaction is limited");
+        let permits = u32::try_from(bytes.max(1)).expect("a transaction is limited");
         let room = self.commit_room.clone().acquire_many_owned(permits).await;
         let wait = self.engine.wait_for_turn(bytes);
         let mut commit = if wait.is_zero() {

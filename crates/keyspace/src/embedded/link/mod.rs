@@ -2,7 +2,7 @@
 //!
 //! Transactions stay in the process that began them: they hold their writes, their conflict ranges and the rows that
 //! they have read, as FoundationDB's client does. What crosses the connection is in [`wire`]: reads, commits and
-//! watches. The [`Link`] is the client's end, the [`host`] the owner's.
+//! watches. The [`Link`] is the client's end, a [`host`] the owner's.
 //!
 //! # Order
 //!
@@ -15,14 +15,18 @@
 //! with `commit_unknown_result`, and a watch fires.
 
 mod frames;
-pub(super) mod host;
+mod host;
+pub(super) mod hosts;
+#[cfg(unix)]
+pub(super) mod socket;
 #[cfg(test)]
 mod tests;
 pub(super) mod wire;
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 use std::{io, thread};
 
 use bytes::Bytes;
@@ -33,9 +37,12 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use self::frames::{Incoming, Outgoing};
-use self::wire::{Ask, Found, Reply, Request};
+use self::wire::{Ask, Found, Greeting, Hello, Refusal, Reply, Request, Welcome};
+#[cfg(unix)]
+use super::disk::presence::Presence;
 use super::engine::CommitRequest;
 use super::engine::watch::{Registry, WatchFuture, WatchSetter};
+use super::options::Durability;
 use crate::env::Environment;
 use crate::error::{Code, Error, Result, StorageFailure};
 use crate::mutation::Versionstamp;
@@ -51,7 +58,19 @@ pub(crate) struct Link {
     /// The number of outstanding watches.
     watches: Arc<Registry>,
     environment: Environment,
-    opened_at: i64,
+    welcome: Welcome,
+    /// Tells the owner, and whoever owns the store after it, that there is a client. `None` after the end.
+    #[cfg(unix)]
+    presence: Mutex<Option<Presence>>,
+}
+
+/// Why there is no connection to an owner.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreachable {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
 }
 
 /// What the transactions and the thread share.
@@ -85,39 +104,57 @@ pub(crate) struct Committed {
 }
 
 impl Link {
-    /// Begins to use a connection to the owner of a store, which was opened at a version.
-    pub(crate) fn connect(
-        stream: impl AsyncRead + AsyncWrite + Send + 'static,
-        opened_at: i64,
+    /// Connects to the owner of a store. Blocks until it answers, but no longer than `limit`.
+    pub(crate) fn connect<S: AsyncRead + AsyncWrite>(
+        stream: impl FnOnce() -> io::Result<S> + Send + 'static,
+        durability: Option<Durability>,
         environment: Environment,
-    ) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_time().build()?;
+        limit: Duration,
+    ) -> Result<Self, Unreachable> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
         let shared = Arc::new(Shared {
             outgoing: Outgoing::default(),
             calls: Mutex::default(),
         });
-        let link = Self {
-            shared: shared.clone(),
-            runtime: runtime.handle().clone(),
+        let hello = Hello::new(environment.random_bytes(), durability);
+        let (answer, welcome) = mpsc::channel();
+        let thread = thread::Builder::new().name("keyspace-link".to_owned());
+        thread.spawn({
+            let (shared, env) = (shared.clone(), environment.clone());
+            move || {
+                let guard = EndOnPanic(&shared);
+                runtime.block_on(shared.run(stream, &hello, answer, &env, limit));
+                drop(guard);
+            }
+        })?;
+        // A panic of the thread was reported there.
+        let welcome = welcome.recv().map_err(io::Error::other)??;
+        Ok(Self {
+            shared,
+            runtime: handle,
             watches: Arc::default(),
             environment,
-            opened_at,
-        };
-        let thread = thread::Builder::new().name("keyspace-link".to_owned());
-        thread.spawn(move || {
-            let guard = EndOnPanic(&shared);
-            runtime.block_on(shared.run(stream));
-            drop(guard);
-        })?;
-        Ok(link)
+            welcome,
+            #[cfg(unix)]
+            presence: Mutex::default(),
+        })
+    }
+
+    /// Keeps this part in those who have the store open.
+    #[cfg(unix)]
+    pub(crate) fn among(self, presence: Presence) -> Self {
+        *self.presence.lock() = Some(presence);
+        self
+    }
+
+    /// Returns what the owner has said of the store.
+    pub(crate) fn welcome(&self) -> &Welcome {
+        &self.welcome
     }
 
     pub(crate) fn environment(&self) -> &Environment {
         &self.environment
-    }
-
-    pub(crate) fn opened_at(&self) -> i64 {
-        self.opened_at
     }
 
     /// Begins a transaction.
@@ -161,6 +198,8 @@ impl Link {
     /// Ends the connection. Whoever waits for an answer gets that of its end.
     pub(crate) fn close(&self) {
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
+        #[cfg(unix)]
+        drop(self.presence.lock().take());
     }
 }
 
@@ -257,10 +296,45 @@ impl Shared {
         }
     }
 
-    async fn run(&self, stream: impl AsyncRead + AsyncWrite) {
+    /// Serves a connection until it ends. Sends the owner's answer to the greeting, first of all.
+    async fn run<S: AsyncRead + AsyncWrite>(
+        &self,
+        stream: impl FnOnce() -> io::Result<S>,
+        hello: &Hello,
+        answer: mpsc::Sender<Result<Welcome, Unreachable>>,
+        env: &Environment,
+        limit: Duration,
+    ) {
+        let stream = match stream() {
+            Ok(stream) => stream,
+            Err(error) => return drop(answer.send(Err(error.into()))),
+        };
         let (reader, writer) = tokio::io::split(stream);
-        let reading = std::pin::pin!(self.read(Incoming::new(reader)));
-        let writing = std::pin::pin!(self.outgoing.write(writer));
+        let mut replies = Incoming::new(reader);
+        self.outgoing.send(0, hello);
+        let mut writing = std::pin::pin!(self.outgoing.write(writer));
+        let greeted = {
+            let greeting = std::pin::pin!(env.timeout(limit, replies.next()));
+            match future::select(greeting, &mut writing).await {
+                Either::Left((Some(greeting), _)) => greeting,
+                Either::Left((None, _)) => Err(io::ErrorKind::TimedOut.into()),
+                Either::Right((ended, _)) => ended.map(|()| None),
+            }
+        };
+        let welcome = match greeted {
+            Ok(Some((_, Greeting::Welcome(welcome)))) => Ok(welcome),
+            Ok(Some((_, Greeting::Refused(refusal)))) => Err(refusal.into()),
+            Ok(None) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+            Err(error) => Err(error.into()),
+        };
+        let is_welcome = welcome.is_ok();
+        // Nobody takes the answer if the opening has panicked.
+        let _ = answer.send(welcome);
+        if !is_welcome {
+            return;
+        }
+        replies.trust();
+        let reading = std::pin::pin!(self.read(replies));
         let (Either::Left((ended, _)) | Either::Right((ended, _))) =
             future::select(reading, writing).await;
         let cause = ended.err().unwrap_or_else(|| {
@@ -273,6 +347,11 @@ impl Shared {
 
     async fn read(&self, mut replies: Incoming<impl AsyncRead + Unpin>) -> io::Result<()> {
         while let Some((number, reply)) = replies.next().await? {
+            if let Reply::Ended(failure) = reply {
+                // The replies to what was sent still come.
+                self.calls.lock().end.get_or_insert(failure.into());
+                continue;
+            }
             let waiting = self.calls.lock().waiting.remove(&number);
             // A watch may have been dropped in the meantime.
             if let Some(waiting) = waiting {
@@ -344,7 +423,9 @@ fn committed(reply: Reply) -> Result<Committed> {
             })
         }
         Reply::Failed(failure) => Err(failure.into()),
-        Reply::Found { .. } | Reply::Changed => Err(Code::COMMIT_UNKNOWN_RESULT.into()),
+        Reply::Found { .. } | Reply::Changed | Reply::Ended(_) => {
+            Err(Code::COMMIT_UNKNOWN_RESULT.into())
+        }
     }
 }
 

@@ -1,28 +1,35 @@
 //! Tests of the connection: its bytes, its ends, and peers that break the protocol.
 
-use std::sync::Arc;
 use std::time::Duration;
+use std::{io, iter, process, thread};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use conformance::timeout;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::oneshot;
 
+use super::Link;
 use super::frames::Incoming;
-use super::wire::{self, Ask, Failure, Found, Malformed, Reply, Request, Row};
-use super::{Link, host};
+use super::wire::{
+    self, Ask, Failure, Found, Greeting, Hello, Malformed, Refusal, Reply, Request, Row, Welcome,
+};
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::engine::queue::Mutation;
-use crate::embedded::{Embedded, Options, Seat};
+use crate::embedded::runs::damage::FileError;
+use crate::embedded::{Durability, Embedded, Options, Seat};
 use crate::env::Environment;
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, chain};
 use crate::mutation::MutationOp;
 use crate::selector::KeyValue;
 use crate::transaction::{Database, Isolation, OwnedTransaction, Transaction, TransactionOption};
+
+const MAX: usize = wire::MAX_FRAME_BYTES;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -36,14 +43,30 @@ struct Peer(DuplexStream);
 impl Peer {
     fn of(owner: &Embedded) -> Self {
         let (client, stream) = tokio::io::duplex(64 << 10);
-        let Seat::Owner(engine) = &owner.seat else {
+        let Seat::Owner(owner) = &owner.seat else {
             panic!("a store in memory owns itself");
         };
-        host::serve(engine.clone(), stream, || usize::MAX).unwrap();
+        owner.hosts().serve(|| Ok(stream), || usize::MAX).unwrap();
         Self(client)
     }
 
-    async fn send(&mut self, number: u64, request: &Request) {
+    /// A client that was welcomed.
+    async fn welcomed(owner: &Embedded) -> Self {
+        let mut peer = Self::of(owner);
+        let name = Environment::system().random_bytes();
+        let greeting = peer.greet(&Hello::new(name, None)).await;
+        assert!(matches!(greeting, Greeting::Welcome(_)), "{greeting:?}");
+        peer
+    }
+
+    async fn greet(&mut self, hello: &Hello) -> Greeting {
+        self.send(0, hello).await;
+        let mut replies = Incoming::new(&mut self.0);
+        let (_, greeting) = timeout(LIMIT, replies.next()).await.unwrap().unwrap();
+        greeting
+    }
+
+    async fn send(&mut self, number: u64, request: &impl Serialize) {
         let mut frame = BytesMut::new();
         wire::put(&mut frame, number, request);
         self.0.write_all(&frame).await.unwrap();
@@ -51,6 +74,7 @@ impl Peer {
 
     async fn replies(&mut self, count: usize) -> Vec<(u64, Reply)> {
         let mut replies = Incoming::new(&mut self.0);
+        replies.trust();
         let mut received = Vec::new();
         while received.len() < count {
             let reply = timeout(LIMIT, replies.next()).await.unwrap();
@@ -72,14 +96,21 @@ fn memory() -> Embedded {
 }
 
 /// Returns a client whose owner never answers, and the owner's end.
-fn stalled() -> (Embedded, DuplexStream) {
-    let (client, owner) = tokio::io::duplex(64 << 10);
-    let link = Link::connect(client, 1, Environment::system()).unwrap();
-    let store = Embedded {
-        seat: Seat::Client(Arc::new(link)),
-        defaults: Arc::default(),
-    };
-    (store, owner)
+async fn stalled() -> (Embedded, DuplexStream) {
+    let (client, mut owner) = tokio::io::duplex(64 << 10);
+    let (sender, link) = oneshot::channel();
+    thread::spawn(move || {
+        let link = Link::connect(|| Ok(client), None, Environment::system(), LIMIT);
+        sender.send(link.unwrap()).ok().unwrap();
+    });
+    let mut requests = Incoming::new(&mut owner);
+    let (_, hello) = requests.next::<Hello>().await.unwrap().unwrap();
+    assert_eq!(hello.pid, process::id());
+    let mut frame = BytesMut::new();
+    wire::put(&mut frame, 0, &greetings().remove(0));
+    owner.write_all(&frame).await.unwrap();
+    let link = timeout(LIMIT, link).await.unwrap();
+    (Embedded::client(link), owner)
 }
 
 fn read(transaction: u64, ask: Ask) -> Request {
@@ -92,6 +123,36 @@ fn read(transaction: u64, ask: Ask) -> Request {
 
 fn number(error: &Error) -> i32 {
     error.code().unwrap().number()
+}
+
+fn hello() -> Hello {
+    Hello {
+        protocol: "keyspace".to_owned(),
+        versions: (1, 1),
+        client: [7; 16],
+        durability: Some(Durability::Relaxed {
+            interval: Duration::from_millis(1),
+        }),
+        program: "program".to_owned(),
+        pid: 300,
+    }
+}
+
+fn greetings() -> Vec<Greeting> {
+    let refused = [
+        Refusal::Protocol((1, 2)),
+        Refusal::Durability(Durability::Immediate),
+        Refusal::Full(128),
+        Refusal::Leaving,
+    ];
+    let welcome = Greeting::Welcome(Welcome {
+        version: 1,
+        store: [9; 16],
+        alone_since: Some(5),
+        durability: Durability::Immediate,
+    });
+    let refused = refused.map(Greeting::Refused);
+    iter::once(welcome).chain(refused).collect()
 }
 
 fn requests() -> Vec<Request> {
@@ -169,6 +230,7 @@ fn replies() -> Vec<Reply> {
             versionstamp: [9; 10],
         },
         Reply::Changed,
+        Reply::Ended(Failure::Code(1510)),
         Reply::Failed(Failure::Code(1020)),
         Reply::Failed(Failure::Poisoned {
             cause: "no".to_owned(),
@@ -184,6 +246,12 @@ fn replies() -> Vec<Reply> {
 fn frames() -> Vec<String> {
     let mut frames = Vec::new();
     let mut buffer = BytesMut::new();
+    wire::put(&mut buffer, 0, &hello());
+    frames.push(hex(&buffer.split()));
+    for greeting in greetings() {
+        wire::put(&mut buffer, 0, &greeting);
+        frames.push(hex(&buffer.split()));
+    }
     for (number, request) in (0..).zip(requests()) {
         wire::put(&mut buffer, number, &request);
         frames.push(hex(&buffer.split()));
@@ -213,9 +281,9 @@ fn a_message_that_was_sent_is_received_whole() {
         let sent = buffer.clone();
         for cut in 0..sent.len() {
             let mut part = BytesMut::from(&sent[..cut]);
-            assert!(wire::take::<Request>(&mut part).unwrap().is_none());
+            assert!(wire::take::<Request>(&mut part, MAX).unwrap().is_none());
         }
-        let (number, received) = wire::take::<Request>(&mut buffer).unwrap().unwrap();
+        let (number, received) = wire::take::<Request>(&mut buffer, MAX).unwrap().unwrap();
         let mut again = BytesMut::new();
         wire::put(&mut again, number, &received);
         assert_eq!(again, sent, "{request:?}");
@@ -231,15 +299,15 @@ fn mutated_frames_are_messages_or_an_error() {
         let mut buffer = BytesMut::new();
         match rng.random_range(0..2) {
             0 => wire::put(&mut buffer, 1, &requests()[rng.random_range(0..7)]),
-            _ => wire::put(&mut buffer, 1, &replies()[rng.random_range(0..8)]),
+            _ => wire::put(&mut buffer, 1, &replies()[rng.random_range(0..9)]),
         }
         for _ in 0..rng.random_range(1..4) {
             let place = rng.random_range(4..buffer.len());
             buffer[place] = rng.random();
         }
         let mut same = buffer.clone();
-        refused += usize::from(wire::take::<Request>(&mut buffer).is_err());
-        refused += usize::from(wire::take::<Reply>(&mut same).is_err());
+        refused += usize::from(wire::take::<Request>(&mut buffer, MAX).is_err());
+        refused += usize::from(wire::take::<Reply>(&mut same, MAX).is_err());
     }
     assert!(refused > 0);
 }
@@ -249,7 +317,7 @@ fn a_frame_over_the_limit_is_refused_before_it_is_there() {
     for length in [u32::MAX, (16 << 20) + 1] {
         let mut buffer = BytesMut::new();
         buffer.put_u32_le(length);
-        let refused = wire::take::<Request>(&mut buffer);
+        let refused = wire::take::<Request>(&mut buffer, MAX);
         assert!(matches!(refused, Err(Malformed::Long(_))), "{refused:?}");
     }
 }
@@ -257,7 +325,7 @@ fn a_frame_over_the_limit_is_refused_before_it_is_there() {
 #[tokio::test]
 async fn a_peer_that_sends_no_requests_loses_its_connection_alone() {
     let owner = memory();
-    let mut sound = Peer::of(&owner);
+    let mut sound = Peer::welcomed(&owner).await;
     let garbage: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\n\r\n",
         &[0; 64],
@@ -266,6 +334,9 @@ async fn a_peer_that_sends_no_requests_loses_its_connection_alone() {
     ];
     for bytes in garbage {
         let mut peer = Peer::of(&owner);
+        peer.0.write_all(bytes).await.unwrap();
+        peer.wait_for_end().await;
+        let mut peer = Peer::welcomed(&owner).await;
         peer.0.write_all(bytes).await.unwrap();
         peer.wait_for_end().await;
     }
@@ -278,7 +349,7 @@ async fn a_peer_that_sends_no_requests_loses_its_connection_alone() {
             ..CommitRequest::default()
         },
     };
-    let mut peer = Peer::of(&owner);
+    let mut peer = Peer::welcomed(&owner).await;
     peer.send(1, &long).await;
     peer.wait_for_end().await;
 
@@ -289,7 +360,7 @@ async fn a_peer_that_sends_no_requests_loses_its_connection_alone() {
 #[tokio::test]
 async fn a_frame_may_arrive_byte_by_byte() {
     let owner = memory();
-    let mut peer = Peer::of(&owner);
+    let mut peer = Peer::welcomed(&owner).await;
     let mut frame = BytesMut::new();
     wire::put(&mut frame, 300, &read(1, Ask::Key("k".into())));
     for byte in frame {
@@ -315,7 +386,7 @@ async fn a_frame_may_arrive_byte_by_byte() {
 #[tokio::test]
 async fn a_client_has_at_most_ten_thousand_transactions_open() {
     let owner = memory();
-    let mut peer = Peer::of(&owner);
+    let mut peer = Peer::welcomed(&owner).await;
     for transaction in 0..10_001 {
         peer.send(transaction, &read(transaction, Ask::Version))
             .await;
@@ -337,7 +408,7 @@ async fn a_client_that_reads_no_replies_delays_no_other() {
         tr.set(&key(number), &[0; 10_000]);
     }
     tr.commit().await.unwrap();
-    let mut deaf = Peer::of(&owner);
+    let mut deaf = Peer::welcomed(&owner).await;
     let all = Ask::Rows {
         begin: Bytes::new(),
         end: "\u{7f}".into(),
@@ -353,7 +424,7 @@ async fn a_client_that_reads_no_replies_delays_no_other() {
     let env = Environment::system();
     let flooded = env.timeout(Duration::from_millis(300), flood).await;
     assert!(flooded.is_none());
-    let mut sound = Peer::of(&owner);
+    let mut sound = Peer::welcomed(&owner).await;
     sound.send(1, &read(1, Ask::Version)).await;
     sound.replies(1).await;
 }
@@ -362,9 +433,7 @@ async fn a_client_that_reads_no_replies_delays_no_other() {
 async fn a_watch_that_nobody_waits_for_is_forgotten_by_the_owner() {
     let owner = memory();
     let client = owner.over_a_pipe(|| 1).unwrap();
-    let Seat::Owner(engine) = &owner.seat else {
-        panic!("a store in memory owns itself");
-    };
+    let engine = owner.engine().unwrap();
     let mut tr = client.begin().unwrap();
     let watches: Vec<_> = (0..8).map(|number| tr.watch(&key(number))).collect();
     tr.commit().await.unwrap();
@@ -416,7 +485,7 @@ async fn a_commit_waits_for_the_reads_that_nobody_awaits() {
 
 #[tokio::test]
 async fn a_stalled_owner_delays_a_transaction_until_its_timeout() {
-    let (client, _owner) = stalled();
+    let (client, _owner) = stalled().await;
     let tr = client.begin().unwrap();
     let soon = TransactionOption::Timeout(Duration::from_millis(20));
     tr.set_option(soon).unwrap();
@@ -431,7 +500,7 @@ async fn a_stalled_owner_delays_a_transaction_until_its_timeout() {
 
 #[tokio::test]
 async fn a_cancelled_or_restarted_transaction_ends_its_reads() {
-    let (client, _owner) = stalled();
+    let (client, _owner) = stalled().await;
     let mut tr = client.begin().unwrap();
     let read = tr.get(b"a", Isolation::Snapshot);
     tr.reset();
@@ -446,7 +515,7 @@ async fn a_cancelled_or_restarted_transaction_ends_its_reads() {
 
 #[tokio::test]
 async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
-    let (client, mut owner) = stalled();
+    let (client, mut owner) = stalled().await;
     let reader = client.begin().unwrap();
     let read = reader.get(b"a", Isolation::Snapshot);
     let mut tr = client.begin().unwrap();
@@ -454,6 +523,7 @@ async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
     let commit = tr.commit();
     let end = async {
         let mut requests = Incoming::new(&mut owner);
+        requests.trust();
         for _ in 0..2 {
             requests.next::<Request>().await.unwrap().unwrap();
         }
@@ -465,6 +535,55 @@ async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
     let tr = client.begin().unwrap();
     let refused = tr.get(b"a", Isolation::Snapshot).await.unwrap_err();
     assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+}
+
+#[tokio::test]
+async fn a_client_that_asks_for_nothing_learns_that_the_store_has_failed() {
+    let owner = memory();
+    let client = owner.over_a_pipe(|| 1).unwrap();
+    let mut tr = client.begin().unwrap();
+    let watch = tr.watch(b"a");
+    tr.commit().await.unwrap();
+    let failure = io::Error::other("no disk");
+    owner.engine().unwrap().fail(FileError::Io(failure));
+    let failed = timeout(LIMIT, watch).await.unwrap_err();
+    assert!(matches!(failed, Error::Poisoned { .. }), "{failed:?}");
+    drop(owner);
+    let tr = client.begin().unwrap();
+    let refused = tr.get(b"a", Isolation::Snapshot).await.unwrap_err();
+    let texts = [&refused, &failed].map(|error| chain(error).to_string());
+    assert_eq!(texts[0], texts[1]);
+}
+
+#[tokio::test]
+async fn a_second_connection_of_a_client_ends_the_first() {
+    let owner = memory();
+    let name = Environment::system().random_bytes();
+    let mut first = Peer::of(&owner);
+    first.greet(&Hello::new(name, None)).await;
+    let mut second = Peer::of(&owner);
+    second.greet(&Hello::new(name, None)).await;
+    first.wait_for_end().await;
+    second.send(1, &read(1, Ask::Version)).await;
+    second.replies(1).await;
+}
+
+#[tokio::test]
+async fn a_client_that_speaks_another_protocol_is_told_so() {
+    let owner = memory();
+    for (protocol, versions) in [("http", (1, 1)), ("keyspace", (2, 9)), ("keyspace", (0, 0))] {
+        let mut peer = Peer::of(&owner);
+        let greeting = peer
+            .greet(&Hello {
+                protocol: protocol.to_owned(),
+                versions,
+                ..Hello::new([1; 16], None)
+            })
+            .await;
+        let is_refused = matches!(greeting, Greeting::Refused(Refusal::Protocol((1, 1))));
+        assert!(is_refused, "{greeting:?}");
+        peer.wait_for_end().await;
+    }
 }
 
 #[tokio::test]

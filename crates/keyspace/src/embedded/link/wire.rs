@@ -10,15 +10,78 @@ use serde::{Deserialize, Serialize};
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
 use crate::embedded::engine::CommitRequest;
+use crate::embedded::options::Durability;
 use crate::error::{Code, Error, StorageFailure};
 use crate::selector::KeyValue;
 
 /// The largest frame, in bytes. A transaction of 10,000,000 bytes counts more per operation than its frame has
 /// besides the keys and values.
-const MAX_FRAME_BYTES: usize = 16 << 20;
+pub(super) const MAX_FRAME_BYTES: usize = 16 << 20;
 
 /// The bytes of a frame's length.
 const LENGTH_BYTES: usize = size_of::<u32>();
+
+/// The largest frame before the two ends have agreed, in bytes.
+pub(super) const MAX_GREETING_BYTES: usize = 4 << 10;
+
+/// The protocol that this version of the library speaks.
+pub(super) const PROTOCOL: u16 = 1;
+
+/// The name of the protocol, with which each connection begins.
+pub(super) const NAME: &str = "keyspace";
+
+/// The first message of a connection, from the client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Hello {
+    pub(super) protocol: String,
+    /// The oldest and the newest version of the protocol that the client speaks.
+    pub(super) versions: (u16, u16),
+    /// Names the handle. A second connection of a handle ends the first one.
+    pub(super) client: [u8; 16],
+    /// The durability that the client was given, if it was.
+    pub(super) durability: Option<Durability>,
+    /// For people.
+    pub(super) program: String,
+    pub(super) pid: u32,
+}
+
+/// The owner's answer.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Greeting {
+    Welcome(Welcome),
+    Refused(Refusal),
+}
+
+/// What a client must know of the store.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    pub(super) version: u16,
+    /// Names the store.
+    pub(crate) store: [u8; 16],
+    pub(crate) alone_since: Option<i64>,
+    pub(crate) durability: Durability,
+}
+
+/// Why a client is not served.
+#[derive(Debug, Clone, Serialize, Deserialize, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The oldest and the newest version that the owner speaks.
+    #[error("its owner speaks the versions {} to {} of the protocol: update the older program", .0.0, .0.1)]
+    Protocol((u16, u16)),
+    #[error("its owner has the durability {0:?}: open it with the same")]
+    Durability(Durability),
+    #[error("its owner has {0} clients, and takes no more")]
+    Full(usize),
+    #[error("its owner is closing it")]
+    Leaving,
+}
+
+impl Refusal {
+    /// Returns whether it is worth to try again.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, Self::Leaving)
+    }
+}
 
 /// What a client asks of the owner. Transactions and requests have numbers that the client chooses.
 #[derive(Debug, Serialize, Deserialize)]
@@ -71,6 +134,8 @@ pub(super) enum Reply {
     },
     /// To [`Request::Watch`]: the value differs.
     Changed,
+    /// To no request: the store has failed, and refuses all further work.
+    Ended(Failure),
     /// To any request that has a reply.
     Failed(Failure),
 }
@@ -105,7 +170,7 @@ pub(super) enum Failure {
 /// Bytes that are no frame of this protocol.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Malformed {
-    #[error("a frame of {0} bytes, over the limit of {MAX_FRAME_BYTES}")]
+    #[error("a frame of {0} bytes, over the limit")]
     Long(usize),
     #[error("a frame is not a message: {0}")]
     Message(#[from] rmp_serde::decode::Error),
@@ -127,12 +192,13 @@ pub(super) fn put(buffer: &mut BytesMut, number: u64, message: &impl Serialize) 
 /// Takes the next frame, if all of it is there.
 pub(super) fn take<M: DeserializeOwned>(
     buffer: &mut BytesMut,
+    max_bytes: usize,
 ) -> Result<Option<(u64, M)>, Malformed> {
     let Some(length) = buffer.first_chunk() else {
         return Ok(None);
     };
     let length = u32::from_le_bytes(*length) as usize;
-    if length > MAX_FRAME_BYTES {
+    if length > max_bytes {
         return Err(Malformed::Long(length));
     }
     if buffer.len() - LENGTH_BYTES < length {

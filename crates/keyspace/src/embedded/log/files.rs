@@ -83,13 +83,7 @@ impl Folder {
     /// Both come from the canonical path, so a store has the same slots through every symbolic link. The
     /// folder must exist, the store's file need not.
     pub(crate) fn beside(main: &Path) -> io::Result<Self> {
-        let main = match fs::canonicalize(main) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let name = main.file_name().ok_or(error)?;
-                fs::canonicalize(folder_of(main))?.join(name)
-            }
-            canonical => canonical?,
-        };
+        let main = canonical(main)?;
         let mut prefix = main
             .file_name()
             .ok_or(io::ErrorKind::IsADirectory)?
@@ -227,6 +221,17 @@ fn is_shortage_of_descriptors(error: &io::Error) -> bool {
 #[cfg(not(any(unix, windows)))]
 fn is_shortage_of_descriptors(_error: &io::Error) -> bool {
     false
+}
+
+/// Returns the path of the store at `main` without links. Its folder must exist, the store's file need not.
+pub(crate) fn canonical(main: &Path) -> io::Result<PathBuf> {
+    match fs::canonicalize(main) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let name = main.file_name().ok_or(error)?;
+            Ok(fs::canonicalize(folder_of(main))?.join(name))
+        }
+        canonical => canonical,
+    }
 }
 
 /// Returns the folder that a file is in.

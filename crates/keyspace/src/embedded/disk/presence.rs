@@ -1,0 +1,205 @@
+//! The processes that have a store open.
+//!
+//! Whoever opens the store at `<path>` holds a shared lock on the file `<path>.lock`, until the store is closed or the
+//! process ends. The owner of the store, who alone holds the lock of the store's file, thereby learns whether there
+//! are others: it is alone if it can have the lock exclusively, for a moment. The last one removes the file.
+//!
+//! An opening waits for that moment to end, and starts again if the file was removed by then. So whoever opens the
+//! store after it was found to be alone is seen by the next one that asks.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use crate::embedded::log::files::canonical;
+
+/// A part in the file `<path>.lock`.
+#[derive(Debug)]
+pub(crate) struct Presence {
+    file: File,
+    /// The path of the store, without links.
+    main: PathBuf,
+    /// Whether the file was not there before.
+    is_new: bool,
+}
+
+const LOCK: &str = ".lock";
+pub(crate) const SOCKET: &str = ".socket";
+
+impl Presence {
+    /// Joins those who have the store at `main` open. The file gets the owner and the permissions of the store's file,
+    /// which must exist.
+    pub(crate) fn join(main: &Path) -> io::Result<Self> {
+        let main = canonical(main)?;
+        let store = fs::metadata(&main)?;
+        let path = place(&main, LOCK);
+        loop {
+            let (file, is_new) = open(&path, &store)?;
+            file.lock_shared()?;
+            if is_at(&file, &path)? {
+                return Ok(Self { file, main, is_new });
+            }
+        }
+    }
+
+    /// Returns whether no one else takes part. Only the owner of the store may ask.
+    pub(crate) fn is_alone(&self) -> io::Result<bool> {
+        let is_alone = match self.file.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(error)) => return Err(error),
+        };
+        // A lock that could not be made exclusive may be gone.
+        self.file.lock_shared()?;
+        Ok(is_alone)
+    }
+
+    /// Leaves after an opening that was refused, which changes no file. Only who has the lock of the store's file may
+    /// call this.
+    pub(crate) fn withdraw(self) {
+        if self.is_new {
+            self.leave();
+        }
+    }
+
+    /// Leaves. If no one else takes part, removes what is beside the store: the file, and the socket. Only the owner of
+    /// the store may call this.
+    pub(crate) fn leave(self) {
+        if self.file.try_lock().is_ok() {
+            // Without the permission, they stay. There may be no socket.
+            let _ = fs::remove_file(place(&self.main, SOCKET));
+            let _ = fs::remove_file(place(&self.main, LOCK));
+        }
+    }
+}
+
+/// Returns the path of a file beside the store at `main`.
+pub(crate) fn place(main: &Path, extension: &str) -> PathBuf {
+    let mut path = main.as_os_str().to_owned();
+    path.push(extension);
+    path.into()
+}
+
+impl Drop for Presence {
+    /// Ends the lock. A child process that has not begun its program yet has the file open, too.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
+
+/// Opens the file, and creates it if it is not there. Returns whether it is new.
+fn open(path: &Path, store: &fs::Metadata) -> io::Result<(File, bool)> {
+    let mut options = File::options();
+    options.read(true).write(true);
+    let new = options.clone().create_new(true).mode(0o600).open(path);
+    match new {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match options.open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => open(path, store),
+            opened => Ok((opened?, false)),
+        },
+        Err(error) => Err(error),
+        Ok(file) => {
+            // Only root can give a file away. Anyone else who can open the store is its owner or in its group.
+            let _ = fchown(&file, Some(store.uid()), Some(store.gid()));
+            file.set_permissions(fs::Permissions::from_mode(store.mode() & 0o777))?;
+            Ok((file, true))
+        }
+    }
+}
+
+/// Returns whether this file is the one at the path.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let file = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (file.dev(), file.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    fn store() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let store = folder.path().join("store");
+        fs::write(&store, "").unwrap();
+        (folder, store)
+    }
+
+    #[test]
+    fn one_is_alone_until_another_joins_and_after_it_has_left() {
+        let (folder, store) = store();
+        let one = Presence::join(&store).unwrap();
+        assert!(one.is_alone().unwrap());
+        let other = Presence::join(&store).unwrap();
+        assert!(!one.is_alone().unwrap());
+        drop(other);
+        assert!(one.is_alone().unwrap());
+        one.leave();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_file_stays_while_others_take_part() {
+        let (folder, store) = store();
+        let one = Presence::join(&store).unwrap();
+        let other = Presence::join(&store).unwrap();
+        one.leave();
+        assert!(folder.path().join("store.lock").exists());
+        let late = Presence::join(&store).unwrap();
+        assert!(!late.is_alone().unwrap());
+        drop(other);
+        assert!(late.is_alone().unwrap());
+    }
+
+    #[test]
+    fn the_file_has_the_permissions_of_the_store() {
+        let (folder, store) = store();
+        fs::set_permissions(&store, fs::Permissions::from_mode(0o660)).unwrap();
+        let _one = Presence::join(&store).unwrap();
+        let file = fs::metadata(folder.path().join("store.lock")).unwrap();
+        assert_eq!(file.mode() & 0o777, 0o660);
+    }
+
+    #[test]
+    fn whoever_joins_while_others_leave_is_seen() {
+        const THREADS: usize = 4;
+        let (_folder, store) = store();
+        // Odd while a thread takes part.
+        let turns = [const { AtomicUsize::new(0) }; THREADS];
+        let all_turns = || turns.each_ref().map(|turn| turn.load(Ordering::SeqCst));
+        // Stands for the lock of the store's file.
+        let owner = parking_lot::Mutex::new(());
+        thread::scope(|scope| {
+            for me in 0..THREADS {
+                let (store, turns, owner) = (&store, &turns, &owner);
+                scope.spawn(move || {
+                    for _ in 0..conformance::scale(500, 50_000) {
+                        let presence = Presence::join(store).unwrap();
+                        turns[me].fetch_add(1, Ordering::SeqCst);
+                        let owned = owner.lock();
+                        let before = all_turns();
+                        let is_alone = presence.is_alone().unwrap();
+                        let after = all_turns();
+                        let is_there =
+                            |other| before[other] == after[other] && after[other] % 2 == 1;
+                        let others = (0..THREADS).filter(|&other| other != me && is_there(other));
+                        assert!(!is_alone || others.count() == 0);
+                        drop(owned);
+                        thread::yield_now();
+                        let _owned = owner.lock();
+                        turns[me].fetch_add(1, Ordering::SeqCst);
+                        presence.leave();
+                    }
+                });
+            }
+        });
+        assert!(!store.with_extension("lock").exists());
+    }
+}

@@ -1,0 +1,230 @@
+//! The clients of an owner.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use std::{env, io, process};
+
+use futures::future::{self, Either};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::Builder;
+use tokio::sync::{Notify, Semaphore, watch};
+
+use super::frames::{Incoming, Outgoing};
+use super::host::{Host, MAX_COMMIT_BYTES};
+use super::wire::{Greeting, Hello, NAME, PROTOCOL, Refusal, Reply, Welcome};
+use crate::embedded::engine::Engine;
+use crate::embedded::options::Durability;
+
+/// The largest number of clients.
+const MAX_CLIENTS: usize = 128;
+
+/// How long a client may take to say who it is, and to take its last replies.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The clients of a store, in the process that owns it. Each has a thread.
+pub(crate) struct Hosts {
+    engine: Arc<Engine>,
+    welcome: Welcome,
+    clients: Mutex<BTreeMap<[u8; 16], Client>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    last_thread: AtomicUsize,
+    is_closing: AtomicBool,
+}
+
+/// A client that was welcomed.
+#[derive(Clone)]
+struct Client {
+    stop: Arc<Notify>,
+    /// Ends with the thread of the client.
+    is_served: watch::Receiver<()>,
+}
+
+impl Hosts {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        alone_since: Option<i64>,
+        durability: Durability,
+    ) -> Self {
+        Self {
+            welcome: Welcome {
+                version: PROTOCOL,
+                store: engine.id(),
+                alone_since,
+                durability,
+            },
+            engine,
+            clients: Mutex::default(),
+            threads: Mutex::default(),
+            last_thread: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
+        }
+    }
+
+    /// Serves a client on a thread of its own, until it leaves or sends what is no request. Each reply has at most
+    /// `reply_rows()` rows.
+    pub(crate) fn serve<S: AsyncRead + AsyncWrite>(
+        self: &Arc<Self>,
+        stream: impl FnOnce() -> io::Result<S> + Send + 'static,
+        reply_rows: impl FnMut() -> usize + Send + 'static,
+    ) -> io::Result<()> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let number = self.last_thread.fetch_add(1, Ordering::Relaxed) + 1;
+        let hosts = self.clone();
+        let thread = thread::Builder::new().name(format!("keyspace-client-{number}"));
+        let thread = thread.spawn(move || {
+            let served = hosts
+                .engine
+                .or_poison(|| runtime.block_on(async { hosts.greet(stream()?, reply_rows).await }));
+            if let Some(Err(error)) = served {
+                tracing::warn!(%error, "the connection of a client has ended");
+            }
+        })?;
+        let mut threads = self.threads.lock();
+        threads.retain(|thread| !thread.is_finished());
+        threads.push(thread);
+        Ok(())
+    }
+
+    /// Lets no more clients in.
+    pub(crate) fn close_door(&self) {
+        self.is_closing.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends all connections, once their replies were taken. Blocks until that is done.
+    pub(crate) fn close(&self) {
+        self.close_door();
+        for client in self.clients.lock().values() {
+            client.stop.notify_one();
+        }
+        let threads = std::mem::take(&mut *self.threads.lock());
+        // A thread that drops the last handle cannot wait for itself.
+        let is_other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
+        for thread in threads.into_iter().filter(is_other) {
+            // A panic has ended the engine, and was reported there.
+            let _ = thread.join();
+        }
+    }
+
+    async fn greet(
+        &self,
+        stream: impl AsyncRead + AsyncWrite,
+        reply_rows: impl FnMut() -> usize,
+    ) -> io::Result<()> {
+        let (reader, writer) = tokio::io::split(stream);
+        let mut requests = Incoming::new(reader);
+        let environment = self.engine.environment();
+        let hello = environment.timeout(PATIENCE, requests.next()).await;
+        let Some((number, hello)) = hello.ok_or(io::ErrorKind::TimedOut)?? else {
+            return Ok(());
+        };
+        let outgoing = Arc::new(Outgoing::default());
+        let (serving, is_served) = watch::channel(());
+        let client = Client {
+            stop: Arc::default(),
+            is_served,
+        };
+        let greeting = match self.welcome(&hello, &client).await {
+            Ok(()) => Greeting::Welcome(self.welcome.clone()),
+            Err(refusal) => Greeting::Refused(refusal),
+        };
+        let is_welcome = matches!(greeting, Greeting::Welcome(_));
+        outgoing.send(number, &greeting);
+        if !is_welcome {
+            outgoing.close();
+            return outgoing.write(writer).await;
+        }
+        requests.trust();
+        let commit_room = Arc::new(Semaphore::new(MAX_COMMIT_BYTES as usize));
+        let engine = self.engine.clone();
+        let mut host = Host::new(engine, outgoing.clone(), commit_room.clone(), reply_rows);
+        let served = {
+            let reading = std::pin::pin!(host.read(requests));
+            let ended = std::pin::pin!(self.tell_end(&outgoing, &client.stop));
+            let mut writing = std::pin::pin!(outgoing.write(writer));
+            let serving = future::select(reading, ended);
+            match future::select(serving, &mut writing).await {
+                // The client has gone.
+                Either::Left((Either::Left((ended, _)), _)) | Either::Right((ended, _)) => ended,
+                Either::Left((Either::Right(((), _)), _)) => {
+                    let last = async {
+                        // All of it is there once no commit waits for its result.
+                        let _all = commit_room.acquire_many(MAX_COMMIT_BYTES).await;
+                        outgoing.close();
+                    };
+                    let last = future::join(last, writing);
+                    let in_time = environment.timeout(PATIENCE, last).await;
+                    in_time.map_or(Err(io::ErrorKind::TimedOut.into()), |((), written)| written)
+                }
+            }
+        };
+        self.clients
+            .lock()
+            .retain(|_, it| !Arc::ptr_eq(&it.stop, &client.stop));
+        drop(serving);
+        served
+    }
+
+    /// Waits until the connection must end. Tells the client if the store fails before.
+    async fn tell_end(&self, outgoing: &Outgoing, stop: &Notify) {
+        let failed = std::pin::pin!(self.engine.failed());
+        let stopped = std::pin::pin!(stop.notified());
+        match future::select(failed, stopped).await {
+            Either::Left((error, stopped)) => {
+                outgoing.send(0, &Reply::Ended(error.into()));
+                stopped.await;
+            }
+            Either::Right(_) => {}
+        }
+    }
+
+    /// Decides whether a client is served. Its former connection ends first.
+    async fn welcome(&self, hello: &Hello, client: &Client) -> Result<(), Refusal> {
+        let (oldest, newest) = hello.versions;
+        if hello.protocol != NAME || oldest > PROTOCOL || newest < PROTOCOL {
+            return Err(Refusal::Protocol((PROTOCOL, PROTOCOL)));
+        }
+        if (hello.durability).is_some_and(|durability| durability != self.welcome.durability) {
+            return Err(Refusal::Durability(self.welcome.durability));
+        }
+        loop {
+            let former = {
+                let mut clients = self.clients.lock();
+                if self.is_closing.load(Ordering::SeqCst) {
+                    return Err(Refusal::Leaving);
+                }
+                match clients.get(&hello.client) {
+                    Some(former) => former.clone(),
+                    None if clients.len() >= MAX_CLIENTS => return Err(Refusal::Full(MAX_CLIENTS)),
+                    None => {
+                        clients.insert(hello.client, client.clone());
+                        return Ok(());
+                    }
+                }
+            };
+            former.stop.notify_one();
+            let mut is_served = former.is_served;
+            // Fails when the thread has ended, and nothing else is sent.
+            let _ = is_served.changed().await;
+        }
+    }
+}
+
+impl Hello {
+    /// Returns the greeting of a handle.
+    pub(super) fn new(client: [u8; 16], durability: Option<Durability>) -> Self {
+        let program = env::current_exe().ok();
+        let name = program.as_deref().and_then(|path| path.file_name());
+        Self {
+            protocol: NAME.to_owned(),
+            versions: (PROTOCOL, PROTOCOL),
+            client,
+            durability,
+            program: name.map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
+            pid: process::id(),
+        }
+    }
+}

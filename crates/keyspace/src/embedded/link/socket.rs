@@ -1,0 +1,123 @@
+//! The socket of a store: `<path>.socket`, beside the store's file.
+//!
+//! The owner binds it in a new folder, gives it the owner and the permissions of the store's file, and then moves it to
+//! its place. So the name never stands for a socket with other permissions, and replaces that of a former owner at once.
+//! The kernel lets a process connect only if the permissions allow it.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Builder;
+use tokio::sync::Notify;
+
+use super::hosts::Hosts;
+use crate::embedded::disk::presence::{SOCKET, place};
+use crate::embedded::log::files::{canonical, folder_of};
+
+/// The longest path that all systems take as the address of a socket, in bytes.
+const MAX_ADDRESS_BYTES: usize = 100;
+
+/// The door of an owner: takes the connections of clients, on a thread of its own.
+pub(crate) struct Listener {
+    stop: Arc<Notify>,
+    thread: JoinHandle<()>,
+}
+
+impl Listener {
+    /// Opens the socket of the store at `main`.
+    pub(crate) fn open(main: &Path, hosts: Arc<Hosts>) -> io::Result<Self> {
+        let main = canonical(main)?;
+        let store = fs::metadata(&main)?;
+        let folder = tempfile::Builder::new()
+            .prefix(".keyspace-")
+            .tempdir_in(folder_of(&main))?;
+        let new = folder.path().join("socket");
+        let listener = at_address(&new, |address| net::UnixListener::bind(address))?;
+        // Only root can give a file away. Anyone else who can open the store is its owner or in its group.
+        let _ = chown(&new, Some(store.uid()), Some(store.gid()));
+        fs::set_permissions(&new, Permissions::from_mode(store.mode() & 0o777))?;
+        listener.set_nonblocking(true)?;
+        let runtime = Builder::new_current_thread().enable_io().build()?;
+        fs::rename(&new, place(&main, SOCKET))?;
+        let stop = Arc::new(Notify::new());
+        let thread = thread::Builder::new().name("keyspace-listener".to_owned());
+        let thread = thread.spawn({
+            let stop = stop.clone();
+            move || runtime.block_on(listen(listener, &hosts, &stop))
+        })?;
+        Ok(Self { stop, thread })
+    }
+
+    /// Takes no more connections. Blocks until that is so.
+    pub(crate) fn close(self) {
+        self.stop.notify_one();
+        // The thread has nothing that panics.
+        let _ = self.thread.join();
+    }
+}
+
+async fn listen(listener: net::UnixListener, hosts: &Arc<Hosts>, stop: &Notify) {
+    let accepted = async {
+        let listener = UnixListener::from_std(listener)?;
+        loop {
+            let stream = listener.accept().await?.0.into_std()?;
+            hosts.serve(move || UnixStream::from_std(stream), || usize::MAX)?;
+        }
+    };
+    tokio::select! {
+        ended = accepted => {
+            let ended: io::Result<()> = ended;
+            if let Err(error) = ended {
+                tracing::warn!(%error, "the store takes no more clients");
+            }
+        }
+        () = stop.notified() => {}
+    }
+}
+
+/// Connects to the socket of the store at `main`, if its owner may be trusted: it is this user, that of the store's file,
+/// or root. Anybody could have made a socket of that name in a folder that is open to all.
+pub(crate) fn connect(main: &Path) -> io::Result<net::UnixStream> {
+    let main = canonical(main)?;
+    let stream = at_address(&place(&main, SOCKET), |address| {
+        net::UnixStream::connect(address)
+    })?;
+    stream.set_nonblocking(true)?;
+    Ok(stream)
+}
+
+/// Takes a connection over, for the runtime that this is called in.
+pub(crate) fn trusted(stream: net::UnixStream, main: &Path) -> io::Result<UnixStream> {
+    const ROOT: u32 = 0;
+    let stream = UnixStream::from_std(stream)?;
+    let uid = stream.peer_cred()?.uid();
+    let store = fs::metadata(main)?.uid();
+    if [ROOT, store, rustix::process::geteuid().as_raw()].contains(&uid) {
+        return Ok(stream);
+    }
+    let text = format!("the socket of the store belongs to the user {uid}, who does not own it");
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Uses a path as the address of a socket. If it is too long for one, uses its folder's descriptor.
+fn at_address<T>(path: &Path, connect: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
+    if path.as_os_str().as_bytes().len() <= MAX_ADDRESS_BYTES {
+        return connect(path);
+    }
+    if !cfg!(target_os = "linux") {
+        let text = format!("the path of its socket is longer than {MAX_ADDRESS_BYTES} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    let folder = File::open(folder_of(path))?;
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let folder_path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+    connect(&Path::new(&folder_path).join(name))
+}

@@ -1,0 +1,267 @@
+//! One store in several processes.
+
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use conformance::stores;
+use keyspace::embedded::{Durability, Embedded, Options, Sharing};
+use keyspace::{
+    Bytes, Database, Error, Isolation, OpenError, OwnedTransaction, Result, Transaction,
+};
+use tempfile::TempDir;
+
+fn share() -> Options {
+    Options::new()
+        .with_sharing(Sharing::Share)
+        .with_patience(Duration::from_millis(200))
+}
+
+fn open(path: &Path) -> Embedded {
+    share().open(path).unwrap()
+}
+
+async fn set(db: &Embedded, key: &str, value: &str) -> Result<()> {
+    let mut tr = db.begin()?;
+    tr.set(key.as_bytes(), value.as_bytes());
+    tr.commit().await.map(drop)
+}
+
+async fn get(db: &Embedded, key: &str) -> Result<Option<Bytes>> {
+    let tr = db.begin()?;
+    tr.get(key.as_bytes(), Isolation::Snapshot).await
+}
+
+fn folder() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("store");
+    (folder, store)
+}
+
+/// The files beside the store.
+fn beside(folder: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder.path()).unwrap().map(Result::unwrap);
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    let mut names: Vec<_> = names.filter(|name| !name.contains(".log.")).collect();
+    names.sort_unstable();
+    names
+}
+
+#[tokio::test]
+async fn a_second_opening_of_a_shared_store_is_a_client_of_the_first() {
+    let (folder, path) = folder();
+    let owner = open(&path);
+    let client = open(&path);
+    set(&owner, "a", "1").await.unwrap();
+    assert_eq!(get(&client, "a").await.unwrap(), Some("1".into()));
+    set(&client, "b", "2").await.unwrap();
+    assert_eq!(get(&owner, "b").await.unwrap(), Some("2".into()));
+    assert_eq!(client.owned_since(), owner.owned_since());
+    assert!(owner.owned_since().is_some());
+    assert_eq!(beside(&folder), ["store", "store.lock", "store.socket"]);
+    client.close().unwrap();
+    owner.close().unwrap();
+    assert_eq!(beside(&folder), ["store"]);
+}
+
+#[tokio::test]
+async fn a_commit_of_a_client_wakes_the_watch_of_another() {
+    let (_folder, path) = folder();
+    let _owner = open(&path);
+    let (one, other) = (open(&path), open(&path));
+    let mut tr = one.begin().unwrap();
+    let watch = tr.watch(b"a");
+    tr.commit().await.unwrap();
+    set(&other, "a", "1").await.unwrap();
+    conformance::timeout(Duration::from_secs(30), watch)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_client_answers_its_commits_before_the_store_closes_and_refuses_work_after() {
+    let (_folder, path) = folder();
+    let owner = open(&path);
+    let client = open(&path);
+    let sets: Vec<_> = (0..100)
+        .map(|number| {
+            let client = client.clone();
+            tokio::spawn(async move { set(&client, &format!("{number:03}"), "1").await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    owner.close().unwrap();
+    let mut acknowledged = Vec::new();
+    for (number, set) in sets.into_iter().enumerate() {
+        if set.await.unwrap().is_ok() {
+            acknowledged.push(number);
+        }
+    }
+    let refused = get(&client, "a").await.unwrap_err();
+    assert!(
+        matches!(refused, Error::Poisoned { .. }) || refused.code().is_some(),
+        "{refused:?}"
+    );
+    drop((client, owner));
+    let again = open(&path);
+    for number in acknowledged {
+        let value = get(&again, &format!("{number:03}")).await.unwrap();
+        assert_eq!(value, Some("1".into()), "{number}");
+    }
+}
+
+#[test]
+fn a_store_that_is_not_shared_refuses_clients() {
+    let (folder, path) = folder();
+    let owner = Options::new().open(&path).unwrap();
+    assert_eq!(beside(&folder), ["store", "store.lock"]);
+    let refused = share().open(&path).unwrap_err();
+    let expected = "is already open, in this process or another, and cannot be joined: ";
+    assert!(refused.to_string().contains(expected), "{refused}");
+    let refused = Options::new().open(&path).unwrap_err();
+    assert!(
+        matches!(refused, OpenError::StoreInUse { reason: None, .. }),
+        "{refused:?}"
+    );
+    owner.close().unwrap();
+    assert_eq!(beside(&folder), ["store"]);
+}
+
+#[test]
+fn a_client_with_another_durability_is_refused() {
+    let (_folder, path) = folder();
+    let _owner = open(&path);
+    let relaxed = Durability::Relaxed {
+        interval: Duration::from_millis(5),
+    };
+    let refused = share().with_durability(relaxed).open(&path).unwrap_err();
+    let expected = "its owner has the durability Immediate: open it with the same";
+    assert!(refused.to_string().contains(expected), "{refused}");
+    share()
+        .with_durability(Durability::Immediate)
+        .open(&path)
+        .unwrap();
+}
+
+#[tokio::test]
+async fn at_most_128_clients_are_served() {
+    let (_folder, path) = folder();
+    let _owner = open(&path);
+    let mut clients: Vec<_> = (0..128).map(|_| open(&path)).collect();
+    let refused = share().open(&path).unwrap_err();
+    let expected = "its owner has 128 clients, and takes no more";
+    assert!(refused.to_string().contains(expected), "{refused}");
+    drop(clients.pop());
+    // The owner learns of it in its own time.
+    let mut one_more = share().open(&path);
+    while one_more.is_err() {
+        one_more = share().open(&path);
+    }
+    set(&one_more.unwrap(), "a", "1").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_path_that_is_too_long_for_a_socket_is_none_for_a_store() {
+    let (folder, _) = folder();
+    let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
+    fs::create_dir_all(&deep).unwrap();
+    let path = deep.join("store");
+    let _owner = open(&path);
+    let client = open(&path);
+    set(&client, "a", "1").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_stale_socket_and_a_stale_lock_are_no_obstacle() {
+    let (folder, path) = folder();
+    open(&path).close().unwrap();
+    fs::write(folder.path().join("store.lock"), "").unwrap();
+    let socket = folder.path().join("store.socket");
+    drop(UnixListener::bind(&socket).unwrap());
+    let owner = open(&path);
+    assert!(owner.owned_since().is_some());
+    set(&open(&path), "a", "1").await.unwrap();
+    assert_eq!(get(&owner, "a").await.unwrap(), Some("1".into()));
+}
+
+#[tokio::test]
+async fn a_store_has_one_socket_through_a_symbolic_link() {
+    let (folder, path) = folder();
+    let owner = open(&path);
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    set(&open(&link), "a", "1").await.unwrap();
+    assert_eq!(get(&owner, "a").await.unwrap(), Some("1".into()));
+}
+
+#[test]
+fn the_socket_has_the_permissions_of_the_store() {
+    let (folder, path) = folder();
+    open(&path).close().unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let _owner = open(&path);
+    for name in ["store.socket", "store.lock"] {
+        let mode = fs::metadata(folder.path().join(name)).unwrap().mode();
+        assert_eq!(mode & 0o777, 0o640, "{name}");
+    }
+}
+
+#[test]
+fn an_owner_that_was_not_alone_when_it_opened_does_not_claim_so() {
+    let (folder, path) = folder();
+    open(&path).close().unwrap();
+    // Stands for a process that outlives the owner that it was a client of.
+    let other = fs::File::create(folder.path().join("store.lock")).unwrap();
+    other.lock_shared().unwrap();
+    let owner = open(&path);
+    assert_eq!(owner.owned_since(), None);
+    assert_eq!(open(&path).owned_since(), None);
+    owner.close().unwrap();
+    assert_eq!(beside(&folder), ["store", "store.lock", "store.socket"]);
+}
+
+/// The place of the socket that a test's second process makes.
+const FOREIGN: &str = "KEYSPACE_FOREIGN_SOCKET";
+
+#[test]
+fn a_socket_of_a_user_who_does_not_own_the_store_is_not_trusted() {
+    const NAME: &str = "sharing::a_socket_of_a_user_who_does_not_own_the_store_is_not_trusted";
+    const NOBODY: u32 = 65_534;
+    if let Some(place) = env::var_os(FOREIGN) {
+        let _listener = UnixListener::bind(place).unwrap();
+        // Until the parent lets go of the other end.
+        io::stdin().read_to_end(&mut Vec::new()).unwrap();
+        return;
+    }
+    let (folder, path) = folder();
+    if fs::metadata(folder.path()).unwrap().uid() != 0 {
+        return stores::skip(NAME, "only root can start a process of another user");
+    }
+    let _owner = Options::new().open(&path).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    // The program of the test may be where another user cannot reach it.
+    let program = folder.path().join("program");
+    fs::copy(env::current_exe().unwrap(), &program).unwrap();
+    let socket = folder.path().join("store.socket");
+    let mut foreign = Command::new(program);
+    foreign.args(["--exact", NAME]).env(FOREIGN, &socket);
+    foreign
+        .uid(NOBODY)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null());
+    let mut foreign = foreign.spawn().unwrap();
+    while !socket.exists() {
+        assert!(foreign.try_wait().unwrap().is_none(), "it has a socket");
+        thread::yield_now();
+    }
+    let refused = share().open(&path).unwrap_err();
+    let expected = "the socket of the store belongs to the user 65534, who does not own it";
+    assert!(refused.to_string().contains(expected), "{refused}");
+    drop(foreign.stdin.take());
+    assert!(foreign.wait().unwrap().success());
+}
