@@ -270,10 +270,10 @@ impl Embedded {
 
     /// Closes the store for all its handles.
     ///
-    /// Waits until all commits that were sent are done, moves them to the store's file, removes the log and
-    /// releases the file. If cleared rows take about as much room in the file as the others and 32 MiB, merges
-    /// all runs before. Then moves chunks to free places, if many are free, and cuts off the end. Every later call
-    /// fails with `transaction_cancelled`.
+    /// Waits until all commits that were sent are done, those of clients too, moves them to the store's file, removes
+    /// the log and releases the file. If cleared rows take about as much room in the file as the others and 32 MiB,
+    /// merges all runs before. Then moves chunks to free places, if many are free, and cuts off the end. If another
+    /// process owns the store, only ends the connection to it. Every later call fails with `transaction_cancelled`.
     ///
     /// Blocks until the store is closed, which takes seconds if there is much to move, and the time to copy the rows
     /// if it merges. Does not wait for transactions that are not committing.
@@ -323,6 +323,7 @@ impl Embedded {
     /// - [`OpenError::LogWithoutStore`] if the log of another store is beside `path`
     /// - [`OpenError::Store`] if this store was closed or has failed, or is found to be damaged: its file does not
     ///   hold what was written to it. It then refuses all further work.
+    /// - [`OpenError::Store`] with `unsupported_operation` if another process owns the store: copy it there
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
         self.engine()?.backup(path.as_ref())
     }
@@ -340,6 +341,7 @@ impl Embedded {
     /// - [`Error::Damaged`](crate::Error::Damaged), for the first damage that was found. The store then
     ///   refuses all further work, as after any damage.
     /// - the error of every operation if this store was closed or has failed
+    /// - `unsupported_operation` if another process owns the store: verify it there
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Verified> {
         self.engine()?.verify(progress)
     }
