@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -163,6 +163,17 @@ async fn at_most_128_clients_are_served() {
         one_more = share().open(&path);
     }
     set(&one_more.unwrap(), "a", "1").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_that_says_nothing_ends_with_the_store() {
+    let (folder, path) = folder();
+    let owner = open(&path);
+    let mut silent = UnixStream::connect(folder.path().join("store.socket")).unwrap();
+    set(&open(&path), "a", "1").await.unwrap();
+    owner.close().unwrap();
+    // The owner has ended the connection.
+    assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0);
 }
 
 #[tokio::test]

@@ -148,7 +148,7 @@ pub(crate) fn suspend<R: Read>(
         caller,
     };
     if let Some(ended) = ask_owner(shared, state, Box::new(read), ask) {
-        // Nobody waits for the answer yet.
+        // The caller does not have the receiver yet, so no task runs under the lock.
         ended.deliver();
     }
     answer

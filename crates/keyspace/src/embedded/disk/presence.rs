@@ -1,11 +1,11 @@
 //! The processes that have a store open.
 //!
-//! Whoever opens the store at `<path>` holds a shared lock on the file `<path>.lock`, until the store is closed or the
-//! process ends. The owner of the store, who alone holds the lock of the store's file, thereby learns whether there
-//! are others: it is alone if it can have the lock exclusively, for a moment. The last one removes the file.
+//! Each process that has the store at `<path>` open holds a shared lock on the file `<path>.lock`, until it closes the
+//! store or ends. One of them, the owner, also holds the lock of the store's file. It checks whether it is alone by
+//! taking the lock on `<path>.lock` exclusively for a moment. The last process removes the file.
 //!
-//! An opening waits for that moment to end, and starts again if the file was removed by then. So whoever opens the
-//! store after it was found to be alone is seen by the next one that asks.
+//! A process that opens the store waits for that moment to end. If the file was removed in the meantime, it starts
+//! again with a new one. So all processes lock the same file.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -55,8 +55,8 @@ impl Presence {
         Ok(is_alone)
     }
 
-    /// Leaves after an opening that was refused, which changes no file. Only who has the lock of the store's file may
-    /// call this.
+    /// Leaves after an opening that was refused, and removes the file only if this opening made it. The caller must hold
+    /// the lock of the store's file.
     pub(crate) fn withdraw(self) {
         if self.is_new {
             self.leave();
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_joins_while_others_leave_is_seen() {
+    fn a_process_that_joins_while_others_leave_is_seen() {
         const THREADS: usize = 4;
         let (_folder, store) = store();
         // Odd while a thread takes part.
@@ -178,7 +178,9 @@ mod tests {
         let owner = parking_lot::Mutex::new(());
         thread::scope(|scope| {
             for me in 0..THREADS {
-                let (store, turns, owner) = (&store, &turns, &owner);
+                let store = &store;
+                let turns = &turns;
+                let owner = &owner;
                 scope.spawn(move || {
                     for _ in 0..conformance::scale(500, 50_000) {
                         let presence = Presence::join(store).unwrap();

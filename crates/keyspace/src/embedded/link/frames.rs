@@ -14,8 +14,8 @@ use super::wire;
 /// How many bytes are read at once, at least.
 const READ_BYTES: usize = 64 << 10;
 
-/// The frames that wait to be written. Whoever sends one appends it, and the thread of the connection writes all that
-/// have come in the meantime at once.
+/// The frames that wait to be written. Callers append them, and the thread of the connection writes all of them with
+/// one call.
 #[derive(Default)]
 pub(super) struct Outgoing {
     unsent: Mutex<Unsent>,

@@ -18,6 +18,7 @@ use super::host::{Host, MAX_COMMIT_BYTES};
 use super::wire::{Greeting, Hello, NAME, PROTOCOL, Refusal, Reply, Welcome};
 use crate::embedded::engine::Engine;
 use crate::embedded::options::Durability;
+use crate::env::Environment;
 
 /// The largest number of clients.
 const MAX_CLIENTS: usize = 128;
@@ -33,6 +34,8 @@ pub(crate) struct Hosts {
     threads: Mutex<Vec<JoinHandle<()>>>,
     last_thread: AtomicUsize,
     is_closing: AtomicBool,
+    /// Notified when `is_closing` is set.
+    closing: Notify,
 }
 
 /// A client that was welcomed.
@@ -61,6 +64,7 @@ impl Hosts {
             threads: Mutex::default(),
             last_thread: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
+            closing: Notify::new(),
         }
     }
 
@@ -89,9 +93,14 @@ impl Hosts {
         Ok(())
     }
 
+    pub(crate) fn environment(&self) -> &Environment {
+        self.engine.environment()
+    }
+
     /// Lets no more clients in.
     pub(crate) fn close_door(&self) {
         self.is_closing.store(true, Ordering::SeqCst);
+        self.closing.notify_waiters();
     }
 
     /// Ends all connections, once their replies were taken. Blocks until that is done.
@@ -117,7 +126,10 @@ impl Hosts {
         let (reader, writer) = tokio::io::split(stream);
         let mut requests = Incoming::new(reader);
         let environment = self.engine.environment();
-        let hello = environment.timeout(PATIENCE, requests.next()).await;
+        let hello = tokio::select! {
+            hello = environment.timeout(PATIENCE, requests.next()) => hello,
+            () = self.wait_for_closing() => return Ok(()),
+        };
         let Some((number, hello)) = hello.ok_or(io::ErrorKind::TimedOut)?? else {
             return Ok(());
         };
@@ -166,6 +178,17 @@ impl Hosts {
             .retain(|_, it| !Arc::ptr_eq(&it.stop, &client.stop));
         drop(serving);
         served
+    }
+
+    /// Waits until no more clients are let in.
+    async fn wait_for_closing(&self) {
+        loop {
+            let closing = self.closing.notified();
+            if self.is_closing.load(Ordering::SeqCst) {
+                return;
+            }
+            closing.await;
+        }
     }
 
     /// Waits until the connection must end. Tells the client if the store fails before.

@@ -59,7 +59,7 @@ pub(crate) struct Link {
     watches: Arc<Registry>,
     environment: Environment,
     welcome: Welcome,
-    /// Tells the owner, and whoever owns the store after it, that there is a client. `None` after the end.
+    /// Shows this owner of the store, and the next one, that there is a client. `None` after the end.
     #[cfg(unix)]
     presence: Mutex<Option<Presence>>,
 }
@@ -195,7 +195,7 @@ impl Link {
         });
     }
 
-    /// Ends the connection. Whoever waits for an answer gets that of its end.
+    /// Ends the connection. Reads under way fail with `transaction_too_old`, commits with `commit_unknown_result`.
     pub(crate) fn close(&self) {
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
         #[cfg(unix)]
@@ -328,7 +328,7 @@ impl Shared {
             Err(error) => Err(error.into()),
         };
         let is_welcome = welcome.is_ok();
-        // Nobody takes the answer if the opening has panicked.
+        // If the opening has panicked, the receiver is gone.
         let _ = answer.send(welcome);
         if !is_welcome {
             return;
@@ -433,7 +433,7 @@ fn committed(reply: Reply) -> Result<Committed> {
 struct Armed(Option<WatchSetter>);
 
 impl Armed {
-    /// Waits until nobody waits for the watch any more.
+    /// Waits until the future of the watch is dropped.
     async fn dropped(&mut self) {
         if let Some(setter) = &mut self.0 {
             setter.dropped().await;

@@ -13,6 +13,7 @@ use std::os::unix::net;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Builder;
@@ -24,6 +25,9 @@ use crate::embedded::log::files::{canonical, folder_of};
 
 /// The longest path that all systems take as the address of a socket, in bytes.
 const MAX_ADDRESS_BYTES: usize = 100;
+
+/// How long a listener waits after it could not take a connection.
+const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 
 /// The door of an owner: takes the connections of clients, on a thread of its own.
 pub(crate) struct Listener {
@@ -45,7 +49,7 @@ impl Listener {
         let _ = chown(&new, Some(store.uid()), Some(store.gid()));
         fs::set_permissions(&new, Permissions::from_mode(store.mode() & 0o777))?;
         listener.set_nonblocking(true)?;
-        let runtime = Builder::new_current_thread().enable_io().build()?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
         fs::rename(&new, place(&main, SOCKET))?;
         let stop = Arc::new(Notify::new());
         let thread = thread::Builder::new().name("keyspace-listener".to_owned());
@@ -65,22 +69,29 @@ impl Listener {
 }
 
 async fn listen(listener: net::UnixListener, hosts: &Arc<Hosts>, stop: &Notify) {
-    let accepted = async {
-        let listener = UnixListener::from_std(listener)?;
+    let listener = match UnixListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(error) => return tracing::error!(%error, "the store takes no clients"),
+    };
+    let accept_all = async {
         loop {
-            let stream = listener.accept().await?.0.into_std()?;
-            hosts.serve(move || UnixStream::from_std(stream), || usize::MAX)?;
+            if let Err(error) = accept(&listener, hosts).await {
+                // The process has no descriptors or no threads left, for the moment.
+                tracing::warn!(%error, "a client could not be let in");
+                hosts.environment().sleep(ACCEPT_DELAY).await;
+            }
         }
     };
     tokio::select! {
-        ended = accepted => {
-            let ended: io::Result<()> = ended;
-            if let Err(error) = ended {
-                tracing::warn!(%error, "the store takes no more clients");
-            }
-        }
+        () = accept_all => {}
         () = stop.notified() => {}
     }
+}
+
+async fn accept(listener: &UnixListener, hosts: &Arc<Hosts>) -> io::Result<()> {
+    let (stream, _) = listener.accept().await?;
+    let stream = stream.into_std()?;
+    hosts.serve(move || UnixStream::from_std(stream), || usize::MAX)
 }
 
 /// Connects to the socket of the store at `main`, if its owner may be trusted: it is this user, that of the store's file,
