@@ -140,6 +140,22 @@ impl Herd {
         self.places[place] = self.child(place);
     }
 
+    /// Stops the child at a place until it is [resumed](Self::resume). It holds what it has.
+    ///
+    /// # Panics
+    /// If the child has already ended.
+    pub fn pause(&self, place: usize) {
+        signal(self.places[place].child.id(), "-STOP");
+    }
+
+    /// Lets a child go on that was stopped.
+    ///
+    /// # Panics
+    /// If the child has already ended.
+    pub fn resume(&self, place: usize) {
+        signal(self.places[place].child.id(), "-CONT");
+    }
+
     /// Kills all children, and returns everything that was acknowledged.
     ///
     /// # Panics
@@ -161,6 +177,17 @@ impl fmt::Debug for Herd {
             .field("places", &self.places)
             .finish_non_exhaustive()
     }
+}
+
+/// Sends a signal to a process.
+///
+/// # Panics
+/// If there is no such process.
+pub(crate) fn signal(process: u32, signal: &str) {
+    let sent = Command::new("kill")
+        .args([signal, &process.to_string()])
+        .status();
+    assert!(sent.is_ok_and(|status| status.success()), "kill {signal}");
 }
 
 /// The FoundationDB feature of this build, if there is one. Every crate of the workspace has a feature of

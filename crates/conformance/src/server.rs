@@ -8,6 +8,8 @@ use std::{env, fs, io};
 use keyspace::store::FDB_API_VERSION;
 use tempfile::TempDir;
 
+use crate::process::signal;
+
 /// A cluster of one process, which ends when the value is dropped.
 #[derive(Debug)]
 pub struct Server {
@@ -76,19 +78,12 @@ impl Server {
 
     /// Pauses the process: it answers no requests and loses no data.
     pub fn pause(&self) {
-        self.signal("-STOP");
+        signal(self.process.id(), "-STOP");
     }
 
     /// Resumes a paused process.
     pub fn resume(&self) {
-        self.signal("-CONT");
-    }
-
-    fn signal(&self, signal: &str) {
-        let sent = Command::new("kill")
-            .args([signal, &self.process.id().to_string()])
-            .status();
-        assert!(sent.is_ok_and(|status| status.success()), "kill {signal}");
+        signal(self.process.id(), "-CONT");
     }
 
     /// Kills the process and starts another one on its files.

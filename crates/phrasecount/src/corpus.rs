@@ -136,7 +136,7 @@ impl Corpus {
     /// Opens the store of a URL, and creates it if it is missing. A transaction fails if it has not ended after the
     /// time limit.
     pub(crate) async fn open(url: &str, time_limit: Duration) -> Result<Self> {
-        let db = keyspace::open(url).map_err(refused)?;
+        let db = keyspace::open(url).map_err(Error::Open)?;
         Self::open_on(runner(db, time_limit)).await
     }
 
@@ -149,7 +149,7 @@ impl Corpus {
         let db = match keyspace::open_existing(url) {
             Err(keyspace::OpenError::NoStore { path }) => return Err(Error::NoStore { path }),
             Ok(keyspace::Store::Embedded(_)) if url == "memory:" => return Err(Error::Memory),
-            opened => opened.map_err(refused)?,
+            opened => opened.map_err(Error::Open)?,
         };
         let runner = runner(db, time_limit);
         let id_key = &root().pack(&"store");
@@ -413,14 +413,6 @@ impl Corpus {
             .mode(StreamingMode::WantAll);
         let rows = keyspace::read_all(tr, query, Isolation::Snapshot).await?;
         Ok(rows.iter().map(keyspace::KeyValue::to_value).collect())
-    }
-}
-
-/// Returns why a store was not opened.
-fn refused(error: keyspace::OpenError) -> Error {
-    match error {
-        keyspace::OpenError::StoreInUse { path, .. } => Error::InUse { path },
-        error => Error::Open(error),
     }
 }
 

@@ -43,12 +43,6 @@ pub(crate) enum Error {
     )]
     NoStore { path: PathBuf },
 
-    #[error(
-        "store {} is open in another process: stop that program first, or let it serve its pages with --console",
-        path.display()
-    )]
-    InUse { path: PathBuf },
-
     #[error("memory: is empty in each program that opens it: name an embedded store or a cluster")]
     Memory,
 

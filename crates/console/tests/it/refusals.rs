@@ -9,6 +9,7 @@ use std::process::Stdio;
 use crate::common::program::Asking;
 use crate::common::program::{Filled, finish, program, run};
 use crate::common::{QUEUES, REASONS};
+use export_queue::keyspace::embedded::{Options, Sharing};
 use export_queue::keyspace::{self, Subspace};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -157,24 +158,17 @@ fn a_bulk_change_on_a_terminal_waits_for_an_answer() {
 }
 
 #[test]
-fn a_store_that_is_open_elsewhere_is_left_alone_and_the_way_in_is_named() {
+fn a_store_that_its_owner_does_not_share_is_left_alone_and_the_way_in_is_named() {
     let store = Filled::embedded();
     let rows = || store.json(&["ls", "--limit", "1000"]);
     let before = rows();
-    let copy = store.folder.path().join("copy");
-    let open = keyspace::open(&store.db).unwrap();
-    for command in [
-        &["queues"][..],
-        &["pause", "jobs"],
-        &["purge", "jobs", "--all", "--yes"],
-        &["backup", copy.to_str().unwrap()],
-    ] {
-        let refused = store.run(command);
-        refused.assert_refused(5, "open in another process");
-        refused.assert_refused(5, "console::router");
-    }
+    let path = store.db.strip_prefix("embedded:").unwrap();
+    let alone = Options::new().with_sharing(Sharing::Refuse);
+    let open = alone.open(path).unwrap();
+    let refused = store.run(&["purge", "jobs", "--all", "--yes"]);
+    refused.assert_refused(5, "is open in another process, which does not share it");
+    refused.assert_refused(5, "console::router");
     open.close().unwrap();
-    assert!(!copy.exists());
     assert_eq!(rows(), before);
 }
 

@@ -69,10 +69,6 @@ mod window;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-#[cfg(unix)]
-use std::sync::mpsc;
-#[cfg(unix)]
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -82,21 +78,15 @@ pub use self::options::{Durability, Options, Sharing};
 
 use self::client::seat::Seat;
 use self::client::state::{self, Defaults};
-use self::disk::location;
-use self::disk::open::{OpenedStore, Setup};
+use self::disk::location::{self, Open};
+use self::disk::open::Setup;
 use self::disk::open_errors::open_error;
 #[cfg(unix)]
-use self::disk::presence::Presence;
-use self::engine::Engine;
-#[cfg(unix)]
-use self::link::socket;
+use self::link::candidate::Candidate;
 use self::link::{Link, Unreachable};
 use self::log::segment::Sizes;
-use self::options::DEFAULT_PATIENCE;
 use self::owner::Owner;
 use self::runs::Layout;
-#[cfg(unix)]
-use crate::env::Environment;
 use crate::error::{Code, OpenError, Result};
 use crate::limits::MAX_WATCHES;
 use crate::transaction::{Database, DatabaseOption};
@@ -151,10 +141,11 @@ impl Options {
     /// [`OpenError::Open`] if the system cannot start a thread.
     pub fn memory(&self) -> Result<Embedded, OpenError> {
         let store = location::memory(&self.setup())?;
-        self.own(store, Path::new(location::IN_MEMORY))
+        let owner = Owner::start(store, Path::new(location::IN_MEMORY), self, None)?;
+        Ok(Embedded::new(Seat::Owner(Arc::new(owner))))
     }
 
-    fn setup(&self) -> Setup {
+    pub(crate) fn setup(&self) -> Setup {
         Setup {
             cache_bytes: self.cache_bytes,
             window_bytes: self.window_bytes,
@@ -167,77 +158,30 @@ impl Options {
     }
 
     /// Opens the store in a file, or becomes a client of its owner.
-    fn open_with(
-        &self,
-        path: &Path,
-        open: impl Fn(&Path, &Setup) -> Result<OpenedStore, OpenError>,
-    ) -> Result<Embedded, OpenError> {
-        match open(path, &self.setup()) {
-            Ok(store) => self.own(store, path),
+    fn open_with(&self, path: &Path, open: Open) -> Result<Embedded, OpenError> {
+        let seat = match self.sharing {
             #[cfg(unix)]
-            Err(OpenError::StoreInUse { .. }) if self.sharing == Sharing::Share => {
-                self.join(path, open)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Starts a store that this process has opened.
-    fn own(&self, store: OpenedStore, path: &Path) -> Result<Embedded, OpenError> {
-        let failed = |cause| open_error(path, cause);
-        #[cfg(unix)]
-        let (presence, store) = store.take_presence();
-        let engine = Engine::start(store, self).map_err(failed)?;
-        #[cfg(unix)]
-        if let Some(presence) = presence {
-            let owner = Owner::among(presence, engine, path, self.durability(), self.sharing);
-            return owner.map(Embedded::new).map_err(failed);
-        }
-        Ok(Embedded::new(Owner::alone(engine, self.durability())))
-    }
-
-    /// Becomes a client of the owner of a store, or the owner if there is none any more.
-    #[cfg(unix)]
-    fn join(
-        &self,
-        path: &Path,
-        open: impl Fn(&Path, &Setup) -> Result<OpenedStore, OpenError>,
-    ) -> Result<Embedded, OpenError> {
-        let env = &self.environment;
-        let begun = env.now();
-        loop {
-            let left = self.patience.saturating_sub(env.now() - begun);
-            // Before the owner is asked: a client that could write and is not seen would be taken for one that has
-            // ended.
-            let presence = Presence::join(path).map_err(|cause| open_error(path, cause))?;
-            let error = match self.reach(path, left) {
-                Ok(link) => return Ok(Embedded::client(link.among(presence))),
-                Err(error) => error,
-            };
-            drop(presence);
-            let is_final = left.is_zero()
-                || matches!(&error, Unreachable::Refused(refusal) if !refusal.may_pass());
-            if !is_final {
-                match open(path, &self.setup()) {
-                    Err(OpenError::StoreInUse { .. }) => {}
-                    opened => return self.own(opened?, path),
+            Sharing::ClientOnly => self.join(path, open)?,
+            _ => match open(path, &self.setup()) {
+                Ok(store) => Seat::Owner(Arc::new(Owner::start(store, path, self, None)?)),
+                #[cfg(unix)]
+                Err(OpenError::StoreInUse { .. }) if self.sharing == Sharing::Share => {
+                    self.join(path, open)?
                 }
-                pause(env);
-                continue;
-            }
-            return Err(OpenError::StoreInUse {
-                path: path.to_owned(),
-                reason: Some(error.to_string()),
-            });
-        }
+                Err(error) => return Err(error),
+            },
+        };
+        Ok(Embedded::new(seat))
     }
 
+    /// Becomes a client of the owner of a store, or its owner if there is none any more.
     #[cfg(unix)]
-    fn reach(&self, path: &Path, limit: Duration) -> Result<Link, Unreachable> {
-        let stream = socket::connect(path)?;
-        let main = path.to_owned();
-        let stream = move || socket::trusted(stream, &main);
-        Link::connect(stream, self.durability, self.environment.clone(), limit)
+    fn join(&self, path: &Path, open: Open) -> Result<Seat, OpenError> {
+        let candidate = Candidate::new(path, self, open);
+        Ok(match Link::join(candidate, self.patience)? {
+            Ok(link) => Seat::Client(Arc::new(link)),
+            Err(owner) => Seat::Owner(Arc::new(owner)),
+        })
     }
 }
 
@@ -254,16 +198,9 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    fn new(owner: Owner) -> Self {
+    fn new(seat: Seat) -> Self {
         Self {
-            seat: Seat::Owner(Arc::new(owner)),
-            defaults: Arc::default(),
-        }
-    }
-
-    fn client(link: Link) -> Self {
-        Self {
-            seat: Seat::Client(Arc::new(link)),
+            seat,
             defaults: Arc::default(),
         }
     }
@@ -285,10 +222,7 @@ impl Embedded {
     pub fn close(&self) -> Result<()> {
         match &self.seat {
             Seat::Owner(owner) => owner.close(),
-            Seat::Client(link) => {
-                link.close();
-                Ok(())
-            }
+            Seat::Client(link) => link.close(),
         }
     }
 
@@ -325,7 +259,7 @@ impl Embedded {
     ///   hold what was written to it. It then refuses all further work.
     /// - [`OpenError::Store`] with `unsupported_operation` if another process owns the store: copy it there
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
-        self.engine()?.backup(path.as_ref())
+        self.owner()?.backup(path.as_ref())
     }
 
     /// Checks the rows in the store's file, as the last checkpoint left them, and says what is damaged.
@@ -343,7 +277,7 @@ impl Embedded {
     /// - the error of every operation if this store was closed or has failed
     /// - `unsupported_operation` if another process owns the store: verify it there
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Verified> {
-        self.engine()?.verify(progress)
+        self.owner()?.verify(progress)
     }
 
     /// Returns a handle that reaches the store as another process would: over a pipe, which is in memory. Each reply
@@ -356,24 +290,21 @@ impl Embedded {
         &self,
         reply_rows: impl FnMut() -> usize + Send + 'static,
     ) -> Result<Self, OpenError> {
-        const PIPE_BYTES: usize = 64 << 10;
-        let Seat::Owner(owner) = &self.seat else {
-            return Err(OpenError::Store(Code::UNSUPPORTED_OPERATION.into()));
-        };
-        let (client, stream) = tokio::io::duplex(PIPE_BYTES);
+        let owner = self.owner()?;
+        let (client, stream) = tokio::io::duplex(link::PIPE_BYTES);
         let served = owner.hosts().serve(|| Ok(stream), reply_rows);
         let env = owner.environment().clone();
         let link = served
             .map_err(Unreachable::Io)
-            .and_then(|()| Link::connect(|| Ok(client), None, env, DEFAULT_PATIENCE))
+            .and_then(|()| Link::over(client, env))
             .map_err(|cause| open_error(Path::new(location::IN_MEMORY), cause))?;
-        Ok(Self::client(link))
+        Ok(Self::new(Seat::Client(Arc::new(link))))
     }
 
-    /// Returns the engine, if this process owns the store.
-    fn engine(&self) -> Result<&Arc<Engine>> {
-        match &self.seat {
-            Seat::Owner(owner) => Ok(owner.engine()),
+    /// Returns the store, if this process owns it.
+    fn owner(&self) -> Result<Arc<Owner>> {
+        match self.seat.present() {
+            Seat::Owner(owner) => Ok(owner),
             Seat::Client(_) => Err(Code::UNSUPPORTED_OPERATION.into()),
         }
     }
@@ -421,7 +352,7 @@ impl Database for Embedded {
 
     fn begin(&self) -> Result<Self::Transaction> {
         let defaults = self.defaults.lock().clone();
-        Ok(EmbeddedTransaction::new(self.seat.clone(), defaults))
+        Ok(EmbeddedTransaction::new(self.seat.present(), defaults))
     }
 
     fn set_option(&self, option: DatabaseOption) -> Result<()> {
@@ -448,18 +379,9 @@ impl Database for Embedded {
     fn owned_since(&self) -> Option<i64> {
         match &self.seat {
             Seat::Owner(owner) => owner.alone_since(),
-            Seat::Client(link) => link.welcome().alone_since,
+            Seat::Client(link) => link.alone_since(),
         }
     }
-}
-
-/// Blocks for 1 to 20 ms, so that processes that wait for the same thing do not all come back at once.
-#[cfg(unix)]
-fn pause(env: &Environment) {
-    let (_keep, never) = mpsc::channel::<()>();
-    let wait = Duration::from_millis(1) + Duration::from_millis(19).mul_f64(env.random_unit());
-    // Nothing is sent.
-    let _ = never.recv_timeout(wait);
 }
 
 impl fmt::Debug for Embedded {

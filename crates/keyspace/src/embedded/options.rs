@@ -26,16 +26,19 @@ pub enum Durability {
     },
 }
 
-/// Whether other processes can use a store that this one has open.
+/// How a process shares a store with others of its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Sharing {
-    /// They cannot: their openings fail with [`OpenError::StoreInUse`](crate::OpenError::StoreInUse).
+    /// The first process that opens the store owns it. Others become clients of the owner. When it ends, one of its
+    /// clients becomes the next owner.
     #[default]
-    Refuse,
-    /// They become clients of this one, and this one of another that owns the store already. When the owner ends, its
-    /// clients fail with [`Error::Poisoned`](crate::Error::Poisoned).
     Share,
+    /// This process owns the store, or fails to open it. It has no clients: other openings fail with
+    /// [`OpenError::StoreInUse`](crate::OpenError::StoreInUse).
+    Refuse,
+    /// This process is always a client of the process that owns the store. If there is none, it waits.
+    ClientOnly,
 }
 
 /// The options of an embedded store, and the ways to open it.
@@ -63,7 +66,7 @@ pub struct Options {
     pub(super) environment: Environment,
 }
 
-/// How long an opening waits for an owner that does not answer.
+/// How long an opening waits for an owner.
 pub(super) const DEFAULT_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Default for Options {
@@ -104,7 +107,7 @@ impl Options {
         self.durability.unwrap_or_default()
     }
 
-    /// Sets whether other processes can use the store while this one has it open.
+    /// Sets how this process shares the store with others. On Windows, each store is as with [`Sharing::Refuse`].
     #[must_use]
     pub fn with_sharing(mut self, sharing: Sharing) -> Self {
         self.sharing = sharing;

@@ -1,23 +1,27 @@
 //! The store, in the process that owns it.
 
-use std::ops::Deref;
-use std::sync::Arc;
 #[cfg(unix)]
-use std::{io, path::Path};
+use std::io;
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::Arc;
 
 #[cfg(unix)]
 use parking_lot::Mutex;
 
+use super::disk::open::OpenedStore;
+use super::disk::open_errors::open_error;
 #[cfg(unix)]
 use super::disk::presence::Presence;
-use super::engine::Engine;
+use super::engine::{Ending, Engine};
 use super::link::hosts::Hosts;
 #[cfg(unix)]
 use super::link::socket::Listener;
-use super::options::Durability;
+use super::link::wire::Welcome;
+use super::options::Options;
 #[cfg(unix)]
 use super::options::Sharing;
-use crate::error::Result;
+use crate::error::{OpenError, Result};
 
 /// The engine, and what lets other processes in. Dropping it closes the store.
 pub(crate) struct Owner {
@@ -39,44 +43,49 @@ struct Door {
 }
 
 impl Owner {
-    /// Owns a store that no other process can open.
-    pub(crate) fn alone(engine: Engine, durability: Durability) -> Self {
-        let alone_since = Some(engine.opened_at());
-        let engine = Arc::new(engine);
-        Self {
-            hosts: Arc::new(Hosts::new(engine.clone(), alone_since, durability)),
-            engine,
-            #[cfg(unix)]
-            door: Mutex::default(),
-            alone_since,
-        }
-    }
-
-    /// Owns the store at `path`, which other processes may have open.
-    #[cfg(unix)]
-    pub(crate) fn among(
-        presence: Presence,
-        engine: Engine,
+    /// Starts a store that this process has opened. `former` is what the last owner has said of it, if this process was
+    /// its client.
+    pub(crate) fn start(
+        store: OpenedStore,
         path: &Path,
-        durability: Durability,
-        sharing: Sharing,
-    ) -> io::Result<Self> {
-        let is_alone = presence.is_alone()?;
-        let alone_since = is_alone.then(|| engine.opened_at());
-        let engine = Arc::new(engine);
-        let hosts = Arc::new(Hosts::new(engine.clone(), alone_since, durability));
-        let listener = match sharing {
-            Sharing::Refuse => None,
-            Sharing::Share => Listener::open(path, hosts.clone())
-                .inspect_err(|error| {
-                    tracing::warn!(%error, "other processes cannot use the store: it has no socket");
-                })
-                .ok(),
+        options: &Options,
+        former: Option<&Welcome>,
+    ) -> Result<Self, OpenError> {
+        let failed = |cause| open_error(path, cause);
+        #[cfg(unix)]
+        let (presence, store) = store.take_presence();
+        let engine = Arc::new(Engine::start(store, options).map_err(failed)?);
+        #[cfg(unix)]
+        let is_alone = match &presence {
+            Some(presence) if former.is_none() => presence.is_alone().map_err(failed)?,
+            _ => true,
         };
+        #[cfg(not(unix))]
+        let is_alone = true;
+        let alone_since = match former {
+            // This process itself has written before.
+            Some(former) => former.alone_since,
+            None => is_alone.then(|| engine.opened_at()),
+        };
+        let hosts = Hosts::new(engine.clone(), alone_since, options.durability());
+        let hosts = Arc::new(hosts);
+        #[cfg(unix)]
+        let door = presence.map(|presence| {
+            let listens = options.sharing != Sharing::Refuse;
+            let listener = listens.then(|| Listener::open(path, hosts.clone()));
+            let listener = listener.and_then(|opened| {
+                let warn = |error: &io::Error| {
+                    tracing::warn!(%error, "other processes cannot use the store: it has no socket");
+                };
+                opened.inspect_err(warn).ok()
+            });
+            Door { presence, listener }
+        });
         Ok(Self {
             engine,
             hosts,
-            door: Mutex::new(Some(Door { presence, listener })),
+            #[cfg(unix)]
+            door: Mutex::new(door),
             alone_since,
         })
     }
@@ -85,31 +94,32 @@ impl Owner {
         self.alone_since
     }
 
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
-    }
-
     pub(crate) fn hosts(&self) -> &Arc<Hosts> {
         &self.hosts
     }
 
     /// Closes the store. Blocks until that is done.
     pub(crate) fn close(&self) -> Result<()> {
-        self.end(Engine::shut_down)
+        self.end(Ending::Close)
     }
 
-    /// Ends the store and then the connections of clients, which get the results of their commits.
+    /// Ends the store and then the connections of clients, which get the results of their commits. If other processes
+    /// wait for the store, leaves them its log.
     ///
     /// What tells others of the store ends before the store's file is unlocked: the files beside it are not removed
     /// while another process owns the store.
-    fn end<T>(&self, engine: impl FnOnce(&Engine) -> T) -> T {
-        self.hosts.close_door();
+    fn end(&self, ending: Ending) -> Result<()> {
+        self.hosts.leave();
         #[cfg(unix)]
-        if let Some(door) = self.door.lock().take() {
-            door.listener.into_iter().for_each(Listener::close);
-            door.presence.leave();
-        }
-        let ended = engine(&self.engine);
+        let ending = match self.door.lock().take() {
+            None => ending,
+            Some(door) => {
+                door.listener.into_iter().for_each(Listener::close);
+                let is_last = door.presence.leave();
+                if is_last { ending } else { Ending::HandOver }
+            }
+        };
+        let ended = self.engine.shut_down(ending);
         self.hosts.close();
         ended
     }
@@ -125,6 +135,7 @@ impl Deref for Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.end(Engine::end_quickly);
+        // The failure was logged, and `Embedded::close` would return it.
+        let _ = self.end(Ending::Drop);
     }
 }

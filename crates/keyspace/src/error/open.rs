@@ -36,6 +36,16 @@ pub enum OpenError {
         reason: Option<String>,
     },
 
+    /// No process owns the store, or its owner does not serve this one, which may only be a client. Start the owner, or
+    /// let this process [share](crate::embedded::Sharing::Share) the store.
+    #[error("no owner of the store {} serves this process: {reason}", path.display())]
+    NoOwner {
+        /// The store's file.
+        path: PathBuf,
+        /// What came of the last attempt to reach an owner.
+        reason: String,
+    },
+
     /// There is no file at the path, and the opening was not allowed to create one. Check the path, or
     /// create the store with [`open`](crate::open).
     #[error("there is no store at {}: check the path, or create it with `open`", path.display())]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
-use keyspace::embedded::{Embedded, EmbeddedTransaction, Options};
+use keyspace::embedded::{Embedded, EmbeddedTransaction, Options, Sharing};
 use keyspace::{
     Code, ConflictKind, Database, Error, Isolation, MutationOp, OpenError, OwnedTransaction,
     Runner, Transaction, TransactionOption, limits,
@@ -185,7 +185,8 @@ fn a_damaged_manifest_is_named_and_left_as_it_is() {
 }
 
 fn assert_in_use(path: &Path) {
-    let error = open(path).unwrap_err();
+    let alone = Options::new().with_sharing(Sharing::Refuse);
+    let error = alone.open(path).unwrap_err();
     assert!(
         matches!(&error, OpenError::StoreInUse { path: named, .. } if named == path),
         "{error:?}"
@@ -323,8 +324,7 @@ fn an_existing_store_opens_and_other_files_are_refused() {
     let open_existing = |path: &Path| Options::new().open_existing(path);
     let db = open_existing(&store).unwrap();
     assert_eq!(get(&db, b"a"), Some(b"1".into()));
-    let error = open_existing(&store).unwrap_err();
-    assert!(matches!(error, OpenError::StoreInUse { .. }), "{error:?}");
+    assert_in_use(&store);
     for path in [folder.path(""), folder.file("empty", b"")] {
         let error = open_existing(&path).unwrap_err();
         assert!(matches!(error, OpenError::NotAStore { .. }), "{error:?}");

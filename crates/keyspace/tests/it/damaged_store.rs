@@ -38,12 +38,11 @@ fn block_on<F: Future>(future: F) -> F::Output {
 
 fn files(folder: &Path) -> Files {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
-    let files = entries.map(|entry| {
-        let name = entry.file_name().into_string().unwrap();
-        (name, fs::read(entry.path()).unwrap())
-    });
-    // The lock has no content.
-    files.filter(|(name, _)| name != "store.lock").collect()
+    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
+    // These have no content.
+    let names = names.filter(|name| !["store.lock", "store.socket"].contains(&name.as_str()));
+    let content = |name: &String| fs::read(folder.join(name)).unwrap();
+    names.map(|name| (name.clone(), content(&name))).collect()
 }
 
 fn write_files(folder: &Path, files: &Files) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use keyspace::embedded::{Embedded, Options};
+use keyspace::embedded::{Embedded, Options, Sharing};
 use keyspace::{Database, Isolation, OpenError, OwnedTransaction, Transaction};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -13,7 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const FRAMES: usize = 4096;
 
 fn open(path: &Path) -> Result<Embedded, OpenError> {
-    Options::new().open(path)
+    Options::new().with_sharing(Sharing::Refuse).open(path)
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {

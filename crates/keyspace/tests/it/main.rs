@@ -14,6 +14,8 @@ mod life_cycle;
 mod log_files;
 mod model;
 mod oracle;
+#[cfg(unix)]
+mod processes;
 mod recipe;
 #[cfg(unix)]
 mod sharing;

@@ -9,17 +9,20 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use conformance::stores;
+use conformance::{stores, timeout};
 use keyspace::embedded::{Durability, Embedded, Options, Sharing};
 use keyspace::{
-    Bytes, Database, Error, Isolation, OpenError, OwnedTransaction, Result, Transaction,
+    Bytes, Code, Database, Environment, Error, Isolation, OpenError, OwnedTransaction, Result,
+    Transaction,
 };
 use tempfile::TempDir;
 
+const LIMIT: Duration = Duration::from_secs(30);
+
+const CANCELLED: Code = Code::TRANSACTION_CANCELLED;
+
 fn share() -> Options {
-    Options::new()
-        .with_sharing(Sharing::Share)
-        .with_patience(Duration::from_millis(200))
+    Options::new().with_patience(Duration::from_millis(200))
 }
 
 fn open(path: &Path) -> Embedded {
@@ -78,52 +81,191 @@ async fn a_commit_of_a_client_wakes_the_watch_of_another() {
     let watch = tr.watch(b"a");
     tr.commit().await.unwrap();
     set(&other, "a", "1").await.unwrap();
-    conformance::timeout(Duration::from_secs(30), watch)
-        .await
-        .unwrap();
+    timeout(LIMIT, watch).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_client_answers_its_commits_before_the_store_closes_and_refuses_work_after() {
+async fn a_client_becomes_the_owner_once_the_owner_has_closed() {
+    let (folder, path) = folder();
+    let owner = open(&path);
+    let clients = [open(&path), open(&path)];
+    let owned_since = owner.owned_since();
+    set(&owner, "a", "1").await.unwrap();
+    owner.close().unwrap();
+    assert_eq!(get(&owner, "a").await.unwrap_err().code(), Some(CANCELLED));
+    for client in &clients {
+        assert_eq!(get(client, "a").await.unwrap(), Some("1".into()));
+        assert_eq!(client.owned_since(), owned_since);
+    }
+    assert_eq!(beside(&folder), ["store", "store.lock", "store.socket"]);
+    for (client, value) in clients.into_iter().zip(["2", "3"]) {
+        set(&client, "a", value).await.unwrap();
+        client.close().unwrap();
+    }
+    assert_eq!(beside(&folder), ["store"]);
+    assert_eq!(get(&open(&path), "a").await.unwrap(), Some("3".into()));
+}
+
+#[tokio::test]
+async fn a_transaction_without_a_read_version_goes_on_with_the_next_owner() {
     let (_folder, path) = folder();
     let owner = open(&path);
     let client = open(&path);
-    let sets: Vec<_> = (0..100)
-        .map(|number| {
+    let mut fresh = client.begin().unwrap();
+    fresh.set(b"a", b"1");
+    let mut old = client.begin().unwrap();
+    old.set(b"b", b"1");
+    assert_eq!(old.get(b"a", Isolation::Snapshot).await.unwrap(), None);
+    owner.close().unwrap();
+    assert_eq!(fresh.get(b"b", Isolation::Snapshot).await.unwrap(), None);
+    fresh.commit().await.unwrap();
+    // It has this row, and may read it again.
+    assert_eq!(old.get(b"a", Isolation::Snapshot).await.unwrap(), None);
+    let refused = old.get(b"c", Isolation::Snapshot).await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::TRANSACTION_TOO_OLD));
+    let refused = old.commit().await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::TRANSACTION_TOO_OLD));
+    let mut again = client.begin().unwrap();
+    again.set_read_version(1);
+    again.set(b"b", b"1");
+    let refused = again.commit().await.unwrap_err();
+    assert_eq!(refused.code(), Some(Code::TRANSACTION_TOO_OLD));
+    assert_eq!(get(&client, "b").await.unwrap(), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_commit_that_is_under_way_when_the_owner_closes_has_a_known_result() {
+    let (_folder, path) = folder();
+    let owner = open(&path);
+    let client = open(&path);
+    let committers: Vec<_> = (0..16)
+        .map(|name| {
             let client = client.clone();
-            tokio::spawn(async move { set(&client, &format!("{number:03}"), "1").await })
+            tokio::spawn(async move {
+                let mut acknowledged = Vec::new();
+                for number in 0..100 {
+                    let key = format!("{name:03} {number:03}");
+                    match set(&client, &key, "1").await {
+                        Ok(()) => acknowledged.push(key),
+                        Err(error) => assert_eq!(error.code(), Some(Code::TRANSACTION_TOO_OLD)),
+                    }
+                }
+                acknowledged
+            })
         })
         .collect();
-    tokio::task::yield_now().await;
+    while get(&owner, "003 010").await.unwrap().is_none() {
+        tokio::task::yield_now().await;
+    }
     owner.close().unwrap();
-    let mut acknowledged = Vec::new();
-    for (number, set) in sets.into_iter().enumerate() {
-        if set.await.unwrap().is_ok() {
-            acknowledged.push(number);
+    for committer in committers {
+        for key in committer.await.unwrap() {
+            assert_eq!(get(&client, &key).await.unwrap(), Some("1".into()), "{key}");
         }
     }
-    let refused = get(&client, "a").await.unwrap_err();
-    assert!(
-        matches!(refused, Error::Poisoned { .. }) || refused.code().is_some(),
-        "{refused:?}"
-    );
-    drop((client, owner));
-    let again = open(&path);
-    for number in acknowledged {
-        let value = get(&again, &format!("{number:03}")).await.unwrap();
-        assert_eq!(value, Some("1".into()), "{number}");
+}
+
+#[tokio::test]
+async fn a_watch_fires_when_the_owner_ends() {
+    let (_folder, path) = folder();
+    let owner = open(&path);
+    let client = open(&path);
+    let mut tr = client.begin().unwrap();
+    let watch = tr.watch(b"a");
+    tr.commit().await.unwrap();
+    drop(owner);
+    timeout(LIMIT, watch).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handle_that_is_dropped_hands_the_store_over() {
+    let (folder, path) = folder();
+    let mut handles: Vec<_> = (0..8).map(|_| open(&path)).collect();
+    let mut number = 0_u8;
+    while !handles.is_empty() {
+        for handle in &handles {
+            let before = get(handle, "a").await.unwrap().unwrap_or_default();
+            assert_eq!(before.first().copied(), number.checked_sub(1));
+            let mut tr = handle.begin().unwrap();
+            tr.set(b"a", &[number]);
+            tr.commit().await.unwrap();
+            number += 1;
+        }
+        drop(handles.remove(0));
     }
+    assert_eq!(beside(&folder), ["store"]);
+}
+
+#[tokio::test]
+async fn the_next_owner_has_the_durability_of_the_last() {
+    let (_folder, path) = folder();
+    let relaxed = Durability::Relaxed {
+        interval: Duration::from_millis(5),
+    };
+    let owner = share().with_durability(relaxed).open(&path).unwrap();
+    let client = open(&path);
+    owner.close().unwrap();
+    set(&client, "a", "1").await.unwrap();
+    let immediate = share().with_durability(Durability::Immediate);
+    let refused = immediate.open(&path).unwrap_err();
+    assert!(refused.to_string().contains("5ms"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_client_fails_when_another_store_is_at_the_path_of_its_own() {
+    let (folder, path) = folder();
+    let owner = open(&path);
+    let client = open(&path);
+    let other = folder.path().join("other");
+    open(&other).close().unwrap();
+    fs::rename(&other, &path).unwrap();
+    fs::remove_file(folder.path().join("store.log.0000000000000001")).unwrap();
+    drop(owner);
+    let refused = get(&client, "a").await.unwrap_err();
+    assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+    let expected = "the file was replaced by another store";
+    let text = keyspace::error::chain(&refused).to_string();
+    assert!(text.contains(expected), "{text}");
+}
+
+#[tokio::test]
+async fn a_handle_that_is_only_a_client_waits_for_an_owner_and_never_becomes_one() {
+    let (_folder, path) = folder();
+    let only = share().with_sharing(Sharing::ClientOnly);
+    for _ in 0..2 {
+        let refused = only.open(&path).unwrap_err();
+        assert!(matches!(refused, OpenError::NoOwner { .. }), "{refused:?}");
+        open(&path).close().unwrap();
+    }
+    let patient = only.clone().with_patience(LIMIT);
+    let waiting = tokio::task::spawn_blocking({
+        let path = path.clone();
+        move || patient.open(path)
+    });
+    let owner = open(&path);
+    let client = waiting.await.unwrap().unwrap();
+    set(&client, "a", "1").await.unwrap();
+    owner.close().unwrap();
+    let read = get(&client, "a");
+    let env = Environment::system();
+    let early = env.timeout(Duration::from_millis(50), read).await;
+    assert!(early.is_none(), "{early:?}");
+    let _next = open(&path);
+    let read = timeout(LIMIT, get(&client, "a")).await;
+    assert_eq!(read.unwrap(), Some("1".into()));
 }
 
 #[test]
 fn a_store_that_is_not_shared_refuses_clients() {
     let (folder, path) = folder();
-    let owner = Options::new().open(&path).unwrap();
+    let alone = Options::new().with_sharing(Sharing::Refuse);
+    let owner = alone.open(&path).unwrap();
     assert_eq!(beside(&folder), ["store", "store.lock"]);
     let refused = share().open(&path).unwrap_err();
-    let expected = "is already open, in this process or another, and cannot be joined: ";
+    let expected = "is already open, in this process or another, and cannot be joined: no process \
+                    listens at its socket";
     assert!(refused.to_string().contains(expected), "{refused}");
-    let refused = Options::new().open(&path).unwrap_err();
+    let refused = alone.open(&path).unwrap_err();
     assert!(
         matches!(refused, OpenError::StoreInUse { reason: None, .. }),
         "{refused:?}"
@@ -253,7 +395,8 @@ fn a_socket_of_a_user_who_does_not_own_the_store_is_not_trusted() {
     if fs::metadata(folder.path()).unwrap().uid() != 0 {
         return stores::skip(NAME, "only root can start a process of another user");
     }
-    let _owner = Options::new().open(&path).unwrap();
+    let alone = Options::new().with_sharing(Sharing::Refuse);
+    let _owner = alone.open(&path).unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     // The program of the test may be where another user cannot reach it.
     let program = folder.path().join("program");

@@ -4,7 +4,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use keyspace::embedded::{self, Embedded, Options};
+use keyspace::embedded::{self, Embedded, Options, Sharing};
 use keyspace::{Code, Database, Error, Isolation, OpenError, OwnedTransaction, Transaction};
 
 const ROWS: u64 = 3_000;
@@ -105,7 +105,7 @@ async fn a_closed_store_is_only_read_by_a_check_and_no_writer_opens_it_meanwhile
     let mut calls = 0;
     let progress = |_, _| {
         calls += 1;
-        let opened = Options::new().open(&path);
+        let opened = Options::new().with_sharing(Sharing::Refuse).open(&path);
         assert!(matches!(opened, Err(OpenError::StoreInUse { .. })));
         #[cfg(target_os = "linux")]
         {

@@ -38,11 +38,11 @@ pub(crate) enum CommandFailure {
     NoStore { path: PathBuf },
 
     #[error(
-        "store {} is open in another process, and an embedded store is open in one at a time: look at the page that \
-         this process serves if it mounts `console::router`, or end the process first",
+        "store {} is open in another process, which does not share it: {reason}: look at the page that this process \
+         serves if it mounts `console::router`, or end the process first",
         path.display()
     )]
-    InUse { path: PathBuf },
+    InUse { path: PathBuf, reason: String },
 
     #[error("memory: is empty in each program that opens it: name an embedded store or a cluster")]
     Memory,
@@ -136,7 +136,10 @@ impl CommandFailure {
     /// Returns why a store was not opened.
     pub(crate) fn open(error: OpenError) -> Self {
         match error {
-            OpenError::StoreInUse { path, .. } => Self::InUse { path },
+            OpenError::StoreInUse { path, reason } => Self::InUse {
+                path,
+                reason: reason.unwrap_or_else(|| "its files are locked".to_owned()),
+            },
             OpenError::NoStore { path } => Self::NoStore { path },
             error => Self::Open(error),
         }

@@ -56,6 +56,14 @@ impl From<Ask> for Stop {
 }
 
 impl Seat {
+    /// Returns the seat of new transactions: a client may have become the owner.
+    pub(crate) fn present(&self) -> Self {
+        match self {
+            Self::Client(link) if let Some(owner) = link.owner() => Self::Owner(owner.clone()),
+            _ => self.clone(),
+        }
+    }
+
     pub(crate) fn source(&self) -> Source<'_> {
         match self {
             Self::Owner(owner) => Source::Engine(owner),

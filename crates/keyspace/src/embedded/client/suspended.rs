@@ -17,9 +17,9 @@ use super::reads::{Call, Read};
 use super::seat::{Source, Stop};
 use super::state::TransactionState;
 use super::write_map::WriteMap;
-use crate::embedded::link::LinkTransaction;
 use crate::embedded::link::wire::{Ask, Found};
-use crate::error::{Error, Result};
+use crate::embedded::link::{LinkTransaction, Unanswered};
+use crate::error::{Code, Error, Result};
 
 /// What a client's transaction has under way.
 pub(crate) struct UnderWay {
@@ -182,12 +182,13 @@ fn ask_owner(
     }
 }
 
-/// Continues a read with the owner's answer.
+/// Continues a read with the owner's answer. If the owner has ended, a transaction that has no read version yet asks the
+/// next one.
 fn resume(
     shared: &Arc<Mutex<TransactionState>>,
     number: u64,
     ask: Ask,
-    answer: Result<(i64, Found)>,
+    answer: Result<(i64, Found), Unanswered>,
 ) {
     let ended = {
         let mut locked = shared.lock();
@@ -200,16 +201,26 @@ fn resume(
         let Some(mut read) = read else {
             return;
         };
-        let received =
-            answer.and_then(|(version, found)| state.store_reads.receive(version, ask, found));
-        let next = match received {
-            Ok(()) => read.attempt(state),
-            Err(error) => {
-                state.failed_read.get_or_insert(error.clone());
-                read.fail(error);
-                None
+        let has_version = state.store_reads.read_version.is_some();
+        let next = match answer {
+            Ok((version, found)) => state
+                .store_reads
+                .receive(version, ask, found)
+                .map(|()| read.attempt(state)),
+            Err(Unanswered::Lost) if !has_version => {
+                if let Some(under_way) = &mut state.under_way {
+                    under_way.link.leave_lost_owner();
+                }
+                Ok(Some(ask))
             }
+            Err(Unanswered::Lost) => Err(Code::TRANSACTION_TOO_OLD.into()),
+            Err(Unanswered::Failed(error)) => Err(error),
         };
+        let next = next.unwrap_or_else(|error: Error| {
+            state.failed_read.get_or_insert(error.clone());
+            read.fail(error);
+            None
+        });
         match next {
             Some(ask) => ask_owner(shared, state, read, ask),
             None => state.under_way.as_mut().map(|it| it.end(read)),

@@ -146,7 +146,7 @@ impl EmbeddedTransaction {
         let remaining = state.remaining(&env);
         let answer = suspended::suspend(shared, state, call, ask);
         Answer::Awaited(Box::pin(async move {
-            // The sender was dropped without sending if the thread of the connection has ended.
+            // The sender was dropped without sending if the thread of the link has ended.
             let answer = answer.map(|it| it.unwrap_or(Err(Code::TRANSACTION_CANCELLED.into())));
             let answer = until(&env, remaining, answer).await;
             if answer.as_ref().is_err_and(is_future) {
@@ -223,6 +223,7 @@ impl EmbeddedTransaction {
     /// Begins anew.
     fn renew(&mut self) {
         self.end_reads();
+        self.seat = self.seat.present();
         self.state = Held::new(&self.seat, &self.defaults);
     }
 

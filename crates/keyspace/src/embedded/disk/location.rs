@@ -15,6 +15,9 @@ use crate::embedded::backend::{Access, File, FileBackend, MemoryBackend};
 use crate::embedded::log::files::{Files, Folder, folder_of, sync_folder};
 use crate::error::OpenError;
 
+/// How a store is opened: with [`open`] or [`open_existing`].
+pub(crate) type Open = fn(&Path, &Setup) -> Result<OpenedStore, OpenError>;
+
 /// The name of a store in memory, for errors.
 pub(crate) const IN_MEMORY: &str = ":memory:";
 

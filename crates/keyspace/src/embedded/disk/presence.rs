@@ -59,18 +59,20 @@ impl Presence {
     /// the lock of the store's file.
     pub(crate) fn withdraw(self) {
         if self.is_new {
-            self.leave();
+            let _ = self.leave();
         }
     }
 
-    /// Leaves. If no one else takes part, removes what is beside the store: the file, and the socket. Only the owner of
-    /// the store may call this.
-    pub(crate) fn leave(self) {
-        if self.file.try_lock().is_ok() {
+    /// Leaves. If no one else takes part, removes what is beside the store: the file, and the socket. Returns whether that
+    /// is so. Only the owner of the store may call this.
+    pub(crate) fn leave(self) -> bool {
+        let is_last = self.file.try_lock().is_ok();
+        if is_last {
             // Without the permission, they stay. There may be no socket.
             let _ = fs::remove_file(place(&self.main, SOCKET));
             let _ = fs::remove_file(place(&self.main, LOCK));
         }
+        is_last
     }
 }
 

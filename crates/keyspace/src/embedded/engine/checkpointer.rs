@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::pace::Pace;
-use super::shared::EngineShared;
+use super::shared::{Ending, EngineShared};
 use crate::embedded::disk::checkpoint::{Checkpoint, StoreFiles};
 use crate::embedded::runs::Runs;
 #[cfg(test)]
@@ -190,8 +190,11 @@ impl Checkpointer {
         // From here on, no state holds runs.
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
         let has_log = self.files.runs.meta().log.is_some();
+        let hands_over = self.shared.ending.get() == Some(&Ending::HandOver);
         let closed = match &ended {
-            Ok(()) if !has_log && self.files.slots.is_some() => self.files.runs.close(),
+            Ok(()) if !has_log && !hands_over && self.files.slots.is_some() => {
+                self.files.runs.close()
+            }
             _ => Ok(()),
         };
         self.files.runs.release();

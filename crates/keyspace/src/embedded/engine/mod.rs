@@ -43,8 +43,7 @@ pub(super) mod watch;
 use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -76,6 +75,7 @@ use crate::error::{Code, Error, OpenError, Result};
 use crate::transaction::Commit;
 
 pub(crate) use self::queue::CommitRequest;
+pub(crate) use self::shared::Ending;
 pub(crate) use self::snapshot::Snapshot;
 
 /// A running store. Dropping it finishes the commits that were sent, ends the threads and closes the file.
@@ -125,7 +125,7 @@ impl Engine {
             registry: Arc::default(),
             path: store.path,
             runs: store.files.runs.clone(),
-            is_dropped: AtomicBool::new(false),
+            ending: OnceLock::new(),
             ended: Notify::new(),
         });
         let history = History::new(store.version, options.history_bytes);
@@ -316,7 +316,8 @@ impl Engine {
 
     /// Finishes the commits that were sent, ends the threads, and closes the file. Blocks until that is
     /// done. Fails if the store has failed, or fails while it closes. A second call does nothing.
-    pub(crate) fn shut_down(&self) -> Result<()> {
+    pub(crate) fn shut_down(&self, ending: Ending) -> Result<()> {
+        let _ = self.shared.ending.set(ending);
         // Hold the lock until the threads have ended, so that a second call waits, too.
         let mut threads = self.threads.lock();
         self.shared.queue.close();
@@ -333,13 +334,6 @@ impl Engine {
             Ok(ended) => ended,
             Err(_panic) => self.shared.timeline.check(),
         })
-    }
-
-    /// Ends the store as [`shut_down`](Self::shut_down) does, but leaves its log if it holds much.
-    pub(crate) fn end_quickly(&self) {
-        self.shared.is_dropped.store(true, Ordering::Relaxed);
-        // The failure was logged, and `Embedded::close` would return it.
-        let _ = self.shut_down();
     }
 
     fn send(&self, request: CommitRequest) -> Result<oneshot::Receiver<Result<Commit>>> {
@@ -533,6 +527,7 @@ impl Committer {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.end_quickly();
+        // The failure was logged, and `Embedded::close` would return it.
+        let _ = self.shut_down(Ending::Drop);
     }
 }

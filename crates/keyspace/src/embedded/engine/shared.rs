@@ -4,8 +4,7 @@ use std::error::Error as StdError;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use tokio::sync::{Notify, oneshot};
@@ -21,6 +20,17 @@ use crate::embedded::runs::Runs;
 use crate::embedded::runs::damage::FileError;
 use crate::error::{Code, Error, Result, StorageFailure};
 
+/// What an engine that ends does with its log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Moves everything to the store's file, makes that small, and removes the log.
+    Close,
+    /// Does the same, but leaves the log to the next opening if it holds much.
+    Drop,
+    /// Leaves the log to the next owner, which waits for the store.
+    HandOver,
+}
+
 /// The state that the threads and the transactions share.
 pub(super) struct EngineShared {
     pub(super) timeline: Timeline,
@@ -33,8 +43,8 @@ pub(super) struct EngineShared {
     pub(super) path: PathBuf,
     /// What is in the store's file.
     pub(super) runs: Arc<Runs>,
-    /// Whether the engine is being dropped, and should therefore end quickly.
-    pub(super) is_dropped: AtomicBool,
+    /// How the engine ends, once it does.
+    pub(super) ending: OnceLock<Ending>,
     /// Notifies those that wait for the end of the store.
     pub(super) ended: Notify,
 }
@@ -64,12 +74,15 @@ impl EngineShared {
         }
     }
 
-    /// Returns whether the store leaves its log for the next opening: it is being dropped, and the log
-    /// alone holds too much to be moved to the runs in a short time.
+    /// Returns whether the store leaves its log for the next opening.
     pub(super) fn keeps_log(&self, last_part_bytes: usize) -> bool {
+        /// The most that is moved to the runs in a short time.
         const MAX_BYTES: usize = 8 << 20;
-        self.is_dropped.load(Ordering::Relaxed)
-            && self.checkpoints.bytes() + last_part_bytes > MAX_BYTES
+        match self.ending.get() {
+            Some(Ending::HandOver) => true,
+            Some(Ending::Drop) => self.checkpoints.bytes() + last_part_bytes > MAX_BYTES,
+            Some(Ending::Close) | None => false,
+        }
     }
 
     /// Returns the state that the newest commit left.

@@ -79,13 +79,13 @@ impl<N: FnMut() -> usize> Host<N> {
                 transaction,
                 at,
                 ask,
-            } => {
-                let reply = match self.find(transaction, at, ask) {
-                    Ok((version, found)) => Reply::Found { version, found },
-                    Err(error) => Reply::Failed(error.into()),
-                };
-                self.outgoing.send(number, &reply);
-            }
+            } => match self.find(transaction, at, ask) {
+                Ok((version, found)) => {
+                    let reply = Reply::Found { version, found };
+                    self.outgoing.send(number, &reply);
+                }
+                Err(error) => refuse(&self.outgoing, number, error),
+            },
             Request::Commit {
                 transaction,
                 request,
@@ -148,7 +148,7 @@ impl<N: FnMut() -> usize> Host<N> {
         };
         let read_version = match version {
             Ok(version) => *request.read_version.insert(version),
-            Err(error) => return self.outgoing.send(number, &Reply::Failed(error.into())),
+            Err(error) => return self.outgoing.send(number, &committed(0, Err(error))),
         };
         let bytes = request.operand_bytes();
         let permits = u32::try_from(bytes.max(1)).expect("a transaction is limited");
@@ -181,7 +181,7 @@ impl<N: FnMut() -> usize> Host<N> {
         // The client limits the number of its watches.
         let (setter, changed) = match self.engine.watches().create(usize::MAX) {
             Ok(watch) => watch,
-            Err(error) => return self.outgoing.send(number, &Reply::Failed(error.into())),
+            Err(error) => return refuse(&self.outgoing, number, error),
         };
         self.engine.watches().arm(key, baseline, setter);
         let outgoing = self.outgoing.clone();
@@ -191,16 +191,24 @@ impl<N: FnMut() -> usize> Host<N> {
         let task = tokio::spawn(async move {
             let changed = changed.await;
             watches.lock().remove(&number);
-            outgoing.send(
-                number,
-                &match changed {
-                    Ok(()) => Reply::Changed,
-                    Err(error) => Reply::Failed(error.into()),
-                },
-            );
+            match changed {
+                Ok(()) => outgoing.send(number, &Reply::Changed),
+                Err(error) => refuse(&outgoing, number, error),
+            }
         });
         armed.insert(number, task.abort_handle());
     }
+}
+
+/// Answers a read or a watch that has failed. If the store was closed, the end of the connection is the answer.
+fn refuse(outgoing: &Outgoing, number: u64, error: Error) {
+    if !is_closed(&error) {
+        outgoing.send(number, &Reply::Failed(error.into()));
+    }
+}
+
+fn is_closed(error: &Error) -> bool {
+    error.code() == Some(Code::TRANSACTION_CANCELLED)
 }
 
 fn committed(read_version: i64, outcome: Result<Commit>) -> Reply {
@@ -213,6 +221,10 @@ fn committed(read_version: i64, outcome: Result<Commit>) -> Reply {
             read_version,
             versionstamp: *stamp.as_bytes(),
         },
+        // It was not committed, and the next owner has another version.
+        Err(error) if is_closed(&error) => {
+            Reply::Failed(Error::from(Code::TRANSACTION_TOO_OLD).into())
+        }
         Err(error) => Reply::Failed(error.into()),
     }
 }

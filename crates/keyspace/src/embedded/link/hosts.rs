@@ -41,6 +41,7 @@ pub(crate) struct Hosts {
 /// A client that was welcomed.
 #[derive(Clone)]
 struct Client {
+    outgoing: Arc<Outgoing>,
     stop: Arc<Notify>,
     /// Ends with the thread of the client.
     is_served: watch::Receiver<()>,
@@ -97,15 +98,20 @@ impl Hosts {
         self.engine.environment()
     }
 
-    /// Lets no more clients in.
-    pub(crate) fn close_door(&self) {
-        self.is_closing.store(true, Ordering::SeqCst);
+    /// Lets no more clients in, and tells those that are there that the store is being closed.
+    pub(crate) fn leave(&self) {
+        let clients = self.clients.lock();
+        if !self.is_closing.swap(true, Ordering::SeqCst) {
+            for client in clients.values() {
+                client.outgoing.send(0, &Reply::Leaving);
+            }
+        }
         self.closing.notify_waiters();
     }
 
     /// Ends all connections, once their replies were taken. Blocks until that is done.
     pub(crate) fn close(&self) {
-        self.close_door();
+        self.leave();
         for client in self.clients.lock().values() {
             client.stop.notify_one();
         }
@@ -133,19 +139,15 @@ impl Hosts {
         let Some((number, hello)) = hello.ok_or(io::ErrorKind::TimedOut)?? else {
             return Ok(());
         };
-        let outgoing = Arc::new(Outgoing::default());
         let (serving, is_served) = watch::channel(());
         let client = Client {
+            outgoing: Arc::default(),
             stop: Arc::default(),
             is_served,
         };
-        let greeting = match self.welcome(&hello, &client).await {
-            Ok(()) => Greeting::Welcome(self.welcome.clone()),
-            Err(refusal) => Greeting::Refused(refusal),
-        };
-        let is_welcome = matches!(greeting, Greeting::Welcome(_));
-        outgoing.send(number, &greeting);
-        if !is_welcome {
+        let outgoing = client.outgoing.clone();
+        if let Err(refusal) = self.welcome(number, &hello, &client).await {
+            outgoing.send(number, &Greeting::Refused(refusal));
             outgoing.close();
             return outgoing.write(writer).await;
         }
@@ -163,8 +165,7 @@ impl Hosts {
                 Either::Left((Either::Left((ended, _)), _)) | Either::Right((ended, _)) => ended,
                 Either::Left((Either::Right(((), _)), _)) => {
                     let last = async {
-                        // All of it is there once no commit waits for its result.
-                        let _all = commit_room.acquire_many(MAX_COMMIT_BYTES).await;
+                        wait_for_commits(&commit_room).await;
                         outgoing.close();
                     };
                     let last = future::join(last, writing);
@@ -173,6 +174,8 @@ impl Hosts {
                 }
             }
         };
+        // The next connection of this client must not overtake them.
+        wait_for_commits(&commit_room).await;
         self.clients
             .lock()
             .retain(|_, it| !Arc::ptr_eq(&it.stop, &client.stop));
@@ -204,8 +207,8 @@ impl Hosts {
         }
     }
 
-    /// Decides whether a client is served. Its former connection ends first.
-    async fn welcome(&self, hello: &Hello, client: &Client) -> Result<(), Refusal> {
+    /// Welcomes a client, unless it cannot be served. Its former connection ends first.
+    async fn welcome(&self, number: u64, hello: &Hello, client: &Client) -> Result<(), Refusal> {
         let (oldest, newest) = hello.versions;
         if hello.protocol != NAME || oldest > PROTOCOL || newest < PROTOCOL {
             return Err(Refusal::Protocol((PROTOCOL, PROTOCOL)));
@@ -223,6 +226,8 @@ impl Hosts {
                     Some(former) => former.clone(),
                     None if clients.len() >= MAX_CLIENTS => return Err(Refusal::Full(MAX_CLIENTS)),
                     None => {
+                        let welcome = Greeting::Welcome(self.welcome.clone());
+                        client.outgoing.send(number, &welcome);
                         clients.insert(hello.client, client.clone());
                         return Ok(());
                     }
@@ -234,6 +239,12 @@ impl Hosts {
             let _ = is_served.changed().await;
         }
     }
+}
+
+/// Waits until no commit of a client waits for its result.
+async fn wait_for_commits(commit_room: &Semaphore) {
+    // The semaphore is never closed.
+    let _all = commit_room.acquire_many(MAX_COMMIT_BYTES).await;
 }
 
 impl Hello {

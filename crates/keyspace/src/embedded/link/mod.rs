@@ -7,163 +7,206 @@
 //! # Order
 //!
 //! The owner takes a client's requests in the order in which they were sent. A read version that was asked for after a
-//! commit was sent is therefore not older than what that commit was judged against.
+//! commit was sent is therefore not older than what that commit was judged against. A new connection of a client is
+//! served once all commits of its former one have their results.
 //!
-//! # The end
+//! # The end of an owner
 //!
-//! Nothing that was sent is sent again. When the connection ends, a read fails with `transaction_too_old`, a commit
-//! with `commit_unknown_result`, and a watch fires.
+//! When the owner ends, its clients [elect](election) the next one among them. A transaction belongs to one owner, that
+//! of its first request. No commit is sent again:
+//!
+//! - a commit that waits for its result fails with `commit_unknown_result`, if the owner was killed
+//! - a transaction that has a read version fails with `transaction_too_old`
+//! - one that has none waits for the next owner, and keeps its writes
+//! - a watch fires
+//!
+//! If the store fails, its clients fail as their owner does, and do not elect another: the disk may not hold what was
+//! written to it.
 
+#[cfg(unix)]
+pub(super) mod candidate;
+mod connection;
+#[cfg(unix)]
+mod election;
 mod frames;
+mod greeting;
 mod host;
 pub(super) mod hosts;
 #[cfg(unix)]
 pub(super) mod socket;
 #[cfg(test)]
 mod tests;
+mod transaction;
 pub(super) mod wire;
 
-use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::{Arc, mpsc};
+use std::io;
+use std::sync::{Arc, OnceLock, mpsc};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use std::{io, thread};
 
 use bytes::Bytes;
-use futures::future::{self, Either};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::oneshot;
-
-use self::frames::{Incoming, Outgoing};
-use self::wire::{Ask, Found, Greeting, Hello, Refusal, Reply, Request, Welcome};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 #[cfg(unix)]
-use super::disk::presence::Presence;
-use super::engine::CommitRequest;
+use tokio::net::UnixStream;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::{Notify, oneshot};
+
+#[cfg(unix)]
+use self::candidate::{Candidate, Elected};
+use self::connection::{Connection, Waiting};
+use self::frames::Incoming;
+use self::greeting::{Greeted, greet};
+use self::wire::{Hello, Reply, Request, Welcome};
+#[cfg(unix)]
+use super::disk::open_errors::open_error;
 use super::engine::watch::{Registry, WatchFuture, WatchSetter};
-use super::options::Durability;
+use super::owner::Owner;
 use crate::env::Environment;
-use crate::error::{Code, Error, Result, StorageFailure};
-use crate::mutation::Versionstamp;
-use crate::transaction::Commit;
+use crate::error::{Code, Error, OpenError, Result, StorageFailure};
 
-/// How many bytes may wait to be sent before commits fail.
-const MAX_UNSENT_BYTES: usize = 64 << 20;
+pub(super) use self::connection::Unanswered;
+pub(super) use self::greeting::Unreachable;
+pub(super) use self::transaction::LinkTransaction;
 
-/// The end of a connection in a process that does not own the store. It has one thread.
+/// How long the last frames of a link may take to be written.
+const LAST_WRITE: Duration = Duration::from_secs(1);
+
+/// What a pipe holds, in bytes.
+pub(super) const PIPE_BYTES: usize = 64 << 10;
+
+/// How a handle reaches a store that another process owns. It has one thread.
+///
+/// When the owner ends, this process may become the next one. The transactions that were begun before then reach the
+/// store over a pipe to [`owner`](Self::owner).
 pub(crate) struct Link {
     shared: Arc<Shared>,
     runtime: Handle,
     /// The number of outstanding watches.
     watches: Arc<Registry>,
-    environment: Environment,
-    welcome: Welcome,
-    /// Shows this owner of the store, and the next one, that there is a client. `None` after the end.
-    #[cfg(unix)]
-    presence: Mutex<Option<Presence>>,
-}
-
-/// Why there is no connection to an owner.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum Unreachable {
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    #[error(transparent)]
-    Refused(#[from] Refusal),
+    /// `None` after the end.
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What the transactions and the thread share.
 struct Shared {
-    outgoing: Outgoing,
-    calls: Mutex<Calls>,
+    environment: Environment,
+    connections: Mutex<Connections>,
+    alone_since: Mutex<Option<i64>>,
+    /// Set when this process has become the owner.
+    owner: OnceLock<Arc<Owner>>,
+    /// Why there will be no other owner. Set before the connections get it.
+    end: OnceLock<Error>,
+    /// Ends the thread.
+    stop: Notify,
 }
 
 #[derive(Default)]
-struct Calls {
-    last_number: u64,
-    /// What waits for a reply, by the number of its request.
-    waiting: BTreeMap<u64, Waiting>,
-    /// Why the connection has ended.
-    end: Option<Error>,
-}
-
-/// Called with the read version and what a read found.
-type OnAnswer = Box<dyn FnOnce(Result<(i64, Found)>) + Send>;
-
-enum Waiting {
-    Read(OnAnswer),
-    Commit(oneshot::Sender<Result<Committed>>),
-    Watch(oneshot::Sender<Result<()>>),
-}
-
-/// The result of a commit, and the read version that it used.
-pub(crate) struct Committed {
-    pub(crate) read_version: i64,
-    pub(crate) commit: Commit,
+struct Connections {
+    /// The connection for the next transactions: it is open, or will be when there is an owner.
+    next: Arc<Connection>,
+    /// The connection to an owner that closes the store.
+    leaving: Option<Arc<Connection>>,
 }
 
 impl Link {
-    /// Connects to the owner of a store. Blocks until it answers, but no longer than `limit`.
-    pub(crate) fn connect<S: AsyncRead + AsyncWrite>(
-        stream: impl FnOnce() -> io::Result<S> + Send + 'static,
-        durability: Option<Durability>,
-        environment: Environment,
+    /// Reaches the owner at the other end of a pipe. Blocks until it answers.
+    pub(crate) fn over(pipe: DuplexStream, environment: Environment) -> Result<Self, Unreachable> {
+        let hello = Hello::new(environment.random_bytes(), None);
+        let (answer, greeted) = mpsc::channel();
+        let link = Self::start(environment, |shared| async move {
+            let owner = match greet(pipe, &hello).await {
+                Ok(owner) => owner,
+                Err(error) => return drop(answer.send(Err(error))),
+            };
+            shared.know(&owner.welcome);
+            // If the opening has panicked, the receiver is gone.
+            let _ = answer.send(Ok(()));
+            shared.use_only(owner).await;
+        })?;
+        // A panic of the thread was reported there.
+        greeted.recv().map_err(io::Error::other)??;
+        Ok(link)
+    }
+
+    /// Becomes a client of the owner of a store, or its owner, which is then returned. Blocks until that is so, up to
+    /// `limit`.
+    #[cfg(unix)]
+    pub(crate) fn join(
+        mut candidate: Candidate,
         limit: Duration,
-    ) -> Result<Self, Unreachable> {
+    ) -> Result<Result<Self, Owner>, OpenError> {
+        let (answer, elected) = mpsc::channel();
+        let path = candidate.path().to_owned();
+        let failed = |cause| open_error(&path, cause);
+        let link = Self::start(candidate.environment().clone(), move |shared| async move {
+            let first = match candidate.elect(Some(limit)).await {
+                Ok(Elected::Client(owner)) => owner,
+                Ok(Elected::Owner(owner)) => return drop(answer.send(Ok(Some(owner)))),
+                Err(error) => return drop(answer.send(Err(error))),
+            };
+            shared.know(&first.welcome);
+            let _ = answer.send(Ok(None));
+            shared.follow(candidate, first).await;
+        });
+        let link = link.map_err(failed)?;
+        // A panic of the thread was reported there.
+        let elected = elected
+            .recv()
+            .map_err(|gone| failed(io::Error::other(gone)))?;
+        Ok(elected?.map_or(Ok(link), Err))
+    }
+
+    /// Starts the thread.
+    fn start<F: Future<Output = ()>>(
+        environment: Environment,
+        run: impl FnOnce(Arc<Shared>) -> F + Send + 'static,
+    ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         let shared = Arc::new(Shared {
-            outgoing: Outgoing::default(),
-            calls: Mutex::default(),
+            environment,
+            connections: Mutex::default(),
+            alone_since: Mutex::default(),
+            owner: OnceLock::new(),
+            end: OnceLock::new(),
+            stop: Notify::new(),
         });
-        let hello = Hello::new(environment.random_bytes(), durability);
-        let (answer, welcome) = mpsc::channel();
         let thread = thread::Builder::new().name("keyspace-link".to_owned());
-        thread.spawn({
-            let (shared, env) = (shared.clone(), environment.clone());
+        let thread = thread.spawn({
+            let shared = shared.clone();
             move || {
-                let guard = EndOnPanic(&shared);
-                runtime.block_on(shared.run(stream, &hello, answer, &env, limit));
+                let guard = EndWithThread(&shared);
+                runtime.block_on(run(shared.clone()));
                 drop(guard);
             }
         })?;
-        // A panic of the thread was reported there.
-        let welcome = welcome.recv().map_err(io::Error::other)??;
         Ok(Self {
             shared,
             runtime: handle,
             watches: Arc::default(),
-            environment,
-            welcome,
-            #[cfg(unix)]
-            presence: Mutex::default(),
+            thread: Mutex::new(Some(thread)),
         })
     }
 
-    /// Keeps this part in those who have the store open.
-    #[cfg(unix)]
-    pub(crate) fn among(self, presence: Presence) -> Self {
-        *self.presence.lock() = Some(presence);
-        self
+    /// Returns the store, if this process has become its owner.
+    pub(crate) fn owner(&self) -> Option<&Arc<Owner>> {
+        self.shared.owner.get()
     }
 
-    /// Returns what the owner has said of the store.
-    pub(crate) fn welcome(&self) -> &Welcome {
-        &self.welcome
+    /// Returns the version before which all writers have ended, if one is known.
+    pub(crate) fn alone_since(&self) -> Option<i64> {
+        *self.shared.alone_since.lock()
     }
 
     pub(crate) fn environment(&self) -> &Environment {
-        &self.environment
+        &self.shared.environment
     }
 
     /// Begins a transaction.
     pub(crate) fn begin(&self) -> LinkTransaction {
-        LinkTransaction {
-            shared: self.shared.clone(),
-            number: self.shared.next_number(),
-            is_open: false,
-        }
+        LinkTransaction::new(self.shared.clone())
     }
 
     /// Creates a watch, unless `max` watches are outstanding.
@@ -174,20 +217,22 @@ impl Link {
     /// Makes `setter` fire once the value of `key` differs from `baseline`.
     pub(crate) fn arm(&self, key: Bytes, baseline: Option<Bytes>, setter: WatchSetter) {
         let (sender, changed) = oneshot::channel();
-        let sent = self
-            .shared
-            .send(Request::Watch { key, baseline }, Waiting::Watch(sender));
+        let watch = Request::Watch { key, baseline };
+        let (connection, sent) = {
+            let connections = self.shared.connections.lock();
+            let sent = connections.next.send(&watch, Waiting::Watch(sender));
+            (connections.next.clone(), sent)
+        };
         let number = match sent {
             Ok(number) => number,
             Err(error) => return setter.fail(error),
         };
-        let shared = self.shared.clone();
         let mut armed = Armed(Some(setter));
         self.runtime.spawn(async move {
             let changed = tokio::select! {
                 biased;
                 changed = changed => changed,
-                () = armed.dropped() => return shared.forget_watch(number),
+                () = armed.dropped() => return connection.forget_watch(number),
             };
             if let Ok(Err(error)) = changed {
                 armed.fail(error);
@@ -195,238 +240,175 @@ impl Link {
         });
     }
 
-    /// Ends the connection. Reads under way fail with `transaction_too_old`, commits with `commit_unknown_result`.
-    pub(crate) fn close(&self) {
+    /// Ends the link. If this process has become the owner, closes the store. Otherwise reads under way fail with
+    /// `transaction_cancelled`, and commits with `commit_unknown_result`.
+    pub(crate) fn close(&self) -> Result<()> {
+        // Answers the commits that were sent to it.
+        let closed = self.close_owner();
+        self.end();
+        // The thread may have opened the store in the meantime.
+        closed.and_then(|()| self.close_owner())
+    }
+
+    fn close_owner(&self) -> Result<()> {
+        self.owner().map_or(Ok(()), |owner| owner.close())
+    }
+
+    /// Ends the connection, and the thread.
+    fn end(&self) {
         self.shared.end(Code::TRANSACTION_CANCELLED.into());
-        #[cfg(unix)]
-        drop(self.presence.lock().take());
+        let thread = self.thread.lock().take();
+        // A thread that drops the last handle cannot wait for itself.
+        let is_other = |thread: &JoinHandle<()>| thread.thread().id() != thread::current().id();
+        if let Some(thread) = thread.filter(is_other) {
+            // A panic was reported there.
+            let _ = thread.join();
+        }
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.close();
-    }
-}
-
-/// A transaction, as the owner knows it.
-pub(crate) struct LinkTransaction {
-    shared: Arc<Shared>,
-    number: u64,
-    /// Whether the owner keeps something for it.
-    is_open: bool,
-}
-
-impl LinkTransaction {
-    /// Sends a read at the transaction's read version. `answer` is called on the thread of the connection.
-    pub(crate) fn read(
-        &mut self,
-        at: Option<i64>,
-        ask: Ask,
-        answer: impl FnOnce(Result<(i64, Found)>) + Send + 'static,
-    ) -> Result<()> {
-        self.is_open = true;
-        let read = Request::Read {
-            transaction: self.number,
-            at,
-            ask,
-        };
-        self.shared.send(read, Waiting::Read(Box::new(answer)))?;
-        Ok(())
-    }
-
-    /// Sends a commit immediately, and returns a future of its result. The owner then forgets the transaction.
-    pub(crate) fn commit(
-        &mut self,
-        request: CommitRequest,
-    ) -> impl Future<Output = Result<Committed>> + Send + use<> {
-        self.is_open = false;
-        let (sender, committed) = oneshot::channel();
-        let sent = if self.shared.outgoing.bytes() > MAX_UNSENT_BYTES {
-            Err(Code::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED.into())
-        } else {
-            let commit = Request::Commit {
-                transaction: self.number,
-                request,
-            };
-            self.shared.send(commit, Waiting::Commit(sender))
-        };
-        async {
-            sent?;
-            let unknown = |_| Err(Code::COMMIT_UNKNOWN_RESULT.into());
-            committed.await.unwrap_or_else(unknown)
-        }
-    }
-}
-
-impl Drop for LinkTransaction {
-    fn drop(&mut self) {
-        if self.is_open {
-            let end = Request::End {
-                transaction: self.number,
-            };
-            self.shared.outgoing.send_later(0, &end);
-        }
+        self.end();
     }
 }
 
 impl Shared {
-    fn next_number(&self) -> u64 {
-        self.calls.lock().next_number()
+    /// Uses one connection, and then ends.
+    async fn use_only<S: AsyncRead + AsyncWrite>(&self, owner: Greeted<S>) {
+        self.talk(owner).await;
+        let reason = "the process that owned the store has ended";
+        self.end(poisoned(io::Error::other(reason)));
     }
 
-    /// Sends a request, and returns its number.
-    fn send(&self, request: Request, waiting: Waiting) -> Result<u64> {
-        let number = {
-            let mut calls = self.calls.lock();
-            if let Some(error) = &calls.end {
-                return Err(error.clone());
+    /// Follows one owner after the other. If this process becomes the owner, uses that one from then on.
+    #[cfg(unix)]
+    async fn follow(&self, mut candidate: Candidate, first: Greeted<UnixStream>) {
+        let mut owner = first;
+        loop {
+            self.talk(owner).await;
+            if self.end.get().is_some() {
+                return;
             }
-            let number = calls.next_number();
-            calls.waiting.insert(number, waiting);
-            number
-        };
-        self.outgoing.send(number, &request);
-        Ok(number)
-    }
-
-    fn forget_watch(&self, watch: u64) {
-        if self.calls.lock().waiting.remove(&watch).is_some() {
-            self.outgoing.send_later(0, &Request::Unwatch { watch });
+            let elected = tokio::select! {
+                () = self.stop.notified() => return,
+                elected = candidate.elect(None) => elected,
+            };
+            owner = match elected {
+                Ok(Elected::Client(next)) => next,
+                Ok(Elected::Owner(owner)) => return self.take_over(owner).await,
+                Err(error) => return self.end(poisoned(error)),
+            };
+            self.know(&owner.welcome);
         }
     }
 
-    /// Serves a connection until it ends. Sends the owner's answer to the greeting, first of all.
-    async fn run<S: AsyncRead + AsyncWrite>(
+    fn know(&self, welcome: &Welcome) {
+        let mut alone_since = self.alone_since.lock();
+        *alone_since = alone_since.max(welcome.alone_since);
+    }
+
+    /// Lets transactions use the store in this process.
+    #[cfg(unix)]
+    async fn take_over(&self, owner: Owner) {
+        let owner = self.owner.get_or_init(|| Arc::new(owner));
+        let (pipe, stream) = tokio::io::duplex(PIPE_BYTES);
+        let hello = Hello::new(owner.environment().random_bytes(), None);
+        let served = owner.hosts().serve(|| Ok(stream), || usize::MAX);
+        let greeted = async {
+            served?;
+            greet(pipe, &hello).await
+        };
+        match greeted.await {
+            Ok(owner) => self.use_only(owner).await,
+            Err(error) => self.end(poisoned(error)),
+        }
+    }
+
+    /// Uses a connection until its end.
+    async fn talk<S: AsyncRead + AsyncWrite>(&self, owner: Greeted<S>) {
+        let connection = self.connections.lock().next.clone();
+        let reading = std::pin::pin!(self.read(&connection, owner.replies));
+        let mut writing = std::pin::pin!(connection.outgoing.write(owner.writer));
+        let ended = tokio::select! {
+            ended = reading => ended,
+            ended = &mut writing => ended,
+            () = self.stop.notified() => {
+                let written = self.environment.timeout(LAST_WRITE, writing).await;
+                written.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
+            }
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, "the connection to the owner of the store has ended");
+        }
+        self.lose(&connection);
+    }
+
+    async fn read(
         &self,
-        stream: impl FnOnce() -> io::Result<S>,
-        hello: &Hello,
-        answer: mpsc::Sender<Result<Welcome, Unreachable>>,
-        env: &Environment,
-        limit: Duration,
-    ) {
-        let stream = match stream() {
-            Ok(stream) => stream,
-            Err(error) => return drop(answer.send(Err(error.into()))),
-        };
-        let (reader, writer) = tokio::io::split(stream);
-        let mut replies = Incoming::new(reader);
-        self.outgoing.send(0, hello);
-        let mut writing = std::pin::pin!(self.outgoing.write(writer));
-        let greeted = {
-            let greeting = std::pin::pin!(env.timeout(limit, replies.next()));
-            match future::select(greeting, &mut writing).await {
-                Either::Left((Some(greeting), _)) => greeting,
-                Either::Left((None, _)) => Err(io::ErrorKind::TimedOut.into()),
-                Either::Right((ended, _)) => ended.map(|()| None),
-            }
-        };
-        let welcome = match greeted {
-            Ok(Some((_, Greeting::Welcome(welcome)))) => Ok(welcome),
-            Ok(Some((_, Greeting::Refused(refusal)))) => Err(refusal.into()),
-            Ok(None) => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
-            Err(error) => Err(error.into()),
-        };
-        let is_welcome = welcome.is_ok();
-        // If the opening has panicked, the receiver is gone.
-        let _ = answer.send(welcome);
-        if !is_welcome {
-            return;
-        }
-        replies.trust();
-        let reading = std::pin::pin!(self.read(replies));
-        let (Either::Left((ended, _)) | Either::Right((ended, _))) =
-            future::select(reading, writing).await;
-        let cause = ended.err().unwrap_or_else(|| {
-            let reason = "the process that owned the store has ended";
-            io::Error::new(io::ErrorKind::ConnectionReset, reason)
-        });
-        let cause = StorageFailure::new(cause);
-        self.end(Error::Poisoned { cause });
-    }
-
-    async fn read(&self, mut replies: Incoming<impl AsyncRead + Unpin>) -> io::Result<()> {
+        connection: &Arc<Connection>,
+        mut replies: Incoming<impl AsyncRead + Unpin>,
+    ) -> io::Result<()> {
         while let Some((number, reply)) = replies.next().await? {
-            if let Reply::Ended(failure) = reply {
-                // The replies to what was sent still come.
-                self.calls.lock().end.get_or_insert(failure.into());
-                continue;
-            }
-            let waiting = self.calls.lock().waiting.remove(&number);
-            // A watch may have been dropped in the meantime.
-            if let Some(waiting) = waiting {
-                waiting.answer(reply);
+            match reply {
+                Reply::Leaving => self.connections.lock().leave(connection),
+                Reply::Ended(failure) => self.refuse(connection, failure.into()),
+                reply => connection.answer(number, reply),
             }
         }
         Ok(())
     }
 
-    /// Ends the connection. Later requests get `error`, unless it had already ended.
-    fn end(&self, error: Error) {
-        let waiting = {
-            let mut calls = self.calls.lock();
-            calls.end.get_or_insert(error);
-            std::mem::take(&mut calls.waiting)
+    /// Ends a connection whose owner has ended.
+    fn lose(&self, connection: &Arc<Connection>) {
+        let error = {
+            let mut connections = self.connections.lock();
+            connections.leave(connection);
+            connections.leaving = None;
+            let end = self.end.get();
+            end.map_or(Code::TRANSACTION_TOO_OLD.into(), Error::clone)
         };
-        self.outgoing.close();
-        for waiting in waiting.into_values() {
-            waiting.lose();
+        connection.end(error);
+    }
+
+    /// Refuses what was not sent yet, because the store has failed. The replies to what was sent still come.
+    fn refuse(&self, connection: &Arc<Connection>, error: Error) {
+        let error = self.end.get_or_init(|| error).clone();
+        let next = self.connections.lock().next.clone();
+        if Arc::ptr_eq(&next, connection) {
+            next.refuse(error);
+        } else {
+            next.end(error);
+        }
+    }
+
+    /// Ends the link. Later requests get `error`, unless it had already ended.
+    fn end(&self, error: Error) {
+        let error = self.end.get_or_init(|| error).clone();
+        let (next, leaving) = {
+            let connections = self.connections.lock();
+            (connections.next.clone(), connections.leaving.clone())
+        };
+        next.end(error.clone());
+        if let Some(leaving) = leaving {
+            leaving.end(error);
+        }
+        self.stop.notify_one();
+    }
+}
+
+impl Connections {
+    /// Lets no more transactions begin on a connection.
+    fn leave(&mut self, connection: &Arc<Connection>) {
+        if Arc::ptr_eq(&self.next, connection) {
+            self.leaving = Some(std::mem::take(&mut self.next));
         }
     }
 }
 
-impl Calls {
-    fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
-    }
-}
-
-impl Waiting {
-    fn answer(self, reply: Reply) {
-        match (self, reply) {
-            (Self::Read(answer), Reply::Found { version, found }) => answer(Ok((version, found))),
-            (Self::Read(answer), Reply::Failed(failure)) => answer(Err(failure.into())),
-            (Self::Commit(sender), reply) => {
-                // The caller may have stopped waiting, here and below.
-                let _ = sender.send(committed(reply));
-            }
-            (Self::Watch(sender), Reply::Failed(failure)) => drop(sender.send(Err(failure.into()))),
-            (Self::Watch(sender), _) => drop(sender.send(Ok(()))),
-            (read @ Self::Read(_), _) => read.lose(),
-        }
-    }
-
-    /// Ends the wait, because there will be no reply.
-    fn lose(self) {
-        match self {
-            Self::Read(answer) => answer(Err(Code::TRANSACTION_TOO_OLD.into())),
-            Self::Commit(sender) => drop(sender.send(Err(Code::COMMIT_UNKNOWN_RESULT.into()))),
-            Self::Watch(sender) => drop(sender.send(Ok(()))),
-        }
-    }
-}
-
-fn committed(reply: Reply) -> Result<Committed> {
-    match reply {
-        Reply::Committed {
-            read_version,
-            versionstamp,
-        } => {
-            let stamp = Versionstamp::from_bytes(versionstamp);
-            Ok(Committed {
-                read_version,
-                commit: Commit {
-                    version: stamp.commit_version(),
-                    versionstamp: Some(stamp),
-                },
-            })
-        }
-        Reply::Failed(failure) => Err(failure.into()),
-        Reply::Found { .. } | Reply::Changed | Reply::Ended(_) => {
-            Err(Code::COMMIT_UNKNOWN_RESULT.into())
-        }
-    }
+fn poisoned(cause: impl std::error::Error + Send + Sync + 'static) -> Error {
+    let cause = StorageFailure::new(cause);
+    Error::Poisoned { cause }
 }
 
 /// A watch that fires when it is dropped: when the value has changed, or the connection has ended.
@@ -455,15 +437,15 @@ impl Drop for Armed {
     }
 }
 
-/// Ends the connection if its thread panics.
-struct EndOnPanic<'a>(&'a Shared);
+/// Ends the link when its thread does: nothing would answer what is sent then.
+struct EndWithThread<'a>(&'a Shared);
 
-impl Drop for EndOnPanic<'_> {
+impl Drop for EndWithThread<'_> {
     fn drop(&mut self) {
-        if thread::panicking() {
-            let cause =
-                StorageFailure::new(io::Error::other("the thread of the connection panicked"));
-            self.0.end(Error::Poisoned { cause });
-        }
+        self.0.end(if thread::panicking() {
+            poisoned(io::Error::other("the thread of the link panicked"))
+        } else {
+            Code::TRANSACTION_CANCELLED.into()
+        });
     }
 }

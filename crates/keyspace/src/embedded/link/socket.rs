@@ -96,18 +96,14 @@ async fn accept(listener: &UnixListener, hosts: &Arc<Hosts>) -> io::Result<()> {
 
 /// Connects to the socket of the store at `main`, if its owner may be trusted: it is this user, that of the store's file,
 /// or root. Anybody could have made a socket of that name in a folder that is open to all.
-pub(crate) fn connect(main: &Path) -> io::Result<net::UnixStream> {
-    let main = canonical(main)?;
-    let stream = at_address(&place(&main, SOCKET), |address| {
-        net::UnixStream::connect(address)
-    })?;
-    stream.set_nonblocking(true)?;
-    Ok(stream)
-}
-
-/// Takes a connection over, for the runtime that this is called in.
-pub(crate) fn trusted(stream: net::UnixStream, main: &Path) -> io::Result<UnixStream> {
+///
+/// The stream belongs to the runtime that this is called in.
+pub(super) fn connect(main: &Path) -> io::Result<UnixStream> {
     const ROOT: u32 = 0;
+    let main = canonical(main)?;
+    let socket = place(&main, SOCKET);
+    let stream = at_address(&socket, |address| net::UnixStream::connect(address))?;
+    stream.set_nonblocking(true)?;
     let stream = UnixStream::from_std(stream)?;
     let uid = stream.peer_cred()?.uid();
     let store = fs::metadata(main)?.uid();

@@ -77,9 +77,13 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Returns whether it is worth to try again.
-    pub(crate) fn may_pass(&self) -> bool {
-        matches!(self, Self::Leaving)
+    /// Returns whether the next attempt may succeed. A client of the last owner waits until the next one has room.
+    pub(super) fn may_pass(&self, has_seen_store: bool) -> bool {
+        match self {
+            Self::Leaving => true,
+            Self::Full(_) => has_seen_store,
+            Self::Protocol(_) | Self::Durability(_) => false,
+        }
     }
 }
 
@@ -134,6 +138,9 @@ pub(super) enum Reply {
     },
     /// To [`Request::Watch`]: the value differs.
     Changed,
+    /// To no request: the owner closes the store, and transactions that have no read version yet should wait for the
+    /// next one.
+    Leaving,
     /// To no request: the store has failed, and refuses all further work.
     Ended(Failure),
     /// To any request that has a reply.

@@ -11,7 +11,7 @@ use super::{new_store, open_on, set, setup, still};
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::disk::location::memory;
 use crate::embedded::engine::queue::Mutation;
-use crate::embedded::engine::{CommitRequest, Committer, Engine};
+use crate::embedded::engine::{CommitRequest, Committer, Ending, Engine};
 use crate::error::{Code, Result};
 use crate::mutation::MutationOp;
 use crate::transaction::Commit;
@@ -313,7 +313,7 @@ fn a_panic_of_the_resolver_ends_the_store() {
         .unwrap();
     let code = runtime.block_on(commit).unwrap_err().code();
     assert_eq!(code, Some(Code::COMMIT_UNKNOWN_RESULT));
-    let ended = engine.shut_down().unwrap_err();
+    let ended = engine.shut_down(Ending::Close).unwrap_err();
     assert_eq!(ended.code(), Some(Code::IO_ERROR));
     assert!(engine.read_version().is_err());
 }

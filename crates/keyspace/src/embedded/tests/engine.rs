@@ -13,7 +13,7 @@ use super::{set, setup, still};
 use crate::embedded::collections::ranges::KeyRange;
 use crate::embedded::disk::location;
 use crate::embedded::engine::queue::Mutation;
-use crate::embedded::engine::{CommitRequest, Engine};
+use crate::embedded::engine::{CommitRequest, Ending, Engine};
 use crate::env::ManualClock;
 use crate::error::Code;
 use crate::limits::{RECOVERY_VERSIONS, TRANSACTION_LIFE_VERSIONS};
@@ -266,7 +266,7 @@ async fn a_closed_store_commits_what_was_sent_and_answers_cancelled_later() {
     let sent: Vec<_> = (0..10)
         .map(|_| engine.commit(set(None, &["a"], "1")))
         .collect();
-    engine.shut_down().unwrap();
+    engine.shut_down(Ending::Close).unwrap();
     for commit in sent {
         commit.await.unwrap();
     }

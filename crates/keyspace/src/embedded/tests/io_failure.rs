@@ -20,7 +20,7 @@ use crate::embedded::backend::File;
 use crate::embedded::disk::open::{OpenedStore, Setup};
 use crate::embedded::engine::queue::Mutation;
 use crate::embedded::engine::watch::WatchFuture;
-use crate::embedded::engine::{CommitRequest, Engine, Snapshot};
+use crate::embedded::engine::{CommitRequest, Ending, Engine, Snapshot};
 use crate::embedded::log::effect::Effect;
 use crate::embedded::log::files::Folder;
 use crate::embedded::log::frame::BLOCK_BYTES;
@@ -256,7 +256,7 @@ fn a_failed_read_stops_the_store_for_commits_and_watches_too() {
     assert!(text.contains("PowerLoss"), "{text}");
     // A thread of the store may be about to fail the armed watches. After all threads have ended, all
     // watches have failed.
-    assert_poisoned(&engine.shut_down().unwrap_err());
+    assert_poisoned(&engine.shut_down(Ending::Close).unwrap_err());
     assert_refuses_all(&engine, snapshot, watch);
 }
 
@@ -289,7 +289,7 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
     };
     // One is being written, one fills the open batch, and one is not resolved yet.
     let waiting = [64 << 10, 5 << 20, 1].map(|bytes| engine.commit(large(bytes)));
-    let closed = engine.shut_down().unwrap_err();
+    let closed = engine.shut_down(Ending::Close).unwrap_err();
     assert_poisoned(&closed);
     let text = chain(&closed).to_string();
     assert!(text.contains("the disk has no room"), "{text}");
@@ -339,7 +339,7 @@ fn close_on_a_full_disk(disk: &Disk) -> std::ops::Range<u32> {
         acknowledged
     });
     let (sender, closed) = mpsc::channel();
-    std::thread::spawn(move || sender.send(engine.shut_down()));
+    std::thread::spawn(move || sender.send(engine.shut_down(Ending::Close)));
     let closed = closed.recv_timeout(Duration::from_secs(60));
     let closed = closed.expect("closing does not wait for room");
     closed.inspect_err(assert_poisoned).ok();

@@ -1,35 +1,33 @@
 //! Tests of the connection: its bytes, its ends, and peers that break the protocol.
 
-use std::time::Duration;
-use std::{io, iter, process, thread};
+#[cfg(unix)]
+mod election;
+mod messages;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, process, thread};
+
+use bytes::{Bytes, BytesMut};
 use conformance::timeout;
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use futures::FutureExt;
 use serde::Serialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 
 use super::Link;
 use super::frames::Incoming;
-use super::wire::{
-    self, Ask, Failure, Found, Greeting, Hello, Malformed, Refusal, Reply, Request, Row, Welcome,
-};
+use super::wire::{self, Ask, Failure, Found, Greeting, Hello, Refusal, Reply, Request};
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
-use crate::embedded::collections::ranges::{KeyRange, RangeSet};
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::engine::queue::Mutation;
 use crate::embedded::runs::damage::FileError;
-use crate::embedded::{Durability, Embedded, Options, Seat};
+use crate::embedded::{Embedded, Options, Seat};
 use crate::env::Environment;
 use crate::error::{Code, Error, chain};
 use crate::mutation::MutationOp;
-use crate::selector::KeyValue;
 use crate::transaction::{Database, Isolation, OwnedTransaction, Transaction, TransactionOption};
-
-const MAX: usize = wire::MAX_FRAME_BYTES;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -100,17 +98,17 @@ async fn stalled() -> (Embedded, DuplexStream) {
     let (client, mut owner) = tokio::io::duplex(64 << 10);
     let (sender, link) = oneshot::channel();
     thread::spawn(move || {
-        let link = Link::connect(|| Ok(client), None, Environment::system(), LIMIT);
+        let link = Link::over(client, Environment::system());
         sender.send(link.unwrap()).ok().unwrap();
     });
     let mut requests = Incoming::new(&mut owner);
     let (_, hello) = requests.next::<Hello>().await.unwrap().unwrap();
     assert_eq!(hello.pid, process::id());
     let mut frame = BytesMut::new();
-    wire::put(&mut frame, 0, &greetings().remove(0));
+    wire::put(&mut frame, 0, &messages::greetings().remove(0));
     owner.write_all(&frame).await.unwrap();
     let link = timeout(LIMIT, link).await.unwrap();
-    (Embedded::client(link), owner)
+    (Embedded::new(Seat::Client(Arc::new(link))), owner)
 }
 
 fn read(transaction: u64, ask: Ask) -> Request {
@@ -123,203 +121,6 @@ fn read(transaction: u64, ask: Ask) -> Request {
 
 fn number(error: &Error) -> i32 {
     error.code().unwrap().number()
-}
-
-fn hello() -> Hello {
-    Hello {
-        protocol: "keyspace".to_owned(),
-        versions: (1, 1),
-        client: [7; 16],
-        durability: Some(Durability::Relaxed {
-            interval: Duration::from_millis(1),
-        }),
-        program: "program".to_owned(),
-        pid: 300,
-    }
-}
-
-fn greetings() -> Vec<Greeting> {
-    let refused = [
-        Refusal::Protocol((1, 2)),
-        Refusal::Durability(Durability::Immediate),
-        Refusal::Full(128),
-        Refusal::Leaving,
-    ];
-    let welcome = Greeting::Welcome(Welcome {
-        version: 1,
-        store: [9; 16],
-        alone_since: Some(5),
-        durability: Durability::Immediate,
-    });
-    let refused = refused.map(Greeting::Refused);
-    iter::once(welcome).chain(refused).collect()
-}
-
-fn requests() -> Vec<Request> {
-    let mut conflicts = RangeSet::default();
-    conflicts.insert(KeyRange::key("c".into()));
-    conflicts.insert(KeyRange::new("f".into(), "k".into()));
-    vec![
-        read(7, Ask::Version),
-        Request::Read {
-            transaction: 7,
-            at: Some(1 << 40),
-            ask: Ask::Key("k".into()),
-        },
-        read(
-            7,
-            Ask::Rows {
-                begin: "a".into(),
-                end: "b".into(),
-                limits: Limits::rows(9),
-                direction: Direction::Backward,
-            },
-        ),
-        Request::Commit {
-            transaction: 7,
-            request: CommitRequest {
-                read_version: Some(3),
-                read_conflicts: conflicts.clone(),
-                write_conflicts: conflicts,
-                mutations: vec![
-                    Mutation::Set {
-                        key: "k".into(),
-                        value: "v".into(),
-                    },
-                    Mutation::Clear { key: "k".into() },
-                    Mutation::ClearRange {
-                        begin: "k".into(),
-                        end: "l".into(),
-                    },
-                    Mutation::Atomic {
-                        op: MutationOp::CompareAndClear,
-                        key: "k".into(),
-                        param: "p".into(),
-                    },
-                ],
-            },
-        },
-        Request::Watch {
-            key: "k".into(),
-            baseline: None,
-        },
-        Request::Unwatch { watch: 300 },
-        Request::End { transaction: 7 },
-    ]
-}
-
-fn replies() -> Vec<Reply> {
-    vec![
-        Reply::Found {
-            version: 5,
-            found: Found::Version,
-        },
-        Reply::Found {
-            version: 5,
-            found: Found::Value(Some("v".into())),
-        },
-        Reply::Found {
-            version: 5,
-            found: Found::Rows {
-                rows: vec![Row::from(KeyValue::new(b"key", b"value"))],
-                more: true,
-            },
-        },
-        Reply::Committed {
-            read_version: 5,
-            versionstamp: [9; 10],
-        },
-        Reply::Changed,
-        Reply::Ended(Failure::Code(1510)),
-        Reply::Failed(Failure::Code(1020)),
-        Reply::Failed(Failure::Poisoned {
-            cause: "no".to_owned(),
-        }),
-        Reply::Failed(Failure::Damaged {
-            path: "p".to_owned(),
-            reason: "r".to_owned(),
-        }),
-    ]
-}
-
-/// The frames of all kinds of messages, as hexadecimal digits.
-fn frames() -> Vec<String> {
-    let mut frames = Vec::new();
-    let mut buffer = BytesMut::new();
-    wire::put(&mut buffer, 0, &hello());
-    frames.push(hex(&buffer.split()));
-    for greeting in greetings() {
-        wire::put(&mut buffer, 0, &greeting);
-        frames.push(hex(&buffer.split()));
-    }
-    for (number, request) in (0..).zip(requests()) {
-        wire::put(&mut buffer, number, &request);
-        frames.push(hex(&buffer.split()));
-    }
-    for (number, reply) in (0..).zip(replies()) {
-        wire::put(&mut buffer, number, &reply);
-        frames.push(hex(&buffer.split()));
-    }
-    frames
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[test]
-fn the_bytes_of_each_message_stay_what_they_are() {
-    let golden = include_str!("frames.txt");
-    assert!(golden.lines().eq(frames()), "{}", frames().join("\n"));
-}
-
-#[test]
-fn a_message_that_was_sent_is_received_whole() {
-    for request in requests() {
-        let mut buffer = BytesMut::new();
-        wire::put(&mut buffer, 300, &request);
-        let sent = buffer.clone();
-        for cut in 0..sent.len() {
-            let mut part = BytesMut::from(&sent[..cut]);
-            assert!(wire::take::<Request>(&mut part, MAX).unwrap().is_none());
-        }
-        let (number, received) = wire::take::<Request>(&mut buffer, MAX).unwrap().unwrap();
-        let mut again = BytesMut::new();
-        wire::put(&mut again, number, &received);
-        assert_eq!(again, sent, "{request:?}");
-        assert!(buffer.is_empty());
-    }
-}
-
-#[test]
-fn mutated_frames_are_messages_or_an_error() {
-    let mut rng = StdRng::seed_from_u64(0);
-    let mut refused = 0;
-    for _ in 0..conformance::scale(20_000, 2_000_000) {
-        let mut buffer = BytesMut::new();
-        match rng.random_range(0..2) {
-            0 => wire::put(&mut buffer, 1, &requests()[rng.random_range(0..7)]),
-            _ => wire::put(&mut buffer, 1, &replies()[rng.random_range(0..9)]),
-        }
-        for _ in 0..rng.random_range(1..4) {
-            let place = rng.random_range(4..buffer.len());
-            buffer[place] = rng.random();
-        }
-        let mut same = buffer.clone();
-        refused += usize::from(wire::take::<Request>(&mut buffer, MAX).is_err());
-        refused += usize::from(wire::take::<Reply>(&mut same, MAX).is_err());
-    }
-    assert!(refused > 0);
-}
-
-#[test]
-fn a_frame_over_the_limit_is_refused_before_it_is_there() {
-    for length in [u32::MAX, (16 << 20) + 1] {
-        let mut buffer = BytesMut::new();
-        buffer.put_u32_le(length);
-        let refused = wire::take::<Request>(&mut buffer, MAX);
-        assert!(matches!(refused, Err(Malformed::Long(_))), "{refused:?}");
-    }
 }
 
 #[tokio::test]
@@ -433,7 +234,7 @@ async fn a_client_that_reads_no_replies_delays_no_other() {
 async fn a_watch_that_nobody_waits_for_is_forgotten_by_the_owner() {
     let owner = memory();
     let client = owner.over_a_pipe(|| 1).unwrap();
-    let engine = owner.engine().unwrap();
+    let engine = owner.owner().unwrap();
     let mut tr = client.begin().unwrap();
     let watches: Vec<_> = (0..8).map(|number| tr.watch(&key(number))).collect();
     tr.commit().await.unwrap();
@@ -517,14 +318,17 @@ async fn a_cancelled_or_restarted_transaction_ends_its_reads() {
 async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
     let (client, mut owner) = stalled().await;
     let reader = client.begin().unwrap();
+    reader.set_read_version(5);
     let read = reader.get(b"a", Isolation::Snapshot);
+    let fresh = client.begin().unwrap();
+    let first_read = fresh.get(b"a", Isolation::Snapshot);
     let mut tr = client.begin().unwrap();
     tr.set(b"a", b"");
     let commit = tr.commit();
     let end = async {
         let mut requests = Incoming::new(&mut owner);
         requests.trust();
-        for _ in 0..2 {
+        for _ in 0..3 {
             requests.next::<Request>().await.unwrap().unwrap();
         }
         drop(owner);
@@ -532,9 +336,16 @@ async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
     let (commit, ()) = timeout(LIMIT, futures::future::join(commit, end)).await;
     assert_eq!(number(&commit.unwrap_err()), 1021);
     assert_eq!(number(&timeout(LIMIT, read).await.unwrap_err()), 1007);
-    let tr = client.begin().unwrap();
-    let refused = tr.get(b"a", Isolation::Snapshot).await.unwrap_err();
-    assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+    // A pipe leads to no other owner.
+    for read in [
+        first_read.boxed(),
+        fresh.get(b"b", Isolation::Snapshot).boxed(),
+    ] {
+        let refused = timeout(LIMIT, read).await.unwrap_err();
+        assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+    }
+    let later = reader.get(b"b", Isolation::Snapshot).await.unwrap_err();
+    assert_eq!(number(&later), 1007);
 }
 
 #[tokio::test]
@@ -545,7 +356,7 @@ async fn a_client_that_asks_for_nothing_learns_that_the_store_has_failed() {
     let watch = tr.watch(b"a");
     tr.commit().await.unwrap();
     let failure = io::Error::other("no disk");
-    owner.engine().unwrap().fail(FileError::Io(failure));
+    owner.owner().unwrap().fail(FileError::Io(failure));
     let failed = timeout(LIMIT, watch).await.unwrap_err();
     assert!(matches!(failed, Error::Poisoned { .. }), "{failed:?}");
     drop(owner);
@@ -553,6 +364,28 @@ async fn a_client_that_asks_for_nothing_learns_that_the_store_has_failed() {
     let refused = tr.get(b"a", Isolation::Snapshot).await.unwrap_err();
     let texts = [&refused, &failed].map(|error| chain(error).to_string());
     assert_eq!(texts[0], texts[1]);
+}
+
+#[cfg(unix)]
+#[tokio::test]
+async fn a_store_that_has_failed_has_no_next_owner() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let owner = Options::new().open(&path).unwrap();
+    let client = Options::new().open(&path).unwrap();
+    let mut tr = client.begin().unwrap();
+    tr.set(b"a", b"1");
+    tr.commit().await.unwrap();
+    let failure = io::Error::other("no disk");
+    owner.owner().unwrap().fail(FileError::Io(failure));
+    drop(owner);
+    let refused = client.begin().unwrap().get(b"a", Isolation::Snapshot).await;
+    let refused = refused.unwrap_err();
+    assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
+    // A new opening finds what was flushed.
+    let next = Options::new().open(&path).unwrap();
+    let read = next.begin().unwrap().get(b"a", Isolation::Snapshot).await;
+    assert_eq!(read.unwrap(), Some("1".into()));
 }
 
 #[tokio::test]

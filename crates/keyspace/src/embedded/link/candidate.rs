@@ -1,0 +1,221 @@
+//! Takes part in [elections](super::election).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+
+use super::election::{self, Next, Outcome, Step};
+use super::greeting::{Greeted, Unreachable, greet};
+use super::socket;
+use super::wire::{Hello, Welcome};
+use crate::embedded::disk::location::{self, Open};
+use crate::embedded::disk::open_errors::open_error;
+use crate::embedded::disk::presence::Presence;
+use crate::embedded::options::{Options, Sharing};
+use crate::embedded::owner::Owner;
+use crate::env::Environment;
+use crate::error::{OpenError, chain};
+
+/// How long a client waits for the next owner before it says so.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// The shortest and the longest pause between two attempts. They differ so that processes that wait for the same thing
+/// do not all come back at once.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
+
+/// A handle that needs a seat at a store.
+pub(crate) struct Candidate {
+    path: PathBuf,
+    options: Options,
+    open: Open,
+    hello: Hello,
+    /// Shows this owner of the store, and the next one, that there is a client.
+    presence: Option<Presence>,
+    /// What the last owner has said, `None` before the first one.
+    known: Option<Welcome>,
+}
+
+/// The seat of a candidate.
+pub(super) enum Elected {
+    Owner(Owner),
+    Client(Greeted<UnixStream>),
+}
+
+/// What came of a candidate's step.
+type Attempt = Outcome<Owner, Greeted<UnixStream>, OpenError>;
+
+impl Candidate {
+    pub(crate) fn new(path: &Path, options: &Options, open: Open) -> Self {
+        Self {
+            path: path.to_owned(),
+            hello: Hello::new(options.environment.random_bytes(), options.durability),
+            options: options.clone(),
+            open,
+            presence: None,
+            known: None,
+        }
+    }
+
+    pub(super) fn environment(&self) -> &Environment {
+        &self.options.environment
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Seeks a seat until there is one. If there is a limit, gives up when no owner has answered by then.
+    ///
+    /// # Errors
+    /// - [`OpenError::StoreInUse`] or [`OpenError::NoOwner`] at the limit, or if the owner refuses this client
+    /// - otherwise those of the opening
+    pub(super) async fn elect(&mut self, limit: Option<Duration>) -> Result<Elected, OpenError> {
+        let may_own = self.options.sharing != Sharing::ClientOnly;
+        let begun = self.environment().now();
+        let mut step = election::first(may_own);
+        loop {
+            let passed = self.environment().now().saturating_sub(begun);
+            let left = limit.map(|limit| limit.saturating_sub(passed));
+            let attempt = match step {
+                Step::Open => self.open(),
+                Step::Connect => self.connect(left).await,
+                Step::Pause => self.pause().await,
+            };
+            step = match election::next(may_own, attempt) {
+                Next::Step(step) => step,
+                Next::Own(owner) => return Ok(Elected::Owner(owner)),
+                Next::Follow(client) => return Ok(Elected::Client(client)),
+                Next::Fail(error) => return Err(error),
+            };
+        }
+    }
+
+    fn open(&mut self) -> Attempt {
+        let store = match (self.open)(&self.path, &self.options.setup()) {
+            Ok(store) => store,
+            Err(OpenError::StoreInUse { .. }) => return Outcome::Held,
+            Err(error) if self.may_pass(&error) => {
+                let error = chain(&error);
+                tracing::warn!(%error, "a client cannot take the store over, and waits for another");
+                return Outcome::Held;
+            }
+            Err(error) => return Outcome::Failed(error),
+        };
+        let former = self.known.as_ref();
+        if former.is_some_and(|former| former.store != store.files.runs.meta().id) {
+            return Outcome::Failed(self.replaced());
+        }
+        match Owner::start(store, &self.path, &self.options, former) {
+            Ok(owner) => {
+                // The owner has a part of its own.
+                self.presence = None;
+                Outcome::Opened(owner)
+            }
+            Err(error) => Outcome::Failed(error),
+        }
+    }
+
+    /// Returns whether a client should wait for another owner after it could not open the store: one whose program is
+    /// newer, or has what this one lacks at the moment.
+    fn may_pass(&self, error: &OpenError) -> bool {
+        let passes = matches!(
+            error,
+            OpenError::NewerFormat { .. } | OpenError::LogNewer { .. } | OpenError::Open { .. }
+        );
+        self.known.is_some() && passes
+    }
+
+    async fn connect(&mut self, left: Option<Duration>) -> Attempt {
+        let error = match self.reach(left).await {
+            Ok(client) => return self.welcomed(client),
+            Err(error) => error,
+        };
+        // One that has not seen the store yet must not be taken for a client of the last owner.
+        if self.known.is_none() {
+            self.presence = None;
+        }
+        let is_over = left.is_some_and(|left| left.is_zero());
+        let is_final = match &error {
+            Unreachable::Refused(refusal) => !refusal.may_pass(left.is_none()),
+            Unreachable::Io(_) => false,
+        };
+        if is_over || is_final {
+            return Outcome::Failed(self.unreached(&error));
+        }
+        Outcome::Unanswered
+    }
+
+    async fn reach(&mut self, left: Option<Duration>) -> Result<Greeted<UnixStream>, Unreachable> {
+        // Before the owner is asked: a client that could write and is not seen would be taken for one that has ended.
+        if self.presence.is_none() {
+            self.presence = Some(Presence::join(&self.path)?);
+        }
+        let stream = socket::connect(&self.path).map_err(silent)?;
+        let env = self.environment();
+        let mut greeting = std::pin::pin!(greet(stream, &self.hello));
+        if let Some(greeted) = env.timeout(left.unwrap_or(SILENCE), &mut greeting).await {
+            return greeted;
+        }
+        if left.is_some() {
+            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+        }
+        let path = self.path.display();
+        tracing::warn!(%path, "the owner of the store does not answer");
+        greeting.await
+    }
+
+    fn welcomed(&mut self, client: Greeted<UnixStream>) -> Attempt {
+        let welcome = client.welcome.clone();
+        let alone_since = match &self.known {
+            Some(former) if former.store != welcome.store => {
+                return Outcome::Failed(self.replaced());
+            }
+            Some(former) => former.alone_since.max(welcome.alone_since),
+            None => welcome.alone_since,
+        };
+        self.options.durability = Some(welcome.durability);
+        self.open = location::open_existing;
+        self.known = Some(Welcome {
+            alone_since,
+            ..welcome
+        });
+        Outcome::Welcomed(client)
+    }
+
+    async fn pause(&self) -> Attempt {
+        let env = self.environment();
+        let (shortest, longest) = PAUSES;
+        let pause = shortest + (longest - shortest).mul_f64(env.random_unit());
+        env.sleep(pause).await;
+        Outcome::Paused
+    }
+
+    fn replaced(&self) -> OpenError {
+        let text = "the file was replaced by another store";
+        open_error(&self.path, io::Error::other(text))
+    }
+
+    fn unreached(&self, error: &Unreachable) -> OpenError {
+        let path = self.path.clone();
+        let reason = error.to_string();
+        match self.options.sharing {
+            Sharing::ClientOnly => OpenError::NoOwner { path, reason },
+            Sharing::Share | Sharing::Refuse => OpenError::StoreInUse {
+                path,
+                reason: Some(reason),
+            },
+        }
+    }
+}
+
+/// Explains that nothing listens.
+fn silent(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            io::Error::new(kind, "no process listens at its socket")
+        }
+        _ => error,
+    }
+}

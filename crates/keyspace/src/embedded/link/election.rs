@@ -1,0 +1,71 @@
+//! How a process gets a seat at a store: as its owner, or as a client of its owner.
+//!
+//! The owner of a store is the process that holds the lock of its file. Nothing takes it away: the lock is free once
+//! the owner has closed the store or has ended. A candidate tries to take the lock, and if it is held, connects to the
+//! socket of the owner. If that does not answer either, it begins again.
+//!
+//! - An owner serves only while it holds the lock. When it closes the store, it tells its clients so, answers what they
+//!   have sent, ends the engine, unlocks the file, and only then ends the connections. So their end is the sign for the
+//!   next election.
+//! - No time limit leads to taking the lock. An owner that is stopped keeps its store waiting.
+//! - The socket's name changes only under the lock, and by a rename.
+//! - A transaction sends all requests to one owner, and takes replies only from there.
+//! - An owner refuses all read versions from before its opening. So a transaction from before it can read the rows that
+//!   it has, but never commit.
+//! - A request for a read version is never joined with one that was already sent.
+//!
+//! `tests/election.rs` is a model of these rules, and of what happens if one is broken.
+
+/// What a candidate does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    /// Takes the lock of the store's file without waiting for it, and opens the store.
+    Open,
+    /// Connects to the owner, and waits for its answer.
+    Connect,
+    /// Waits for a moment.
+    Pause,
+}
+
+/// What came of a step.
+#[derive(Debug)]
+pub(super) enum Outcome<O, C, E> {
+    /// The candidate has opened the store.
+    Opened(O),
+    /// Another process holds the lock.
+    Held,
+    /// The owner serves the candidate.
+    Welcomed(C),
+    /// There is no owner at the socket, or it is about to end.
+    Unanswered,
+    /// A moment has passed.
+    Paused,
+    /// The candidate cannot have a seat.
+    Failed(E),
+}
+
+/// What follows from an outcome.
+#[derive(Debug)]
+pub(super) enum Next<O, C, E> {
+    Step(Step),
+    Own(O),
+    Follow(C),
+    Fail(E),
+}
+
+/// Returns the first step of an election.
+pub(super) fn first(may_own: bool) -> Step {
+    if may_own { Step::Open } else { Step::Connect }
+}
+
+/// Returns what a candidate does after a step.
+pub(super) fn next<O, C, E>(may_own: bool, outcome: Outcome<O, C, E>) -> Next<O, C, E> {
+    match outcome {
+        Outcome::Opened(owner) => Next::Own(owner),
+        Outcome::Held => Next::Step(Step::Connect),
+        Outcome::Welcomed(client) => Next::Follow(client),
+        Outcome::Unanswered => Next::Step(Step::Pause),
+        Outcome::Paused => Next::Step(first(may_own)),
+        Outcome::Failed(error) => Next::Fail(error),
+    }
+}

@@ -1,0 +1,49 @@
+//! How a client greets an owner.
+
+use std::io;
+
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
+
+use super::frames::Incoming;
+use super::wire::{self, Greeting, Hello, Refusal, Welcome};
+
+/// A connection whose owner serves this client.
+pub(super) struct Greeted<S> {
+    pub(super) welcome: Welcome,
+    pub(super) replies: Incoming<ReadHalf<S>>,
+    pub(super) writer: WriteHalf<S>,
+}
+
+/// Why there is no connection to an owner.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Unreachable {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Greets the owner at the other end, and waits for its answer.
+pub(super) async fn greet<S: AsyncRead + AsyncWrite>(
+    stream: S,
+    hello: &Hello,
+) -> Result<Greeted<S>, Unreachable> {
+    let (reader, mut writer) = tokio::io::split(stream);
+    let mut frame = BytesMut::new();
+    wire::put(&mut frame, 0, hello);
+    writer.write_all(&frame).await?;
+    let mut replies = Incoming::new(reader);
+    match replies.next().await? {
+        Some((_, Greeting::Welcome(welcome))) => {
+            replies.trust();
+            Ok(Greeted {
+                welcome,
+                replies,
+                writer,
+            })
+        }
+        Some((_, Greeting::Refused(refusal))) => Err(refusal.into()),
+        None => Err(io::Error::from(io::ErrorKind::ConnectionReset).into()),
+    }
+}

@@ -1,0 +1,188 @@
+//! Checks the rules of an [election] in every order of the steps of a few processes.
+//!
+//! Each process seeks a seat at one store with the functions that the library runs, makes transactions there, and may
+//! close the store, be stopped, or be killed at any moment. All transactions read and write the same key, so that two
+//! of them commit only one after the other.
+//!
+//! A broken rule is a [`Bug`], and each one makes a property fail.
+
+mod steps;
+
+use std::collections::BTreeSet;
+
+use conformance::scale;
+use stateright::{Checker, HasDiscoveries, Model, Property};
+
+use self::steps::{Action, Budget, Bug, Call, ElectionModel, Phase, Process, Seat, State};
+use crate::embedded::link::election;
+
+/// The number of threads that check the model.
+const THREADS: usize = 2;
+
+/// The number of transactions that each process begins.
+const ATTEMPTS: u8 = 2;
+
+const ONE_SERVES: &str = "at most one process serves";
+const REACHABLE: &str = "the socket leads to the process that serves";
+const ONE_OWNER: &str = "a transaction has a read version and a verdict of one owner";
+const KEPT: &str = "an acknowledged commit stays in the log";
+const ONCE: &str = "a transaction commits once";
+const SERIAL: &str = "a commit has read what the commit before it wrote";
+const STRICT: &str = "a transaction reads what was acknowledged before it began";
+const SETTLES: &str = "unless an owner is stopped, all processes come to have seats";
+
+impl Model for ElectionModel {
+    type State = State;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<State> {
+        let process = Process {
+            seat: Seat::Seeking(election::first(true)),
+            is_stopped: false,
+            opened_at: 0,
+            attempts: 0,
+            call: Call::Idle,
+            known: None,
+        };
+        vec![State {
+            processes: vec![process; self.processes],
+            lock: None,
+            socket: None,
+            log: Vec::new(),
+            clock: 0,
+            acknowledged: Vec::new(),
+            budget: self.budget,
+            has_mixed: false,
+            has_stale: false,
+        }]
+    }
+
+    fn actions(&self, _: &State, actions: &mut Vec<Action>) {
+        for me in 0..self.processes {
+            actions.extend([
+                Action::Seek(me),
+                Action::Proceed(me),
+                Action::Close(me),
+                Action::Kill(me),
+                Action::Stop(me),
+                Action::Continue(me),
+                Action::Begin(me, false),
+                Action::Begin(me, true),
+                Action::Drop(me),
+                Action::Commit(me),
+                Action::Request(me),
+                Action::Reply(me),
+                Action::Lose(me),
+            ]);
+        }
+    }
+
+    fn next_state(&self, last: &State, action: Action) -> Option<State> {
+        self.take(last, action)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![
+            Property::always(ONE_SERVES, |model: &Self, state: &State| {
+                let seats = state.processes.iter().map(|process| &process.seat);
+                seats.filter(|seat| model.is_serving(seat)).count() <= 1
+            }),
+            Property::always(REACHABLE, |_, state: &State| {
+                let is_serving =
+                    |me: &usize| state.processes[*me].seat == Seat::Owner(Phase::Serving);
+                let mut serving = (0..state.processes.len()).filter(is_serving);
+                serving.all(|me| state.socket == Some(me))
+            }),
+            Property::always(ONE_OWNER, |_, state: &State| !state.has_mixed),
+            Property::always(KEPT, |_, state: &State| {
+                let versions: Vec<_> = state.log.iter().map(|commit| commit.version).collect();
+                state
+                    .acknowledged
+                    .iter()
+                    .all(|version| versions.contains(version))
+            }),
+            Property::always(ONCE, |_, state: &State| {
+                let commits = state.log.iter();
+                let names: BTreeSet<_> = commits.map(|it| (it.process, it.attempt)).collect();
+                names.len() == state.log.len()
+            }),
+            Property::always(SERIAL, |_, state: &State| {
+                let pairs = state.log.iter().zip(state.log.iter().skip(1));
+                pairs
+                    .into_iter()
+                    .all(|(one, next)| next.read >= one.version)
+            }),
+            Property::always(STRICT, |_, state: &State| !state.has_stale),
+            Property::always(SETTLES, Self::settles),
+        ]
+    }
+}
+
+fn model(bug: Option<Bug>) -> ElectionModel {
+    ElectionModel {
+        processes: 2,
+        budget: Budget {
+            kills: 1,
+            closes: 1,
+            stops: 1,
+        },
+        bug,
+    }
+}
+
+fn catch(bug: Bug, property: &'static str) {
+    let expected = HasDiscoveries::AnyOf(BTreeSet::from([property]));
+    let checker = model(Some(bug))
+        .checker()
+        .finish_when(expected)
+        .spawn_bfs()
+        .join();
+    println!("{bug:?}: {} states", checker.unique_state_count());
+    checker.assert_any_discovery(property);
+}
+
+#[test]
+fn the_rules_of_an_election_hold_in_every_order_of_steps() {
+    let model = ElectionModel {
+        processes: scale(2, 3),
+        ..model(None)
+    };
+    let checker = model.checker().threads(THREADS).spawn_bfs().join();
+    println!(
+        "elections: {} steps between {} states, {} in a row at most",
+        checker.state_count(),
+        checker.unique_state_count(),
+        checker.max_depth()
+    );
+    checker.assert_properties();
+}
+
+#[test]
+fn catches_an_owner_that_unlocks_the_store_before_its_end() {
+    catch(Bug::UnlocksFirst, ONE_SERVES);
+}
+
+#[test]
+fn catches_a_candidate_that_takes_the_lock_away() {
+    catch(Bug::TakesLock, ONE_SERVES);
+}
+
+#[test]
+fn catches_a_socket_that_is_removed_without_the_lock() {
+    catch(Bug::RemovesSocketLate, REACHABLE);
+}
+
+#[test]
+fn catches_a_transaction_of_two_owners() {
+    catch(Bug::ChangesOwner, ONE_OWNER);
+}
+
+#[test]
+fn catches_an_owner_that_takes_read_versions_of_another() {
+    catch(Bug::TakesOldVersions, SERIAL);
+}
+
+#[test]
+fn catches_a_read_version_that_was_asked_for_before_the_transaction() {
+    catch(Bug::SharesVersions, STRICT);
+}
