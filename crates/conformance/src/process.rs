@@ -15,6 +15,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::{env, fmt, io, thread};
 
+use keyspace::Store;
+use keyspace::embedded::{Options, Sharing};
 use keyspace::store::FDB_API_VERSION;
 
 /// The environment variable that gives a child its role.
@@ -177,6 +179,23 @@ impl fmt::Debug for Herd {
             .field("places", &self.places)
             .finish_non_exhaustive()
     }
+}
+
+/// Opens the store at a URL in a parent that must not own it, because its children are to be killed as owners. If it is
+/// in a file, waits until a child owns it.
+///
+/// # Panics
+/// If the store cannot be opened.
+#[must_use]
+pub fn join(url: &str) -> Store {
+    let opened = match url.strip_prefix("embedded:") {
+        Some(path) => Options::new()
+            .with_sharing(Sharing::ClientOnly)
+            .open(path)
+            .map(Store::from),
+        None => keyspace::open(url),
+    };
+    opened.expect("the store opens")
 }
 
 /// Sends a signal to a process.

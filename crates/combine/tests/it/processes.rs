@@ -1,4 +1,4 @@
-//! Four processes of writers and workers on one cluster, killed and restarted at random. Every
+//! Four processes of writers and workers on one store, a cluster or a file, killed and restarted at random. Every
 //! acknowledged update is in its value exactly once, and the reports of each key are an unbroken chain.
 
 use std::collections::BTreeMap;
@@ -15,8 +15,6 @@ use futures::future::try_join_all;
 use keyspace::{Environment, OpenOptions, Runner, Subspace};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-
-const NAME: &str = "processes::on_fdb_every_acknowledged_update_is_in_its_value_exactly_once";
 
 const PROCESSES: usize = 4;
 const WRITERS: usize = 8;
@@ -108,20 +106,12 @@ fn effects(values: &BTreeMap<String, u128>) -> BTreeMap<String, u64> {
     effects.filter(|(_, count)| *count > 0).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn on_fdb_every_acknowledged_update_is_in_its_value_exactly_once() {
-    if let Some(role) = role() {
-        return work(&role).await;
-    }
-    let server = match Server::start() {
-        Ok(server) => server,
-        Err(reason) => return stores::skip(NAME, reason),
-    };
-    let url = server.url();
+/// Runs the processes, and checks what they have done.
+async fn kill_again_and_again(test: &'static str, url: String) {
     let mut names = 0..;
     let store = url.clone();
     let role = move |_| format!("{} {store}", names.next().unwrap());
-    let mut herd = Herd::start(NAME, PROCESSES, role);
+    let mut herd = Herd::start(test, PROCESSES, role);
 
     let env = Environment::system();
     let mut rng = StdRng::seed_from_u64(5);
@@ -149,4 +139,29 @@ async fn on_fdb_every_acknowledged_update_is_in_its_value_exactly_once() {
     let effects = effects(&values);
     assert_eq!(misaccounted(&acknowledged, &effects), [""; 0]);
     assert_eq!(values.get(HOT).copied(), Some(effects.len() as u128));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_fdb_every_acknowledged_update_is_in_its_value_exactly_once() {
+    const NAME: &str = "processes::on_fdb_every_acknowledged_update_is_in_its_value_exactly_once";
+    if let Some(role) = role() {
+        return work(&role).await;
+    }
+    match Server::start() {
+        Ok(server) => kill_again_and_again(NAME, server.url()).await,
+        Err(reason) => stores::skip(NAME, reason),
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_embedded_every_acknowledged_update_is_in_its_value_exactly_once() {
+    const NAME: &str =
+        "processes::on_embedded_every_acknowledged_update_is_in_its_value_exactly_once";
+    if let Some(role) = role() {
+        return work(&role).await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("embedded:{}", folder.path().join("store").display());
+    kill_again_and_again(NAME, url).await;
 }

@@ -1,12 +1,12 @@
-//! Eight processes of thirty-two consumers each run on one cluster. They are killed at random and started again,
-//! while items fail, are snoozed, take long and are cancelled, a schedule fires, and the settings change. Every item whose
+//! Eight processes of thirty-two consumers each run on one store, a cluster or a file that they share. They are killed at
+//! random and started again, and on a file also stopped for longer than leases, whether they own it or not, while items fail, are snoozed, take long and are cancelled, a schedule fires, and the settings change. Every item whose
 //! enqueue was acknowledged takes effect exactly once: it is completed or cancelled. No other item takes effect more
 //! than once, and the schedule enqueues one item for each second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use conformance::process::{Herd, acknowledge, misaccounted, role};
+use conformance::process::{Herd, acknowledge, join, misaccounted, role};
 use conformance::server::Server;
 use conformance::{scale, stores};
 use hc_dequeue::{
@@ -19,8 +19,6 @@ use keyspace::{
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-
-const NAME: &str = "processes::on_fdb_every_acknowledged_item_takes_effect_exactly_once";
 
 const PROCESSES: usize = 8;
 const CONSUMERS: usize = 32;
@@ -160,26 +158,15 @@ async fn counted(runner: &Runner<Store>) -> BTreeMap<String, u64> {
         .collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
-    if let Some(role) = role() {
-        return work(&role).await.unwrap();
-    }
-    let server = match Server::start() {
-        Ok(server) => server,
-        Err(reason) => return stores::skip(NAME, reason),
-    };
-    let url = server.url();
+/// Runs the processes, and checks what they have done.
+async fn kill_again_and_again(test: &'static str, url: &str, stops: bool) {
     let mut names = 0..;
-    let store = url.clone();
+    let store = url.to_owned();
     let role = move |_| format!("{} {store}", names.next().unwrap());
-    let runner = Runner::new(keyspace::open(&url).unwrap());
-    let queue = &open(&runner).await.unwrap();
-    let each_second = &Schedule::new("* * * * * *").with_missed(Missed::All { cap: 1_000 });
-    let payload = &SCHEDULED.to_owned();
-    let schedule = |tr| async move { queue.schedule(&tr, "tick", each_second, payload).await };
-    assert_eq!(runner.run(schedule).await.unwrap(), Scheduled::Created);
-    let mut herd = Herd::start(NAME, PROCESSES, role);
+    schedule(url).await;
+    let mut herd = Herd::start(test, PROCESSES, role);
+    let runner = Runner::new(join(url));
+    let queue = open(&runner).await.unwrap();
 
     let env = Environment::system();
     let mut rng = StdRng::seed_from_u64(4);
@@ -189,12 +176,38 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
         // Most of the eight processes live longer than a lease, and return the items of the dead ones.
         let pause = Duration::from_millis(rng.random_range(0..500));
         env.sleep(pause).await;
-        herd.replace(rng.random_range(0..PROCESSES));
+        let place = rng.random_range(0..PROCESSES);
+        if stops && rng.random_range(0..4) == 0 {
+            herd.pause(place);
+            let pause = Duration::from_millis(rng.random_range(0..3_000));
+            env.sleep(pause).await;
+            herd.resume(place);
+        } else {
+            herd.replace(place);
+        }
         let settings = &settings(rng.random_range(500..2_000));
+        let queue = &queue;
         let configure = |tr| async move { queue.configure(&tr, settings).await };
         runner.run(configure).await.unwrap();
     }
-    let acknowledged = herd.end();
+    drop((queue, runner));
+    check(url, &herd.end()).await;
+}
+
+/// Creates the queue, and the schedule.
+async fn schedule(url: &str) {
+    let runner = Runner::new(keyspace::open(url).unwrap());
+    let queue = &open(&runner).await.unwrap();
+    let each_second = &Schedule::new("* * * * * *").with_missed(Missed::All { cap: 1_000 });
+    let payload = &SCHEDULED.to_owned();
+    let schedule = |tr| async move { queue.schedule(&tr, "tick", each_second, payload).await };
+    assert_eq!(runner.run(schedule).await.unwrap(), Scheduled::Created);
+}
+
+/// Handles what is left, and compares the effects with what was acknowledged.
+async fn check(url: &str, acknowledged: &BTreeSet<String>) {
+    let runner = Runner::new(keyspace::open(url).unwrap());
+    let queue = &open(&runner).await.unwrap();
     let unschedule = |tr| async move { queue.unschedule(&tr, "tick").await };
     assert!(runner.run(unschedule).await.unwrap());
 
@@ -206,14 +219,39 @@ async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
             assert_eq!(stats.dead, 0);
             break;
         }
+        let env = runner.environment();
         env.sleep(Duration::from_millis(50)).await;
     }
     worker.shut_down(Duration::from_secs(60)).await.unwrap();
     let audit = queue.audit(&runner).await.unwrap();
     assert!(audit.is_clean(), "{audit:?}");
     let effects = counted(&runner).await;
-    assert_eq!(misaccounted(&acknowledged, &effects), [""; 0]);
+    assert_eq!(misaccounted(acknowledged, &effects), [""; 0]);
     assert_each_second(&effects);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_fdb_every_acknowledged_item_takes_effect_exactly_once() {
+    const NAME: &str = "processes::on_fdb_every_acknowledged_item_takes_effect_exactly_once";
+    if let Some(role) = role() {
+        return work(&role).await.unwrap();
+    }
+    match Server::start() {
+        Ok(server) => kill_again_and_again(NAME, &server.url(), false).await,
+        Err(reason) => stores::skip(NAME, reason),
+    }
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_embedded_every_acknowledged_item_takes_effect_exactly_once() {
+    const NAME: &str = "processes::on_embedded_every_acknowledged_item_takes_effect_exactly_once";
+    if let Some(role) = role() {
+        return work(&role).await.unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("embedded:{}", folder.path().join("store").display());
+    kill_again_and_again(NAME, &url, true).await;
 }
 
 /// Panics if the schedule has skipped a second.

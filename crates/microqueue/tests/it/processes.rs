@@ -1,6 +1,6 @@
-//! Four processes enqueue and four dequeue on one cluster. They are killed and restarted at random, and
-//! the cluster's server is restarted once. Every item whose enqueue was acknowledged is taken exactly
-//! once, and no other item more than once.
+//! Four processes enqueue and four dequeue on one store: a cluster, or a file that they share. They are killed and
+//! restarted at random, and the cluster's server is restarted once. Every item whose enqueue was acknowledged is taken
+//! exactly once, and no other item more than once.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,6 @@ use microqueue::keyspace::{
 use microqueue::{Error, MicroQueue, Result};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-
-const NAME: &str = "processes::on_fdb_every_acknowledged_item_is_taken_exactly_once";
 
 /// The number of processes in each role.
 const PROCESSES: usize = 4;
@@ -79,29 +77,24 @@ async fn counted(db: &Store) -> BTreeMap<String, u64> {
     rows.await.unwrap().into_iter().map(row).collect()
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
-    if let Some(role) = role() {
-        return work(&role).await.unwrap();
-    }
-    let mut server = match Server::start() {
-        Ok(server) => server,
-        Err(reason) => return stores::skip(NAME, reason),
-    };
-    let url = server.url();
+/// Runs the processes, and checks what they have done. Restarts the server of the store halfway, if there is one.
+async fn kill_again_and_again(test: &'static str, url: String, server: Option<&mut Server>) {
+    let mut server = server;
     let mut names = 0..;
     let store = url.clone();
     let role = move |place| {
         let verb = ["enqueue", "dequeue"][place % 2];
         format!("{verb} {} {store}", names.next().unwrap())
     };
-    let mut herd = Herd::start(NAME, 2 * PROCESSES, role);
+    let mut herd = Herd::start(test, 2 * PROCESSES, role);
 
     let mut rng = StdRng::seed_from_u64(3);
     let kills = scale(12, 200);
     for kill in 0..kills {
         herd.hear(rng.random_range(1..200));
-        if kill == kills / 2 {
+        if kill == kills / 2
+            && let Some(server) = &mut server
+        {
             server.restart();
         }
         herd.replace(rng.random_range(0..2 * PROCESSES));
@@ -112,4 +105,29 @@ async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
     while take(&runner).await.unwrap() {}
     let takes = counted(runner.database()).await;
     assert_eq!(misaccounted(&acknowledged, &takes), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn on_fdb_every_acknowledged_item_is_taken_exactly_once() {
+    const NAME: &str = "processes::on_fdb_every_acknowledged_item_is_taken_exactly_once";
+    if let Some(role) = role() {
+        return work(&role).await.unwrap();
+    }
+    let mut server = match Server::start() {
+        Ok(server) => server,
+        Err(reason) => return stores::skip(NAME, reason),
+    };
+    kill_again_and_again(NAME, server.url(), Some(&mut server)).await;
+}
+
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+async fn on_embedded_every_acknowledged_item_is_taken_exactly_once() {
+    const NAME: &str = "processes::on_embedded_every_acknowledged_item_is_taken_exactly_once";
+    if let Some(role) = role() {
+        return work(&role).await.unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("embedded:{}", folder.path().join("store").display());
+    kill_again_and_again(NAME, url, None).await;
 }
