@@ -136,6 +136,7 @@ impl Console {
             queue: found.name.clone(),
             sessions: page.sessions.into_iter().map(session_of).collect(),
             next: page.next.map(|session| session.to_string()),
+            processes: self.processes().await?,
         })
     }
 

@@ -21,7 +21,7 @@ use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::ids::{Ids, RegisteredRecipe};
 use export_queue::keyspace::limits::time_between;
 use export_queue::keyspace::names::{hex, parse_queue_name, queue_name};
-use export_queue::keyspace::{self, Bytes, Database, Listed, Runner, Store, Transaction};
+use export_queue::keyspace::{self, Bytes, Database, Listed, Runner, Store, Transaction, embedded};
 use export_queue::microqueue::MicroQueue;
 use futures::stream::{self, StreamExt};
 
@@ -278,7 +278,24 @@ impl Console {
             queue: name.to_owned(),
             sessions,
             next: None,
+            processes: self.processes().await?,
         })
+    }
+
+    /// Returns the processes that share the store, unless it is only this one.
+    async fn processes(&self) -> Result<Vec<report::Process>> {
+        let Store::Embedded(store) = self.reader.database() else {
+            return Ok(Vec::new());
+        };
+        let processes = store.processes().await.map_err(Error::from)?;
+        let of = |(place, process): (usize, embedded::Process)| report::Process {
+            role: if place == 0 { "owner" } else { "client" }.to_owned(),
+            program: process.program,
+            pid: process.pid,
+        };
+        let is_shared = processes.len() > 1;
+        let shown = is_shared.then(|| processes.into_iter().enumerate().map(of));
+        Ok(shown.into_iter().flatten().collect())
     }
 
     /// Returns sessions with their signs of life, without what they hold.

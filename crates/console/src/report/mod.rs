@@ -23,8 +23,8 @@ pub use self::queue::{
 };
 pub use self::time::Time;
 pub use self::work::{
-    Audit, CombineKey, Finding, Schedule, Schedules, Session, Sessions, SetAside, SetAsidePage,
-    Settings,
+    Audit, CombineKey, Finding, Process, Schedule, Schedules, Session, Sessions, SetAside,
+    SetAsidePage, Settings,
 };
 
 /// Returns whether a field has nothing to say.

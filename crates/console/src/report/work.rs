@@ -15,6 +15,21 @@ pub struct Sessions {
     /// The session after which the next page begins. Missing on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
+    /// The processes that share the store, if it is a file: the owner first. Missing if it is only this one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub processes: Vec<Process>,
+}
+
+/// A process that has the store open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Process {
+    /// `owner` or `client`.
+    pub role: String,
+    /// The name of its program.
+    pub program: String,
+    /// Its number, as it sees it.
+    pub pid: u32,
 }
 
 /// A session of a process that takes items, combines or exports.

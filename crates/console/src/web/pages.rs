@@ -175,6 +175,7 @@ pub(super) async fn sessions(
         frame,
         queue: sessions.queue,
         sessions: sessions.sessions,
+        processes: sessions.processes,
         next: sessions.next,
     }))
 }

@@ -269,6 +269,7 @@ pub(super) struct SessionsPage {
     pub(super) href: String,
     pub(super) queue: String,
     pub(super) sessions: Vec<report::Session>,
+    pub(super) processes: Vec<report::Process>,
     pub(super) next: Option<String>,
 }
 

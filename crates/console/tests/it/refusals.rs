@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 #[cfg(target_os = "linux")]
 use crate::common::program::Asking;
 use crate::common::program::{Filled, finish, program, run};
 use crate::common::{QUEUES, REASONS};
-use export_queue::keyspace::embedded::{Options, Sharing};
+use export_queue::keyspace::embedded::{Options, Role, Sharing};
 use export_queue::keyspace::{self, Subspace};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
@@ -172,6 +173,49 @@ fn a_store_that_its_owner_does_not_share_is_left_alone_and_the_way_in_is_named()
     assert_eq!(rows(), before);
 }
 
+#[cfg(unix)]
+#[test]
+fn commands_work_on_a_store_that_another_process_has_open() {
+    let store = Filled::embedded();
+    let open = keyspace::open(&store.db).unwrap();
+    assert_eq!(store.run(&["queues"]).status, 0);
+    assert_eq!(store.run(&["pause", "jobs"]).status, 0);
+    let copy = store.folder.path().join("copy");
+    assert_eq!(store.run(&["backup", copy.to_str().unwrap()]).status, 0);
+    keyspace::open_existing(&format!("embedded:{}", copy.display())).unwrap();
+    let checked = store.json(&["check"]);
+    assert!(checked["rows"].as_u64().unwrap() > 0, "{checked}");
+    let sessions = store.json(&["sessions", "jobs"]);
+    let processes = sessions["processes"].as_array().unwrap();
+    let of = |place: usize| [&processes[place]["role"], &processes[place]["pid"]];
+    assert_eq!(of(0), [&json!("owner"), &json!(std::process::id())]);
+    assert_eq!(of(1)[0], "client");
+    let shown = store.run(&["sessions", "jobs"]);
+    assert!(shown.out.contains("STORE   PID"), "{}", shown.out);
+    open.close().unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn a_process_that_owns_the_store_serves_others_until_it_is_stopped() {
+    let store = Filled::embedded();
+    let mut own = program();
+    let own = own.args(["own", "--db", &store.db]).stdout(Stdio::piped());
+    let mut owner = own.spawn().unwrap();
+    let mut said = String::new();
+    let mut out = BufReader::new(owner.stdout.take().unwrap());
+    out.read_line(&mut said).unwrap();
+    assert!(said.starts_with("this process owns the store"), "{said}");
+    let path = store.db.strip_prefix("embedded:").unwrap();
+    let client = Options::new().with_sharing(Sharing::ClientOnly);
+    let client = client.open(path).unwrap();
+    assert_eq!(client.role(), Role::Client);
+    assert_eq!(store.run(&["queues"]).status, 0);
+    let interrupt = ["-INT".to_owned(), owner.id().to_string()];
+    Command::new("kill").args(interrupt).status().unwrap();
+    assert!(owner.wait().unwrap().success());
+}
+
 /// Returns every file of a folder.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|file| {
@@ -308,13 +352,8 @@ fn damage_that_a_copy_finds_has_the_status_of_damage() {
 }
 
 #[test]
-fn only_the_files_of_a_closed_embedded_store_are_checked() {
+fn only_the_files_of_an_embedded_store_are_checked() {
     let store = Filled::embedded();
-    let open = keyspace::open(&store.db).unwrap();
-    store
-        .run(&["check"])
-        .assert_refused(5, "is open in another process");
-    drop(open);
     run(&["check", "--db", "memory:"]).assert_refused(2, "memory: is empty");
     run(&["check", "--db", "fdb:"]).assert_refused(2, "a cluster checks its own");
     let text = store.folder.path().join("text");

@@ -61,6 +61,7 @@ mod link;
 mod log;
 mod options;
 mod owner;
+mod processes;
 mod runs;
 #[cfg(test)]
 mod tests;
@@ -75,6 +76,7 @@ use parking_lot::Mutex;
 pub use self::client::transaction::EmbeddedTransaction;
 pub use self::disk::verify::Verified;
 pub use self::options::{Durability, Options, Sharing};
+pub use self::processes::{Process, Role};
 
 use self::client::seat::Seat;
 use self::client::state::{self, Defaults};
@@ -257,9 +259,12 @@ impl Embedded {
     /// - [`OpenError::LogWithoutStore`] if the log of another store is beside `path`
     /// - [`OpenError::Store`] if this store was closed or has failed, or is found to be damaged: its file does not
     ///   hold what was written to it. It then refuses all further work.
-    /// - [`OpenError::Store`] with `unsupported_operation` if another process owns the store: copy it there
+    /// - [`OpenError::Store`] with `transaction_too_old` if another process owned the store, and has ended: try again
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
-        self.owner()?.backup(path.as_ref())
+        match self.seat.present() {
+            Seat::Owner(owner) => owner.backup(path.as_ref()),
+            Seat::Client(link) => link.backup(path.as_ref()),
+        }
     }
 
     /// Checks the rows in the store's file, as the last checkpoint left them, and says what is damaged.
@@ -275,9 +280,47 @@ impl Embedded {
     /// - [`Error::Damaged`](crate::Error::Damaged), for the first damage that was found. The store then
     ///   refuses all further work, as after any damage.
     /// - the error of every operation if this store was closed or has failed
-    /// - `unsupported_operation` if another process owns the store: verify it there
+    /// - `transaction_too_old` if another process owned the store, and has ended: try again
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Verified> {
-        self.owner()?.verify(progress)
+        match self.seat.present() {
+            Seat::Owner(owner) => owner.verify(progress),
+            Seat::Client(link) => link.verify(progress),
+        }
+    }
+
+    /// Returns whether this process owns the store at the moment.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        match self.seat.present() {
+            Seat::Owner(_) => Role::Owner,
+            Seat::Client(_) => Role::Client,
+        }
+    }
+
+    /// Returns the processes that have the store open: its owner first, and then those that are connected to it.
+    ///
+    /// # Errors
+    /// - `transaction_too_old` if another process owned the store, and has ended: try again
+    /// - the error of every operation if this store was closed or has failed
+    ///
+    /// # Examples
+    /// ```
+    /// use keyspace::embedded::{Options, Role};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let db = Options::new().memory()?;
+    /// assert_eq!(db.role(), Role::Owner);
+    /// let processes = db.processes().await?;
+    /// assert_eq!(processes[0].pid, std::process::id());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn processes(&self) -> Result<Vec<Process>> {
+        match self.seat.present() {
+            Seat::Owner(owner) => Ok(owner.hosts().processes()),
+            Seat::Client(link) => link.processes().await,
+        }
     }
 
     /// Returns a handle that reaches the store as another process would: over a pipe, which is in memory. Each reply

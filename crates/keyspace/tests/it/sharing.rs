@@ -10,10 +10,10 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use conformance::{stores, timeout};
-use keyspace::embedded::{Durability, Embedded, Options, Sharing};
+use keyspace::embedded::{Durability, Embedded, Options, Role, Sharing};
 use keyspace::{
-    Bytes, Code, Database, Environment, Error, Isolation, OpenError, OwnedTransaction, Result,
-    Transaction,
+    Bytes, Code, Database, Environment, Error, Isolation, OpenError, OwnedTransaction, RangeQuery,
+    Result, Transaction,
 };
 use tempfile::TempDir;
 
@@ -253,6 +253,65 @@ async fn a_handle_that_is_only_a_client_waits_for_an_owner_and_never_becomes_one
     let _next = open(&path);
     let read = timeout(LIMIT, get(&client, "a")).await;
     assert_eq!(read.unwrap(), Some("1".into()));
+}
+
+#[tokio::test]
+async fn a_client_copies_and_checks_the_whole_store() {
+    const ROWS: u32 = 50;
+    let (folder, path) = folder();
+    let owner = open(&path);
+    let client = open(&path);
+    let large = [7; 90_000];
+    for row in 0..ROWS {
+        let mut tr = client.begin().unwrap();
+        tr.set(&row.to_be_bytes(), &large);
+        tr.commit().await.unwrap();
+    }
+    let copy = folder.path().join("copy");
+    client.backup(&copy).unwrap();
+    let refused = client.backup(&copy).unwrap_err();
+    assert!(matches!(refused, OpenError::Open { .. }), "{refused:?}");
+    // They are in the store's file once it was closed.
+    client.close().unwrap();
+    owner.close().unwrap();
+    let owner = open(&path);
+    let client = open(&path);
+    let mut calls = 0;
+    let verified = client.verify(|_, _| calls += 1).unwrap();
+    assert_eq!(verified.rows, u64::from(ROWS));
+    assert!(calls > 0);
+    assert_eq!(verified, owner.verify(|_, _| ()).unwrap());
+    let copied = open(&copy);
+    assert_eq!(copied.verify(|_, _| ()).unwrap().rows, u64::from(ROWS));
+    let tr = copied.begin().unwrap();
+    let rows =
+        keyspace::read_all(&tr, RangeQuery::keys(vec![0], vec![1]), Isolation::Snapshot).await;
+    let rows = rows.unwrap();
+    let is_right = |(number, row): (u32, &keyspace::KeyValue)| {
+        row.key() == number.to_be_bytes() && row.value() == large
+    };
+    assert!(rows.len() == ROWS as usize && (0..).zip(&rows).all(is_right));
+}
+
+#[tokio::test]
+async fn each_process_that_has_a_store_open_is_named() {
+    let (_folder, path) = folder();
+    let owner = open(&path);
+    let client = open(&path);
+    assert_eq!(
+        [&owner, &client].map(Embedded::role),
+        [Role::Owner, Role::Client]
+    );
+    let processes = client.processes().await.unwrap();
+    // This process has two handles.
+    assert_eq!(processes.len(), 1);
+    assert_eq!(processes[0].pid, std::process::id());
+    assert!(processes[0].program.starts_with("it-"), "{processes:?}");
+    assert_eq!(processes, owner.processes().await.unwrap());
+    owner.close().unwrap();
+    get(&client, "a").await.unwrap();
+    assert_eq!(client.role(), Role::Owner);
+    assert_eq!(processes, client.processes().await.unwrap());
 }
 
 #[test]

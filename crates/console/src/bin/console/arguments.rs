@@ -25,7 +25,7 @@ use export_queue::keyspace::Environment;
         console redrive jobs --reason 'connection refused' --db fdb:\n  \
         console serve --db fdb: --listen 127.0.0.1:8080\n\n\
         Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key,\n\
-        4 an audit or a check found something, 5 the store is open in another process,\n\
+        4 an audit or a check found something, 5 the store is open in another process that does not share it,\n\
         130 stopped by Ctrl-C, 143 stopped by SIGTERM."
 )]
 pub(crate) struct Arguments {
@@ -223,6 +223,15 @@ pub(crate) enum Command {
         after_help = "Example:\n  console check --db embedded:jobs.keyspace"
     )]
     Check,
+
+    /// Own an embedded store until stopped by Ctrl-C or SIGTERM, so that other processes are its clients.
+    #[command(
+        long_about = "Own an embedded store until stopped by Ctrl-C or SIGTERM, so that other processes are its clients: \
+                      applications that start and stop often then do not hand it over. If another process owns it, \
+                      becomes the owner once that one has ended.",
+        after_help = "Example:\n  console own --db embedded:jobs.keyspace"
+    )]
+    Own,
 
     /// Serve pages and JSON about the store until stopped by Ctrl-C or SIGTERM.
     #[command(

@@ -1,13 +1,23 @@
-//! Checks the files of a store that nothing has open.
+//! Checks the files of a store.
+
+use std::path::Path;
 
 use console::report::StoreCheck;
-use export_queue::keyspace::embedded;
+use export_queue::keyspace::OpenError;
+use export_queue::keyspace::embedded::{self, Sharing, Verified};
 use export_queue::keyspace::url::StoreUrl;
 use indicatif::ProgressBar;
 use tokio::task::spawn_blocking;
 
 use crate::failure::{CommandFailure, Result, Status};
 use crate::output::print;
+
+/// Lets the owner of a store check it.
+fn verify_in_owner(path: &Path, progress: impl FnMut(u64, u64)) -> Result<Verified, OpenError> {
+    let client = embedded::Options::new().with_sharing(Sharing::ClientOnly);
+    let store = client.open_existing(path)?;
+    store.verify(progress).map_err(OpenError::Store)
+}
 
 /// Checks the files of the store of a URL, and prints what was checked.
 pub(crate) async fn check(db: &str, json: bool) -> Result<Status> {
@@ -20,10 +30,14 @@ pub(crate) async fn check(db: &str, json: bool) -> Result<Status> {
     let checked = spawn_blocking(move || {
         // On standard error, and only if that is a terminal.
         let bar = ProgressBar::new(0);
-        let verified = embedded::verify(path, |read, of| {
+        let progress = |read, of| {
             bar.set_length(of);
             bar.set_position(read);
-        });
+        };
+        let verified = match embedded::verify(&path, progress) {
+            Err(OpenError::StoreInUse { .. }) => verify_in_owner(&path, progress),
+            verified => verified,
+        };
         bar.finish_and_clear();
         verified
     })

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use console::{Action, Console, WebOptions, terminal};
 use export_queue::hc_dequeue::Settings;
 use export_queue::keyspace::Store;
+use export_queue::keyspace::embedded::Role;
 use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
@@ -64,10 +65,28 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
         }
         Command::Get { key } => print(&console.key(&key).await?, json)?,
         Command::Backup { file } => backup(context.store, file).await?,
+        Command::Own => own(context.store).await?,
         Command::Serve(options) => serve(context, &options).await?,
         Command::Check => unreachable!("a store is checked before it is opened"),
     }
     Ok(Status::Done)
+}
+
+/// Keeps a store open until the program is asked to stop.
+async fn own(store: &Store) -> Result<()> {
+    let Store::Embedded(store) = store else {
+        return Err(CommandFailure::NoFileToOwn);
+    };
+    let role = match store.role() {
+        Role::Owner => "this process owns the store",
+        _ => "another process owns the store, and this one is its client until it ends",
+    };
+    print_line(&format!("{role}; stop with Ctrl-C or SIGTERM"))?;
+    // Without signals it owns the store until it is killed.
+    if terminal::stopped().await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    Ok(())
 }
 
 /// Serves the pages until the program is asked to stop.

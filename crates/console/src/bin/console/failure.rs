@@ -67,6 +67,9 @@ pub(crate) enum CommandFailure {
     #[error("only an embedded store is copied to a file: use fdbbackup for a cluster")]
     NoFile,
 
+    #[error("only an embedded store has an owner: a cluster serves all processes")]
+    NoFileToOwn,
+
     #[error("only the files of an embedded store are checked: a cluster checks its own")]
     NoFilesToCheck,
 
@@ -112,7 +115,7 @@ pub(crate) enum Status {
     Missing,
     /// An audit found something, or a store is damaged.
     Found,
-    /// The store is open in another process.
+    /// The store is open in another process, which does not share it.
     InUse,
     Stopped(Stop),
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key, 4 an audit or a check
-//! found something, 5 the store is open in another process, 130 stopped by Ctrl-C, 143 stopped by `SIGTERM`.
+//! found something, 5 the store is open in another process that does not share it, 130 stopped by Ctrl-C, 143 stopped by `SIGTERM`.
 
 // What a command prints goes through `terminal`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
@@ -79,7 +79,7 @@ async fn execute(arguments: Arguments) -> Result<Status> {
     };
     let outcome = match command {
         // To stop it is how it ends.
-        Command::Serve(_) => commands::run(&context, command).await,
+        Command::Own | Command::Serve(_) => commands::run(&context, command).await,
         command => tokio::select! {
             // First, so that from now on Ctrl-C no longer ends the process by itself.
             biased;

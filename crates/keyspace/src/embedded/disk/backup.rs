@@ -5,41 +5,50 @@ use std::path::Path;
 use super::open_errors::refusal;
 use crate::embedded::backend::File;
 use crate::embedded::entries::Entry;
-use crate::embedded::layers::Layers;
 use crate::embedded::runs::damage::FileError;
 use crate::embedded::runs::manifest::Meta;
 use crate::embedded::runs::{RunOptions, Runs};
 use crate::error::OpenError;
 
-/// Writes the rows of one state to an empty file, as a closed store with the record `meta`, in one run. `failed`
-/// converts the error of a failed read.
-///
-/// Reads the rows from the store's file, and not from the cache, so that damage is found.
+/// Why a copy has ended early.
+pub(crate) enum Stop {
+    Read(OpenError),
+    Write(FileError),
+}
+
+impl From<FileError> for Stop {
+    fn from(error: FileError) -> Self {
+        Self::Write(error)
+    }
+}
+
+/// Takes the next row of a copy, its key and its value.
+pub(crate) type AddRow<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), FileError>;
+
+/// Writes rows in key order to an empty file, as a closed store with the record `meta`, in one run. `read` passes them
+/// on.
 pub(crate) fn write(
     file: File,
     path: &Path,
     options: RunOptions,
     meta: Meta,
-    rows: &Layers,
-    failed: impl Fn(FileError) -> OpenError,
+    read: impl FnOnce(AddRow<'_>) -> Result<(), Stop>,
 ) -> Result<(), OpenError> {
     let refused = |error| refusal(path, error);
-    let mut merge = rows.all_rows();
     let mut read_error = None;
     let created = Runs::create(file, options, meta, |writer| {
-        loop {
-            match merge.next_row() {
-                Ok(Some((key, value))) => writer.add(Entry::Set { key, value })?,
-                Ok(None) => return Ok(()),
-                Err(error) => {
-                    read_error = Some(error);
-                    return Ok(());
-                }
+        let copied = read(&mut |key, value| writer.add(Entry::Set { key, value }));
+        match copied {
+            Ok(()) => Ok(()),
+            Err(Stop::Write(error)) => Err(error),
+            Err(Stop::Read(error)) => {
+                read_error = Some(error);
+                Ok(())
             }
         }
     });
     if let Some(error) = read_error {
-        return Err(failed(error));
+        return Err(error);
     }
     created.and_then(|runs| runs.close()).map_err(refused)
 }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use super::open::{OpenedStore, Setup};
 use super::open_errors::refusal;
 use crate::embedded::backend::File;
@@ -11,7 +13,7 @@ use crate::embedded::runs::damage::FileError;
 use crate::error::OpenError;
 
 /// What a check has read and found in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Verified {
     /// The number of rows in the store's file.

@@ -61,9 +61,10 @@ use self::shared::{EndOnPanic, EngineShared};
 use self::timeline::Timeline;
 use self::watch::Watches;
 use crate::embedded::backend::File;
+use crate::embedded::disk::backup::{self, Stop};
+use crate::embedded::disk::location;
 use crate::embedded::disk::open::OpenedStore;
 use crate::embedded::disk::verify::{self, Verified};
-use crate::embedded::disk::{backup, location};
 use crate::embedded::layers::Layers;
 use crate::embedded::options::Options;
 use crate::embedded::runs::RunOptions;
@@ -72,6 +73,7 @@ use crate::embedded::runs::damage::FileError;
 use crate::embedded::runs::manifest::Meta;
 use crate::env::Environment;
 use crate::error::{Code, Error, OpenError, Result};
+use crate::selector::KeyValue;
 use crate::transaction::Commit;
 
 pub(crate) use self::queue::CommitRequest;
@@ -260,7 +262,7 @@ impl Engine {
     }
 
     /// Returns the newest state, which can then be read for any time, and its version.
-    fn newest_layers(&self) -> Result<(i64, Layers)> {
+    pub(crate) fn newest_layers(&self) -> Result<(i64, Layers)> {
         let (_, state) = self.shared.timeline.read_version()?;
         let Some(layers) = state.layers() else {
             self.shared.timeline.check()?;
@@ -277,12 +279,30 @@ impl Engine {
             id: self.id,
             log: None,
         };
-        let failed = |cause| OpenError::Store(self.shared.fail(cause));
         let options = RunOptions {
             cache_bytes: 0,
             ..self.shared.runs.options().clone()
         };
-        backup::write(file, path, options, meta, &rows, failed)
+        backup::write(file, path, options, meta, |add| {
+            let failed = |cause| Stop::Read(OpenError::Store(self.shared.fail(cause)));
+            let mut merge = rows.all_rows();
+            while let Some((key, value)) = merge.next_row().map_err(failed)? {
+                add(key, value)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Reads the first rows of a state from a key on, about `max_bytes` bytes of them, from the store's file and not from
+    /// the cache. Returns them, and whether there are more.
+    pub(crate) fn copy_rows(
+        &self,
+        state: &Layers,
+        begin: &[u8],
+        max_bytes: usize,
+    ) -> Result<(Vec<KeyValue>, bool)> {
+        let rows = state.rows_from(begin, max_bytes);
+        rows.map_err(|cause| self.shared.fail(cause))
     }
 
     /// Returns the random name of the store.

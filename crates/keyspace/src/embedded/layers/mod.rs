@@ -106,6 +106,26 @@ impl Layers {
         self.merge(b"", END_OF_KEYSPACE, false, Caching::Direct)
     }
 
+    /// Returns the first rows from a key on, about `max_bytes` bytes of them, and whether there are more. Reads as
+    /// [`all_rows`](Self::all_rows) does.
+    pub(crate) fn rows_from(
+        &self,
+        begin: &[u8],
+        max_bytes: usize,
+    ) -> Result<(Vec<KeyValue>, bool), FileError> {
+        let mut merge = self.merge(begin, END_OF_KEYSPACE, false, Caching::Direct);
+        let mut rows = Vec::new();
+        let mut bytes = 0;
+        while let Some((key, value)) = merge.next_row()? {
+            bytes += key.len() + value.len();
+            rows.push(KeyValue::new(key, value));
+            if bytes >= max_bytes {
+                return Ok((rows, true));
+            }
+        }
+        Ok((rows, false))
+    }
+
     fn merge<'a>(
         &'a self,
         begin: &'a [u8],

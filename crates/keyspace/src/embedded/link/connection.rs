@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::frames::Outgoing;
 use super::wire::{Found, Reply, Request};
+use crate::embedded::disk::verify::Verified;
+use crate::embedded::processes::Process;
 use crate::error::{Code, Error, Result};
 use crate::mutation::Versionstamp;
 use crate::transaction::Commit;
@@ -37,6 +40,14 @@ pub(super) enum Waiting {
     Read(OnAnswer),
     Commit(oneshot::Sender<Result<Committed>>),
     Watch(oneshot::Sender<Result<()>>),
+    Verify(mpsc::Sender<Result<Verifying>>),
+    Processes(oneshot::Sender<Result<Vec<Process>>>),
+}
+
+/// How a check of the store's file gets on.
+pub(super) enum Verifying {
+    Progress { read: u64, of: u64 },
+    Done(Verified),
 }
 
 /// The result of a commit, and the read version that it used.
@@ -81,6 +92,13 @@ impl Connection {
 
     /// Delivers a reply.
     pub(super) fn answer(&self, number: u64, reply: Reply) {
+        if let Reply::Progress { read, of } = reply {
+            if let Some(Waiting::Verify(sender)) = self.calls.lock().waiting.get(&number) {
+                // The caller may have stopped waiting, here and below.
+                let _ = sender.send(Ok(Verifying::Progress { read, of }));
+            }
+            return;
+        }
         let waiting = self.calls.lock().waiting.remove(&number);
         // A watch may have been dropped in the meantime.
         if let Some(waiting) = waiting {
@@ -125,13 +143,19 @@ impl Waiting {
             (Self::Read(answer), Reply::Failed(failure)) => {
                 answer(Err(Unanswered::Failed(failure.into())));
             }
-            (Self::Commit(sender), reply) => {
-                // The caller may have stopped waiting, here and below.
-                let _ = sender.send(committed(reply));
+            (Self::Commit(sender), reply) => drop(sender.send(committed(reply))),
+            (Self::Verify(sender), Reply::Verified(verified)) => {
+                drop(sender.send(Ok(Verifying::Done(verified))));
+            }
+            (Self::Verify(sender), Reply::Failed(failure)) => {
+                drop(sender.send(Err(failure.into())));
+            }
+            (Self::Processes(sender), Reply::Processes(processes)) => {
+                drop(sender.send(Ok(processes)));
             }
             (Self::Watch(sender), Reply::Failed(failure)) => drop(sender.send(Err(failure.into()))),
             (Self::Watch(sender), _) => drop(sender.send(Ok(()))),
-            (read @ Self::Read(_), _) => read.lose(),
+            (waiting @ (Self::Read(_) | Self::Verify(_) | Self::Processes(_)), _) => waiting.lose(),
         }
     }
 
@@ -141,6 +165,8 @@ impl Waiting {
             Self::Read(answer) => answer(Err(Unanswered::Lost)),
             Self::Commit(sender) => drop(sender.send(Err(Code::COMMIT_UNKNOWN_RESULT.into()))),
             Self::Watch(sender) => drop(sender.send(Ok(()))),
+            Self::Verify(sender) => drop(sender.send(Err(Code::TRANSACTION_TOO_OLD.into()))),
+            Self::Processes(sender) => drop(sender.send(Err(Code::TRANSACTION_TOO_OLD.into()))),
         }
     }
 }
@@ -161,8 +187,6 @@ fn committed(reply: Reply) -> Result<Committed> {
             })
         }
         Reply::Failed(failure) => Err(failure.into()),
-        Reply::Found { .. } | Reply::Changed | Reply::Leaving | Reply::Ended(_) => {
-            Err(Code::COMMIT_UNKNOWN_RESULT.into())
-        }
+        _ => Err(Code::COMMIT_UNKNOWN_RESULT.into()),
     }
 }

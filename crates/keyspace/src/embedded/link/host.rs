@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
+use std::thread;
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -13,9 +14,11 @@ use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use super::frames::{Incoming, Outgoing};
+use super::hosts::Hosts;
 use super::wire::{Ask, Found, Malformed, Reply, Request, Row};
 use crate::embedded::checks;
 use crate::embedded::engine::{CommitRequest, Engine, Snapshot};
+use crate::embedded::layers::Layers;
 use crate::error::{Code, Error, Result};
 use crate::transaction::Commit;
 
@@ -32,11 +35,14 @@ const MAX_UNSENT_BYTES: usize = 8 << 20;
 pub(super) const MAX_COMMIT_BYTES: u32 = 32 << 20;
 
 /// What the owner keeps for a client.
-pub(super) struct Host<N> {
+pub(super) struct Host<'a, N> {
+    hosts: &'a Hosts,
     engine: Arc<Engine>,
     outgoing: Arc<Outgoing>,
     /// The open transactions that have a read version, with it.
     transactions: BTreeMap<u64, (i64, Snapshot)>,
+    /// The states that are being copied.
+    copies: BTreeMap<u64, (i64, Layers)>,
     /// The watches that have not fired, by the numbers of their requests.
     watches: Arc<Mutex<BTreeMap<u64, AbortHandle>>>,
     /// One permit per byte.
@@ -44,16 +50,18 @@ pub(super) struct Host<N> {
     reply_rows: N,
 }
 
-impl<N: FnMut() -> usize> Host<N> {
+impl<'a, N: FnMut() -> usize> Host<'a, N> {
     pub(super) fn new(
-        engine: Arc<Engine>,
+        hosts: &'a Hosts,
         outgoing: Arc<Outgoing>,
         commit_room: Arc<Semaphore>,
         reply_rows: N,
     ) -> Self {
         Self {
-            engine,
+            hosts,
+            engine: hosts.engine().clone(),
             outgoing,
+            copies: BTreeMap::new(),
             transactions: BTreeMap::new(),
             watches: Arc::default(),
             commit_room,
@@ -79,13 +87,14 @@ impl<N: FnMut() -> usize> Host<N> {
                 transaction,
                 at,
                 ask,
-            } => match self.find(transaction, at, ask) {
-                Ok((version, found)) => {
-                    let reply = Reply::Found { version, found };
-                    self.outgoing.send(number, &reply);
-                }
-                Err(error) => refuse(&self.outgoing, number, error),
-            },
+            } => {
+                let found = self.find(transaction, at, ask);
+                self.reply(number, found);
+            }
+            Request::Copy { copy, begin } => {
+                let found = self.copy(copy, &begin);
+                self.reply(number, found);
+            }
             Request::Commit {
                 transaction,
                 request,
@@ -100,8 +109,56 @@ impl<N: FnMut() -> usize> Host<N> {
                     watch.abort();
                 }
             }
-            Request::End { transaction } => drop(self.transactions.remove(&transaction)),
+            Request::End { transaction } => {
+                self.transactions.remove(&transaction);
+                self.copies.remove(&transaction);
+            }
+            Request::Verify => self.verify(number)?,
+            Request::Processes => {
+                let processes = Reply::Processes(self.hosts.processes());
+                self.outgoing.send(number, &processes);
+            }
         }
+        Ok(())
+    }
+
+    fn reply(&self, number: u64, found: Result<(i64, Found)>) {
+        match found {
+            Ok((version, found)) => {
+                let reply = Reply::Found { version, found };
+                self.outgoing.send(number, &reply);
+            }
+            Err(error) => refuse(&self.outgoing, number, error),
+        }
+    }
+
+    /// Reads the next rows of a copy.
+    fn copy(&mut self, copy: u64, begin: &[u8]) -> Result<(i64, Found)> {
+        let is_full = self.transactions.len() + self.copies.len() >= MAX_TRANSACTIONS;
+        let (version, state) = match self.copies.entry(copy) {
+            Entry::Occupied(open) => open.into_mut(),
+            Entry::Vacant(_) if is_full => {
+                return Err(Code::GRV_PROXY_MEMORY_LIMIT_EXCEEDED.into());
+            }
+            Entry::Vacant(new) => new.insert(self.engine.newest_layers()?),
+        };
+        let (rows, more) = self.engine.copy_rows(state, begin, MAX_REPLY_BYTES)?;
+        let rows = rows.into_iter().map(Row::from).collect();
+        Ok((*version, Found::Rows { rows, more }))
+    }
+
+    /// Checks the store's file, on a thread of its own.
+    fn verify(&self, number: u64) -> io::Result<()> {
+        let engine = self.engine.clone();
+        let outgoing = self.outgoing.clone();
+        let thread = thread::Builder::new().name("keyspace-verify".to_owned());
+        thread.spawn(move || {
+            let progress = |read, of| outgoing.send(number, &Reply::Progress { read, of });
+            match engine.verify(progress) {
+                Ok(verified) => outgoing.send(number, &Reply::Verified(verified)),
+                Err(error) => refuse(&outgoing, number, error),
+            }
+        })?;
         Ok(())
     }
 

@@ -1,11 +1,11 @@
 //! The clients of an owner.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use std::{env, io, process};
 
 use futures::future::{self, Either};
 use parking_lot::Mutex;
@@ -18,6 +18,7 @@ use super::host::{Host, MAX_COMMIT_BYTES};
 use super::wire::{Greeting, Hello, NAME, PROTOCOL, Refusal, Reply, Welcome};
 use crate::embedded::engine::Engine;
 use crate::embedded::options::Durability;
+use crate::embedded::processes::Process;
 use crate::env::Environment;
 
 /// The largest number of clients.
@@ -41,6 +42,7 @@ pub(crate) struct Hosts {
 /// A client that was welcomed.
 #[derive(Clone)]
 struct Client {
+    process: Process,
     outgoing: Arc<Outgoing>,
     stop: Arc<Notify>,
     /// Ends with the thread of the client.
@@ -94,8 +96,24 @@ impl Hosts {
         Ok(())
     }
 
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     pub(crate) fn environment(&self) -> &Environment {
         self.engine.environment()
+    }
+
+    /// Returns the processes that have the store open, this one first.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        let mut processes = vec![Process::this()];
+        for client in self.clients.lock().values() {
+            // One process may have several handles.
+            if !processes.contains(&client.process) {
+                processes.push(client.process.clone());
+            }
+        }
+        processes
     }
 
     /// Lets no more clients in, and tells those that are there that the store is being closed.
@@ -133,7 +151,7 @@ impl Hosts {
         let mut requests = Incoming::new(reader);
         let environment = self.engine.environment();
         let hello = tokio::select! {
-            hello = environment.timeout(PATIENCE, requests.next()) => hello,
+            hello = environment.timeout(PATIENCE, requests.next::<Hello>()) => hello,
             () = self.wait_for_closing() => return Ok(()),
         };
         let Some((number, hello)) = hello.ok_or(io::ErrorKind::TimedOut)?? else {
@@ -141,6 +159,7 @@ impl Hosts {
         };
         let (serving, is_served) = watch::channel(());
         let client = Client {
+            process: hello.process.clone(),
             outgoing: Arc::default(),
             stop: Arc::default(),
             is_served,
@@ -153,8 +172,7 @@ impl Hosts {
         }
         requests.trust();
         let commit_room = Arc::new(Semaphore::new(MAX_COMMIT_BYTES as usize));
-        let engine = self.engine.clone();
-        let mut host = Host::new(engine, outgoing.clone(), commit_room.clone(), reply_rows);
+        let mut host = Host::new(self, outgoing.clone(), commit_room.clone(), reply_rows);
         let served = {
             let reading = std::pin::pin!(host.read(requests));
             let ended = std::pin::pin!(self.tell_end(&outgoing, &client.stop));
@@ -250,15 +268,12 @@ async fn wait_for_commits(commit_room: &Semaphore) {
 impl Hello {
     /// Returns the greeting of a handle.
     pub(super) fn new(client: [u8; 16], durability: Option<Durability>) -> Self {
-        let program = env::current_exe().ok();
-        let name = program.as_deref().and_then(|path| path.file_name());
         Self {
             protocol: NAME.to_owned(),
             versions: (PROTOCOL, PROTOCOL),
             client,
             durability,
-            program: name.map_or_else(String::new, |name| name.to_string_lossy().into_owned()),
-            pid: process::id(),
+            process: Process::this(),
         }
     }
 }

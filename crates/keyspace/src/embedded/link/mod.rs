@@ -37,6 +37,7 @@ pub(super) mod socket;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod whole;
 pub(super) mod wire;
 
 use std::future::Future;
@@ -93,7 +94,8 @@ pub(crate) struct Link {
 struct Shared {
     environment: Environment,
     connections: Mutex<Connections>,
-    alone_since: Mutex<Option<i64>>,
+    /// What the last owner has said of the store, `None` before the first one.
+    known: Mutex<Option<Welcome>>,
     /// Set when this process has become the owner.
     owner: OnceLock<Arc<Owner>>,
     /// Why there will be no other owner. Set before the connections get it.
@@ -168,7 +170,7 @@ impl Link {
         let shared = Arc::new(Shared {
             environment,
             connections: Mutex::default(),
-            alone_since: Mutex::default(),
+            known: Mutex::default(),
             owner: OnceLock::new(),
             end: OnceLock::new(),
             stop: Notify::new(),
@@ -197,7 +199,14 @@ impl Link {
 
     /// Returns the version before which all writers have ended, if one is known.
     pub(crate) fn alone_since(&self) -> Option<i64> {
-        *self.shared.alone_since.lock()
+        let known = self.shared.known.lock();
+        known.as_ref().and_then(|known| known.alone_since)
+    }
+
+    /// Returns the random name of the store.
+    fn store_id(&self) -> Option<[u8; 16]> {
+        let known = self.shared.known.lock();
+        known.as_ref().map(|known| known.store)
     }
 
     pub(crate) fn environment(&self) -> &Environment {
@@ -304,8 +313,12 @@ impl Shared {
     }
 
     fn know(&self, welcome: &Welcome) {
-        let mut alone_since = self.alone_since.lock();
-        *alone_since = alone_since.max(welcome.alone_since);
+        let mut known = self.known.lock();
+        let former = known.as_ref().and_then(|known| known.alone_since);
+        *known = Some(Welcome {
+            alone_since: welcome.alone_since.max(former),
+            ..welcome.clone()
+        });
     }
 
     /// Lets transactions use the store in this process.

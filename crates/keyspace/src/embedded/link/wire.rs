@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
+use crate::embedded::disk::verify::Verified;
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::options::Durability;
+use crate::embedded::processes::Process;
 use crate::error::{Code, Error, StorageFailure};
 use crate::selector::KeyValue;
 
@@ -40,9 +42,7 @@ pub(crate) struct Hello {
     pub(super) client: [u8; 16],
     /// The durability that the client was given, if it was.
     pub(super) durability: Option<Durability>,
-    /// For people.
-    pub(super) program: String,
-    pub(super) pid: u32,
+    pub(super) process: Process,
 }
 
 /// The owner's answer.
@@ -106,8 +106,15 @@ pub(super) enum Request {
     Watch { key: Bytes, baseline: Option<Bytes> },
     /// Ends the wait of the request `watch`. Has no reply.
     Unwatch { watch: u64 },
-    /// Ends a transaction that was not committed. Has no reply.
+    /// Ends a transaction that was not committed, or a copy. Has no reply.
     End { transaction: u64 },
+    /// Reads rows of a copy from a key on. The first one fixes the state that is copied: the newest one. It can then be
+    /// read for any time.
+    Copy { copy: u64, begin: Bytes },
+    /// Checks all blocks of the store's file.
+    Verify,
+    /// Asks which processes have the store open.
+    Processes,
 }
 
 /// What a read needs.
@@ -129,7 +136,7 @@ pub(crate) enum Ask {
 /// What the owner answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
-    /// To [`Request::Read`].
+    /// To [`Request::Read`] and [`Request::Copy`].
     Found { version: i64, found: Found },
     /// To [`Request::Commit`]: the read version that it used, and the versionstamp.
     Committed {
@@ -138,6 +145,12 @@ pub(super) enum Reply {
     },
     /// To [`Request::Watch`]: the value differs.
     Changed,
+    /// To [`Request::Verify`], from time to time: the number of entries that were read, and their number in total.
+    Progress { read: u64, of: u64 },
+    /// To [`Request::Verify`], at the end.
+    Verified(Verified),
+    /// To [`Request::Processes`].
+    Processes(Vec<Process>),
     /// To no request: the owner closes the store, and transactions that have no read version yet should wait for the
     /// next one.
     Leaving,

@@ -1,8 +1,8 @@
 //! Sessions, schedules, settings, changes, audits, what combine queues know of keys, and keys.
 
 use console::report::{
-    Audit, Change, CombineKey, Key, Keys, Payload, Schedule, Schedules, Sessions, SetAsidePage,
-    Settings, StoreCheck,
+    Audit, Change, CombineKey, Key, Keys, Payload, Process, Schedule, Schedules, Sessions,
+    SetAsidePage, Settings, StoreCheck,
 };
 
 use console::terminal::short;
@@ -14,8 +14,9 @@ use super::{
 
 impl Show for Sessions {
     fn show(&self) -> String {
+        let processes = processes_text(&self.processes);
         if self.sessions.is_empty() {
-            return "no session: nothing takes from this queue\n".to_owned();
+            return format!("no session: nothing takes from this queue\n{processes}");
         }
         let header = [
             "SESSION",
@@ -50,8 +51,21 @@ impl Show for Sessions {
         });
         let mut shown = table(&header, rows);
         next_page(&mut shown, self.next.as_deref());
-        shown
+        shown + &processes
     }
+}
+
+/// Returns a table of the processes that share a store, after an empty line.
+fn processes_text(processes: &[Process]) -> String {
+    if processes.is_empty() {
+        return String::new();
+    }
+    let row = |process: &Process| {
+        let pid = process.pid.to_string();
+        vec![process.role.clone(), pid, process.program.clone()]
+    };
+    let rows = processes.iter().map(row);
+    format!("\n{}", table(&["STORE", "PID", "PROGRAM"], rows))
 }
 
 /// Returns the next time of a schedule, and what to do if it is too far ahead.

@@ -12,15 +12,24 @@ use crate::embedded::Durability;
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::embedded::disk::verify::Verified;
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::engine::queue::Mutation;
 use crate::embedded::link::wire::{
     self, Ask, Failure, Found, Greeting, Hello, Malformed, Refusal, Reply, Request, Row, Welcome,
 };
+use crate::embedded::processes::Process;
 use crate::mutation::MutationOp;
 use crate::selector::KeyValue;
 
 const MAX: usize = wire::MAX_FRAME_BYTES;
+
+fn process() -> Process {
+    Process {
+        program: "program".to_owned(),
+        pid: 300,
+    }
+}
 
 fn hello() -> Hello {
     Hello {
@@ -30,8 +39,7 @@ fn hello() -> Hello {
         durability: Some(Durability::Relaxed {
             interval: Duration::from_millis(1),
         }),
-        program: "program".to_owned(),
-        pid: 300,
+        process: process(),
     }
 }
 
@@ -102,6 +110,12 @@ fn requests() -> Vec<Request> {
         },
         Request::Unwatch { watch: 300 },
         Request::End { transaction: 7 },
+        Request::Copy {
+            copy: 7,
+            begin: "k".into(),
+        },
+        Request::Verify,
+        Request::Processes,
     ]
 }
 
@@ -127,6 +141,13 @@ fn replies() -> Vec<Reply> {
             versionstamp: [9; 10],
         },
         Reply::Changed,
+        Reply::Progress { read: 1, of: 2 },
+        Reply::Verified(Verified {
+            rows: 1,
+            bytes: 2,
+            log_batches: 0,
+        }),
+        Reply::Processes(vec![process()]),
         Reply::Leaving,
         Reply::Ended(Failure::Code(1510)),
         Reply::Failed(Failure::Code(1020)),
@@ -196,8 +217,8 @@ fn mutated_frames_are_messages_or_an_error() {
     for _ in 0..conformance::scale(20_000, 2_000_000) {
         let mut buffer = BytesMut::new();
         match rng.random_range(0..2) {
-            0 => wire::put(&mut buffer, 1, &requests()[rng.random_range(0..7)]),
-            _ => wire::put(&mut buffer, 1, &replies()[rng.random_range(0..10)]),
+            0 => wire::put(&mut buffer, 1, &requests()[rng.random_range(0..10)]),
+            _ => wire::put(&mut buffer, 1, &replies()[rng.random_range(0..13)]),
         }
         for _ in 0..rng.random_range(1..4) {
             let place = rng.random_range(4..buffer.len());

@@ -103,7 +103,7 @@ async fn stalled() -> (Embedded, DuplexStream) {
     });
     let mut requests = Incoming::new(&mut owner);
     let (_, hello) = requests.next::<Hello>().await.unwrap().unwrap();
-    assert_eq!(hello.pid, process::id());
+    assert_eq!(hello.process.pid, process::id());
     let mut frame = BytesMut::new();
     wire::put(&mut frame, 0, &messages::greetings().remove(0));
     owner.write_all(&frame).await.unwrap();
