@@ -10,6 +10,7 @@ pub mod figures;
 pub mod load;
 pub mod meter;
 pub mod plot;
+pub mod process;
 pub mod shift;
 pub mod stage;
 pub mod statistics;
@@ -21,6 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use keyspace::embedded::{Embedded, Options};
+use keyspace::url::StoreUrl;
 use keyspace::{Database, Environment, OwnedTransaction, Transaction};
 use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
@@ -47,6 +49,13 @@ impl TempStore {
             db: db.expect("a new store can be made there"),
             folder,
         }
+    }
+
+    /// Returns the URL of the store.
+    #[must_use]
+    pub fn url(&self) -> StoreUrl {
+        let path = self.folder.path().join("store");
+        StoreUrl::Embedded { path }
     }
 
     /// Closes the store in good order, and opens it again.

@@ -127,7 +127,8 @@ impl<T> MeteredTransaction<T> {
 
 impl<T: Transaction> Transaction for MeteredTransaction<T> {
     keyspace::forward_transaction!([T] self => self.tr;
-        get, get_key, get_range, read_version, set_read_version, add_conflict_range, set_option, watch, versionstamp,
+        get, get_key, get_range, read_version, fix_read_version, set_read_version, add_conflict_range, set_option, watch,
+        versionstamp,
         approximate_size);
 
     fn set(&self, key: &[u8], value: &[u8]) {

@@ -72,7 +72,7 @@ impl Stage {
     /// Says whether several processes can have the store open.
     #[must_use]
     pub fn is_shared(&self) -> bool {
-        matches!(self.url, StoreUrl::Fdb { .. })
+        self.url != StoreUrl::Memory
     }
 
     /// Says what the figures belong to.

@@ -41,7 +41,7 @@ impl Drained {
 pub(crate) fn measure(stage: &Stage) -> Vec<Drained> {
     let mut sizes = vec![10_000, 100_000, 1_000_000];
     // What a cluster of one process holds in memory ends at a few millions.
-    if !stage.is_shared() && scale(0, 1) == 1 {
+    if stage.kind() != "fdb" && scale(0, 1) == 1 {
         sizes.push(10_000_000);
     }
     let drain = |updates| {

@@ -1,6 +1,6 @@
-//! Opening a store after its process, a child of this one, was killed while it set rows.
+//! Opening a store after its process, a child of this one, was killed while it set rows, and taking it over.
 //!
-//! A child prints a line when all its rows are committed, and is then killed.
+//! A child prints a line when all its rows are committed. It is then killed, or ends when it is told to.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,8 +12,8 @@ use std::sync::atomic::AtomicU64;
 use benches::arguments::Extent;
 use benches::shift::Work;
 use benches::{cores, fill, runtime};
-use keyspace::Environment;
 use keyspace::embedded::{Embedded, Options};
+use keyspace::{Environment, Error, Runner, Transaction};
 use serde::{Deserialize, Serialize};
 
 use crate::keys::{ROW_BYTES, VALUE, all_spread};
@@ -90,6 +90,53 @@ pub(crate) fn measure(extent: Extent) -> Vec<Row> {
     .collect()
 }
 
+/// Takes a store over whose owner was killed, and one whose owner has handed it over.
+pub(crate) fn takeover(extent: Extent) -> Vec<Row> {
+    let content_bytes: u64 = extent.choose(256 << 10, 64 << 20, 64 << 20);
+    let folder = tempfile::tempdir().expect("the system has a temporary folder");
+    let path = folder.path().join("store");
+    let mut pairs = Pairs::default();
+    for seed in 0..extent.choose(1, 5, 9) {
+        let part = Part {
+            path: path.clone(),
+            order: Order::Ascending,
+            rows: 0,
+            sets: content_bytes / ROW_BYTES,
+            seed,
+        };
+        let [handed_over, taken] = [Victim::end, Victim::kill].map(|end| take_over(&part, end));
+        pairs.push(handed_over, taken);
+    }
+    vec![Row {
+        workload: "first commit of a client after its owner was killed, with 64 MiB set before"
+            .to_owned(),
+        yardstick: "after its owner was told to end".to_owned(),
+        pairs,
+        unit: row::time,
+        target: "",
+    }]
+}
+
+/// Returns the seconds from the end of an owner, which a client waits for, to the first commit of that client.
+fn take_over(part: &Part, end: fn(&mut Victim)) -> f64 {
+    let mut owner = run(part);
+    let client = Options::new().open(&part.path);
+    let client = client.expect("the owner serves");
+    let env = Environment::system();
+    let began = env.now();
+    end(&mut owner);
+    let runner = Runner::new(client.clone());
+    let commit = runner.run(|tr| async move {
+        tr.set(b"taken", b"over");
+        Ok::<_, Error>(())
+    });
+    runtime(1).block_on(commit).expect("the store recovers");
+    let took = env.now() - began;
+    drop(owner);
+    close(&client);
+    took.as_secs_f64()
+}
+
 /// Returns the seconds that opening the store takes.
 fn open_and_close(path: &Path) -> f64 {
     let env = Environment::system();
@@ -106,6 +153,11 @@ fn close(db: &Embedded) {
 
 /// Starts a child, and kills it once it has set its rows.
 fn run_and_kill(part: &Part) {
+    drop(run(part));
+}
+
+/// Starts a child, and waits until it has set its rows.
+fn run(part: &Part) -> Victim {
     let part = serde_json::to_string(part).expect("a part is plain");
     let program = env::current_exe().expect("the system knows the path of this program");
     let mut child = Victim(
@@ -121,10 +173,23 @@ fn run_and_kill(part: &Part) {
     let read = BufReader::new(output).read_line(&mut line);
     read.expect("the child writes text");
     assert_eq!(line, "written\n");
+    child
 }
 
 /// A child, which is killed when it is dropped.
 struct Victim(Child);
+
+impl Victim {
+    /// Tells the child to end.
+    fn end(&mut self) {
+        let input = self.0.stdin.as_mut().expect("it is piped");
+        writeln!(input).expect("the child reads");
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().expect("the child lives");
+    }
+}
 
 impl Drop for Victim {
     fn drop(&mut self) {
@@ -152,7 +217,7 @@ pub(crate) fn play_part() -> bool {
         }
     }
     writeln!(io::stdout(), "written").expect("the parent lives");
-    // Ends when the parent does, which kills this process before.
+    // Ends when the parent says so or ends itself. It may kill this process before.
     let _ = io::stdin().lines().next();
     true
 }

@@ -14,7 +14,6 @@ mod console;
 mod idle;
 mod items;
 mod plot;
-mod process;
 mod table;
 mod trial;
 mod workload;
@@ -22,10 +21,13 @@ mod workload;
 use std::io::{self, Write};
 
 use benches::arguments::Arguments;
+use benches::process::play_part;
 use benches::stage::Stage;
 
+use crate::trial::Part;
+
 fn main() -> io::Result<()> {
-    if process::play_part() {
+    if play_part::<Part>() {
         return Ok(());
     }
     let arguments = Arguments::get();

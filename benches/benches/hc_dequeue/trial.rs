@@ -6,11 +6,10 @@ use benches::contender::{Acknowledged, BlindSets, Classic, Contender, Naive, Pop
 use benches::figures::Figures;
 use benches::load::{Load, Sample};
 use benches::meter::Metered;
+use benches::process::{Part as _, play_in_children};
 use benches::stage::{Stage, runtime};
 use keyspace::{Store, Subspace};
 use serde::{Deserialize, Serialize};
-
-use crate::process;
 
 /// The ways to queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,7 +95,7 @@ impl Setting {
             };
             match self.processes {
                 1 => part.play(stage.db().clone(), || {}),
-                processes => process::play_in_children(&part, processes, stage.url()),
+                processes => play_in_children(&part, processes, stage.url()),
             }
         });
         sample.into()
@@ -112,9 +111,8 @@ pub(crate) struct Part {
     place: Vec<u8>,
 }
 
-impl Part {
-    /// Plays the part. `meet` is called when all is prepared.
-    pub(crate) fn play(&self, db: Store, meet: impl FnOnce()) -> Sample {
+impl benches::process::Part for Part {
+    fn play(&self, db: Store, meet: impl FnOnce()) -> Sample {
         let site = Site {
             db: Metered::new(db),
             root: Subspace::from_bytes(self.place.clone()),

@@ -7,7 +7,8 @@
 //! items of 100 bytes, one in a commit, each over a connection of its own. An item is on disk when its
 //! enqueue is acknowledged, and a taken one never comes back. Clients of Postgres and Redis reach the
 //! server by a local socket; SQLite and hc-dequeue run in this process, hc-dequeue with one session for
-//! all clients.
+//! all clients. Where processes are named, the clients of hc-dequeue are in that many other processes, each with one
+//! session, which reach the store through this one.
 //!
 //! # `handle`
 //!
@@ -54,11 +55,13 @@ use benches::TempStore;
 use benches::arguments::{Arguments, Extent};
 use benches::contender::{Contender, Popped, Site};
 use benches::figures::{Figures, Rounds, turns};
-use benches::load::{Action, Load};
+use benches::load::{Action, Load, Sample};
 use benches::meter::{Metered, Reading};
+use benches::process::{Part, play_in_children, play_part};
 use benches::runtime_with_sockets;
-use keyspace::Subspace;
+use keyspace::{Store, Subspace};
 use mimalloc::MiMalloc;
+use serde::{Deserialize, Serialize};
 
 use crate::handle::Peer;
 use crate::postgres::Postgres;
@@ -78,6 +81,8 @@ pub(crate) struct Place {
 /// What is measured, with the address of its server if it has one.
 enum System {
     HcDequeue,
+    /// The same, whose clients are in this number of other processes.
+    Processes(usize),
     Sqlite,
     Postgres(String),
     Redis(String),
@@ -92,11 +97,19 @@ enum Workload {
 }
 
 fn main() -> io::Result<()> {
+    if play_part::<Clients>() {
+        return Ok(());
+    }
     let arguments = Arguments::get();
     let mut out = io::stdout();
     let extent = arguments.extent();
     let clients: &[usize] = extent.choose(&[1, 4], &[1, 16, 64], &[1, 16, 64]);
-    let mut systems = vec![System::HcDequeue, System::Sqlite];
+    let mut systems = vec![
+        System::HcDequeue,
+        System::Processes(1),
+        System::Processes(4),
+        System::Sqlite,
+    ];
     systems.extend(env::var("PEERS_POSTGRES").ok().map(System::Postgres));
     systems.extend(env::var("PEERS_REDIS").ok().map(System::Redis));
     for workload in [Workload::Enqueue, Workload::Pop, Workload::Handle] {
@@ -105,6 +118,8 @@ fn main() -> io::Result<()> {
             writeln!(out, "| {} |", workload.columns().join(" | "))?;
             writeln!(out, "|{}", "---|".repeat(workload.columns().len()))?;
             for &clients in clients {
+                let takes_part = |system: &&System| system.takes_part(workload, clients);
+                let systems: Vec<_> = systems.iter().filter(takes_part).collect();
                 let rounds = compare(&systems, workload, clients, extent);
                 show(&systems, workload, &rounds, clients)?;
             }
@@ -158,14 +173,17 @@ impl Workload {
 
 /// Prints a line for each system, and one for the best of the peers.
 fn show(
-    systems: &[System],
+    systems: &[&System],
     workload: Workload,
     rounds: &[Rounds],
     clients: usize,
 ) -> io::Result<()> {
-    let (ours, peers) = rounds.split_first().expect("hc-dequeue is the first");
-    let best = ("the best peer".to_owned(), Rounds::best_of(peers));
-    let names = systems.iter().map(System::name);
+    let ours = &rounds[0];
+    let is_ours = |system: &&&System| matches!(system, System::HcDequeue | System::Processes(_));
+    let first_peer = systems.iter().take_while(is_ours).count();
+    let best = Rounds::best_of(&rounds[first_peer..]);
+    let best = ("the best peer".to_owned(), best);
+    let names = systems.iter().map(|system| system.name());
     for (name, rounds) in names.zip(rounds.iter().cloned()).chain([best]) {
         let median = rounds.median(|figures| figures.median_millis);
         let late = rounds.median(|figures| figures.late_millis);
@@ -195,7 +213,7 @@ fn cell(figure: f64, decimals: usize, unit: &str) -> String {
 }
 
 /// Runs a load on all systems in turn, and returns the rounds of each.
-fn compare(systems: &[System], workload: Workload, clients: usize, extent: Extent) -> Vec<Rounds> {
+fn compare(systems: &[&System], workload: Workload, clients: usize, extent: Extent) -> Vec<Rounds> {
     let load = Load {
         action: workload.action(),
         sessions: clients,
@@ -215,9 +233,19 @@ impl System {
     fn name(&self) -> String {
         match self {
             Self::HcDequeue => "hc-dequeue, embedded".to_owned(),
+            Self::Processes(1) => "hc-dequeue, 1 other process".to_owned(),
+            Self::Processes(count) => format!("hc-dequeue, {count} other processes"),
             Self::Sqlite => sqlite::version(),
             Self::Postgres(address) => runtime_with_sockets().block_on(postgres::version(address)),
             Self::Redis(address) => runtime_with_sockets().block_on(redis::version(address)),
+        }
+    }
+
+    /// Returns whether the system is measured. Each process has at least one client.
+    fn takes_part(&self, workload: Workload, clients: usize) -> bool {
+        match self {
+            Self::Processes(count) => workload != Workload::Handle && *count <= clients,
+            _ => true,
         }
     }
 
@@ -239,6 +267,19 @@ impl System {
                 };
                 bear::<Popped>(&load, &site)
             }
+            Self::Processes(count) => {
+                let store = TempStore::new();
+                let clients = Clients {
+                    load: Load {
+                        sessions: 1,
+                        consumers_per_session: load.sessions / count,
+                        backlog: load.backlog / *count as u64,
+                        ..load
+                    },
+                    queue,
+                };
+                play_in_children(&clients, *count, &store.url()).into()
+            }
             Self::Sqlite => bear_peer::<Sqlite>(workload, &load, &File::new()),
             Self::Postgres(address) => {
                 bear_peer::<Postgres>(workload, &load, &Place::new(address, queue))
@@ -247,6 +288,26 @@ impl System {
                 bear_peer::<Redis>(workload, &load, &Place::new(address, queue))
             }
         }
+    }
+}
+
+/// What the clients of one process do.
+#[derive(Serialize, Deserialize)]
+struct Clients {
+    load: Load,
+    queue: String,
+}
+
+impl Part for Clients {
+    fn play(&self, db: Store, meet: impl FnOnce()) -> Sample {
+        let site = Site {
+            db: Metered::new(db),
+            root: Subspace::from(&*self.queue),
+        };
+        let runtime = runtime_with_sockets();
+        let sessions = runtime.block_on(self.load.prepare::<Popped>(&site));
+        meet();
+        runtime.block_on(self.load.run(&sessions, Reading::default))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The answers of `docs/recipes.md`, each as a function. `cargo run -p examples --example recipes` runs them on a store
 //! in memory, one after the other, and checks what they do.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use export_queue::hc_dequeue::testing::drain_process;
@@ -8,12 +9,14 @@ use export_queue::hc_dequeue::{
     Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Outcome, Place, PlaceKind,
     Queue, Replaced, Schedule, Settings, Worker, WorkerOptions,
 };
-use export_queue::keyspace::embedded::Embedded;
+use export_queue::keyspace::embedded::{Embedded, Options, Sharing};
 use export_queue::keyspace::{self, OpenOptions, Runner, Store, Subspace, Transaction, Tx};
 use export_queue::microqueue::MicroQueue;
+use tokio::task::spawn_blocking;
 
 type Jobs = Queue<String>;
 type Result<T, E = Error> = std::result::Result<T, E>;
+type AnyError = Box<dyn std::error::Error + Send + Sync>;
 
 async fn enqueue_with_own_data(
     runner: &Runner<Store>,
@@ -237,8 +240,49 @@ async fn pause(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     runner.run(pause).await
 }
 
-fn back_up(store: &Embedded, path: &str) -> std::result::Result<(), keyspace::OpenError> {
+fn back_up(store: &Embedded, path: &str) -> Result<(), keyspace::OpenError> {
     store.backup(path)
+}
+
+async fn open_in_each_process(url: &str) -> Result<(Runner<Store>, Jobs), AnyError> {
+    // The first process owns the store. The others are its clients.
+    let runner = Runner::new(keyspace::open(url)?);
+    let jobs = Queue::<String>::open(&runner, "jobs").await?;
+    Ok((runner, jobs))
+}
+
+fn open_only_as_a_client(path: &Path) -> Result<Runner<Embedded>, keyspace::OpenError> {
+    let client = Options::new().with_sharing(Sharing::ClientOnly);
+    let store = client.with_patience(Duration::from_secs(60)).open(path)?;
+    Ok(Runner::new(store))
+}
+
+async fn hand_over(worker: Worker<String>, runner: Runner<Store>) -> Result<(), AnyError> {
+    worker.shut_down(Duration::from_secs(30)).await?;
+    runner.close().await?;
+    // Blocks its thread until a client can take the store over.
+    let store = runner.database().clone();
+    spawn_blocking(move || store.close()).await??;
+    Ok(())
+}
+
+/// Opens a file several times, as processes do, and hands it over from the first opening to the second one.
+async fn share_a_store() -> Result<(), AnyError> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("jobs.keyspace");
+    let url = format!("embedded:{}", path.display());
+    let (old, old_jobs) = open_in_each_process(&url).await?;
+    let (new, new_jobs) = open_in_each_process(&url).await?;
+    let client = open_only_as_a_client(&path)?;
+    let worker = old_jobs
+        .work(&old, WorkerOptions::new(), return_a_result)
+        .await?;
+    hand_over(worker, old).await?;
+    new_jobs.submit(&client, &"trailer".to_owned()).await?;
+    let jobs = &new_jobs;
+    let length = |tr: Tx<_>| async move { jobs.len(&tr).await };
+    assert_eq!(new.run(length).await?, 1);
+    Ok(())
 }
 
 async fn process_in_order(runner: &Runner<Store>, names: &Jobs) -> Result<()> {
@@ -290,7 +334,7 @@ async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &Jobs) -> Result<()>
 }
 
 #[tokio::main]
-pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+pub(crate) async fn main() -> Result<(), AnyError> {
     let store = keyspace::open("memory:")?;
     let runner = &Runner::new(store.clone());
     let settings = Settings::new().with_keep_done(Duration::from_secs(60));
@@ -349,6 +393,9 @@ pub(crate) async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync
     };
     back_up(embedded, &copy)?;
     keyspace::open_existing(&format!("embedded:{copy}"))?.close()?;
+    if cfg!(unix) {
+        share_a_store().await?;
+    }
     println!("all recipes did what they say");
     Ok(())
 }

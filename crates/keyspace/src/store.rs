@@ -162,7 +162,7 @@ impl Store {
     }
 
     /// Closes an embedded store for all its handles, as [`Embedded::close`] does. The store is a single
-    /// file after that. Does nothing to another store.
+    /// file after that, unless another process has it open. Does nothing to another store.
     ///
     /// Blocks until the store is closed.
     ///
@@ -288,6 +288,10 @@ impl Transaction for StoreTransaction {
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<> {
         issue!(self, tr => tr.read_version())
+    }
+
+    fn fix_read_version(&self) -> impl Future<Output = Result<()>> + Send + use<> {
+        issue!(self, tr => tr.fix_read_version())
     }
 
     fn set_read_version(&self, version: i64) {

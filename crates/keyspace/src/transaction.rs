@@ -22,6 +22,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::TryFutureExt;
 
 use crate::error::{Error, Result};
 use crate::mutation::{MutationOp, Versionstamp};
@@ -166,6 +167,13 @@ pub trait Transaction: Send + Sync + 'static {
     /// Every commit that was acknowledged before the call that obtains it is visible.
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<Self>;
 
+    /// Waits until the read version is certain to be older than each commit that this handle sends after the wait. A store
+    /// that takes the commits of a handle in the order in which they were sent need not be asked for it.
+    #[doc(hidden)]
+    fn fix_read_version(&self) -> impl Future<Output = Result<()>> + Send + use<Self> {
+        self.read_version().map_ok(drop)
+    }
+
     /// Sets the read version to one obtained elsewhere. The next read reports an error, if there is one.
     fn set_read_version(&self, version: i64);
 
@@ -298,10 +306,7 @@ pub trait Database: Clone + Send + Sync + 'static {
     /// `invalid_option_value`.
     fn set_option(&self, option: DatabaseOption) -> Result<()>;
 
-    /// Returns the version at which this process became the only writer of the store, or `None` if other
-    /// processes may write too.
-    ///
-    /// Any other writer whose last write is older than that version has ended.
+    /// Returns a version, if one is known: each writer of another process whose last write is older has ended.
     fn owned_since(&self) -> Option<i64> {
         None
     }
@@ -499,6 +504,13 @@ macro_rules! forward_transaction {
             &$self,
         ) -> impl ::std::future::Future<Output = $crate::Result<i64>> + Send + use<$($generic),*> {
             $inner.read_version()
+        }
+    };
+    (@ fix_read_version [$($generic:ident),*] $self:ident $inner:expr) => {
+        fn fix_read_version(
+            &$self,
+        ) -> impl ::std::future::Future<Output = $crate::Result<()>> + Send + use<$($generic),*> {
+            $inner.fix_read_version()
         }
     };
     (@ set_read_version [$($generic:ident),*] $self:ident $inner:expr) => {

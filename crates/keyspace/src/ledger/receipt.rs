@@ -131,9 +131,9 @@ impl Receipt {
     /// A dropped call counts as an attempt that ended there.
     pub async fn resolve<T: Transaction>(&self, tr: &T) -> Result<Option<EarlierCommit>> {
         let attempt_in_doubt = self.next_attempt();
-        // The read version must be obtained before the commit. One that is obtained inside the commit may
-        // be newer than a later attempt's commit, which could then not make the store refuse this attempt.
-        tr.read_version().await?;
+        // The read version must be older than a later attempt's commit, which could otherwise not make the store refuse
+        // this attempt. One that is obtained inside the commit may be newer.
+        tr.fix_read_version().await?;
         let earlier = if attempt_in_doubt {
             self.find_commit(tr).await?
         } else {

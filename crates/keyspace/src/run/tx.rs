@@ -169,6 +169,10 @@ impl<T: Transaction> Transaction for Tx<T> {
         answer(self.live().map(T::read_version))
     }
 
+    fn fix_read_version(&self) -> impl Future<Output = Result<()>> + Send + use<T> {
+        answer(self.live().map(T::fix_read_version))
+    }
+
     fn set_read_version(&self, version: i64) {
         if let Ok(tr) = self.live() {
             tr.set_read_version(version);

@@ -109,6 +109,7 @@ trait AnyTransaction: Any + Send + Sync {
         isolation: Isolation,
     ) -> BoxFuture<'static, Result<RangeBatch>>;
     fn read_version(&self) -> BoxFuture<'static, Result<i64>>;
+    fn fix_read_version(&self) -> BoxFuture<'static, Result<()>>;
     fn set_read_version(&self, version: i64);
     fn set(&self, key: &[u8], value: &[u8]);
     fn clear(&self, key: &[u8]);
@@ -152,6 +153,10 @@ impl<T: OwnedTransaction> AnyTransaction for T {
 
     fn read_version(&self) -> BoxFuture<'static, Result<i64>> {
         Box::pin(Transaction::read_version(self))
+    }
+
+    fn fix_read_version(&self) -> BoxFuture<'static, Result<()>> {
+        Box::pin(Transaction::fix_read_version(self))
     }
 
     fn set_read_version(&self, version: i64) {
@@ -213,7 +218,7 @@ impl<T: OwnedTransaction> AnyTransaction for T {
 
 impl Transaction for OtherTransaction {
     crate::forward_transaction!([] self => self.0;
-        get, get_key, get_range, read_version, set_read_version, set, clear, clear_range, atomic,
+        get, get_key, get_range, read_version, fix_read_version, set_read_version, set, clear, clear_range, atomic,
         add_conflict_range, set_option, watch, versionstamp, approximate_size);
 }
 

@@ -143,6 +143,7 @@ impl CommandFailure {
                 path,
                 reason: reason.unwrap_or_else(|| "its files are locked".to_owned()),
             },
+            OpenError::NoOwner { path, reason } => Self::InUse { path, reason },
             OpenError::NoStore { path } => Self::NoStore { path },
             error => Self::Open(error),
         }
@@ -185,6 +186,7 @@ impl CommandFailure {
             | Self::Memory
             | Self::NoStoreNamed
             | Self::NoFile
+            | Self::NoFileToOwn
             | Self::NoFilesToCheck
             | Self::NoItems
             | Self::OnlyPurge { .. }

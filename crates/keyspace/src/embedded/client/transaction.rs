@@ -243,6 +243,19 @@ impl EmbeddedTransaction {
         }
     }
 
+    /// Obtains the read version if the commit would otherwise obtain one too late: see
+    /// [`fix_read_version`](Transaction::fix_read_version).
+    async fn wait_for_order(&self) -> Result<()> {
+        let is_late = match &self.seat {
+            Seat::Owner(_) => false,
+            Seat::Client(link) => !link.orders_commits(),
+        };
+        if is_late && !self.lock().writes.is_read_only() {
+            self.read_version().await?;
+        }
+        Ok(())
+    }
+
     /// Sends the commit and waits for its result or for the timeout.
     async fn send(&self, request: CommitRequest) -> Result<Commit> {
         let remaining = self.lock().remaining(self.env());
@@ -399,6 +412,19 @@ impl Transaction for EmbeddedTransaction {
         self.answer(answer)
     }
 
+    fn fix_read_version(&self) -> impl Future<Output = Result<()>> + Send + use<> {
+        let is_ordered = match &self.seat {
+            Seat::Owner(_) => false,
+            Seat::Client(link) => link.orders_commits(),
+        };
+        if !is_ordered {
+            return Either::Right(self.read_version().map_ok(drop));
+        }
+        let mut state = self.lock();
+        let checked = state.check_deferred();
+        Either::Left(ready(checked.and_then(|()| state.check_ended(self.env()))))
+    }
+
     fn set_read_version(&self, version: i64) {
         let mut state = self.lock();
         if state.store_reads.read_version.is_some() {
@@ -534,6 +560,7 @@ impl Transaction for EmbeddedTransaction {
 impl OwnedTransaction for EmbeddedTransaction {
     async fn commit(&mut self) -> Result<Commit> {
         self.wait_for_turn().await;
+        self.wait_for_order().await?;
         let outcome = match self.prepare_commit().await {
             Ok(None) => Ok(Commit::READ_ONLY),
             Ok(Some(request)) => self.send(request).await,

@@ -1,5 +1,6 @@
 //! Takes part in [elections](super::election).
 
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tokio::net::UnixStream;
 use super::election::{self, Next, Outcome, Step};
 use super::greeting::{Greeted, Unreachable, greet};
 use super::socket;
-use super::wire::{Hello, Welcome};
+use super::wire::{Hello, Refusal, Welcome};
 use crate::embedded::disk::location::{self, Open};
 use crate::embedded::disk::open_errors::open_error;
 use crate::embedded::disk::presence::Presence;
@@ -35,6 +36,9 @@ pub(crate) struct Candidate {
     presence: Option<Presence>,
     /// What the last owner has said, `None` before the first one.
     known: Option<Welcome>,
+    /// Why an owner has not served this candidate, in this election.
+    refusal: Option<Refusal>,
+    has_warned: bool,
 }
 
 /// The seat of a candidate.
@@ -55,6 +59,8 @@ impl Candidate {
             open,
             presence: None,
             known: None,
+            refusal: None,
+            has_warned: false,
         }
     }
 
@@ -74,6 +80,8 @@ impl Candidate {
     pub(super) async fn elect(&mut self, limit: Option<Duration>) -> Result<Elected, OpenError> {
         let may_own = self.options.sharing != Sharing::ClientOnly;
         let begun = self.environment().now();
+        self.has_warned = false;
+        self.refusal = None;
         let mut step = election::first(may_own);
         loop {
             let passed = self.environment().now().saturating_sub(begun);
@@ -97,8 +105,7 @@ impl Candidate {
             Ok(store) => store,
             Err(OpenError::StoreInUse { .. }) => return Outcome::Held,
             Err(error) if self.may_pass(&error) => {
-                let error = chain(&error);
-                tracing::warn!(%error, "a client cannot take the store over, and waits for another");
+                self.warn(&chain(&error), "a client cannot take the store over");
                 return Outcome::Held;
             }
             Err(error) => return Outcome::Failed(error),
@@ -136,6 +143,10 @@ impl Candidate {
         if self.known.is_none() {
             self.presence = None;
         }
+        if let Unreachable::Refused(refusal) = &error {
+            self.warn(refusal, "the owner of the store does not serve this client");
+            self.refusal = Some(refusal.clone());
+        }
         let is_over = left.is_some_and(|left| left.is_zero());
         let is_final = match &error {
             Unreachable::Refused(refusal) => !refusal.may_pass(left.is_none()),
@@ -147,23 +158,37 @@ impl Candidate {
         Outcome::Unanswered
     }
 
+    /// Says once in an election why it takes its time.
+    fn warn(&mut self, error: &dyn Display, what: &str) {
+        if self.known.is_some() && !self.has_warned {
+            self.has_warned = true;
+            tracing::warn!(%error, "{what}, and waits");
+        }
+    }
+
     async fn reach(&mut self, left: Option<Duration>) -> Result<Greeted<UnixStream>, Unreachable> {
         // Before the owner is asked: a client that could write and is not seen would be taken for one that has ended.
         if self.presence.is_none() {
             self.presence = Some(Presence::join(&self.path)?);
         }
         let stream = socket::connect(&self.path).map_err(silent)?;
+        let write_now = socket::write_now(&stream)?;
         let env = self.environment();
         let mut greeting = std::pin::pin!(greet(stream, &self.hello));
-        if let Some(greeted) = env.timeout(left.unwrap_or(SILENCE), &mut greeting).await {
-            return greeted;
-        }
-        if left.is_some() {
-            return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-        }
-        let path = self.path.display();
-        tracing::warn!(%path, "the owner of the store does not answer");
-        greeting.await
+        let in_time = env.timeout(left.unwrap_or(SILENCE), &mut greeting);
+        let greeted = match in_time.await {
+            Some(greeted) => greeted,
+            None if left.is_some() => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            None => {
+                let path = self.path.display();
+                tracing::warn!(%path, "the owner of the store does not answer");
+                greeting.await
+            }
+        };
+        Ok(Greeted {
+            write_now: Some(write_now),
+            ..greeted?
+        })
     }
 
     fn welcomed(&mut self, client: Greeted<UnixStream>) -> Attempt {
@@ -199,7 +224,9 @@ impl Candidate {
 
     fn unreached(&self, error: &Unreachable) -> OpenError {
         let path = self.path.clone();
-        let reason = error.to_string();
+        // An attempt that the limit has cut short says less.
+        let refusal = self.refusal.as_ref().map(Refusal::to_string);
+        let reason = refusal.unwrap_or_else(|| error.to_string());
         match self.options.sharing {
             Sharing::ClientOnly => OpenError::NoOwner { path, reason },
             Sharing::Share | Sharing::Refuse => OpenError::StoreInUse {

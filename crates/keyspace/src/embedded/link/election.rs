@@ -14,7 +14,7 @@
 //!   it has, but never commit.
 //! - A request for a read version is never joined with one that was already sent.
 //!
-//! `tests/election.rs` is a model of these rules, and of what happens if one is broken.
+//! `tests/election` is a model of these rules, and of what happens if one is broken.
 
 /// What a candidate does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

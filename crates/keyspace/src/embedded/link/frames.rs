@@ -1,9 +1,10 @@
 //! The frames that one end of a connection sends, and those that it receives.
 
 use std::io;
+use std::sync::OnceLock;
 
-use bytes::BytesMut;
-use parking_lot::Mutex;
+use bytes::{Buf, BytesMut};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -14,28 +15,51 @@ use super::wire;
 /// How many bytes are read at once, at least.
 const READ_BYTES: usize = 64 << 10;
 
-/// The frames that wait to be written. Callers append them, and the thread of the connection writes all of them with
-/// one call.
+/// The frames that wait to be written. Callers append them, and one writer writes all of them with one call: the thread
+/// of the connection or, if it has nothing to write, the caller.
 #[derive(Default)]
 pub(super) struct Outgoing {
     unsent: Mutex<Unsent>,
-    /// Notified when there is something to write, and at the end.
+    /// How a caller writes. Without it, only the thread does.
+    write_now: OnceLock<WriteNow>,
+    /// Notified when there is something for the thread to write, and at the end.
     wake: Notify,
     /// Notified when everything was written.
     written: Notify,
 }
 
+/// Writes bytes without waiting. Returns how many were written.
+pub(super) type WriteNow = Box<dyn Fn(&[u8]) -> io::Result<usize> + Send + Sync>;
+
 #[derive(Default)]
 struct Unsent {
     bytes: BytesMut,
+    /// Whether bytes that were taken are being written. The writer takes what comes meanwhile, too.
+    is_writing: bool,
     is_closed: bool,
 }
 
 impl Outgoing {
+    /// Lets callers write.
+    pub(super) fn write_directly(&self, write_now: WriteNow) {
+        // A connection has one way to write.
+        let _ = self.write_now.set(write_now);
+    }
+
     /// Sends a message.
     pub(super) fn send(&self, number: u64, message: &impl Serialize) {
-        self.send_later(number, message);
-        self.wake.notify_one();
+        let mut unsent = self.unsent.lock();
+        if unsent.is_closed {
+            return;
+        }
+        wire::put(&mut unsent.bytes, number, message);
+        if unsent.is_writing {
+            return;
+        }
+        match self.write_now.get() {
+            Some(write_now) => self.write_here(unsent, write_now),
+            None => self.wake.notify_one(),
+        }
     }
 
     /// Sends a message together with the next one. Does nothing after the end.
@@ -43,6 +67,27 @@ impl Outgoing {
         let mut unsent = self.unsent.lock();
         if !unsent.is_closed {
             wire::put(&mut unsent.bytes, number, message);
+        }
+    }
+
+    /// Writes what waits, as far as that is possible at once. The thread writes the rest.
+    fn write_here(&self, mut unsent: MutexGuard<'_, Unsent>, write_now: &WriteNow) {
+        let mut bytes = BytesMut::new();
+        unsent.is_writing = true;
+        while !unsent.bytes.is_empty() {
+            std::mem::swap(&mut unsent.bytes, &mut bytes);
+            let written = MutexGuard::unlocked(&mut unsent, || write_now(&bytes));
+            bytes.advance(written.unwrap_or(0));
+            if !bytes.is_empty() {
+                // If there was an error, the thread finds it, too.
+                bytes.unsplit(unsent.bytes.split());
+                unsent.bytes = bytes;
+                break;
+            }
+        }
+        unsent.is_writing = false;
+        if !unsent.bytes.is_empty() || unsent.is_closed {
+            self.wake.notify_one();
         }
     }
 
@@ -64,14 +109,17 @@ impl Outgoing {
         self.wake.notify_one();
     }
 
-    /// Writes what is sent, until the end.
+    /// Writes what callers do not, until the end.
     pub(super) async fn write(&self, mut writer: impl AsyncWrite + Unpin) -> io::Result<()> {
         let mut bytes = BytesMut::new();
         loop {
             let is_closed = {
                 let mut unsent = self.unsent.lock();
-                std::mem::swap(&mut unsent.bytes, &mut bytes);
-                unsent.is_closed
+                if !unsent.is_writing {
+                    std::mem::swap(&mut unsent.bytes, &mut bytes);
+                    unsent.is_writing = !bytes.is_empty();
+                }
+                unsent.is_closed && !unsent.is_writing
             };
             if bytes.is_empty() && is_closed {
                 return writer.shutdown().await;
@@ -82,6 +130,7 @@ impl Outgoing {
             }
             writer.write_all(&bytes).await?;
             bytes.clear();
+            self.unsent.lock().is_writing = false;
             self.written.notify_one();
         }
     }

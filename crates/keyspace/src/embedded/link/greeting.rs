@@ -5,7 +5,7 @@ use std::io;
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 
-use super::frames::Incoming;
+use super::frames::{Incoming, WriteNow};
 use super::wire::{self, Greeting, Hello, Refusal, Welcome};
 
 /// A connection whose owner serves this client.
@@ -13,6 +13,8 @@ pub(super) struct Greeted<S> {
     pub(super) welcome: Welcome,
     pub(super) replies: Incoming<ReadHalf<S>>,
     pub(super) writer: WriteHalf<S>,
+    /// How callers write, if they can.
+    pub(super) write_now: Option<WriteNow>,
 }
 
 /// Why there is no connection to an owner.
@@ -41,6 +43,7 @@ pub(super) async fn greet<S: AsyncRead + AsyncWrite>(
                 welcome,
                 replies,
                 writer,
+                write_now: None,
             })
         }
         Some((_, Greeting::Refused(refusal))) => Err(refusal.into()),

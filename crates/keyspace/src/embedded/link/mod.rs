@@ -47,6 +47,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bytes::Bytes;
+#[cfg(unix)]
+use futures::future;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
 #[cfg(unix)]
@@ -110,6 +112,8 @@ struct Connections {
     next: Arc<Connection>,
     /// The connection to an owner that closes the store.
     leaving: Option<Arc<Connection>>,
+    /// Whether this process is the owner, so that other transactions reach the store without this link.
+    is_second_way: bool,
 }
 
 impl Link {
@@ -207,6 +211,11 @@ impl Link {
     fn store_id(&self) -> Option<[u8; 16]> {
         let known = self.shared.known.lock();
         known.as_ref().map(|known| known.store)
+    }
+
+    /// Returns whether the owner takes the commits of this handle in the order in which they are sent: all are sent here.
+    pub(crate) fn orders_commits(&self) -> bool {
+        !self.shared.connections.lock().is_second_way
     }
 
     pub(crate) fn environment(&self) -> &Environment {
@@ -321,10 +330,18 @@ impl Shared {
         });
     }
 
-    /// Lets transactions use the store in this process.
+    /// Lets transactions use the store in this process. Those that were begun before go on over a pipe.
+    ///
+    /// A commit that waits for an owner may have no read version. It must get one before another way to the store is
+    /// open, on which a later commit could overtake it:
+    ///
+    /// 1. From now on, a commit without a read version is not sent over the pipe.
+    /// 2. Those that were sent are in the engine once a later request has its reply.
+    /// 3. New transactions use the owner.
     #[cfg(unix)]
     async fn take_over(&self, owner: Owner) {
-        let owner = self.owner.get_or_init(|| Arc::new(owner));
+        tracing::info!("this process owns the store now");
+        let owner = Arc::new(owner);
         let (pipe, stream) = tokio::io::duplex(PIPE_BYTES);
         let hello = Hello::new(owner.environment().random_bytes(), None);
         let served = owner.hosts().serve(|| Ok(stream), || usize::MAX);
@@ -332,15 +349,32 @@ impl Shared {
             served?;
             greet(pipe, &hello).await
         };
-        match greeted.await {
-            Ok(owner) => self.use_only(owner).await,
-            Err(error) => self.end(poisoned(error)),
-        }
+        let greeted = match greeted.await {
+            Ok(greeted) => greeted,
+            Err(error) => return self.end(poisoned(error)),
+        };
+        let (sender, taken) = oneshot::channel();
+        let sent = {
+            let mut connections = self.connections.lock();
+            connections.is_second_way = true;
+            let waiting = Waiting::Processes(sender);
+            connections.next.send(&Request::Processes, waiting)
+        };
+        let open_second_way = async {
+            if sent.is_ok() && taken.await.is_ok_and(|reply| reply.is_ok()) {
+                // It was not set before.
+                let _ = self.owner.set(owner);
+            }
+        };
+        future::join(self.use_only(greeted), open_second_way).await;
     }
 
     /// Uses a connection until its end.
     async fn talk<S: AsyncRead + AsyncWrite>(&self, owner: Greeted<S>) {
         let connection = self.connections.lock().next.clone();
+        if let Some(write_now) = owner.write_now {
+            connection.outgoing.write_directly(write_now);
+        }
         let reading = std::pin::pin!(self.read(&connection, owner.replies));
         let mut writing = std::pin::pin!(connection.outgoing.write(owner.writer));
         let ended = tokio::select! {

@@ -5,8 +5,8 @@
 //! The kernel lets a process connect only if the permissions allow it.
 
 use std::fs::{self, File, Permissions};
-use std::io;
-use std::os::fd::AsRawFd;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net;
@@ -19,6 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Builder;
 use tokio::sync::Notify;
 
+use super::frames::WriteNow;
 use super::hosts::Hosts;
 use crate::embedded::disk::presence::{SOCKET, place};
 use crate::embedded::log::files::{canonical, folder_of};
@@ -112,6 +113,12 @@ pub(super) fn connect(main: &Path) -> io::Result<UnixStream> {
     }
     let text = format!("the socket of the store belongs to the user {uid}, who does not own it");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Returns what writes to a connection at once, on any thread.
+pub(super) fn write_now(stream: &UnixStream) -> io::Result<WriteNow> {
+    let stream = net::UnixStream::from(stream.as_fd().try_clone_to_owned()?);
+    Ok(Box::new(move |bytes| (&stream).write(bytes)))
 }
 
 /// Uses a path as the address of a socket. If it is too long for one, uses its folder's descriptor.

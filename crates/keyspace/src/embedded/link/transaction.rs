@@ -44,7 +44,7 @@ impl LinkTransaction {
         ask: Ask,
         answer: impl FnOnce(Result<(i64, Found), Unanswered>) + Send + 'static,
     ) -> Result<()> {
-        self.send(|bound| {
+        self.send(|bound, _| {
             bound.is_open = true;
             let read = Request::Read {
                 transaction: bound.number,
@@ -62,7 +62,12 @@ impl LinkTransaction {
         request: CommitRequest,
     ) -> impl Future<Output = Result<Committed>> + Send + use<> {
         let (sender, committed) = oneshot::channel();
-        let sent = self.send(|bound| {
+        let is_versionless = request.read_version.is_none();
+        let sent = self.send(|bound, is_ordered| {
+            if is_versionless && !is_ordered {
+                // This process has just become the owner.
+                return Err(Code::TRANSACTION_TOO_OLD.into());
+            }
             if bound.connection.outgoing.bytes() > MAX_UNSENT_BYTES {
                 return Err(Code::COMMIT_PROXY_MEMORY_LIMIT_EXCEEDED.into());
             }
@@ -85,18 +90,22 @@ impl LinkTransaction {
         self.bound.take_if(|bound| bound.connection.is_over());
     }
 
-    fn send<T>(&mut self, send: impl FnOnce(&mut Bound) -> T) -> T {
+    /// Sends a request on the connection of the transaction. `send` is also told whether the commits of this handle are
+    /// taken in the order in which they were sent.
+    fn send<T>(&mut self, send: impl FnOnce(&mut Bound, bool) -> T) -> T {
         if let Some(bound) = &mut self.bound {
-            return send(bound);
+            // It has a read version, or its first request will have obtained one.
+            return send(bound, true);
         }
         // The connection cannot be replaced before the request is sent.
         let connections = self.shared.connections.lock();
         let connection = connections.next.clone();
-        send(self.bound.insert(Bound {
+        let bound = self.bound.insert(Bound {
             number: connection.next_transaction(),
             connection,
             is_open: false,
-        }))
+        });
+        send(bound, !connections.is_second_way)
     }
 }
 

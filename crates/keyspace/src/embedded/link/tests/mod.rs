@@ -285,6 +285,27 @@ async fn a_commit_waits_for_the_reads_that_nobody_awaits() {
 }
 
 #[tokio::test]
+async fn a_commit_of_a_client_is_one_request() {
+    let (client, mut owner) = stalled().await;
+    let mut tr = client.begin().unwrap();
+    tr.fix_read_version().await.unwrap();
+    tr.set(b"a", b"");
+    let mut requests = Incoming::new(&mut owner);
+    requests.trust();
+    let request = async { timeout(LIMIT, requests.next::<Request>()).await };
+    let commit = tr.commit().map(drop);
+    let first = futures::future::select(Box::pin(commit), Box::pin(request)).await;
+    let futures::future::Either::Right((request, _)) = first else {
+        panic!("the owner has not answered");
+    };
+    let (_, request) = request.unwrap().unwrap();
+    let Request::Commit { request, .. } = request else {
+        panic!("{request:?}");
+    };
+    assert_eq!(request.read_version, None);
+}
+
+#[tokio::test]
 async fn a_stalled_owner_delays_a_transaction_until_its_timeout() {
     let (client, _owner) = stalled().await;
     let tr = client.begin().unwrap();

@@ -1,4 +1,4 @@
-//! Trials of several processes: children of this one, each of which plays a part.
+//! Trials of several processes: children of this one, each of which plays a part on the same store.
 //!
 //! A child prints a line when all is prepared, waits for a line, and prints its sample. It begins
 //! when all of them are prepared.
@@ -7,21 +7,33 @@ use std::env;
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use benches::load::Sample;
+use keyspace::Store;
 use keyspace::url::StoreUrl;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
-use crate::trial::Part;
+use crate::load::Sample;
 
 /// Set for a child: its part, as JSON, and the URL of the store.
-const PART: &str = "HC_DEQUEUE_PART";
-const STORE: &str = "HC_DEQUEUE_STORE";
+const PART: &str = "BENCH_PART";
+const STORE: &str = "BENCH_PART_STORE";
+
+/// What one process does in a trial.
+pub trait Part: Serialize + DeserializeOwned {
+    /// Plays the part. `meet` is called when all is prepared, and waits for the other processes.
+    fn play(&self, db: Store, meet: impl FnOnce()) -> Sample;
+}
 
 /// Plays the part that this process was started for. Returns false if it was started for none.
-pub(crate) fn play_part() -> bool {
+///
+/// # Panics
+/// If the parent has ended.
+#[must_use]
+pub fn play_part<P: Part>() -> bool {
     let Ok(part) = env::var(PART) else {
         return false;
     };
-    let part: Part = serde_json::from_str(&part).expect("the parent wrote it");
+    let part: P = serde_json::from_str(&part).expect("the parent wrote it");
     let url = env::var(STORE).expect("the parent set it");
     let db = keyspace::open(&url).expect("the parent has opened it");
     let sample = part.play(db, || {
@@ -38,7 +50,11 @@ fn tell(line: &str) {
 }
 
 /// Lets children play a part, all at the same time, and returns what they did together.
-pub(crate) fn play_in_children(part: &Part, count: usize, url: &StoreUrl) -> Sample {
+///
+/// # Panics
+/// If a process cannot be started, or fails.
+#[must_use]
+pub fn play_in_children(part: &impl Part, count: usize, url: &StoreUrl) -> Sample {
     let part = serde_json::to_string(part).expect("a part is plain");
     let start = |_| Player::start(&part, url).expect("the system starts processes");
     let mut players: Vec<_> = (0..count).map(start).collect();
