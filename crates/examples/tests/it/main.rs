@@ -6,3 +6,5 @@ mod console;
 mod examples;
 mod programs;
 mod relay;
+#[cfg(unix)]
+mod several_processes;

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
 #[cfg(unix)]
 use parking_lot::Mutex;
@@ -100,18 +101,37 @@ impl Owner {
 
     /// Closes the store. Blocks until that is done.
     pub(crate) fn close(&self) -> Result<()> {
-        self.end(Ending::Close)
+        #[cfg(unix)]
+        let mut door = self.door.lock();
+        let end = End {
+            engine: &self.engine,
+            hosts: &self.hosts,
+            #[cfg(unix)]
+            door: &mut door,
+        };
+        end.run(Ending::Close)
     }
+}
 
+/// What ends with a store.
+struct End<'a> {
+    engine: &'a Engine,
+    hosts: &'a Hosts,
+    /// Locked until the end, so that a second one does not overtake it.
+    #[cfg(unix)]
+    door: &'a mut Option<Door>,
+}
+
+impl End<'_> {
     /// Ends the store and then the connections of clients, which get the results of their commits. If other processes
     /// wait for the store, leaves them its log.
     ///
     /// What tells others of the store ends before the store's file is unlocked: the files beside it are not removed
     /// while another process owns the store.
-    fn end(&self, ending: Ending) -> Result<()> {
+    fn run(self, ending: Ending) -> Result<()> {
         self.hosts.leave();
         #[cfg(unix)]
-        let ending = match self.door.lock().take() {
+        let ending = match self.door.take() {
             None => ending,
             Some(door) => {
                 door.listener.into_iter().for_each(Listener::close);
@@ -135,7 +155,25 @@ impl Deref for Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // The failure was logged, and `Embedded::close` would return it.
-        let _ = self.end(Ending::Drop);
+        let engine = self.engine.clone();
+        let hosts = self.hosts.clone();
+        #[cfg(unix)]
+        let mut door = self.door.get_mut().take();
+        let mut end = move || {
+            let end = End {
+                engine: &engine,
+                hosts: &hosts,
+                #[cfg(unix)]
+                door: &mut door,
+            };
+            // The failure was logged, and `Embedded::close` would return it.
+            let _ = end.run(Ending::Drop);
+        };
+        // A thread that serves the store may wake a task that drops the last handle. It cannot wait for itself.
+        if self.hosts.is_here() || self.engine.is_here() {
+            drop(thread::Builder::new().spawn(end));
+        } else {
+            end();
+        }
     }
 }

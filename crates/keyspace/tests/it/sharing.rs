@@ -106,6 +106,17 @@ async fn a_client_becomes_the_owner_once_the_owner_has_closed() {
     assert_eq!(get(&open(&path), "a").await.unwrap(), Some("3".into()));
 }
 
+#[test]
+fn the_last_process_leaves_one_file_even_if_it_has_not_become_the_owner_yet() {
+    for _ in 0..conformance::scale(20, 1_000) {
+        let (folder, path) = folder();
+        let mut handles = vec![open(&path), open(&path), open(&path)];
+        // The next one may be looking for the owner that has just ended.
+        handles.drain(..).for_each(|handle| handle.close().unwrap());
+        assert_eq!(beside(&folder), ["store"]);
+    }
+}
+
 #[tokio::test]
 async fn a_transaction_without_a_read_version_goes_on_with_the_next_owner() {
     let (_folder, path) = folder();

@@ -112,9 +112,8 @@ pub(crate) struct GetKey {
 
 impl GetKey {
     pub(crate) fn new(selector: &KeySelector) -> Result<Self> {
-        check_selector(selector)?;
         Ok(Self {
-            selector: selector.clone(),
+            selector: check_selector(selector)?,
         })
     }
 }
@@ -146,8 +145,8 @@ pub(crate) struct GetRange {
 
 impl GetRange {
     pub(crate) fn new(query: &RangeQuery) -> Result<Self> {
-        check_selector(&query.begin)?;
-        check_selector(&query.end)?;
+        let begin = check_selector(&query.begin)?;
+        let end = check_selector(&query.end)?;
         if query.mode == StreamingMode::Exact && query.limit == 0 {
             return Err(Code::EXACT_MODE_WITHOUT_LIMITS.into());
         }
@@ -155,8 +154,8 @@ impl GetRange {
             return Err(Code::CLIENT_INVALID_OPERATION.into());
         }
         Ok(Self {
-            begin: without_or_equal(&query.begin),
-            end: without_or_equal(&query.end),
+            begin: without_or_equal(&begin),
+            end: without_or_equal(&end),
             limits: Limits {
                 rows: if query.limit == 0 {
                     usize::MAX
@@ -209,9 +208,13 @@ impl From<RangeResult> for RangeBatch {
     }
 }
 
-fn check_selector(selector: &KeySelector) -> Result<()> {
+/// Returns a selector that names the same key, whose own key is not longer than a message can be.
+fn check_selector(selector: &KeySelector) -> Result<KeySelector> {
     if &selector.key[..] > limits::END_OF_KEYSPACE {
         return Err(Code::KEY_OUTSIDE_LEGAL_RANGE.into());
     }
-    Ok(())
+    let mut selector = selector.clone();
+    // Keys over the limit cannot exist, so one that is cut off one byte after the limit has the same keys before it.
+    selector.key.truncate(limits::MAX_KEY_BYTES + 1);
+    Ok(selector)
 }

@@ -166,8 +166,13 @@ fn ask_owner(
     under_way.last_number += 1;
     let number = under_way.last_number;
     let sent = under_way.link.read(at, ask.clone(), {
-        let shared = shared.clone();
-        move |answer| resume(&shared, number, ask, answer)
+        // What waits for a stalled owner must not keep a transaction that nothing uses any more.
+        let shared = Arc::downgrade(shared);
+        move |answer| {
+            if let Some(shared) = shared.upgrade() {
+                resume(&shared, number, ask, answer);
+            }
+        }
     });
     match sent {
         Ok(()) => {

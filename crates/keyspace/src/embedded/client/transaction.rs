@@ -145,7 +145,10 @@ impl EmbeddedTransaction {
         let env = self.env().clone();
         let remaining = state.remaining(&env);
         let answer = suspended::suspend(shared, state, call, ask);
+        let shared = shared.clone();
         Answer::Awaited(Box::pin(async move {
+            // The read goes on without its transaction.
+            let _shared = shared;
             // The sender was dropped without sending if the thread of the link has ended.
             let answer = answer.map(|it| it.unwrap_or(Err(Code::TRANSACTION_CANCELLED.into())));
             let answer = until(&env, remaining, answer).await;
@@ -246,10 +249,7 @@ impl EmbeddedTransaction {
     /// Obtains the read version if the commit would otherwise obtain one too late: see
     /// [`fix_read_version`](Transaction::fix_read_version).
     async fn wait_for_order(&self) -> Result<()> {
-        let is_late = match &self.seat {
-            Seat::Owner(_) => false,
-            Seat::Client(link) => !link.orders_commits(),
-        };
+        let is_late = matches!(&self.seat, Seat::Client(link) if !link.orders_commits());
         if is_late && !self.lock().writes.is_read_only() {
             self.read_version().await?;
         }
@@ -413,10 +413,7 @@ impl Transaction for EmbeddedTransaction {
     }
 
     fn fix_read_version(&self) -> impl Future<Output = Result<()>> + Send + use<> {
-        let is_ordered = match &self.seat {
-            Seat::Owner(_) => false,
-            Seat::Client(link) => link.orders_commits(),
-        };
+        let is_ordered = matches!(&self.seat, Seat::Client(link) if link.orders_commits());
         if !is_ordered {
             return Either::Right(self.read_version().map_ok(drop));
         }
@@ -560,8 +557,11 @@ impl Transaction for EmbeddedTransaction {
 impl OwnedTransaction for EmbeddedTransaction {
     async fn commit(&mut self) -> Result<Commit> {
         self.wait_for_turn().await;
-        self.wait_for_order().await?;
-        let outcome = match self.prepare_commit().await {
+        let prepared = match self.wait_for_order().await {
+            Ok(()) => self.prepare_commit().await,
+            Err(error) => Err(error),
+        };
+        let outcome = match prepared {
             Ok(None) => Ok(Commit::READ_ONLY),
             Ok(Some(request)) => self.send(request).await,
             Err(error) => Err(error),

@@ -334,6 +334,15 @@ impl Engine {
         self.shared.timeline.environment()
     }
 
+    /// Returns whether this is a thread of the engine.
+    pub(crate) fn is_here(&self) -> bool {
+        let is_here = |thread: &JoinHandle<_>| thread.thread().id() == thread::current().id();
+        // Another thread that ends the engine holds the lock.
+        self.threads
+            .try_lock()
+            .is_some_and(|threads| threads.iter().any(is_here))
+    }
+
     /// Finishes the commits that were sent, ends the threads, and closes the file. Blocks until that is
     /// done. Fails if the store has failed, or fails while it closes. A second call does nothing.
     pub(crate) fn shut_down(&self, ending: Ending) -> Result<()> {

@@ -100,6 +100,15 @@ impl Candidate {
         }
     }
 
+    /// Opens the store if this candidate may own it and no process does.
+    pub(super) fn open_if_free(&mut self) -> Option<Owner> {
+        let may_own = self.options.sharing != Sharing::ClientOnly;
+        match may_own.then(|| self.open()) {
+            Some(Outcome::Opened(owner)) => Some(owner),
+            _ => None,
+        }
+    }
+
     fn open(&mut self) -> Attempt {
         let store = match (self.open)(&self.path, &self.options.setup()) {
             Ok(store) => store,
@@ -171,7 +180,7 @@ impl Candidate {
         if self.presence.is_none() {
             self.presence = Some(Presence::join(&self.path)?);
         }
-        let stream = socket::connect(&self.path).map_err(silent)?;
+        let stream = socket::connect(&self.path).await.map_err(silent)?;
         let write_now = socket::write_now(&stream)?;
         let env = self.environment();
         let mut greeting = std::pin::pin!(greet(stream, &self.hello));

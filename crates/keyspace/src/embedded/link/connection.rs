@@ -29,6 +29,8 @@ struct Calls {
     last_number: u64,
     /// What waits for a reply, by the number of its request.
     waiting: BTreeMap<u64, Waiting>,
+    /// Whether an owner may have received something.
+    was_open: bool,
     /// Why nothing more can be sent.
     end: Option<Error>,
 }
@@ -65,6 +67,11 @@ pub(crate) enum Unanswered {
 }
 
 impl Connection {
+    /// Notes that from now on requests reach an owner.
+    pub(super) fn open(&self) {
+        self.calls.lock().was_open = true;
+    }
+
     /// Returns a number for a transaction.
     pub(super) fn next_transaction(&self) -> u64 {
         self.last_transaction.fetch_add(1, Ordering::Relaxed) + 1
@@ -124,14 +131,18 @@ impl Connection {
 
     /// Ends the connection. Further requests get the error.
     pub(super) fn end(&self, error: Error) {
-        let waiting = {
+        let (waiting, unsent) = {
             let mut calls = self.calls.lock();
-            calls.end.get_or_insert(error);
-            std::mem::take(&mut calls.waiting)
+            let error = calls.end.get_or_insert(error).clone();
+            let unsent = (!calls.was_open).then_some(error);
+            (std::mem::take(&mut calls.waiting), unsent)
         };
         self.outgoing.close();
         for waiting in waiting.into_values() {
-            waiting.lose();
+            match (waiting, &unsent) {
+                (Waiting::Commit(sender), Some(error)) => drop(sender.send(Err(error.clone()))),
+                (waiting, _) => waiting.lose(),
+            }
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ pub(crate) struct Hosts {
     engine: Arc<Engine>,
     welcome: Welcome,
     clients: Mutex<BTreeMap<[u8; 16], Client>>,
+    /// The handle of this process that was a client before.
+    own: OnceLock<[u8; 16]>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     last_thread: AtomicUsize,
     is_closing: AtomicBool,
@@ -64,6 +66,7 @@ impl Hosts {
             },
             engine,
             clients: Mutex::default(),
+            own: OnceLock::new(),
             threads: Mutex::default(),
             last_thread: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
@@ -114,6 +117,19 @@ impl Hosts {
             }
         }
         processes
+    }
+
+    /// Returns whether this is a thread of a client.
+    pub(crate) fn is_here(&self) -> bool {
+        let threads = self.threads.lock();
+        let is_here = |thread: &JoinHandle<()>| thread.thread().id() == thread::current().id();
+        threads.iter().any(is_here)
+    }
+
+    /// Serves a handle of this process however many clients there are.
+    pub(crate) fn expect(&self, client: [u8; 16]) {
+        // There is one.
+        let _ = self.own.set(client);
     }
 
     /// Lets no more clients in, and tells those that are there that the store is being closed.
@@ -170,6 +186,12 @@ impl Hosts {
             outgoing.close();
             return outgoing.write(writer).await;
         }
+        // Also after a panic, so that the next connection of this client does not wait for this one.
+        let _served = Served {
+            hosts: self,
+            stop: &client.stop,
+            _serving: serving,
+        };
         requests.trust();
         let commit_room = Arc::new(Semaphore::new(MAX_COMMIT_BYTES as usize));
         let mut host = Host::new(self, outgoing.clone(), commit_room.clone(), reply_rows);
@@ -194,10 +216,6 @@ impl Hosts {
         };
         // The next connection of this client must not overtake them.
         wait_for_commits(&commit_room).await;
-        self.clients
-            .lock()
-            .retain(|_, it| !Arc::ptr_eq(&it.stop, &client.stop));
-        drop(serving);
         served
     }
 
@@ -237,12 +255,15 @@ impl Hosts {
         loop {
             let former = {
                 let mut clients = self.clients.lock();
+                let is_own = self.own.get() == Some(&hello.client);
                 if self.is_closing.load(Ordering::SeqCst) {
                     return Err(Refusal::Leaving);
                 }
                 match clients.get(&hello.client) {
                     Some(former) => former.clone(),
-                    None if clients.len() >= MAX_CLIENTS => return Err(Refusal::Full(MAX_CLIENTS)),
+                    None if clients.len() >= MAX_CLIENTS && !is_own => {
+                        return Err(Refusal::Full(MAX_CLIENTS));
+                    }
                     None => {
                         let welcome = Greeting::Welcome(self.welcome.clone());
                         client.outgoing.send(number, &welcome);
@@ -256,6 +277,21 @@ impl Hosts {
             // Fails when the thread has ended, and nothing else is sent.
             let _ = is_served.changed().await;
         }
+    }
+}
+
+/// A client that is served.
+struct Served<'a> {
+    hosts: &'a Hosts,
+    stop: &'a Arc<Notify>,
+    /// Ends after the client was removed.
+    _serving: watch::Sender<()>,
+}
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        let mut clients = self.hosts.clients.lock();
+        clients.retain(|_, client| !Arc::ptr_eq(&client.stop, self.stop));
     }
 }
 

@@ -261,6 +261,8 @@ impl Link {
     /// Ends the link. If this process has become the owner, closes the store. Otherwise reads under way fail with
     /// `transaction_cancelled`, and commits with `commit_unknown_result`.
     pub(crate) fn close(&self) -> Result<()> {
+        // Set first: when the connection ends, there is no other one.
+        let _ = self.shared.end.set(Code::TRANSACTION_CANCELLED.into());
         // Answers the commits that were sent to it.
         let closed = self.close_owner();
         self.end();
@@ -306,11 +308,14 @@ impl Shared {
         loop {
             self.talk(owner).await;
             if self.end.get().is_some() {
-                return;
+                return self.close_after(candidate);
             }
             let elected = tokio::select! {
-                () = self.stop.notified() => return,
-                elected = candidate.elect(None) => elected,
+                elected = candidate.elect(None) => Some(elected),
+                () = self.stop.notified() => None,
+            };
+            let Some(elected) = elected else {
+                return self.close_after(candidate);
             };
             owner = match elected {
                 Ok(Elected::Client(next)) => next,
@@ -318,6 +323,16 @@ impl Shared {
                 Err(error) => return self.end(poisoned(error)),
             };
             self.know(&owner.welcome);
+        }
+    }
+
+    /// Closes the store when this handle was closed and nothing owns the store any more: the last owner has left it to
+    /// this process.
+    #[cfg(unix)]
+    fn close_after(&self, mut candidate: Candidate) {
+        let end = self.end.get().and_then(Error::code);
+        if end == Some(Code::TRANSACTION_CANCELLED) {
+            drop(candidate.open_if_free());
         }
     }
 
@@ -344,6 +359,7 @@ impl Shared {
         let owner = Arc::new(owner);
         let (pipe, stream) = tokio::io::duplex(PIPE_BYTES);
         let hello = Hello::new(owner.environment().random_bytes(), None);
+        owner.hosts().expect(hello.client);
         let served = owner.hosts().serve(|| Ok(stream), || usize::MAX);
         let greeted = async {
             served?;
@@ -372,6 +388,7 @@ impl Shared {
     /// Uses a connection until its end.
     async fn talk<S: AsyncRead + AsyncWrite>(&self, owner: Greeted<S>) {
         let connection = self.connections.lock().next.clone();
+        connection.open();
         if let Some(write_now) = owner.write_now {
             connection.outgoing.write_directly(write_now);
         }

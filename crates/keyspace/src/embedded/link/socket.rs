@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -45,7 +45,8 @@ impl Listener {
             .prefix(".keyspace-")
             .tempdir_in(folder_of(&main))?;
         let new = folder.path().join("socket");
-        let listener = at_address(&new, |address| net::UnixListener::bind(address))?;
+        let address = Address::of(&new)?;
+        let listener = net::UnixListener::bind(&address.path)?;
         // Only root can give a file away. Anyone else who can open the store is its owner or in its group.
         let _ = chown(&new, Some(store.uid()), Some(store.gid()));
         fs::set_permissions(&new, Permissions::from_mode(store.mode() & 0o777))?;
@@ -99,13 +100,11 @@ async fn accept(listener: &UnixListener, hosts: &Arc<Hosts>) -> io::Result<()> {
 /// or root. Anybody could have made a socket of that name in a folder that is open to all.
 ///
 /// The stream belongs to the runtime that this is called in.
-pub(super) fn connect(main: &Path) -> io::Result<UnixStream> {
+pub(super) async fn connect(main: &Path) -> io::Result<UnixStream> {
     const ROOT: u32 = 0;
     let main = canonical(main)?;
-    let socket = place(&main, SOCKET);
-    let stream = at_address(&socket, |address| net::UnixStream::connect(address))?;
-    stream.set_nonblocking(true)?;
-    let stream = UnixStream::from_std(stream)?;
+    let address = Address::of(&place(&main, SOCKET))?;
+    let stream = UnixStream::connect(&address.path).await?;
     let uid = stream.peer_cred()?.uid();
     let store = fs::metadata(main)?.uid();
     if [ROOT, store, rustix::process::geteuid().as_raw()].contains(&uid) {
@@ -121,17 +120,31 @@ pub(super) fn write_now(stream: &UnixStream) -> io::Result<WriteNow> {
     Ok(Box::new(move |bytes| (&stream).write(bytes)))
 }
 
-/// Uses a path as the address of a socket. If it is too long for one, uses its folder's descriptor.
-fn at_address<T>(path: &Path, connect: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
-    if path.as_os_str().as_bytes().len() <= MAX_ADDRESS_BYTES {
-        return connect(path);
+/// A path that can be the address of a socket. If a path is too long for one, it is that of its folder's descriptor.
+struct Address {
+    path: PathBuf,
+    /// Open as long as the path is used.
+    _folder: Option<File>,
+}
+
+impl Address {
+    fn of(path: &Path) -> io::Result<Self> {
+        if path.as_os_str().as_bytes().len() <= MAX_ADDRESS_BYTES {
+            return Ok(Self {
+                path: path.to_owned(),
+                _folder: None,
+            });
+        }
+        if !cfg!(target_os = "linux") {
+            let text = format!("the path of its socket is longer than {MAX_ADDRESS_BYTES} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let folder = File::open(folder_of(path))?;
+        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let folder_path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+        Ok(Self {
+            path: Path::new(&folder_path).join(name),
+            _folder: Some(folder),
+        })
     }
-    if !cfg!(target_os = "linux") {
-        let text = format!("the path of its socket is longer than {MAX_ADDRESS_BYTES} bytes");
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
-    let folder = File::open(folder_of(path))?;
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let folder_path = format!("/proc/self/fd/{}", folder.as_raw_fd());
-    connect(&Path::new(&folder_path).join(name))
 }

@@ -11,7 +11,7 @@ use super::wire::{Ask, Found, Request};
 use crate::embedded::engine::CommitRequest;
 use crate::error::{Code, Result};
 
-/// How many bytes may wait to be sent before commits fail.
+/// How many bytes may wait to be sent before reads and commits fail.
 const MAX_UNSENT_BYTES: usize = 64 << 20;
 
 /// A transaction, as the owner knows it. All its requests go to one owner, that of its first request.
@@ -45,6 +45,9 @@ impl LinkTransaction {
         answer: impl FnOnce(Result<(i64, Found), Unanswered>) + Send + 'static,
     ) -> Result<()> {
         self.send(|bound, _| {
+            if bound.connection.outgoing.bytes() > MAX_UNSENT_BYTES {
+                return Err(Code::GRV_PROXY_MEMORY_LIMIT_EXCEEDED.into());
+            }
             bound.is_open = true;
             let read = Request::Read {
                 transaction: bound.number,

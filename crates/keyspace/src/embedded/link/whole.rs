@@ -47,7 +47,7 @@ impl Link {
             };
             let copied = self.write_copy(file, path, read);
             let end = Request::End { transaction: copy };
-            connection.outgoing.send_later(0, &end);
+            connection.outgoing.send(0, &end);
             copied
         })
     }

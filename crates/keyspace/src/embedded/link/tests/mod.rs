@@ -17,7 +17,9 @@ use tokio::sync::oneshot;
 
 use super::Link;
 use super::frames::Incoming;
-use super::wire::{self, Ask, Failure, Found, Greeting, Hello, Refusal, Reply, Request};
+use super::wire::{
+    self, Ask, Failure, Found, Greeting, Hello, MAX_FRAME_BYTES, Refusal, Reply, Request,
+};
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
 use crate::embedded::engine::CommitRequest;
@@ -27,6 +29,7 @@ use crate::embedded::{Embedded, Options, Seat};
 use crate::env::Environment;
 use crate::error::{Code, Error, chain};
 use crate::mutation::MutationOp;
+use crate::selector::{KeySelector, RangeQuery};
 use crate::transaction::{Database, Isolation, OwnedTransaction, Transaction, TransactionOption};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -282,6 +285,22 @@ async fn a_commit_waits_for_the_reads_that_nobody_awaits() {
     let refused = tr.commit().await.unwrap_err();
     assert_eq!(number(&refused), 1020);
     assert_eq!(unread.await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_bound_that_is_longer_than_a_frame_ends_no_connection() {
+    let owner = memory();
+    let client = owner.over_a_pipe(|| 1).unwrap();
+    let mut tr = client.begin().unwrap();
+    tr.set(b"a", b"");
+    let long = vec![b'a'; MAX_FRAME_BYTES + 1];
+    let rows = RangeQuery::keys(b"a".to_vec(), long.clone());
+    let rows = timeout(LIMIT, tr.get_range(&rows, Isolation::Serializable)).await;
+    assert_eq!(rows.unwrap().rows.len(), 1);
+    let after = KeySelector::first_greater_than(long);
+    let found = timeout(LIMIT, tr.get_key(&after, Isolation::Serializable)).await;
+    assert_eq!(found.unwrap(), b"\xff"[..]);
+    tr.commit().await.unwrap();
 }
 
 #[tokio::test]
