@@ -228,10 +228,15 @@ fn a_second_opener_in_another_process_is_refused() {
     assert_eq!(get(&db, b"a"), Some(b"1".into()));
 }
 
-/// Commits until the disk is full, and checks how the store fails.
+/// Commits until the disk is full, in the owner of the store or in a client, and checks how the store fails.
 #[cfg(unix)]
-fn fill_the_disk(path: &Path) {
-    let db = open(path).unwrap();
+fn fill_the_disk(path: &Path, in_client: bool) {
+    let owner = open(path).unwrap();
+    let db = if in_client {
+        open(path).unwrap()
+    } else {
+        owner.clone()
+    };
     let early = db.begin().unwrap();
     block_on(early.read_version()).unwrap();
     let error = (0..1000_u32)
@@ -240,7 +245,7 @@ fn fill_the_disk(path: &Path) {
     assert_eq!(error.code(), Some(Code::COMMIT_UNKNOWN_RESULT), "{error:?}");
     let later = commit(&db, |tr| tr.set(b"later", b""));
     let read = block_on(early.get(b"a", Isolation::Snapshot)).map(drop);
-    for error in [later, read, db.close()].map(Result::unwrap_err) {
+    for error in [later, read, owner.close()].map(Result::unwrap_err) {
         assert!(matches!(&error, Error::Poisoned { .. }), "{error:?}");
         assert_eq!(error.code(), Some(Code::IO_ERROR));
         assert!(
@@ -254,12 +259,27 @@ fn fill_the_disk(path: &Path) {
 #[cfg(unix)]
 #[test]
 fn a_full_disk_stops_the_store_and_loses_nothing() {
-    if let Some(path) = in_child() {
-        return fill_the_disk(&path);
+    match in_child() {
+        Some(path) => fill_the_disk(&path, false),
+        None => run_on_a_full_disk("bad_input::a_full_disk_stops_the_store_and_loses_nothing"),
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_stops_the_clients_of_a_store_and_loses_nothing() {
+    const NAME: &str = "bad_input::a_full_disk_stops_the_clients_of_a_store_and_loses_nothing";
+    match in_child() {
+        Some(path) => fill_the_disk(&path, true),
+        None => run_on_a_full_disk(NAME),
+    }
+}
+
+/// Runs the test called `name` in a child process whose files cannot grow far, and checks what it has left behind.
+#[cfg(unix)]
+fn run_on_a_full_disk(name: &str) {
     let folder = Folder::new();
     let path = folder.store();
-    let name = "bad_input::a_full_disk_stops_the_store_and_loses_nothing";
     let test = std::env::current_exe().unwrap();
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 16384; exec \"$0\" \"$@\""]);

@@ -424,6 +424,20 @@ async fn a_store_has_one_socket_through_a_symbolic_link() {
 }
 
 #[test]
+fn a_store_is_not_opened_by_a_second_name_while_it_is_open() {
+    let (folder, path) = folder();
+    let _owner = open(&path);
+    let other = folder.path().join("other");
+    fs::hard_link(&path, &other).unwrap();
+    // It has the same lock, and another socket.
+    let refused = share().open(&other).unwrap_err();
+    assert!(
+        refused.to_string().contains("no process listens"),
+        "{refused}"
+    );
+}
+
+#[test]
 fn the_socket_has_the_permissions_of_the_store() {
     let (folder, path) = folder();
     open(&path).close().unwrap();
