@@ -24,7 +24,7 @@ use crate::env::Environment;
 /// The largest number of clients.
 const MAX_CLIENTS: usize = 128;
 
-/// How long a client may take to say who it is, and to take its last replies.
+/// How long a client may take to greet the owner, and to take its last replies.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The clients of a store, in the process that owns it. Each has a thread.

@@ -97,7 +97,7 @@ async fn accept(listener: &UnixListener, hosts: &Arc<Hosts>) -> io::Result<()> {
 }
 
 /// Connects to the socket of the store at `main`, if its owner may be trusted: it is this user, that of the store's file,
-/// or root. Anybody could have made a socket of that name in a folder that is open to all.
+/// or root. In a folder that is open to all, any user could have made a socket of that name.
 ///
 /// The stream belongs to the runtime that this is called in.
 pub(super) async fn connect(main: &Path) -> io::Result<UnixStream> {

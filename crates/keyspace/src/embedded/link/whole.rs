@@ -1,4 +1,5 @@
-//! What a client does with a whole store: it copies the rows, lets the owner check its file, and asks who is there.
+//! What a client does with a whole store: it copies the rows, lets the owner check the file, and asks which processes
+//! have the store open.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -9,6 +10,7 @@ use tokio::sync::oneshot;
 use super::Link;
 use super::connection::{Unanswered, Verifying, Waiting};
 use super::wire::{Found, Request};
+use crate::embedded::backend::File;
 use crate::embedded::disk::backup::{self, Stop};
 use crate::embedded::disk::location;
 use crate::embedded::disk::verify::Verified;
@@ -54,7 +56,7 @@ impl Link {
 
     fn write_copy(
         &self,
-        file: crate::embedded::backend::File,
+        file: File,
         path: &Path,
         read: impl Fn(Bytes) -> Result<Part>,
     ) -> Result<(), OpenError> {
