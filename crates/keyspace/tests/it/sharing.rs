@@ -438,6 +438,26 @@ fn a_store_is_not_opened_by_a_second_name_while_it_is_open() {
 }
 
 #[test]
+fn a_child_that_has_the_lock_of_a_process_that_has_ended_keeps_others_waiting() {
+    let (_folder, path) = folder();
+    open(&path).close().unwrap();
+    let file = fs::File::options().read(true).write(true).open(&path);
+    let file = file.unwrap();
+    file.lock().unwrap();
+    // As a forked child has it, of an owner that was killed.
+    let child = Command::new("sleep").arg("1000").stdin(file).spawn();
+    let mut child = child.unwrap();
+    let refused = share().open(&path).unwrap_err();
+    assert!(
+        matches!(refused, OpenError::StoreInUse { .. }),
+        "{refused:?}"
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    open(&path);
+}
+
+#[test]
 fn the_socket_has_the_permissions_of_the_store() {
     let (folder, path) = folder();
     open(&path).close().unwrap();
