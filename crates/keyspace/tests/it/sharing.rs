@@ -21,12 +21,13 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 const CANCELLED: Code = Code::TRANSACTION_CANCELLED;
 
+/// What is to be refused does not wait for long.
 fn share() -> Options {
-    Options::new().with_patience(Duration::from_millis(200))
+    Options::new().with_patience(Duration::from_millis(500))
 }
 
 fn open(path: &Path) -> Embedded {
-    share().open(path).unwrap()
+    Options::new().with_patience(LIMIT).open(path).unwrap()
 }
 
 async fn set(db: &Embedded, key: &str, value: &str) -> Result<()> {
@@ -356,6 +357,7 @@ fn a_client_with_another_durability_is_refused() {
     let expected = "its owner has the durability Immediate: open it with the same";
     assert!(refused.to_string().contains(expected), "{refused}");
     share()
+        .with_patience(LIMIT)
         .with_durability(Durability::Immediate)
         .open(&path)
         .unwrap();
