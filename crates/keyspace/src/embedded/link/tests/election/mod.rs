@@ -19,9 +19,6 @@ use crate::embedded::link::election;
 /// The number of threads that check the model.
 const THREADS: usize = 2;
 
-/// The number of transactions that each process begins.
-const ATTEMPTS: u8 = 2;
-
 const ONE_SERVES: &str = "at most one process serves";
 const REACHABLE: &str = "the socket leads to the process that serves";
 const ONE_OWNER: &str = "a transaction has a read version and a verdict of one owner";
@@ -121,6 +118,7 @@ impl Model for ElectionModel {
 fn model(bug: Option<Bug>) -> ElectionModel {
     ElectionModel {
         processes: 2,
+        attempts: 2,
         budget: Budget {
             kills: 1,
             closes: 1,
@@ -141,12 +139,7 @@ fn catch(bug: Bug, property: &'static str) {
     checker.assert_any_discovery(property);
 }
 
-#[test]
-fn the_rules_of_an_election_hold_in_every_order_of_steps() {
-    let model = ElectionModel {
-        processes: scale(2, 3),
-        ..model(None)
-    };
+fn check(model: ElectionModel) {
     let checker = model.checker().threads(THREADS).spawn_bfs().join();
     println!(
         "elections: {} steps between {} states, {} in a row at most",
@@ -155,6 +148,25 @@ fn the_rules_of_an_election_hold_in_every_order_of_steps() {
         checker.max_depth()
     );
     checker.assert_properties();
+}
+
+#[test]
+fn the_rules_of_an_election_hold_in_every_order_of_steps() {
+    check(model(None));
+}
+
+#[test]
+fn the_rules_hold_among_three_processes() {
+    check(ElectionModel {
+        processes: 3,
+        attempts: 1,
+        budget: Budget {
+            kills: 1,
+            closes: scale(0, 1) as u8,
+            stops: 0,
+        },
+        bug: None,
+    });
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! What the processes can do, and what comes of it.
 
-use super::ATTEMPTS;
 use crate::embedded::link::election::{self, Next, Outcome, Step};
 
 /// A rule that is broken.
@@ -23,6 +22,8 @@ pub(super) enum Bug {
 #[derive(Clone)]
 pub(super) struct ElectionModel {
     pub(super) processes: usize,
+    /// The number of transactions that each process begins.
+    pub(super) attempts: u8,
     pub(super) budget: Budget,
     pub(super) bug: Option<Bug>,
 }
@@ -296,7 +297,7 @@ impl ElectionModel {
         let begun = next.acknowledged.iter().max().copied().unwrap_or(0);
         let version = next.clock;
         let process = next.running(me)?;
-        (process.call == Call::Idle && process.attempts < ATTEMPTS).then_some(())?;
+        (process.call == Call::Idle && process.attempts < self.attempts).then_some(())?;
         process.attempts += 1;
         let attempt = process.attempts;
         let shares = self.bug == Some(Bug::SharesVersions);
