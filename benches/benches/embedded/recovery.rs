@@ -1,6 +1,6 @@
 //! Opening a store after its process, a child of this one, was killed while it set rows, and taking it over.
 //!
-//! A child prints a line when all its rows are committed. It is then killed, or ends when it is told to.
+//! A child prints a line when all its rows are committed. The benchmark then kills it, or asks it to end.
 
 use std::env;
 use std::io::{self, BufRead, BufReader, Write};
@@ -110,7 +110,7 @@ pub(crate) fn takeover(extent: Extent) -> Vec<Row> {
     vec![Row {
         workload: "first commit of a client after its owner was killed, with 64 MiB set before"
             .to_owned(),
-        yardstick: "after its owner was told to end".to_owned(),
+        yardstick: "after its owner closed the store".to_owned(),
         pairs,
         unit: row::time,
         target: "",
@@ -180,7 +180,7 @@ fn run(part: &Part) -> Victim {
 struct Victim(Child);
 
 impl Victim {
-    /// Tells the child to end.
+    /// Asks the child to end.
     fn end(&mut self) {
         let input = self.0.stdin.as_mut().expect("it is piped");
         writeln!(input).expect("the child reads");

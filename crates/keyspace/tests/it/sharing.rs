@@ -521,7 +521,7 @@ fn a_socket_of_a_user_who_does_not_own_the_store_is_not_trusted() {
         thread::yield_now();
     }
     let refused = share().open(&path).unwrap_err();
-    let expected = "the socket of the store belongs to the user 65534, who does not own it";
+    let expected = "the socket of the store belongs to user 65534, and the store to another";
     assert!(refused.to_string().contains(expected), "{refused}");
     drop(foreign.stdin.take());
     assert!(foreign.wait().unwrap().success());

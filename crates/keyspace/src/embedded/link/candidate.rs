@@ -138,7 +138,7 @@ impl Candidate {
     fn may_pass(&self, error: &OpenError) -> bool {
         let passes = matches!(
             error,
-            OpenError::NewerFormat { .. } | OpenError::LogNewer { .. } | OpenError::Open { .. }
+            OpenError::NewerFormat { .. } | OpenError::Open { .. }
         );
         self.known.is_some() && passes
     }
@@ -200,21 +200,18 @@ impl Candidate {
         })
     }
 
-    fn welcomed(&mut self, client: Greeted<UnixStream>) -> Attempt {
-        let welcome = client.welcome.clone();
-        let alone_since = match &self.known {
-            Some(former) if former.store != welcome.store => {
+    fn welcomed(&mut self, mut client: Greeted<UnixStream>) -> Attempt {
+        let welcome = &mut client.welcome;
+        if let Some(former) = &self.known {
+            if former.store != welcome.store {
                 return Outcome::Failed(self.replaced());
             }
-            Some(former) => former.alone_since.max(welcome.alone_since),
-            None => welcome.alone_since,
-        };
+            // What an earlier owner knew stays true.
+            welcome.alone_since = welcome.alone_since.max(former.alone_since);
+        }
         self.options.durability = Some(welcome.durability);
         self.open = location::open_existing;
-        self.known = Some(Welcome {
-            alone_since,
-            ..welcome
-        });
+        self.known = Some(welcome.clone());
         Outcome::Welcomed(client)
     }
 

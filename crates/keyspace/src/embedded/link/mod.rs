@@ -337,12 +337,7 @@ impl Shared {
     }
 
     fn know(&self, welcome: &Welcome) {
-        let mut known = self.known.lock();
-        let former = known.as_ref().and_then(|known| known.alone_since);
-        *known = Some(Welcome {
-            alone_since: welcome.alone_since.max(former),
-            ..welcome.clone()
-        });
+        *self.known.lock() = Some(welcome.clone());
     }
 
     /// Lets transactions use the store in this process. Those that were begun before go on over a pipe.

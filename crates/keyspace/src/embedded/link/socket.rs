@@ -110,7 +110,7 @@ pub(super) async fn connect(main: &Path) -> io::Result<UnixStream> {
     if [ROOT, store, rustix::process::geteuid().as_raw()].contains(&uid) {
         return Ok(stream);
     }
-    let text = format!("the socket of the store belongs to the user {uid}, who does not own it");
+    let text = format!("the socket of the store belongs to user {uid}, and the store to another");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 

@@ -4,19 +4,23 @@
 mod election;
 mod messages;
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{self, Poll};
 use std::time::Duration;
 use std::{io, process, thread};
 
 use bytes::{Bytes, BytesMut};
 use conformance::timeout;
 use futures::FutureExt;
+use parking_lot::Mutex;
 use serde::Serialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 
 use super::Link;
-use super::frames::Incoming;
+use super::frames::{Incoming, Outgoing};
 use super::wire::{
     self, Ask, Failure, Found, Greeting, Hello, MAX_FRAME_BYTES, Refusal, Reply, Request,
 };
@@ -285,6 +289,69 @@ async fn a_commit_waits_for_the_reads_that_nobody_awaits() {
     let refused = tr.commit().await.unwrap_err();
     assert_eq!(number(&refused), 1020);
     assert_eq!(unread.await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn frames_that_callers_write_in_part_arrive_whole_and_in_order() {
+    const FRAMES: u64 = 2_000;
+    let outgoing = Arc::new(Outgoing::default());
+    let written = Arc::new(Mutex::new(Vec::new()));
+    outgoing.write_directly(Box::new({
+        let written = written.clone();
+        let calls = AtomicUsize::new(0);
+        move |bytes| {
+            // Each third call finds the socket full, and others take a part.
+            let taken = match calls.fetch_add(1, Ordering::Relaxed) % 3 {
+                0 => return Err(io::ErrorKind::WouldBlock.into()),
+                1 => bytes.len().div_ceil(2),
+                _ => bytes.len(),
+            };
+            written.lock().extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+    }));
+    let writing = tokio::spawn({
+        let outgoing = outgoing.clone();
+        let writer = Written(written.clone());
+        async move { outgoing.write(writer).await }
+    });
+    for number in 0..FRAMES {
+        outgoing.send(number, &read(number, Ask::Version));
+        if number % 7 == 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+    outgoing.close();
+    timeout(LIMIT, writing).await.unwrap().unwrap();
+    let bytes = std::mem::take(&mut *written.lock());
+    let mut bytes = BytesMut::from(&bytes[..]);
+    for expected in 0..FRAMES {
+        let frame = wire::take::<Request>(&mut bytes, MAX_FRAME_BYTES);
+        assert_eq!(frame.unwrap().unwrap().0, expected);
+    }
+    assert!(bytes.is_empty());
+}
+
+/// What the thread of a connection writes to.
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl AsyncWrite for Written {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        _: &mut task::Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.0.lock().extend_from_slice(bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut task::Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
 }
 
 #[tokio::test]
