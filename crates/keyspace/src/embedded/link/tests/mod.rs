@@ -6,7 +6,7 @@ mod messages;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{self, Poll};
 use std::time::Duration;
 use std::{io, process, thread};
@@ -296,10 +296,20 @@ async fn frames_that_callers_write_in_part_arrive_whole_and_in_order() {
     const FRAMES: u64 = 2_000;
     let outgoing = Arc::new(Outgoing::default());
     let written = Arc::new(Mutex::new(Vec::new()));
+    let last = Arc::new(AtomicU64::new(0));
     outgoing.write_directly(Box::new({
         let written = written.clone();
         let calls = AtomicUsize::new(0);
+        let sender = Arc::downgrade(&outgoing);
+        let last = last.clone();
         move |bytes| {
+            // Another caller sends meanwhile.
+            if let Some(sender) = sender.upgrade() {
+                let number = last.fetch_add(1, Ordering::Relaxed);
+                if number < FRAMES {
+                    sender.send(number, &read(number, Ask::Version));
+                }
+            }
             // Each third call finds the socket full, and others take a part.
             let taken = match calls.fetch_add(1, Ordering::Relaxed) % 3 {
                 0 => return Err(io::ErrorKind::WouldBlock.into()),
@@ -315,7 +325,11 @@ async fn frames_that_callers_write_in_part_arrive_whole_and_in_order() {
         let writer = Written(written.clone());
         async move { outgoing.write(writer).await }
     });
-    for number in 0..FRAMES {
+    loop {
+        let number = last.fetch_add(1, Ordering::Relaxed);
+        if number >= FRAMES {
+            break;
+        }
         outgoing.send(number, &read(number, Ask::Version));
         if number % 7 == 0 {
             tokio::task::yield_now().await;
