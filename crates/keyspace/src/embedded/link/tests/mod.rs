@@ -331,7 +331,7 @@ async fn frames_that_callers_write_in_part_arrive_whole_and_in_order() {
             break;
         }
         outgoing.send(number, &read(number, Ask::Version));
-        if number % 7 == 0 {
+        if number.is_multiple_of(7) {
             tokio::task::yield_now().await;
         }
     }
