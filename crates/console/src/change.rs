@@ -417,6 +417,26 @@ impl Console {
         })
     }
 
+    /// Gives an item that is queued, delayed or dead another priority.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a priority out of range, a malformed reference or one of another
+    /// queue; [`Error::Missing`] if no such item is queued, delayed or dead; those of the store.
+    pub async fn prioritize(&self, name: &str, item: &str, priority: i8) -> Result<report::Change> {
+        let found = &self.find_dequeue(name, "priorities").await?;
+        let reference = &parse_item(item)?;
+        let set = |tr| async move { found.queue.set_priority(&tr, reference, priority).await };
+        if self.runner.run(set).await? {
+            let outcome = &format!("it has priority {priority}");
+            return Ok(changed(name, "prioritize", 1, outcome));
+        }
+        Err(Error::Missing {
+            what: "item",
+            given: item.to_owned(),
+            hint: "a session holds it, or it is done or was cancelled",
+        })
+    }
+
     /// Lets a dedupe id be enqueued again that is retained after the completion of its item. The id is text, or `0x`
     /// and hexadecimal digits.
     ///

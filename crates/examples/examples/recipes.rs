@@ -76,6 +76,12 @@ async fn enqueue_bounded(tr: &impl Transaction, jobs: &Jobs) -> Result<bool> {
     }
 }
 
+async fn enqueue_first(tr: &impl Transaction, jobs: &Jobs, order: String) -> Result<bool> {
+    let first = Enqueue::new().with_priority(9);
+    let enqueued = jobs.enqueue_with(tr, &order, &first).await?;
+    Ok(matches!(enqueued, Enqueued::Staged(_)))
+}
+
 async fn decide_how_to_fail(_tr: Tx<impl Transaction>, job: Delivery<String>) -> Result<Outcome> {
     Ok(match job.value().as_str() {
         "malformed" => Outcome::discard("there is no such customer"),
@@ -320,6 +326,7 @@ async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &Jobs) -> Result<()>
         enqueue_for_later(&tr, later, tomorrow).await?;
         enqueue_debounced(&tr, later, "home").await?;
         assert!(enqueue_bounded(&tr, later).await?);
+        assert!(enqueue_first(&tr, later, "order".to_owned()).await?);
         Ok::<_, Error>(())
     };
     runner.run(more).await?;

@@ -19,6 +19,7 @@ pub use crate::consume::consumer::Consumer;
 pub use crate::consume::delivery::Delivery;
 pub use crate::items::error::{BoxError, Error, Result};
 pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
+pub use crate::items::priority::MAX_PRIORITY;
 pub use crate::items::record::{
     End, Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES,
 };

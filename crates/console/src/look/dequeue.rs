@@ -249,6 +249,7 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         enqueued: Some(status.enqueued.into()),
         granted: status.granted.map(Time::from),
         dedupe: (!status.dedupe.is_empty()).then(|| bytes_text(&status.dedupe)),
+        priority: status.priority,
         attempts: status.attempts,
         deaths: status.deaths,
         deliveries: status.deliveries,
@@ -388,9 +389,11 @@ fn options_text(options: &Enqueue) -> Option<String> {
         _ => None,
     };
     let dedupe = options.dedupe().map(|id| bytes_text(id));
+    let priority = Some(options.priority()).filter(|priority| *priority != 0);
     let depth = options.max_depth().map(|items| items.to_string());
     let parts: Vec<_> = [
         ("after", options.delay().map(span)),
+        ("priority", priority.map(|priority| priority.to_string())),
         ("dedupe", dedupe),
         ("on repeat", repeats),
         ("max wait", options.max_wait().map(span)),

@@ -54,6 +54,9 @@ pub struct Item {
     /// The dedupe id with which it was enqueued, as text or as `0x` and hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe: Option<String>,
+    /// Its priority, from -9 to 9. Missing if it is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub priority: i8,
     /// How often it failed since it was enqueued or redriven.
     pub attempts: u64,
     /// With how many sessions it died since then.

@@ -28,6 +28,6 @@ pub use self::work::{
 };
 
 /// Returns whether a field has nothing to say.
-fn is_zero(count: &u16) -> bool {
-    *count == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }

@@ -26,6 +26,7 @@ conformance::on_every_store!(threads:
     a_paused_queue_grants_nothing_until_it_is_resumed,
     settings_are_changed_and_those_that_cannot_work_are_refused,
     a_dedupe_id_is_released_by_its_text_or_its_digits,
+    an_item_gets_another_priority,
     a_schedule_of_a_clock_that_was_ahead_is_set_right,
     damage_is_found_and_repaired,
     what_was_set_aside_is_redriven_and_purged,
@@ -360,6 +361,37 @@ async fn settings_are_changed_and_those_that_cannot_work_are_refused(store: Test
     assert_eq!(console.settings(jobs).await.unwrap(), changed);
 }
 
+async fn an_item_gets_another_priority(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    for places in [&world.items.queued, &world.items.delayed, &world.items.dead] {
+        let item = &places[1].to_string();
+        for priority in [-9, 9, 0] {
+            let changed = valid(console.prioritize(jobs, item, priority).await.unwrap());
+            assert_eq!((&*changed.action, changed.changed), ("prioritize", 1));
+            let shown = valid(console.item(jobs, item).await.unwrap());
+            assert_eq!(shown.priority, priority);
+        }
+        let refused = console.prioritize(jobs, item, 10).await.unwrap_err();
+        assert!(
+            refused.to_string().contains("10 is out of range"),
+            "{refused}"
+        );
+    }
+    for gone in [world.items.held[0], world.items.done[0]] {
+        let refused = console
+            .prioritize(jobs, &gone.to_string(), 1)
+            .await
+            .unwrap_err();
+        assert!(matches!(refused, Error::Missing { .. }), "{refused}");
+    }
+    let last = world.items.queued.last().unwrap().to_string();
+    console.prioritize(jobs, &last, 1).await.unwrap();
+    let listed = console.items(jobs, "queued", None, 10).await.unwrap();
+    assert_eq!(listed.items[0].item, last);
+}
+
 async fn a_dedupe_id_is_released_by_its_text_or_its_digits(store: TestStore) {
     let digits = format!("0x{}", hex(RETAINED.as_bytes()));
     for id in [RETAINED, &digits] {
@@ -535,6 +567,7 @@ async fn what_a_recipe_does_not_have_is_not_changed(store: TestStore) {
             console.set_paused(name, true).await.map(drop),
             console.configure(name, |settings| settings).await.map(drop),
             console.release_dedupe(name, RETAINED).await.map(drop),
+            console.prioritize(name, "00", 1).await.map(drop),
             console.reschedule(name, "new year").await.map(drop),
             console.audit(name, true).await.map(drop),
         ];

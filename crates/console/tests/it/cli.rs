@@ -281,7 +281,9 @@ fn commands_that_change(store: &Filled) {
         );
         assert_eq!(store.count(place).to_string(), left, "{command}");
     }
-    let of_others: [&[&str]; 11] = [
+    let delayed = &items.delayed[0].to_string();
+    let of_others: [&[&str]; 12] = [
+        &["prioritize", "jobs", delayed, "-3"],
         &["purge", "jobs", &items.dead[2].to_string()],
         &["purge", "events", "--subscription", "mirror", &letter(0)],
         &["redrive", "counts", aside],

@@ -92,10 +92,15 @@ fn every_command_of_the_documents_and_of_the_help_runs() {
             continue;
         }
         let is_shop = command.iter().any(|word| word.contains("shop"));
+        // A command before this one cancels the delayed item.
+        let item = match &*command[0] {
+            "prioritize" => filled.items.dead[0],
+            _ => filled.items.delayed[0],
+        };
         let mut arguments: Vec<_> = command
             .iter()
             .map(|word| match &**word {
-                word if word.contains('…') => filled.items.delayed[0].to_string(),
+                word if word.contains('…') => item.to_string(),
                 word if word == "URL"
                     || word.starts_with("embedded:")
                     || word.starts_with("fdb:") =>

@@ -228,7 +228,7 @@ async fn keys_have_the_queue_and_the_part_that_they_belong_to(store: TestStore) 
                 "dead letter",
                 "done item",
                 "time until which a done item is kept",
-                "pointer to a delayed item",
+                "pointer to an item",
                 "retained dedupe id",
                 "schedule",
                 "time of a schedule",

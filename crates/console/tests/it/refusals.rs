@@ -73,6 +73,8 @@ fn the_exit_status_says_what_became_of_a_command() {
         ),
         (2, &["configure", "jobs", "--lease", "1ms"], "too short"),
         (2, &["release-dedupe", "jobs", ""], "use 1 to "),
+        (2, &["prioritize", "jobs", done, "10"], "from -9 to 9"),
+        (3, &["prioritize", "jobs", done, "1"], "is not there"),
         (3, &["stats", "none"], "console queues"),
         (3, &["stats", "a b"], "console queues"),
         (3, &["expedite", "jobs", done], "is not there"),

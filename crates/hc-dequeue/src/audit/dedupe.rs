@@ -18,7 +18,7 @@ use crate::items::keys::Keys;
 use crate::items::record::{Part, Record, Token, is_notice};
 
 /// The parts of the queue whose items have dedupe ids.
-pub(super) const PARTS_OF_ITEMS: [&str; 5] = ["i", "t", "h", "g", "d"];
+pub(super) const PARTS_OF_ITEMS: [&str; 7] = ["ht", "i", "j", "t", "h", "g", "d"];
 
 /// The parts of the queue with the rows of dedupe ids.
 pub(super) const PARTS_OF_DEDUPE_IDS: [&str; 2] = ["k", "n"];
@@ -61,7 +61,7 @@ impl ItemsOf {
             "h" => keys.held(keys.parse_holder(row.key())?),
             "t" => keys.delayed(keys.parse_ready(row)?),
             "d" => keys.dead.clone(),
-            _ => keys.items.clone(),
+            _ => keys.queued(keys.parse_queued(row.key())?).clone(),
         };
         Ok(Some(records.decode(row)?))
     }

@@ -77,19 +77,18 @@ pub enum Finding {
         item: ItemRef,
     },
 
-    /// A delayed item has no pointer, or one with another time, so that no reference finds the item. Repaired by
-    /// writing the pointer.
-    #[error("delayed item {item} has no pointer")]
+    /// An item that is delayed, or queued with another priority than 0, has no pointer, or one to another place, so
+    /// that no reference finds the item. Repaired by writing the pointer.
+    #[error("item {item} has no pointer")]
     NoPointer {
         /// The item.
         item: ItemRef,
-        /// When the item is due, in milliseconds since the Unix epoch.
-        ready_millis: u64,
+        /// The key of the item's row.
+        key: Bytes,
     },
 
-    /// A pointer belongs to no delayed item, so that finding the item fails with `Corrupt`. Repaired by removing the
-    /// pointer.
-    #[error("the pointer of item {item} leads to no delayed item")]
+    /// A pointer leads to no item, so that finding the item fails with `Corrupt`. Repaired by removing the pointer.
+    #[error("the pointer of item {item} leads to no item")]
     StrayPointer {
         /// The item that the pointer belongs to.
         item: ItemRef,

@@ -8,9 +8,9 @@
 
 mod counters;
 mod dedupe;
-mod delayed;
 mod done;
 mod finding;
+mod pointers;
 mod rows;
 mod schedules;
 mod sessions;
@@ -48,7 +48,7 @@ impl Audit {
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Checks the queue for contradictions and changes nothing. It may run while the queue is in use.
     ///
-    /// It compares counters, sessions and held items, delayed items and their pointers, dedupe ids, done items and
+    /// It compares counters, sessions and held items, delayed and other items and their pointers, dedupe ids, done items and
     /// schedules with each other. Each counter is checked in one transaction with the items that it counts. The other
     /// rows are checked page by page, each page in one transaction together with the rows that it must agree with.
     /// Each check of a part of the queue lists at most a thousand findings. A row that does not decode is a finding.
@@ -119,8 +119,11 @@ fn repair_all<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Re
 
 /// Checks all rows that must agree with others. Findings that cause others come first.
 async fn check_all_rows(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
-    let mut findings = check_rows(runner, keys, &delayed::DelayedItems).await?;
-    findings.extend(check_rows(runner, keys, &delayed::Pointers).await?);
+    let mut findings = Vec::new();
+    for part in pointers::PARTS_WITH_POINTERS {
+        findings.extend(check_rows(runner, keys, &pointers::Pointed(part)).await?);
+    }
+    findings.extend(check_rows(runner, keys, &pointers::Pointers).await?);
     for part in dedupe::PARTS_OF_ITEMS {
         findings.extend(check_rows(runner, keys, &dedupe::ItemsOf(part)).await?);
     }
@@ -172,12 +175,12 @@ async fn repair_step(
             let key = keys.cancels(SessionId(*session));
             remove_row(tr, keys, &sessions::CancelStamps, &key, finding).await?;
         }
-        Finding::NoPointer { item, ready_millis } => {
-            delayed::set_pointer(tr, keys, finding, &item.id(), *ready_millis).await?;
+        Finding::NoPointer { key, .. } => {
+            pointers::set_pointer(tr, keys, finding, key).await?;
         }
         Finding::StrayPointer { item } => {
             let key = item.id().key_in(&keys.pointers());
-            remove_row(tr, keys, &delayed::Pointers, &key, finding).await?;
+            remove_row(tr, keys, &pointers::Pointers, &key, finding).await?;
         }
         Finding::NoKeepTime { item, until_millis } => {
             done::set_keep_time(tr, keys, finding, &item.id(), *until_millis).await?;

@@ -13,10 +13,13 @@ use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Runner, Store, Trans
 use parking_lot::Mutex;
 
 use super::Finding;
+use super::pointers::stored_pointer;
 use super::rows::{AuditTransaction, RowCheck, check_rows};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::pointer::Pointer;
+use crate::items::priority::Priority;
 use crate::items::record::{ListedPart, is_notice};
 use crate::items::settings::Settings;
 use crate::protocol::reclaim::{Progress, reclaim_step, return_grants};
@@ -191,9 +194,13 @@ impl RowCheck for Places<'_> {
         let (_, Some(id)) = parse_held(keys, self.part, row)? else {
             return Ok(None);
         };
-        let queued = id.key_in(keys.items.subspace());
-        let dead = id.key_in(keys.dead.subspace());
-        let mut others = vec![queued, dead];
+        let queued = Pointer::Queued(Priority::DEFAULT).row(keys, &id);
+        let mut others = vec![queued, id.key_in(keys.dead.subspace())];
+        others.extend(
+            stored_pointer(tr, keys, &id)
+                .await?
+                .map(|pointer| pointer.row(keys, &id)),
+        );
         others.extend(self.seen.lock().note(id, row.key(), MAX_COMPARED));
         // The item may have moved since it was seen elsewhere. Only this transaction says where it is now.
         for other in others {

@@ -92,6 +92,12 @@ impl<T> Delivery<T> {
         &self.value
     }
 
+    /// Returns the item's [priority](crate::Enqueue::with_priority).
+    #[must_use]
+    pub fn priority(&self) -> i8 {
+        self.item.record.priority.get()
+    }
+
     /// Returns the number of this attempt, starting at 1: one more than the item's previous failures.
     #[must_use]
     pub fn attempt(&self) -> u64 {

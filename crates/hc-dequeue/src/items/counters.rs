@@ -1,9 +1,31 @@
-//! Reads the counters of a queue. [`Keys::count`] changes them.
+//! Reads and changes the counters of a queue.
 
 use microqueue::keyspace::{self, Isolation, Transaction};
 
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
+
+/// Changes of counters that a transaction has not staged yet.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub(crate) struct Counts([i64; Counter::ALL.len()]);
+
+impl Counts {
+    pub(crate) fn add(&mut self, counter: Counter, change: i64) {
+        self.0[counter as usize] += change;
+    }
+
+    pub(crate) fn of(&self, counter: Counter) -> i64 {
+        self.0[counter as usize]
+    }
+
+    /// Stages the changes. The writes are blind and conflict with nothing.
+    pub(crate) fn stage(self, tr: &impl Transaction, keys: &Keys) {
+        for counter in Counter::ALL {
+            keys.count(tr, counter, self.of(counter));
+        }
+    }
+}
 
 /// Reads a counter by snapshot. The value is exact at the read version.
 pub(crate) async fn stored_count(

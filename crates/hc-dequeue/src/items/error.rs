@@ -7,6 +7,7 @@ use microqueue::keyspace::recipe::SettingsDiffer;
 use microqueue::keyspace::{self, Bytes, Code, Subspace};
 
 use crate::items::item_ref::{ItemRef, MalformedRef};
+use crate::items::priority::MAX_PRIORITY;
 use crate::items::settings::SettingsRecord;
 use crate::shutdown::NotEnded;
 
@@ -39,11 +40,18 @@ pub enum Error {
     ReadAfterWrite,
 
     /// The transaction has enqueued the dedupe id before, and [`Debounce`](crate::OnRepeat::Debounce) wants another
-    /// time: the item gets its place only at the commit, and cannot move. Nothing is staged.
+    /// time or priority: the item gets its place only at the commit, and cannot move. Nothing is staged.
     #[error(
-        "the transaction has enqueued this dedupe id with another time: debounce it in another transaction"
+        "the transaction has enqueued this dedupe id with another time or priority: debounce it in another transaction"
     )]
-    EnqueuedWithOtherTime,
+    EnqueuedWithOtherPlace,
+
+    /// The priority is too high or too low. Nothing was staged.
+    #[error("priority {priority} is out of range: set one from -{MAX_PRIORITY} to {MAX_PRIORITY}")]
+    Priority {
+        /// The given priority.
+        priority: i8,
+    },
 
     /// The delivery no longer holds the item: its session ended or its time limit passed and the item went back to
     /// the queue, or the item was already acknowledged. The transaction must not commit. If the item is still in the

@@ -11,13 +11,15 @@ use microqueue::{Item, ItemId};
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::pointer::Pointer;
+use crate::items::priority::Priority;
 use crate::items::record::{ListedPart, Record, is_notice};
 use crate::session::SessionId;
 
 /// Where a record is stored.
 #[derive(Debug, Clone)]
 pub(crate) enum Location {
-    Queued,
+    Queued(Priority),
     Delayed(u64),
     Held(SessionId),
     /// It is in the row of a grant under this key. The grant has `parts` rows.
@@ -34,7 +36,7 @@ impl Location {
     /// Returns the key of the item's row in this place.
     pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
         match self {
-            Self::Queued => id.key_in(keys.items.subspace()),
+            Self::Queued(priority) => id.key_in(keys.queued(*priority).subspace()),
             Self::Delayed(ready) => id.key_in(keys.delayed(*ready).subspace()),
             Self::Held(session) => id.key_in(keys.held(*session).subspace()),
             Self::Granted { key, .. } => key.clone(),
@@ -74,15 +76,16 @@ pub(crate) async fn find(
     id: &ItemId,
 ) -> Result<Option<(Location, Record)>> {
     let pointer = id.key_in(&keys.pointers());
-    let (queued, dead, done, ready) = try_join!(
-        keys.items.get(tr, id).map_err(Error::from),
+    let default = Priority::DEFAULT;
+    let (queued, dead, done, pointed) = try_join!(
+        keys.queued(default).get(tr, id).map_err(Error::from),
         keys.dead.get(tr, id).map_err(Error::from),
         keys.done.get(tr, id).map_err(Error::from),
         tr.get(&pointer, Isolation::Serializable)
             .map_err(Error::from),
     )?;
     if let Some(record) = queued {
-        return Ok(Some((Location::Queued, record)));
+        return Ok(Some((Location::Queued(default), record)));
     }
     if let Some(record) = dead {
         return Ok(Some((Location::Dead, record)));
@@ -90,14 +93,19 @@ pub(crate) async fn find(
     if let Some(record) = done {
         return Ok(Some((Location::Done, record)));
     }
-    if let Some(bytes) = ready {
-        let corrupt = || keyspace::Error::corrupt(&pointer, "expected the time of a delayed item");
-        let ready = u64::from_be_bytes((&*bytes).try_into().map_err(|_| corrupt())?);
-        let record = keys.delayed(ready).get(tr, id).await?;
-        return Ok(Some((
-            Location::Delayed(ready),
-            record.ok_or_else(corrupt)?,
-        )));
+    if let Some(bytes) = pointed {
+        let (location, record) = match Pointer::parse(&pointer, &bytes)? {
+            Pointer::Delayed(ready) => {
+                let record = keys.delayed(ready).get(tr, id).await?;
+                (Location::Delayed(ready), record)
+            }
+            Pointer::Queued(priority) => {
+                let record = keys.queued(priority).get(tr, id).await?;
+                (Location::Queued(priority), record)
+            }
+        };
+        let lost = || keyspace::Error::corrupt(&pointer, "expected the place of an item");
+        return Ok(Some((location, record.ok_or_else(lost)?)));
     }
     match find_held(tr, keys, id).await? {
         Some((session, record)) => Ok(Some((Location::Held(session), record))),

@@ -9,13 +9,16 @@
 //! (queue, "w")                         = wake stamp: versionstamp of the newest commit that may have
 //!                                        made an item ready
 //! (queue, "c", name)                   = counter: 8 bytes, little-endian; changed by atomic additions
-//! (queue, "i", id)                     = record of a queued item
+//! (queue, "ht", rank, id)              = record of a queued item of priority 9 to 1: rank is 1 to 9
+//! (queue, "i", id)                     = record of a queued item of priority 0
+//! (queue, "j", rank, id)               = record of a queued item of priority -1 to -9: rank is 11 to 19
 //! (queue, "t", ready, id)              = record of a delayed item
 //! (queue, "h", session, id)            = record of an item that the session holds
 //! (queue, "d", id)                     = record of a dead letter
 //! (queue, "x", id)                     = record of a done item, while it is kept
 //! (queue, "z", until, id)              = empty; the record above is kept until this time
-//! (queue, "o", id)                     = time at which a delayed item is ready
+//! (queue, "o", id)                     = pointer to an item that is delayed, or queued with another priority
+//!                                        than 0: 00, then the time at which it is ready; or 01, then its rank
 //! (queue, "k", dedupe)                 = token of the item and call of its id, 8 bytes, while it is queued,
 //!                                        delayed, held or dead, was not cancelled, and no other item has taken
 //!                                        over the id
@@ -36,6 +39,8 @@
 //!                                        cancelled an item of the session
 //!
 //! id        two tuple elements: versionstamp, call; an item keeps the id of its first enqueue
+//! rank      tuple integer: 10 - priority. The keys from "ht" to the end of "j" are the queued items in the order in
+//!           which they are granted: no name of another part may sort there
 //! ready, until, next
 //!           tuple integer: time
 //! session   tuple byte string: 16 random bytes
@@ -54,9 +59,9 @@
 //!         05  last failure: its time, then up to 500 bytes of UTF-8
 //!         06  its own limits: attempts, deaths, deliveries in 4 bytes each; 0 for the limit of the settings
 //!         07  dedupe id: 1 to 255 bytes
-//!         08  token, in 32 bytes, only if the item still has its dedupe id: 8 random bytes, which distinguish
+//!         08  token, in 33 bytes, only if the item still has its dedupe id: 8 random bytes, which distinguish
 //!             it from others that have had the id; read version of the transaction that has staged it; time
-//!             of that enqueue; time at which it is ready, 0 if it was queued
+//!             of that enqueue; time at which it is ready, 0 if it was queued; its rank then
 //!         09  time of its cancellation, while a session holds it: number
 //!         0A  only of a done item: time of the end; time until which it is kept; 00 completed, 01 cancelled,
 //!             02 removed; then the result, up to 4,096 bytes
@@ -69,8 +74,9 @@
 //!         0F  deliveries that do not count: before the last redrive, or without being handed out: number
 //!         10  01 if its session has taken it into its reserve, and may have handed it out since; 02 if a
 //!             session that held it has died: it goes into no reserve before it was handed out for certain
-//!         11..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
-//!             1,020 bytes with their tags and lengths
+//!         11  rank, if it is not 10: a byte
+//!         12..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
+//!             1,015 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
@@ -100,7 +106,8 @@
 //!         09  what an enqueue with a repeated dedupe id does, if not nothing: 01 replace, 02 debounce
 //!         0A  limits of its items: as field 06 of a record
 //!         0B  how many queued items make it skip a time: 8 bytes
-//!         0C..FF  fields of later versions, as those of a record
+//!         0C  rank of its items, if it is not 10: a byte
+//!         0D..FF  fields of later versions, as those of a record
 //!     next    00
 //!     rest    payload: the codec's bytes
 //! settings
@@ -119,14 +126,19 @@
 //! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves
 //! the item from another key of the same session.
 
-use microqueue::keyspace::codec::Raw;
+use std::array;
+use std::cmp::Ordering;
+
+use futures::future::try_join_all;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
-    self, Bytes, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
+    self, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
 };
-use microqueue::{ItemId, MicroQueue};
+use microqueue::{Item, ItemId, MicroQueue};
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::items::error;
+use crate::items::priority::Priority;
 use crate::items::record::{Record, RecordCodec, Request, RequestCodec};
 use crate::session::{SessionId, Sessions};
 
@@ -156,7 +168,7 @@ impl Counter {
 
     /// The counters of existing items, with the parts of the queue whose keys they count.
     pub(crate) const OF_ITEMS: [(Self, &'static [&'static str]); 4] = [
-        (Self::Queued, &["i"]),
+        (Self::Queued, &["ht", "i", "j"]),
         (Self::Delayed, &["t"]),
         (Self::Held, &["h", "g"]),
         (Self::Dead, &["d"]),
@@ -187,8 +199,8 @@ fn queue_tag(queue: &Subspace) -> QueueTag {
 pub(crate) struct Keys {
     pub(crate) queue: Subspace,
     pub(crate) env: Environment,
-    /// The items that are queued.
-    pub(crate) items: Records,
+    /// The items that are queued, by priority: the highest one comes first.
+    queued: [Records; Priority::COUNT],
     /// The dead letters.
     pub(crate) dead: Records,
     /// The done items that are kept.
@@ -204,7 +216,15 @@ impl Keys {
     pub(crate) fn new(queue: Subspace, env: Environment) -> Self {
         let part = |name| queue.subspace(&name);
         Self {
-            items: MicroQueue::new(part("i")).with_environment(env.clone()),
+            queued: array::from_fn(|index| {
+                let rank = index as u64 + 1;
+                let of_priority = match rank.cmp(&Priority::DEFAULT.rank().into()) {
+                    Ordering::Less => queue.subspace(&("ht", rank)),
+                    Ordering::Equal => part("i"),
+                    Ordering::Greater => queue.subspace(&("j", rank)),
+                };
+                MicroQueue::new(of_priority).with_environment(env.clone())
+            }),
             dead: MicroQueue::new(part("d")).with_environment(env.clone()),
             done: MicroQueue::new(part("x")).with_environment(env.clone()),
             requests: MicroQueue::new(part("r")).with_environment(env.clone()),
@@ -213,6 +233,53 @@ impl Keys {
             env,
             queue,
         }
+    }
+
+    /// Returns the part with the queued items of a priority.
+    pub(crate) fn queued(&self, priority: Priority) -> &Records {
+        &self.queued[usize::from(priority.rank()) - 1]
+    }
+
+    /// Returns the range of all queued items. It contains nothing else.
+    pub(crate) fn all_queued(&self) -> (Vec<u8>, Vec<u8>) {
+        (self.part("ht").0, self.part("j").1)
+    }
+
+    /// Returns the priority in the key of a queued item.
+    pub(crate) fn parse_queued(&self, key: &[u8]) -> Result<Priority> {
+        let default = self.queued(Priority::DEFAULT).subspace();
+        if key.starts_with(default.bytes()) {
+            return Ok(Priority::DEFAULT);
+        }
+        let ranked = ["ht", "j"].iter().find_map(|part| {
+            let ranked: Result<(u64, TupleVersionstamp, u64), _> =
+                self.queue.subspace(part).unpack(key);
+            let priority = Priority::of_rank(u8::try_from(ranked.ok()?.0).ok()?)?;
+            let is_of_part = key.starts_with(self.queued(priority).subspace().bytes());
+            is_of_part.then_some(priority)
+        });
+        ranked.ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of a queued item"))
+    }
+
+    /// Fails if the transaction has enqueued items that are not delayed, so that it cannot read all queued ones.
+    ///
+    /// # Conflicts
+    /// Reads, for each priority, a key that no operation of this queue writes.
+    pub(crate) async fn refuse_after_enqueue(&self, tr: &impl Transaction) -> error::Result<()> {
+        let refuse = self
+            .queued
+            .iter()
+            .map(|queued| queued.refuse_after_enqueue(tr));
+        try_join_all(refuse).await?;
+        Ok(())
+    }
+
+    /// Decodes the row of a queued item. Its key decides its priority.
+    pub(crate) fn decode_queued(&self, row: &KeyValue) -> error::Result<Item<Record>> {
+        let priority = self.parse_queued(row.key())?;
+        let mut item = self.queued(priority).decode(row)?;
+        item.value.priority = priority;
+        Ok(item)
     }
 
     /// Returns the range of a part of the queue.
@@ -297,34 +364,6 @@ impl Keys {
     pub(crate) fn delayed(&self, ready_millis: u64) -> Records {
         let delayed = self.queue.subspace(&("t", ready_millis));
         MicroQueue::new(delayed).with_environment(self.env.clone())
-    }
-
-    /// Stages an item that is delayed until a wall time, and a pointer to it.
-    pub(crate) fn delay(
-        &self,
-        tr: &impl Transaction,
-        ready_millis: u64,
-        id: &ItemId,
-        record: &Record,
-    ) -> microqueue::Result<()> {
-        self.delayed(ready_millis).insert(tr, id, record)?;
-        tr.set(&id.key_in(&self.pointers()), &ready_millis.to_be_bytes());
-        Ok(())
-    }
-
-    /// Stages the removal of a delayed item and of its pointer.
-    ///
-    /// # Conflicts
-    /// Reads and writes the item's key.
-    pub(crate) fn undelay(
-        &self,
-        tr: &impl Transaction,
-        ready_millis: u64,
-        id: &ItemId,
-    ) -> microqueue::Result<()> {
-        self.delayed(ready_millis).remove(tr, id)?;
-        tr.clear(&id.key_in(&self.pointers()));
-        Ok(())
     }
 
     /// Returns the range of items that are due at `ready_millis`.
@@ -442,19 +481,6 @@ impl Keys {
         }
     }
 
-    /// Stages an item whose record does not decode at its place in the queue, unchanged.
-    pub(crate) fn queue_unread(
-        &self,
-        tr: &impl Transaction,
-        id: &ItemId,
-        record: &Bytes,
-    ) -> microqueue::Result<()> {
-        let items = MicroQueue::<Bytes, Raw>::new(self.items.subspace().clone());
-        items.insert(tr, id, record)?;
-        self.count(tr, Counter::Queued, 1);
-        Ok(())
-    }
-
     /// Stages that waiting sessions check again. The write is blind and conflicts with nothing.
     pub(crate) fn wake_all(&self, tr: &impl Transaction) {
         tr.set_to_versionstamp(&self.wake());
@@ -510,7 +536,6 @@ mod tests {
                 of_session("h"),
             ),
             (keys.delayed(256).subspace().bytes().to_vec(), due),
-            (keys.items.subspace().bytes().to_vec(), name("i")),
             (keys.dead.subspace().bytes().to_vec(), name("d")),
         ];
         for (key, expected) in table {
@@ -532,5 +557,51 @@ mod tests {
         let of_grant = keys.parse_grant(&keys.part_of_grant(session, &id, 9));
         assert_eq!(of_grant.unwrap(), (session, first));
         assert!(keys.parse_grant(&held).is_err());
+    }
+
+    #[test]
+    fn keys_of_queued_items_sort_by_priority() {
+        let keys = Keys::new(Subspace::from_bytes(b"Q"), Environment::system());
+        let id = ItemId::Commit {
+            versionstamp: Versionstamp::from_bytes([8; 10]),
+            call: 9,
+        };
+        let queued = |priority| {
+            let priority = Priority::new(priority).unwrap();
+            keys.queued(priority).subspace().bytes().to_vec()
+        };
+        let ht = b"Q\x02ht\0";
+        let j = b"Q\x02j\0";
+        for (priority, expected) in [
+            (9, [&ht[..], b"\x15\x01"].concat()),
+            (1, [&ht[..], b"\x15\x09"].concat()),
+            (0, b"Q\x02i\0".to_vec()),
+            (-1, [&j[..], b"\x15\x0b"].concat()),
+            (-9, [&j[..], b"\x15\x13"].concat()),
+        ] {
+            assert_eq!(queued(priority), expected);
+        }
+        let of_priority = |priority| id.key_in(keys.queued(priority).subspace());
+        assert!(Priority::all().map(of_priority).is_sorted());
+        let (begin, end) = keys.all_queued();
+        for priority in Priority::all() {
+            let key = id.key_in(keys.queued(priority).subspace());
+            assert!(begin < key && key < end);
+            assert_eq!(keys.parse_queued(&key).unwrap(), priority);
+        }
+        for (part, rank) in [
+            ("ht", 10),
+            ("ht", 11),
+            ("ht", 0),
+            ("j", 10),
+            ("j", 9),
+            ("j", 20),
+            ("j", 256),
+        ] {
+            let ranked = keys
+                .queue
+                .pack(&(part, rank, TupleVersionstamp::incomplete(0), 1));
+            assert!(keys.parse_queued(&ranked).is_err());
+        }
     }
 }

@@ -8,6 +8,8 @@ pub(crate) mod find;
 pub(crate) mod item_ref;
 pub(crate) mod keys;
 pub(crate) mod places;
+pub(crate) mod pointer;
+pub(crate) mod priority;
 pub(crate) mod record;
 pub(crate) mod settings;
 pub(crate) mod trace_context;

@@ -1,11 +1,16 @@
-//! Writes and removes the rows of an item in the place where it is.
+//! Writes and removes the rows of items: the record in the place where the item is, the pointer to it, and the counter
+//! of the place.
 
-use microqueue::keyspace::Transaction;
-use microqueue::{Item, ItemId};
+use microqueue::keyspace::codec::Raw;
+use microqueue::keyspace::{Bytes, Transaction};
+use microqueue::{Item, ItemId, MicroQueue, StagedId};
 
+use crate::items::counters::Counts;
 use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::keys::{Counter, Keys};
+use crate::items::pointer::Pointer;
+use crate::items::priority::Priority;
 use crate::items::record::{Part, Record};
 use crate::session::wall::wall_millis;
 
@@ -18,7 +23,7 @@ pub(crate) fn rewrite(
     record: Record,
 ) -> Result<()> {
     match location {
-        Location::Queued => keys.items.insert(tr, id, &record)?,
+        Location::Queued(priority) => keys.queued(*priority).insert(tr, id, &record)?,
         Location::Delayed(ready) => keys.delayed(*ready).insert(tr, id, &record)?,
         Location::Held(session) => keys.held(*session).insert(tr, id, &record)?,
         Location::Granted { key, parts, .. } => {
@@ -39,28 +44,65 @@ pub(crate) fn rewrite(
 ///
 /// # Conflicts
 /// Reads and writes the item's row.
-pub(crate) fn remove(
+pub(crate) fn take_out(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
     location: &Location,
+    counts: &mut Counts,
 ) -> Result<()> {
-    let counter = match location {
-        Location::Queued => {
-            keys.items.remove(tr, id)?;
-            Counter::Queued
-        }
+    match location {
+        Location::Queued(priority) => take_queued(tr, keys, id, *priority, counts)?,
         Location::Delayed(ready) => {
-            keys.undelay(tr, *ready, id)?;
-            Counter::Delayed
+            keys.delayed(*ready).remove(tr, id)?;
+            tr.clear(&id.key_in(&keys.pointers()));
+            counts.add(Counter::Delayed, -1);
         }
         Location::Dead => {
             keys.dead.remove(tr, id)?;
-            Counter::Dead
+            counts.add(Counter::Dead, -1);
         }
-        Location::Held(_) | Location::Granted { .. } | Location::Done => return Ok(()),
-    };
-    keys.count(tr, counter, -1);
+        Location::Held(_) | Location::Granted { .. } | Location::Done => {}
+    }
+    Ok(())
+}
+
+/// Stages the removal of a queued item.
+///
+/// # Conflicts
+/// Reads and writes the item's row.
+pub(crate) fn take_queued(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    priority: Priority,
+    counts: &mut Counts,
+) -> Result<()> {
+    keys.queued(priority).remove(tr, id)?;
+    if Pointer::to_queued(priority).is_some() {
+        tr.clear(&id.key_in(&keys.pointers()));
+    }
+    counts.add(Counter::Queued, -1);
+    Ok(())
+}
+
+/// Stages the move of an item that no session holds to another place, and wakes sessions.
+///
+/// # Conflicts
+/// Reads and writes the item's row.
+pub(crate) fn relocate(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    from: &Location,
+    record: Record,
+    to: Destination,
+) -> Result<()> {
+    let mut counts = Counts::default();
+    take_out(tr, keys, id, from, &mut counts)?;
+    put_in(tr, keys, id, record, to, &mut counts)?;
+    counts.stage(tr, keys);
+    keys.wake_all(tr);
     Ok(())
 }
 
@@ -83,32 +125,87 @@ impl Destination {
 }
 
 /// Stages an item that has no place. The caller wakes sessions.
-pub(crate) fn place(
+pub(crate) fn put_in(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
     mut record: Record,
     destination: Destination,
+    counts: &mut Counts,
 ) -> Result<()> {
-    let counter = match destination {
+    match destination {
         Destination::Queued => {
             record.become_ready(wall_millis(&keys.env));
-            keys.items.insert(tr, id, &record)?;
-            Counter::Queued
+            put_queued(tr, keys, id, &record, counts)?;
         }
-        Destination::Back => {
-            keys.items.insert(tr, id, &record)?;
-            Counter::Queued
-        }
+        Destination::Back => put_queued(tr, keys, id, &record, counts)?,
         Destination::Delayed(ready) => {
-            keys.delay(tr, ready, id, &record)?;
-            Counter::Delayed
+            keys.delayed(ready).insert(tr, id, &record)?;
+            Pointer::Delayed(ready).set(tr, keys, id);
+            counts.add(Counter::Delayed, 1);
         }
         Destination::Dead => {
             keys.dead.insert(tr, id, &record)?;
-            Counter::Dead
+            counts.add(Counter::Dead, 1);
+        }
+    }
+    Ok(())
+}
+
+/// Stages an item at its place in the queue.
+pub(crate) fn put_queued(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    record: &Record,
+    counts: &mut Counts,
+) -> Result<()> {
+    keys.queued(record.priority).insert(tr, id, record)?;
+    if let Some(pointer) = Pointer::to_queued(record.priority) {
+        pointer.set(tr, keys, id);
+    }
+    counts.add(Counter::Queued, 1);
+    Ok(())
+}
+
+/// Stages a new item: delayed until a wall time, or queued if there is none. The caller wakes sessions.
+pub(crate) async fn put_new(
+    tr: &impl Transaction,
+    keys: &Keys,
+    record: &Record,
+    ready_millis: Option<u64>,
+    counts: &mut Counts,
+) -> Result<StagedId> {
+    let (staged, pointer) = match ready_millis {
+        Some(ready) => {
+            counts.add(Counter::Delayed, 1);
+            let staged = keys.delayed(ready).enqueue(tr, record).await?;
+            (staged, Some(Pointer::Delayed(ready)))
+        }
+        None => {
+            counts.add(Counter::Queued, 1);
+            let staged = keys.queued(record.priority).enqueue(tr, record).await?;
+            (staged, Pointer::to_queued(record.priority))
         }
     };
-    keys.count(tr, counter, 1);
+    if let Some(pointer) = pointer {
+        pointer.set_staged(tr, keys, staged);
+    }
+    Ok(staged)
+}
+
+/// Stages an item whose record does not decode at the end of its session's hold: in the queue with priority 0, whatever
+/// its own is, unchanged.
+pub(crate) fn put_unread(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    record: &Bytes,
+    counts: &mut Counts,
+) -> Result<()> {
+    let queued = keys.queued(Priority::DEFAULT).subspace();
+    let items = MicroQueue::<Bytes, Raw>::new(queued.clone());
+    items.insert(tr, id, record)?;
+    counts.add(Counter::Queued, 1);
     Ok(())
 }

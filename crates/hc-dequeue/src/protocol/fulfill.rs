@@ -14,8 +14,11 @@ use super::{
     Demand, Granted, MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS, MAX_FULFILLMENT_PROMOTIONS,
     MAX_FULFILLMENT_REQUESTS, Purpose, SessionContext, count_wanted, purposes,
 };
+use crate::items::counters::Counts;
 use crate::items::error::{Error, Result};
+use crate::items::find::Location;
 use crate::items::keys::{Counter, Keys};
+use crate::items::places::{put_queued, take_out, take_queued};
 use crate::items::record::{Record, Request, Reserve};
 use crate::items::settings::is_paused;
 use crate::session::wall::wall_millis;
@@ -380,9 +383,9 @@ pub(crate) async fn queued(
         row_bytes: MAX_FULFILLMENT_BYTES,
     };
     let front = &context.fronts.queued;
-    let decode = |row: &KeyValue| keys.items.decode(row).ok();
+    let decode = |row: &KeyValue| keys.decode_queued(row).ok();
     front
-        .read(tr, keys.env.now(), keys.part("i"), max, decode)
+        .read(tr, keys.env.now(), keys.all_queued(), max, decode)
         .await
 }
 
@@ -428,17 +431,18 @@ async fn promote(tr: &impl Transaction, context: SessionContext<'_>) -> Result<P
     // Safe as a snapshot read: the key of each promoted item is in a conflict range.
     let due = delayed(tr, context, keys.due(context.due_until()), max).await?;
     let count = due.items.len();
+    let mut counts = Counts::default();
     for delayed in due.items {
         let DelayedItem {
             ready_millis,
             mut item,
         } = delayed;
         item.value.become_ready(ready_millis);
-        keys.undelay(tr, ready_millis, &item.id)?;
-        keys.items.insert(tr, &item.id, &item.value)?;
+        let id = &item.id;
+        take_out(tr, keys, id, &Location::Delayed(ready_millis), &mut counts)?;
+        put_queued(tr, keys, id, &item.value, &mut counts)?;
     }
-    keys.count(tr, Counter::Delayed, -(count as i64));
-    keys.count(tr, Counter::Queued, count as i64);
+    counts.stage(tr, keys);
     Ok(Promoted {
         count,
         is_complete: due.is_complete,
@@ -455,6 +459,7 @@ fn grant_own(
     let held = context.keys.held(context.session);
     let granted_millis = wall_millis(&context.keys.env);
     let mut granted = Vec::new();
+    let mut counts = Counts::default();
     for purpose in purposes(context.demand).take(limit) {
         let may_take = |item: &Item<Record>| {
             purpose != Purpose::Reserve || item.value.reserve != Reserve::Barred
@@ -462,7 +467,8 @@ fn grant_own(
         let Some(mut item) = items.next_if(may_take) else {
             break;
         };
-        context.keys.items.remove(tr, &item.id)?;
+        let priority = item.value.priority;
+        take_queued(tr, context.keys, &item.id, priority, &mut counts)?;
         item.value.deliveries += 1;
         item.value.granted_millis = granted_millis;
         let item = Granted::new(context, item.id, item.value, purpose);
@@ -470,14 +476,11 @@ fn grant_own(
             context.end_popped(tr, &item)?;
         } else {
             held.insert(tr, &item.id, &item.record)?;
+            counts.add(Counter::Held, 1);
         }
         granted.push(item);
     }
-    let held = granted.iter().filter(|item| !item.is_popped).count();
-    context
-        .keys
-        .count(tr, Counter::Queued, -(granted.len() as i64));
-    context.keys.count(tr, Counter::Held, held as i64);
+    counts.stage(tr, context.keys);
     Ok(granted)
 }
 
@@ -491,14 +494,15 @@ fn grant(
 ) -> Result<usize> {
     let granted_millis = wall_millis(&keys.env);
     let mut granted: Vec<_> = items.collect();
+    let mut counts = Counts::default();
     for item in &mut granted {
-        keys.items.remove(tr, &item.id)?;
+        take_queued(tr, keys, &item.id, item.value.priority, &mut counts)?;
         item.value.deliveries += 1;
         item.value.granted_millis = granted_millis;
     }
     let count = granted.len();
     answer(tr, keys, request.session, id, granted)?;
-    keys.count(tr, Counter::Queued, -(count as i64));
-    keys.count(tr, Counter::Held, count as i64);
+    counts.add(Counter::Held, count as i64);
+    counts.stage(tr, keys);
     Ok(count)
 }

@@ -8,10 +8,11 @@ use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Environment, Transaction};
 
+use crate::items::counters::Counts;
 use crate::items::end::end;
 use crate::items::error::{Error, Result, keep_corrupt};
 use crate::items::keys::{Counter, Keys};
-use crate::items::places::{Destination, place};
+use crate::items::places::{Destination, put_in};
 use crate::items::record::{End, Record, Reserve, StoredFailure};
 use crate::items::settings::Settings;
 use crate::options::Backoff;
@@ -103,6 +104,7 @@ pub(crate) async fn give_back(
     let held = &keys.held(context.session);
     let mut given = Vec::with_capacity(returns.len());
     let mut is_back = false;
+    let mut counts = Counts::default();
     let mut met = BTreeSet::new();
     let mut bytes = 0;
     for returns in returns.chunks(MAX_CONCURRENT_READS) {
@@ -130,41 +132,54 @@ pub(crate) async fn give_back(
             if let Some(record) = record {
                 // It was read serializably.
                 tr.clear(&item.id.key_in(held.subspace()));
-                keys.count(tr, Counter::Held, -1);
+                counts.add(Counter::Held, -1);
                 is_back |= !item.how.ends();
                 bytes += record.payload.len();
-                let reason = item.reason.as_deref();
-                put_back(tr, keys, settings, &item.id, record, &item.how, reason)?;
+                let back = Back {
+                    id: &item.id,
+                    how: &item.how,
+                    reason: item.reason.as_deref(),
+                };
+                back.put(tr, keys, settings, record, &mut counts)?;
             }
         }
     }
+    counts.stage(tr, keys);
     if is_back {
         keys.wake_all(tr);
     }
     Ok(given)
 }
 
-/// Stages an item that no session holds any more at the place where it belongs, if it stays in the queue. The caller
-/// wakes sessions.
-pub(super) fn put_back(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    id: &ItemId,
-    mut record: Record,
-    how: &GiveBack,
-    reason: Option<&str>,
-) -> Result<()> {
-    if record.cancelled_millis != 0 {
-        let none = Bytes::new();
-        return end(tr, keys, settings, id, &record, End::Cancelled, none);
+/// An item that no session holds any more.
+pub(super) struct Back<'a> {
+    pub(super) id: &'a ItemId,
+    pub(super) how: &'a GiveBack,
+    pub(super) reason: Option<&'a str>,
+}
+
+impl Back<'_> {
+    /// Stages the item at the place where it belongs, if it stays in the queue. The caller wakes sessions.
+    pub(super) fn put(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        settings: &Settings,
+        mut record: Record,
+        counts: &mut Counts,
+    ) -> Result<()> {
+        let Self { id, how, reason } = *self;
+        if record.cancelled_millis != 0 {
+            let none = Bytes::new();
+            return end(tr, keys, settings, id, &record, End::Cancelled, none);
+        }
+        if let GiveBack::Completed(result) = how {
+            let result = result.clone();
+            return end(tr, keys, settings, id, &record, End::Completed, result);
+        }
+        let destination = judge(&mut record, how, reason, settings, &keys.env);
+        put_in(tr, keys, id, record, destination, counts)
     }
-    if let GiveBack::Completed(result) = how {
-        let result = result.clone();
-        return end(tr, keys, settings, id, &record, End::Completed, result);
-    }
-    let destination = judge(&mut record, how, reason, settings, &keys.env);
-    place(tr, keys, id, record, destination)
 }
 
 /// Counts the return in the record, and decides where the item goes.

@@ -74,7 +74,8 @@
 //!
 //! # Reads, writes and conflicts
 //!
-//! Letters are the parts of the [schema](crate::items::keys): `i` is a key under `(queue, "i")`. Reads are
+//! Letters are the parts of the [schema](crate::items::keys): `i` is a key under `(queue, "i")`, `"ht"` or `"j"`; with
+//! an item of another priority than 0 goes its `o`. Reads are
 //! serializable, except those by snapshot. `c` and `w` are written without being read, so they make no step fail. *The
 //! end* of an item is these writes: `c` of `completed` or `cancelled`; clears of `k` and `n`, if they still belong to
 //! the item; `y`, if the item was completed and dedupe ids are retained; `x` and `z`, if done items are kept.

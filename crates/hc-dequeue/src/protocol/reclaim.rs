@@ -18,13 +18,15 @@ use microqueue::keyspace::{
     read_all,
 };
 
+use crate::items::counters::Counts;
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
+use crate::items::places::put_unread;
 use crate::items::record::{ListedPart, Record, is_notice};
 use crate::items::settings::Settings;
 use crate::protocol::front::{ReadLimit, first_items};
 use crate::protocol::fulfill::first_requests;
-use crate::protocol::give_back::{GiveBack, When, put_back};
+use crate::protocol::give_back::{Back, GiveBack, When};
 use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::session::{Life, SessionId};
 
@@ -64,11 +66,18 @@ pub(crate) async fn reclaim_items(
         return return_grants(tr, keys, settings, &rows);
     }
     let count = items.len();
+    let mut counts = Counts::default();
     for Item { id, value } in items {
         held.remove(tr, &id)?;
-        put_back(tr, keys, settings, &id, value, &how, None)?;
+        counts.add(Counter::Held, -1);
+        let back = Back {
+            id: &id,
+            how: &how,
+            reason: None,
+        };
+        back.put(tr, keys, settings, value, &mut counts)?;
     }
-    keys.count(tr, Counter::Held, -(count as i64));
+    counts.stage(tr, keys);
     keys.wake_all(tr);
     Ok(count)
 }
@@ -101,6 +110,7 @@ pub(crate) fn return_grants(
     rows: &[KeyValue],
 ) -> Result<usize> {
     let mut count = 0;
+    let mut counts = Counts::default();
     for row in rows.iter().filter(|row| !is_notice(row.value())) {
         let Ok(ListedPart { item, .. }) = ListedPart::decode(row.key(), row.to_value()) else {
             // The row does not say which item it contains.
@@ -110,14 +120,20 @@ pub(crate) fn return_grants(
         // conflict ranges.
         tr.add_conflict_key(ConflictKind::Read, row.key())?;
         tr.clear(row.key());
-        let how = GiveBack::Unused;
+        let id = &item.id;
+        let back = Back {
+            id,
+            how: &GiveBack::Unused,
+            reason: None,
+        };
         match item.value {
-            Ok(record) => put_back(tr, keys, settings, &item.id, record, &how, None)?,
-            Err(undecodable) => keys.queue_unread(tr, &item.id, &undecodable.bytes)?,
+            Ok(record) => back.put(tr, keys, settings, record, &mut counts)?,
+            Err(undecodable) => put_unread(tr, keys, id, &undecodable.bytes, &mut counts)?,
         }
+        counts.add(Counter::Held, -1);
         count += 1;
     }
-    keys.count(tr, Counter::Held, -(count as i64));
+    counts.stage(tr, keys);
     if count > 0 {
         keys.wake_all(tr);
     }

@@ -10,8 +10,10 @@ use microqueue::{ItemId, Listed, StagedId};
 use super::front::ReadLimit;
 use super::fulfill::{delayed, first_requests, queued};
 use super::{Granted, Purpose, SessionContext, grant, purposes};
+use crate::items::counters::Counts;
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
+use crate::items::places::put_unread;
 use crate::items::record::Request;
 use crate::items::settings::is_paused;
 use crate::session::{Life, SessionId};
@@ -191,31 +193,31 @@ pub(crate) async fn collect(
     // The demand may have become smaller since the request.
     let purposes = purposes(context.demand).chain(std::iter::repeat(Purpose::Reserve));
     let mut granted = Vec::new();
-    let mut unread = 0;
+    let mut counts = Counts::default();
     let readable = items
         .into_iter()
         .filter_map(|Listed { id, value }| match value {
             Ok(record) => Some(Ok((id, record))),
             Err(undecodable) => {
-                unread += 1;
-                let put = context.keys.queue_unread(tr, &id, &undecodable.bytes);
+                counts.add(Counter::Held, -1);
+                let put = put_unread(tr, context.keys, &id, &undecodable.bytes, &mut counts);
                 put.err().map(Err)
             }
         });
+    let mut popped = 0;
     for (item, purpose) in readable.zip(purposes) {
         let (id, record) = item?;
         let item = Granted::new(context, id, record, purpose);
         if item.is_popped {
             context.end_popped(tr, &item)?;
+            popped += 1;
         } else {
             held.insert(tr, &item.id, &item.record)?;
         }
         granted.push(item);
     }
-    let popped = granted.iter().filter(|item| item.is_popped).count();
-    context
-        .keys
-        .count(tr, Counter::Held, -(popped as i64) - unread);
+    counts.add(Counter::Held, -popped);
+    counts.stage(tr, context.keys);
     Ok(Some(granted))
 }
 

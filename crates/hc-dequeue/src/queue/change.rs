@@ -3,12 +3,14 @@
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Bytes, Transaction};
 
+use crate::items::counters::Counts;
 use crate::items::dedupe::free_dedupe;
 use crate::items::end::end;
 use crate::items::error::Result;
 use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
-use crate::items::places::{Destination, place, remove, rewrite};
+use crate::items::places::{Destination, relocate, rewrite, take_out};
+use crate::items::priority::Priority;
 use crate::items::record::End;
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
@@ -58,9 +60,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
             return Ok(Cancelled::NotThere);
         };
         match location {
-            Location::Queued | Location::Delayed(_) | Location::Dead => {
+            Location::Queued(_) | Location::Delayed(_) | Location::Dead => {
                 let settings = self.settings(tr).await?;
-                remove(tr, keys, &id, &location)?;
+                let mut counts = Counts::default();
+                take_out(tr, keys, &id, &location, &mut counts)?;
+                counts.stage(tr, keys);
                 end(
                     tr,
                     keys,
@@ -97,13 +101,45 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let id = item.id_in(keys)?;
         match find(tr, keys, &id).await? {
             Some((location @ Location::Delayed(_), record)) => {
-                remove(tr, keys, &id, &location)?;
-                place(tr, keys, &id, record, Destination::Queued)?;
-                keys.wake_all(tr);
+                relocate(tr, keys, &id, &location, record, Destination::Queued)?;
                 Ok(true)
             }
             _ => Ok(false),
         }
+    }
+
+    /// Stages another [priority](crate::Enqueue::with_priority) for an item. An item that is queued moves to its place
+    /// among those of the new priority; a delayed item or a dead letter has it when it is queued. Returns `false` if a
+    /// session holds the item, or if there is no such item.
+    ///
+    /// # Conflicts
+    /// As [`cancel`](Self::cancel). Also writes the item's row in its new place, and the wake stamp.
+    ///
+    /// # Errors
+    /// [`Error::Priority`](crate::Error::Priority) before anything is staged, and as [`status`](Self::status).
+    pub async fn set_priority(
+        &self,
+        tr: &impl Transaction,
+        item: &ItemRef,
+        priority: i8,
+    ) -> Result<bool> {
+        let keys = &*self.keys;
+        let id = item.id_in(keys)?;
+        let priority = Priority::new(priority)?;
+        let Some((location, mut record)) = find(tr, keys, &id).await? else {
+            return Ok(false);
+        };
+        record.priority = priority;
+        match location {
+            Location::Queued(old) if old != priority => {
+                relocate(tr, keys, &id, &location, record, Destination::Back)?;
+            }
+            Location::Queued(_) | Location::Delayed(_) | Location::Dead => {
+                rewrite(tr, keys, &id, &location, record)?;
+            }
+            Location::Held(_) | Location::Granted { .. } | Location::Done => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Stages a new value for an item that is queued, delayed or dead. The item keeps its place, its due time and its
@@ -127,7 +163,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             return Ok(Replaced::NotThere);
         };
         match location {
-            Location::Queued | Location::Delayed(_) | Location::Dead => {}
+            Location::Queued(_) | Location::Delayed(_) | Location::Dead => {}
             Location::Held(_) | Location::Granted { .. } => return Ok(Replaced::IsHeld),
             Location::Done => return Ok(Replaced::NotThere),
         }

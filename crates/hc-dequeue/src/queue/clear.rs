@@ -11,9 +11,13 @@ use microqueue::keyspace::{
 };
 use microqueue::{Item, ItemId};
 
+use crate::items::counters::Counts;
 use crate::items::end::end;
 use crate::items::error::{Error, Result};
-use crate::items::keys::{Counter, Keys};
+use crate::items::find::Location;
+use crate::items::keys::Keys;
+use crate::items::places::take_out;
+use crate::items::priority::Priority;
 use crate::items::record::{End, Record};
 use crate::items::settings::{Settings, current_settings};
 use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
@@ -48,7 +52,8 @@ fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
         let settings = &settings;
         let mut removed = 0;
         // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-        for part in [ClearedPart::Delayed, ClearedPart::Queued] {
+        let queued = Priority::all().map(ClearedPart::Queued);
+        for part in [ClearedPart::Delayed].into_iter().chain(queued) {
             let mut after: Option<Vec<u8>> = None;
             loop {
                 let page = ClearedPage {
@@ -71,7 +76,7 @@ fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
 /// The parts from which items are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClearedPart {
-    Queued,
+    Queued(Priority),
     Delayed,
 }
 
@@ -91,11 +96,11 @@ async fn remove_some(
     until: i64,
     ClearedPage { part, after }: ClearedPage<'_>,
 ) -> Result<(u64, Option<Vec<u8>>)> {
-    let (name, counter) = match part {
-        ClearedPart::Queued => ("i", Counter::Queued),
-        ClearedPart::Delayed => ("t", Counter::Delayed),
+    let (begin, end_of_part) = match part {
+        ClearedPart::Queued(priority) => keys.queued(priority).subspace().range(),
+        ClearedPart::Delayed => keys.part("t"),
     };
-    let (begin, end_of_part) = keys.part(name);
+    let mut counts = Counts::default();
     let query = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
         .limit(MAX_FULFILLMENT_ITEMS)
         .mode(StreamingMode::WantAll);
@@ -113,20 +118,17 @@ async fn remove_some(
             ControlFlow::Break(())
         };
         last = Some(row.to_key());
-        let Some((ready, item)) = parse(keys, part, &row) else {
+        let Some((location, item)) = parse(keys, part, &row) else {
             return Ok(next);
         };
         let id = &item.id;
         if is_of(id, until) {
-            match ready {
-                Some(ready) => keys.undelay(tr, ready, id)?,
-                None => keys.items.remove(tr, id)?,
-            }
+            take_out(tr, keys, id, &location, &mut counts)?;
             let none = Bytes::new();
             end(tr, keys, settings, id, &item.value, End::Removed, none)?;
             removed += 1;
-        } else if part == ClearedPart::Queued {
-            // Items are in the order of their enqueues, so all others are newer, too.
+        } else if part != ClearedPart::Delayed {
+            // Items of a priority are in the order of their enqueues, so all others are newer, too.
             last = None;
             return Ok(ControlFlow::Break(()));
         }
@@ -136,19 +138,20 @@ async fn remove_some(
     if rows < MAX_FULFILLMENT_ITEMS && bytes < MAX_FULFILLMENT_BYTES {
         last = None;
     }
-    keys.count(tr, counter, -removed);
-    Ok((removed.unsigned_abs(), last.map(|key| key.to_vec())))
+    counts.stage(tr, keys);
+    Ok((removed, last.map(|key| key.to_vec())))
 }
 
-/// Returns the item of a row, and when it is due if it is delayed.
-fn parse(keys: &Keys, part: ClearedPart, row: &KeyValue) -> Option<(Option<u64>, Item<Record>)> {
-    match part {
-        ClearedPart::Queued => Some((None, keys.items.decode(row).ok()?)),
+/// Returns the item of a row, and where it is.
+fn parse(keys: &Keys, part: ClearedPart, row: &KeyValue) -> Option<(Location, Item<Record>)> {
+    let (location, records) = match part {
+        ClearedPart::Queued(priority) => (Location::Queued(priority), keys.queued(priority)),
         ClearedPart::Delayed => {
             let ready = keys.parse_ready(row).ok()?;
-            Some((Some(ready), keys.delayed(ready).decode(row).ok()?))
+            (Location::Delayed(ready), &keys.delayed(ready))
         }
-    }
+    };
+    Some((location, records.decode(row).ok()?))
 }
 
 /// Returns whether an item was enqueued at or before a version.
@@ -178,7 +181,7 @@ mod tests {
         runner.run(add).await.unwrap();
         let step = async |until, after: Option<&[u8]>| {
             let page = ClearedPage {
-                part: ClearedPart::Queued,
+                part: ClearedPart::Queued(Priority::DEFAULT),
                 after,
             };
             let mut tr = db.begin().unwrap();

@@ -3,11 +3,12 @@
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Bytes, Transaction};
 
+use crate::items::counters::Counts;
 use crate::items::end::end;
 use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::item_ref::ItemRef;
-use crate::items::places::{Destination, place, remove};
+use crate::items::places::{Destination, relocate, take_out};
 use crate::items::record::End;
 use crate::queue::handle::Queue;
 
@@ -41,9 +42,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             return Ok(false);
         };
         record.reset_counts();
-        remove(tr, keys, id, &Location::Dead)?;
-        place(tr, keys, id, record, Destination::Queued)?;
-        keys.wake_all(tr);
+        relocate(tr, keys, id, &Location::Dead, record, Destination::Queued)?;
         Ok(true)
     }
 
@@ -61,7 +60,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
             return Ok(false);
         };
         let settings = self.settings(tr).await?;
-        remove(tr, keys, id, &Location::Dead)?;
+        let mut counts = Counts::default();
+        take_out(tr, keys, id, &Location::Dead, &mut counts)?;
+        counts.stage(tr, keys);
         end(tr, keys, &settings, id, &record, End::Removed, Bytes::new())?;
         Ok(true)
     }

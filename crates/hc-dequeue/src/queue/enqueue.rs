@@ -9,11 +9,12 @@ use crate::items::dedupe::check_dedupe;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::StagedRef;
 use crate::items::keys::{Counter, Keys};
+use crate::items::priority::Priority;
 use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
 use crate::items::trace_context::{TraceContext, current_context};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
-use crate::queue::stage::{NewCounts, NewItem, record_of, stage, stage_all};
+use crate::queue::stage::{NewItem, Staging, record_of, stage, stage_all};
 use crate::session::wall::wall_millis;
 
 impl<T, C: Codec<T>> Queue<T, C> {
@@ -83,7 +84,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::EnqueuedWithOtherTime`];
+    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::EnqueuedWithOtherPlace`];
     /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
     /// all cases nothing is staged.
     ///
@@ -134,11 +135,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let mut new_items = Vec::with_capacity(items.len());
         for (value, options) in items {
             let payload = self.payload_for(value, options)?;
-            new_items.push(new_item(keys, payload, options, || current.clone()));
+            new_items.push(new_item(keys, payload, options, || current.clone())?);
         }
-        let mut counts = NewCounts::default();
-        let enqueued = stage_all(tr, keys, new_items, &mut counts).await?;
-        counts.finish(tr, keys);
+        let mut staging = Staging::default();
+        let enqueued = stage_all(tr, keys, new_items, &mut staging).await?;
+        staging.finish(tr, keys);
         Ok(enqueued)
     }
 
@@ -181,7 +182,8 @@ async fn enqueue_records(
     keys: &Keys,
     records: &[Record],
 ) -> Result<Vec<StagedRef>> {
-    let staged = keys.items.enqueue_all(tr, records).await?;
+    let queued = keys.queued(Priority::DEFAULT);
+    let staged = queued.enqueue_all(tr, records).await?;
     if !staged.is_empty() {
         keys.count(tr, Counter::Queued, staged.len() as i64);
         keys.wake_all(tr);
@@ -197,10 +199,10 @@ pub(super) async fn enqueue_payload(
     payload: Bytes,
     options: &Enqueue,
 ) -> Result<Enqueued> {
-    let item = new_item(keys, payload, options, current_context);
-    let mut counts = NewCounts::default();
-    let enqueued = stage(tr, keys, item, &mut counts).await?;
-    counts.finish(tr, keys);
+    let item = new_item(keys, payload, options, current_context)?;
+    let mut staging = Staging::default();
+    let enqueued = stage(tr, keys, item, &mut staging).await?;
+    staging.finish(tr, keys);
     Ok(enqueued)
 }
 
@@ -210,11 +212,11 @@ fn new_item<'a>(
     payload: Bytes,
     options: &'a Enqueue,
     current: impl FnOnce() -> Option<TraceContext>,
-) -> NewItem<'a> {
+) -> Result<NewItem<'a>> {
     let trace_context = options.trace_context.clone().or_else(current);
-    let mut record = record_of(payload, wall_millis(&keys.env), options);
+    let mut record = record_of(payload, wall_millis(&keys.env), options)?;
     record.trace_context = trace_context.map(TraceContext::into_field);
-    NewItem { record, options }
+    Ok(NewItem { record, options })
 }
 
 /// Returns the record of an item without options.

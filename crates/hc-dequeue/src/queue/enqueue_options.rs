@@ -26,6 +26,7 @@ pub struct Enqueue {
     pub(crate) dedupe: Option<Bytes>,
     pub(crate) on_repeat: OnRepeat,
     pub(crate) max_depth: Option<u64>,
+    pub(crate) priority: i8,
     pub(crate) limits: Limits,
     pub(crate) trace_context: Option<TraceContext>,
 }
@@ -37,7 +38,8 @@ pub(crate) enum Ready {
 }
 
 impl Enqueue {
-    /// Returns the default options: the item is ready at once, has no dedupe id, and no limit on the depth applies.
+    /// Returns the default options: the item is ready at once, has priority 0 and no dedupe id, and no limit on the
+    /// depth applies.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -89,6 +91,16 @@ impl Enqueue {
     #[must_use]
     pub fn with_dedupe(mut self, id: impl Into<Bytes>) -> Self {
         self.dedupe = Some(id.into());
+        self
+    }
+
+    /// Sets the priority, from -[`MAX_PRIORITY`](crate::MAX_PRIORITY) to `MAX_PRIORITY`. The default is 0.
+    ///
+    /// Items of a higher priority are granted before all others, and items of the same priority in the order of their
+    /// enqueues. Waiting does not raise a priority: while items of a higher one wait, others are not granted.
+    #[must_use]
+    pub fn with_priority(mut self, priority: i8) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -165,6 +177,12 @@ impl Enqueue {
         self.on_repeat
     }
 
+    /// Returns the priority.
+    #[must_use]
+    pub fn priority(&self) -> i8 {
+        self.priority
+    }
+
     /// Returns the number of attempts. Zero: the queue's.
     #[must_use]
     pub fn max_attempts(&self) -> u32 {
@@ -209,11 +227,12 @@ impl Enqueue {
 /// An item that a session holds cannot be changed: with `Replace` and `Debounce`, a new item is enqueued and takes
 /// over the id. A dead letter that is replaced goes back to the queue as by a
 /// [redrive](crate::Queue::redrive). The limits and the trace context of the new enqueue, or their absence,
-/// replace the old ones.
+/// replace the old ones. The priority changes only if the item gets a new place: with `Debounce`, or if it was a dead
+/// letter.
 ///
 /// All enqueues of an id in one transaction count as made at the time of the first one: equal delays give equal times.
-/// With `Debounce`, another time than that of the enqueue before is refused with
-/// [`Error::EnqueuedWithOtherTime`](crate::Error::EnqueuedWithOtherTime), because the transaction cannot move an item
+/// With `Debounce`, another time or priority than that of the enqueue before is refused with
+/// [`Error::EnqueuedWithOtherPlace`](crate::Error::EnqueuedWithOtherPlace), because the transaction cannot move an item
 /// that it has enqueued itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -13,6 +13,7 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::priority::Priority;
 use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord, is_paused};
 use crate::items::value::{Decode, decoder};
 
@@ -222,18 +223,26 @@ fn open(
 /// # Conflicts
 /// As [`Queue::verify_order`].
 async fn verify_order(tr: &impl Transaction, keys: &Keys) -> Result<()> {
-    // The heartbeats are read by snapshot. That is safe: a heartbeat that commits after the read version has a
+    // The heartbeats and the wake stamp are read by snapshot. That is safe: what commits after the read version has a
     // larger version, as it should.
-    let (heartbeats, read_version, ()) = try_join!(
+    let wake = keys.wake();
+    let (heartbeats, wake, read_version, ()) = try_join!(
         keys.sessions.page(tr, "b").map_err(Error::from),
+        tr.get(&wake, Isolation::Snapshot).map_err(Error::from),
         tr.read_version().map_err(Error::from),
-        keys.items.verify_order(tr).map_err(Error::from),
+        keys.queued(Priority::DEFAULT)
+            .verify_order(tr)
+            .map_err(Error::from),
     )?;
     let newest = heartbeats
         .iter()
         // A heartbeat that does not decode keeps no application from opening the queue.
         .filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok())
         .map(|heartbeat| heartbeat.version)
+        // No item is newer than the wake stamp.
+        .chain(wake.and_then(|wake| {
+            Some(Versionstamp::from_bytes((&*wake).try_into().ok()?).commit_version())
+        }))
         .max();
     match newest {
         Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {

@@ -59,7 +59,7 @@ impl PlaceKind {
     /// Returns the key range of the place. The range from `"g"` to `"h"` contains no other part of the queue.
     fn range(self, keys: &Keys) -> (Vec<u8>, Vec<u8>) {
         match self {
-            Self::Queued => keys.part("i"),
+            Self::Queued => keys.all_queued(),
             Self::Delayed => keys.part("t"),
             Self::Held => (keys.part("g").0, keys.part("h").1),
             Self::Dead => keys.part("d"),
@@ -165,7 +165,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// ```
     ///
     /// # Conflicts
-    /// Reads by snapshot. For [`PlaceKind::Queued`], it also reads a key that no operation of this queue writes.
+    /// Reads by snapshot. For [`PlaceKind::Queued`], it also reads keys that no operation of this queue writes.
     ///
     /// # Errors
     /// [`Error::MalformedCursor`] for a cursor of another queue or another place.
@@ -222,7 +222,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         // at the read version, and nothing is written.
         let batch = tr.get_range(&query, Isolation::Snapshot);
         if place == PlaceKind::Queued {
-            keys.items.refuse_after_enqueue(tr).await?;
+            keys.refuse_after_enqueue(tr).await?;
         }
         let batch = batch.await?;
         let next = batch.next_after().map(|last| Cursor::after(keys, last));
@@ -296,7 +296,10 @@ fn undecodable(error: Error, row: &KeyValue) -> Result<Undecodable> {
 /// Returns the item of a row: its place, its id, and its record or why it does not decode.
 fn parse_row(keys: &Keys, place: PlaceKind, row: &KeyValue) -> Result<(Location, Listed<Record>)> {
     let (location, part) = match place {
-        PlaceKind::Queued => (Location::Queued, keys.items.clone()),
+        PlaceKind::Queued => {
+            let priority = keys.parse_queued(row.key())?;
+            (Location::Queued(priority), keys.queued(priority).clone())
+        }
         PlaceKind::Dead => (Location::Dead, keys.dead.clone()),
         PlaceKind::Done => (Location::Done, keys.done.clone()),
         PlaceKind::Delayed => {

@@ -18,15 +18,16 @@ use std::collections::BTreeSet;
 
 use futures::future::try_join_all;
 use microqueue::StagedId;
-use microqueue::keyspace::{Bytes, MutationOp, Transaction};
+use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::items::counters::read_counter;
+use crate::items::counters::{Counts, read_counter};
 use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, StagedRef};
 use crate::items::keys::{Counter, Keys};
-use crate::items::places::{Destination, place, remove, rewrite};
+use crate::items::places::{Destination, put_in, put_new, rewrite, take_out};
+use crate::items::priority::Priority;
 use crate::items::record::{Record, Token};
 use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 use crate::session::wall::wall_millis;
@@ -41,26 +42,25 @@ pub(crate) struct NewItem<'a> {
     pub(crate) options: &'a Enqueue,
 }
 
-/// How many new items a call has staged, for the counters.
+/// What a call has staged, for the counters and the wake stamp.
 #[derive(Debug, Default)]
-pub(crate) struct NewCounts {
-    queued: i64,
-    delayed: i64,
+pub(crate) struct Staging {
+    counts: Counts,
+    /// Whether an item was staged or moved. A delayed one wakes sessions, too: they must learn when it is due.
+    wakes: bool,
 }
 
-impl NewCounts {
+impl Staging {
     /// Stages the changes of the counters, and wakes sessions.
     pub(crate) fn finish(self, tr: &impl Transaction, keys: &Keys) {
-        keys.count(tr, Counter::Queued, self.queued);
-        keys.count(tr, Counter::Delayed, self.delayed);
-        // A delayed item writes the wake stamp, too: sessions that sleep must learn when it is due.
-        if self.queued + self.delayed > 0 {
+        self.counts.stage(tr, keys);
+        if self.wakes {
             keys.wake_all(tr);
         }
     }
 }
 
-/// Stages an item, or what its options say if its dedupe id is taken. The caller calls [`NewCounts::finish`].
+/// Stages an item, or what its options say if its dedupe id is taken. The caller calls [`Staging::finish`].
 ///
 /// # Conflicts
 /// As [`enqueue_with`](crate::Queue::enqueue_with).
@@ -68,16 +68,16 @@ pub(crate) async fn stage(
     tr: &impl Transaction,
     keys: &Keys,
     item: NewItem<'_>,
-    counts: &mut NewCounts,
+    staging: &mut Staging,
 ) -> Result<Enqueued> {
     let repeated = match item.options.dedupe() {
         Some(dedupe) => repeated(tr, keys, dedupe).await?,
         None => None,
     };
-    match answer(tr, keys, &item, repeated, counts).await? {
+    match answer(tr, keys, &item, repeated, staging).await? {
         Answer::Ended(enqueued) => Ok(enqueued),
         Answer::Own(claim) => restage(tr, keys, item, &claim),
-        Answer::New => stage_new(tr, keys, item, counts).await,
+        Answer::New => stage_new(tr, keys, item, staging).await,
     }
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn stage_all(
     tr: &impl Transaction,
     keys: &Keys,
     items: Vec<NewItem<'_>>,
-    counts: &mut NewCounts,
+    staging: &mut Staging,
 ) -> Result<Vec<Enqueued>> {
     let mut answers = Vec::with_capacity(items.len());
     // The ids whose items are held by sessions, and are taken over.
@@ -110,7 +110,7 @@ pub(super) async fn stage_all(
                 answers.push(None);
                 continue;
             }
-            let answer = answer(tr, keys, item, repeated, counts).await?;
+            let answer = answer(tr, keys, item, repeated, staging).await?;
             if matches!(answer, Answer::New) {
                 taken_over.extend(dedupe);
             }
@@ -122,9 +122,9 @@ pub(super) async fn stage_all(
         enqueued.push(match answer {
             Some(Answer::Ended(enqueued)) => enqueued,
             Some(Answer::Own(claim)) => restage(tr, keys, item, &claim)?,
-            Some(Answer::New) => stage_new(tr, keys, item, counts).await?,
+            Some(Answer::New) => stage_new(tr, keys, item, staging).await?,
             // An item of this call may have its dedupe id by now.
-            None => stage(tr, keys, item, counts).await?,
+            None => stage(tr, keys, item, staging).await?,
         });
     }
     Ok(enqueued)
@@ -145,7 +145,7 @@ async fn answer(
     keys: &Keys,
     item: &NewItem<'_>,
     repeated: Option<Repeated>,
-    counts: &NewCounts,
+    staging: &mut Staging,
 ) -> Result<Answer> {
     let claim = match repeated {
         None => return Ok(Answer::New),
@@ -159,7 +159,7 @@ async fn answer(
         return Ok(Answer::Own(claim));
     }
     // Boxed, since few enqueues come here.
-    let enqueued = Box::pin(repeat(tr, keys, item, counts)).await?;
+    let enqueued = Box::pin(repeat(tr, keys, item, staging)).await?;
     Ok(enqueued.map_or(Answer::New, Answer::Ended))
 }
 
@@ -168,13 +168,14 @@ async fn check_depth(
     tr: &impl Transaction,
     keys: &Keys,
     options: &Enqueue,
-    counts: &NewCounts,
+    staging: &Staging,
 ) -> Result<()> {
     let Some(limit) = options.max_depth else {
         return Ok(());
     };
     // Safe as a snapshot read: the documentation says that concurrent enqueues may exceed the limit.
-    let depth = read_counter(tr, keys, Counter::Queued).await? + counts.queued.unsigned_abs();
+    let stored = read_counter(tr, keys, Counter::Queued).await?;
+    let depth = stored.saturating_add_signed(staging.counts.of(Counter::Queued));
     if depth < limit {
         return Ok(());
     }
@@ -197,9 +198,9 @@ async fn stage_new(
     tr: &impl Transaction,
     keys: &Keys,
     item: NewItem<'_>,
-    counts: &mut NewCounts,
+    staging: &mut Staging,
 ) -> Result<Enqueued> {
-    check_depth(tr, keys, item.options, counts).await?;
+    check_depth(tr, keys, item.options, staging).await?;
     let ready = ready_millis(keys, &item);
     let mut record = item.record;
     if item.options.dedupe().is_some() {
@@ -208,27 +209,11 @@ async fn stage_new(
             read_version: tr.read_version().await?,
             staged_millis: record.enqueued_millis,
             ready_millis: ready.unwrap_or(0),
+            priority: record.priority,
         });
     }
-    let id = match ready {
-        None => {
-            counts.queued += 1;
-            keys.items.enqueue(tr, &record).await?
-        }
-        Some(ready) => {
-            counts.delayed += 1;
-            let id = keys.delayed(ready).enqueue(tr, &record).await?;
-            let pointer = id
-                .key_template_in(&keys.pointers())
-                .expect("parts of a queue are in commit order");
-            tr.atomic(
-                MutationOp::SetVersionstampedKey,
-                &pointer,
-                &ready.to_be_bytes(),
-            );
-            id
-        }
-    };
+    let id = put_new(tr, keys, &record, ready, &mut staging.counts).await?;
+    staging.wakes = true;
     if let Some(token) = record.token {
         claim(tr, keys, &record.dedupe, token, id);
     }
@@ -244,16 +229,18 @@ fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -
         let ready = item.options.ready_millis(began, began, now);
         // An item whose time passes while it is staged stays delayed, and is due at once.
         let is_due = token.ready_millis <= now && ready.is_none();
-        if !is_due && ready.unwrap_or(0) != token.ready_millis {
-            return Err(Error::EnqueuedWithOtherTime);
+        let is_other_time = !is_due && ready.unwrap_or(0) != token.ready_millis;
+        if is_other_time || item.record.priority != token.priority {
+            return Err(Error::EnqueuedWithOtherPlace);
         }
     }
     let mut record = item.record;
     record.enqueued_millis = token.staged_millis;
+    record.priority = token.priority;
     record.token = Some(token);
     let id = StagedId::of_call(own.call);
     match token.ready_millis {
-        0 => keys.items.restage(tr, id, &record)?,
+        0 => keys.queued(token.priority).restage(tr, id, &record)?,
         ready => keys.delayed(ready).restage(tr, id, &record)?,
     }
     Ok(Enqueued::Staged(StagedRef::new(keys, id)))
@@ -265,7 +252,7 @@ async fn repeat(
     tr: &impl Transaction,
     keys: &Keys,
     new: &NewItem<'_>,
-    counts: &NewCounts,
+    staging: &mut Staging,
 ) -> Result<Option<Enqueued>> {
     let on_repeat = new.options.on_repeat;
     let Some(id) = holder(tr, keys, &new.record.dedupe).await? else {
@@ -276,7 +263,7 @@ async fn repeat(
     };
     if matches!(location, Location::Held(_) | Location::Granted { .. }) {
         // First, so that nothing is staged if the queue is full.
-        check_depth(tr, keys, new.options, counts).await?;
+        check_depth(tr, keys, new.options, staging).await?;
         // The held item no longer has the id.
         record.token = None;
         rewrite(tr, keys, &id, &location, record)?;
@@ -287,10 +274,10 @@ async fn repeat(
     record.trace_context = new.record.trace_context.clone();
     match location {
         Location::Held(_) | Location::Granted { .. } | Location::Done => return Ok(None),
-        Location::Queued | Location::Delayed(_) if on_repeat == OnRepeat::Replace => {
+        Location::Queued(_) | Location::Delayed(_) if on_repeat == OnRepeat::Replace => {
             rewrite(tr, keys, &id, &location, record)?;
         }
-        Location::Queued | Location::Delayed(_) | Location::Dead => {
+        Location::Queued(_) | Location::Delayed(_) | Location::Dead => {
             if matches!(location, Location::Dead) {
                 record.reset_counts();
             }
@@ -298,18 +285,24 @@ async fn repeat(
             let began = record.burst_began(now);
             let enqueued = new.record.enqueued_millis;
             let ready = new.options.ready_millis(enqueued, began, now);
-            remove(tr, keys, &id, &location)?;
-            place(tr, keys, &id, record, Destination::of_due(ready))?;
-            keys.wake_all(tr);
+            record.priority = new.record.priority;
+            let counts = &mut staging.counts;
+            take_out(tr, keys, &id, &location, counts)?;
+            put_in(tr, keys, &id, record, Destination::of_due(ready), counts)?;
+            staging.wakes = true;
         }
     }
     Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
 }
 
 /// Returns the payload as the record of a new item.
-pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Record {
+///
+/// # Errors
+/// [`Error::Priority`].
+pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Result<Record> {
     let mut record = Record::new(enqueued_millis, payload);
     record.dedupe = options.dedupe().cloned().unwrap_or_default();
     record.limits = options.limits;
-    record
+    record.priority = Priority::new(options.priority)?;
+    Ok(record)
 }

@@ -131,9 +131,9 @@ fn wait_idle<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Res
 /// # Conflicts
 /// As [`Queue::oldest_age`].
 pub(crate) async fn oldest_age(tr: &impl Transaction, keys: &Keys) -> Result<Option<Duration>> {
-    keys.items.refuse_after_enqueue(tr).await?;
-    let decode = |row: &KeyValue| keys.items.decode(row).ok();
-    let first = first_items(tr, keys.part("i"), OF_AN_AGE, decode).await?;
+    keys.refuse_after_enqueue(tr).await?;
+    let decode = |row: &KeyValue| keys.decode_queued(row).ok();
+    let first = first_items(tr, keys.all_queued(), OF_AN_AGE, decode).await?;
     let now = wall_millis(&keys.env);
     let ages = first
         .iter()

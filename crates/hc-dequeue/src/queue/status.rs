@@ -22,6 +22,8 @@ pub struct Status<T> {
     pub place: Place,
     /// The value that was enqueued, or why it does not decode.
     pub value: Result<T, Undecodable>,
+    /// Its [priority](crate::Enqueue::with_priority).
+    pub priority: i8,
     /// How often the item has failed since it was enqueued or redriven.
     pub attempts: u64,
     /// How many sessions have died with the item since then.
@@ -125,7 +127,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         };
         let key = || location.key(&self.keys, id);
         let place = match &location {
-            Location::Queued => Place::Queued,
+            Location::Queued(_) => Place::Queued,
             Location::Delayed(ready) => Place::Delayed {
                 until: unix_time(*ready),
             },
@@ -147,6 +149,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(Some(Status {
             place,
             value: self.decode(&record, key),
+            priority: record.priority.get(),
             attempts: record.attempts,
             deaths: record.deaths,
             deliveries: record.recent_deliveries(),

@@ -14,7 +14,7 @@ use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::queue::enqueue_options::Enqueued;
-use crate::queue::stage::{NewCounts, NewItem, record_of, stage};
+use crate::queue::stage::{NewItem, Staging, record_of, stage};
 use crate::session::wall::wall_millis;
 
 /// How many schedules one transaction reads.
@@ -79,7 +79,7 @@ pub(crate) async fn fire_due(
         now,
         bytes_left: MAX_FULFILLMENT_BYTES,
         tried: 0,
-        counts: NewCounts::default(),
+        staging: Staging::default(),
         fired: Fired::default(),
     };
     let mut due = Vec::new();
@@ -103,7 +103,7 @@ pub(crate) async fn fire_due(
     for (entry, row) in due.iter().zip(try_join_all(rows).await?) {
         Box::pin(firing.fire(tr, keys, entry, row)).await?;
     }
-    firing.counts.finish(tr, keys);
+    firing.staging.finish(tr, keys);
     Ok(firing.fired)
 }
 
@@ -119,7 +119,7 @@ struct Firing {
     bytes_left: usize,
     /// For how many times items were staged or skipped.
     tried: usize,
-    counts: NewCounts,
+    staging: Staging,
     fired: Fired,
 }
 
@@ -162,7 +162,7 @@ impl Firing {
                     continue;
                 }
                 // Another item of this transaction has the dedupe id. The next transaction tries this time again.
-                Err(Error::EnqueuedWithOtherTime) => self.fired.has_left = true,
+                Err(Error::EnqueuedWithOtherPlace) => self.fired.has_left = true,
                 // A row of the dedupe id keeps this schedule from firing, and no other.
                 Err(error) if error.corrupt_key().is_some() => {
                     self.fired.refused.push(error);
@@ -200,7 +200,7 @@ impl Firing {
         let options = &stored.schedule.options;
         // The item counts as enqueued at its scheduled time, which its handler can then read.
         let item = NewItem {
-            record: record_of(stored.payload.clone(), time, options),
+            record: record_of(stored.payload.clone(), time, options)?,
             options,
         };
         let skipped = |full| SkippedTime {
@@ -208,7 +208,7 @@ impl Firing {
             time_millis: time,
             full,
         };
-        match stage(tr, keys, item, &mut self.counts).await {
+        match stage(tr, keys, item, &mut self.staging).await {
             Ok(Enqueued::Repeated) => self.fired.skipped.push(skipped(None)),
             Ok(_) => {
                 self.fired.items += 1;

@@ -13,6 +13,7 @@ use super::{ListedSchedule, Schedule, ScheduleEntry, Scheduled};
 use crate::items::dedupe::check_dedupe;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::priority::Priority;
 use crate::queue::enqueue_options::Ready;
 use crate::queue::handle::Queue;
 use crate::session::wall::{unix_time, wall_millis};
@@ -72,6 +73,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if let Some(dedupe) = schedule.options.dedupe() {
             check_dedupe(dedupe)?;
         }
+        Priority::new(schedule.options.priority)?;
         let times = Times::parse(schedule)?;
         let payload = self.payload(payload)?;
         let now = wall_millis(&self.keys.env);

@@ -9,9 +9,10 @@ use microqueue::keyspace::{self, Bytes, limits};
 use super::fired::{FiredTimes, MAX_RUNS, Run};
 use super::times::MAX_MISSED;
 use super::{Missed, Schedule};
+use crate::items::priority::Priority;
 use crate::items::record::{
     FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, decode_fields,
-    dedupe, push_field,
+    dedupe, priority_field, push_field, push_priority,
 };
 use crate::queue::enqueue_options::{OnRepeat, Ready};
 
@@ -37,7 +38,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + MISSED_BYTES)
     + 2 * (FIELD_BYTES + MAX_SCHEDULE_TEXT_BYTES)
     + (FIELD_BYTES + MAX_DEDUPE_BYTES)
-    + (FIELD_BYTES + 1)
+    + 2 * (FIELD_BYTES + 1)
     + (FIELD_BYTES + Limits::BYTES)
     + MAX_UNKNOWN_BYTES;
 
@@ -58,6 +59,7 @@ mod tag {
     pub(super) const ON_REPEAT: u8 = 9;
     pub(super) const LIMITS: u8 = 10;
     pub(super) const MAX_DEPTH: u8 = 11;
+    pub(super) const PRIORITY: u8 = 12;
 }
 
 /// A schedule as stored.
@@ -119,6 +121,8 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
             push_field(buffer, tag::LIMITS, &options.limits.to_bytes());
         }
         push_millis(buffer, tag::MAX_DEPTH, options.max_depth);
+        let priority = Priority::new(options.priority).expect("`schedule` has checked it");
+        push_priority(buffer, tag::PRIORITY, priority);
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -150,7 +154,7 @@ fn decode_schedule(bytes: &Bytes) -> Result<ScheduleRecord, String> {
     };
     record.schedule.time_zone.clear();
     let mut has_missed = false;
-    let rest = decode_fields(bytes, FORMAT, tag::MAX_DEPTH, |tag, field| {
+    let rest = decode_fields(bytes, FORMAT, tag::PRIORITY, |tag, field| {
         has_missed |= tag == tag::MISSED;
         decode_field(&mut record, tag, bytes.slice_ref(field))
     })?;
@@ -185,7 +189,8 @@ fn decode_field(record: &mut ScheduleRecord, tag: u8, field: Bytes) -> Result<()
             };
         }
         tag::LIMITS => options.limits = Limits::parse(&field)?,
-        _ => options.max_depth = Some(number(&field)?),
+        tag::MAX_DEPTH => options.max_depth = Some(number(&field)?),
+        _ => options.priority = priority_field(&field)?.get(),
     }
     Ok(())
 }
@@ -262,7 +267,8 @@ mod tests {
             .with_max_attempts(5)
             .with_max_deaths(6)
             .with_max_deliveries(7)
-            .with_max_depth(8);
+            .with_max_depth(8)
+            .with_priority(-2);
         let runs = [(1, 2), (4, 4)].map(|(first, last)| Run { first, last });
         let mut full = record(Missed::All { cap: 258 });
         full.fired = FiredTimes::of_runs(runs.into()).unwrap();
@@ -302,6 +308,7 @@ mod tests {
             b"\x08\0\x02id\x09\0\x01\x02",
             &[10, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
             &number(11, 8),
+            &[12, 0, 1, 12],
             b"\x63\0\x03new\0payload",
         ];
         assert_eq!(encoded(&full()), expected.concat());

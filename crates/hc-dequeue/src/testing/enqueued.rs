@@ -11,6 +11,7 @@ use microqueue::{ItemId, Listed};
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Records;
+use crate::items::priority::Priority;
 use crate::items::record::Record;
 use crate::queue::clear::is_of;
 use crate::queue::handle::Queue;
@@ -171,8 +172,11 @@ async fn read_since<T, C: Codec<T>>(
         });
         Ok::<_, Error>(())
     };
-    for Listed { id, value } in keys.items.items(tr, None, usize::MAX).await? {
-        push(&keys.items, None, id, value.map_err(keyspace::Error::from)?)?;
+    for priority in Priority::all() {
+        let queued = keys.queued(priority);
+        for Listed { id, value } in queued.items(tr, None, usize::MAX).await? {
+            push(queued, None, id, value.map_err(keyspace::Error::from)?)?;
+        }
     }
     let (begin, end) = keys.part("t");
     let delayed = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;

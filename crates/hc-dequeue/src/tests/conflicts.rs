@@ -13,10 +13,12 @@ use microqueue::keyspace::{
     Transaction, read_all,
 };
 
-use crate::items::error::Result;
-use crate::items::find::find;
+use crate::items::counters::Counts;
+use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
-use crate::items::places::{Destination, place, remove};
+use crate::items::places::put_new;
+use crate::items::priority::Priority;
+use crate::items::record::Record;
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
 use crate::protocol::front::Fronts;
@@ -26,7 +28,6 @@ use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{collect, register, withdraw};
 use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
 use crate::queue::change::{Cancelled, Replaced};
-use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
 use crate::queue::list::PlaceKind;
 use crate::session::SessionId;
@@ -157,7 +158,8 @@ impl<D: Database> PairWorld<D> {
             world.commit(Step::Enqueue).await.unwrap();
             world.commit(Step::Enqueue).await.unwrap();
             let tr = world.db.begin().unwrap();
-            let first = keys.items.snapshot(&tr, 1, usize::MAX).await.unwrap();
+            let queued = keys.queued(Priority::DEFAULT);
+            let first = queued.snapshot(&tr, 1, usize::MAX).await.unwrap();
             world.first = Some(first[0].id);
         }
         if scene == Scene::Due {
@@ -179,24 +181,19 @@ impl<D: Database> PairWorld<D> {
         world
     }
 
-    /// Enqueues a delayed item whose time has come. Returns its id.
+    /// Enqueues an item that is due.
     async fn enqueue_due(&self) -> ItemId {
-        let queue = &self.queue;
+        let keys = &*self.queue.keys;
+        let record = &Record::new(0, Bytes::from_static(&[7]));
+        let enqueue = |tr| async move {
+            let mut counts = Counts::default();
+            let staged = put_new(&tr, keys, record, Some(1), &mut counts).await?;
+            counts.stage(&tr, keys);
+            Ok::<_, Error>(staged)
+        };
         let runner = Runner::new(self.db.clone());
-        let options = &Enqueue::new().with_delay(Duration::from_secs(3600));
-        let enqueue = |tr| async move { queue.enqueue_with(&tr, &7, options).await };
         let (staged, commit) = runner.run_committed(enqueue).await.unwrap();
-        let Enqueued::Staged(staged) = staged else {
-            panic!("it is staged");
-        };
-        let id = staged.at(commit.versionstamp.unwrap()).id();
-        let make_due = |tr| async move {
-            let (location, record) = find(&tr, &queue.keys, &id).await?.unwrap();
-            remove(&tr, &queue.keys, &id, &location)?;
-            place(&tr, &queue.keys, &id, record, Destination::Delayed(1))
-        };
-        runner.run(make_due).await.unwrap();
-        id
+        staged.at(commit.versionstamp.unwrap())
     }
 
     fn context(&self, session: SessionId) -> SessionContext<'_> {
@@ -431,7 +428,8 @@ async fn a_granted_item_that_does_not_decode_goes_back_as_it_is_and_the_others_a
     let page = world.queue.list(&tr, PlaceKind::Queued, None, 10).await;
     let items = page.unwrap().items;
     assert!(items[0].status.is_err() && items[1..].iter().all(|item| item.status.is_ok()));
-    let key = items[0].item.id().key_in(world.queue.keys.items.subspace());
+    let queued = world.queue.keys.queued(Priority::DEFAULT).subspace();
+    let key = items[0].item.id().key_in(queued);
     let row = tr.get(&key, Isolation::Snapshot).await.unwrap();
     let mut record = row.unwrap().to_vec();
     assert_eq!(record[2..], part[24..]);

@@ -146,7 +146,7 @@ async fn is_as_in_two(
     let apart = Prepared::new(store, before).await;
     let apart_first = apart.world.enqueue_with(1, one).await.unwrap();
     if let Err(error) = &second {
-        let is_refusal = matches!(error, Error::EnqueuedWithOtherTime);
+        let is_refusal = matches!(error, Error::EnqueuedWithOtherPlace);
         assert!(is_refusal, "{case}: {error}");
         assert!(matches!(first, Enqueued::Staged(_)), "{case}");
         // The second enqueue has staged nothing.
@@ -402,7 +402,7 @@ async fn a_read_after_an_enqueue_works_or_is_refused_by_name(store: TestStore) {
                 let _ = queue.enqueue_with(&tr, &4, &once).await.unwrap();
                 match read(&tr, queue, &item, call).await {
                     Ok(()) => {}
-                    Err(Error::EnqueuedWithOtherTime) if call == Read::RepeatLater => refused += 1,
+                    Err(Error::EnqueuedWithOtherPlace) if call == Read::RepeatLater => refused += 1,
                     Err(Error::ReadAfterWrite) if !always_work => refused += 1,
                     Err(error) => panic!("{call:?}: {error:?}"),
                 }

@@ -26,6 +26,7 @@ mod model;
 mod operations;
 mod overruns;
 mod own_item;
+mod priorities;
 mod process;
 mod processes;
 mod refusals;

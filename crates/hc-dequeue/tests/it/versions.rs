@@ -29,10 +29,11 @@ async fn enqueue_as_newer(world: &World, payload: u8, extension: &[u8]) {
     let [token_row, id_row] = &["k", "n"].map(|part| queue.pack(&(part, &[payload][..])));
     let length = &(extension.len() as u16).to_be_bytes()[..];
     let dedupe_id = &[7, 0, 1, payload][..];
-    let token = &[payload; 32][..];
+    // Random bytes, times, and the rank of priority 0.
+    let token = &[&[payload; 32][..], &[10]].concat()[..];
     let new = &[&[NEW], length, extension].concat()[..];
     // Format, dedupe id, token, new field, end, payload.
-    let record = &[&[1], dedupe_id, &[8, 0, 32], token, new, &[0, payload]].concat();
+    let record = &[&[1], dedupe_id, &[8, 0, 33], token, new, &[0, payload]].concat();
     let enqueue = world.runner.run(|tr| async move {
         let record = Bytes::copy_from_slice(record);
         let staged = items.enqueue(&tr, &record).await?;

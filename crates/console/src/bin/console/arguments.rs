@@ -107,6 +107,20 @@ pub(crate) enum Command {
     )]
     Purge(ItemsArguments),
 
+    /// Give an item that no session holds another priority.
+    #[command(after_help = "Examples:\n  \
+        console prioritize jobs 01f4… 9 --db fdb:\n  \
+        console prioritize jobs 01f4… -9 --db fdb:")]
+    Prioritize {
+        /// The queue.
+        queue: String,
+        /// The item's reference, as `list` prints it.
+        item: String,
+        /// From -9 to 9: items of a higher priority are granted first.
+        #[arg(allow_negative_numbers = true)]
+        priority: i8,
+    },
+
     /// Let a dedupe id be enqueued again that is retained after the completion of its item.
     #[command(after_help = "Example:\n  console release-dedupe jobs 'invoice 7' --db fdb:")]
     ReleaseDedupe {

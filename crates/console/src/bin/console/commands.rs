@@ -39,6 +39,11 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
         Command::Expedite(items) => change_items(context, Action::Expedite, &items).await?,
         Command::Redrive(items) => change_items(context, Action::Redrive, &items).await?,
         Command::Purge(items) => change_items(context, Action::Purge, &items).await?,
+        Command::Prioritize {
+            queue,
+            item,
+            priority,
+        } => print(&console.prioritize(&queue, &item, priority).await?, json)?,
         Command::ReleaseDedupe { queue, id } => {
             print(&console.release_dedupe(&queue, &id).await?, json)?;
         }

@@ -179,6 +179,7 @@ impl CommandFailure {
                     DequeueError::DedupeId { .. }
                     | DequeueError::ForeignRef { .. }
                     | DequeueError::MalformedCursor
+                    | DequeueError::Priority { .. }
                     | DequeueError::TooShort { .. },
                 ),
             )

@@ -8,8 +8,10 @@ use microqueue::keyspace::{self, Bytes, Result};
 
 use super::{
     Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_RESULT_BYTES,
-    MAX_TRACE_CONTEXT_BYTES, Record, Reserve, StoredEnd, StoredFailure, Token, tag, undecodable,
+    MAX_TRACE_CONTEXT_BYTES, Record, Reserve, StoredEnd, StoredFailure, Token, priority, tag,
+    undecodable,
 };
+use crate::items::priority::Priority;
 
 /// The codec of [`Record`].
 #[derive(Debug, Clone, Copy, Default)]
@@ -58,6 +60,7 @@ impl Codec<Record> for RecordCodec {
         }
         push_number(buffer, tag::UNCOUNTED, record.uncounted_deliveries);
         push_number(buffer, tag::RESERVE, record.reserve as u64);
+        push_priority(buffer, tag::PRIORITY, record.priority);
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -82,6 +85,13 @@ pub(crate) fn push_field(buffer: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
         buffer.push(tag);
         buffer.extend_from_slice(&length.to_be_bytes());
         buffer.extend_from_slice(bytes);
+    }
+}
+
+/// Appends the rank of a priority, unless it is the default.
+pub(crate) fn push_priority(buffer: &mut Vec<u8>, tag: u8, priority: Priority) {
+    if priority != Priority::DEFAULT {
+        push_field(buffer, tag, &[priority.rank()]);
     }
 }
 
@@ -136,7 +146,7 @@ pub(crate) fn decode_fields<'a>(
 fn decode_record(bytes: &Bytes) -> Result<Record, String> {
     let mut record = Record::default();
     let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
-    let rest = decode_fields(bytes, FORMAT, tag::RESERVE, decode)?;
+    let rest = decode_fields(bytes, FORMAT, tag::PRIORITY, decode)?;
     record.unknown = rest.unknown;
     record.payload = rest.payload;
     Ok(record)
@@ -159,7 +169,8 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::READY => record.ready_millis = number(field)?,
         tag::BURST => record.burst = Some(burst(field)?),
         tag::UNCOUNTED => record.uncounted_deliveries = number(field)?,
-        _ => record.reserve = reserve(field)?,
+        tag::RESERVE => record.reserve = reserve(field)?,
+        _ => record.priority = priority_field(field)?,
     }
     Ok(())
 }
@@ -195,6 +206,17 @@ fn reserve(field: &[u8]) -> Result<Reserve, String> {
         2 => Ok(Reserve::Barred),
         other => Err(format!("{other} says nothing of a reserve")),
     }
+}
+
+/// Reads a priority that is not the default.
+pub(crate) fn priority_field(field: &[u8]) -> Result<Priority, String> {
+    let mut fields = Fields::new(field);
+    let priority = priority(fields.array()?)?;
+    fields.end()?;
+    if priority == Priority::DEFAULT {
+        return Err("expected another priority than the default".to_owned());
+    }
+    Ok(priority)
 }
 
 /// Reads a number without leading zeros.

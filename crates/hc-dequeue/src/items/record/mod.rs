@@ -18,9 +18,12 @@ use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{Bytes, limits};
 
-pub(crate) use self::codec::{RecordCodec, decode_fields, dedupe, push_field};
+pub(crate) use self::codec::{
+    RecordCodec, decode_fields, dedupe, priority_field, push_field, push_priority,
+};
 pub(crate) use self::grant::{ListedPart, NOTICE, Part, is_notice};
 pub(crate) use self::request::{Request, RequestCodec};
+use crate::items::priority::Priority;
 use crate::session::wall::unix_time;
 
 /// The tags of the fields of a record.
@@ -42,6 +45,7 @@ mod tag {
     pub(super) const BURST: u8 = 14;
     pub(super) const UNCOUNTED: u8 = 15;
     pub(super) const RESERVE: u8 = 16;
+    pub(super) const PRIORITY: u8 = 17;
 }
 
 /// The format number of all records.
@@ -63,13 +67,13 @@ pub const MAX_RESULT_BYTES: usize = 4_096;
 pub(crate) const MAX_TRACE_CONTEXT_BYTES: usize = 512;
 
 /// The length of a token in bytes.
-pub(crate) const TOKEN_BYTES: usize = 32;
+pub(crate) const TOKEN_BYTES: usize = 33;
 
 /// The number of bytes that a field has besides its value: its tag and its length.
 pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-pub(crate) const MAX_UNKNOWN_BYTES: usize = 1020;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 1015;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
@@ -81,7 +85,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + 17 + MAX_RESULT_BYTES)
     + (FIELD_BYTES + MAX_TRACE_CONTEXT_BYTES)
     + (FIELD_BYTES + Burst::BYTES)
-    + (FIELD_BYTES + 1)
+    + 2 * (FIELD_BYTES + 1)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
@@ -104,6 +108,7 @@ pub(crate) struct Record {
     /// out.
     pub(crate) uncounted_deliveries: u64,
     pub(crate) reserve: Reserve,
+    pub(crate) priority: Priority,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.
@@ -202,6 +207,8 @@ pub(crate) struct Token {
     pub(crate) staged_millis: u64,
     /// The wall time until which the item was delayed; zero if it was queued.
     pub(crate) ready_millis: u64,
+    /// The priority with which it was staged.
+    pub(crate) priority: Priority,
 }
 
 impl Token {
@@ -210,7 +217,8 @@ impl Token {
         bytes[..8].copy_from_slice(&self.random);
         bytes[8..16].copy_from_slice(&self.read_version.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.staged_millis.to_be_bytes());
-        bytes[24..].copy_from_slice(&self.ready_millis.to_be_bytes());
+        bytes[24..32].copy_from_slice(&self.ready_millis.to_be_bytes());
+        bytes[32] = self.priority.rank();
         bytes
     }
 
@@ -220,6 +228,7 @@ impl Token {
             read_version: i64::from_be_bytes(fields.array()?),
             staged_millis: fields.u64()?,
             ready_millis: fields.u64()?,
+            priority: priority(fields.array()?)?,
         })
     }
 }
@@ -339,6 +348,11 @@ impl Record {
         self.deaths = 0;
         self.uncounted_deliveries = self.deliveries;
     }
+}
+
+/// Returns the priority of a stored rank.
+fn priority([rank]: [u8; 1]) -> Result<Priority, String> {
+    Priority::of_rank(rank).ok_or_else(|| format!("{rank} is not the rank of a priority"))
 }
 
 fn undecodable(codec: &'static str, reason: String) -> DecodeError {

@@ -31,6 +31,7 @@ fn record() -> Record {
             read_version: 9,
             staged_millis: 10,
             ready_millis: 11,
+            priority: Priority::new(9).unwrap(),
         }),
         cancelled_millis: 0x010203,
         end: Some(StoredEnd {
@@ -48,6 +49,7 @@ fn record() -> Record {
         }),
         uncounted_deliveries: 2,
         reserve: Reserve::Barred,
+        priority: Priority::new(-9).unwrap(),
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
     }
@@ -70,8 +72,8 @@ fn a_record_has_the_bytes_of_the_schema() {
         b"\x05\0\x0a\0\0\0\0\0\0\0\x09no",
         &[6, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
         b"\x07\0\x02id",
-        &[&[8, 0, 32][..], &[8; 8], b"\0\0\0\0\0\0\0\x09"].concat(),
-        b"\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0\x0b",
+        &[&[8, 0, 33][..], &[8; 8], b"\0\0\0\0\0\0\0\x09"].concat(),
+        b"\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0\x0b\x01",
         &[9, 0, 3, 1, 2, 3],
         b"\x0a\0\x14\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x07\x01yes",
         b"\x0b\0\x0400-a",
@@ -80,6 +82,7 @@ fn a_record_has_the_bytes_of_the_schema() {
         b"\x0e\0\x10\0\0\0\0\0\0\0\x04\0\0\0\0\0\0\0\x02",
         &[15, 0, 1, 2],
         &[16, 0, 1, 2],
+        &[17, 0, 1, 19],
         b"\x63\0\x03new\xff\0\x01x",
         b"\0payload",
     ]
@@ -292,7 +295,7 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
 #[test]
 fn the_largest_item_fills_a_value() {
     let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
-    let unknown = [&[200, 3, 249][..], &vec![0; unknown]].concat();
+    let unknown = [&[200, 3, 244][..], &vec![0; unknown]].concat();
     let record = Record {
         enqueued_millis: u64::MAX,
         deliveries: u64::MAX,

@@ -16,6 +16,7 @@ use microqueue::keyspace::{Database, Isolation, RangeQuery, RunOptions, Runner, 
 use super::fire::{Fired, fire_due};
 use super::*;
 use crate::items::error::{Error, Result};
+use crate::items::priority::Priority;
 use crate::items::record::Record;
 use crate::testing::ManualWall;
 
@@ -109,7 +110,7 @@ impl<D: Database> ScheduleWorld<D> {
 
     /// Returns the value of each item, and the time at which it counts as enqueued.
     async fn items(&self) -> Vec<(String, SystemTime)> {
-        let items = &self.queue.keys.items;
+        let items = self.queue.keys.queued(Priority::DEFAULT);
         let items = |tr| async move {
             let items = items.items(&tr, None, usize::MAX).await?;
             Ok::<_, Error>(items)

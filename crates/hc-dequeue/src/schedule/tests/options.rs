@@ -136,7 +136,8 @@ async fn several_schedules_may_share_a_dedupe_id(store: TestStore) {
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap();
     let due = u64::try_from(due.as_millis()).unwrap();
-    assert_eq!(pointers.await.unwrap().rows[0].value(), due.to_be_bytes());
+    let pointer = crate::items::pointer::Pointer::Delayed(due);
+    assert_eq!(pointers.await.unwrap().rows[0].value(), pointer.to_bytes());
     world.check().await;
 }
 

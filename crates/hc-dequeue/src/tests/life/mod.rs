@@ -70,7 +70,7 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
 }
 
 /// Results and changes that the programs must have produced, so that the test covers them.
-const MET: [&str; 38] = [
+const MET: [&str; 40] = [
     "Enqueue: Staged",
     "Enqueue: Replaced(0)",
     "Enqueue: Repeated",
@@ -87,6 +87,8 @@ const MET: [&str; 38] = [
     "Replace: Changed(Replaced)",
     "Replace: Changed(IsHeld)",
     "Replace: Changed(NotThere)",
+    "SetPriority: Was(true)",
+    "SetPriority: Was(false)",
     "Redrive: Was(true)",
     "Redrive: Was(false)",
     "Purge: Was(true)",

@@ -44,6 +44,7 @@ pub(super) enum At {
 pub(super) struct ModelItem {
     pub(super) place: At,
     pub(super) value: u64,
+    pub(super) priority: i8,
     pub(super) enqueued: u64,
     /// When it last got into the queue.
     pub(super) ready: u64,
@@ -216,6 +217,7 @@ impl Model {
                 Said::Was(is_delayed)
             }
             Change::Replace(value) => Said::Changed(self.replace(item, value)),
+            Change::SetPriority(priority) => Said::Was(self.set_priority(item, priority)),
             Change::Redrive => {
                 let is_dead = self.items[item].place == At::Dead;
                 if is_dead {
@@ -250,6 +252,9 @@ impl Model {
                             (_, OnRepeat::Debounce) => self.put(holder, place),
                             _ => {}
                         }
+                        if there == At::Dead || mode == OnRepeat::Debounce {
+                            self.items[holder].priority = new.priority;
+                        }
                         self.items[holder].value = new.value;
                         self.items[holder].max_attempts = new.max_attempts;
                         return Said::Replaced(holder);
@@ -262,6 +267,7 @@ impl Model {
         self.items.push(ModelItem {
             place,
             value: new.value,
+            priority: new.priority,
             enqueued: self.now,
             ready: self.now,
             attempts: 0,
@@ -280,6 +286,14 @@ impl Model {
         Said::Staged
     }
 
+    /// Returns the queued items in the order in which they are granted.
+    pub(super) fn queued(&self) -> Vec<usize> {
+        let is_queued = |item: &usize| self.items[*item].place == At::Queued;
+        let mut queued: Vec<_> = (0..self.items.len()).filter(is_queued).collect();
+        queued.sort_by_key(|item| -self.items[*item].priority);
+        queued
+    }
+
     /// Returns the first queued items, after promoting due ones.
     fn first(&mut self, max: usize) -> Vec<usize> {
         for item in &mut self.items {
@@ -290,12 +304,9 @@ impl Model {
                 item.ready = ready;
             }
         }
-        let queued = self
-            .items
-            .iter()
-            .enumerate()
-            .filter(|(_, item)| item.place == At::Queued);
-        queued.map(|(item, _)| item).take(max).collect()
+        let mut queued = self.queued();
+        queued.truncate(max);
+        queued
     }
 
     fn grant(&mut self, items: &[usize], place: At) {
@@ -333,7 +344,8 @@ impl Model {
         };
         let oldest = self.items.iter().filter_map(grant_of).min();
         let is_of = |item: &usize| grant_of(&self.items[*item]) == oldest && oldest.is_some();
-        let collected: Vec<_> = (0..self.items.len()).filter(is_of).collect();
+        let mut collected: Vec<_> = (0..self.items.len()).filter(is_of).collect();
+        collected.sort_by_key(|item| -self.items[*item].priority);
         for item in &collected {
             self.items[*item].place = At::Held(session);
         }
@@ -476,6 +488,18 @@ impl Model {
                 Replaced::Replaced
             }
         }
+    }
+
+    fn set_priority(&mut self, item: usize, priority: i8) -> bool {
+        let life = &mut self.items[item];
+        let is_free = matches!(
+            life.place,
+            At::Queued | At::Delayed(_) | At::DelayedWithin(..) | At::Dead
+        );
+        if is_free {
+            life.priority = priority;
+        }
+        is_free
     }
 
     fn reset_counts(&mut self, item: usize, place: At) {

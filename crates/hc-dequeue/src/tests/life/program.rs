@@ -73,6 +73,7 @@ impl Op {
 pub(super) struct ItemSpec {
     pub(super) value: u64,
     pub(super) delay: u64,
+    pub(super) priority: i8,
     pub(super) dedupe: Option<u8>,
     pub(super) mode: OnRepeat,
     pub(super) max_attempts: u64,
@@ -84,6 +85,7 @@ pub(super) enum Change {
     Cancel,
     Expedite,
     Replace(u64),
+    SetPriority(i8),
     Redrive,
     Purge,
 }
@@ -140,7 +142,11 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
             let delayed = |place| matches!(place, At::Delayed(_));
             Op::Change(item(rng, model, delayed), Change::Expedite)
         }
-        77..80 => Op::Change(item(rng, model, |_| true), Change::Replace(value)),
+        77..79 => Op::Change(item(rng, model, |_| true), Change::Replace(value)),
+        79 => {
+            let change = Change::SetPriority(priority(rng));
+            Op::Change(item(rng, model, |_| true), change)
+        }
         80..84 => {
             let change = [Change::Redrive, Change::Purge][usize::from(draw == 83)];
             Op::Change(item(rng, model, |place| place == At::Dead), change)
@@ -159,10 +165,15 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
     Op::Enqueue(ItemSpec {
         value,
         delay: [0, 0, 5, 20][rng.random_range(0..4)],
+        priority: priority(rng),
         dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],
         mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],
         max_attempts: [0, 0, 1, 3][rng.random_range(0..4)],
     })
+}
+
+fn priority(rng: &mut StdRng) -> i8 {
+    [0, 0, 0, 9, 1, -1, -9][rng.random_range(0..7)]
 }
 
 /// Returns an item, usually one in a wanted place.

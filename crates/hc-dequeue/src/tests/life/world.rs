@@ -191,6 +191,7 @@ impl LifeWorld {
                 Change::Cancel => Said::Cancelled(queue.cancel(tr, item).await?),
                 Change::Expedite => Said::Was(queue.expedite(tr, item).await?),
                 Change::Replace(value) => Said::Changed(queue.replace(tr, item, &value).await?),
+                Change::SetPriority(to) => Said::Was(queue.set_priority(tr, item, to).await?),
                 Change::Redrive => Said::Was(queue.redrive(tr, item).await?),
                 Change::Purge => Said::Was(queue.purge(tr, item).await?),
             })
@@ -202,6 +203,7 @@ impl LifeWorld {
         let options = Enqueue::new()
             .with_delay(Duration::from_millis(new.delay))
             .with_on_repeat(new.mode)
+            .with_priority(new.priority)
             .with_max_attempts(new.max_attempts as u32);
         let options = match new.dedupe {
             Some(id) => options.with_dedupe(vec![id]),
@@ -486,6 +488,14 @@ impl LifeWorld {
             listed.sort_by_key(|(item, _)| *item);
         }
         expected.sort_by_key(|(item, _)| *item);
+        if place == PlaceKind::Queued {
+            let order: Vec<_> = model
+                .queued()
+                .iter()
+                .map(|item| self.items[*item])
+                .collect();
+            expected.sort_by_key(|(item, _)| order.iter().position(|queued| queued == item));
+        }
         assert_eq!(listed, expected, "{place:?}");
         Ok(())
     }
@@ -545,6 +555,7 @@ impl LifeWorld {
         Some(Status {
             place,
             value: Ok(life.value),
+            priority: life.priority,
             attempts: life.attempts,
             deaths: life.deaths,
             deliveries: life.deliveries - life.uncounted,

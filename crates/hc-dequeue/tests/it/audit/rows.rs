@@ -155,13 +155,13 @@ async fn an_item_that_is_kept_for_another_time_than_the_settings_say_is_clean(st
 }
 
 async fn a_pointer_is_found_and_repaired(store: TestStore) {
-    for value in [None, Some(vec![7; 8]), Some(vec![7; 3])] {
+    for value in [None, Some(vec![0; 9]), Some(vec![1, 4]), Some(vec![7; 3])] {
         let full = full(&store).await;
         let Full { world, delayed, .. } = &full;
         let pointer = world.rows("o").await.remove(0);
         let finding = Finding::NoPointer {
             item: *delayed,
-            ready_millis: u64::from_be_bytes(pointer.value().try_into().unwrap()),
+            key: world.only("t").await.into(),
         };
         world.write(pointer.key(), value.as_deref()).await;
         world.finds_and_repairs(&[finding]).await;
@@ -170,7 +170,7 @@ async fn a_pointer_is_found_and_repaired(store: TestStore) {
     let full = full(&store).await;
     let Full { world, queued, .. } = &full;
     let stray = queued.id().key_in(&world.key("o"));
-    world.write(&stray, Some(&[0; 8])).await;
+    world.write(&stray, Some(&[0; 9])).await;
     let finding = Finding::StrayPointer { item: *queued };
     world.finds_and_repairs(&[finding]).await;
     assert_eq!(world.count("o").await, 1);

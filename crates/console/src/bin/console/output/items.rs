@@ -51,6 +51,10 @@ impl Show for Items {
 impl Show for Item {
     fn show(&self) -> String {
         let failure = self.failure.as_ref();
+        let priority = match self.priority {
+            0 => String::new(),
+            other => other.to_string(),
+        };
         fields([
             ("item", self.item.clone()),
             ("place", self.place.clone()),
@@ -63,6 +67,7 @@ impl Show for Item {
             ("enqueued", text(self.enqueued.as_ref())),
             ("granted", text(self.granted.as_ref())),
             ("dedupe id", text(self.dedupe.as_ref())),
+            ("priority", priority),
             ("attempts", self.attempts.to_string()),
             ("deaths", self.deaths.to_string()),
             ("deliveries", self.deliveries.to_string()),

@@ -19,6 +19,7 @@ use super::database::{
     Staged,
 };
 use crate::items::keys::Keys;
+use crate::items::priority::Priority;
 use crate::items::record::{self, ListedPart, Record, Request, is_notice};
 use crate::protocol::grant::answer;
 use crate::session::{Life, SessionId};
@@ -133,7 +134,9 @@ impl Layout {
                 ABSENT => {}
                 number => {
                     let record = record_of(number - 1);
-                    keys.items.insert(&tr, &item_id(item), &record).unwrap();
+                    keys.queued(Priority::DEFAULT)
+                        .insert(&tr, &item_id(item), &record)
+                        .unwrap();
                 }
             }
             match db.get(Key::Effect(item)) {
@@ -235,7 +238,7 @@ impl Layout {
             }
         }
         for item in 0..ITEMS {
-            let queued = item_id(item).key_in(keys.items.subspace());
+            let queued = item_id(item).key_in(keys.queued(Priority::DEFAULT).subspace());
             places.push((Key::Item(item), Span::key(&queued)));
             places.push((Key::Effect(item), Span::key(&Self::effect(item))));
         }
@@ -297,8 +300,8 @@ impl Layout {
                 db.set(Key::Ahead(session), PRESENT);
             }
         }
-        for row in read(keys.part("i")) {
-            let Item { id, value } = keys.items.decode(&row).unwrap();
+        for row in read(keys.all_queued()) {
+            let Item { id, value } = keys.queued(Priority::DEFAULT).decode(&row).unwrap();
             db.set(Key::Item(item_of(&id)), value.deliveries as u8 + 1);
         }
         for item in 0..ITEMS {
@@ -334,13 +337,17 @@ impl Layout {
                     written.insert_all(stored.keys_in([span].into_iter()));
                 }
                 Write::Append(prefix, value) => {
-                    let key = if prefix.starts_with(self.keys.requests.subspace().bytes()) {
-                        registers = true;
-                        self.keys.request(&id(NEXT))
-                    } else {
-                        assert!(prefix.starts_with(self.keys.items.subspace().bytes()));
-                        item_id(next_item(db)).key_in(self.keys.items.subspace())
-                    };
+                    let key =
+                        if prefix.starts_with(self.keys.requests.subspace().bytes()) {
+                            registers = true;
+                            self.keys.request(&id(NEXT))
+                        } else {
+                            assert!(prefix.starts_with(
+                                self.keys.queued(Priority::DEFAULT).subspace().bytes()
+                            ));
+                            item_id(next_item(db))
+                                .key_in(self.keys.queued(Priority::DEFAULT).subspace())
+                        };
                     rows.insert(key.into(), value.clone().into());
                 }
             }

@@ -1,0 +1,111 @@
+//! Pointers: the rows by which a reference finds an item that is neither in a place without details nor queued with
+//! priority 0.
+
+use microqueue::ItemId;
+use microqueue::StagedId;
+use microqueue::keyspace::record::Fields;
+use microqueue::keyspace::{self, MutationOp, Transaction};
+
+use crate::items::keys::Keys;
+use crate::items::priority::Priority;
+
+mod tag {
+    pub(super) const DELAYED: u8 = 0;
+    pub(super) const QUEUED: u8 = 1;
+}
+
+/// Where an item is that has a pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pointer {
+    /// It is delayed until this wall time in milliseconds.
+    Delayed(u64),
+    /// It is queued with another priority than 0.
+    Queued(Priority),
+}
+
+impl Pointer {
+    /// Returns the pointer to a queued item, if it has one.
+    pub(crate) fn to_queued(priority: Priority) -> Option<Self> {
+        (priority != Priority::DEFAULT).then_some(Self::Queued(priority))
+    }
+
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        match self {
+            Self::Delayed(ready_millis) => {
+                [&[tag::DELAYED][..], &ready_millis.to_be_bytes()].concat()
+            }
+            Self::Queued(priority) => vec![tag::QUEUED, priority.rank()],
+        }
+    }
+
+    pub(crate) fn parse(key: &[u8], value: &[u8]) -> keyspace::Result<Self> {
+        parse(value).map_err(|reason| keyspace::Error::corrupt(key, reason))
+    }
+
+    /// Returns the key of the row to which the pointer of an item leads.
+    pub(crate) fn row(self, keys: &Keys, id: &ItemId) -> Vec<u8> {
+        match self {
+            Self::Delayed(ready_millis) => id.key_in(keys.delayed(ready_millis).subspace()),
+            Self::Queued(priority) => id.key_in(keys.queued(priority).subspace()),
+        }
+    }
+
+    /// Stages the pointer of an item.
+    pub(crate) fn set(self, tr: &impl Transaction, keys: &Keys, id: &ItemId) {
+        tr.set(&id.key_in(&keys.pointers()), &self.to_bytes());
+    }
+
+    /// Stages the pointer of a new item.
+    pub(crate) fn set_staged(self, tr: &impl Transaction, keys: &Keys, id: StagedId) {
+        let key = id.key_template_in(&keys.pointers());
+        let key = key.expect("parts of a queue are in commit order");
+        tr.atomic(MutationOp::SetVersionstampedKey, &key, &self.to_bytes());
+    }
+}
+
+fn parse(value: &[u8]) -> Result<Pointer, String> {
+    let mut fields = Fields::new(value);
+    let [tag] = fields.array()?;
+    let pointer = match tag {
+        tag::DELAYED => Pointer::Delayed(fields.u64()?),
+        tag::QUEUED => {
+            let [rank] = fields.array()?;
+            Priority::of_rank(rank)
+                .and_then(Pointer::to_queued)
+                .ok_or_else(|| format!("{rank} is no rank of an item with a pointer"))?
+        }
+        other => return Err(format!("expected a pointer, found one of kind {other}")),
+    };
+    fields.end()?;
+    Ok(pointer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pointers_have_the_bytes_of_the_schema() {
+        let table = [
+            (Pointer::Delayed(258), vec![0, 0, 0, 0, 0, 0, 0, 1, 2]),
+            (Pointer::Queued(Priority::new(9).unwrap()), vec![1, 1]),
+            (Pointer::Queued(Priority::new(-9).unwrap()), vec![1, 19]),
+        ];
+        for (pointer, bytes) in table {
+            assert_eq!(pointer.to_bytes(), bytes);
+            assert_eq!(Pointer::parse(b"key", &bytes).unwrap(), pointer);
+        }
+        for bytes in [
+            &[][..],
+            &[0, 1],
+            &[1],
+            &[1, 0],
+            &[1, 10],
+            &[1, 20],
+            &[1, 1, 1],
+            &[2],
+        ] {
+            assert!(Pointer::parse(b"key", bytes).is_err(), "{bytes:?}");
+        }
+    }
+}
