@@ -374,16 +374,11 @@ async fn an_item_gets_another_priority(store: TestStore) {
             assert_eq!(shown.priority, priority);
         }
         let refused = console.prioritize(jobs, item, 10).await.unwrap_err();
-        assert!(
-            refused.to_string().contains("10 is out of range"),
-            "{refused}"
-        );
+        assert!(refused.to_string().contains("out of range"));
     }
     for gone in [world.items.held[0], world.items.done[0]] {
-        let refused = console
-            .prioritize(jobs, &gone.to_string(), 1)
-            .await
-            .unwrap_err();
+        let gone = gone.to_string();
+        let refused = console.prioritize(jobs, &gone, 1).await.unwrap_err();
         assert!(matches!(refused, Error::Missing { .. }), "{refused}");
     }
     let last = world.items.queued.last().unwrap().to_string();
