@@ -234,15 +234,16 @@ async fn verify_order(tr: &impl Transaction, keys: &Keys) -> Result<()> {
             .verify_order(tr)
             .map_err(Error::from),
     )?;
+    // No item is newer than the wake stamp.
+    let last_wake = wake
+        .and_then(|stamp| <[u8; 10]>::try_from(&*stamp).ok())
+        .map(|stamp| Versionstamp::from_bytes(stamp).commit_version());
     let newest = heartbeats
         .iter()
         // A heartbeat that does not decode keeps no application from opening the queue.
         .filter_map(|row| keys.sessions.parse_heartbeat_row(row).ok())
         .map(|heartbeat| heartbeat.version)
-        // No item is newer than the wake stamp.
-        .chain(wake.and_then(|wake| {
-            Some(Versionstamp::from_bytes((&*wake).try_into().ok()?).commit_version())
-        }))
+        .chain(last_wake)
         .max();
     match newest {
         Some(newest) if newest > read_version => Err(microqueue::Error::StampAhead {
