@@ -84,7 +84,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Full`] and those of [`enqueue`](Self::enqueue); [`Error::EnqueuedWithOtherPlace`];
+    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Full`] and those of [`enqueue`](Self::enqueue);
+    /// [`Error::EnqueuedWithOtherPlace`];
     /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
     /// all cases nothing is staged.
     ///
