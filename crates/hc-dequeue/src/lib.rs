@@ -19,9 +19,11 @@ pub use crate::consume::consumer::Consumer;
 pub use crate::consume::delivery::Delivery;
 pub use crate::items::error::{BoxError, Error, Result};
 pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
+pub use crate::items::key_limits::{KeyLimits, MAX_WEIGHT};
 pub use crate::items::priority::MAX_PRIORITY;
 pub use crate::items::record::{
-    End, Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_PAYLOAD_BYTES, MAX_RESULT_BYTES,
+    End, Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES,
+    MAX_RESULT_BYTES,
 };
 pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::items::trace_context::TraceContext;
@@ -30,6 +32,7 @@ pub use crate::queue::change::{Cancelled, Replaced};
 pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 pub use crate::queue::handle::Queue;
 pub use crate::queue::inspect::{SessionPage, SessionState};
+pub use crate::queue::key_limits::{KeyPage, KeyState, KeyStatus};
 pub use crate::queue::list::{Cursor, ItemPage, ListedItem, PlaceKind};
 pub use crate::queue::stats::Stats;
 pub use crate::queue::status::{Place, Status};

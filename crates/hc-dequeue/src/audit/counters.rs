@@ -62,7 +62,8 @@ async fn count(
         let (begin, end) = keys.part(part);
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            counted += i64::from(!is_notice(row.value()));
+            let is_state = is_notice(row.value()) || keys.is_lane_state(row.key());
+            counted += i64::from(!is_state);
             Ok::<_, Error>(ControlFlow::Continue(()))
         })
         .await?;

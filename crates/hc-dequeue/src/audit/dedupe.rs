@@ -15,10 +15,10 @@ use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
-use crate::items::record::{Part, Record, Token, is_notice};
+use crate::items::record::{Part, Record, is_notice};
 
 /// The parts of the queue whose items have dedupe ids.
-pub(super) const PARTS_OF_ITEMS: [&str; 7] = ["ht", "i", "j", "t", "h", "g", "d"];
+pub(super) const PARTS_OF_ITEMS: [&str; 8] = ["ht", "i", "j", "l", "t", "h", "g", "d"];
 
 /// The parts of the queue with the rows of dedupe ids.
 pub(super) const PARTS_OF_DEDUPE_IDS: [&str; 2] = ["k", "n"];
@@ -45,7 +45,8 @@ impl RowCheck for ItemsOf {
             return Ok(None);
         };
         let rows = Rows::read(tr, keys, &record.dedupe).await?;
-        let is_missing = !rows.are_of(&id, token);
+        let claim = Claim::of(token, &id, record.key);
+        let is_missing = !rows.are_of(&id, &claim);
         let dedupe = record.dedupe;
         let item = ItemRef::new(keys, id);
         Ok(is_missing.then_some(Finding::NoDedupe { item, dedupe }))
@@ -61,7 +62,8 @@ impl ItemsOf {
             "h" => keys.held(keys.parse_holder(row.key())?),
             "t" => keys.delayed(keys.parse_ready(row)?),
             "d" => keys.dead.clone(),
-            _ => keys.queued(keys.parse_queued(row.key())?).clone(),
+            "l" if keys.is_lane_state(row.key()) => return Ok(None),
+            _ => keys.parse_queued(row.key())?.records(keys).into_owned(),
         };
         Ok(Some(records.decode(row)?))
     }
@@ -141,23 +143,23 @@ impl Rows {
         named.map(id_from_bytes)
     }
 
-    fn are_of(&self, id: &ItemId, token: Token) -> bool {
-        self.have(id, token) && self.named.as_deref() == Some(&id_to_bytes(id))
+    fn are_of(&self, id: &ItemId, claim: &Claim) -> bool {
+        self.have(claim) && self.named.as_deref() == Some(&id_to_bytes(id))
     }
 
-    /// Returns whether the row with the token is that of the item.
-    fn have(&self, id: &ItemId, token: Token) -> bool {
-        self.token.as_deref() == Some(&Claim::of(token, id).to_bytes())
+    /// Returns whether the row with the token is that of the item with this claim.
+    fn have(&self, claim: &Claim) -> bool {
+        self.token.as_deref() == Some(&claim.to_bytes())
     }
 }
 
-/// Returns the token of an item that was found, if the item is not done and has the dedupe id.
-fn token_of(found: Option<(Location, Record)>, dedupe: &Bytes) -> Option<Token> {
+/// Returns the claim of an item that was found, if the item is not done and has the dedupe id.
+fn claim_of(id: &ItemId, found: Option<(Location, Record)>, dedupe: &Bytes) -> Option<Claim> {
     let (location, record) = found?;
     if matches!(location, Location::Done) || record.dedupe != *dedupe {
         return None;
     }
-    record.token
+    Some(Claim::of(record.token?, id, record.key))
 }
 
 /// Returns the finding that the rows of a dedupe id belong to no item.
@@ -172,9 +174,8 @@ async fn stray(
         Some(id) => find(tr, keys, id).await?,
         None => None,
     };
-    let is_of_item = named
-        .zip(token_of(found, &dedupe))
-        .is_some_and(|(id, token)| rows.have(&id, token));
+    let claim = named.and_then(|id| claim_of(&id, found, &dedupe));
+    let is_of_item = claim.is_some_and(|claim| rows.have(&claim));
     let named = named.map(|id| ItemRef::new(keys, id));
     Ok((!is_of_item).then_some(Finding::StrayDedupe { dedupe, named }))
 }
@@ -186,12 +187,12 @@ pub(super) async fn set_rows(
     id: &ItemId,
     dedupe: &Bytes,
 ) -> Result<()> {
-    let Some(token) = token_of(find(tr, keys, id).await?, dedupe) else {
+    let Some(claim) = claim_of(id, find(tr, keys, id).await?, dedupe) else {
         return Ok(());
     };
     let rows = Rows::read(tr, keys, dedupe).await?;
     if stray(tr, keys, dedupe.clone(), &rows).await?.is_some() {
-        tr.set(&keys.dedupe(dedupe), &Claim::of(token, id).to_bytes());
+        tr.set(&keys.dedupe(dedupe), &claim.to_bytes());
         tr.set(&keys.dedupe_item(dedupe), &id_to_bytes(id));
     }
     Ok(())

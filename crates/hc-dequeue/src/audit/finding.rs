@@ -28,7 +28,7 @@ pub enum Finding {
     /// A part of the queue has more items than one transaction can count in time.
     #[error("counter `{counter}` was not checked: there are too many items")]
     Uncounted {
-        /// The counter that was not checked.
+        /// The counter that was not checked, or `slots` for those of all keys.
         counter: &'static str,
     },
 
@@ -77,7 +77,7 @@ pub enum Finding {
         item: ItemRef,
     },
 
-    /// An item that is delayed, or queued with another priority than 0, has no pointer, or one to another place, so
+    /// An item that is delayed, or queued with another priority than 0 or in a lane, has no pointer, or one to another place, so
     /// that no reference finds the item. Repaired by writing the pointer.
     #[error("item {item} has no pointer")]
     NoPointer {
@@ -92,6 +92,32 @@ pub enum Finding {
     StrayPointer {
         /// The item that the pointer belongs to.
         item: ItemRef,
+    },
+
+    /// The number of slots of a key differs from the number of items that have one. Repaired by adding the difference,
+    /// which is the same at every version.
+    #[error(
+        "{stored} slots of key `{}` are in use, but {counted} items have one",
+        printable(key)
+    )]
+    SlotsOff {
+        /// The key.
+        key: Bytes,
+        /// The stored number.
+        stored: i64,
+        /// The correct number.
+        counted: i64,
+    },
+
+    /// An item of a key may be granted, but no session would find it; the key is empty for items without one that have
+    /// come back. Repaired by telling the sessions.
+    #[error(
+        "key `{}` has an item that may be granted, and no stamp",
+        printable(key)
+    )]
+    NoStamp {
+        /// The key.
+        key: Bytes,
     },
 
     /// A done item is missing from the index by expiry time, so that it would never be removed. Repaired by adding
@@ -203,6 +229,8 @@ impl Finding {
             Self::Twice { .. } => "twice",
             Self::NoPointer { .. } => "no-pointer",
             Self::StrayPointer { .. } => "stray-pointer",
+            Self::SlotsOff { .. } => "slots-off",
+            Self::NoStamp { .. } => "no-stamp",
             Self::NoKeepTime { .. } => "no-keep-time",
             Self::StrayKeepTime { .. } => "stray-keep-time",
             Self::NoDedupe { .. } => "no-dedupe",

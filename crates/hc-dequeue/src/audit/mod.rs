@@ -4,12 +4,13 @@
 //! should therefore never find anything. It is for cases in which another program has written into the queue's
 //! subspace, a restore was incomplete, or there is a bug.
 //!
-//! Each kind of check has a file: rows of [`sessions`], the [`counters`], and other [`rows`] that must agree.
+//! Each kind of check has a file: rows of [`sessions`], the [`counters`], [`lanes`], and other [`rows`] that must agree.
 
 mod counters;
 mod dedupe;
 mod done;
 mod finding;
+pub(crate) mod lanes;
 mod pointers;
 mod rows;
 mod schedules;
@@ -48,8 +49,8 @@ impl Audit {
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Checks the queue for contradictions and changes nothing. It may run while the queue is in use.
     ///
-    /// It compares counters, sessions and held items, items and their pointers, dedupe ids, done items and
-    /// schedules with each other. Each counter is checked in one transaction with the items that it counts. The other
+    /// It compares counters, sessions and held items, keys and their items, items and their pointers, dedupe ids, done
+    /// items and schedules with each other. Each counter is checked in one transaction with the items that it counts. The other
     /// rows are checked page by page, each page in one transaction together with the rows that it must agree with.
     /// Each check of a part of the queue lists at most a thousand findings. A row that does not decode is a finding.
     ///
@@ -86,6 +87,7 @@ fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
         for (counter, parts) in Counter::OF_ITEMS {
             found.extend(counters::check_counter(runner, keys, counter, parts).await?);
         }
+        found.extend(lanes::check_lanes(runner, keys).await?);
         found.extend(check_all_rows(runner, keys).await?);
         let mut findings: Vec<Finding> = Vec::new();
         for finding in found {
@@ -182,6 +184,12 @@ async fn repair_step(
             let key = item.id().key_in(&keys.pointers());
             remove_row(tr, keys, &pointers::Pointers, &key, finding).await?;
         }
+        Finding::SlotsOff {
+            key,
+            stored,
+            counted,
+        } => lanes::add_slots(tr, keys, key, counted - stored),
+        Finding::NoStamp { key } => lanes::set_stamp(tr, keys, key),
         Finding::NoKeepTime { item, until_millis } => {
             done::set_keep_time(tr, keys, finding, &item.id(), *until_millis).await?;
         }

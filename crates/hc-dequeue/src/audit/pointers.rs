@@ -11,10 +11,10 @@ use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::items::pointer::Pointer;
-use crate::items::priority::Priority;
+use crate::items::spot::Spot;
 
 /// The parts of the queue with items that have pointers.
-pub(super) const PARTS_WITH_POINTERS: [&str; 3] = ["t", "ht", "j"];
+pub(super) const PARTS_WITH_POINTERS: [&str; 4] = ["t", "ht", "j", "l"];
 
 /// Checks that each item of a part has its pointer, if it needs one.
 pub(super) struct Pointed(pub(super) &'static str);
@@ -77,7 +77,7 @@ impl RowCheck for Pointers {
         if !leads {
             return Ok(Some(Finding::StrayPointer { item }));
         }
-        let default = Pointer::Queued(Priority::DEFAULT);
+        let default = Pointer::Queued(Spot::DEFAULT);
         let is_twice = leads_to_item(tr, keys, default, &id).await?;
         Ok(is_twice.then_some(Finding::Twice { item }))
     }
@@ -113,8 +113,11 @@ fn parse(keys: &Keys, part: &str, row: &KeyValue) -> Result<Option<(ItemId, Poin
         let id = keys.delayed(ready_millis).decode(row)?.id;
         return Ok(Some((id, Pointer::Delayed(ready_millis))));
     }
+    if part == "l" && keys.is_lane_state(row.key()) {
+        return Ok(None);
+    }
     let item = keys.decode_queued(row)?;
-    let pointer = Pointer::to_queued(item.value.priority);
+    let pointer = Pointer::to_queued(&keys.parse_queued(row.key())?);
     Ok(pointer.map(|pointer| (item.id, pointer)))
 }
 

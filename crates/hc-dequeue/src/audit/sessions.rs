@@ -19,9 +19,9 @@ use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::items::pointer::Pointer;
-use crate::items::priority::Priority;
 use crate::items::record::{ListedPart, is_notice};
 use crate::items::settings::Settings;
+use crate::items::spot::Spot;
 use crate::protocol::reclaim::{Progress, reclaim_step, return_grants};
 use crate::session::{Life, SessionId};
 
@@ -194,7 +194,7 @@ impl RowCheck for Places<'_> {
         let (_, Some(id)) = parse_held(keys, self.part, row)? else {
             return Ok(None);
         };
-        let queued = Pointer::Queued(Priority::DEFAULT).row(keys, &id);
+        let queued = Pointer::Queued(Spot::DEFAULT).row(keys, &id);
         let mut others = vec![queued, id.key_in(keys.dead.subspace())];
         others.extend(
             stored_pointer(tr, keys, &id)
@@ -318,7 +318,7 @@ pub(super) async fn return_broken_grants(
     let (begin, end) = keys.grants(session);
     let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
     let broken: Vec<_> = broken(keys, &grants)?.into_iter().cloned().collect();
-    return_grants(tr, keys, settings, &broken)?;
+    return_grants(tr, keys, settings, &broken).await?;
     Ok(())
 }
 

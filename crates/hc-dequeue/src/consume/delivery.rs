@@ -98,6 +98,12 @@ impl<T> Delivery<T> {
         self.item.record.priority.get()
     }
 
+    /// Returns the item's [key](crate::Enqueue::with_key), if it has one.
+    #[must_use]
+    pub fn key(&self) -> Option<&Bytes> {
+        Some(&self.item.record.key).filter(|key| !key.is_empty())
+    }
+
     /// Returns the number of this attempt, starting at 1: one more than the item's previous failures.
     #[must_use]
     pub fn attempt(&self) -> u64 {

@@ -16,9 +16,11 @@ use crate::consume::command::{Command, ask};
 use crate::consume::holdings::{Delivered, Holdings, Lifetime, Ready, Wake};
 use crate::consume::metrics::Metrics;
 use crate::consume::shared_task::SharedTask;
-use crate::items::end::end;
+use crate::items::changes::Changes;
+use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
+use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys, Records};
 use crate::items::record::{End, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
 use crate::items::settings::KnownSettings;
@@ -257,7 +259,7 @@ impl HeldItem {
                 item: self.item_ref(),
             });
         }
-        self.end(tr, &record, End::Completed)
+        self.end(tr, record, End::Completed).await
     }
 
     /// Stages the end of an item that this transaction itself has cancelled.
@@ -266,7 +268,7 @@ impl HeldItem {
     /// As [`ack`](Self::ack).
     pub(crate) async fn end_cancelled(&self, tr: &impl Transaction) -> Result<()> {
         let record = self.held_record(tr).await?;
-        self.end(tr, &record, End::Cancelled)
+        self.end(tr, record, End::Cancelled).await
     }
 
     /// Returns whether this delivery holds the item, and the item was not cancelled.
@@ -299,17 +301,26 @@ impl HeldItem {
     }
 
     /// Stages the end of the item, which this delivery holds.
-    fn end(&self, tr: &impl Transaction, record: &Record, how: End) -> Result<()> {
+    async fn end(&self, tr: &impl Transaction, record: Record, how: End) -> Result<()> {
         let keys = &*self.shared.keys;
-        let settings = self.shared.settings.get();
+        let settings = &*self.shared.settings.get();
+        let limits = &KnownLimits::of_slots(tr, keys, [&record]).await?;
+        let mut changes = Changes::default();
         // The record was read serializably.
         tr.clear(&self.id.key_in(self.held.subspace()));
-        keys.count(tr, Counter::Held, -1);
+        changes.add(Counter::Held, -1);
         let result = match how {
             End::Completed => self.result.lock().clone(),
             End::Cancelled | End::Removed => Bytes::new(),
         };
-        end(tr, keys, &settings, &self.id, record, how, result)?;
+        let ending = Ending {
+            id: &self.id,
+            record,
+            how,
+            result,
+        };
+        end(tr, keys, Rules { settings, limits }, ending, &mut changes)?;
+        changes.stage(tr, keys);
         self.set_decision(Decision::Acknowledged);
         Ok(())
     }

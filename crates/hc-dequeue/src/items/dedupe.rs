@@ -12,14 +12,15 @@ use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::record::{Fields, millis};
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    self, ConflictKind, Isolation, MutationOp, RangeQuery, StreamingMode, Transaction, Versionstamp,
+    self, Bytes, ConflictKind, Isolation, MutationOp, RangeQuery, StreamingMode, Transaction,
+    Versionstamp,
 };
 use microqueue::{ItemId, StagedId};
 
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::{id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
-use crate::items::record::{End, MAX_DEDUPE_BYTES, Record, TOKEN_BYTES, Token};
+use crate::items::record::{End, MAX_DEDUPE_BYTES, Record, Token, key as key_of};
 use crate::items::settings::{Settings, stored_settings};
 use crate::session::wall::wall_millis;
 
@@ -27,7 +28,7 @@ use crate::session::wall::wall_millis;
 const MAX_CHECKED_DEDUPE_IDS: usize = 1_000;
 
 /// Why a dedupe id refuses an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Repeated {
     /// An item with the id is queued, delayed, held or dead, and has this claim.
     IsThere(Claim),
@@ -35,29 +36,27 @@ pub(crate) enum Repeated {
     IsRetained,
 }
 
-/// What the row of a dedupe id contains: the token of the item that has the id, and the call of its enqueue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the row of a dedupe id contains: the token of the item that has the id, the call of its enqueue, and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) token: Token,
     pub(crate) call: u64,
+    /// Empty if the item has none.
+    pub(crate) key: Bytes,
 }
 
 impl Claim {
-    const BYTES: usize = TOKEN_BYTES + 8;
-
-    /// Returns the claim of an item with this token.
-    pub(crate) fn of(token: Token, id: &ItemId) -> Self {
+    /// Returns the claim of an item with this token and this key.
+    pub(crate) fn of(token: Token, id: &ItemId, key: Bytes) -> Self {
         let ItemId::Commit { call, .. } = *id else {
             unreachable!("parts of a queue are in commit order");
         };
-        Self { token, call }
+        Self { token, call, key }
     }
 
-    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
-        let mut bytes = [0; Self::BYTES];
-        bytes[..TOKEN_BYTES].copy_from_slice(&self.token.to_bytes());
-        bytes[TOKEN_BYTES..].copy_from_slice(&self.call.to_be_bytes());
-        bytes
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let call = self.call.to_be_bytes();
+        [&self.token.to_bytes()[..], &call, &self.key].concat()
     }
 
     fn parse(key: &[u8], value: &[u8]) -> Result<Self> {
@@ -65,8 +64,8 @@ impl Claim {
             let mut fields = Fields::new(value);
             let token = Token::parse(&mut fields)?;
             let call = fields.u64()?;
-            fields.end()?;
-            Ok(Self { token, call })
+            let key = key_of(Bytes::copy_from_slice(fields.rest()))?;
+            Ok(Self { token, call, key })
         };
         Ok(parse().map_err(|reason: String| keyspace::Error::corrupt(key, reason))?)
     }
@@ -145,12 +144,14 @@ pub(crate) async fn holder(
 pub(crate) fn claim(
     tr: &impl Transaction,
     keys: &Keys,
-    dedupe: &[u8],
+    record: &Record,
     token: Token,
     staged: StagedId,
 ) {
     let id = staged.at(Versionstamp::INCOMPLETE);
-    tr.set(&keys.dedupe(dedupe), &Claim::of(token, &id).to_bytes());
+    let dedupe = &record.dedupe;
+    let claim = Claim::of(token, &id, record.key.clone());
+    tr.set(&keys.dedupe(dedupe), &claim.to_bytes());
     let mut value = id_to_bytes(&id).to_vec();
     // The offset of the versionstamp in the value.
     value.extend_from_slice(&0_u32.to_le_bytes());
@@ -165,7 +166,7 @@ pub(crate) fn free_dedupe(tr: &impl Transaction, keys: &Keys, id: &ItemId, recor
     let Some(token) = record.token else {
         return;
     };
-    let claim = Claim::of(token, id).to_bytes();
+    let claim = Claim::of(token, id, record.key.clone()).to_bytes();
     tr.atomic(MutationOp::CompareAndClear, &keys.dedupe(dedupe), &claim);
     let named = keys.dedupe_item(dedupe);
     tr.atomic(MutationOp::CompareAndClear, &named, &id_to_bytes(id));

@@ -8,8 +8,10 @@ use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction};
 
+use crate::items::changes::Changes;
 use crate::items::dedupe::end_dedupe;
 use crate::items::error::Result;
+use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::{End, Record, StoredEnd};
 use crate::items::settings::Settings;
@@ -18,22 +20,43 @@ use crate::session::wall::wall_millis;
 /// The largest number of items that one transaction sweeps.
 const MAX_SWEPT_ITEMS: usize = 1_000;
 
+/// An item that ends.
+pub(crate) struct Ending<'a> {
+    pub(crate) id: &'a ItemId,
+    pub(crate) record: Record,
+    pub(crate) how: End,
+    pub(crate) result: Bytes,
+}
+
+/// By what an item ends: the settings of the queue, and the limits of the keys of the items that have slots.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules<'a> {
+    pub(crate) settings: &'a Settings,
+    pub(crate) limits: &'a KnownLimits,
+}
+
 /// Stages the end of an item that has been removed from its place.
 pub(crate) fn end(
     tr: &impl Transaction,
     keys: &Keys,
-    settings: &Settings,
-    id: &ItemId,
-    record: &Record,
-    how: End,
-    result: Bytes,
+    rules: Rules<'_>,
+    ending: Ending<'_>,
+    changes: &mut Changes,
 ) -> Result<()> {
+    let Ending {
+        id,
+        mut record,
+        how,
+        result,
+    } = ending;
     match how {
-        End::Completed => keys.count(tr, Counter::Completed, 1),
-        End::Cancelled => keys.count(tr, Counter::Cancelled, 1),
+        End::Completed => changes.add(Counter::Completed, 1),
+        End::Cancelled => changes.add(Counter::Cancelled, 1),
         End::Removed => {}
     }
-    end_dedupe(tr, keys, settings, id, record, how);
+    let settings = rules.settings;
+    changes.free_slot(&mut record, rules.limits);
+    end_dedupe(tr, keys, settings, id, &record, how);
     if !settings.keep_done.is_zero() {
         let now = wall_millis(&keys.env);
         let until_millis = now.saturating_add(millis(settings.keep_done));
@@ -43,7 +66,6 @@ pub(crate) fn end(
             how,
             result,
         };
-        let mut record = record.clone();
         record.end = Some(end);
         keys.done.insert(tr, id, &record)?;
         tr.set(&id.key_in(&keys.kept_until(until_millis)), b"");

@@ -139,6 +139,22 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The key of an item is empty or too long. Nothing was staged.
+    #[error("key of {bytes} bytes: use 1 to {limit} bytes")]
+    Key {
+        /// The length of the key.
+        bytes: usize,
+        /// The largest length.
+        limit: usize,
+    },
+
+    /// The limits of a key contradict each other, or one is out of range. Nothing was staged.
+    #[error("limits of a key: {reason}")]
+    KeyLimits {
+        /// What is wrong.
+        reason: &'static str,
+    },
+
     /// The headers are not a valid trace context.
     #[error("malformed trace context: {reason}")]
     TraceContext {

@@ -14,12 +14,13 @@ use crate::items::keys::Keys;
 use crate::items::pointer::Pointer;
 use crate::items::priority::Priority;
 use crate::items::record::{ListedPart, Record, is_notice};
+use crate::items::spot::Spot;
 use crate::session::SessionId;
 
 /// Where a record is stored.
 #[derive(Debug, Clone)]
 pub(crate) enum Location {
-    Queued(Priority),
+    Queued(Spot),
     Delayed(u64),
     Held(SessionId),
     /// It is in the row of a grant under this key. The grant has `parts` rows.
@@ -36,7 +37,7 @@ impl Location {
     /// Returns the key of the item's row in this place.
     pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
         match self {
-            Self::Queued(priority) => id.key_in(keys.queued(*priority).subspace()),
+            Self::Queued(spot) => spot.key(keys, id),
             Self::Delayed(ready) => id.key_in(keys.delayed(*ready).subspace()),
             Self::Held(session) => id.key_in(keys.held(*session).subspace()),
             Self::Granted { key, .. } => key.clone(),
@@ -85,7 +86,7 @@ pub(crate) async fn find(
             .map_err(Error::from),
     )?;
     if let Some(record) = queued {
-        return Ok(Some((Location::Queued(default), record)));
+        return Ok(Some((Location::Queued(Spot::DEFAULT), record)));
     }
     if let Some(record) = dead {
         return Ok(Some((Location::Dead, record)));
@@ -99,9 +100,9 @@ pub(crate) async fn find(
                 let record = keys.delayed(ready).get(tr, id).await?;
                 (Location::Delayed(ready), record)
             }
-            Pointer::Queued(priority) => {
-                let record = keys.queued(priority).get(tr, id).await?;
-                (Location::Queued(priority), record)
+            Pointer::Queued(spot) => {
+                let record = spot.records(keys).get(tr, id).await?;
+                (Location::Queued(spot), record)
             }
         };
         let lost = || keyspace::Error::corrupt(&pointer, "expected the place of an item");

@@ -12,14 +12,23 @@
 //! (queue, "ht", rank, id)              = record of a queued item of priority 9 to 1: rank is 1 to 9
 //! (queue, "i", id)                     = record of a queued item of priority 0
 //! (queue, "j", rank, id)               = record of a queued item of priority -1 to -9: rank is 11 to 19
+//! (queue, "l", key, rank, id)          = record of a queued item in a lane; rank is 0 if it has a slot
+//! (queue, "l", key, "a")               = slots in use: 8 bytes, little-endian; changed by atomic additions
+//! (queue, "l", key, "k")               = limits of the key; those of key "" are the defaults of all keys
+//! (queue, "l", key, "f")               = never written; starts of a limited key conflict here
+//! (queue, "l", "", "m")                = versionstamp of the last change of the defaults, until a session has
+//!                                        stamped all lanes
+//! (queue, "hs", rank, hash, key)       = stamp of a lane that may have something to grant at this rank:
+//!                                        versionstamp
 //! (queue, "t", ready, id)              = record of a delayed item
 //! (queue, "h", session, id)            = record of an item that the session holds
 //! (queue, "d", id)                     = record of a dead letter
 //! (queue, "x", id)                     = record of a done item, while it is kept
 //! (queue, "z", until, id)              = empty; the record above is kept until this time
-//! (queue, "o", id)                     = pointer to an item that is delayed, or queued with another priority
-//!                                        than 0: 00, then the time at which it is ready; or 01, then its rank
-//! (queue, "k", dedupe)                 = token of the item and call of its id, 8 bytes, while it is queued,
+//! (queue, "o", id)                     = pointer to an item that is delayed, or queued elsewhere than in "i":
+//!                                        00, then the time at which it is ready; 01, then its rank; or 02,
+//!                                        the rank in its lane, then the lane's key
+//! (queue, "k", dedupe)                 = token of the item, call of its id in 8 bytes, key, while it is queued,
 //!                                        delayed, held or dead, was not cancelled, and no other item has taken
 //!                                        over the id
 //! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
@@ -39,8 +48,11 @@
 //!                                        cancelled an item of the session
 //!
 //! id        two tuple elements: versionstamp, call; an item keeps the id of its first enqueue
-//! rank      tuple integer: 10 - priority. The keys from "ht" to the end of "j" are the queued items in the order in
-//!           which they are granted: no name of another part may sort there
+//! rank      tuple integer: 10 - priority. One range has the stamps, and then the queued items that are in no lane, in
+//!           the order in which they are granted: no name of another part may sort between "hs" and "j"
+//! key       tuple byte string: 1 to 255 bytes of the application's choice, or empty for the lane of the items without
+//!           a key that have come back
+//! hash      tuple integer: the first 16 bits of the XXH3 of the key
 //! ready, until, next
 //!           tuple integer: time
 //! session   tuple byte string: 16 random bytes
@@ -75,8 +87,10 @@
 //!         10  01 if its session has taken it into its reserve, and may have handed it out since; 02 if a
 //!             session that held it has died: it goes into no reserve before it was handed out for certain
 //!         11  rank, if it is not 10: a byte
-//!         12..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
-//!             1,015 bytes with their tags and lengths
+//!         12  key: 1 to 255 bytes
+//!         13  01 if it has a slot of its key
+//!         14..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
+//!             753 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
@@ -91,6 +105,12 @@
 //!     5..15   versionstamp of the item
 //!     15..23  call of the item
 //!     23..    its record, without microqueue's format
+//! limits of a key
+//!     0       format, 01
+//!     1       flags: 1 there is a limit; 2 slots are kept until the end; 4 dead letters keep theirs
+//!     2..6    limit, or 0
+//!     6..22   zeros
+//!     22..26  weight
 //! schedule
 //!     0       format, 01
 //!     next    fields in the order of their tags, each optional except 03, 04 and 05: tag, length in 2 bytes, bytes
@@ -107,7 +127,8 @@
 //!         0A  limits of its items: as field 06 of a record
 //!         0B  how many queued items make it skip a time: 8 bytes
 //!         0C  rank of its items, if it is not 10: a byte
-//!         0D..FF  fields of later versions, as those of a record
+//!         0D  key of its items: 1 to 255 bytes
+//!         0E..FF  fields of later versions, as those of a record
 //!     next    00
 //!     rest    payload: the codec's bytes
 //! settings
@@ -126,6 +147,8 @@
 //! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves
 //! the item from another key of the same session.
 
+mod lanes;
+
 use std::array;
 use std::cmp::Ordering;
 
@@ -137,9 +160,11 @@ use microqueue::keyspace::{
 use microqueue::{Item, ItemId, MicroQueue};
 use xxhash_rust::xxh3::xxh3_64;
 
+pub(crate) use self::lanes::{check_key, lane_hash};
 use crate::items::error;
 use crate::items::priority::Priority;
 use crate::items::record::{Record, RecordCodec, Request, RequestCodec};
+use crate::items::spot::Spot;
 use crate::session::{SessionId, Sessions};
 
 /// A part of the queue that contains items, by id.
@@ -168,7 +193,7 @@ impl Counter {
 
     /// The counters of existing items, with the parts of the queue whose keys they count.
     pub(crate) const OF_ITEMS: [(Self, &'static [&'static str]); 4] = [
-        (Self::Queued, &["ht", "i", "j"]),
+        (Self::Queued, &["ht", "i", "j", "l"]),
         (Self::Delayed, &["t"]),
         (Self::Held, &["h", "g"]),
         (Self::Dead, &["d"]),
@@ -240,25 +265,36 @@ impl Keys {
         &self.queued[usize::from(priority.rank()) - 1]
     }
 
-    /// Returns the range of all queued items. It contains nothing else.
-    pub(crate) fn all_queued(&self) -> (Vec<u8>, Vec<u8>) {
+    /// Returns the range of the queued items that are in no lane. It contains nothing else.
+    pub(crate) fn outside_lanes(&self) -> (Vec<u8>, Vec<u8>) {
         (self.part("ht").0, self.part("j").1)
     }
 
-    /// Returns the priority in the key of a queued item.
-    pub(crate) fn parse_queued(&self, key: &[u8]) -> Result<Priority> {
+    /// Returns the range of the stamps, followed by the queued items that are in no lane.
+    pub(crate) fn stamps_and_items(&self) -> (Vec<u8>, Vec<u8>) {
+        (self.part("hs").0, self.part("j").1)
+    }
+
+    /// Returns where a queued item stands that has this key.
+    pub(crate) fn parse_queued(&self, key: &[u8]) -> Result<Spot> {
         let default = self.queued(Priority::DEFAULT).subspace();
         if key.starts_with(default.bytes()) {
-            return Ok(Priority::DEFAULT);
+            return Ok(Spot::DEFAULT);
+        }
+        let no_item = || keyspace::Error::corrupt(key, "expected a key of a queued item");
+        if key.starts_with(self.queue.subspace(&"l").bytes()) {
+            let row = self.parse_lane(key)?;
+            let rank = row.rank.ok_or_else(no_item)?;
+            return Ok(Spot::Lane { key: row.key, rank });
         }
         let ranked = ["ht", "j"].iter().find_map(|part| {
             let ranked: Result<(u64, TupleVersionstamp, u64), _> =
                 self.queue.subspace(part).unpack(key);
             let priority = Priority::of_rank(u8::try_from(ranked.ok()?.0).ok()?)?;
             let is_of_part = key.starts_with(self.queued(priority).subspace().bytes());
-            is_of_part.then_some(priority)
+            is_of_part.then_some(Spot::Priority(priority))
         });
-        ranked.ok_or_else(|| keyspace::Error::corrupt(key, "expected a key of a queued item"))
+        ranked.ok_or_else(no_item)
     }
 
     /// Fails if the transaction has enqueued items that are not delayed, so that it cannot read all queued ones.
@@ -276,10 +312,14 @@ impl Keys {
 
     /// Decodes the row of a queued item. Its key decides its priority.
     pub(crate) fn decode_queued(&self, row: &KeyValue) -> error::Result<Item<Record>> {
-        let priority = self.parse_queued(row.key())?;
-        let mut item = self.queued(priority).decode(row)?;
-        item.value.priority = priority;
-        Ok(item)
+        let spot = self.parse_queued(row.key())?;
+        let mut item = spot.records(self).decode(row)?;
+        if spot.apply(&mut item.value) {
+            Ok(item)
+        } else {
+            let reason = "expected an item that stands there";
+            Err(keyspace::Error::corrupt(row.key(), reason).into())
+        }
     }
 
     /// Returns the range of a part of the queue.

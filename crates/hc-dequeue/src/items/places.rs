@@ -5,13 +5,14 @@ use microqueue::keyspace::codec::Raw;
 use microqueue::keyspace::{Bytes, Transaction};
 use microqueue::{Item, ItemId, MicroQueue, StagedId};
 
-use crate::items::counters::Counts;
+use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::keys::{Counter, Keys};
 use crate::items::pointer::Pointer;
 use crate::items::priority::Priority;
 use crate::items::record::{Part, Record};
+use crate::items::spot::Spot;
 use crate::session::wall::wall_millis;
 
 /// Stages a changed record of an item, in the place where the item is.
@@ -23,7 +24,7 @@ pub(crate) fn rewrite(
     record: Record,
 ) -> Result<()> {
     match location {
-        Location::Queued(priority) => keys.queued(*priority).insert(tr, id, &record)?,
+        Location::Queued(spot) => spot.records(keys).insert(tr, id, &record)?,
         Location::Delayed(ready) => keys.delayed(*ready).insert(tr, id, &record)?,
         Location::Held(session) => keys.held(*session).insert(tr, id, &record)?,
         Location::Granted { key, parts, .. } => {
@@ -49,18 +50,18 @@ pub(crate) fn take_out(
     keys: &Keys,
     id: &ItemId,
     location: &Location,
-    counts: &mut Counts,
+    changes: &mut Changes,
 ) -> Result<()> {
     match location {
-        Location::Queued(priority) => take_queued(tr, keys, id, *priority, counts)?,
+        Location::Queued(spot) => take_queued(tr, keys, id, spot, changes)?,
         Location::Delayed(ready) => {
             keys.delayed(*ready).remove(tr, id)?;
             tr.clear(&id.key_in(&keys.pointers()));
-            counts.add(Counter::Delayed, -1);
+            changes.add(Counter::Delayed, -1);
         }
         Location::Dead => {
             keys.dead.remove(tr, id)?;
-            counts.add(Counter::Dead, -1);
+            changes.add(Counter::Dead, -1);
         }
         Location::Held(_) | Location::Granted { .. } | Location::Done => {}
     }
@@ -75,14 +76,14 @@ pub(crate) fn take_queued(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
-    priority: Priority,
-    counts: &mut Counts,
+    spot: &Spot,
+    changes: &mut Changes,
 ) -> Result<()> {
-    keys.queued(priority).remove(tr, id)?;
-    if Pointer::to_queued(priority).is_some() {
+    spot.records(keys).remove(tr, id)?;
+    if *spot != Spot::DEFAULT {
         tr.clear(&id.key_in(&keys.pointers()));
     }
-    counts.add(Counter::Queued, -1);
+    changes.add(Counter::Queued, -1);
     Ok(())
 }
 
@@ -98,11 +99,10 @@ pub(crate) fn relocate(
     record: Record,
     to: Destination,
 ) -> Result<()> {
-    let mut counts = Counts::default();
-    take_out(tr, keys, id, from, &mut counts)?;
-    put_in(tr, keys, id, record, to, &mut counts)?;
-    counts.stage(tr, keys);
-    keys.wake_all(tr);
+    let mut changes = Changes::default();
+    take_out(tr, keys, id, from, &mut changes)?;
+    put_in(tr, keys, id, record, to, &mut changes)?;
+    changes.stage(tr, keys);
     Ok(())
 }
 
@@ -124,68 +124,75 @@ impl Destination {
     }
 }
 
-/// Stages an item that has no place. The caller wakes sessions.
+/// Stages an item that has no place.
 pub(crate) fn put_in(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
     mut record: Record,
     destination: Destination,
-    counts: &mut Counts,
+    changes: &mut Changes,
 ) -> Result<()> {
+    // Also for a delayed item: sessions must learn when it is due.
+    changes.wake();
     match destination {
         Destination::Queued => {
             record.become_ready(wall_millis(&keys.env));
-            put_queued(tr, keys, id, &record, counts)?;
+            put_queued(tr, keys, id, &record, changes)?;
         }
-        Destination::Back => put_queued(tr, keys, id, &record, counts)?,
+        Destination::Back => put_queued(tr, keys, id, &record, changes)?,
         Destination::Delayed(ready) => {
             keys.delayed(ready).insert(tr, id, &record)?;
             Pointer::Delayed(ready).set(tr, keys, id);
-            counts.add(Counter::Delayed, 1);
+            changes.add(Counter::Delayed, 1);
         }
         Destination::Dead => {
             keys.dead.insert(tr, id, &record)?;
-            counts.add(Counter::Dead, 1);
+            changes.add(Counter::Dead, 1);
         }
     }
     Ok(())
 }
 
-/// Stages an item at its place in the queue.
+/// Stages an item at its place in the queue. The caller wakes sessions.
 pub(crate) fn put_queued(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
     record: &Record,
-    counts: &mut Counts,
+    changes: &mut Changes,
 ) -> Result<()> {
-    keys.queued(record.priority).insert(tr, id, record)?;
-    if let Some(pointer) = Pointer::to_queued(record.priority) {
+    let spot = Spot::of(record);
+    spot.records(keys).insert(tr, id, record)?;
+    if let Some(pointer) = Pointer::to_queued(&spot) {
         pointer.set(tr, keys, id);
     }
-    counts.add(Counter::Queued, 1);
+    changes.stamp(&spot);
+    changes.add(Counter::Queued, 1);
     Ok(())
 }
 
-/// Stages a new item: delayed until a wall time, or queued if there is none. The caller wakes sessions.
+/// Stages a new item: delayed until a wall time, or queued if there is none.
 pub(crate) async fn put_new(
     tr: &impl Transaction,
     keys: &Keys,
     record: &Record,
     ready_millis: Option<u64>,
-    counts: &mut Counts,
+    changes: &mut Changes,
 ) -> Result<StagedId> {
+    changes.wake();
     let (staged, pointer) = match ready_millis {
         Some(ready) => {
-            counts.add(Counter::Delayed, 1);
+            changes.add(Counter::Delayed, 1);
             let staged = keys.delayed(ready).enqueue(tr, record).await?;
             (staged, Some(Pointer::Delayed(ready)))
         }
         None => {
-            counts.add(Counter::Queued, 1);
-            let staged = keys.queued(record.priority).enqueue(tr, record).await?;
-            (staged, Pointer::to_queued(record.priority))
+            changes.add(Counter::Queued, 1);
+            let spot = Spot::of(record);
+            changes.stamp(&spot);
+            let staged = spot.records(keys).enqueue(tr, record).await?;
+            (staged, Pointer::to_queued(&spot))
         }
     };
     if let Some(pointer) = pointer {
@@ -201,11 +208,11 @@ pub(crate) fn put_unread(
     keys: &Keys,
     id: &ItemId,
     record: &Bytes,
-    counts: &mut Counts,
+    changes: &mut Changes,
 ) -> Result<()> {
     let queued = keys.queued(Priority::DEFAULT).subspace();
     let items = MicroQueue::<Bytes, Raw>::new(queued.clone());
     items.insert(tr, id, record)?;
-    counts.add(Counter::Queued, 1);
+    changes.add(Counter::Queued, 1);
     Ok(())
 }

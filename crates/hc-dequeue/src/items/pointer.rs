@@ -1,40 +1,44 @@
-//! Pointers: the rows by which a reference finds an item that is neither in a place without details nor queued with
-//! priority 0.
+//! Pointers: the rows by which a reference finds an item that is neither in a place without details nor queued at the
+//! [default spot](Spot::DEFAULT).
 
 use microqueue::ItemId;
 use microqueue::StagedId;
 use microqueue::keyspace::record::Fields;
-use microqueue::keyspace::{self, MutationOp, Transaction};
+use microqueue::keyspace::{self, Bytes, MutationOp, Transaction};
 
 use crate::items::keys::Keys;
 use crate::items::priority::Priority;
+use crate::items::record::MAX_KEY_BYTES;
+use crate::items::spot::{RANK_OF_SLOT, Spot};
 
 mod tag {
     pub(super) const DELAYED: u8 = 0;
     pub(super) const QUEUED: u8 = 1;
+    pub(super) const LANE: u8 = 2;
 }
 
 /// Where an item is that has a pointer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pointer {
     /// It is delayed until this wall time in milliseconds.
     Delayed(u64),
-    /// It is queued with another priority than 0.
-    Queued(Priority),
+    /// It is queued elsewhere than at the default spot.
+    Queued(Spot),
 }
 
 impl Pointer {
     /// Returns the pointer to a queued item, if it has one.
-    pub(crate) fn to_queued(priority: Priority) -> Option<Self> {
-        (priority != Priority::DEFAULT).then_some(Self::Queued(priority))
+    pub(crate) fn to_queued(spot: &Spot) -> Option<Self> {
+        (*spot != Spot::DEFAULT).then(|| Self::Queued(spot.clone()))
     }
 
-    pub(crate) fn to_bytes(self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Delayed(ready_millis) => {
                 [&[tag::DELAYED][..], &ready_millis.to_be_bytes()].concat()
             }
-            Self::Queued(priority) => vec![tag::QUEUED, priority.rank()],
+            Self::Queued(Spot::Priority(priority)) => vec![tag::QUEUED, priority.rank()],
+            Self::Queued(Spot::Lane { key, rank }) => [&[tag::LANE, *rank][..], key].concat(),
         }
     }
 
@@ -43,20 +47,20 @@ impl Pointer {
     }
 
     /// Returns the key of the row to which the pointer of an item leads.
-    pub(crate) fn row(self, keys: &Keys, id: &ItemId) -> Vec<u8> {
+    pub(crate) fn row(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
         match self {
-            Self::Delayed(ready_millis) => id.key_in(keys.delayed(ready_millis).subspace()),
-            Self::Queued(priority) => id.key_in(keys.queued(priority).subspace()),
+            Self::Delayed(ready_millis) => id.key_in(keys.delayed(*ready_millis).subspace()),
+            Self::Queued(spot) => spot.key(keys, id),
         }
     }
 
     /// Stages the pointer of an item.
-    pub(crate) fn set(self, tr: &impl Transaction, keys: &Keys, id: &ItemId) {
+    pub(crate) fn set(&self, tr: &impl Transaction, keys: &Keys, id: &ItemId) {
         tr.set(&id.key_in(&keys.pointers()), &self.to_bytes());
     }
 
     /// Stages the pointer of a new item.
-    pub(crate) fn set_staged(self, tr: &impl Transaction, keys: &Keys, id: StagedId) {
+    pub(crate) fn set_staged(&self, tr: &impl Transaction, keys: &Keys, id: StagedId) {
         let key = id.key_template_in(&keys.pointers());
         let key = key.expect("parts of a queue are in commit order");
         tr.atomic(MutationOp::SetVersionstampedKey, &key, &self.to_bytes());
@@ -71,8 +75,20 @@ fn parse(value: &[u8]) -> Result<Pointer, String> {
         tag::QUEUED => {
             let [rank] = fields.array()?;
             Priority::of_rank(rank)
-                .and_then(Pointer::to_queued)
+                .and_then(|priority| Pointer::to_queued(&Spot::Priority(priority)))
                 .ok_or_else(|| format!("{rank} is no rank of an item with a pointer"))?
+        }
+        tag::LANE => {
+            let [rank] = fields.array()?;
+            if rank != RANK_OF_SLOT && Priority::of_rank(rank).is_none() {
+                return Err(format!("{rank} is no rank of an item in a lane"));
+            }
+            let key = fields.rest();
+            if key.len() > MAX_KEY_BYTES {
+                return Err(format!("a key of {} bytes", key.len()));
+            }
+            let key = Bytes::copy_from_slice(key);
+            return Ok(Pointer::Queued(Spot::Lane { key, rank }));
         }
         other => return Err(format!("expected a pointer, found one of kind {other}")),
     };
@@ -86,10 +102,17 @@ mod tests {
 
     #[test]
     fn pointers_have_the_bytes_of_the_schema() {
+        let queued = |priority| Pointer::Queued(Spot::Priority(Priority::new(priority).unwrap()));
+        let lane = |key, rank| {
+            let key = Bytes::from_static(key);
+            Pointer::Queued(Spot::Lane { key, rank })
+        };
         let table = [
             (Pointer::Delayed(258), vec![0, 0, 0, 0, 0, 0, 0, 1, 2]),
-            (Pointer::Queued(Priority::new(9).unwrap()), vec![1, 1]),
-            (Pointer::Queued(Priority::new(-9).unwrap()), vec![1, 19]),
+            (queued(9), vec![1, 1]),
+            (queued(-9), vec![1, 19]),
+            (lane(b"ab", 0), vec![2, 0, b'a', b'b']),
+            (lane(b"", 10), vec![2, 10]),
         ];
         for (pointer, bytes) in table {
             assert_eq!(pointer.to_bytes(), bytes);
@@ -104,6 +127,9 @@ mod tests {
             &[1, 20],
             &[1, 1, 1],
             &[2],
+            &[2, 20],
+            &[&[2, 1][..], &[0; MAX_KEY_BYTES + 1]].concat(),
+            &[3],
         ] {
             assert!(Pointer::parse(b"key", bytes).is_err(), "{bytes:?}");
         }

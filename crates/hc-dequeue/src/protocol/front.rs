@@ -20,6 +20,7 @@ use microqueue::keyspace::{
 use parking_lot::Mutex;
 
 use crate::items::error::{Error, Result};
+use crate::protocol::lanes::LaneMemory;
 
 /// How many rows that do not decode one read skips.
 const MAX_SKIPPED_ROWS: usize = 1_000;
@@ -65,14 +66,16 @@ impl<I> Head<I> {
 pub(crate) struct Fronts {
     pub(crate) queued: Front,
     pub(crate) delayed: Front,
+    pub(crate) lanes: LaneMemory,
 }
 
 impl Fronts {
     /// Returns the fronts of a session that searches them again at most once per `interval`.
-    pub(crate) fn new(interval: Duration) -> Self {
+    pub(crate) fn new(interval: Duration, lanes: LaneMemory) -> Self {
         Self {
             queued: Front::new(interval),
             delayed: Front::new(interval),
+            lanes,
         }
     }
 
@@ -125,18 +128,26 @@ impl Front {
         max: ReadLimit,
         decode: impl Fn(&KeyValue) -> Option<I>,
     ) -> Result<Head<I>> {
-        let skips_to = if self.is_known.load(Ordering::Relaxed) {
+        let skips_to = if self.is_known() {
             self.begin(now)
         } else {
             None
         };
         let is_from_front = skips_to.is_none();
-        let begin = skips_to.unwrap_or(front);
+        let begin = match skips_to {
+            Some(begin) => begin.max(front),
+            None => front,
+        };
         let scan = scan(tr, (begin, end), max, decode).await?;
-        if scan.led.rows > 0 || self.is_known.load(Ordering::Relaxed) {
+        if scan.led.rows > 0 || self.is_known() {
             self.note(now, is_from_front, &scan);
         }
         Ok(scan.head)
+    }
+
+    /// Returns whether rows at the front do not decode, as far as was seen.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
     }
 
     /// Returns where the next read begins, or `None` for the front.

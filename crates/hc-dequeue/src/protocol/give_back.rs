@@ -8,9 +8,10 @@ use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Environment, Transaction};
 
-use crate::items::counters::Counts;
-use crate::items::end::end;
+use crate::items::changes::Changes;
+use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result, keep_corrupt};
+use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::{Destination, put_in};
 use crate::items::record::{End, Record, Reserve, StoredFailure};
@@ -90,21 +91,20 @@ pub(crate) enum GivenBack {
 const MAX_CONCURRENT_READS: usize = 32;
 
 /// Stages the return of items that a session holds by these deliveries: as many of the first ones as fit in a
-/// transaction. Returns the result for each of these.
+/// transaction. Returns the result for each of these, and the changes that the caller must stage.
 ///
 /// # Conflicts
-/// Reads each item.
+/// Reads each item and, of those that have slots, the limits.
 pub(crate) async fn give_back(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     returns: &[Return],
-) -> Result<Vec<GivenBack>> {
+) -> Result<(Vec<GivenBack>, Changes)> {
     let keys = context.keys;
-    let settings = context.settings;
     let held = &keys.held(context.session);
     let mut given = Vec::with_capacity(returns.len());
-    let mut is_back = false;
-    let mut counts = Counts::default();
+    let mut changes = Changes::default();
+    let mut limits = KnownLimits::default();
     let mut met = BTreeSet::new();
     let mut bytes = 0;
     for returns in returns.chunks(MAX_CONCURRENT_READS) {
@@ -116,6 +116,8 @@ pub(crate) async fn give_back(
             keep_corrupt(record.map_err(Error::from))
         });
         let records = try_join_all(records).await?;
+        let readable = records.iter().flatten().flatten();
+        limits.read(tr, keys, readable).await?;
         for (item, record) in returns.iter().zip(records) {
             let Ok(record) = record else {
                 given.push(GivenBack::Unreadable);
@@ -132,23 +134,18 @@ pub(crate) async fn give_back(
             if let Some(record) = record {
                 // It was read serializably.
                 tr.clear(&item.id.key_in(held.subspace()));
-                counts.add(Counter::Held, -1);
-                is_back |= !item.how.ends();
+                changes.add(Counter::Held, -1);
                 bytes += record.payload.len();
                 let back = Back {
                     id: &item.id,
                     how: &item.how,
                     reason: item.reason.as_deref(),
                 };
-                back.put(tr, keys, settings, record, &mut counts)?;
+                back.put(tr, keys, context.rules(&limits), record, &mut changes)?;
             }
         }
     }
-    counts.stage(tr, keys);
-    if is_back {
-        keys.wake_all(tr);
-    }
-    Ok(given)
+    Ok((given, changes))
 }
 
 /// An item that no session holds any more.
@@ -159,26 +156,40 @@ pub(super) struct Back<'a> {
 }
 
 impl Back<'_> {
-    /// Stages the item at the place where it belongs, if it stays in the queue. The caller wakes sessions.
+    /// Stages the item at the place where it belongs, if it stays in the queue.
     pub(super) fn put(
         &self,
         tr: &impl Transaction,
         keys: &Keys,
-        settings: &Settings,
+        rules: Rules<'_>,
         mut record: Record,
-        counts: &mut Counts,
+        changes: &mut Changes,
     ) -> Result<()> {
         let Self { id, how, reason } = *self;
-        if record.cancelled_millis != 0 {
-            let none = Bytes::new();
-            return end(tr, keys, settings, id, &record, End::Cancelled, none);
+        let ended = match how {
+            _ if record.cancelled_millis != 0 => Some((End::Cancelled, Bytes::new())),
+            GiveBack::Completed(result) => Some((End::Completed, result.clone())),
+            _ => None,
+        };
+        if let Some((how, result)) = ended {
+            let ending = Ending {
+                id,
+                record,
+                how,
+                result,
+            };
+            return end(tr, keys, rules, ending, changes);
         }
-        if let GiveBack::Completed(result) = how {
-            let result = result.clone();
-            return end(tr, keys, settings, id, &record, End::Completed, result);
+        let destination = judge(&mut record, how, reason, rules.settings, &keys.env);
+        let limits = rules.limits.of(&record.key);
+        let keeps_slot = match destination {
+            Destination::Dead => limits.dead_letters_block(),
+            _ => limits.is_until_end(),
+        };
+        if !keeps_slot {
+            changes.free_slot(&mut record, rules.limits);
         }
-        let destination = judge(&mut record, how, reason, settings, &keys.env);
-        put_in(tr, keys, id, record, destination, counts)
+        put_in(tr, keys, id, record, destination, changes)
     }
 }
 

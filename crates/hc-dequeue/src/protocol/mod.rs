@@ -1,7 +1,10 @@
 //! The staged registry: requests, their answers, and the fast path that bypasses it. Each function stages one step in
 //! a transaction.
 //!
-//! - [`fulfill`]: fulfills, and takes.
+//! - [`take`]: takes items for the session's own demand, without a request.
+//! - [`fulfill`]: answers requests.
+//! - [`ready`]: reads what could be granted; `grantable` grants it.
+//! - [`lanes`]: items that wait by key, under limits, in turns.
 //! - [`request`]: registers, collects and withdraws requests, and reads what a check needs.
 //! - [`grant`]: answers to requests, and notices.
 //! - [`give_back`]: items that a session no longer holds.
@@ -111,16 +114,22 @@ pub(crate) mod front;
 pub(crate) mod fulfill;
 pub(crate) mod give_back;
 pub(crate) mod grant;
+mod grantable;
+pub(crate) mod lanes;
+pub(crate) mod ready;
 pub(crate) mod reclaim;
 pub(crate) mod request;
+pub(crate) mod take;
 
 use microqueue::ItemId;
 use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::{Bytes, Transaction};
 
 use self::front::Fronts;
-use crate::items::end::end;
+use crate::items::changes::Changes;
+use crate::items::end::{Ending, Rules, end};
 use crate::items::error::Error;
+use crate::items::key_limits::KnownLimits;
 use crate::items::keys::Keys;
 use crate::items::record::{End, Record, Reserve};
 use crate::items::settings::Settings;
@@ -202,20 +211,29 @@ pub(crate) struct SessionContext<'a> {
 }
 
 impl SessionContext<'_> {
-    /// Stages the completion of a popped item.
-    fn end_popped(&self, tr: &impl Transaction, item: &Granted) -> Result<(), Error> {
-        let id = &item.id;
-        let record = &item.record;
-        let none = Bytes::new();
-        end(
-            tr,
-            self.keys,
-            self.settings,
-            id,
-            record,
-            End::Completed,
-            none,
-        )
+    /// Stages the completion of a popped item. `limits` must contain those of its key, if the item has a slot.
+    fn end_popped(
+        &self,
+        tr: &impl Transaction,
+        item: &Granted,
+        limits: &KnownLimits,
+        changes: &mut Changes,
+    ) -> Result<(), Error> {
+        let ending = Ending {
+            id: &item.id,
+            record: item.record.clone(),
+            how: End::Completed,
+            result: Bytes::new(),
+        };
+        end(tr, self.keys, self.rules(limits), ending, changes)
+    }
+
+    /// Returns the rules by which items end.
+    fn rules<'b>(&'b self, limits: &'b KnownLimits) -> Rules<'b> {
+        Rules {
+            settings: self.settings,
+            limits,
+        }
     }
 
     /// Returns the time up to which delayed items are due, in milliseconds since the Unix epoch. For a session that

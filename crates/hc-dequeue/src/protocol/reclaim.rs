@@ -18,8 +18,10 @@ use microqueue::keyspace::{
     read_all,
 };
 
-use crate::items::counters::Counts;
+use crate::items::changes::Changes;
+use crate::items::end::Rules;
 use crate::items::error::Result;
+use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::put_unread;
 use crate::items::record::{ListedPart, Record, is_notice};
@@ -63,22 +65,26 @@ pub(crate) async fn reclaim_items(
     let items = first_items(tr, held.subspace().range(), max, decode).await?;
     if items.is_empty() {
         let rows = some_rows(tr, keys, session).await?;
-        return return_grants(tr, keys, settings, &rows);
+        return return_grants(tr, keys, settings, &rows).await;
     }
     let count = items.len();
-    let mut counts = Counts::default();
+    let mut changes = Changes::default();
+    let records = items.iter().map(|item| &item.value);
+    let limits = &KnownLimits::of_slots(tr, keys, records).await?;
+    let rules = Rules { settings, limits };
     for Item { id, value } in items {
         held.remove(tr, &id)?;
-        counts.add(Counter::Held, -1);
+        changes.add(Counter::Held, -1);
         let back = Back {
             id: &id,
             how: &how,
             reason: None,
         };
-        back.put(tr, keys, settings, value, &mut counts)?;
+        back.put(tr, keys, rules, value, &mut changes)?;
     }
-    counts.stage(tr, keys);
-    keys.wake_all(tr);
+    // Also if all of them were cancelled: the session may have held them for others.
+    changes.wake();
+    changes.stage(tr, keys);
     Ok(count)
 }
 
@@ -102,20 +108,29 @@ async fn some_rows(
 /// snapshot. Returns the number of items.
 ///
 /// # Conflicts
-/// Reads and writes each row that contains an item.
-pub(crate) fn return_grants(
+/// Reads and writes each row that contains an item and, of those that have slots, reads the limits.
+pub(crate) async fn return_grants(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
     rows: &[KeyValue],
 ) -> Result<usize> {
-    let mut count = 0;
-    let mut counts = Counts::default();
-    for row in rows.iter().filter(|row| !is_notice(row.value())) {
-        let Ok(ListedPart { item, .. }) = ListedPart::decode(row.key(), row.to_value()) else {
-            // The row does not say which item it contains.
-            continue;
-        };
+    let parts = rows.iter().filter(|row| !is_notice(row.value()));
+    let parts: Vec<_> = parts
+        .filter_map(|row| {
+            // Other rows do not say which item they contain.
+            let part = ListedPart::decode(row.key(), row.to_value()).ok()?;
+            Some((row, part.item))
+        })
+        .collect();
+    let records = parts
+        .iter()
+        .filter_map(|(_, item)| item.value.as_ref().ok());
+    let limits = &KnownLimits::of_slots(tr, keys, records).await?;
+    let rules = Rules { settings, limits };
+    let mut changes = Changes::default();
+    let count = parts.len();
+    for (row, item) in parts {
         // The conflict key must be added before the clear: keys that the transaction has written are left out of read
         // conflict ranges.
         tr.add_conflict_key(ConflictKind::Read, row.key())?;
@@ -127,16 +142,15 @@ pub(crate) fn return_grants(
             reason: None,
         };
         match item.value {
-            Ok(record) => back.put(tr, keys, settings, record, &mut counts)?,
-            Err(undecodable) => put_unread(tr, keys, id, &undecodable.bytes, &mut counts)?,
+            Ok(record) => back.put(tr, keys, rules, record, &mut changes)?,
+            Err(undecodable) => put_unread(tr, keys, id, &undecodable.bytes, &mut changes)?,
         }
-        counts.add(Counter::Held, -1);
-        count += 1;
+        changes.add(Counter::Held, -1);
     }
-    counts.stage(tr, keys);
     if count > 0 {
-        keys.wake_all(tr);
+        changes.wake();
     }
+    changes.stage(tr, keys);
     Ok(count)
 }
 

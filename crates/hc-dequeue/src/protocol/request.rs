@@ -8,10 +8,12 @@ use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, Listed, StagedId};
 
 use super::front::ReadLimit;
-use super::fulfill::{delayed, first_requests, queued};
+use super::fulfill::first_requests;
+use super::ready::{delayed, queued};
 use super::{Granted, Purpose, SessionContext, grant, purposes};
-use crate::items::counters::Counts;
+use crate::items::changes::Changes;
 use crate::items::error::Result;
+use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::put_unread;
 use crate::items::record::Request;
@@ -121,7 +123,7 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
     // If only rows that do not decode were read, the next fulfillment reads on.
     let is_complete = queued.is_complete && delayed.is_complete;
     Ok(Supply {
-        has_items: !is_paused && (is_due || !queued.items.is_empty() || !is_complete),
+        has_items: !is_paused && (is_due || !queued.is_empty() || !is_complete),
         due: due.filter(|_| context.promotes && !is_due),
     })
 }
@@ -180,7 +182,7 @@ pub(crate) async fn watch_pause<Tr: Transaction>(
 /// before they are.
 ///
 /// # Conflicts
-/// Reads the grant.
+/// Reads the grant and, of popped items that have slots, the limits.
 pub(crate) async fn collect(
     tr: &impl Transaction,
     context: SessionContext<'_>,
@@ -192,32 +194,33 @@ pub(crate) async fn collect(
     let held = context.keys.held(context.session);
     // The demand may have become smaller since the request.
     let purposes = purposes(context.demand).chain(std::iter::repeat(Purpose::Reserve));
-    let mut granted = Vec::new();
-    let mut counts = Counts::default();
-    let readable = items
-        .into_iter()
-        .filter_map(|Listed { id, value }| match value {
-            Ok(record) => Some(Ok((id, record))),
+    let mut changes = Changes::default();
+    let mut readable = Vec::with_capacity(items.len());
+    for Listed { id, value } in items {
+        match value {
+            Ok(record) => readable.push((id, record)),
             Err(undecodable) => {
-                counts.add(Counter::Held, -1);
-                let put = put_unread(tr, context.keys, &id, &undecodable.bytes, &mut counts);
-                put.err().map(Err)
+                changes.add(Counter::Held, -1);
+                put_unread(tr, context.keys, &id, &undecodable.bytes, &mut changes)?;
             }
-        });
-    let mut popped = 0;
-    for (item, purpose) in readable.zip(purposes) {
-        let (id, record) = item?;
-        let item = Granted::new(context, id, record, purpose);
+        }
+    }
+    let granted_items = readable.into_iter().zip(purposes);
+    let granted: Vec<_> = granted_items
+        .map(|((id, record), purpose)| Granted::new(context, id, record, purpose))
+        .collect();
+    let popped = granted.iter().filter(|item| item.is_popped);
+    let popped = popped.map(|item| &item.record);
+    let limits = KnownLimits::of_slots(tr, context.keys, popped).await?;
+    for item in &granted {
         if item.is_popped {
-            context.end_popped(tr, &item)?;
-            popped += 1;
+            context.end_popped(tr, item, &limits, &mut changes)?;
+            changes.add(Counter::Held, -1);
         } else {
             held.insert(tr, &item.id, &item.record)?;
         }
-        granted.push(item);
     }
-    counts.add(Counter::Held, -popped);
-    counts.stage(tr, context.keys);
+    changes.stage(tr, context.keys);
     Ok(Some(granted))
 }
 

@@ -1,17 +1,20 @@
 //! Changes an item wherever it is.
 
+use microqueue::ItemId;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::items::counters::Counts;
+use crate::items::changes::Changes;
 use crate::items::dedupe::free_dedupe;
-use crate::items::end::end;
+use crate::items::end::{Ending, Rules, end};
 use crate::items::error::Result;
 use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
+use crate::items::key_limits::KnownLimits;
 use crate::items::places::{Destination, relocate, rewrite, take_out};
 use crate::items::priority::Priority;
-use crate::items::record::End;
+use crate::items::record::{End, Record};
+use crate::items::spot::Spot;
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
 
@@ -61,19 +64,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         };
         match location {
             Location::Queued(_) | Location::Delayed(_) | Location::Dead => {
-                let settings = self.settings(tr).await?;
-                let mut counts = Counts::default();
-                take_out(tr, keys, &id, &location, &mut counts)?;
-                counts.stage(tr, keys);
-                end(
-                    tr,
-                    keys,
-                    &settings,
-                    &id,
-                    &record,
-                    End::Cancelled,
-                    Bytes::new(),
-                )?;
+                self.end_waiting(tr, &id, &location, record, End::Cancelled)
+                    .await?;
                 return Ok(Cancelled::Removed);
             }
             Location::Held(session) => tr.set_to_versionstamp(&keys.cancels(session)),
@@ -131,7 +123,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         };
         record.priority = priority;
         match location {
-            Location::Queued(old) if old != priority => {
+            Location::Queued(ref spot) if *spot != Spot::of(&record) => {
                 relocate(tr, keys, &id, &location, record, Destination::Back)?;
             }
             Location::Queued(_) | Location::Delayed(_) | Location::Dead => {
@@ -170,5 +162,31 @@ impl<T, C: Codec<T>> Queue<T, C> {
         record.payload = payload;
         rewrite(tr, keys, &id, &location, record)?;
         Ok(Replaced::Replaced)
+    }
+
+    /// Stages the end of an item that no session holds.
+    pub(super) async fn end_waiting(
+        &self,
+        tr: &impl Transaction,
+        id: &ItemId,
+        location: &Location,
+        record: Record,
+        how: End,
+    ) -> Result<()> {
+        let keys = &*self.keys;
+        let settings = &self.settings(tr).await?;
+        let limits = &KnownLimits::of_slots(tr, keys, [&record]).await?;
+        let mut changes = Changes::default();
+        take_out(tr, keys, id, location, &mut changes)?;
+        let result = Bytes::new();
+        let ending = Ending {
+            id,
+            record,
+            how,
+            result,
+        };
+        end(tr, keys, Rules { settings, limits }, ending, &mut changes)?;
+        changes.stage(tr, keys);
+        Ok(())
     }
 }

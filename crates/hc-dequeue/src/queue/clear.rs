@@ -11,10 +11,11 @@ use microqueue::keyspace::{
 };
 use microqueue::{Item, ItemId};
 
-use crate::items::counters::Counts;
-use crate::items::end::end;
+use crate::items::changes::Changes;
+use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result};
 use crate::items::find::Location;
+use crate::items::key_limits::KnownLimits;
 use crate::items::keys::Keys;
 use crate::items::places::take_out;
 use crate::items::priority::Priority;
@@ -53,7 +54,8 @@ fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
         let mut removed = 0;
         // Delayed items come first: those that become due meanwhile are then found among the queued ones.
         let queued = Priority::all().map(ClearedPart::Queued);
-        for part in [ClearedPart::Delayed].into_iter().chain(queued) {
+        let parts = [ClearedPart::Delayed].into_iter().chain(queued);
+        for part in parts.chain([ClearedPart::Lanes]) {
             let mut after: Option<Vec<u8>> = None;
             loop {
                 let page = ClearedPage {
@@ -77,6 +79,7 @@ fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ClearedPart {
     Queued(Priority),
+    Lanes,
     Delayed,
 }
 
@@ -98,13 +101,13 @@ async fn remove_some(
 ) -> Result<(u64, Option<Vec<u8>>)> {
     let (begin, end_of_part) = match part {
         ClearedPart::Queued(priority) => keys.queued(priority).subspace().range(),
+        ClearedPart::Lanes => keys.part("l"),
         ClearedPart::Delayed => keys.part("t"),
     };
-    let mut counts = Counts::default();
     let query = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
         .limit(MAX_FULFILLMENT_ITEMS)
         .mode(StreamingMode::WantAll);
-    let mut removed = 0;
+    let mut items = Vec::new();
     let mut rows = 0;
     let mut bytes = 0;
     let mut last = None;
@@ -121,13 +124,9 @@ async fn remove_some(
         let Some((location, item)) = parse(keys, part, &row) else {
             return Ok(next);
         };
-        let id = &item.id;
-        if is_of(id, until) {
-            take_out(tr, keys, id, &location, &mut counts)?;
-            let none = Bytes::new();
-            end(tr, keys, settings, id, &item.value, End::Removed, none)?;
-            removed += 1;
-        } else if part != ClearedPart::Delayed {
+        if is_of(&item.id, until) {
+            items.push((location, item));
+        } else if matches!(part, ClearedPart::Queued(_)) {
             // Items of a priority are in the order of their enqueues, so all others are newer, too.
             last = None;
             return Ok(ControlFlow::Break(()));
@@ -138,20 +137,34 @@ async fn remove_some(
     if rows < MAX_FULFILLMENT_ITEMS && bytes < MAX_FULFILLMENT_BYTES {
         last = None;
     }
-    counts.stage(tr, keys);
+    let records = items.iter().map(|(_, item)| &item.value);
+    let limits = &KnownLimits::of_slots(tr, keys, records).await?;
+    let rules = Rules { settings, limits };
+    let removed = items.len() as u64;
+    let mut changes = Changes::default();
+    for (location, Item { id, value: record }) in items {
+        take_out(tr, keys, &id, &location, &mut changes)?;
+        let ending = Ending {
+            id: &id,
+            record,
+            how: End::Removed,
+            result: Bytes::new(),
+        };
+        end(tr, keys, rules, ending, &mut changes)?;
+    }
+    changes.stage(tr, keys);
     Ok((removed, last.map(|key| key.to_vec())))
 }
 
 /// Returns the item of a row, and where it is.
 fn parse(keys: &Keys, part: ClearedPart, row: &KeyValue) -> Option<(Location, Item<Record>)> {
-    let (location, records) = match part {
-        ClearedPart::Queued(priority) => (Location::Queued(priority), keys.queued(priority)),
-        ClearedPart::Delayed => {
-            let ready = keys.parse_ready(row).ok()?;
-            (Location::Delayed(ready), &keys.delayed(ready))
-        }
-    };
-    Some((location, records.decode(row).ok()?))
+    if part == ClearedPart::Delayed {
+        let ready = keys.parse_ready(row).ok()?;
+        let item = keys.delayed(ready).decode(row).ok()?;
+        return Some((Location::Delayed(ready), item));
+    }
+    let spot = keys.parse_queued(row.key()).ok()?;
+    Some((Location::Queued(spot), keys.decode_queued(row).ok()?))
 }
 
 /// Returns whether an item was enqueued at or before a version.

@@ -1,14 +1,12 @@
 //! Dead letters: items that reached one of their limits or were discarded.
 
+use microqueue::keyspace::Transaction;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::items::counters::Counts;
-use crate::items::end::end;
 use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::item_ref::ItemRef;
-use crate::items::places::{Destination, relocate, take_out};
+use crate::items::places::{Destination, relocate};
 use crate::items::record::End;
 use crate::queue::handle::Queue;
 
@@ -59,11 +57,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let Some(record) = keys.dead.get(tr, id).await? else {
             return Ok(false);
         };
-        let settings = self.settings(tr).await?;
-        let mut counts = Counts::default();
-        take_out(tr, keys, id, &Location::Dead, &mut counts)?;
-        counts.stage(tr, keys);
-        end(tr, keys, &settings, id, &record, End::Removed, Bytes::new())?;
+        self.end_waiting(tr, id, &Location::Dead, record, End::Removed)
+            .await?;
         Ok(true)
     }
 }

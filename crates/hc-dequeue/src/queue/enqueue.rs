@@ -5,6 +5,7 @@
 use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::{Bytes, Transaction};
 
+use crate::items::changes::Changes;
 use crate::items::dedupe::check_dedupe;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::StagedRef;
@@ -14,7 +15,7 @@ use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
 use crate::items::trace_context::{TraceContext, current_context};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
-use crate::queue::stage::{NewItem, Staging, record_of, stage, stage_all};
+use crate::queue::stage::{NewItem, record_of, stage, stage_all};
 use crate::session::wall::wall_millis;
 
 impl<T, C: Codec<T>> Queue<T, C> {
@@ -138,9 +139,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
             let payload = self.payload_for(value, options)?;
             new_items.push(new_item(keys, payload, options, || current.clone())?);
         }
-        let mut staging = Staging::default();
-        let enqueued = stage_all(tr, keys, new_items, &mut staging).await?;
-        staging.finish(tr, keys);
+        let mut changes = Changes::default();
+        let enqueued = stage_all(tr, keys, new_items, &mut changes).await?;
+        changes.stage(tr, keys);
         Ok(enqueued)
     }
 
@@ -201,9 +202,9 @@ pub(super) async fn enqueue_payload(
     options: &Enqueue,
 ) -> Result<Enqueued> {
     let item = new_item(keys, payload, options, current_context)?;
-    let mut staging = Staging::default();
-    let enqueued = stage(tr, keys, item, &mut staging).await?;
-    staging.finish(tr, keys);
+    let mut changes = Changes::default();
+    let enqueued = stage(tr, keys, item, &mut changes).await?;
+    changes.stage(tr, keys);
     Ok(enqueued)
 }
 

@@ -27,6 +27,7 @@ pub struct Enqueue {
     pub(crate) on_repeat: OnRepeat,
     pub(crate) max_depth: Option<u64>,
     pub(crate) priority: i8,
+    pub(crate) key: Option<Bytes>,
     pub(crate) limits: Limits,
     pub(crate) trace_context: Option<TraceContext>,
 }
@@ -104,6 +105,18 @@ impl Enqueue {
         self
     }
 
+    /// Sets the key, of 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes: by what items are limited and take turns,
+    /// such as a tenant or an account. An item keeps its key.
+    ///
+    /// Items with the same key and priority are granted in the order of their enqueues, and keys of the same priority
+    /// in turns. [`configure_key`](crate::Queue::configure_key) and [`configure_keys`](crate::Queue::configure_keys)
+    /// set limits.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
     /// Sets what the enqueue does if an item with the same dedupe id exists.
     #[must_use]
     pub fn with_on_repeat(mut self, on_repeat: OnRepeat) -> Self {
@@ -175,6 +188,12 @@ impl Enqueue {
     #[must_use]
     pub fn on_repeat(&self) -> OnRepeat {
         self.on_repeat
+    }
+
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> Option<&Bytes> {
+        self.key.as_ref()
     }
 
     /// Returns the priority.

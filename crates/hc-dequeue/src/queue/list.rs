@@ -22,7 +22,8 @@ use crate::queue::status::Status;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PlaceKind {
-    /// Items that are waiting to be granted, in the order in which they will be granted.
+    /// Items that are waiting to be granted: first those without a key that have not come back, in the order in which
+    /// they are granted, then those that have come back, and those with keys, key by key.
     Queued,
     /// Delayed items, in the order of their due times.
     Delayed,
@@ -56,10 +57,11 @@ impl PlaceKind {
         }
     }
 
-    /// Returns the key range of the place. The range from `"g"` to `"h"` contains no other part of the queue.
+    /// Returns the key range of the place. The range from `"g"` to `"h"` contains no other part of the queue. Between
+    /// the two parts of the queued items are dedupe ids.
     fn range(self, keys: &Keys) -> (Vec<u8>, Vec<u8>) {
         match self {
-            Self::Queued => keys.all_queued(),
+            Self::Queued => (keys.outside_lanes().0, keys.part("l").1),
             Self::Delayed => keys.part("t"),
             Self::Held => (keys.part("g").0, keys.part("h").1),
             Self::Dead => keys.part("d"),
@@ -205,41 +207,67 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if let Some(last) = last {
             end = last.begin(keys, place)?.max(begin.clone());
         }
-        let mut items = Vec::new();
-        let mut strays = Vec::new();
+        let mut page = ItemPage {
+            items: Vec::new(),
+            strays: Vec::new(),
+            next: after.cloned(),
+        };
         if limit == 0 {
-            let next = after.cloned();
-            return Ok(ItemPage {
-                items,
-                strays,
-                next,
-            });
+            return Ok(page);
         }
+        let (_, outside_lanes) = keys.outside_lanes();
+        if place == PlaceKind::Queued && begin < outside_lanes {
+            keys.refuse_after_enqueue(tr).await?;
+            let range = (begin, end.clone().min(outside_lanes));
+            self.add_page(tr, place, range, limit, &mut page).await?;
+            if page.next.is_some() {
+                return Ok(page);
+            }
+            begin = keys.part("l").0;
+        }
+        let left = limit - page.items.len();
+        if left == 0 {
+            // The next page begins with the lanes.
+            page.next = (begin < end).then(|| Cursor::after(keys, &begin));
+        } else if begin < end {
+            self.add_page(tr, place, (begin, end), left, &mut page)
+                .await?;
+        }
+        Ok(page)
+    }
+
+    /// Adds the items in a range to a page, from up to `limit` rows.
+    async fn add_page(
+        &self,
+        tr: &impl Transaction,
+        place: PlaceKind,
+        (begin, end): (Vec<u8>, Vec<u8>),
+        limit: usize,
+        page: &mut ItemPage<T>,
+    ) -> Result<()> {
+        let keys = &*self.keys;
         let query = RangeQuery::keys(begin, end)
             .limit(limit)
             .mode(StreamingMode::WantAll);
         // One batch is enough: the next page begins where it ends. Safe as a snapshot read: the page shows the place
         // at the read version, and nothing is written.
-        let batch = tr.get_range(&query, Isolation::Snapshot);
-        if place == PlaceKind::Queued {
-            keys.refuse_after_enqueue(tr).await?;
-        }
-        let batch = batch.await?;
-        let next = batch.next_after().map(|last| Cursor::after(keys, last));
+        let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+        page.next = batch.next_after().map(|last| Cursor::after(keys, last));
         for row in &batch.rows {
-            if place == PlaceKind::Held && is_granted(keys, row) && is_notice(row.value()) {
+            let is_state = match place {
+                PlaceKind::Held => is_granted(keys, row) && is_notice(row.value()),
+                PlaceKind::Queued => keys.is_lane_state(row.key()),
+                _ => false,
+            };
+            if is_state {
                 continue;
             }
             match self.parse_item(place, row) {
-                Ok(item) => items.push(item),
-                Err(error) => strays.push(undecodable(error, row)?),
+                Ok(item) => page.items.push(item),
+                Err(error) => page.strays.push(undecodable(error, row)?),
             }
         }
-        Ok(ItemPage {
-            items,
-            strays,
-            next,
-        })
+        Ok(())
     }
 
     /// Returns the cursor after the last item of a place, or `None` if the place is empty. A walk over a place that
@@ -251,12 +279,20 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// Those of the store.
     pub async fn end(&self, tr: &impl Transaction, place: PlaceKind) -> Result<Option<Cursor>> {
-        let (begin, end) = place.range(&self.keys);
-        let query = RangeQuery::keys(begin, end).limit(1).reversed();
-        // A snapshot read is safe: what comes in later is not part of the walk.
-        let batch = tr.get_range(&query, Isolation::Snapshot).await?;
-        let last = batch.rows.first();
-        Ok(last.map(|row| Cursor::after(&self.keys, row.key())))
+        let keys = &*self.keys;
+        let ranges = match place {
+            PlaceKind::Queued => vec![keys.part("l"), keys.outside_lanes()],
+            _ => vec![place.range(keys)],
+        };
+        for (begin, end) in ranges {
+            let query = RangeQuery::keys(begin, end).limit(1).reversed();
+            // A snapshot read is safe: what comes in later is not part of the walk.
+            let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+            if let Some(last) = batch.rows.first() {
+                return Ok(Some(Cursor::after(keys, last.key())));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the item of a row, or [`Corrupt`](keyspace::Error::Corrupt) if the row does not say which item it
@@ -297,8 +333,9 @@ fn undecodable(error: Error, row: &KeyValue) -> Result<Undecodable> {
 fn parse_row(keys: &Keys, place: PlaceKind, row: &KeyValue) -> Result<(Location, Listed<Record>)> {
     let (location, part) = match place {
         PlaceKind::Queued => {
-            let priority = keys.parse_queued(row.key())?;
-            (Location::Queued(priority), keys.queued(priority).clone())
+            let spot = keys.parse_queued(row.key())?;
+            let records = spot.records(keys).into_owned();
+            (Location::Queued(spot), records)
         }
         PlaceKind::Dead => (Location::Dead, keys.dead.clone()),
         PlaceKind::Done => (Location::Done, keys.done.clone()),

@@ -20,15 +20,17 @@ use futures::future::try_join_all;
 use microqueue::StagedId;
 use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::items::counters::{Counts, read_counter};
+use crate::items::changes::Changes;
+use crate::items::counters::read_counter;
 use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, StagedRef};
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::{Counter, Keys, check_key};
 use crate::items::places::{Destination, put_in, put_new, rewrite, take_out};
 use crate::items::priority::Priority;
 use crate::items::record::{Record, Token};
+use crate::items::spot::Spot;
 use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 use crate::session::wall::wall_millis;
 
@@ -42,25 +44,7 @@ pub(crate) struct NewItem<'a> {
     pub(crate) options: &'a Enqueue,
 }
 
-/// What a call has staged, for the counters and the wake stamp.
-#[derive(Debug, Default)]
-pub(crate) struct Staging {
-    counts: Counts,
-    /// Whether an item was staged or moved. A delayed one wakes sessions, too: they must learn when it is due.
-    wakes: bool,
-}
-
-impl Staging {
-    /// Stages the changes of the counters, and wakes sessions.
-    pub(crate) fn finish(self, tr: &impl Transaction, keys: &Keys) {
-        self.counts.stage(tr, keys);
-        if self.wakes {
-            keys.wake_all(tr);
-        }
-    }
-}
-
-/// Stages an item, or what its options say if its dedupe id is taken. The caller calls [`Staging::finish`].
+/// Stages an item, or what its options say if its dedupe id is taken. The caller stages the changes.
 ///
 /// # Conflicts
 /// As [`enqueue_with`](crate::Queue::enqueue_with).
@@ -68,16 +52,16 @@ pub(crate) async fn stage(
     tr: &impl Transaction,
     keys: &Keys,
     item: NewItem<'_>,
-    staging: &mut Staging,
+    changes: &mut Changes,
 ) -> Result<Enqueued> {
     let repeated = match item.options.dedupe() {
         Some(dedupe) => repeated(tr, keys, dedupe).await?,
         None => None,
     };
-    match answer(tr, keys, &item, repeated, staging).await? {
+    match answer(tr, keys, &item, repeated, changes).await? {
         Answer::Ended(enqueued) => Ok(enqueued),
         Answer::Own(claim) => restage(tr, keys, item, &claim),
-        Answer::New => stage_new(tr, keys, item, staging).await,
+        Answer::New => stage_new(tr, keys, item, changes).await,
     }
 }
 
@@ -92,7 +76,7 @@ pub(super) async fn stage_all(
     tr: &impl Transaction,
     keys: &Keys,
     items: Vec<NewItem<'_>>,
-    staging: &mut Staging,
+    changes: &mut Changes,
 ) -> Result<Vec<Enqueued>> {
     let mut answers = Vec::with_capacity(items.len());
     // The ids whose items are held by sessions, and are taken over.
@@ -110,7 +94,7 @@ pub(super) async fn stage_all(
                 answers.push(None);
                 continue;
             }
-            let answer = answer(tr, keys, item, repeated, staging).await?;
+            let answer = answer(tr, keys, item, repeated, changes).await?;
             if matches!(answer, Answer::New) {
                 taken_over.extend(dedupe);
             }
@@ -122,9 +106,9 @@ pub(super) async fn stage_all(
         enqueued.push(match answer {
             Some(Answer::Ended(enqueued)) => enqueued,
             Some(Answer::Own(claim)) => restage(tr, keys, item, &claim)?,
-            Some(Answer::New) => stage_new(tr, keys, item, staging).await?,
+            Some(Answer::New) => stage_new(tr, keys, item, changes).await?,
             // An item of this call may have its dedupe id by now.
-            None => stage(tr, keys, item, staging).await?,
+            None => stage(tr, keys, item, changes).await?,
         });
     }
     Ok(enqueued)
@@ -145,7 +129,7 @@ async fn answer(
     keys: &Keys,
     item: &NewItem<'_>,
     repeated: Option<Repeated>,
-    staging: &mut Staging,
+    changes: &mut Changes,
 ) -> Result<Answer> {
     let claim = match repeated {
         None => return Ok(Answer::New),
@@ -159,7 +143,7 @@ async fn answer(
         return Ok(Answer::Own(claim));
     }
     // Boxed, since few enqueues come here.
-    let enqueued = Box::pin(repeat(tr, keys, item, staging)).await?;
+    let enqueued = Box::pin(repeat(tr, keys, item, changes)).await?;
     Ok(enqueued.map_or(Answer::New, Answer::Ended))
 }
 
@@ -168,14 +152,14 @@ async fn check_depth(
     tr: &impl Transaction,
     keys: &Keys,
     options: &Enqueue,
-    staging: &Staging,
+    changes: &Changes,
 ) -> Result<()> {
     let Some(limit) = options.max_depth else {
         return Ok(());
     };
     // Safe as a snapshot read: the documentation says that concurrent enqueues may exceed the limit.
     let stored = read_counter(tr, keys, Counter::Queued).await?;
-    let depth = stored.saturating_add_signed(staging.counts.of(Counter::Queued));
+    let depth = stored.saturating_add_signed(changes.of(Counter::Queued));
     if depth < limit {
         return Ok(());
     }
@@ -198,9 +182,9 @@ async fn stage_new(
     tr: &impl Transaction,
     keys: &Keys,
     item: NewItem<'_>,
-    staging: &mut Staging,
+    changes: &mut Changes,
 ) -> Result<Enqueued> {
-    check_depth(tr, keys, item.options, staging).await?;
+    check_depth(tr, keys, item.options, changes).await?;
     let ready = ready_millis(keys, &item);
     let mut record = item.record;
     if item.options.dedupe().is_some() {
@@ -212,10 +196,9 @@ async fn stage_new(
             priority: record.priority,
         });
     }
-    let id = put_new(tr, keys, &record, ready, &mut staging.counts).await?;
-    staging.wakes = true;
+    let id = put_new(tr, keys, &record, ready, changes).await?;
     if let Some(token) = record.token {
-        claim(tr, keys, &record.dedupe, token, id);
+        claim(tr, keys, &record, token, id);
     }
     Ok(Enqueued::Staged(StagedRef::new(keys, id)))
 }
@@ -237,10 +220,11 @@ fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -
     let mut record = item.record;
     record.enqueued_millis = token.staged_millis;
     record.priority = token.priority;
+    record.key = own.key.clone();
     record.token = Some(token);
     let id = StagedId::of_call(own.call);
     match token.ready_millis {
-        0 => keys.queued(token.priority).restage(tr, id, &record)?,
+        0 => Spot::of(&record).records(keys).restage(tr, id, &record)?,
         ready => keys.delayed(ready).restage(tr, id, &record)?,
     }
     Ok(Enqueued::Staged(StagedRef::new(keys, id)))
@@ -252,7 +236,7 @@ async fn repeat(
     tr: &impl Transaction,
     keys: &Keys,
     new: &NewItem<'_>,
-    staging: &mut Staging,
+    changes: &mut Changes,
 ) -> Result<Option<Enqueued>> {
     let on_repeat = new.options.on_repeat;
     let Some(id) = holder(tr, keys, &new.record.dedupe).await? else {
@@ -263,7 +247,7 @@ async fn repeat(
     };
     if matches!(location, Location::Held(_) | Location::Granted { .. }) {
         // First, so that nothing is staged if the queue is full.
-        check_depth(tr, keys, new.options, staging).await?;
+        check_depth(tr, keys, new.options, changes).await?;
         // The held item no longer has the id.
         record.token = None;
         rewrite(tr, keys, &id, &location, record)?;
@@ -286,10 +270,8 @@ async fn repeat(
             let enqueued = new.record.enqueued_millis;
             let ready = new.options.ready_millis(enqueued, began, now);
             record.priority = new.record.priority;
-            let counts = &mut staging.counts;
-            take_out(tr, keys, &id, &location, counts)?;
-            put_in(tr, keys, &id, record, Destination::of_due(ready), counts)?;
-            staging.wakes = true;
+            take_out(tr, keys, &id, &location, changes)?;
+            put_in(tr, keys, &id, record, Destination::of_due(ready), changes)?;
         }
     }
     Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
@@ -298,11 +280,15 @@ async fn repeat(
 /// Returns the payload as the record of a new item.
 ///
 /// # Errors
-/// [`Error::Priority`].
+/// [`Error::Priority`], [`Error::Key`].
 pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Result<Record> {
     let mut record = Record::new(enqueued_millis, payload);
     record.dedupe = options.dedupe().cloned().unwrap_or_default();
     record.limits = options.limits;
     record.priority = Priority::new(options.priority)?;
+    if let Some(key) = options.key() {
+        check_key(key)?;
+        record.key = key.clone();
+    }
     Ok(record)
 }

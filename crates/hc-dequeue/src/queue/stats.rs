@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use futures::future::{BoxFuture, try_join_all};
+use futures::try_join;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
 use microqueue::keyspace::{Database, KeyValue, Runner, Store, Transaction};
@@ -72,8 +73,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         wait_idle(&runner.on_store(), &self.keys).await
     }
 
-    /// Returns for how long the item has waited that has waited longest among the first 100, or among fewer if they
-    /// are large, or `None` if no item is waiting.
+    /// Returns for how long the item has waited that has waited longest among the first 100 in no lane and the first 100
+    /// in lanes, or among fewer if they are large, or `None` if no item is waiting.
     ///
     /// An item waits since its enqueue or, if it was delayed, since it was due. An item that comes back waits since it
     /// came back. The time is measured with the wall clocks of the processes; it is zero if the clock of this one is
@@ -133,10 +134,14 @@ fn wait_idle<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Res
 pub(crate) async fn oldest_age(tr: &impl Transaction, keys: &Keys) -> Result<Option<Duration>> {
     keys.refuse_after_enqueue(tr).await?;
     let decode = |row: &KeyValue| keys.decode_queued(row).ok();
-    let first = first_items(tr, keys.all_queued(), OF_AN_AGE, decode).await?;
+    let (outside, in_lanes) = try_join!(
+        first_items(tr, keys.outside_lanes(), OF_AN_AGE, decode),
+        first_items(tr, keys.part("l"), OF_AN_AGE, decode),
+    )?;
     let now = wall_millis(&keys.env);
-    let ages = first
+    let ages = outside
         .iter()
+        .chain(&in_lanes)
         .map(|item| now.saturating_sub(item.value.ready_millis()));
     Ok(ages.max().map(Duration::from_millis))
 }

@@ -24,6 +24,11 @@ pub struct Status<T> {
     pub value: Result<T, Undecodable>,
     /// Its [priority](crate::Enqueue::with_priority).
     pub priority: i8,
+    /// Its [key](crate::Enqueue::with_key); empty if it was enqueued without one.
+    pub key: Bytes,
+    /// Whether it has a slot of its key: a session holds it, or it keeps the slot until it
+    /// [ends](crate::KeyLimits::with_until_end).
+    pub has_slot: bool,
     /// How often the item has failed since it was enqueued or redriven.
     pub attempts: u64,
     /// How many sessions have died with the item since then.
@@ -150,6 +155,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
             place,
             value: self.decode(&record, key),
             priority: record.priority.get(),
+            key: record.key.clone(),
+            has_slot: record.has_slot,
             attempts: record.attempts,
             deaths: record.deaths,
             deliveries: record.recent_deliveries(),

@@ -10,11 +10,12 @@ use microqueue::keyspace::{
 use super::operations::write;
 use super::record::{ScheduleCodec, ScheduleRecord};
 use super::times::Times;
+use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::queue::enqueue_options::Enqueued;
-use crate::queue::stage::{NewItem, Staging, record_of, stage};
+use crate::queue::stage::{NewItem, record_of, stage};
 use crate::session::wall::wall_millis;
 
 /// How many schedules one transaction reads.
@@ -79,7 +80,7 @@ pub(crate) async fn fire_due(
         now,
         bytes_left: MAX_FULFILLMENT_BYTES,
         tried: 0,
-        staging: Staging::default(),
+        changes: Changes::default(),
         fired: Fired::default(),
     };
     let mut due = Vec::new();
@@ -103,7 +104,7 @@ pub(crate) async fn fire_due(
     for (entry, row) in due.iter().zip(try_join_all(rows).await?) {
         Box::pin(firing.fire(tr, keys, entry, row)).await?;
     }
-    firing.staging.finish(tr, keys);
+    firing.changes.stage(tr, keys);
     Ok(firing.fired)
 }
 
@@ -119,7 +120,7 @@ struct Firing {
     bytes_left: usize,
     /// For how many times items were staged or skipped.
     tried: usize,
-    staging: Staging,
+    changes: Changes,
     fired: Fired,
 }
 
@@ -208,7 +209,7 @@ impl Firing {
             time_millis: time,
             full,
         };
-        match stage(tr, keys, item, &mut self.staging).await {
+        match stage(tr, keys, item, &mut self.changes).await {
             Ok(Enqueued::Repeated) => self.fired.skipped.push(skipped(None)),
             Ok(_) => {
                 self.fired.items += 1;

@@ -12,7 +12,7 @@ use super::times::Times;
 use super::{ListedSchedule, Schedule, ScheduleEntry, Scheduled};
 use crate::items::dedupe::check_dedupe;
 use crate::items::error::{Error, Result};
-use crate::items::keys::Keys;
+use crate::items::keys::{Keys, check_key};
 use crate::items::priority::Priority;
 use crate::queue::enqueue_options::Ready;
 use crate::queue::handle::Queue;
@@ -74,6 +74,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
             check_dedupe(dedupe)?;
         }
         Priority::new(schedule.options.priority)?;
+        if let Some(key) = schedule.options.key() {
+            check_key(key)?;
+        }
         let times = Times::parse(schedule)?;
         let payload = self.payload(payload)?;
         let now = wall_millis(&self.keys.env);

@@ -12,7 +12,7 @@ use super::{Missed, Schedule};
 use crate::items::priority::Priority;
 use crate::items::record::{
     FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, decode_fields,
-    dedupe, priority_field, push_field, push_priority,
+    dedupe, key, priority_field, push_field, push_priority,
 };
 use crate::queue::enqueue_options::{OnRepeat, Ready};
 
@@ -60,6 +60,7 @@ mod tag {
     pub(super) const LIMITS: u8 = 10;
     pub(super) const MAX_DEPTH: u8 = 11;
     pub(super) const PRIORITY: u8 = 12;
+    pub(super) const KEY: u8 = 13;
 }
 
 /// A schedule as stored.
@@ -123,6 +124,7 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
         push_millis(buffer, tag::MAX_DEPTH, options.max_depth);
         let priority = Priority::new(options.priority).expect("`schedule` has checked it");
         push_priority(buffer, tag::PRIORITY, priority);
+        push_field(buffer, tag::KEY, options.key().map_or(&[], |key| key));
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -154,7 +156,7 @@ fn decode_schedule(bytes: &Bytes) -> Result<ScheduleRecord, String> {
     };
     record.schedule.time_zone.clear();
     let mut has_missed = false;
-    let rest = decode_fields(bytes, FORMAT, tag::PRIORITY, |tag, field| {
+    let rest = decode_fields(bytes, FORMAT, tag::KEY, |tag, field| {
         has_missed |= tag == tag::MISSED;
         decode_field(&mut record, tag, bytes.slice_ref(field))
     })?;
@@ -190,7 +192,8 @@ fn decode_field(record: &mut ScheduleRecord, tag: u8, field: Bytes) -> Result<()
         }
         tag::LIMITS => options.limits = Limits::parse(&field)?,
         tag::MAX_DEPTH => options.max_depth = Some(number(&field)?),
-        _ => options.priority = priority_field(&field)?.get(),
+        tag::PRIORITY => options.priority = priority_field(&field)?.get(),
+        _ => options.key = Some(key(field)?),
     }
     Ok(())
 }
@@ -268,7 +271,8 @@ mod tests {
             .with_max_deaths(6)
             .with_max_deliveries(7)
             .with_max_depth(8)
-            .with_priority(-2);
+            .with_priority(-2)
+            .with_key("acme");
         let runs = [(1, 2), (4, 4)].map(|(first, last)| Run { first, last });
         let mut full = record(Missed::All { cap: 258 });
         full.fired = FiredTimes::of_runs(runs.into()).unwrap();
@@ -309,6 +313,7 @@ mod tests {
             &[10, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
             &number(11, 8),
             &[12, 0, 1, 12],
+            b"\x0d\0\x04acme",
             b"\x63\0\x03new\0payload",
         ];
         assert_eq!(encoded(&full()), expected.concat());

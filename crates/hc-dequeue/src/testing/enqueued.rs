@@ -34,6 +34,8 @@ pub struct EnqueuedItem<T> {
     pub ready: Option<SystemTime>,
     /// Its dedupe id. `None` if it was enqueued without one.
     pub dedupe: Option<Bytes>,
+    /// Its key. `None` if it was enqueued without one.
+    pub key: Option<Bytes>,
 }
 
 impl<T> EnqueuedItem<T> {
@@ -44,6 +46,7 @@ impl<T> EnqueuedItem<T> {
             value,
             ready: None,
             dedupe: None,
+            key: None,
         }
     }
 
@@ -51,6 +54,13 @@ impl<T> EnqueuedItem<T> {
     #[must_use]
     pub fn ready(mut self, time: SystemTime) -> Self {
         self.ready = Some(time);
+        self
+    }
+
+    /// Sets the key.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
+        self.key = Some(key.into());
         self
     }
 
@@ -91,8 +101,8 @@ impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
         })
     }
 
-    /// Returns the enqueued items: first the queued ones in the order of the queue, then the delayed ones in the
-    /// order of their times.
+    /// Returns the enqueued items: first the queued ones without a key in the order of the queue, then those with keys,
+    /// key by key, then the delayed ones in the order of their times.
     ///
     /// All items are read in one transaction, which is enough for the queue of a test.
     ///
@@ -163,12 +173,15 @@ async fn read_since<T, C: Codec<T>>(
         if is_of(&id, version) {
             return Ok(());
         }
-        let dedupe = Some(record.dedupe.clone()).filter(|dedupe| !dedupe.is_empty());
+        let filled = |bytes: &Bytes| Some(bytes.clone()).filter(|bytes| !bytes.is_empty());
+        let dedupe = filled(&record.dedupe);
+        let key = filled(&record.key);
         let value = queue.decode(&record, || id.key_in(part.subspace()));
         items.push(EnqueuedItem {
             value: value.map_err(keyspace::Error::from)?,
             ready: ready.map(unix_time),
             dedupe,
+            key,
         });
         Ok::<_, Error>(())
     };
@@ -177,6 +190,13 @@ async fn read_since<T, C: Codec<T>>(
         for Listed { id, value } in queued.items(tr, None, usize::MAX).await? {
             push(queued, None, id, value.map_err(keyspace::Error::from)?)?;
         }
+    }
+    let (begin, end) = keys.part("l");
+    let in_lanes = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
+    for row in in_lanes.iter().filter(|row| !keys.is_lane_state(row.key())) {
+        let part = keys.parse_queued(row.key())?.records(keys).into_owned();
+        let item = keys.decode_queued(row)?;
+        push(&part, None, item.id, item.value)?;
     }
     let (begin, end) = keys.part("t");
     let delayed = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;

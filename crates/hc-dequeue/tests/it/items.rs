@@ -357,7 +357,8 @@ async fn a_replaced_item_keeps_its_place_and_its_costs(store: TestStore) {
     delivery.nack().await.unwrap();
     world.enqueue([2]).await;
     assert_eq!(world.replace(&item, 11).await, Replaced::Replaced);
-    assert_eq!(world.values().await, [11, 2]);
+    // It is listed after those that have not come back.
+    assert_eq!(world.values().await, [2, 11]);
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!((*delivery.value(), delivery.attempt()), (11, 2));
     delivery.retry_after(LONG, "no").await.unwrap();
@@ -366,6 +367,10 @@ async fn a_replaced_item_keeps_its_place_and_its_costs(store: TestStore) {
     assert!(matches!(status.place, Place::Delayed { .. }));
     assert_eq!((status.value, status.attempts), (Ok(12), 2));
     assert!(world.expedite(&item).await);
+    // One that has not come back has its turn in between.
+    let between = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!(*between.value(), 2);
+    world.ack(&between).await.unwrap();
     let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!(*delivery.value(), 12);
     delivery.discard("no use").await.unwrap();

@@ -119,7 +119,7 @@ async fn handlers_that_cannot_be_dropped_are_left_behind_and_their_items_return(
         let report = ended.unwrap();
         let counts = (report.dropped, report.running, report.restarted);
         assert_eq!(counts, (1, 1, 0), "{blocked}");
-        assert_eq!(world.values().await, [blocked, 3, 4]);
+        assert_eq!(world.values().await, [4, blocked, 3]);
         for item in &held {
             assert!(item.is_lost());
             let refused = world.ack(item).await;

@@ -220,7 +220,8 @@ async fn what_comes_back_at_once_is_handled_again_until_it_is_dead(store: TestSt
         ..Drained::default()
     };
     assert_eq!(drained, expected);
-    assert_eq!(*values.lock().unwrap(), [0, 0, 0, 1, 1, 1, 1, 1, 2]);
+    // Items that come back alternate with those that have not.
+    assert_eq!(*values.lock().unwrap(), [0, 0, 1, 0, 2, 1, 1, 1, 1]);
     world.check().await;
 }
 

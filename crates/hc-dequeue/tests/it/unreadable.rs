@@ -140,8 +140,10 @@ async fn what_is_left_keeps_its_order(store: TestStore) {
     while let Some(delivery) = consumer.dequeue().await.unwrap() {
         values.push(complete(Some(delivery)).await);
     }
-    let expected = (0..30).filter(|value| ![0, 1, 7, 8, 20].contains(value));
-    assert_eq!(values, expected.collect::<Vec<_>>());
+    // Those that have come back alternate with the others.
+    assert_eq!(values[..6], [2, 5, 3, 6, 4, 9]);
+    let expected = (9..30).filter(|value| *value != 20);
+    assert_eq!(values[5..], expected.collect::<Vec<_>>());
 }
 
 async fn two_consumers(world: &World, options: WorkerOptions) -> [Consumer<u64>; 2] {

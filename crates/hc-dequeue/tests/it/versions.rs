@@ -71,7 +71,7 @@ fn read(record: &[u8]) -> (&[u8], u8) {
 /// Panics unless the items are in these parts of the queue, in the order of the payloads, with their added fields.
 async fn are_in(world: &World, parts: [&'static str; 4]) {
     let mut found = BTreeMap::new();
-    for part in ["i", "t", "h", "d"] {
+    for part in ["i", "l", "t", "h", "d"] {
         let (begin, end) = world.queue.subspace().subspace(&part).range();
         let query = &RangeQuery::keys(begin, end);
         let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
@@ -145,13 +145,13 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     let in_order = ids(&held);
     are_in(&world, ["h"; 4]).await;
     consumer.shut_down(Duration::ZERO).await.unwrap();
-    are_in(&world, ["i"; 4]).await;
+    are_in(&world, ["l"; 4]).await;
 
     let consumer = world.consumer().await;
     for delivery in consumer.dequeue_batch(4).await.unwrap() {
         delivery.nack().await.unwrap();
     }
-    are_in(&world, ["i"; 4]).await;
+    are_in(&world, ["l"; 4]).await;
 
     for delivery in consumer.dequeue_batch(4).await.unwrap() {
         delivery
@@ -166,7 +166,7 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     }
     // A session that takes an item promotes all delayed ones that are due.
     let mut held = vec![consumer.dequeue().await.unwrap().unwrap()];
-    are_in(&world, ["h", "i", "i", "i"]).await;
+    are_in(&world, ["h", "l", "l", "l"]).await;
 
     held.extend(consumer.dequeue_batch(3).await.unwrap());
     for delivery in held {

@@ -42,10 +42,11 @@ pub(in crate::consume) async fn collect_and_register(
     context: SessionContext<'_>,
     check: Check<'_>,
 ) -> Result<Collected> {
-    let (items, given) = try_join!(
+    let (items, (given, changes)) = try_join!(
         collect(tr, context, &check.request),
         give_back(tr, context, check.returns)
     )?;
+    changes.stage(tr, context.keys);
     let next = match check.next {
         // This is safe even if the session is dead: it is not removed while it has a grant, and the session that
         // removes it also removes its requests.

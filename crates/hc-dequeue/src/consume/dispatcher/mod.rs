@@ -58,6 +58,7 @@ use crate::items::settings::Settings;
 use crate::options::DispatcherOptions;
 use crate::protocol::front::Fronts;
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When};
+use crate::protocol::lanes::LaneMemory;
 use crate::protocol::request::Woken;
 use crate::queue::handle::UntypedQueue;
 use crate::session::{Alarm, Alarms, Member, SessionId};
@@ -129,12 +130,13 @@ impl Dispatcher {
             metrics: Metrics::new(&queue.keys.queue),
         };
         let settings = queue.settings.get();
+        let lanes = LaneMemory::anywhere(runner.environment());
         let alarms = Alarms::new(runner.environment().clone());
         let cancels = Alarms::new(runner.environment().clone());
         let mut dispatcher = Self {
             member: Member::new(queue.keys.sessions.clone(), &runner, settings.lease),
             shared: Arc::new(shared),
-            fronts: Arc::new(Fronts::new(options.poll_interval)),
+            fronts: Arc::new(Fronts::new(options.poll_interval, lanes)),
             settings,
             queue,
             runner,

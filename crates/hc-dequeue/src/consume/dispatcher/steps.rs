@@ -95,7 +95,11 @@ impl Dispatcher {
         let returns = &self.returns.next();
         let given = self
             .runner
-            .run(|tr| async move { give_back(&tr, context, returns).await })
+            .run(|tr| async move {
+                let (given, changes) = give_back(&tr, context, returns).await?;
+                changes.stage(&tr, context.keys);
+                Ok::<_, Error>(given)
+            })
             .await?;
         self.returned(&given);
         Ok(())
@@ -107,10 +111,12 @@ impl Dispatcher {
         let context = self.context(&[]);
         let returns = &self.returns.next();
         let registered = self.runner.run_committed(|tr| async move {
-            try_join!(
+            let (registered, (given, changes)) = try_join!(
                 register(&tr, context, wanted),
                 give_back(&tr, context, returns)
-            )
+            )?;
+            changes.stage(&tr, context.keys);
+            Ok::<_, Error>((registered, given))
         });
         let ((registered, given), commit) = registered.await?;
         self.returned(&given);
@@ -197,11 +203,8 @@ impl Dispatcher {
             if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                 return Ok(Tried::Conflicted);
             }
-            let both = try_join!(
-                fulfill(&tr, context, request, max_items),
-                give_back(&tr, context, returns)
-            );
-            both.map(Tried::Succeeded)
+            let both = fulfill(&tr, context, request, max_items, returns);
+            both.await.map(Tried::Succeeded)
         });
         let (fulfilled, given) = match tried.await? {
             Tried::Succeeded(both) => both,

@@ -16,8 +16,8 @@ use super::Dispatcher;
 use super::steps::Tried;
 use crate::consume::policy::Event;
 use crate::items::error::{Error, Result};
-use crate::protocol::fulfill::{TakeMode, Taken, take, view_queue};
 use crate::protocol::give_back::{GivenBack, Return, give_back};
+use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::{Demand, MAX_FULFILLMENT_BYTES, SessionContext, count_wanted};
 
 /// The order for a take.
@@ -80,7 +80,8 @@ impl Dispatcher {
         // If takes follow one another, the next one reads for the consumers served now and for those served before.
         let follows = self.callers.len() > 0
             && now <= last.ended.saturating_add(last.took)
-            && last.bytes <= MAX_BYTES_READ_AHEAD;
+            && last.bytes <= MAX_BYTES_READ_AHEAD
+            && !self.fronts.lanes.saw_stamps();
         let limit = wanted + wanted.max(last.wanted);
         let begin_next = || follows.then(|| self.begin_take(limit, TakeMode::Ahead));
         let (tried, mut next) = finish(begun.outcome.into_inner(), begin_next).await;
@@ -168,9 +169,10 @@ impl Dispatcher {
                         Ok((order, given))
                     };
                     let view = view_queue(&tr, context, limit, mode);
-                    let (view, (order, given)) = try_join!(view, order)?;
+                    let (view, (order, (given, changes))) = try_join!(view, order)?;
                     let demand = &order.demand;
-                    let taken = take(&tr, SessionContext { demand, ..context }, view, &order.gone)?;
+                    let context = SessionContext { demand, ..context };
+                    let taken = take(&tr, context, view, &order.gone, changes).await?;
                     Ok::<_, Error>(Tried::Succeeded((taken, given)))
                 }
             };

@@ -1,6 +1,7 @@
 //! Keeps the session alive, and cleans up after dead sessions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{FutureExt, try_join};
 use microqueue::keyspace::error::chain;
@@ -20,6 +21,7 @@ use crate::items::record::{Record, Reserve};
 use crate::items::settings::{is_paused, stored_settings};
 use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::give_back::{GiveBack, When};
+use crate::protocol::lanes::sweep::{Sweep, sweep_lanes};
 use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
 use crate::queue::stats::{oldest_age, read_stats};
 use crate::session::{SessionId, Tick};
@@ -34,6 +36,8 @@ pub(super) struct Upkeep {
     deduped: Option<Vec<u8>>,
     /// The last held item that was compared with the deliveries.
     compared: Option<Vec<u8>>,
+    /// The progress of a sweep of the lanes.
+    lanes: Option<Sweep>,
     /// Dead sessions that were not removed yet.
     dead: Vec<SessionId>,
     /// Whether the session must fulfill before the next step for a dead session, whose requests may be ahead of
@@ -62,9 +66,10 @@ impl Dispatcher {
         // A failure of one of these neither stops the others nor keeps consumers from getting items.
         let read = self.read_queue().await;
         let swept = self.sweep().await;
+        let stamped = self.sweep_lanes().await;
         let found = self.find_dead().await;
         let recovered = self.recover().await;
-        for result in [read, swept, found, recovered] {
+        for result in [read, swept, stamped, found, recovered] {
             self.note(result);
         }
         Ok(())
@@ -118,8 +123,7 @@ impl Dispatcher {
     /// Removes expired dedupe ids and expired done items, by a trusted wall clock. The next heartbeat continues with
     /// the rest.
     async fn sweep(&mut self) -> Result<()> {
-        let time = self.member.next_tick().saturating_sub(self.now()) / SWEEPING_SHARE;
-        let until = self.now().saturating_add(time);
+        let until = self.sweep_until();
         let keys = &*self.shared.keys;
         while self.member.trusts_clock() {
             let after = self.upkeep.deduped.as_deref();
@@ -135,6 +139,24 @@ impl Dispatcher {
             }
         }
         Ok(())
+    }
+
+    /// Stamps lanes after a change of the default limits. The next heartbeat continues with the rest.
+    async fn sweep_lanes(&mut self) -> Result<()> {
+        let until = self.sweep_until();
+        loop {
+            let lanes = self.upkeep.lanes.take();
+            self.upkeep.lanes = sweep_lanes(&self.runner, self.keys(), lanes).await?;
+            if self.upkeep.lanes.is_none() || self.now() >= until {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns until when one task may remove or stamp rows.
+    fn sweep_until(&self) -> Duration {
+        let time = self.member.next_tick().saturating_sub(self.now()) / SWEEPING_SHARE;
+        self.now().saturating_add(time)
     }
 
     /// Finds dead sessions, which are then removed step by step.

@@ -94,11 +94,11 @@ fn keys_of_queued_items_sort_by_priority() {
     }
     let of_priority = |priority| id.key_in(keys.queued(priority).subspace());
     assert!(Priority::all().map(of_priority).is_sorted());
-    let (begin, end) = keys.all_queued();
+    let (begin, end) = keys.outside_lanes();
     for priority in Priority::all() {
         let key = id.key_in(keys.queued(priority).subspace());
         assert!(begin < key && key < end);
-        assert_eq!(keys.parse_queued(&key).unwrap(), priority);
+        assert_eq!(keys.parse_queued(&key).unwrap(), Spot::Priority(priority));
     }
     for (part, rank) in [
         ("ht", 10),

@@ -7,9 +7,9 @@ use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{self, Bytes, Result};
 
 use super::{
-    Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_RESULT_BYTES,
-    MAX_TRACE_CONTEXT_BYTES, Record, Reserve, StoredEnd, StoredFailure, Token, priority, tag,
-    undecodable,
+    Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_KEY_BYTES,
+    MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Record, Reserve, StoredEnd, StoredFailure, Token,
+    priority, tag, undecodable,
 };
 use crate::items::priority::Priority;
 
@@ -61,6 +61,8 @@ impl Codec<Record> for RecordCodec {
         push_number(buffer, tag::UNCOUNTED, record.uncounted_deliveries);
         push_number(buffer, tag::RESERVE, record.reserve as u64);
         push_priority(buffer, tag::PRIORITY, record.priority);
+        push_field(buffer, tag::KEY, &record.key);
+        push_number(buffer, tag::SLOT, record.has_slot.into());
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -146,7 +148,10 @@ pub(crate) fn decode_fields<'a>(
 fn decode_record(bytes: &Bytes) -> Result<Record, String> {
     let mut record = Record::default();
     let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
-    let rest = decode_fields(bytes, FORMAT, tag::PRIORITY, decode)?;
+    let rest = decode_fields(bytes, FORMAT, tag::SLOT, decode)?;
+    if record.has_slot && record.key.is_empty() {
+        return Err("an item without a key has a slot".to_owned());
+    }
     record.unknown = rest.unknown;
     record.payload = rest.payload;
     Ok(record)
@@ -170,7 +175,9 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::BURST => record.burst = Some(burst(field)?),
         tag::UNCOUNTED => record.uncounted_deliveries = number(field)?,
         tag::RESERVE => record.reserve = reserve(field)?,
-        _ => record.priority = priority_field(field)?,
+        tag::PRIORITY => record.priority = priority_field(field)?,
+        tag::KEY => record.key = key(bytes.slice_ref(field))?,
+        _ => record.has_slot = slot(field)?,
     }
     Ok(())
 }
@@ -181,6 +188,21 @@ pub(crate) fn dedupe(field: Bytes) -> Result<Bytes, String> {
         return Err(format!("a dedupe id of {} bytes", field.len()));
     }
     Ok(field)
+}
+
+/// Checks the length of a key.
+pub(crate) fn key(field: Bytes) -> Result<Bytes, String> {
+    if field.len() > MAX_KEY_BYTES {
+        return Err(format!("a key of {} bytes", field.len()));
+    }
+    Ok(field)
+}
+
+fn slot(field: &[u8]) -> Result<bool, String> {
+    match number(field)? {
+        1 => Ok(true),
+        other => Err(format!("{other} says nothing of a slot")),
+    }
 }
 
 fn token(field: &[u8]) -> Result<Token, String> {

@@ -19,7 +19,7 @@ use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{Bytes, limits};
 
 pub(crate) use self::codec::{
-    RecordCodec, decode_fields, dedupe, priority_field, push_field, push_priority,
+    RecordCodec, decode_fields, dedupe, key, priority_field, push_field, push_priority,
 };
 pub(crate) use self::grant::{ListedPart, NOTICE, Part, is_notice};
 pub(crate) use self::request::{Request, RequestCodec};
@@ -46,6 +46,8 @@ mod tag {
     pub(super) const UNCOUNTED: u8 = 15;
     pub(super) const RESERVE: u8 = 16;
     pub(super) const PRIORITY: u8 = 17;
+    pub(super) const KEY: u8 = 18;
+    pub(super) const SLOT: u8 = 19;
 }
 
 /// The format number of all records.
@@ -56,6 +58,9 @@ const PART_BYTES: usize = 23;
 
 /// The largest dedupe id in bytes.
 pub const MAX_DEDUPE_BYTES: usize = 255;
+
+/// The largest [key](crate::Enqueue::with_key) of items in bytes.
+pub const MAX_KEY_BYTES: usize = 255;
 
 /// The largest [`Failure::reason`] in bytes.
 pub const MAX_FAILURE_BYTES: usize = 500;
@@ -73,7 +78,7 @@ pub(crate) const TOKEN_BYTES: usize = 33;
 pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-pub(crate) const MAX_UNKNOWN_BYTES: usize = 1015;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 753;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
@@ -85,7 +90,8 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + 17 + MAX_RESULT_BYTES)
     + (FIELD_BYTES + MAX_TRACE_CONTEXT_BYTES)
     + (FIELD_BYTES + Burst::BYTES)
-    + 2 * (FIELD_BYTES + 1)
+    + (FIELD_BYTES + MAX_KEY_BYTES)
+    + 3 * (FIELD_BYTES + 1)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
@@ -109,6 +115,10 @@ pub(crate) struct Record {
     pub(crate) uncounted_deliveries: u64,
     pub(crate) reserve: Reserve,
     pub(crate) priority: Priority,
+    /// Its key; empty if it has none.
+    pub(crate) key: Bytes,
+    /// Whether it has a slot of its key. [`Changes`](crate::items::changes::Changes) gives and frees slots.
+    pub(crate) has_slot: bool,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.

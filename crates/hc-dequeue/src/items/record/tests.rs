@@ -50,6 +50,8 @@ fn record() -> Record {
         uncounted_deliveries: 2,
         reserve: Reserve::Barred,
         priority: Priority::new(-9).unwrap(),
+        key: Bytes::from_static(b"acme"),
+        has_slot: true,
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
     }
@@ -83,6 +85,8 @@ fn a_record_has_the_bytes_of_the_schema() {
         &[15, 0, 1, 2],
         &[16, 0, 1, 2],
         &[17, 0, 1, 19],
+        b"\x12\0\x04acme",
+        &[19, 0, 1, 1],
         b"\x63\0\x03new\xff\0\x01x",
         b"\0payload",
     ]
@@ -295,7 +299,7 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
 #[test]
 fn the_largest_item_fills_a_value() {
     let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
-    let unknown = [&[200, 3, 244][..], &vec![0; unknown]].concat();
+    let unknown = [&[200, 2, 238][..], &vec![0; unknown]].concat();
     let record = Record {
         enqueued_millis: u64::MAX,
         deliveries: u64::MAX,
@@ -307,6 +311,7 @@ fn the_largest_item_fills_a_value() {
         uncounted_deliveries: u64::MAX,
         failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
         dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
+        key: vec![0; MAX_KEY_BYTES].into(),
         end: Some(StoredEnd {
             millis: u64::MAX,
             until_millis: u64::MAX,

@@ -4,8 +4,10 @@
 //!
 //! Each step is one transaction or call, without any other at the same time. The pairs of steps test concurrency.
 
+mod compare;
 mod model;
 mod program;
+mod turns;
 mod world;
 
 use std::collections::BTreeSet;

@@ -7,6 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::program::{Change, How, ItemSpec, Op};
+use super::turns::Turns;
+use crate::items::key_limits::KeyLimits;
 use crate::items::record::{End, Reserve};
 use crate::protocol::Purpose;
 use crate::protocol::give_back::GivenBack;
@@ -45,6 +47,11 @@ pub(super) struct ModelItem {
     pub(super) place: At,
     pub(super) value: u64,
     pub(super) priority: i8,
+    /// Empty if it has none.
+    pub(super) key: &'static str,
+    pub(super) has_slot: bool,
+    /// Its number among the items of its last grant.
+    number: usize,
     pub(super) enqueued: u64,
     /// When it last got into the queue.
     pub(super) ready: u64,
@@ -100,6 +107,8 @@ pub(super) struct Model {
     /// When the last item with each dedupe id was completed, if the queue retained the id.
     completions: BTreeMap<u8, u64>,
     grants: usize,
+    /// The limits of keys; those of the empty key are the default ones.
+    limits: BTreeMap<&'static str, KeyLimits>,
 }
 
 impl Model {
@@ -112,6 +121,7 @@ impl Model {
             cancelled: 0,
             completions: BTreeMap::new(),
             grants: 0,
+            limits: BTreeMap::new(),
         }
     }
 
@@ -169,19 +179,7 @@ impl Model {
             }
             Op::Die(session) => self.leave(session, How::Die),
             Op::End(session) => self.leave(session, How::Release),
-            Op::Sweep => {
-                let now = self.now;
-                let kept = self.rules.keep_done;
-                for item in &mut self.items {
-                    if matches!(item.place, At::Done(_, at) if at + kept <= now) {
-                        item.place = At::Unknown;
-                    }
-                }
-                let retention = self.rules.retention;
-                self.completions
-                    .retain(|_, completed| now < *completed + retention);
-                Said::Nothing
-            }
+            Op::Sweep => self.sweep(),
             Op::Release(dedupe) => {
                 let is_retained = self.holder(dedupe).is_none() && self.is_retained(dedupe);
                 if is_retained {
@@ -197,7 +195,29 @@ impl Model {
                 self.now += millis;
                 Said::Nothing
             }
+            Op::Limit(key, limits) => {
+                match limits {
+                    Some(limits) => self.limits.insert(key, limits),
+                    None => self.limits.remove(key),
+                };
+                Said::Nothing
+            }
         }
+    }
+
+    /// Forgets the done items and the dedupe ids whose time is over.
+    fn sweep(&mut self) -> Said {
+        let now = self.now;
+        let kept = self.rules.keep_done;
+        for item in &mut self.items {
+            if matches!(item.place, At::Done(_, at) if at + kept <= now) {
+                item.place = At::Unknown;
+            }
+        }
+        let retention = self.rules.retention;
+        self.completions
+            .retain(|_, completed| now < *completed + retention);
+        Said::Nothing
     }
 
     /// Returns whether a dedupe id is refused although no item has it.
@@ -268,6 +288,9 @@ impl Model {
             place,
             value: new.value,
             priority: new.priority,
+            key: new.key,
+            has_slot: false,
+            number: 0,
             enqueued: self.now,
             ready: self.now,
             attempts: 0,
@@ -286,12 +309,28 @@ impl Model {
         Said::Staged
     }
 
-    /// Returns the queued items in the order in which they are granted.
+    /// Returns the queued items in the order in which they are listed.
     pub(super) fn queued(&self) -> Vec<usize> {
         let is_queued = |item: &usize| self.items[*item].place == At::Queued;
         let mut queued: Vec<_> = (0..self.items.len()).filter(is_queued).collect();
-        queued.sort_by_key(|item| -self.items[*item].priority);
+        queued.sort_by_key(|item| {
+            let life = &self.items[*item];
+            // Those that have slots stand in the order of their enqueues.
+            let rank = if life.has_slot { 0 } else { -life.priority };
+            (life.lane(), !life.has_slot, rank)
+        });
         queued
+    }
+
+    pub(super) fn limits_of(&self, key: &str) -> KeyLimits {
+        let limits = self.limits.get(key).or_else(|| self.limits.get(""));
+        limits.copied().unwrap_or_default()
+    }
+
+    /// Returns how many items of a key have a slot.
+    pub(super) fn slots(&self, key: &str) -> usize {
+        let has_slot = |life: &&ModelItem| life.has_slot && life.key == key;
+        self.items.iter().filter(has_slot).count()
     }
 
     /// Returns the first queued items, after promoting due ones.
@@ -304,16 +343,17 @@ impl Model {
                 item.ready = ready;
             }
         }
-        let mut queued = self.queued();
-        queued.truncate(max);
-        queued
+        Turns::default().of(self, max)
     }
 
     fn grant(&mut self, items: &[usize], place: At) {
-        for item in items {
-            self.items[*item].place = place;
-            self.items[*item].deliveries += 1;
-            self.items[*item].granted = Some(self.now);
+        for (number, item) in items.iter().enumerate() {
+            let life = &mut self.items[*item];
+            life.place = place;
+            life.deliveries += 1;
+            life.granted = Some(self.now);
+            life.has_slot = !life.key.is_empty();
+            life.number = number;
         }
     }
 
@@ -345,7 +385,7 @@ impl Model {
         let oldest = self.items.iter().filter_map(grant_of).min();
         let is_of = |item: &usize| grant_of(&self.items[*item]) == oldest && oldest.is_some();
         let mut collected: Vec<_> = (0..self.items.len()).filter(is_of).collect();
-        collected.sort_by_key(|item| -self.items[*item].priority);
+        collected.sort_by_key(|item| self.items[*item].number);
         for item in &collected {
             self.items[*item].place = At::Held(session);
         }
@@ -404,11 +444,12 @@ impl Model {
         if how == How::Unused {
             life.uncounted += 1;
             life.place = At::Queued;
-            return;
+            return self.keep_slot(item, At::Queued);
         }
         if how == How::Die {
             life.reserve = Reserve::Barred;
             if was_in_reserve {
+                self.keep_slot(item, At::Queued);
                 return self.put(item, At::Queued);
             }
         }
@@ -452,7 +493,17 @@ impl Model {
             place = At::Dead;
             life.failure = Some((now, "it was granted too often"));
         }
+        self.keep_slot(item, place);
         self.put(item, place);
+    }
+
+    /// Frees the slot of an item that comes back, unless the limits say that it keeps it.
+    fn keep_slot(&mut self, item: usize, place: At) {
+        let limits = self.limits_of(self.items[item].key);
+        self.items[item].has_slot &= match place {
+            At::Dead => limits.dead_letters_block(),
+            _ => limits.is_until_end(),
+        };
     }
 
     /// Puts an item at a place where it is not by its enqueue.
@@ -522,6 +573,7 @@ impl Model {
             _ => At::Done(how, self.now),
         };
         life.result = result;
+        life.has_slot = false;
         if let Some(dedupe) = life.dedupe.take()
             && how == End::Completed
             && self.rules.retention > 0

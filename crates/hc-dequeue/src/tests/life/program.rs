@@ -6,6 +6,7 @@ use rand::seq::IndexedRandom;
 
 use super::model::{At, Model};
 use super::{DEDUPE_IDS, SESSIONS};
+use crate::items::key_limits::KeyLimits;
 use crate::protocol::Purpose;
 use crate::queue::enqueue_options::OnRepeat;
 
@@ -53,6 +54,8 @@ pub(super) enum Op {
     End(usize),
     Sweep,
     Pass(u64),
+    /// The limits of a key are set or removed or, for the empty key, the default limits.
+    Limit(&'static str, Option<KeyLimits>),
 }
 
 impl Op {
@@ -74,6 +77,8 @@ pub(super) struct ItemSpec {
     pub(super) value: u64,
     pub(super) delay: u64,
     pub(super) priority: i8,
+    /// Empty for an item without a key.
+    pub(super) key: &'static str,
     pub(super) dedupe: Option<u8>,
     pub(super) mode: OnRepeat,
     pub(super) max_attempts: u64,
@@ -154,7 +159,11 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
         84 if rng.random_range(0..4) == 0 => Op::Clear,
         84..89 => Op::Die(session),
         89..91 => Op::End(session),
-        91..93 => Op::Sweep,
+        91 => Op::Sweep,
+        92 => {
+            let key = ["", "a", "b"][rng.random_range(0..3)];
+            Op::Limit(key, limits(rng))
+        }
         93 => Op::Release(rng.random_range(0..DEDUPE_IDS)),
         94 => Op::Retain([0, 10, 40, 100][rng.random_range(0..4)]),
         _ => Op::Pass(rng.random_range(1..30)),
@@ -166,10 +175,23 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
         value,
         delay: [0, 0, 5, 20][rng.random_range(0..4)],
         priority: priority(rng),
+        key: ["", "a", "a", "b"][rng.random_range(0..4)],
         dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],
         mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],
         max_attempts: [0, 0, 1, 3][rng.random_range(0..4)],
     })
+}
+
+fn limits(rng: &mut StdRng) -> Option<KeyLimits> {
+    let limit = KeyLimits::new().with_limit(rng.random_range(0..3));
+    let limits = match rng.random_range(0..6) {
+        0 => return None,
+        1 => KeyLimits::new(),
+        2 => limit,
+        3 => limit.with_until_end(),
+        _ => limit.with_until_end().with_dead_letters_blocking(),
+    };
+    Some(limits.with_weight(rng.random_range(1..3)))
 }
 
 fn priority(rng: &mut StdRng) -> i8 {

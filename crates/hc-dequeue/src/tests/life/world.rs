@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use microqueue::ItemId;
 use microqueue::keyspace::codec::MessagePack;
@@ -13,51 +13,53 @@ use microqueue::keyspace::{Bytes, Environment, OpenOptions, Runner, Store};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
-use super::model::{At, FIRST_WAIT, Model, ModelItem, Rules, Said};
+use super::model::{FIRST_WAIT, Rules, Said};
 use super::program::{Change, How, ItemSpec, Op};
-use super::{DEDUPE_IDS, SESSIONS, START};
+use super::{SESSIONS, START};
 use crate::consume::held_item::{Decision, HeldItem, Outstanding, Shared};
 use crate::consume::holdings::Holdings;
 use crate::consume::metrics::Metrics;
 use crate::consume::shared_task::SharedTask;
+use crate::items::changes::Changes;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
-use crate::items::record::{Failure, Record};
+use crate::items::key_limits::KeyLimits;
+use crate::items::record::Record;
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
 use crate::options::Backoff;
 use crate::protocol::front::Fronts;
-use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
+use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::{GiveBack, Return, When, give_back};
+use crate::protocol::lanes::LaneMemory;
+use crate::protocol::lanes::ring::Ring;
+use crate::protocol::lanes::sweep::sweep_lanes;
 use crate::protocol::reclaim::{Progress, reclaim_step};
 use crate::protocol::request::{append, collect, withdraw};
+use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::{Demand, Granted, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
-use crate::queue::list::{ItemPage, PlaceKind};
-use crate::queue::status::{Place, Status};
+use crate::queue::status::Status;
 use crate::session::SessionId;
 use crate::session::wall::{unix_time, wall_millis};
 
 /// A session that answers requests and has no demand.
-const LEADER: SessionId = SessionId([0xff; 16]);
-
-/// Smaller than the number of items that a place often has, so that cursors are tested.
-const ITEMS_PER_PAGE: usize = 2;
+pub(super) const LEADER: SessionId = SessionId([0xff; 16]);
 
 /// A queue in a store, with the model's names for its items and sessions.
 pub(super) struct LifeWorld {
-    runner: Runner<Store>,
+    pub(super) runner: Runner<Store>,
     clock: ManualClock,
-    queue: Queue<u64>,
+    pub(super) queue: Queue<u64>,
     settings: Settings,
     fronts: Fronts,
     decode: Arc<Decode>,
-    items: Vec<ItemRef>,
-    sessions: [SessionId; SESSIONS],
+    pub(super) items: Vec<ItemRef>,
+    pub(super) sessions: [SessionId; SESSIONS],
     /// The requests of each session that were answered but not collected.
     grants: [VecDeque<ItemId>; SESSIONS],
     sessions_opened: u8,
@@ -86,7 +88,7 @@ impl LifeWorld {
         let mut world = Self {
             queue: queue.await.unwrap(),
             settings: settings(rules),
-            fronts: Fronts::new(Duration::ZERO),
+            fronts: Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0))),
             decode: decoder::<u64, _>(MessagePack),
             runner,
             clock,
@@ -140,8 +142,14 @@ impl LifeWorld {
                 session,
                 purpose,
                 ahead,
-            } => self.take(session, purpose, ahead).await?,
-            Op::Grant { session } => self.grant(session).await?,
+            } => {
+                self.fronts.lanes.begin_again();
+                self.take(session, purpose, ahead).await?
+            }
+            Op::Grant { session } => {
+                self.fronts.lanes.begin_again();
+                self.grant(session).await?
+            }
             Op::Collect { session, purpose } => self.collect(session, purpose).await?,
             Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late).await?,
             Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late).await?,
@@ -179,7 +187,32 @@ impl LifeWorld {
                 Said::Nothing
             }
             Op::Change(item, change) => self.change(item, change).await?,
+            Op::Limit(key, limits) => self.limit(key, limits).await?,
         })
+    }
+
+    /// Sets the limits of a key or, for the empty one, of all keys.
+    async fn limit(&self, key: &str, limits: Option<KeyLimits>) -> Result<Said> {
+        let queue = &self.queue;
+        let limits = &limits;
+        let configure = |tr| async move {
+            match key {
+                "" => queue.configure_keys(&tr, &limits.unwrap_or_default()).await,
+                key => {
+                    queue
+                        .configure_key(&tr, key.as_bytes(), limits.as_ref())
+                        .await
+                }
+            }
+        };
+        self.runner.run(configure).await?;
+        let mut sweep = None;
+        loop {
+            sweep = sweep_lanes(&self.runner, &queue.keys, sweep).await?;
+            if sweep.is_none() {
+                return Ok(Said::Nothing);
+            }
+        }
     }
 
     async fn change(&self, item: usize, change: Change) -> Result<Said> {
@@ -208,6 +241,10 @@ impl LifeWorld {
         let options = match new.dedupe {
             Some(id) => options.with_dedupe(vec![id]),
             None => options,
+        };
+        let options = match new.key {
+            "" => options,
+            key => options.with_key(key),
         };
         let queue = &self.queue;
         let options = &options;
@@ -238,7 +275,7 @@ impl LifeWorld {
         let context = self.context(self.sessions[slot], demand);
         let taken = |tr| async move {
             let view = view_queue(&tr, context, 1 + ahead, TakeMode::Now).await?;
-            take(&tr, context, view, &BTreeSet::new())
+            take(&tr, context, view, &BTreeSet::new(), Changes::default()).await
         };
         match self.runner.run(taken).await? {
             Some(Taken::Items(granted)) => Ok(said(granted)),
@@ -254,8 +291,9 @@ impl LifeWorld {
         let register = |tr| async move { append(&tr, context, 2).await };
         let (staged, commit) = self.runner.run_committed(register).await?;
         let request = &staged.at(commit.versionstamp.expect("it wrote"));
-        let answer = |tr| async move { fulfill(&tr, leader, None, MAX_FULFILLMENT_ITEMS).await };
-        let answered = self.runner.run(answer).await?.answered;
+        let max_items = MAX_FULFILLMENT_ITEMS;
+        let answer = |tr| async move { fulfill(&tr, leader, None, max_items, &[]).await };
+        let answered = self.runner.run(answer).await?.0.answered;
         let keys = &self.queue.keys;
         match answered {
             0 => {
@@ -314,7 +352,11 @@ impl LifeWorld {
             reason: reason.map(Into::into),
         }];
         let context = self.context(session, &[]);
-        let back = |tr| async move { give_back(&tr, context, returned).await };
+        let back = |tr| async move {
+            let (given, changes) = give_back(&tr, context, returned).await?;
+            changes.stage(&tr, context.keys);
+            Ok::<_, Error>(given)
+        };
         Ok(Said::GivenBack(self.runner.run(back).await?[0]))
     }
 
@@ -373,7 +415,7 @@ impl LifeWorld {
         Ok(())
     }
 
-    fn clock_millis(&self) -> u64 {
+    pub(super) fn clock_millis(&self) -> u64 {
         wall_millis(self.runner.environment())
     }
 
@@ -383,206 +425,16 @@ impl LifeWorld {
         assert!(audit.is_clean(), "{audit:?}");
     }
 
-    async fn status(&self, item: usize) -> Result<Option<Status<u64>>> {
+    pub(super) async fn status(&self, item: usize) -> Result<Option<Status<u64>>> {
         let queue = &self.queue;
         let item = &self.items[item];
         let status = |tr| async move { queue.status(&tr, item).await };
         self.runner.run(status).await
     }
-
-    /// Compares the whole queue with the model, which learns the random times from the store.
-    pub(super) async fn compare(&self, model: &mut Model) -> Result<()> {
-        assert_eq!(self.clock_millis(), model.now);
-        assert_eq!(self.items.len(), model.items.len());
-        for number in 0..self.items.len() {
-            let status = self.status(number).await?;
-            let life = &mut model.items[number];
-            if let (At::DelayedWithin(first, last), Some(status)) = (life.place, &status)
-                && let Place::Delayed { until } = status.place
-            {
-                assert!((unix_time(first)..=unix_time(last)).contains(&until));
-                let ready = until.duration_since(UNIX_EPOCH);
-                life.place = At::Delayed(ready.expect("it is later").as_millis() as u64);
-            }
-            assert_eq!(status, self.expected(life), "item {number}");
-            self.compare_grants(number, life).await?;
-        }
-        for place in PlaceKind::ALL {
-            self.compare_listing(model, place).await?;
-        }
-        self.compare_sessions(model).await?;
-        let queue = &self.queue;
-        for dedupe in 0..DEDUPE_IDS {
-            let holder = |tr| async move { queue.find_deduped(&tr, &[dedupe]).await };
-            let expected = model.holder(dedupe).map(|item| self.items[item]);
-            assert_eq!(
-                self.runner.run(holder).await?,
-                expected,
-                "dedupe id {dedupe}"
-            );
-        }
-        let read = |tr| async move { queue.stats(&tr).await };
-        let stats = self.runner.run(read).await?;
-        let counts = [stats.queued, stats.delayed, stats.held, stats.dead];
-        let expected = [
-            model.count(|place| place == At::Queued),
-            model.count(|place| matches!(place, At::Delayed(_))),
-            model.count(|place| matches!(place, At::Held(_) | At::Granted(..))),
-            model.count(|place| place == At::Dead),
-        ];
-        assert_eq!(counts, expected, "queued, delayed, held, dead");
-        let ended = (stats.completed, stats.cancelled);
-        assert_eq!(ended, (model.completed, model.cancelled));
-        Ok(())
-    }
-
-    /// Compares what the record of an item says of its grants with the model.
-    async fn compare_grants(&self, number: usize, life: &ModelItem) -> Result<()> {
-        let keys = &self.queue.keys;
-        let id = &self.items[number].id();
-        let read = |tr| async move { find(&tr, keys, id).await };
-        if let Some((_, record)) = self.runner.run(read).await? {
-            let grants = (
-                record.deliveries,
-                record.uncounted_deliveries,
-                record.reserve,
-            );
-            let expected = (life.deliveries, life.uncounted, life.reserve);
-            assert_eq!(grants, expected, "grants of item {number}");
-        }
-        Ok(())
-    }
-
-    /// Compares the listing of a place, in pages, with the model.
-    async fn compare_listing(&self, model: &Model, place: PlaceKind) -> Result<()> {
-        let queue = &self.queue;
-        let mut listed = Vec::new();
-        let mut after = None;
-        loop {
-            let read = |tr| {
-                let after = after.clone();
-                async move { queue.list(&tr, place, after.as_ref(), ITEMS_PER_PAGE).await }
-            };
-            let page: ItemPage<u64> = self.runner.run(read).await?;
-            assert!(page.items.len() <= ITEMS_PER_PAGE);
-            listed.extend(page.items.into_iter().map(|item| (item.item, item.status)));
-            // The cursor is printed and parsed, as tools do.
-            after = page
-                .next
-                .map(|cursor| cursor.to_string().parse())
-                .transpose()?;
-            if after.is_none() {
-                break;
-            }
-        }
-        let mut expected: Vec<_> = self
-            .items
-            .iter()
-            .zip(&model.items)
-            .filter(|(_, life)| kind(life.place) == Some(place))
-            .map(|(item, life)| (*item, self.expected(life)))
-            .map(|(item, status)| (item, Ok(status.expect("it is there"))))
-            .collect();
-        if matches!(place, PlaceKind::Delayed | PlaceKind::Held) {
-            // The listings of these places are ordered by time or by session.
-            listed.sort_by_key(|(item, _)| *item);
-        }
-        expected.sort_by_key(|(item, _)| *item);
-        if place == PlaceKind::Queued {
-            let order: Vec<_> = model
-                .queued()
-                .iter()
-                .map(|item| self.items[*item])
-                .collect();
-            expected.sort_by_key(|(item, _)| order.iter().position(|queued| queued == item));
-        }
-        assert_eq!(listed, expected, "{place:?}");
-        Ok(())
-    }
-
-    /// Compares the sessions, the items that they hold, and since when, with the model.
-    async fn compare_sessions(&self, model: &Model) -> Result<()> {
-        let queue = &self.queue;
-        let mut listed = Vec::new();
-        let mut after = None;
-        loop {
-            let read = |tr| async move { queue.session_states(&tr, after, ITEMS_PER_PAGE).await };
-            let page = self.runner.run(read).await?;
-            listed.extend(page.sessions);
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        let sessions: BTreeSet<_> = self.sessions.into_iter().chain([LEADER]).collect();
-        assert!(listed.iter().map(|listed| &listed.id).eq(&sessions));
-        for listed in listed {
-            let state = listed.value.expect("a state that decodes");
-            let held = model.items.iter().filter(|life| match life.place {
-                At::Held(slot) | At::Granted(slot, _) => self.sessions[slot] == state.session,
-                _ => false,
-            });
-            let grants: Vec<_> = held.map(|life| life.granted.expect("it is held")).collect();
-            let oldest = grants.iter().min().map(|millis| unix_time(*millis));
-            assert_eq!((state.held, state.oldest_grant), (grants.len(), oldest));
-        }
-        Ok(())
-    }
-
-    /// Returns the status that an item has in the model.
-    fn expected(&self, life: &ModelItem) -> Option<Status<u64>> {
-        let is_cancelled = life.is_cancelled;
-        let place = match life.place {
-            At::Queued => Place::Queued,
-            At::Delayed(ready) | At::DelayedWithin(ready, _) => Place::Delayed {
-                until: unix_time(ready),
-            },
-            At::Held(slot) | At::Granted(slot, _) => Place::Held {
-                session: self.sessions[slot],
-                is_cancelled,
-            },
-            At::Dead => Place::Dead,
-            At::Done(end, at) => Place::Done {
-                end,
-                at: unix_time(at),
-            },
-            At::Unknown => return None,
-        };
-        let failure = life.failure.map(|(millis, reason)| Failure {
-            time: unix_time(millis),
-            reason: reason.to_owned(),
-        });
-        Some(Status {
-            place,
-            value: Ok(life.value),
-            priority: life.priority,
-            attempts: life.attempts,
-            deaths: life.deaths,
-            deliveries: life.deliveries - life.uncounted,
-            failure,
-            enqueued: unix_time(life.enqueued),
-            ready: unix_time(life.ready),
-            granted: life.granted.map(unix_time),
-            dedupe: life.enqueued_as.into_iter().collect(),
-            result: Bytes::from(life.result),
-        })
-    }
 }
 
 fn backoff() -> Backoff {
     Backoff::new(Duration::from_millis(FIRST_WAIT), Duration::MAX)
-}
-
-/// Returns the place in whose listing an item appears.
-fn kind(place: At) -> Option<PlaceKind> {
-    match place {
-        At::Queued => Some(PlaceKind::Queued),
-        At::Delayed(_) | At::DelayedWithin(..) => Some(PlaceKind::Delayed),
-        At::Held(_) | At::Granted(..) => Some(PlaceKind::Held),
-        At::Dead => Some(PlaceKind::Dead),
-        At::Done(..) => Some(PlaceKind::Done),
-        At::Unknown => None,
-    }
 }
 
 fn said(granted: Vec<Granted>) -> Said {

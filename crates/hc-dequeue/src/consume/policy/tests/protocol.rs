@@ -20,14 +20,18 @@ use super::rows::{HEARTBEAT, LEASE, Layout, Stored, item_id, request_id, session
 use super::state::ModelWatch;
 use crate::consume::dispatcher::check::{Check, Checked, Collected, check, collect_and_register};
 use crate::consume::policy::{Event, Scope};
+use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::settings::{KnownSettings, Settings};
 use crate::items::value::{Decode, Value};
 use crate::protocol::front::Fronts;
-use crate::protocol::fulfill::{TakeMode, Taken, fulfill, take, view_queue};
+use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
+use crate::protocol::lanes::LaneMemory;
+use crate::protocol::lanes::ring::Ring;
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{Precedence, register, watch_pause, withdraw};
+use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext, count_wanted};
 use crate::queue::handle::Queue;
 
@@ -69,7 +73,7 @@ pub(super) enum Action {
     Open,
     /// `Sessions::beat`.
     Beat,
-    /// `fulfill::view_queue` and `fulfill::take`.
+    /// `take::view_queue` and `take::take`.
     Take(OwnDemand),
     /// `request::register`.
     Register {
@@ -194,7 +198,7 @@ impl Functions {
             layout,
             queue,
             settings,
-            fronts: Fronts::new(Duration::ZERO),
+            fronts: Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0))),
             decode: Box::new(|_| Ok(Value::new(0_u8))),
             known: Mutex::default(),
         }
@@ -330,13 +334,15 @@ impl Functions {
             Action::GiveBack(item) => {
                 let held = db.get(Key::Held(session, item));
                 let how = GiveBack::Returned(When::Now);
-                give_back(tr, context, &[of(item, held, how)]).await?;
+                let (_, changes) = give_back(tr, context, &[of(item, held, how)]).await?;
+                changes.stage(tr, &self.layout.keys);
             }
             Action::GiveBackUnused(numbers) => {
                 let items = (0..ITEMS).filter(|item| numbers[*item] != ABSENT);
                 let unused = items.map(|item| of(item, numbers[item], GiveBack::Unused));
                 let unused: Vec<_> = unused.collect();
-                give_back(tr, context, &unused).await?;
+                let (_, changes) = give_back(tr, context, &unused).await?;
+                changes.stage(tr, &self.layout.keys);
             }
             _ => {
                 let event = self.dispatch(tr, db, session, action).await?;
@@ -363,7 +369,7 @@ impl Functions {
         Ok(match action {
             Action::Take(_) => {
                 let view = view_queue(tr, context, wanted, TakeMode::Now).await?;
-                match take(tr, context, view, &Default::default())? {
+                match take(tr, context, view, &Default::default(), Changes::default()).await? {
                     Some(Taken::Items(items)) if items.is_empty() => Event::NoItem,
                     None => Event::Taken { is_short: false },
                     Some(Taken::Items(items)) => Event::Taken {
@@ -390,7 +396,8 @@ impl Functions {
                     return Ok(NOTHING_CHANGED);
                 }
                 let max_items = if hands_over { 0 } else { MAX_FULFILLMENT_ITEMS };
-                let fulfilled = fulfill(tr, context, has_request.then_some(id), max_items).await?;
+                let request = has_request.then_some(id);
+                let (fulfilled, _) = fulfill(tr, context, request, max_items, &[]).await?;
                 Event::Fulfilled {
                     has_changed: fulfilled.has_changed(),
                     own: fulfilled.own.is_some(),
@@ -483,7 +490,8 @@ impl Functions {
         };
         let completed = GiveBack::Completed(Bytes::new());
         let context = self.context(session, &[]);
-        let given = give_back(tr, context, &[of(item, number, completed)]).await?;
+        let (given, changes) = give_back(tr, context, &[of(item, number, completed)]).await?;
+        changes.stage(tr, &self.layout.keys);
         if given != [GivenBack::Accepted] {
             return Ok(Performed::Nothing);
         }

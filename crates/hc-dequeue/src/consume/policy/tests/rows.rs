@@ -105,6 +105,8 @@ fn granted(db: &Database, session: usize) -> impl Iterator<Item = usize> {
 fn record_of(deliveries: u8) -> Record {
     let mut record = Record::new(0, Bytes::from_static(&[0]));
     record.deliveries = deliveries.into();
+    // Every item keeps its place, as if it had never been handed out: lanes have a model of their own.
+    record.uncounted_deliveries = u64::MAX / 2;
     record
 }
 
@@ -300,7 +302,7 @@ impl Layout {
                 db.set(Key::Ahead(session), PRESENT);
             }
         }
-        for row in read(keys.all_queued()) {
+        for row in read(keys.outside_lanes()) {
             let Item { id, value } = keys.queued(Priority::DEFAULT).decode(&row).unwrap();
             db.set(Key::Item(item_of(&id)), value.deliveries as u8 + 1);
         }

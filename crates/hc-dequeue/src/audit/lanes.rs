@@ -1,0 +1,181 @@
+//! Checks the lanes of keys: the numbers of slots in use against the items that have slots, and that lanes with
+//! something to grant have stamps.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use microqueue::Item;
+use microqueue::keyspace::{
+    Bytes, Code, Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, Tx, visit_rows,
+};
+
+use super::Finding;
+use super::rows::AuditTransaction;
+use crate::items::changes::Changes;
+use crate::items::counters::parse_count;
+use crate::items::error::{Error, Result};
+use crate::items::key_limits::KeyLimits;
+use crate::items::keys::Keys;
+use crate::items::record::{Part, Record, is_notice};
+use crate::items::spot::RANK_OF_SLOT;
+use crate::protocol::lanes::look::grantable_head;
+
+/// The parts of the queue with items that may have slots.
+const PARTS_WITH_SLOTS: [&str; 5] = ["l", "t", "h", "g", "d"];
+
+/// The largest number of times that a count is started which does not finish in time.
+const MAX_COUNTS: u32 = 3;
+
+/// The largest number of lanes that one transaction checks.
+const MAX_CHECKED_LANES: usize = 100;
+
+/// Checks the lanes of all keys.
+pub(crate) async fn check_lanes(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
+    let mut findings = check_slots(runner, keys).await?;
+    let mut after = Some(None);
+    while let Some(last) = after {
+        let last: Option<&Bytes> = last.as_ref();
+        let check = |tr| async move { check_some(&tr, keys, last).await };
+        let (found, next) = runner.run(check).await?;
+        findings.extend(found);
+        after = next.map(Some);
+    }
+    Ok(findings)
+}
+
+/// Compares the numbers of slots in use with the items that have slots.
+async fn check_slots(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
+    let count = |tr: Tx<_>| async move {
+        let attempt = tr.attempt();
+        let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
+        if had_no_time && attempt.number >= MAX_COUNTS {
+            return Ok(None);
+        }
+        count_slots(&tr, keys).await.map(Some)
+    };
+    let Some(slots) = runner.run(count).await? else {
+        return Ok(vec![Finding::Uncounted { counter: "slots" }]);
+    };
+    let off = slots.into_iter().filter_map(|(key, slots)| match slots {
+        Slots { stored: None, .. } => {
+            let key = keys.slots(&key).into();
+            Some(Finding::Undecodable { key })
+        }
+        Slots {
+            stored: Some(stored),
+            counted,
+        } => (stored != counted).then_some(Finding::SlotsOff {
+            key,
+            stored,
+            counted,
+        }),
+    });
+    Ok(off.collect())
+}
+
+/// The slots of a key.
+struct Slots {
+    /// `None` if the row does not decode.
+    stored: Option<i64>,
+    counted: i64,
+}
+
+/// Returns the slots of all keys, as stored and as counted.
+async fn count_slots(tr: &AuditTransaction, keys: &Keys) -> Result<BTreeMap<Bytes, Slots>> {
+    let mut slots: BTreeMap<Bytes, Slots> = BTreeMap::new();
+    let none = || Slots {
+        stored: Some(0),
+        counted: 0,
+    };
+    for part in PARTS_WITH_SLOTS {
+        let (begin, end) = keys.part(part);
+        let query = RangeQuery::keys(begin, end);
+        visit_rows(tr, query, Isolation::Snapshot, |row| {
+            if let Ok(lane) = keys.parse_lane(row.key())
+                && row.key() == keys.slots(&lane.key)
+            {
+                let stored = parse_count(row.key(), row.value()).ok();
+                slots.entry(lane.key).or_insert_with(none).stored = stored;
+            } else if let Some(record) = record_of(keys, part, &row)
+                && record.has_slot
+            {
+                slots.entry(record.key).or_insert_with(none).counted += 1;
+            }
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        })
+        .await?;
+    }
+    Ok(slots)
+}
+
+/// Returns the record in a row. Other checks find rows that do not decode.
+fn record_of(keys: &Keys, part: &str, row: &KeyValue) -> Option<Record> {
+    let records = match part {
+        "g" if is_notice(row.value()) => return None,
+        "g" => return Some(Part::decode(row.key(), row.to_value()).ok()?.item.value),
+        "h" => keys.held(keys.parse_holder(row.key()).ok()?),
+        "t" => keys.delayed(keys.parse_ready(row).ok()?),
+        "d" => keys.dead.clone(),
+        _ => return Some(keys.decode_queued(row).ok()?.value),
+    };
+    let Item { value, .. } = records.decode(row).ok()?;
+    Some(value)
+}
+
+/// Checks the limits and the stamps of some lanes after another one. Returns also the last of them, or `None` at the end.
+async fn check_some(
+    tr: &AuditTransaction,
+    keys: &Keys,
+    after: Option<&Bytes>,
+) -> Result<(Vec<Finding>, Option<Bytes>)> {
+    let mut findings = Vec::new();
+    let mut last = after.cloned();
+    for _ in 0..MAX_CHECKED_LANES {
+        let Some(key) = keys.next_lane(tr, last.as_ref()).await? else {
+            return Ok((findings, None));
+        };
+        let limits = keys.key_limits(&key);
+        let row = tr.get(&limits, Isolation::Snapshot).await?;
+        if row.is_some_and(|row| KeyLimits::parse(&limits, &row).is_err()) {
+            findings.push(Finding::Undecodable { key: limits.into() });
+        }
+        if lacks_stamp(tr, keys, &key).await? {
+            findings.push(Finding::NoStamp { key: key.clone() });
+        }
+        last = Some(key);
+    }
+    Ok((findings, last))
+}
+
+/// Returns whether a lane has something to grant, and no stamp that says so.
+async fn lacks_stamp(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result<bool> {
+    let Some(head) = grantable_head(tr, keys, key).await? else {
+        return Ok(false);
+    };
+    for rank in RANK_OF_SLOT..=head.stamp {
+        let stamp = keys.stamp(rank, key);
+        if tr.get(&stamp, Isolation::Snapshot).await?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Stages the correction of the number of slots of a key by the difference that was found, which is the same at every
+/// version.
+pub(super) fn add_slots(tr: &AuditTransaction, keys: &Keys, key: &Bytes, difference: i64) {
+    let mut changes = Changes::default();
+    changes.correct_slots(key, difference);
+    stamp_changed(tr, keys, key, changes);
+}
+
+/// Stages a stamp of a lane, and wakes sessions.
+pub(super) fn set_stamp(tr: &AuditTransaction, keys: &Keys, key: &Bytes) {
+    stamp_changed(tr, keys, key, Changes::default());
+}
+
+fn stamp_changed(tr: &AuditTransaction, keys: &Keys, key: &Bytes, mut changes: Changes) {
+    changes.stamp_lane(key, RANK_OF_SLOT);
+    changes.wake();
+    changes.stage(tr, keys);
+}

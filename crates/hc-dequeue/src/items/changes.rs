@@ -1,0 +1,163 @@
+//! What a transaction changes besides the rows of items, collected until it is staged.
+
+use std::collections::BTreeMap;
+
+use microqueue::keyspace::{Bytes, MutationOp, Transaction};
+
+use crate::items::key_limits::KnownLimits;
+use crate::items::keys::{Counter, Keys};
+use crate::items::record::Record;
+use crate::items::spot::{RANK_OF_SLOT, Spot};
+
+/// The changes of counters and of lanes that a transaction has not staged yet.
+///
+/// **Invariant:** only [`take_slot`](Self::take_slot) and [`free_slot`](Self::free_slot) change the flag in a record,
+/// and both change the number of slots in use. At every version, that number is the number of records with the flag.
+#[derive(Debug, Clone, Default)]
+#[must_use]
+pub(crate) struct Changes {
+    counts: [i64; Counter::ALL.len()],
+    lanes: BTreeMap<Bytes, LaneChange>,
+    wakes: bool,
+}
+
+/// The changes of a lane.
+#[derive(Debug, Clone, Copy, Default)]
+struct LaneChange {
+    /// How many more slots are in use.
+    slots: i64,
+    /// Whether a slot was freed for which others may wait.
+    frees: bool,
+    /// The lowest rank that is to be stamped.
+    stamp: Option<u8>,
+}
+
+impl LaneChange {
+    /// Returns whether others may get a slot that was in use.
+    fn frees(self) -> bool {
+        self.frees && self.slots < 0
+    }
+
+    /// Returns the rank that must be stamped.
+    ///
+    /// A transaction that frees a slot, or leaves an item waiting that did not wait before, stamps the lane even if it
+    /// has looked at it: another one may commit first that also looks, sees the slot in use or no item, and removes the
+    /// stamp of a third.
+    fn stamp(self) -> Option<u8> {
+        if self.frees() {
+            Some(RANK_OF_SLOT)
+        } else {
+            self.stamp
+        }
+    }
+}
+
+impl Changes {
+    pub(crate) fn add(&mut self, counter: Counter, change: i64) {
+        self.counts[counter as usize] += change;
+    }
+
+    pub(crate) fn of(&self, counter: Counter) -> i64 {
+        self.counts[counter as usize]
+    }
+
+    /// Adds that waiting sessions check again.
+    pub(crate) fn wake(&mut self) {
+        self.wakes = true;
+    }
+
+    /// Adds that the lane of a spot may have something to grant there.
+    pub(crate) fn stamp(&mut self, spot: &Spot) {
+        if let Spot::Lane { key, rank } = spot {
+            self.stamp_lane(key, *rank);
+        }
+    }
+
+    /// Adds that a lane may have something to grant at a rank.
+    pub(crate) fn stamp_lane(&mut self, key: &Bytes, rank: u8) {
+        let stamp = &mut self.lane(key).stamp;
+        *stamp = Some(stamp.map_or(rank, |other| other.min(rank)));
+    }
+
+    /// Gives an item with a key a slot, unless it has one.
+    pub(crate) fn take_slot(&mut self, record: &mut Record) {
+        if !record.key.is_empty() && !record.has_slot {
+            record.has_slot = true;
+            self.lane(&record.key).slots += 1;
+        }
+    }
+
+    /// Frees the slot of an item, if it has one. `limits` must contain those of its key.
+    pub(crate) fn free_slot(&mut self, record: &mut Record, limits: &KnownLimits) {
+        if record.has_slot {
+            record.has_slot = false;
+            let is_limited = limits.of(&record.key).limit().is_some();
+            let lane = self.lane(&record.key);
+            lane.slots -= 1;
+            lane.frees |= is_limited;
+        }
+    }
+
+    /// Adds that the number of slots in use was wrong.
+    pub(crate) fn correct_slots(&mut self, key: &Bytes, difference: i64) {
+        self.lane(key).slots += difference;
+    }
+
+    /// Returns how many more slots of a key are in use.
+    pub(crate) fn slots(&self, key: &Bytes) -> i64 {
+        self.lanes.get(key).map_or(0, |lane| lane.slots)
+    }
+
+    /// Returns the keys of the lanes that must be stamped.
+    pub(crate) fn stamped(&self) -> impl Iterator<Item = &Bytes> {
+        let stamped = |(key, lane): (_, &LaneChange)| lane.stamp().map(|_| key);
+        self.lanes.iter().filter_map(stamped)
+    }
+
+    /// Returns the rank at which a lane must be stamped.
+    pub(crate) fn stamp_of(&self, key: &Bytes) -> Option<u8> {
+        self.lanes.get(key).copied().and_then(LaneChange::stamp)
+    }
+
+    /// Adds the changes of another part of the transaction.
+    pub(crate) fn merge(&mut self, other: Self) {
+        for counter in Counter::ALL {
+            self.add(counter, other.of(counter));
+        }
+        for (key, change) in other.lanes {
+            if let Some(rank) = change.stamp {
+                self.stamp_lane(&key, rank);
+            }
+            let lane = self.lane(&key);
+            lane.slots += change.slots;
+            lane.frees |= change.frees;
+        }
+        self.wakes |= other.wakes;
+    }
+
+    fn lane(&mut self, key: &Bytes) -> &mut LaneChange {
+        self.lanes.entry(key.clone()).or_default()
+    }
+
+    /// Stages the changes. The writes are blind and conflict with nothing.
+    pub(crate) fn stage(self, tr: &impl Transaction, keys: &Keys) {
+        for counter in Counter::ALL {
+            keys.count(tr, counter, self.of(counter));
+        }
+        let mut wakes = self.wakes;
+        for (key, lane) in &self.lanes {
+            if lane.slots != 0 {
+                let slots = keys.slots(key);
+                tr.atomic(MutationOp::Add, &slots, &lane.slots.to_le_bytes());
+                tr.atomic(MutationOp::CompareAndClear, &slots, &0_i64.to_le_bytes());
+            }
+            if let Some(rank) = lane.stamp() {
+                tr.set_to_versionstamp(&keys.stamp(rank, key));
+            }
+            wakes |= lane.frees();
+        }
+        if wakes {
+            keys.wake_all(tr);
+        }
+    }
+}

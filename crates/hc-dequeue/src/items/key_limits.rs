@@ -1,0 +1,299 @@
+//! The limits of keys, and their rows.
+
+use std::collections::BTreeMap;
+
+use futures::TryFutureExt;
+use futures::future::try_join_all;
+use microqueue::keyspace::record::Fields;
+use microqueue::keyspace::{self, Bytes, Isolation, Transaction};
+
+use crate::items::error::{Error, Result};
+use crate::items::keys::Keys;
+use crate::items::record::Record;
+
+const FORMAT: u8 = 1;
+
+/// The largest [weight](KeyLimits::with_weight) of a key.
+pub const MAX_WEIGHT: u32 = 1_000;
+
+mod flag {
+    pub(super) const LIMIT: u8 = 1;
+    pub(super) const UNTIL_END: u8 = 2;
+    pub(super) const DEAD_BLOCK: u8 = 4;
+}
+
+/// The limits of the items of one key, or the default limits of all keys.
+///
+/// ```
+/// use hc_dequeue::KeyLimits;
+///
+/// // At most four items of a key are handled at a time.
+/// let four = KeyLimits::new().with_limit(4);
+/// // The next item of a key is handled after the one before it has left the queue.
+/// let in_order = KeyLimits::ordered();
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyLimits {
+    limit: Option<u32>,
+    until_end: bool,
+    dead_letters_block: bool,
+    weight: u32,
+}
+
+impl Default for KeyLimits {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl KeyLimits {
+    /// The limits instead of a row that does not decode: nothing starts, and no slot is given up.
+    const UNREADABLE: Self = Self {
+        limit: Some(0),
+        until_end: true,
+        dead_letters_block: true,
+        weight: 1,
+    };
+
+    const BYTES: usize = 26;
+
+    /// Returns the limits of keys for which nothing was configured: none, and a weight of 1.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            limit: None,
+            until_end: false,
+            dead_letters_block: false,
+            weight: 1,
+        }
+    }
+
+    /// Returns the limits that keep the items of a key in order: one slot, which its item keeps until it ends. An item
+    /// that fails or is snoozed keeps the ones after it waiting.
+    #[must_use]
+    pub const fn ordered() -> Self {
+        Self::new().with_limit(1).with_until_end()
+    }
+
+    /// Sets how many items of a key may have a slot. An item gets one when it is granted, and frees it when no session
+    /// holds it any more. Zero pauses the key.
+    #[must_use]
+    pub const fn with_limit(mut self, items: u32) -> Self {
+        self.limit = Some(items);
+        self
+    }
+
+    /// Makes an item keep its slot until it ends: until it is completed, cancelled or a dead letter.
+    #[must_use]
+    pub const fn with_until_end(mut self) -> Self {
+        self.until_end = true;
+        self
+    }
+
+    /// Makes a dead letter keep its slot until it is redriven, and then until it ends, or until it is purged or
+    /// cancelled.
+    #[must_use]
+    pub const fn with_dead_letters_blocking(mut self) -> Self {
+        self.dead_letters_block = true;
+        self
+    }
+
+    /// Sets how many items a key is granted when it is its turn, from 1 to [`MAX_WEIGHT`]. The default is 1.
+    #[must_use]
+    pub const fn with_weight(mut self, items: u32) -> Self {
+        self.weight = items;
+        self
+    }
+
+    /// Returns how many items of a key may have a slot, or `None` if that is not limited.
+    #[must_use]
+    pub const fn limit(&self) -> Option<u32> {
+        self.limit
+    }
+
+    /// Returns whether an item keeps its slot until it ends.
+    #[must_use]
+    pub const fn is_until_end(&self) -> bool {
+        self.until_end
+    }
+
+    /// Returns whether a dead letter keeps its slot.
+    #[must_use]
+    pub const fn dead_letters_block(&self) -> bool {
+        self.dead_letters_block
+    }
+
+    /// Returns how many items a key is granted when it is its turn.
+    #[must_use]
+    pub const fn weight(&self) -> u32 {
+        self.weight
+    }
+
+    /// # Errors
+    /// [`Error::KeyLimits`].
+    pub(crate) fn check(&self) -> Result<()> {
+        let reason = if !(1..=MAX_WEIGHT).contains(&self.weight) {
+            "the weight is out of range: set one from 1 to 1,000"
+        } else if self.until_end && self.limit.is_none() {
+            "items keep slots until they end, but there is no limit: set one"
+        } else if self.dead_letters_block && !self.until_end {
+            "dead letters keep slots, but failing items do not: also set `with_until_end`"
+        } else {
+            return Ok(());
+        };
+        Err(Error::KeyLimits { reason })
+    }
+
+    pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0] = FORMAT;
+        for (is_set, flag) in [
+            (self.limit.is_some(), flag::LIMIT),
+            (self.until_end, flag::UNTIL_END),
+            (self.dead_letters_block, flag::DEAD_BLOCK),
+        ] {
+            bytes[1] |= if is_set { flag } else { 0 };
+        }
+        bytes[2..6].copy_from_slice(&self.limit.unwrap_or(0).to_be_bytes());
+        bytes[22..].copy_from_slice(&self.weight.to_be_bytes());
+        bytes
+    }
+
+    pub(crate) fn parse(key: &[u8], value: &[u8]) -> keyspace::Result<Self> {
+        parse(value).map_err(|reason| keyspace::Error::corrupt(key, reason))
+    }
+
+    /// Returns the limits in a row. If it does not decode, the key is paused.
+    pub(crate) fn parse_or_pause(value: &[u8]) -> Self {
+        parse(value).unwrap_or(Self::UNREADABLE)
+    }
+}
+
+fn parse(value: &[u8]) -> Result<KeyLimits, String> {
+    let mut fields = Fields::new(value);
+    fields.format(FORMAT)?;
+    let [flags] = fields.array()?;
+    if flags > flag::LIMIT | flag::UNTIL_END | flag::DEAD_BLOCK {
+        return Err(format!("flags {flags:#x} are unknown"));
+    }
+    let limit = fields.u32()?;
+    let reserved: [u8; 16] = fields.array()?;
+    let limits = KeyLimits {
+        limit: (flags & flag::LIMIT != 0).then_some(limit),
+        until_end: flags & flag::UNTIL_END != 0,
+        dead_letters_block: flags & flag::DEAD_BLOCK != 0,
+        weight: fields.u32()?,
+    };
+    fields.end()?;
+    limits.check().map_err(|error| error.to_string())?;
+    if reserved != [0; 16] || (limits.limit.is_none() && limit != 0) {
+        return Err("expected zeros instead of a limit".to_owned());
+    }
+    Ok(limits)
+}
+
+/// The limits of some keys, as a transaction has read them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct KnownLimits(BTreeMap<Bytes, KeyLimits>);
+
+impl KnownLimits {
+    /// Reads the limits of those keys of which items have slots.
+    ///
+    /// # Conflicts
+    /// Reads the limits of these keys, and the default ones.
+    pub(crate) async fn of_slots<'a>(
+        tr: &impl Transaction,
+        keys: &Keys,
+        records: impl IntoIterator<Item = &'a Record>,
+    ) -> Result<Self> {
+        let mut known = Self::default();
+        known.read(tr, keys, records).await?;
+        Ok(known)
+    }
+
+    /// Reads the limits of more keys, as [`of_slots`](Self::of_slots) does.
+    pub(crate) async fn read<'a>(
+        &mut self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        records: impl IntoIterator<Item = &'a Record>,
+    ) -> Result<()> {
+        let with_slots = records.into_iter().filter(|record| record.has_slot);
+        let mut unknown: Vec<_> = with_slots
+            .map(|record| &record.key)
+            .filter(|key| !self.0.contains_key(*key))
+            .collect();
+        unknown.sort_unstable();
+        unknown.dedup();
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let no_key = Bytes::new();
+        let rows = [&no_key].into_iter().chain(unknown.iter().copied());
+        let reads = rows.map(|key| {
+            let row = tr.get(&keys.key_limits(key), Isolation::Serializable);
+            row.map_err(Error::from)
+        });
+        let rows = try_join_all(reads).await?;
+        let of_row = |row: &Option<Bytes>| row.as_deref().map(KeyLimits::parse_or_pause);
+        let default = of_row(&rows[0]).unwrap_or_default();
+        for (key, row) in unknown.into_iter().zip(&rows[1..]) {
+            self.0.insert(key.clone(), of_row(row).unwrap_or(default));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn insert(&mut self, key: Bytes, limits: KeyLimits) {
+        self.0.insert(key, limits);
+    }
+
+    /// Returns the limits of a key. They must have been read.
+    pub(crate) fn of(&self, key: &Bytes) -> &KeyLimits {
+        self.0.get(key).unwrap_or(&KeyLimits::UNREADABLE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_have_the_bytes_of_the_schema() {
+        let all = KeyLimits::ordered()
+            .with_limit(258)
+            .with_dead_letters_blocking()
+            .with_weight(3);
+        let zeros = [0; 16];
+        for (limits, bytes) in [
+            (
+                all,
+                [&[1, 7, 0, 0, 1, 2][..], &zeros, &[0, 0, 0, 3]].concat(),
+            ),
+            (
+                KeyLimits::new(),
+                [&[1, 0, 0, 0, 0, 0][..], &zeros, &[0, 0, 0, 1]].concat(),
+            ),
+            (
+                KeyLimits::new().with_limit(0),
+                [&[1, 1, 0, 0, 0, 0][..], &zeros, &[0, 0, 0, 1]].concat(),
+            ),
+        ] {
+            assert_eq!(&limits.to_bytes()[..], bytes);
+            assert_eq!(KeyLimits::parse(b"key", &bytes).unwrap(), limits);
+            assert!(KeyLimits::parse(b"key", &bytes[1..]).is_err());
+            let longer = [&bytes[..], &[0]].concat();
+            assert!(KeyLimits::parse(b"key", &longer).is_err());
+        }
+    }
+
+    #[test]
+    fn limits_that_are_not_as_they_are_written_pause_the_key() {
+        let good = KeyLimits::ordered().to_bytes();
+        for (place, byte) in [(0, 2), (1, 8), (1, 2), (1, 5), (10, 1), (25, 0), (23, 9)] {
+            let mut bytes = good;
+            bytes[place] = byte;
+            assert!(KeyLimits::parse(b"key", &bytes).is_err(), "{place}");
+            assert_eq!(KeyLimits::parse_or_pause(&bytes).limit(), Some(0));
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The keys of lanes and of their stamps.
+
+use microqueue::MicroQueue;
+use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
+use microqueue::keyspace::{self, Bytes, Isolation, RangeQuery, Result, Subspace, Transaction};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::{Keys, Records};
+use crate::items::error;
+use crate::items::priority::Priority;
+use crate::items::record::MAX_KEY_BYTES;
+use crate::items::spot::RANK_OF_SLOT;
+
+/// What the key of a row of a lane says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LaneRow {
+    /// The key of the lane.
+    pub(crate) key: Bytes,
+    /// The rank of the item in the row. `None` if the row contains state of the lane.
+    pub(crate) rank: Option<u8>,
+}
+
+/// Returns an error unless the key of an item has a valid length.
+pub(crate) fn check_key(key: &[u8]) -> error::Result<()> {
+    if (1..=MAX_KEY_BYTES).contains(&key.len()) {
+        return Ok(());
+    }
+    Err(error::Error::Key {
+        bytes: key.len(),
+        limit: MAX_KEY_BYTES,
+    })
+}
+
+/// Returns a rank, if items of a lane can have it.
+fn rank_in_lane(rank: u64) -> Option<u8> {
+    let rank = u8::try_from(rank).ok()?;
+    (rank == RANK_OF_SLOT || Priority::of_rank(rank).is_some()).then_some(rank)
+}
+
+/// Returns the hash by which lanes follow one another, so that no key's turn depends on its name, and stamps are spread.
+pub(crate) fn lane_hash(key: &[u8]) -> u16 {
+    let [first, second, ..] = xxh3_64(key).to_be_bytes();
+    u16::from_be_bytes([first, second])
+}
+
+impl Keys {
+    /// Returns the subspace of a lane.
+    pub(crate) fn lane(&self, key: &[u8]) -> Subspace {
+        self.queue.subspace(&("l", key))
+    }
+
+    /// Returns the part with the items of a rank in a lane.
+    pub(crate) fn lane_items(&self, key: &[u8], rank: u8) -> Records {
+        let items = self.queue.subspace(&("l", key, u64::from(rank)));
+        MicroQueue::new(items).with_environment(self.env.clone())
+    }
+
+    /// Returns the key of the number of slots in use.
+    pub(crate) fn slots(&self, key: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("l", key, "a"))
+    }
+
+    /// Returns the key of the limits of a key or, for the empty one, of the default limits.
+    pub(crate) fn key_limits(&self, key: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("l", key, "k"))
+    }
+
+    pub(crate) fn fence(&self, key: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("l", key, "f"))
+    }
+
+    /// Returns the key of the mark that the default limits have changed.
+    pub(crate) fn mark(&self) -> Vec<u8> {
+        self.queue.pack(&("l", &b""[..], "m"))
+    }
+
+    /// Returns the key of a lane, and the rank of an item in it, from the key of a row of the lane.
+    pub(crate) fn parse_lane(&self, key: &[u8]) -> Result<LaneRow> {
+        let lanes = self.queue.subspace(&"l");
+        let item: Result<(Vec<u8>, u64, TupleVersionstamp, u64), _> = lanes.unpack(key);
+        let row = match item {
+            Ok((lane, rank, ..)) => rank_in_lane(rank).map(|rank| (lane, Some(rank))),
+            Err(_) => {
+                let state: Option<(Vec<u8>, String)> = lanes.unpack(key).ok();
+                state.map(|(lane, _)| (lane, None))
+            }
+        };
+        let no_row = || keyspace::Error::corrupt(key, "expected a key of a lane");
+        let (key, rank) = row.ok_or_else(no_row)?;
+        let key = key.into();
+        Ok(LaneRow { key, rank })
+    }
+
+    /// Returns the key of the first lane after another one, by snapshot.
+    pub(crate) async fn next_lane(
+        &self,
+        tr: &impl Transaction,
+        after: Option<&Bytes>,
+    ) -> Result<Option<Bytes>> {
+        let (first, end) = self.part("l");
+        let begin = after.map_or(first, |key| self.lane(key).range().1);
+        let query = RangeQuery::keys(begin, end).limit(1);
+        let batch = tr.get_range(&query, Isolation::Snapshot).await?;
+        let row = batch.rows.first();
+        Ok(row
+            .map(|row| self.parse_lane(row.key()))
+            .transpose()?
+            .map(|row| row.key))
+    }
+
+    /// Returns the range of the items in a lane, without its state.
+    pub(crate) fn items_of_lane(&self, key: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let first = self
+            .lane_items(key, RANK_OF_SLOT)
+            .subspace()
+            .bytes()
+            .to_vec();
+        (first, self.lane(key).range().1)
+    }
+
+    /// Returns whether the row of a key contains state of a lane.
+    pub(crate) fn is_lane_state(&self, key: &[u8]) -> bool {
+        matches!(self.parse_lane(key), Ok(LaneRow { rank: None, .. }))
+    }
+
+    pub(crate) fn stamp(&self, rank: u8, key: &[u8]) -> Vec<u8> {
+        self.stamp_at(rank, lane_hash(key), key)
+    }
+
+    /// Returns the key that the stamp of a lane with this hash and key has.
+    pub(crate) fn stamp_at(&self, rank: u8, hash: u16, key: &[u8]) -> Vec<u8> {
+        self.queue
+            .pack(&("hs", u64::from(rank), u64::from(hash), key))
+    }
+
+    /// Returns the range of the stamps of a rank.
+    pub(crate) fn stamps(&self, rank: u8) -> (Vec<u8>, Vec<u8>) {
+        self.queue.subspace(&("hs", u64::from(rank))).range()
+    }
+
+    /// Returns the rank and the lane's key in the key of a stamp.
+    pub(crate) fn parse_stamp(&self, key: &[u8]) -> Option<(u8, Bytes)> {
+        let stamps = self.queue.subspace(&"hs");
+        let (rank, _, lane): (u64, u64, Vec<u8>) = stamps.unpack(key).ok()?;
+        Some((rank_in_lane(rank)?, lane.into()))
+    }
+}

@@ -1,0 +1,79 @@
+//! Where queued items stand.
+//!
+//! An item without a key stands among those of its priority, by its id, until it is handed out. If it comes back, it
+//! waits in a *lane* with the others that have come back. An item with a key always waits in the lane of its key. A
+//! lane has its items by rank and id; those that have a slot come first.
+
+use std::borrow::Cow;
+
+use microqueue::ItemId;
+use microqueue::keyspace::Bytes;
+
+use crate::items::keys::{Keys, Records};
+use crate::items::priority::Priority;
+use crate::items::record::Record;
+
+/// The rank in a lane of the items that have a slot.
+pub(crate) const RANK_OF_SLOT: u8 = 0;
+
+/// Where a queued item stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Spot {
+    /// Among the items of a priority that are in no lane.
+    Priority(Priority),
+    Lane {
+        /// Empty for the items without a key that have come back.
+        key: Bytes,
+        /// The rank of the item's priority, or [`RANK_OF_SLOT`].
+        rank: u8,
+    },
+}
+
+impl Spot {
+    /// The spot of an item without a key, a priority or a delivery. Only these items have no pointer.
+    pub(crate) const DEFAULT: Self = Self::Priority(Priority::DEFAULT);
+
+    /// Returns where an item stands if it is queued.
+    pub(crate) fn of(record: &Record) -> Self {
+        if record.key.is_empty() && record.recent_deliveries() == 0 {
+            return Self::Priority(record.priority);
+        }
+        Self::Lane {
+            key: record.key.clone(),
+            rank: if record.has_slot {
+                RANK_OF_SLOT
+            } else {
+                record.priority.rank()
+            },
+        }
+    }
+
+    /// Returns the items that stand there.
+    pub(crate) fn records<'a>(&self, keys: &'a Keys) -> Cow<'a, Records> {
+        match self {
+            Self::Priority(priority) => Cow::Borrowed(keys.queued(*priority)),
+            Self::Lane { key, rank } => Cow::Owned(keys.lane_items(key, *rank)),
+        }
+    }
+
+    /// Returns the key of the row of an item.
+    pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
+        id.key_in(self.records(keys).subspace())
+    }
+
+    /// Applies to a record what the key of its row says. Returns `false` if the record contradicts it.
+    pub(crate) fn apply(&self, record: &mut Record) -> bool {
+        match self {
+            Self::Priority(priority) => {
+                record.priority = *priority;
+                record.key.is_empty()
+            }
+            Self::Lane { key, rank } => {
+                if let Some(priority) = Priority::of_rank(*rank) {
+                    record.priority = priority;
+                }
+                record.key == key && record.has_slot == (*rank == RANK_OF_SLOT)
+            }
+        }
+    }
+}

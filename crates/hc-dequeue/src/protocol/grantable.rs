@@ -1,0 +1,190 @@
+//! What a transaction may grant, and how it grants it.
+
+use std::iter::Peekable;
+use std::vec::IntoIter;
+
+use microqueue::keyspace::Transaction;
+use microqueue::{Item, ItemId};
+
+use super::front::ReadLimit;
+use super::grant::answer;
+use super::ready::Ready;
+use super::{Granted, MAX_FULFILLMENT_BYTES, Purpose, SessionContext, purposes};
+use crate::items::changes::Changes;
+use crate::items::error::Result;
+use crate::items::key_limits::KnownLimits;
+use crate::items::keys::Counter;
+use crate::items::places::take_queued;
+use crate::items::record::{Record, Request, Reserve};
+use crate::items::spot::Spot;
+use crate::protocol::lanes::look::{Look, look};
+use crate::session::wall::wall_millis;
+
+/// Items that may be granted, in order.
+pub(super) struct Grantable {
+    items: Peekable<IntoIter<Item<Record>>>,
+    granted: usize,
+    is_complete: bool,
+    /// The limits of the keys of these items.
+    limits: KnownLimits,
+    /// Of which look they are, if lanes were read.
+    look: Option<Look>,
+}
+
+impl Grantable {
+    /// Returns items that are in no lane.
+    pub(super) fn outside_lanes(ready: Ready) -> Self {
+        Self {
+            items: ready.items.into_iter().peekable(),
+            granted: 0,
+            is_complete: ready.is_complete,
+            limits: KnownLimits::default(),
+            look: None,
+        }
+    }
+
+    /// Finds up to `limit` items. Looks at lanes if one has a stamp or gets one by these changes.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot: granting an item ensures that it still exists at the commit.
+    pub(super) async fn find(
+        tr: &impl Transaction,
+        context: SessionContext<'_>,
+        ready: Ready,
+        changes: &Changes,
+        limit: usize,
+    ) -> Result<Self> {
+        if ready.stamps.is_empty() && changes.stamped().next().is_none() {
+            return Ok(Self::outside_lanes(ready));
+        }
+        let max = ReadLimit {
+            items: limit,
+            row_bytes: MAX_FULFILLMENT_BYTES,
+        };
+        let SessionContext { keys, fronts, .. } = context;
+        let Ready {
+            stamps,
+            items,
+            is_complete,
+        } = ready;
+        let mut look = look(tr, keys, &fronts.lanes, stamps, items, changes, max).await?;
+        Ok(Self {
+            items: std::mem::take(&mut look.items).into_iter().peekable(),
+            granted: 0,
+            is_complete: is_complete && look.is_complete,
+            limits: std::mem::take(&mut look.limits),
+            look: Some(look),
+        })
+    }
+
+    /// Returns whether nothing else could have been granted.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_complete
+    }
+
+    /// Returns how many items are left.
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Takes items for the session's own demand. A reserve ends before an item that is barred from it.
+    pub(super) fn grant_own(
+        &mut self,
+        tr: &impl Transaction,
+        context: SessionContext<'_>,
+        limit: usize,
+        changes: &mut Changes,
+    ) -> Result<Vec<Granted>> {
+        let held = context.keys.held(context.session);
+        let granted_millis = wall_millis(&context.keys.env);
+        let mut granted = Vec::new();
+        for purpose in purposes(context.demand).take(limit) {
+            let may_take = |item: &Item<Record>| {
+                purpose != Purpose::Reserve || item.value.reserve != Reserve::Barred
+            };
+            let Some(mut item) = self.items.next_if(may_take) else {
+                break;
+            };
+            self.granted += 1;
+            let spot = Spot::of(&item.value);
+            take_queued(tr, context.keys, &item.id, &spot, changes)?;
+            item.value.deliveries += 1;
+            item.value.granted_millis = granted_millis;
+            let mut item = Granted::new(context, item.id, item.value, purpose);
+            if item.is_popped {
+                context.end_popped(tr, &item, &self.limits, changes)?;
+            } else {
+                changes.take_slot(&mut item.record);
+                held.insert(tr, &item.id, &item.record)?;
+                changes.add(Counter::Held, 1);
+            }
+            granted.push(item);
+        }
+        Ok(granted)
+    }
+
+    /// Grants items to the session of a request. Returns how many.
+    pub(super) fn grant(
+        &mut self,
+        tr: &impl Transaction,
+        context: SessionContext<'_>,
+        request: &Request,
+        id: &ItemId,
+        limit: usize,
+        changes: &mut Changes,
+    ) -> Result<usize> {
+        let keys = context.keys;
+        let granted_millis = wall_millis(&keys.env);
+        let mut granted: Vec<_> = self.items.by_ref().take(limit).collect();
+        for item in &mut granted {
+            let spot = Spot::of(&item.value);
+            take_queued(tr, keys, &item.id, &spot, changes)?;
+            item.value.deliveries += 1;
+            item.value.granted_millis = granted_millis;
+            changes.take_slot(&mut item.value);
+        }
+        let count = granted.len();
+        self.granted += count;
+        answer(tr, keys, request.session, id, granted)?;
+        changes.add(Counter::Held, count as i64);
+        Ok(count)
+    }
+
+    /// Adds to the changes what follows for the lanes.
+    ///
+    /// # Conflicts
+    /// As [`Look::finish`].
+    pub(super) fn finish(
+        self,
+        tr: &impl Transaction,
+        context: SessionContext<'_>,
+        changes: &mut Changes,
+    ) -> Result<()> {
+        match self.look {
+            Some(look) => look.finish(
+                tr,
+                context.keys,
+                &context.fronts.lanes,
+                self.granted,
+                changes,
+            ),
+            None => {
+                context.fronts.lanes.note_outside();
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes items for the session's own demand, and nothing else.
+    pub(super) fn grant_all(
+        mut self,
+        tr: &impl Transaction,
+        context: SessionContext<'_>,
+        limit: usize,
+        changes: &mut Changes,
+    ) -> Result<Vec<Granted>> {
+        let granted = self.grant_own(tr, context, limit, changes)?;
+        self.finish(tr, context, changes)?;
+        Ok(granted)
+    }
+}

@@ -1,0 +1,424 @@
+//! Reads lanes for a walk, and stages what follows from it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures::TryFutureExt;
+use futures::future::try_join_all;
+use microqueue::Item;
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    Bytes, ConflictKind, Isolation, KeyValue, MutationOp, RangeQuery, StreamingMode, Transaction,
+};
+
+use super::ring::{Ring, Turn};
+use super::walk::{Head, Lane, Next, Pick, Waiting, Walk};
+use super::{LaneId, LaneMemory};
+use crate::items::changes::Changes;
+use crate::items::counters::parse_count;
+use crate::items::error::{Error, Result};
+use crate::items::key_limits::{KeyLimits, KnownLimits};
+use crate::items::keys::Keys;
+use crate::items::record::Record;
+use crate::items::spot::RANK_OF_SLOT;
+use crate::protocol::front::{ReadLimit, first_items};
+
+/// The largest number of stamps that one look reads.
+const MAX_STAMPS: usize = 256;
+
+/// The largest number of lanes that one look reads.
+const MAX_LANES: usize = 128;
+
+/// The number of rows with state in a lane.
+const STATE_ROWS: usize = 3;
+
+impl Waiting for Item<Record> {
+    fn rank(&self) -> u8 {
+        self.value.priority.rank()
+    }
+
+    fn has_slot(&self) -> bool {
+        self.value.has_slot
+    }
+}
+
+/// A stamp of a lane.
+#[derive(Debug, Clone)]
+pub(crate) struct Stamp {
+    rank: u8,
+    lane: LaneId,
+    value: Bytes,
+}
+
+impl Stamp {
+    pub(crate) fn parse(keys: &Keys, row: &KeyValue) -> Option<Self> {
+        let (rank, key) = keys.parse_stamp(row.key())?;
+        Some(Self {
+            rank,
+            lane: LaneId::of(&key),
+            value: row.to_value(),
+        })
+    }
+}
+
+/// The first stamps.
+#[derive(Debug, Default)]
+pub(crate) struct Stamps {
+    stamps: Vec<Stamp>,
+    /// The rank of the last one, if there may be others after it.
+    cut: Option<u8>,
+}
+
+impl Stamps {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stamps.is_empty()
+    }
+}
+
+/// Reads the first stamps. If there are too many at a level, these are the ones whose turn comes next.
+///
+/// # Conflicts
+/// Reads by snapshot: a stamp is removed only if it still has the value that was read.
+pub(crate) async fn first_stamps(
+    tr: &impl Transaction,
+    keys: &Keys,
+    memory: &LaneMemory,
+    wanted: usize,
+) -> Result<Stamps> {
+    let max = (2 * wanted + 16).min(MAX_STAMPS);
+    let read = async |range, items| {
+        let max = ReadLimit {
+            items,
+            row_bytes: usize::MAX,
+        };
+        first_items(tr, range, max, |row| Stamp::parse(keys, row)).await
+    };
+    let mut stamps: Vec<Stamp> = read(keys.part("hs"), max).await?;
+    let cut = match stamps.last() {
+        Some(last) if stamps.len() == max => last.rank,
+        _ => return Ok(Stamps { stamps, cut: None }),
+    };
+    let (place, is_included) = memory.place(cut);
+    let place = keys.stamp_at(cut, place.hash, &place.key);
+    let place = if is_included {
+        place
+    } else {
+        key_after(&place)
+    };
+    stamps.retain(|stamp| stamp.rank < cut);
+    let (begin, end) = keys.stamps(cut);
+    let after = read((place.clone(), end), max).await?;
+    let before = read((begin, place), max - after.len()).await?;
+    let cut = (before.len() + after.len() == max).then_some(cut);
+    stamps.extend(after.into_iter().chain(before));
+    Ok(Stamps { stamps, cut })
+}
+
+/// What a look has found.
+pub(crate) struct Look {
+    /// The items to grant, in order.
+    pub(crate) items: Vec<Item<Record>>,
+    picked: Vec<Picked>,
+    /// Whether nothing else could have been granted.
+    pub(crate) is_complete: bool,
+    walk: Walk<Item<Record>>,
+    states: BTreeMap<LaneId, LaneState>,
+    /// The limits of the lanes that were read.
+    pub(crate) limits: KnownLimits,
+}
+
+/// An item that was picked.
+struct Picked {
+    turn: Turn,
+    head: Head,
+}
+
+/// What a look must know of a lane besides its items.
+struct LaneState {
+    /// How many slots were in use before the transaction.
+    slots: i64,
+    has_own_limits: bool,
+    /// The stamps that were seen: rank and value.
+    stamps: Vec<(u8, Bytes)>,
+    /// Where its items go on after those that were read.
+    next: Vec<u8>,
+}
+
+/// Decides which items to grant: up to `wanted` of those that are in no lane and those of lanes. `changes` are those of
+/// the transaction so far, which are not staged yet.
+///
+/// # Conflicts
+/// Reads by snapshot: removing an item ensures that it still exists at the commit.
+pub(crate) async fn look(
+    tr: &impl Transaction,
+    keys: &Keys,
+    memory: &LaneMemory,
+    stamps: Stamps,
+    outside: Vec<Item<Record>>,
+    changes: &Changes,
+    max: ReadLimit,
+) -> Result<Look> {
+    let touched = changes.stamped().map(|key| (RANK_OF_SLOT, LaneId::of(key)));
+    let seen = stamps
+        .stamps
+        .iter()
+        .map(|stamp| (stamp.rank, stamp.lane.clone()));
+    let walk = Walk::new(outside, touched.chain(seen), stamps.cut, memory.ring());
+    let mut seen: BTreeMap<LaneId, Vec<(u8, Bytes)>> = BTreeMap::new();
+    for stamp in stamps.stamps {
+        seen.entry(stamp.lane)
+            .or_default()
+            .push((stamp.rank, stamp.value));
+    }
+    let mut reader = Reader {
+        tr,
+        keys,
+        changes,
+        seen,
+        default: None,
+        look: Look {
+            items: Vec::new(),
+            picked: Vec::new(),
+            is_complete: true,
+            walk,
+            states: BTreeMap::new(),
+            limits: KnownLimits::default(),
+        },
+    };
+    let mut bytes = 0;
+    while reader.look.items.len() < max.items && bytes < max.row_bytes {
+        match reader.look.walk.next() {
+            Next::Pick(Pick { item, turn }) => {
+                bytes += item.value.payload.len();
+                let head = Head::of(&item);
+                reader.look.picked.push(Picked { turn, head });
+                reader.look.items.push(item);
+            }
+            Next::Read(_) if reader.look.states.len() >= MAX_LANES => reader.look.walk.give_up(),
+            Next::Read(lanes) => {
+                let missing = max.items - reader.look.items.len();
+                reader.read(lanes, missing).await?;
+            }
+            Next::ReadOn(lane) => {
+                let missing = max.items - reader.look.items.len();
+                reader.read_on(lane, missing).await?;
+            }
+            Next::End { is_complete } => {
+                reader.look.is_complete = is_complete;
+                break;
+            }
+        }
+    }
+    Ok(reader.look)
+}
+
+/// Returns the first item of a lane, if it may be granted.
+pub(crate) async fn grantable_head(
+    tr: &impl Transaction,
+    keys: &Keys,
+    key: &Bytes,
+) -> Result<Option<Head>> {
+    let mut changes = Changes::default();
+    changes.stamp_lane(key, RANK_OF_SLOT);
+    let memory = LaneMemory::new(Ring::beginning_at(0));
+    let max = ReadLimit {
+        items: 1,
+        row_bytes: usize::MAX,
+    };
+    let stamps = Stamps::default();
+    let look = look(tr, keys, &memory, stamps, Vec::new(), &changes, max).await?;
+    Ok(look.picked.first().map(|picked| picked.head))
+}
+
+/// Reads lanes.
+struct Reader<'a, Tr> {
+    tr: &'a Tr,
+    keys: &'a Keys,
+    changes: &'a Changes,
+    /// The stamps of lanes that were not read.
+    seen: BTreeMap<LaneId, Vec<(u8, Bytes)>>,
+    default: Option<KeyLimits>,
+    look: Look,
+}
+
+impl<Tr: Transaction> Reader<'_, Tr> {
+    async fn read(&mut self, lanes: Vec<LaneId>, missing: usize) -> Result<()> {
+        let default = match self.default {
+            Some(default) => default,
+            None => {
+                let key = self.keys.key_limits(b"");
+                let row = self.tr.get(&key, Isolation::Snapshot).await?;
+                row.as_deref()
+                    .map(KeyLimits::parse_or_pause)
+                    .unwrap_or_default()
+            }
+        };
+        self.default = Some(default);
+        let items = missing.div_ceil(lanes.len()) + 1;
+        let reads = lanes.into_iter().map(|id| {
+            let (begin, end) = self.keys.lane(&id.key).range();
+            let page = page(self.tr, begin, end, STATE_ROWS + items);
+            async move { Ok::<_, Error>((id, page.await?)) }
+        });
+        for (id, page) in try_join_all(reads).await? {
+            self.add(id, page, default);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, id: LaneId, page: Page, default: KeyLimits) {
+        let Self { keys, look, .. } = self;
+        let mut own = None;
+        let mut slots = 0;
+        let mut items = Vec::new();
+        let slots_row = keys.slots(&id.key);
+        let limits_row = keys.key_limits(&id.key);
+        for row in &page.rows {
+            if row.key() == slots_row {
+                // An unreadable number is as if all slots were in use, until the audit corrects it.
+                slots = parse_count(row.key(), row.value()).unwrap_or(i64::from(u32::MAX));
+            } else if row.key() == limits_row {
+                own = Some(KeyLimits::parse_or_pause(row.value()));
+            } else {
+                items.extend(keys.decode_queued(row).ok());
+            }
+        }
+        let limits = match own {
+            // The lane of the items without a key has no limits: the row contains the default ones.
+            _ if id.key.is_empty() => KeyLimits::new(),
+            Some(own) => own,
+            None => default,
+        };
+        let state = LaneState {
+            slots,
+            has_own_limits: own.is_some(),
+            stamps: self.seen.remove(&id).unwrap_or_default(),
+            next: page.next,
+        };
+        let ranks: Vec<_> = state.stamps.iter().map(|(rank, _)| *rank).collect();
+        look.limits.insert(id.key.clone(), limits);
+        look.states.insert(id.clone(), state);
+        let lane = Lane {
+            limits,
+            slots: slots + self.changes.slots(&id.key),
+            items: items.into(),
+            has_more: page.has_more,
+            last: Head::FIRST,
+        };
+        look.walk.add(id, lane, ranks.into_iter());
+    }
+
+    async fn read_on(&mut self, id: LaneId, missing: usize) -> Result<()> {
+        let (_, end) = self.keys.lane(&id.key).range();
+        let Look { states, walk, .. } = &mut self.look;
+        let state = states.get_mut(&id).expect("the lane was read");
+        let page = page(self.tr, state.next.clone(), end, missing).await?;
+        let lane = walk.lane_mut(&id).expect("the lane was read");
+        let items = page
+            .rows
+            .iter()
+            .filter_map(|row| self.keys.decode_queued(row).ok());
+        lane.items.extend(items);
+        lane.has_more = page.has_more;
+        state.next = page.next;
+        Ok(())
+    }
+}
+
+/// Some rows of a lane.
+struct Page {
+    rows: Vec<KeyValue>,
+    has_more: bool,
+    /// Where the next page begins.
+    next: Vec<u8>,
+}
+
+async fn page(tr: &impl Transaction, begin: Vec<u8>, end: Vec<u8>, limit: usize) -> Result<Page> {
+    let query = RangeQuery::keys(begin, end.clone())
+        .limit(limit)
+        .mode(StreamingMode::WantAll);
+    let batch = tr
+        .get_range(&query, Isolation::Snapshot)
+        .map_err(Error::from)
+        .await?;
+    let next = batch.next_after().map(key_after);
+    Ok(Page {
+        has_more: next.is_some(),
+        next: next.unwrap_or(end),
+        rows: batch.rows,
+    })
+}
+
+impl LaneState {
+    /// Returns whether the lane has exactly one stamp, of this rank, as far as was seen.
+    fn has_only_stamp(&self, rank: u8) -> bool {
+        matches!(self.stamps[..], [(seen, _)] if seen == rank)
+    }
+}
+
+impl Look {
+    /// Adds to the changes what follows for the lanes from the grant of the first `granted` items, and stages which
+    /// stamps go. `changes` must contain the slots of these items.
+    ///
+    /// # Conflicts
+    /// For each lane of which an item was granted, reads the limits and, if there is a limit, reads and writes the
+    /// fence.
+    pub(crate) fn finish(
+        self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        memory: &LaneMemory,
+        granted: usize,
+        changes: &mut Changes,
+    ) -> Result<()> {
+        let mut started = BTreeSet::new();
+        // The first item of each lane that was picked and not granted.
+        let mut heads = BTreeMap::new();
+        for (number, picked) in self.picked.iter().enumerate() {
+            let Turn::Lane { lane, .. } = &picked.turn else {
+                continue;
+            };
+            if number < granted {
+                started.insert(lane);
+            } else {
+                heads.entry(lane).or_insert(picked.head);
+            }
+        }
+        let lanes = self.walk.into_lanes();
+        for (id, state) in &self.states {
+            let key = &id.key;
+            let lane = &lanes[id];
+            if started.contains(id) && !key.is_empty() {
+                tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(key))?;
+                if !state.has_own_limits {
+                    tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(b""))?;
+                }
+                if lane.limits.limit().is_some() {
+                    let fence = keys.fence(key);
+                    tr.add_conflict_key(ConflictKind::Read, &fence)?;
+                    tr.add_conflict_key(ConflictKind::Write, &fence)?;
+                }
+            }
+            let head = heads.get(id).copied().or_else(|| lane.next());
+            let slots = state.slots + changes.slots(key);
+            let left = head.filter(|head| lane.may_start(*head, slots));
+            let left = left.map(|head| head.stamp);
+            let must = changes.stamp_of(key);
+            if must.is_none() && left.is_some_and(|rank| state.has_only_stamp(rank)) {
+                continue;
+            }
+            let rank = left.into_iter().chain(must).min();
+            for (seen, value) in &state.stamps {
+                if Some(*seen) != rank {
+                    let stamp = keys.stamp(*seen, key);
+                    tr.atomic(MutationOp::CompareAndClear, &stamp, value);
+                }
+            }
+            if let Some(rank) = rank {
+                changes.stamp_lane(key, rank);
+            }
+        }
+        let turns = self.picked.into_iter().take(granted);
+        memory.apply(turns.map(|picked| picked.turn));
+        Ok(())
+    }
+}

@@ -1,0 +1,118 @@
+//! Lanes: items that wait by key, under limits, in turns.
+//!
+//! - [`walk`]: decides, as pure code, which waiting items are granted, and which lanes must be read for that.
+//! - [`ring`]: whose turn it is.
+//! - [`look`]: reads lanes for a walk, and stages what follows from it.
+//! - [`sweep`]: stamps all lanes after a change of the default limits.
+//!
+//! # Stamps
+//!
+//! A session finds out by *stamps* which lanes have something to grant. Whatever may make a lane grantable writes a
+//! stamp blindly: an enqueue, a return, a freed slot, a new limit. Its value is a versionstamp. A session that *looks*
+//! at a lane removes the stamps that it has seen if nothing is left to grant, each only if it still has the value that
+//! was read. So no stamp is lost that was written since.
+//!
+//! **Invariant:** if a lane has an item that may be granted, it has a stamp of that item's rank or a lower one. An item
+//! that has a slot has the rank 0 here.
+//!
+//! A rank of 0 also says that it is not known at which rank the lane has something to grant. Such a lane is read before
+//! anything is granted.
+//!
+//! # Slots
+//!
+//! A *slot* is a flag in the record of an item. The number of flags of a key is stored beside its lane, and changes in
+//! the commits that set and clear them. A transaction that starts an item of a limited key reads and writes the key's
+//! *fence*. Two of them therefore conflict, and the number, which is read by snapshot, is never too low: transactions
+//! that only free slots lower it.
+
+pub(crate) mod look;
+pub(crate) mod ring;
+pub(crate) mod sweep;
+pub(crate) mod walk;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use microqueue::keyspace::{Bytes, Environment};
+use parking_lot::Mutex;
+
+use self::ring::{Ring, Turn};
+use crate::items::keys::lane_hash;
+
+/// A lane, in the order in which lanes have their turns.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LaneId {
+    pub(crate) hash: u16,
+    pub(crate) key: Bytes,
+}
+
+impl LaneId {
+    pub(crate) fn of(key: &Bytes) -> Self {
+        Self {
+            hash: lane_hash(key),
+            key: key.clone(),
+        }
+    }
+}
+
+/// What a session remembers of lanes.
+#[derive(Debug)]
+pub(crate) struct LaneMemory {
+    /// Whether there were stamps when the session last looked for them.
+    saw_stamps: AtomicBool,
+    /// Whether the turn of an item that is in no lane may be next.
+    owes_outside: AtomicBool,
+    ring: Mutex<Ring>,
+}
+
+impl LaneMemory {
+    pub(crate) fn new(ring: Ring) -> Self {
+        Self {
+            saw_stamps: AtomicBool::new(false),
+            owes_outside: AtomicBool::new(false),
+            ring: Mutex::new(ring),
+        }
+    }
+
+    /// Returns the memory of a new session, which begins anywhere in the ring.
+    pub(crate) fn anywhere(env: &Environment) -> Self {
+        Self::new(Ring::beginning_at(u16::from_be_bytes(env.random_bytes())))
+    }
+
+    /// Returns a copy of the ring.
+    pub(crate) fn ring(&self) -> Ring {
+        self.ring.lock().clone()
+    }
+
+    /// Returns the place of a level in the ring, as [`Ring::place`] does.
+    pub(crate) fn place(&self, rank: u8) -> (LaneId, bool) {
+        self.ring.lock().place(rank)
+    }
+
+    /// Notes that items were granted that are in no lane, while there were no others.
+    pub(crate) fn note_outside(&self) {
+        if self.owes_outside.swap(false, Ordering::Relaxed) {
+            self.ring.lock().forget_outside();
+        }
+    }
+
+    /// Notes that items were granted.
+    pub(crate) fn apply(&self, turns: impl Iterator<Item = Turn>) {
+        let mut ring = self.ring.lock();
+        turns.for_each(|turn| ring.apply(turn));
+        self.owes_outside.store(true, Ordering::Relaxed);
+    }
+
+    /// Forgets all turns.
+    #[cfg(test)]
+    pub(crate) fn begin_again(&self) {
+        *self.ring.lock() = Ring::beginning_at(0);
+    }
+
+    pub(crate) fn saw_stamps(&self) -> bool {
+        self.saw_stamps.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_stamps(&self, are_there: bool) {
+        self.saw_stamps.store(are_there, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,78 @@
+//! Stamps all lanes after a change of the default limits.
+//!
+//! The change writes a *mark*. A session that sees it stamps each lane in which items wait, in as many transactions as
+//! necessary, and then removes the mark, unless it was written again. Several sessions may do so at the same time, and
+//! one that dies leaves the mark.
+
+use microqueue::keyspace::{
+    Bytes, Isolation, MutationOp, RangeQuery, Runner, Store, Transaction, Tx,
+};
+
+use crate::items::changes::Changes;
+use crate::items::error::{Error, Result};
+use crate::items::keys::Keys;
+use crate::items::spot::RANK_OF_SLOT;
+
+/// The largest number of lanes that one transaction stamps.
+const MAX_SWEPT_LANES: usize = 100;
+
+/// The progress of a sweep.
+#[derive(Debug)]
+pub(crate) struct Sweep {
+    /// The mark that the sweep will remove.
+    mark: Bytes,
+    /// The last lane that was stamped.
+    after: Option<Bytes>,
+}
+
+/// Does a step of a sweep: begins one if there is a mark, or goes on with it. Returns `None` when no lane is left.
+pub(crate) async fn sweep_lanes(
+    runner: &Runner<Store>,
+    keys: &Keys,
+    sweep: Option<Sweep>,
+) -> Result<Option<Sweep>> {
+    let sweep = &sweep;
+    let step = |tr: Tx<_>| async move {
+        let Some(mark) = tr.get(&keys.mark(), Isolation::Snapshot).await? else {
+            return Ok(None);
+        };
+        let after = sweep.as_ref().filter(|sweep| sweep.mark == mark);
+        let after = after.and_then(|sweep| sweep.after.clone());
+        let after = stamp_some(&tr, keys, after).await?;
+        if after.is_none() {
+            tr.atomic(MutationOp::CompareAndClear, &keys.mark(), &mark);
+            return Ok(None);
+        }
+        Ok::<_, Error>(Some(Sweep { mark, after }))
+    };
+    runner.run(step).await
+}
+
+/// Stamps some lanes in which items wait, and wakes sessions. Returns the last lane that was read, or `None` at the end.
+///
+/// # Conflicts
+/// Reads by snapshot: whatever makes an item wait stamps its lane.
+async fn stamp_some(
+    tr: &impl Transaction,
+    keys: &Keys,
+    after: Option<Bytes>,
+) -> Result<Option<Bytes>> {
+    let mut changes = Changes::default();
+    let mut last = after;
+    for _ in 0..MAX_SWEPT_LANES {
+        let Some(key) = keys.next_lane(tr, last.as_ref()).await? else {
+            changes.stage(tr, keys);
+            return Ok(None);
+        };
+        let (begin, end) = keys.items_of_lane(&key);
+        let first = RangeQuery::keys(begin, end).limit(1);
+        let batch = tr.get_range(&first, Isolation::Snapshot).await?;
+        if !batch.rows.is_empty() {
+            changes.stamp_lane(&key, RANK_OF_SLOT);
+            changes.wake();
+        }
+        last = Some(key);
+    }
+    changes.stage(tr, keys);
+    Ok(last)
+}

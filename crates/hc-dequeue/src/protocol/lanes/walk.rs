@@ -1,0 +1,241 @@
+//! Decides which waiting items are granted next, without a store.
+//!
+//! A [`Walk`] knows the items that are in no lane, the stamps, and the lanes that were read. [`Walk::next`] returns the
+//! next item to grant, or which lanes must be read before that is known. Higher priorities come first. At the same
+//! level, items that are in no lane alternate with items of lanes, and lanes have their turns by the [`Ring`].
+//!
+//! The items granted are a prefix of the items picked: what a pick takes depends only on the picks before it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::LaneId;
+use super::ring::{Ring, Turn};
+use crate::items::key_limits::KeyLimits;
+use crate::items::spot::RANK_OF_SLOT;
+
+/// The largest number of lanes that are read at the same time.
+const MAX_CONCURRENT_LANES: usize = 32;
+
+/// A waiting item, as a walk sees it.
+pub(crate) trait Waiting {
+    /// Returns the rank of its priority.
+    fn rank(&self) -> u8;
+
+    fn has_slot(&self) -> bool;
+}
+
+/// A lane that was read.
+#[derive(Debug, Clone)]
+pub(crate) struct Lane<I> {
+    pub(crate) limits: KeyLimits,
+    /// How many slots are in use.
+    pub(crate) slots: i64,
+    /// The items that were read and not picked.
+    pub(crate) items: VecDeque<I>,
+    /// Whether there are more.
+    pub(crate) has_more: bool,
+    /// The last item that was picked, or else the place before all items.
+    pub(crate) last: Head,
+}
+
+/// What counts of the first item of a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    /// The rank of its priority.
+    pub(crate) rank: u8,
+    /// The rank at which its lane is stamped for it.
+    pub(crate) stamp: u8,
+}
+
+impl Head {
+    /// Before all items.
+    pub(crate) const FIRST: Self = Self {
+        rank: 1,
+        stamp: RANK_OF_SLOT,
+    };
+
+    pub(crate) fn of(item: &impl Waiting) -> Self {
+        let rank = item.rank();
+        Self {
+            rank,
+            stamp: if item.has_slot() { RANK_OF_SLOT } else { rank },
+        }
+    }
+}
+
+impl<I: Waiting> Lane<I> {
+    /// Returns the next item or, if it was not read, the one before it: the next one has the same rank or a higher one.
+    pub(crate) fn next(&self) -> Option<Head> {
+        match self.items.front() {
+            Some(item) => Some(Head::of(item)),
+            None => self.has_more.then_some(self.last),
+        }
+    }
+
+    /// Returns whether an item may be granted when this many slots are in use.
+    pub(crate) fn may_start(&self, item: Head, slots: i64) -> bool {
+        match self.limits.limit() {
+            None => true,
+            Some(0) => false,
+            Some(limit) => item.stamp == RANK_OF_SLOT || slots < limit.into(),
+        }
+    }
+
+    /// Returns the rank of the next item, if it may be granted.
+    fn level(&self) -> Option<u8> {
+        let next = self.next()?;
+        self.may_start(next, self.slots).then_some(next.rank)
+    }
+
+    fn pick(&mut self) -> Option<I> {
+        let item = self.items.pop_front()?;
+        self.last = Head::of(&item);
+        self.slots += i64::from(!item.has_slot());
+        Some(item)
+    }
+}
+
+/// An item to grant.
+#[derive(Debug, Clone)]
+pub(crate) struct Pick<I> {
+    pub(crate) item: I,
+    pub(crate) turn: Turn,
+}
+
+/// What a walk needs or does next.
+#[derive(Debug)]
+pub(crate) enum Next<I> {
+    Pick(Pick<I>),
+    /// These lanes must be read.
+    Read(Vec<LaneId>),
+    /// More items of this lane must be read.
+    ReadOn(LaneId),
+    /// Nothing else may be granted. If the walk is not complete, there may be stamps that it does not know.
+    End {
+        is_complete: bool,
+    },
+}
+
+/// The state of a walk.
+#[derive(Debug)]
+pub(crate) struct Walk<I> {
+    /// The items that are in no lane.
+    outside: VecDeque<I>,
+    /// The stamps of lanes that were not read.
+    unread: BTreeSet<(u8, LaneId)>,
+    lanes: BTreeMap<LaneId, Lane<I>>,
+    /// The rank of the last stamp, if there may be others after it.
+    cut: Option<u8>,
+    has_given_up: bool,
+    ring: Ring,
+}
+
+impl<I: Waiting> Walk<I> {
+    pub(crate) fn new(
+        outside: Vec<I>,
+        stamped: impl IntoIterator<Item = (u8, LaneId)>,
+        cut: Option<u8>,
+        ring: Ring,
+    ) -> Self {
+        Self {
+            outside: outside.into(),
+            unread: stamped.into_iter().collect(),
+            lanes: BTreeMap::new(),
+            cut,
+            has_given_up: false,
+            ring,
+        }
+    }
+
+    /// Adds a lane that was read, and that has stamps of these ranks.
+    pub(crate) fn add(&mut self, id: LaneId, lane: Lane<I>, stamps: impl Iterator<Item = u8>) {
+        for rank in stamps.chain([RANK_OF_SLOT]) {
+            self.unread.remove(&(rank, id.clone()));
+        }
+        self.lanes.insert(id, lane);
+    }
+
+    pub(crate) fn lane_mut(&mut self, id: &LaneId) -> Option<&mut Lane<I>> {
+        self.lanes.get_mut(id)
+    }
+
+    /// Gives up on lanes that were not read.
+    pub(crate) fn give_up(&mut self) {
+        self.unread.clear();
+        self.has_given_up = true;
+    }
+
+    /// Returns the lanes that were read, with what is left of them.
+    pub(crate) fn into_lanes(self) -> BTreeMap<LaneId, Lane<I>> {
+        self.lanes
+    }
+
+    pub(crate) fn next(&mut self) -> Next<I> {
+        let of_outside = self.outside.front().map(Waiting::rank);
+        let of_stamp = self.unread.first().map(|(rank, _)| *rank);
+        let of_lane = self.lanes.values().filter_map(Lane::level).min();
+        let level = [of_outside, of_stamp, of_lane].into_iter().flatten().min();
+        let Some(level) = level.filter(|level| self.cut.is_none_or(|cut| *level <= cut)) else {
+            return Next::End {
+                is_complete: self.cut.is_none() && !self.has_given_up,
+            };
+        };
+        if of_outside == Some(level) {
+            let is_alone = of_stamp != Some(level) && of_lane != Some(level);
+            if is_alone || self.ring.is_outside_next(level) {
+                let item = self.outside.pop_front();
+                return self.pick(item, Turn::Outside { rank: level });
+            }
+        }
+        let lane = self.next_in_ring(level);
+        if self.unread.contains(&(level, lane.clone())) {
+            return Next::Read(self.unread_from(level, &lane));
+        }
+        let known = self.lanes.get_mut(&lane).expect("the lane was read");
+        let weight = known.limits.weight();
+        match known.pick() {
+            None => Next::ReadOn(lane),
+            Some(item) => {
+                let left = self.ring.left_after(level, &lane, weight);
+                let rank = level;
+                self.pick(Some(item), Turn::Lane { rank, lane, left })
+            }
+        }
+    }
+
+    fn pick(&mut self, item: Option<I>, turn: Turn) -> Next<I> {
+        let item = item.expect("there is an item");
+        self.ring.apply(turn.clone());
+        Next::Pick(Pick { item, turn })
+    }
+
+    /// Returns the lane of a level whose turn it is.
+    fn next_in_ring(&self, level: u8) -> LaneId {
+        let (place, is_included) = self.ring.place(level);
+        let unread = self.unread.iter().filter(|(rank, _)| *rank == level);
+        let known = self.lanes.iter();
+        let known = known.filter(|(_, lane)| lane.level() == Some(level));
+        let ids = unread.map(|(_, id)| id).chain(known.map(|(id, _)| id));
+        let is_before = |id: &LaneId| {
+            if is_included {
+                *id < place
+            } else {
+                *id <= place
+            }
+        };
+        let next = ids.min_by_key(|id| (is_before(id), *id));
+        next.expect("the level has a lane").clone()
+    }
+
+    /// Returns lanes of a level to read, from this one on.
+    fn unread_from(&self, level: u8, first: &LaneId) -> Vec<LaneId> {
+        let mut ids: Vec<_> = self
+            .unread
+            .iter()
+            .filter(|(rank, _)| *rank == level)
+            .collect();
+        ids.sort_by_key(|(_, id)| (id < first, id));
+        let ids = ids.into_iter().take(MAX_CONCURRENT_LANES);
+        ids.map(|(_, id)| id.clone()).collect()
+    }
+}

@@ -1,0 +1,167 @@
+//! The fast path: a session takes items for its own demand, without a request.
+
+use std::collections::BTreeSet;
+
+use futures::{TryFutureExt, try_join};
+use microqueue::ItemId;
+use microqueue::keyspace::{Isolation, RangeQuery, Transaction};
+
+use super::grantable::Grantable;
+use super::ready::{Ready, items_unless_due, ready_items};
+use super::{Demand, Granted, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext, count_wanted};
+use crate::items::changes::Changes;
+use crate::items::error::{Error, Result};
+use crate::items::keys::Keys;
+use crate::items::settings::is_paused;
+use crate::session::Life;
+
+/// The result of a take.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// The items taken, in the order of the demand; empty if the queue is empty.
+    Items(Vec<Granted>),
+    /// Other sessions have registered requests, and there are items.
+    HasRequests,
+    /// The queue is paused.
+    Paused,
+    /// The session is dead.
+    SessionLost,
+}
+
+/// When a take reads the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TakeMode {
+    /// When the items are wanted.
+    Now,
+    /// Before the items are wanted, while another take may take the items that this one reads.
+    Ahead,
+}
+
+/// The state of the queue that a take has read.
+#[derive(Debug)]
+pub(crate) struct QueueView {
+    mode: TakeMode,
+    life: Option<Life>,
+    is_paused: bool,
+    has_requests: bool,
+    ready: Ready,
+    /// What the promotion of delayed items has changed.
+    promoted: Changes,
+}
+
+/// Reads the state of the queue for a [`take`], with up to `limit` items.
+///
+/// # Conflicts
+/// Reads the pause, the session's own state, and the registry up to its first request.
+pub(crate) async fn view_queue(
+    tr: &impl Transaction,
+    context: SessionContext<'_>,
+    limit: usize,
+    mode: TakeMode,
+) -> Result<QueueView> {
+    let keys = context.keys;
+    let first_request = tr.get_range(&first_request(keys), Isolation::Serializable);
+    let ready = async {
+        match mode {
+            TakeMode::Now => ready_items(tr, context, limit).await,
+            TakeMode::Ahead => {
+                let ready = items_unless_due(tr, context, limit).await?;
+                Ok((ready, Changes::default()))
+            }
+        }
+    };
+    let (is_paused, requests, life, (ready, promoted)) = try_join!(
+        is_paused(tr, keys, Isolation::Serializable),
+        first_request.map_err(Error::from),
+        keys.sessions.life(tr, context.session).map_err(Error::from),
+        ready
+    )?;
+    Ok(QueueView {
+        mode,
+        life,
+        is_paused,
+        has_requests: !requests.rows.is_empty(),
+        ready,
+        promoted,
+    })
+}
+
+/// Takes items for the session's own demand, if no request is registered. It takes items in `view` that are not in
+/// `gone`. Stages these changes, which the transaction has made before, and its own.
+///
+/// Returns `None` if the view is not sufficient: it was read ahead, or shows only a part of what may be there. A view
+/// that was read ahead serves only whole demands, since there may be more items than it contains, and none if there are
+/// stamps.
+///
+/// # Conflicts
+/// Reads the key of each item taken. The transaction therefore fails if, after the view was read, another session
+/// took one of these items or registered a request, or if the session was declared dead. For items of lanes, as
+/// [`Look::finish`](crate::protocol::lanes::look::Look::finish).
+pub(crate) async fn take(
+    tr: &impl Transaction,
+    context: SessionContext<'_>,
+    mut view: QueueView,
+    gone: &BTreeSet<ItemId>,
+    mut changes: Changes,
+) -> Result<Option<Taken>> {
+    changes.merge(std::mem::take(&mut view.promoted));
+    let taken = take_from(tr, context, view, gone, &mut changes).await?;
+    changes.stage(tr, context.keys);
+    Ok(taken)
+}
+
+async fn take_from(
+    tr: &impl Transaction,
+    context: SessionContext<'_>,
+    view: QueueView,
+    gone: &BTreeSet<ItemId>,
+    changes: &mut Changes,
+) -> Result<Option<Taken>> {
+    let mut ready = view.ready;
+    ready.items.retain(|item| !gone.contains(&item.id));
+    let mut limit = count_wanted(context.demand).min(MAX_FULFILLMENT_ITEMS);
+    if view.mode == TakeMode::Ahead {
+        let is_free = view.life == Some(Life::Alive) && !view.is_paused && !view.has_requests;
+        limit = whole_demands(context.demand, ready.items.len());
+        if !is_free || limit == 0 || !ready.stamps.is_empty() {
+            return Ok(None);
+        }
+        ready.items.truncate(limit);
+        let grantable = Grantable::outside_lanes(ready);
+        let taken = grantable.grant_all(tr, context, limit, changes)?;
+        return Ok(Some(Taken::Items(taken)));
+    }
+    if view.life != Some(Life::Alive) {
+        return Ok(Some(Taken::SessionLost));
+    }
+    if view.is_paused {
+        return Ok(Some(Taken::Paused));
+    }
+    if view.has_requests && !ready.is_empty() {
+        return Ok(Some(Taken::HasRequests));
+    }
+    let grantable = Grantable::find(tr, context, ready, changes, limit).await?;
+    let is_complete = grantable.is_complete();
+    let taken = grantable.grant_all(tr, context, limit, changes)?;
+    Ok((is_complete || !taken.is_empty()).then_some(Taken::Items(taken)))
+}
+
+/// Returns how many items the first demands want together, counting as many demands as `items` items can serve
+/// completely. A reserve is served by any number.
+fn whole_demands(demand: &[Demand], items: usize) -> usize {
+    let mut served = 0;
+    for one in demand {
+        let left = items - served;
+        served += match one.purpose {
+            Purpose::Reserve => one.wanted.min(left),
+            _ if one.wanted <= left => one.wanted,
+            _ => break,
+        };
+    }
+    served
+}
+
+fn first_request(keys: &Keys) -> RangeQuery {
+    let (begin, end) = keys.requests.subspace().range();
+    RangeQuery::keys(begin, end).limit(1)
+}

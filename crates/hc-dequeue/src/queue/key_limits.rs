@@ -1,0 +1,276 @@
+//! Limits of keys, and the state of keys.
+
+use std::ops::ControlFlow;
+
+use futures::{TryFutureExt, try_join};
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{
+    self, Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows,
+};
+
+use crate::items::changes::Changes;
+use crate::items::counters::parse_count;
+use crate::items::error::{Error, Result};
+use crate::items::key_limits::KeyLimits;
+use crate::items::keys::{Keys, check_key};
+use crate::items::spot::RANK_OF_SLOT;
+use crate::queue::handle::Queue;
+
+/// How many waiting items of a key are counted.
+const MAX_COUNTED_ITEMS: usize = 1_000;
+
+/// How many bytes of keys and values are read to count these items.
+const MAX_COUNTED_BYTES: usize = 200_000;
+
+/// The largest number of keys on a page.
+const MAX_PAGE_KEYS: usize = 1_000;
+
+/// The state of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyStatus {
+    /// The key.
+    pub key: Bytes,
+    /// How many items have a slot.
+    pub slots: u64,
+    /// The limits that apply to the key.
+    pub limits: KeyLimits,
+    /// Whether these are its own. Otherwise, they are the default ones.
+    pub has_own_limits: bool,
+    /// How many items wait in the queue: counted up to a thousand items, or 200,000 bytes of them. Delayed items do not
+    /// count.
+    pub waiting: usize,
+    /// Whether more items wait than were counted.
+    pub waits_more: bool,
+    /// What the next waiting item waits for.
+    pub state: KeyState,
+}
+
+/// What the next waiting item of a key waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyState {
+    /// No item waits in the queue.
+    Idle,
+    /// The item waits for a consumer, or for the turn of its key.
+    Ready,
+    /// All slots are in use.
+    AtLimit,
+    /// The limit is zero.
+    Paused,
+}
+
+/// A page of the keys of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyPage {
+    /// The keys, in the order of their bytes.
+    pub keys: Vec<KeyStatus>,
+    /// The key after which the next page begins. `None` if this is the last page.
+    pub next: Option<Bytes>,
+}
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Stages the limits of a key, or that the default limits apply to it again. They take effect at the commit: a lower
+    /// limit takes no slot from an item that has one, and all items that have slots count, whenever they got them.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{KeyLimits, Queue, Result};
+    /// /// Lets at most four jobs of a tenant run at a time.
+    /// async fn tame(tr: &impl Transaction, jobs: &Queue<String>, tenant: &str) -> Result<()> {
+    ///     let four = KeyLimits::new().with_limit(4);
+    ///     jobs.configure_key(tr, tenant.as_bytes(), Some(&four)).await
+    /// }
+    /// ```
+    /// # Conflicts
+    /// Reads nothing, and writes the limits of the key. Transactions that start an item of the key, or that end or give
+    /// back one that has a slot, conflict.
+    ///
+    /// # Errors
+    /// [`Error::Key`] and [`Error::KeyLimits`]. Nothing is staged then.
+    pub async fn configure_key(
+        &self,
+        tr: &impl Transaction,
+        key: &[u8],
+        limits: Option<&KeyLimits>,
+    ) -> Result<()> {
+        check_key(key)?;
+        let keys = &*self.keys;
+        let row = keys.key_limits(key);
+        match limits {
+            None => tr.clear(&row),
+            Some(limits) => {
+                limits.check()?;
+                tr.set(&row, &limits.to_bytes());
+            }
+        }
+        let mut changes = Changes::default();
+        changes.stamp_lane(&Bytes::copy_from_slice(key), RANK_OF_SLOT);
+        changes.wake();
+        changes.stage(tr, keys);
+        Ok(())
+    }
+
+    /// Stages the default limits of all keys that have none of their own.
+    ///
+    /// They take effect at the commit. If they let items start that have waited, these start when a session has found
+    /// the keys: it looks at its next heartbeat, and needs about a minute for 100,000 keys.
+    ///
+    /// # Conflicts
+    /// Reads nothing, and writes the default limits. Transactions conflict that start an item of a key without limits of
+    /// its own, or that end or give back an item that has a slot.
+    ///
+    /// # Errors
+    /// [`Error::KeyLimits`]. Nothing is staged then.
+    pub async fn configure_keys(&self, tr: &impl Transaction, limits: &KeyLimits) -> Result<()> {
+        limits.check()?;
+        let keys = &*self.keys;
+        tr.set(&keys.key_limits(b""), &limits.to_bytes());
+        tr.set_to_versionstamp(&keys.mark());
+        keys.wake_all(tr);
+        Ok(())
+    }
+
+    /// Returns the default limits of keys.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Corrupt`](keyspace::Error::Corrupt) if they do not decode: then all keys without limits of their own are
+    /// paused.
+    pub async fn default_key_limits(&self, tr: &impl Transaction) -> Result<KeyLimits> {
+        default_limits(tr, &self.keys).await
+    }
+
+    /// Returns the state of a key, of which no item need exist.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Key`]; [`Corrupt`](keyspace::Error::Corrupt) if the limits or the number of slots do not decode;
+    /// [`Error::ReadAfterWrite`] after an enqueue with this key in the same transaction.
+    pub async fn key(&self, tr: &impl Transaction, key: &[u8]) -> Result<KeyStatus> {
+        check_key(key)?;
+        let default = default_limits(tr, &self.keys).await?;
+        let key = Bytes::copy_from_slice(key);
+        status_of(tr, &self.keys, key, default).await
+    }
+
+    /// Returns a page of the keys that have limits of their own or items that wait or have slots: up to `limit` keys, at
+    /// most 1,000, after the key `after`, or the first ones. Each key takes two reads.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
+    pub async fn keys(
+        &self,
+        tr: &impl Transaction,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<KeyPage> {
+        let keys = &*self.keys;
+        let limit = limit.min(MAX_PAGE_KEYS);
+        let default = default_limits(tr, keys).await?;
+        // The lane without a key has the default limits and the items that have come back.
+        let mut last = Bytes::copy_from_slice(after.unwrap_or_default());
+        let mut page = KeyPage {
+            keys: Vec::new(),
+            next: None,
+        };
+        while page.keys.len() < limit {
+            let Some(key) = keys.next_lane(tr, Some(&last)).await? else {
+                return Ok(page);
+            };
+            let status = status_of(tr, keys, key.clone(), default).await?;
+            page.keys.push(status);
+            last = key;
+        }
+        page.next = Some(last);
+        Ok(page)
+    }
+}
+
+async fn default_limits(tr: &impl Transaction, keys: &Keys) -> Result<KeyLimits> {
+    let key = keys.key_limits(b"");
+    // Safe as a snapshot read: nothing is written.
+    let row = tr.get(&key, Isolation::Snapshot).await?;
+    let limits = row.map(|row| KeyLimits::parse(&key, &row)).transpose()?;
+    Ok(limits.unwrap_or_default())
+}
+
+/// Reads the state of a key.
+async fn status_of(
+    tr: &impl Transaction,
+    keys: &Keys,
+    key: Bytes,
+    default: KeyLimits,
+) -> Result<KeyStatus> {
+    let limits_row = keys.key_limits(&key);
+    let slots_row = keys.slots(&key);
+    // Safe as snapshot reads, as above.
+    let get = |row| tr.get(row, Isolation::Snapshot).map_err(Error::from);
+    let (own, slots, waiting) = try_join!(
+        get(&limits_row),
+        get(&slots_row),
+        count_waiting(tr, keys, &key)
+    )?;
+    let own = own
+        .map(|row| KeyLimits::parse(&limits_row, &row))
+        .transpose()?;
+    let slots = slots
+        .map(|row| parse_count(&slots_row, &row))
+        .transpose()?
+        .unwrap_or(0);
+    let negative = || keyspace::Error::corrupt(&slots_row, format!("{slots} slots are in use"));
+    let slots = u64::try_from(slots).map_err(|_| negative())?;
+    let limits = own.unwrap_or(default);
+    let state = match limits.limit() {
+        Some(0) => KeyState::Paused,
+        _ if waiting.count == 0 => KeyState::Idle,
+        Some(limit) if slots >= limit.into() && !waiting.first_has_slot => KeyState::AtLimit,
+        _ => KeyState::Ready,
+    };
+    Ok(KeyStatus {
+        key,
+        slots,
+        limits,
+        has_own_limits: own.is_some(),
+        waiting: waiting.count,
+        waits_more: waiting.has_more,
+        state,
+    })
+}
+
+/// The items of a key that wait in the queue.
+#[derive(Default)]
+struct Waiting {
+    count: usize,
+    has_more: bool,
+    first_has_slot: bool,
+}
+
+async fn count_waiting(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Result<Waiting> {
+    let (begin, end) = keys.items_of_lane(key);
+    let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
+    let mut waiting = Waiting::default();
+    let mut bytes = 0;
+    let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+        if waiting.count == MAX_COUNTED_ITEMS || bytes >= MAX_COUNTED_BYTES {
+            waiting.has_more = true;
+            return Ok(ControlFlow::Break(()));
+        }
+        if waiting.count == 0 {
+            waiting.first_has_slot = keys.parse_lane(row.key())?.rank == Some(RANK_OF_SLOT);
+        }
+        waiting.count += 1;
+        bytes += row.key().len() + row.value().len();
+        Ok::<_, Error>(ControlFlow::Continue(()))
+    });
+    visited.await?;
+    Ok(waiting)
+}

@@ -1,0 +1,90 @@
+//! The order in which the model grants items: by priority, and in turns.
+
+use std::collections::BTreeMap;
+
+use super::model::{Model, ModelItem};
+use crate::items::keys::lane_hash;
+
+impl ModelItem {
+    /// Returns the lane in which it waits. Items without a key wait in one if they have come back.
+    pub(super) fn lane(&self) -> Option<&'static str> {
+        let has_come_back = self.deliveries > self.uncounted;
+        (!self.key.is_empty() || has_come_back).then_some(self.key)
+    }
+}
+
+/// The turns of lanes since the ring began: for each priority, the last lane with the number of items that it may still
+/// be granted, and whether the next item is in no lane.
+#[derive(Default)]
+pub(super) struct Turns(BTreeMap<i8, (Option<&'static str>, u32, bool)>);
+
+impl Turns {
+    /// Returns the next items that are granted together.
+    pub(super) fn of(mut self, model: &Model, max: usize) -> Vec<usize> {
+        let mut left = model.queued();
+        let mut granted: Vec<usize> = Vec::new();
+        while granted.len() < max {
+            let Some(item) = self.next(model, &left, &granted) else {
+                break;
+            };
+            left.retain(|other| *other != item);
+            granted.push(item);
+        }
+        granted
+    }
+
+    fn next(&mut self, model: &Model, left: &[usize], granted: &[usize]) -> Option<usize> {
+        let life = |item: &usize| &model.items[*item];
+        let is_first = |item: &&usize| {
+            let same_lane = |other: &&usize| life(other).lane() == life(item).lane();
+            life(item).lane().is_none() || left.iter().find(same_lane) == Some(*item)
+        };
+        let may_start = |item: &&usize| {
+            let key = life(item).key;
+            let starts = |other: &&usize| life(other).key == key && !life(other).has_slot;
+            let slots = model.slots(key) + granted.iter().filter(starts).count();
+            match model.limits_of(key).limit() {
+                _ if key.is_empty() => true,
+                None => true,
+                Some(0) => false,
+                Some(limit) => life(item).has_slot || slots < limit as usize,
+            }
+        };
+        let ready: Vec<_> = left.iter().filter(is_first).filter(may_start).collect();
+        let level = ready.iter().map(|item| life(item).priority).max()?;
+        let mut ready: Vec<_> = ready
+            .into_iter()
+            .filter(|item| life(item).priority == level)
+            .collect();
+        let (last, turn, outside_next) = self.0.entry(level).or_default();
+        let place = |lane: &'static str| (lane_hash(lane.as_bytes()), lane);
+        ready.sort_by_key(|item| {
+            life(item).lane().map(|lane| {
+                let goes_on = *turn > 0 && *last == Some(lane);
+                let is_before = last.is_some_and(|last| place(lane) <= place(last));
+                (!goes_on, is_before, place(lane))
+            })
+        });
+        let in_lane = ready.iter().find(|item| life(item).lane().is_some());
+        let outside = ready.iter().find(|item| life(item).lane().is_none());
+        let item = match (in_lane, outside) {
+            (Some(_), Some(outside)) if *outside_next => outside,
+            (Some(in_lane), _) => in_lane,
+            (None, outside) => outside?,
+        };
+        match life(item).lane() {
+            None => *outside_next = false,
+            Some(lane) => {
+                let weight = match lane {
+                    "" => 1,
+                    key => model.limits_of(key).weight(),
+                };
+                let goes_on = *turn > 0 && *last == Some(lane);
+                *turn = if goes_on { *turn } else { weight } - 1;
+                *last = Some(lane);
+                *outside_next = true;
+            }
+        }
+        Some(**item)
+    }
+}
