@@ -165,8 +165,12 @@ pub struct RecordedAccess {
     pub reads: Vec<Span>,
     /// Its read conflict ranges.
     pub conflicts: Vec<Span>,
-    /// Its writes, except those of counters and versionstamped values.
+    /// Its writes, except atomic operations.
     pub writes: Vec<Write>,
+    /// Its atomic operations, for a model that gives them rows: the operation, the key and the parameter.
+    pub atomics: Vec<(MutationOp, Vec<u8>, Vec<u8>)>,
+    /// Its write conflict ranges, except those of its writes.
+    pub written: Vec<Span>,
     /// The keys of its versionstamped values.
     pub stamps: Vec<Vec<u8>>,
     /// The keys that it watches.
@@ -259,8 +263,13 @@ impl<B: Bugs> CheckerTransaction<B> {
             reads,
             mut conflicts,
             mut writes,
+            atomics,
+            written,
             ..
         } = self.recorded.into_inner();
+        // The counters of a model have no rows.
+        let is_counter = |op| matches!(op, MutationOp::Add | MutationOp::SetVersionstampedValue);
+        assert!(written.is_empty() && atomics.iter().all(|(op, ..)| is_counter(*op)));
         if writes.is_empty() {
             return None;
         }
@@ -376,6 +385,7 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         }
         self.bugs.rearrange(query, &mut rows);
         let mut span = Span::new(begin, end);
+        let more = query.limit > 0 && rows.len() > query.limit;
         if query.limit > 0 && rows.len() >= query.limit {
             // The read has ended at its last row.
             rows.truncate(query.limit);
@@ -390,7 +400,7 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         if self.bugs.cuts(begin) {
             rows.truncate(1);
         }
-        ready(Ok(RangeBatch { rows, more: false }))
+        ready(Ok(RangeBatch { rows, more }))
     }
 
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<B> {
@@ -416,10 +426,14 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
     fn atomic(&self, op: MutationOp, key: &[u8], param: &[u8]) {
         match op {
             MutationOp::SetVersionstampedValue => {
-                self.recorded.lock().stamps.push(key.to_vec());
+                let mut recorded = self.recorded.lock();
+                recorded.stamps.push(key.to_vec());
+                recorded.atomics.push((op, key.to_vec(), param.to_vec()));
             }
-            // A counter, which no operation of a model reads.
-            MutationOp::Add => {}
+            MutationOp::Add | MutationOp::CompareAndClear => {
+                let atomic = (op, key.to_vec(), param.to_vec());
+                self.recorded.lock().atomics.push(atomic);
+            }
             MutationOp::SetVersionstampedKey => {
                 let (_, offset) = key.split_last_chunk().expect("it ends with an offset");
                 let offset = u32::from_le_bytes(*offset) as usize;
@@ -430,11 +444,18 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
     }
 
     fn add_conflict_range(&self, kind: ConflictKind, begin: &[u8], end: &[u8]) -> Result<()> {
-        assert_eq!(kind, ConflictKind::Read, "the recipe adds no other");
         let span = Span::new(begin, end);
+        if kind == ConflictKind::Write {
+            self.recorded.lock().written.push(span);
+            return Ok(());
+        }
         let is_hidden = self.bugs.hides_range(begin);
         let mut recorded = self.recorded.lock();
-        // FoundationDB would leave out keys that the transaction has written.
+        // FoundationDB leaves out keys that the transaction has written.
+        let is_set = |write: &Write| matches!(write, Write::Set(key, _) if span == Span::key(key));
+        if recorded.writes.iter().any(is_set) {
+            return Ok(());
+        }
         let is_written = recorded.writes.iter().any(|write| match write {
             Write::Set(key, _) => span.has(key),
             Write::Clear(cleared) => span.meets(cleared),

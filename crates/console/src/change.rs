@@ -1,4 +1,6 @@
-//! Changing queues with consumers: single items, all items that match a filter, and the queue itself.
+//! Changing queues with consumers: single items, all items that match a filter, limits of keys, and the queue itself.
+
+mod limits;
 
 use std::time::{Duration, SystemTime};
 
@@ -11,6 +13,7 @@ use export_queue::keyspace::{Bytes, Transaction, Tx};
 use futures::future::try_join_all;
 use futures::try_join;
 
+pub use self::limits::LimitChange;
 use crate::error::{Error, Result};
 use crate::look::{
     Combine, Console, Dequeue, Found, MAX_ROWS, count_of, decode, missing_item, parse_aside,

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 
 use export_queue::hc_dequeue::testing::drain_process;
 use export_queue::hc_dequeue::{
-    Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Outcome, Place, PlaceKind,
-    Queue, Replaced, Schedule, Settings, Worker, WorkerOptions,
+    Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, KeyLimits, KeyState,
+    OnRepeat, Outcome, Place, PlaceKind, Queue, Replaced, Schedule, Settings, Worker,
+    WorkerOptions,
 };
 use export_queue::keyspace::embedded::{Embedded, Options, Sharing};
 use export_queue::keyspace::{self, OpenOptions, Runner, Store, Subspace, Transaction, Tx};
-use export_queue::microqueue::MicroQueue;
 use tokio::task::spawn_blocking;
 
 type Jobs = Queue<String>;
@@ -80,6 +80,42 @@ async fn enqueue_first(tr: &impl Transaction, jobs: &Jobs, order: String) -> Res
     let first = Enqueue::new().with_priority(9);
     let enqueued = jobs.enqueue_with(tr, &order, &first).await?;
     Ok(matches!(enqueued, Enqueued::Staged(_)))
+}
+
+async fn enqueue_for_tenant(
+    tr: &impl Transaction,
+    jobs: &Jobs,
+    (tenant, job): (&str, String),
+) -> Result<()> {
+    let of_tenant = Enqueue::new().with_key(tenant.to_owned());
+    let _ = jobs.enqueue_with(tr, &job, &of_tenant).await?;
+    Ok(())
+}
+
+async fn limit_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
+    let two = KeyLimits::new().with_limit(2);
+    jobs.configure_keys(tr, &two).await?;
+    let five = KeyLimits::new().with_limit(5);
+    jobs.configure_key(tr, b"acme", Some(&five)).await
+}
+
+/// Returns the limits before the pause.
+async fn pause_a_tenant(tr: &impl Transaction, jobs: &Jobs, tenant: &str) -> Result<KeyLimits> {
+    let limits = jobs.key(tr, tenant.as_bytes()).await?.limits;
+    let paused = limits.with_limit(0);
+    jobs.configure_key(tr, tenant.as_bytes(), Some(&paused))
+        .await?;
+    Ok(limits)
+}
+
+async fn share_between_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
+    let thrice = KeyLimits::new().with_limit(6).with_weight(3);
+    jobs.configure_key(tr, b"acme", Some(&thrice)).await
+}
+
+async fn keep_accounts_in_order(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
+    let in_order = KeyLimits::ordered();
+    jobs.configure_keys(tr, &in_order).await
 }
 
 async fn decide_how_to_fail(_tr: Tx<impl Transaction>, job: Delivery<String>) -> Result<Outcome> {
@@ -199,31 +235,6 @@ async fn stop(worker: Worker<String>) -> Result<()> {
     Ok(())
 }
 
-async fn enqueue_for_customer(
-    tr: &impl Transaction,
-    customers: &Subspace,
-    names: &Jobs,
-    (customer, message): (&str, &str),
-) -> Result<()> {
-    let own = MicroQueue::<String>::new(customers.subspace(&customer));
-    own.enqueue(tr, &message.to_owned()).await?;
-    names.enqueue(tr, &customer.to_owned()).await?;
-    Ok(())
-}
-
-async fn in_order_per_customer(
-    tr: Tx<impl Transaction>,
-    customers: &Subspace,
-    sent: &MicroQueue<String>,
-    name: Delivery<String>,
-) -> Result<()> {
-    let own = MicroQueue::<String>::new(customers.subspace(name.value()));
-    if let Some(item) = own.dequeue(&tr).await? {
-        sent.enqueue(&tr, &item.value).await?;
-    }
-    Ok(())
-}
-
 async fn test_a_handler(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     let drained = drain_process(runner, jobs, decide_how_to_fail).await?;
     assert_eq!((drained.completed, drained.dead), (1, 1));
@@ -291,26 +302,72 @@ async fn share_a_store() -> Result<(), AnyError> {
     Ok(())
 }
 
-async fn process_in_order(runner: &Runner<Store>, names: &Jobs) -> Result<()> {
-    let customers = &Subspace::from("customers");
-    let sent = &MicroQueue::new(Subspace::from("sent"));
-    let messages = ["first", "second", "third"];
-    for message in messages {
-        let add = |tr: Tx<_>| async move {
-            enqueue_for_customer(&tr, customers, names, ("ada", message)).await
-        };
-        runner.run(add).await?;
+/// Returns how many jobs of a tenant are granted before no other may be, and completes them.
+async fn granted_to(consumer: &Consumer<String>, tenant: &str) -> Result<usize> {
+    let mut granted = Vec::new();
+    while let Some(job) = consumer.dequeue().await? {
+        granted.push(job);
     }
-    let handler = |tr, name| in_order_per_customer(tr, customers, sent, name);
-    let drained = drain_process(runner, names, handler).await?;
-    assert_eq!(drained.completed, 3);
-    let sent: Vec<_> = runner
-        .run(|tr: Tx<_>| async move { sent.dequeue_batch(&tr, 4).await })
-        .await?
-        .into_iter()
-        .map(|item| item.value)
-        .collect();
-    assert_eq!(sent, messages);
+    let of_tenant = |job: &&Delivery<String>| job.key().is_some_and(|key| key == tenant);
+    let count = granted.iter().filter(of_tenant).count();
+    for job in granted {
+        job.complete().await?;
+    }
+    Ok(count)
+}
+
+async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+    let consumer = jobs.consumer(runner, WorkerOptions::new()).await?;
+    let enqueue = |tr: Tx<_>| async move {
+        limit_tenants(&tr, jobs).await?;
+        for number in 0..9 {
+            for tenant in ["acme", "globex"] {
+                enqueue_for_tenant(&tr, jobs, (tenant, number.to_string())).await?;
+            }
+        }
+        Ok::<_, Error>(())
+    };
+    runner.run(enqueue).await?;
+    assert_eq!(granted_to(&consumer, "acme").await?, 5);
+
+    let pause = |tr: Tx<_>| async move { pause_a_tenant(&tr, jobs, "acme").await };
+    let limits = runner.run(pause).await?;
+    assert_eq!(limits.limit(), Some(5));
+    assert_eq!(granted_to(&consumer, "acme").await?, 0);
+    let state = |tr: Tx<_>| async move { jobs.key(&tr, b"acme").await };
+    let paused = runner.run(state).await?;
+    assert_eq!((paused.waiting, paused.state), (4, KeyState::Paused));
+
+    let share = |tr: Tx<_>| async move { share_between_tenants(&tr, jobs).await };
+    runner.run(share).await?;
+    assert_eq!(granted_to(&consumer, "acme").await?, 4);
+    consumer.shut_down(Duration::ZERO).await?;
+    Ok(())
+}
+
+async fn handle_in_order(runner: &Runner<Store>, transfers: &Jobs) -> Result<()> {
+    let enqueue = |tr: Tx<_>| async move {
+        keep_accounts_in_order(&tr, transfers).await?;
+        for transfer in ["first", "second", "third"] {
+            enqueue_for_tenant(&tr, transfers, ("account 7", transfer.to_owned())).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    runner.run(enqueue).await?;
+    let consumer = transfers.consumer(runner, WorkerOptions::new()).await?;
+    let mut handled = Vec::new();
+    while let Some(transfer) = consumer.dequeue().await? {
+        // The later ones wait for this one, also after its first attempt has failed.
+        assert!(consumer.dequeue().await?.is_none());
+        if transfer.attempt() == 1 {
+            transfer.nack().await?;
+            continue;
+        }
+        handled.push(transfer.value().clone());
+        transfer.complete().await?;
+    }
+    assert_eq!(handled, ["first", "second", "third"]);
+    consumer.shut_down(Duration::ZERO).await?;
     Ok(())
 }
 
@@ -377,7 +434,8 @@ pub(crate) async fn main() -> Result<(), AnyError> {
 
     enqueue_in_all_ways(runner, &open("later").await?).await?;
 
-    process_in_order(runner, &open("names").await?).await?;
+    limit_pause_and_share(runner, &open("tenants").await?).await?;
+    handle_in_order(runner, &open("transfers").await?).await?;
 
     let videos = &open("videos").await?;
     change_settings(runner, videos).await?;

@@ -12,6 +12,7 @@ use export_queue::keyspace::names::bytes_text;
 use export_queue::keyspace::{Bytes, Listed, Tx, Undecodable};
 use futures::try_join;
 
+use super::item_keys::why_not_started;
 use super::payload::decode;
 use super::{Console, Dequeue, MAX_ROWS, life_text, next_page};
 use crate::error::{Error, Result};
@@ -71,11 +72,17 @@ impl Console {
     pub async fn item(&self, name: &str, item: &str) -> Result<report::Item> {
         let found = &self.find_dequeue(name, "items").await?;
         let reference = &parse_item(item)?;
-        let read = |tr| async move { found.queue.status(&tr, reference).await };
-        match self.reader.run(read).await? {
-            Some(status) => Ok(item_of(&found.codec, reference, status)),
-            None => Err(missing_item(item)),
-        }
+        let read = |tr: Tx<_>| async move {
+            let Some(status) = found.queue.status(&tr, reference).await? else {
+                return Ok(None);
+            };
+            let not_started = why_not_started(&tr, found, &status).await?;
+            let mut report = item_of(&found.codec, reference, status);
+            report.not_started = not_started;
+            Ok::<_, Error>(Some(report))
+        };
+        let report = self.reader.run(read).await?;
+        report.ok_or_else(|| missing_item(item))
     }
 
     /// Returns a page of the schedules of a queue: up to `limit` after the one of this name.
@@ -250,6 +257,8 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         granted: status.granted.map(Time::from),
         dedupe: (!status.dedupe.is_empty()).then(|| bytes_text(&status.dedupe)),
         priority: status.priority,
+        item_key: (!status.key.is_empty()).then(|| bytes_text(&status.key)),
+        has_slot: status.has_slot,
         attempts: status.attempts,
         deaths: status.deaths,
         deliveries: status.deliveries,
@@ -389,11 +398,13 @@ fn options_text(options: &Enqueue) -> Option<String> {
         _ => None,
     };
     let dedupe = options.dedupe().map(|id| bytes_text(id));
+    let key = options.key().map(|key| bytes_text(key));
     let priority = Some(options.priority()).filter(|priority| *priority != 0);
     let depth = options.max_depth().map(|items| items.to_string());
     let parts: Vec<_> = [
         ("after", options.delay().map(span)),
         ("priority", priority.map(|priority| priority.to_string())),
+        ("key", key),
         ("dedupe", dedupe),
         ("on repeat", repeats),
         ("max wait", options.max_wait().map(span)),

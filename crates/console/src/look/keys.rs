@@ -2,8 +2,10 @@
 
 use export_queue::keyspace::ids::RegisteredRecipe;
 use export_queue::keyspace::limits::END_OF_KEYSPACE;
-use export_queue::keyspace::names::{hex, parse_hex, parse_queue_name, queue_name, tuple_text};
-use export_queue::keyspace::tuple;
+use export_queue::keyspace::names::{
+    elements, hex, parse_hex, parse_queue_name, queue_name, tuple_text,
+};
+use export_queue::keyspace::tuple::{self, Element};
 use export_queue::keyspace::{
     Bytes, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Subspace, Transaction, Tx,
     key_after,
@@ -14,6 +16,17 @@ use super::{Console, MAX_QUEUES, MAX_ROWS, next_page};
 use crate::error::{Error, Result};
 use crate::report;
 
+/// What a queue with consumers keeps in a lane, besides the state of the lane.
+const ITEM_IN_LANE: &str = "queued item in a lane";
+
+/// The state of a lane, by the element after its key.
+const LANE_STATE: [(&str, &str); 4] = [
+    ("a", "slots in use"),
+    ("k", "limits of a key"),
+    ("f", "fence of a key"),
+    ("m", "mark of changed default limits"),
+];
+
 /// What the recipes keep under the first element after their prefix. `docs/schema.md` has the whole of it.
 const PARTS: [(&str, &[(&str, &str)]); 3] = [
     (
@@ -23,9 +36,11 @@ const PARTS: [(&str, &[(&str, &str)]); 3] = [
             ("p", "pause"),
             ("w", "wake stamp"),
             ("c", "counter"),
+            ("hs", "stamp of a lane"),
             ("ht", "queued item of a priority above 0"),
             ("i", "queued item"),
             ("j", "queued item of a priority below 0"),
+            ("l", ITEM_IN_LANE),
             ("t", "delayed item"),
             ("h", "held item"),
             ("d", "dead letter"),
@@ -217,8 +232,22 @@ fn part_of(recipe: &RegisteredRecipe, key: &[u8]) -> Option<&'static str> {
     // Not the whole tuple: a time beyond the range of signed integers is none that can be decoded here.
     let rest = &key[recipe.subspace.bytes().len()..];
     let is_first = |letter: &str| rest.starts_with(&tuple::pack(&letter));
-    let part = parts.iter().find(|(letter, _)| is_first(letter));
-    part.map(|(_, what)| *what)
+    let (_, part) = parts.iter().find(|(letter, _)| is_first(letter))?;
+    match *part {
+        ITEM_IN_LANE => lane_part(rest),
+        part => Some(part),
+    }
+}
+
+/// Returns what a lane has under a key, without the prefix of its queue.
+fn lane_part(rest: &[u8]) -> Option<&'static str> {
+    match elements(rest)?.get(2)? {
+        Element::String(name) => {
+            let state = LANE_STATE.iter().find(|(letter, _)| name == letter);
+            state.map(|(_, what)| *what)
+        }
+        _ => Some(ITEM_IN_LANE),
+    }
 }
 
 /// Returns the codec that has written the value under a key, and how many bytes come before what it has written.

@@ -1,7 +1,8 @@
 //! Looking at the queues of a store.
 //!
 //! - `payload`: values by their codecs.
-//! - `dequeue`: items, sessions, schedules and settings of queues with consumers; `audit` checks them.
+//! - `dequeue`: items, sessions, schedules and settings of queues with consumers; `item_keys`: keys of their items;
+//!   `audit` checks them.
 //! - `combine`, `export`: combine queues and export queues.
 //! - `keys`: keys of the store, by the schema.
 
@@ -9,6 +10,7 @@ mod audit;
 mod combine;
 mod dequeue;
 mod export;
+mod item_keys;
 mod keys;
 mod payload;
 
@@ -30,6 +32,7 @@ pub(crate) use self::combine::{Combine, parse_aside};
 pub use self::dequeue::parse_place;
 pub(crate) use self::dequeue::{count_of, missing_item, parse_item};
 pub(crate) use self::export::{Export, parse_sequence};
+pub(crate) use self::item_keys::{ITEM_KEYS, limits_of, read_default_limits};
 pub(crate) use self::payload::decode;
 use crate::error::{Error, Result};
 use crate::report;
@@ -47,7 +50,7 @@ const MAX_COUNTED: usize = 10_000;
 pub const MAX_ROWS: usize = 1_000;
 
 /// How many records a page reads at most where a record can have 100 kB: dead letters of an export queue, and what a
-/// combine queue has set aside.
+/// combine queue has set aside. Also how many keys of items, of each of which 200 kB are counted.
 const MAX_RECORDS: usize = 100;
 
 /// A store as operators see it. Every read is a transaction of its own, by snapshot, so that looking never makes

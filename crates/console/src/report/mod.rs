@@ -7,6 +7,7 @@
 
 mod change;
 mod item;
+mod item_key;
 mod key;
 mod queue;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod work;
 
 pub use self::change::{Change, StoreCheck};
 pub use self::item::{Failure, Item, Items, Payload};
+pub use self::item_key::{ItemKey, ItemKeys, Limits};
 pub use self::key::{Key, Keys};
 pub use self::queue::{
     CombineState, DequeueState, ExportState, MicroqueueState, Queue, QueueState, Queues,

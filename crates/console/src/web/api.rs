@@ -72,6 +72,18 @@ pub(super) async fn item(
     Ok(Json(site.console.item(&name, &item).await?))
 }
 
+pub(super) async fn item_keys(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    Query(wanted): Query<ListingQuery>,
+) -> ApiResult<report::ItemKeys> {
+    let limit = wanted.limit(ROWS);
+    let keys = site
+        .console
+        .item_keys(&name, wanted.after.as_deref(), limit);
+    Ok(Json(keys.await?))
+}
+
 pub(super) async fn sessions(
     State(site): State<Site>,
     Path(name): Path<String>,

@@ -6,12 +6,13 @@ use axum::extract::{Form, Path, State};
 use axum::http::header::{HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
+use export_queue::hc_dequeue::KeyLimits;
 
 use super::guard::{FETCH_SITE, single};
 use super::refusal::Refusal;
 use super::site::Site;
 use super::text::segment;
-use crate::change::Action;
+use crate::change::{Action, LimitChange};
 use crate::error::Error;
 use crate::report::Change;
 
@@ -86,6 +87,66 @@ pub(super) async fn change_selected(
     Ok(back(&site, &path, &change, failed))
 }
 
+/// Changes the limits of a key, or the default ones.
+pub(super) async fn limit(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    form: Sent,
+) -> Result<Redirect, Refusal> {
+    let fields = allowed_form(&site, &headers, form)?;
+    let change = change_limits(&site, &name, &fields).await?;
+    let path = format!("/queues/{}/keys", segment(&name));
+    Ok(back(&site, &path, &change, 0))
+}
+
+/// Changes the limits of a key, or the default ones, and returns what came of it as JSON.
+pub(super) async fn api_limit(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    form: Sent,
+) -> Result<Json<Change>, Refusal> {
+    let fields = allowed_form(&site, &headers, form)?;
+    Ok(Json(change_limits(&site, &name, &fields).await?))
+}
+
+async fn change_limits(site: &Site, name: &str, fields: &Fields) -> Result<Change, Refusal> {
+    let key = field(fields, "key").ok_or_else(|| bad_form("select a key"))?;
+    // No key is empty.
+    let key = Some(key).filter(|key| !key.is_empty());
+    let console = &site.console;
+    let change = match (field(fields, "action"), key) {
+        (Some("reset"), Some(key)) => return Ok(console.reset_limits(name, key).await?),
+        (Some("reset"), None) => {
+            let message = "the default limits cannot be reset: set them";
+            return Err(bad_form(message));
+        }
+        (Some("set"), _) => LimitChange::Set(limits_in(fields)?),
+        (Some("pause"), _) => LimitChange::Pause,
+        _ => return Err(bad_form("an action is set, pause or reset")),
+    };
+    Ok(console.limit(name, key, change).await?)
+}
+
+/// Returns the limits in a form.
+fn limits_in(fields: &Fields) -> Result<KeyLimits, Refusal> {
+    let mut limits = KeyLimits::new();
+    if let Some(items) = number(fields, "at_most")? {
+        limits = limits.with_limit(items);
+    }
+    if let Some(items) = number(fields, "weight")? {
+        limits = limits.with_weight(items);
+    }
+    if has_text(fields, "until_end") {
+        limits = limits.with_until_end();
+    }
+    if has_text(fields, "dead_letters_block") {
+        limits = limits.with_dead_letters_blocking();
+    }
+    Ok(limits)
+}
+
 /// Changes an item, and returns what came of it as JSON.
 pub(super) async fn api_item(
     State(site): State<Site>,
@@ -119,24 +180,45 @@ fn back(site: &Site, path: &str, change: &Change, failed: u64) -> Redirect {
     Redirect::to(&format!("{base}{path}?done={action}&count={count}{failed}"))
 }
 
+/// Returns the value of a field of a form.
+fn field<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
+    let field = fields.iter().find(|(field, _)| field == name);
+    field.map(|(_, value)| &**value)
+}
+
+/// Returns whether a field is there and not empty.
+fn has_text(fields: &Fields, name: &str) -> bool {
+    field(fields, name).is_some_and(|value| !value.is_empty())
+}
+
+/// Returns the number in a field, unless the field is missing or empty.
+fn number(fields: &Fields, name: &str) -> Result<Option<u32>, Refusal> {
+    match field(fields, name) {
+        None | Some("") => Ok(None),
+        Some(text) => {
+            let number = text.parse().map_err(|_| bad_form("a limit is no number"))?;
+            Ok(Some(number))
+        }
+    }
+}
+
+fn bad_form(message: &str) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, message)
+}
+
 fn action_of(fields: &Fields) -> Result<Action, Refusal> {
-    let action = fields.iter().find(|(field, _)| field == "action");
-    parse_action(action.map_or("", |(_, value)| value))
+    parse_action(field(fields, "action").unwrap_or_default())
 }
 
 fn parse_action(name: &str) -> Result<Action, Refusal> {
-    Action::parse(name).ok_or_else(|| {
-        let message = "an action is cancel, expedite, redrive or purge";
-        Refusal::new(StatusCode::BAD_REQUEST, message)
-    })
+    Action::parse(name).ok_or_else(|| bad_form("an action is cancel, expedite, redrive or purge"))
 }
 
 fn allowed_form(site: &Site, headers: &HeaderMap, form: Sent) -> Result<Fields, Refusal> {
     // Before the form, so that what is refused anyway is not explained as malformed.
     check_switch(site)?;
     let Form(fields) = form.map_err(|rejection| Refusal::of_status(rejection.status()))?;
-    let token = fields.iter().find(|(field, _)| field == "token");
-    allowed(site, headers, token.map(|(_, value)| &**value))?;
+    allowed(site, headers, field(&fields, "token"))?;
     Ok(fields)
 }
 

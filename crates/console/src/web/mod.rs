@@ -11,6 +11,7 @@
 //! | `/queues/{name}/items/{place}?after=` | `/api/queues/{name}/items/{place}?after=&limit=` | [the items in a place](crate::report::Items) |
 //! | `/queues/{name}/item/{ref}` | `/api/queues/{name}/item/{ref}` | [an item](crate::report::Item) |
 //! | `/queues/{name}/sessions` | `/api/queues/{name}/sessions` | [sessions, and what they hold](crate::report::Sessions) |
+//! | `/queues/{name}/keys?after=` | `/api/queues/{name}/keys?after=&limit=` | [keys of items](crate::report::ItemKeys) |
 //! | `/queues/{name}/schedules?after=` | `/api/queues/{name}/schedules?after=&limit=` | [schedules](crate::report::Schedules) |
 //! | on the queue's page | `/api/queues/{name}/settings` | [settings](crate::report::Settings) |
 //! | | `/api/queues/{name}/key/{key}?combiner=` | [a key of a combine queue](crate::report::CombineKey) |
@@ -28,6 +29,10 @@
 //! | `/queues/{name}/pause`, `/queues/{name}/resume` | the same below `/api` | pauses or resumes a queue |
 //! | `/queues/{name}/item/{ref}`, `action` | `/api/queues/{name}/item/{ref}/{action}` | cancels, expedites, redrives or purges an item |
 //! | `/queues/{name}/items/{place}`, `action`, `item`... | | does so with the selected items |
+//! | `/queues/{name}/keys`, `action`, `key`, limits | the same below `/api` | replaces (`set`), pauses or resets the limits of a key |
+//!
+//! The limits are the fields `at_most`, `weight`, `until_end` and `dead_letters_block`. One that is missing or empty is
+//! not set. An empty `key` stands for the default limits.
 //!
 //! A form is answered with a redirect (303) to the page that shows the result, a program with a
 //! [change](crate::report::Change). An error is `{"error": "...", "causes": ["..."]}` below `/api`, and a page
@@ -60,7 +65,7 @@
 //! | what | limit | beyond |
 //! |---|---|---|
 //! | queues of a page, and queues on the overview with live updates | 100 | the next page |
-//! | rows of a listing | 100 on pages, 1,000 of JSON | the next page |
+//! | rows of a listing | 100 on pages, 1,000 of JSON; 100 keys of items | the next page |
 //! | dead letters whose reasons are grouped | 200 | the page says so |
 //! | history for the charts | 5 minutes, every 5 seconds, 2,000 queues and subscriptions | dropped |
 //! | requests at the same time | 64 | 503 |

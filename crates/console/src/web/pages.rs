@@ -9,8 +9,8 @@ use super::refusal::Refusal;
 use super::site::{QUEUES_PER_PAGE, Site};
 use super::text;
 use super::view::{
-    Failures, Frame, ItemPage, ItemRow, ItemsPage, OverviewPage, QueuePage, SchedulesPage,
-    SessionsPage, actions_in, events_of, page,
+    Failures, Frame, ItemPage, ItemRow, ItemsPage, KeysPage, OverviewPage, QueuePage,
+    SchedulesPage, SessionsPage, actions_in, events_of, page,
 };
 use crate::report::QueueState;
 
@@ -56,6 +56,7 @@ impl PageQuery {
             "purge" => format!("Removed {items} for good."),
             "pause" => "Paused: nothing is granted until the queue is resumed.".to_owned(),
             "resume" => "Resumed: items are granted again.".to_owned(),
+            "limit" => "The limits were changed.".to_owned(),
             _ => return None,
         };
         Some(done + &failed)
@@ -158,6 +159,26 @@ pub(super) async fn item(
         events: events_of(&item),
         item,
         actions,
+    }))
+}
+
+/// `/queues/{name}/keys`: a page of the keys of a queue's items.
+pub(super) async fn keys(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    Query(wanted): Query<PageQuery>,
+) -> Result<Response, Refusal> {
+    let after = wanted.after.as_deref();
+    let keys = site.console.item_keys(&name, after, ROWS_PER_PAGE).await?;
+    let frame = Frame::of(&site, wanted.notice());
+    Ok(page(&KeysPage {
+        href: frame.queue(&name),
+        frame,
+        queue: keys.queue,
+        default_limits: keys.default_limits,
+        keys: keys.keys,
+        is_first: after.is_none(),
+        next: keys.next.as_deref().map(text::segment),
     }))
 }
 

@@ -42,7 +42,7 @@ impl Refusal {
     pub(super) fn next_step(&self) -> &'static str {
         match self.status {
             StatusCode::BAD_REQUEST => {
-                "Check the address, or go back to the first page of the listing."
+                "Check the address or the form, or go back to the first page of the listing."
             }
             StatusCode::FORBIDDEN => {
                 "Changes are accepted only from pages of this console, and only if it allows \
@@ -90,9 +90,10 @@ fn status_of(error: &Error) -> StatusCode {
         Error::WrongRecipe { .. } | Error::Unreadable { .. } => StatusCode::CONFLICT,
         Error::Malformed { .. } | Error::WrongPlace { .. } => StatusCode::BAD_REQUEST,
         Error::Dequeue(error) => match error {
-            hc_dequeue::Error::MalformedRef(_) | hc_dequeue::Error::MalformedCursor => {
-                StatusCode::BAD_REQUEST
-            }
+            hc_dequeue::Error::MalformedRef(_)
+            | hc_dequeue::Error::MalformedCursor
+            | hc_dequeue::Error::Key { .. }
+            | hc_dequeue::Error::KeyLimits { .. } => StatusCode::BAD_REQUEST,
             hc_dequeue::Error::ForeignRef { .. } => StatusCode::NOT_FOUND,
             _ => status_of_store(error),
         },

@@ -55,6 +55,7 @@ pub fn router(console: Console, options: WebOptions) -> Router {
             "/queues/{name}/item/{item}",
             get(pages::item).post(change::change_item),
         )
+        .route("/queues/{name}/keys", get(pages::keys).post(change::limit))
         .route("/queues/{name}/sessions", get(pages::sessions))
         .route("/queues/{name}/schedules", get(pages::schedules))
         .route("/events", get(events::overview))
@@ -67,6 +68,10 @@ pub fn router(console: Console, options: WebOptions) -> Router {
         .route("/api/queues/{name}", get(api::queue))
         .route("/api/queues/{name}/items/{place}", get(api::items))
         .route("/api/queues/{name}/item/{item}", get(api::item))
+        .route(
+            "/api/queues/{name}/keys",
+            get(api::item_keys).post(change::api_limit),
+        )
         .route("/api/queues/{name}/sessions", get(api::sessions))
         .route("/api/queues/{name}/schedules", get(api::schedules))
         .route("/api/queues/{name}/settings", get(api::settings))

@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
+use export_queue::keyspace::names::{hex, parse_bytes};
 
 use super::live::{OverviewLive, QueueLive};
 use super::options::WebOptions;
@@ -259,6 +260,24 @@ pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
     shown
         .map(|(time, what)| (time.map(Time::moment).unwrap_or_default(), what))
         .collect()
+}
+
+/// A page of the keys of a queue's items.
+#[derive(Template)]
+#[template(path = "keys.html")]
+pub(super) struct KeysPage {
+    pub(super) frame: Frame,
+    pub(super) href: String,
+    pub(super) queue: String,
+    pub(super) default_limits: Option<report::Limits>,
+    pub(super) keys: Vec<report::ItemKey>,
+    pub(super) is_first: bool,
+    pub(super) next: Option<String>,
+}
+
+/// Returns a key as a form sends it: in hexadecimal digits, of which a page shows none as a code.
+pub(super) fn digits(key: &str) -> String {
+    format!("0x{}", hex(&parse_bytes(key)))
 }
 
 /// The sessions of a queue.

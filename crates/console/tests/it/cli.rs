@@ -177,6 +177,28 @@ fn commands_that_look(store: &Filled) {
             &["new year again", "0 0 1 1 *", "UTC", "-01-01T00:00:00.000Z"],
         ),
         (
+            &["keys", "jobs"],
+            "ItemKeys",
+            &[],
+            &["no keys on this page", "default limits: no limit"],
+        ),
+        (
+            &["limit", "jobs", "tenant 7"],
+            "ItemKey",
+            &[],
+            &[
+                "state idle",
+                "slots 0, no limit",
+                "limits no limit, by default",
+            ],
+        ),
+        (
+            &["limit", "jobs"],
+            "Limits",
+            &[],
+            &["default limits no limit"],
+        ),
+        (
             &["configure", "jobs"],
             "Settings",
             &[],
@@ -282,8 +304,10 @@ fn commands_that_change(store: &Filled) {
         assert_eq!(store.count(place).to_string(), left, "{command}");
     }
     let delayed = &items.delayed[0].to_string();
-    let of_others: [&[&str]; 12] = [
+    let of_others: [&[&str]; 14] = [
         &["prioritize", "jobs", delayed, "-3"],
+        &["limit", "jobs", "tenant 7", "--at-most", "4"],
+        &["limit", "jobs", "tenant 7", "--reset"],
         &["purge", "jobs", &items.dead[2].to_string()],
         &["purge", "events", "--subscription", "mirror", &letter(0)],
         &["redrive", "counts", aside],

@@ -120,9 +120,10 @@ async fn add_items(world: &World, subspace: Subspace) {
             _ => std::mem::forget(delivery),
         }
     }
-    enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;
+    let with_key = Enqueue::new().with_key(HOSTILE);
+    enqueue(&world.runner, &jobs, value, &with_key).await;
     std::mem::forget(consumer);
-    let options = Enqueue::new().with_dedupe(HOSTILE);
+    let options = Enqueue::new().with_dedupe(HOSTILE).with_key(HOSTILE);
     let nightly = Schedule::new("0 4 * * *").with_enqueue_options(options);
     let jobs = &jobs;
     let schedule = &nightly;
@@ -257,6 +258,9 @@ fn stored_text_is_shown_by_every_command_and_does_nothing() {
         (&["show", &jobs, &dead], r"\u202egpj.exe"),
         (&["show", &jobs, &done], r"\u202egpj.exe"),
         (&["show", &jobs, &delayed], r"\u202egpj.exe"),
+        (&["keys", &jobs], &reason),
+        (&["limit", &jobs, HOSTILE], r"\u202egpj.exe"),
+        (&["limit", &jobs, HOSTILE, "--at-most", "4"], "at most 4"),
         (&["sessions", &jobs], "SESSION"),
         (&["schedules", &jobs], &reason),
         (
@@ -324,6 +328,9 @@ fn an_argument_that_is_echoed_does_nothing() {
         &["redrive", "jobs", "--older-than", HOSTILE],
         &["redrive", HOSTILE, "--all"],
         &["sessions", "jobs", "--after", HOSTILE],
+        &["keys", HOSTILE],
+        &["limit", HOSTILE, "a"],
+        &["limit", "jobs", "a", "--at-most", HOSTILE],
         &["queues", "--after", HOSTILE],
         &["queues", "--limit", HOSTILE],
         &["combine", "counts", "--combiner", HOSTILE, "a"],
@@ -403,7 +410,7 @@ async fn pages_show_hidden_characters_as_codes() {
                 "items/done",
                 "items/queued",
             ];
-            let rest = places.iter().chain(&["sessions", "schedules"]);
+            let rest = places.iter().chain(&["keys", "sessions", "schedules"]);
             paths.extend(rest.map(|rest| format!("/queues/{segment}/{rest}")));
             let dead = site
                 .shown(&format!("/api/queues/{segment}/items/dead"))

@@ -8,6 +8,8 @@ use conformance::stores::TestStore;
 use console::Combiner;
 use console::report::Key;
 use export_queue::combine::{LastWriter, Max, Min};
+use export_queue::keyspace::Subspace;
+use export_queue::keyspace::names::queue_name;
 use export_queue::keyspace::tuple::Versionstamp;
 use export_queue::microqueue::blocks::WHOLE_BLOCK;
 use serde_json::{Value, json};
@@ -17,6 +19,7 @@ conformance::on_every_store!(threads:
     what_is_set_aside_and_dead_letters_of_exports_are_listed_page_by_page,
     a_block_says_how_much_of_it_was_folded_or_exported,
     keys_have_the_queue_and_the_part_that_they_belong_to,
+    rows_of_lanes_say_what_they_are,
     the_value_of_a_key_is_decoded_where_an_application_chose_it,
 );
 
@@ -285,6 +288,30 @@ async fn keys_have_the_queue_and_the_part_that_they_belong_to(store: TestStore) 
             missing.is_empty() && found.is_empty(),
             "{queue}: {missing:?} {found:?}"
         );
+    }
+}
+
+async fn rows_of_lanes_say_what_they_are(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    // No session of this queue changes them.
+    let orders = world.root.subspace(&"orders");
+    let lane = orders.subspace(&("l", &b"a"[..]));
+    let defaults = orders.subspace(&("l", &b""[..]));
+    let stamp = Versionstamp::complete([1; 10], 0);
+    for (key, part) in [
+        (lane.pack(&(10, stamp, 0)), "queued item in a lane"),
+        (lane.pack(&"a"), "slots in use"),
+        (lane.pack(&"k"), "limits of a key"),
+        (lane.pack(&"f"), "fence of a key"),
+        (defaults.pack(&"k"), "limits of a key"),
+        (defaults.pack(&"m"), "mark of changed default limits"),
+        (orders.pack(&("hs", 10, 7, &b"a"[..])), "stamp of a lane"),
+    ] {
+        world.set(&key, b"value").await;
+        let name = queue_name(&Subspace::from_bytes(&key[..]));
+        let shown: Key = valid(console.key(&name).await.unwrap());
+        assert_eq!(shown.part.as_deref(), Some(part), "{name}");
     }
 }
 

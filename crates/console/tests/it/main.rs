@@ -11,6 +11,7 @@ mod documents;
 mod extremes;
 mod hostile;
 mod keys;
+mod limits;
 mod look;
 mod paging;
 mod refusals;

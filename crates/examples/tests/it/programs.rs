@@ -1,4 +1,4 @@
-//! The programs of the tutorial and of the recipes. Each checks what it shows.
+//! The programs of the tutorial, of the recipes and of the tenants. Each checks what it shows.
 
 use conformance::stores::TestStore;
 
@@ -7,13 +7,21 @@ mod recipes;
 #[path = "../../examples/shop.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
 mod shop;
+#[path = "../../examples/tenants.rs"]
+#[expect(dead_code, reason = "its `main` is not run")]
+mod tenants;
 
 conformance::on_every_store!(threads:
     the_shop_of_the_tutorial_sells_what_is_ordered,
+    tenants_share_a_queue_within_their_limits,
 );
 
 async fn the_shop_of_the_tutorial_sells_what_is_ordered(store: TestStore) {
     shop::run(&store.runner(), &store.root).await.unwrap();
+}
+
+async fn tenants_share_a_queue_within_their_limits(store: TestStore) {
+    tenants::run(&store.runner(), &store.root).await.unwrap();
 }
 
 #[test]

@@ -195,14 +195,16 @@ impl<T> Delivery<T> {
         self.item.resolve(self.item.completed(), None).await
     }
 
-    /// Gives the item back to its place in the queue, and returns when that is committed. This does not count as an
-    /// attempt.
+    /// Gives the item back to the queue, and returns when that is committed. This does not count as an attempt.
+    ///
+    /// Items without a key that come back take turns with those that have not. One with a key returns to its place among
+    /// the items of the key.
     pub async fn release(&self) -> Result<()> {
         self.item.resolve(GiveBack::Returned(When::Now), None).await
     }
 
-    /// Gives the item back to its place in the queue, where it is granted next, and returns when that is committed.
-    /// This counts as an attempt; after its last attempt, the item becomes a dead letter.
+    /// Gives the item back to the queue as [`release`](Self::release) does, and returns when that is committed. This
+    /// counts as an attempt; after its last attempt, the item becomes a dead letter.
     pub async fn nack(&self) -> Result<()> {
         self.item.resolve(GiveBack::Failed(When::Now), None).await
     }
@@ -220,9 +222,9 @@ impl<T> Delivery<T> {
 
     /// Gives the item back, to be granted again after `delay` by the wall clocks. This never counts as an attempt.
     ///
-    /// The item comes back to its old place, before all items that were enqueued later. If `n` items are snoozed for
-    /// `s` seconds each time, and a handler takes `h` seconds, they keep `n * h / s` handlers busy all the time. If
-    /// that is as many as there are, newer items are not granted any more. Snooze few items, or for a long time.
+    /// If `n` items are snoozed for `s` seconds each time, and a handler takes `h` seconds, they ask for `n * h / s`
+    /// handlers all the time. While other items wait, they get at most about half of the grants. Snooze few items, or
+    /// for a long time.
     pub async fn snooze(&self, delay: Duration) -> Result<()> {
         let how = GiveBack::Returned(self.item.after(delay));
         self.item.resolve(how, None).await

@@ -32,7 +32,7 @@ mod flag {
 /// // The next item of a key is handled after the one before it has left the queue.
 /// let in_order = KeyLimits::ordered();
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyLimits {
     limit: Option<u32>,
     until_end: bool,

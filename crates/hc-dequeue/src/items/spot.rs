@@ -61,12 +61,15 @@ impl Spot {
         id.key_in(self.records(keys).subspace())
     }
 
-    /// Applies to a record what the key of its row says. Returns `false` if the record contradicts it.
+    /// Applies to a record what the key of its row says. Returns `false` if the record contradicts the key of a lane.
     pub(crate) fn apply(&self, record: &mut Record) -> bool {
         match self {
             Self::Priority(priority) => {
                 record.priority = *priority;
-                record.key.is_empty()
+                // An item with a key came here while its record did not decode.
+                record.key = Bytes::new();
+                record.has_slot = false;
+                true
             }
             Self::Lane { key, rank } => {
                 if let Some(priority) = Priority::of_rank(*rank) {

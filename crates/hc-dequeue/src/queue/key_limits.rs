@@ -4,9 +4,7 @@ use std::ops::ControlFlow;
 
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{
-    self, Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows,
-};
+use microqueue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows};
 
 use crate::items::changes::Changes;
 use crate::items::counters::parse_count;
@@ -31,7 +29,7 @@ const MAX_PAGE_KEYS: usize = 1_000;
 pub struct KeyStatus {
     /// The key.
     pub key: Bytes,
-    /// How many items have a slot.
+    /// How many items have a slot; zero if the number does not decode.
     pub slots: u64,
     /// The limits that apply to the key.
     pub limits: KeyLimits,
@@ -58,6 +56,8 @@ pub enum KeyState {
     AtLimit,
     /// The limit is zero.
     Paused,
+    /// Its limits or its number of slots do not decode: it starts no items.
+    Unreadable,
 }
 
 /// A page of the keys of a queue.
@@ -138,10 +138,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](keyspace::Error::Corrupt) if they do not decode: then all keys without limits of their own are
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode: then all keys without limits of their own are
     /// paused.
     pub async fn default_key_limits(&self, tr: &impl Transaction) -> Result<KeyLimits> {
-        default_limits(tr, &self.keys).await
+        let row = default_row(tr, &self.keys).await?;
+        let key = self.keys.key_limits(b"");
+        let limits = row.map(|row| KeyLimits::parse(&key, &row)).transpose()?;
+        Ok(limits.unwrap_or_default())
     }
 
     /// Returns the state of a key, of which no item need exist.
@@ -150,13 +153,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Error::Key`]; [`Corrupt`](keyspace::Error::Corrupt) if the limits or the number of slots do not decode;
+    /// [`Error::Key`];
     /// [`Error::ReadAfterWrite`] after an enqueue with this key in the same transaction.
     pub async fn key(&self, tr: &impl Transaction, key: &[u8]) -> Result<KeyStatus> {
         check_key(key)?;
-        let default = default_limits(tr, &self.keys).await?;
+        let default = default_row(tr, &self.keys).await?;
         let key = Bytes::copy_from_slice(key);
-        status_of(tr, &self.keys, key, default).await
+        status_of(tr, &self.keys, key, default.as_deref()).await
     }
 
     /// Returns a page of the keys that have limits of their own or items that wait or have slots: up to `limit` keys, at
@@ -175,7 +178,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ) -> Result<KeyPage> {
         let keys = &*self.keys;
         let limit = limit.min(MAX_PAGE_KEYS);
-        let default = default_limits(tr, keys).await?;
+        let default = default_row(tr, keys).await?;
         // The lane without a key has the default limits and the items that have come back.
         let mut last = Bytes::copy_from_slice(after.unwrap_or_default());
         let mut page = KeyPage {
@@ -186,7 +189,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             let Some(key) = keys.next_lane(tr, Some(&last)).await? else {
                 return Ok(page);
             };
-            let status = status_of(tr, keys, key.clone(), default).await?;
+            let status = status_of(tr, keys, key.clone(), default.as_deref()).await?;
             page.keys.push(status);
             last = key;
         }
@@ -195,12 +198,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 }
 
-async fn default_limits(tr: &impl Transaction, keys: &Keys) -> Result<KeyLimits> {
-    let key = keys.key_limits(b"");
+async fn default_row(tr: &impl Transaction, keys: &Keys) -> Result<Option<Bytes>> {
     // Safe as a snapshot read: nothing is written.
-    let row = tr.get(&key, Isolation::Snapshot).await?;
-    let limits = row.map(|row| KeyLimits::parse(&key, &row)).transpose()?;
-    Ok(limits.unwrap_or_default())
+    Ok(tr.get(&keys.key_limits(b""), Isolation::Snapshot).await?)
 }
 
 /// Reads the state of a key.
@@ -208,7 +208,7 @@ async fn status_of(
     tr: &impl Transaction,
     keys: &Keys,
     key: Bytes,
-    default: KeyLimits,
+    default: Option<&[u8]>,
 ) -> Result<KeyStatus> {
     let limits_row = keys.key_limits(&key);
     let slots_row = keys.slots(&key);
@@ -219,25 +219,28 @@ async fn status_of(
         get(&slots_row),
         count_waiting(tr, keys, &key)
     )?;
-    let own = own
-        .map(|row| KeyLimits::parse(&limits_row, &row))
-        .transpose()?;
-    let slots = slots
-        .map(|row| parse_count(&slots_row, &row))
-        .transpose()?
-        .unwrap_or(0);
-    let negative = || keyspace::Error::corrupt(&slots_row, format!("{slots} slots are in use"));
-    let slots = u64::try_from(slots).map_err(|_| negative())?;
-    let limits = own.unwrap_or(default);
-    let state = match limits.limit() {
-        Some(0) => KeyState::Paused,
+    let limits = own.as_deref().or(default);
+    let is_readable = limits.is_none_or(|row| KeyLimits::parse(&limits_row, row).is_ok());
+    let limits = limits.map(KeyLimits::parse_or_pause).unwrap_or_default();
+    let slots = match slots {
+        None => Some(0),
+        Some(row) => parse_count(&slots_row, &row)
+            .ok()
+            .and_then(|slots| u64::try_from(slots).ok()),
+    };
+    let state = match (limits.limit(), slots) {
+        _ if !is_readable => KeyState::Unreadable,
+        (_, None) => KeyState::Unreadable,
+        (Some(0), _) => KeyState::Paused,
         _ if waiting.count == 0 => KeyState::Idle,
-        Some(limit) if slots >= limit.into() && !waiting.first_has_slot => KeyState::AtLimit,
+        (Some(limit), Some(slots)) if slots >= limit.into() && !waiting.first_has_slot => {
+            KeyState::AtLimit
+        }
         _ => KeyState::Ready,
     };
     Ok(KeyStatus {
         key,
-        slots,
+        slots: slots.unwrap_or(0),
         limits,
         has_own_limits: own.is_some(),
         waiting: waiting.count,

@@ -53,8 +53,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Returns an outcome that delays the item without counting an attempt. It then comes back to its old place, before
-    /// newer items: [many snoozed items](crate::Delivery::snooze) keep newer ones waiting.
+    /// Returns an outcome that delays the item without counting an attempt.
+    /// [Many snoozed items](crate::Delivery::snooze) keep others waiting.
     #[must_use]
     pub const fn snooze(delay: Duration) -> Self {
         Self::Snooze(delay)

@@ -20,6 +20,7 @@ mod fairness;
 mod foreign;
 mod inspect;
 mod items;
+mod keys;
 mod listings;
 mod metrics;
 mod model;

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use console::terminal::parse_address;
-use console::{Combiner, Filter, parse_place};
-use export_queue::hc_dequeue::PlaceKind;
+use console::{Combiner, Filter, LimitChange, parse_place};
+use export_queue::hc_dequeue::{KeyLimits, PlaceKind};
 use export_queue::keyspace::Environment;
 
 /// See and change every queue of a store.
@@ -120,6 +120,23 @@ pub(crate) enum Command {
         #[arg(allow_negative_numbers = true)]
         priority: i8,
     },
+
+    /// List the keys of a queue's items: their limits, how many items have a slot, and how many wait.
+    #[command(after_help = "Example:\n  console keys jobs --db fdb:")]
+    Keys {
+        /// The queue.
+        queue: String,
+        #[command(flatten)]
+        page: Page,
+    },
+
+    /// Print the limits of a key or the default limits, or replace them by those that are given.
+    #[command(after_help = "Examples:\n  \
+        console limit jobs 'tenant 7' --at-most 4 --db fdb:\n  \
+        console limit jobs 'tenant 7' --pause --db fdb:\n  \
+        console limit jobs 'tenant 7' --reset --db fdb:\n  \
+        console limit jobs --ordered --db fdb:")]
+    Limit(LimitOptions),
 
     /// Let a dedupe id be enqueued again that is retained after the completion of its item.
     #[command(after_help = "Example:\n  console release-dedupe jobs 'invoice 7' --db fdb:")]
@@ -379,6 +396,86 @@ impl ItemsArguments {
         let before = |age| now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
         filter.enqueued_before = self.older_than.map(before);
         (self.all || !filter.is_empty()).then_some(filter)
+    }
+}
+
+/// The limits of a key. Those that are given replace all that it had.
+#[derive(Args)]
+pub(crate) struct LimitOptions {
+    /// The queue.
+    pub(crate) queue: String,
+    /// The key: text, or `0x` and hexadecimal digits. Without it, the default limits: those of keys that have none of
+    /// their own.
+    pub(crate) key: Option<String>,
+    /// How many items of the key may have a slot. An item has one while a session holds it.
+    #[arg(long, value_name = "N")]
+    at_most: Option<u32>,
+    /// Any number of items may have a slot.
+    #[arg(long, conflicts_with_all = ["at_most", "ordered"])]
+    no_limit: bool,
+    /// An item keeps its slot until it ends, also while it waits to be tried again.
+    #[arg(long)]
+    until_end: bool,
+    /// A dead letter keeps its slot until it is redriven, purged or cancelled.
+    #[arg(long)]
+    dead_letters_block: bool,
+    /// The next item starts after the one before it has ended: `--at-most 1 --until-end`.
+    #[arg(long, conflicts_with = "at_most")]
+    ordered: bool,
+    /// How many items the key is granted when it is its turn, from 1 to 1,000.
+    #[arg(long, value_name = "N")]
+    weight: Option<u32>,
+    /// Start nothing of the key. Its other limits stay.
+    #[arg(
+        long,
+        conflicts_with_all = ["at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight"]
+    )]
+    pause: bool,
+    /// Let the default limits apply to the key again.
+    #[arg(
+        long,
+        requires = "key",
+        conflicts_with_all = [
+            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "pause"
+        ]
+    )]
+    pub(crate) reset: bool,
+}
+
+impl LimitOptions {
+    /// Returns what becomes of the limits. `None`: nothing was given, or they are reset.
+    pub(crate) fn change(&self) -> Option<LimitChange> {
+        if self.pause {
+            return Some(LimitChange::Pause);
+        }
+        let flags = [
+            self.no_limit,
+            self.until_end,
+            self.dead_letters_block,
+            self.ordered,
+        ];
+        let numbers = [self.at_most, self.weight];
+        if !flags.contains(&true) && numbers.iter().all(Option::is_none) {
+            return None;
+        }
+        let mut limits = if self.ordered {
+            KeyLimits::ordered()
+        } else {
+            KeyLimits::new()
+        };
+        if let Some(items) = self.at_most {
+            limits = limits.with_limit(items);
+        }
+        if self.until_end {
+            limits = limits.with_until_end();
+        }
+        if self.dead_letters_block {
+            limits = limits.with_dead_letters_blocking();
+        }
+        if let Some(items) = self.weight {
+            limits = limits.with_weight(items);
+        }
+        Some(LimitChange::Set(limits))
     }
 }
 

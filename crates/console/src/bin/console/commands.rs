@@ -11,7 +11,8 @@ use tokio::net::TcpListener;
 use tokio::task::spawn_blocking;
 
 use crate::arguments::{
-    CombineOptions, Command, ListOptions, Options, ServeOptions, SettingsOptions, Target,
+    CombineOptions, Command, LimitOptions, ListOptions, Options, ServeOptions, SettingsOptions,
+    Target,
 };
 use crate::bulk::change_items;
 use crate::failure::{CommandFailure, Result, Status};
@@ -44,6 +45,11 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
             item,
             priority,
         } => print(&console.prioritize(&queue, &item, priority).await?, json)?,
+        Command::Keys { queue, page } => {
+            let keys = console.item_keys(&queue, page.after(), page.limit());
+            print(&keys.await?, json)?;
+        }
+        Command::Limit(options) => limit(context, &options).await?,
         Command::ReleaseDedupe { queue, id } => {
             print(&console.release_dedupe(&queue, &id).await?, json)?;
         }
@@ -132,6 +138,21 @@ async fn list(context: &Context<'_>, options: &ListOptions) -> Result<()> {
         }
     };
     print(&items, context.options.json)
+}
+
+async fn limit(context: &Context<'_>, options: &LimitOptions) -> Result<()> {
+    let console = context.console;
+    let json = context.options.json;
+    let queue = &options.queue;
+    let key = options.key.as_deref();
+    if let Some(change) = options.change() {
+        return print(&console.limit(queue, key, change).await?, json);
+    }
+    match key {
+        Some(key) if options.reset => print(&console.reset_limits(queue, key).await?, json),
+        Some(key) => print(&console.item_key(queue, key).await?, json),
+        None => print(&console.default_limits(queue).await?, json),
+    }
 }
 
 async fn combine(context: &Context<'_>, options: &CombineOptions) -> Result<()> {

@@ -178,6 +178,8 @@ impl CommandFailure {
                 | console::Error::Dequeue(
                     DequeueError::DedupeId { .. }
                     | DequeueError::ForeignRef { .. }
+                    | DequeueError::Key { .. }
+                    | DequeueError::KeyLimits { .. }
                     | DequeueError::MalformedCursor
                     | DequeueError::Priority { .. }
                     | DequeueError::TooShort { .. },

@@ -211,6 +211,10 @@ async fn all_changes(site: &TestSite) -> Vec<(String, String)> {
         (format!("/api/queues/{name}/pause"), String::new()),
         (format!("/api/queues/{name}/resume"), String::new()),
     ];
+    for base in ["", "/api"] {
+        let path = format!("{base}/queues/{name}/keys");
+        changes.push((path, "action=pause&key=a".to_owned()));
+    }
     for action in ["cancel", "expedite", "redrive", "purge"] {
         let action = format!("action={action}");
         let selected = format!("&item={dead}");

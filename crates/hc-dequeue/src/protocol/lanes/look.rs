@@ -274,7 +274,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         let limits_row = keys.key_limits(&id.key);
         for row in &page.rows {
             if row.key() == slots_row {
-                // An unreadable number is as if all slots were in use, until the audit corrects it.
+                // A number that does not decode is as if all slots were in use.
                 slots = parse_count(row.key(), row.value()).unwrap_or(i64::from(u32::MAX));
             } else if row.key() == limits_row {
                 own = Some(KeyLimits::parse_or_pause(row.value()));

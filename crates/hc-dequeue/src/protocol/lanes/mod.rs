@@ -28,6 +28,8 @@
 pub(crate) mod look;
 pub(crate) mod ring;
 pub(crate) mod sweep;
+#[cfg(test)]
+mod tests;
 pub(crate) mod walk;
 
 use std::sync::atomic::{AtomicBool, Ordering};

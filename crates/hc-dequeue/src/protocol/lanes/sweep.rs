@@ -9,7 +9,7 @@ use microqueue::keyspace::{
 };
 
 use crate::items::changes::Changes;
-use crate::items::error::{Error, Result};
+use crate::items::error::Result;
 use crate::items::keys::Keys;
 use crate::items::spot::RANK_OF_SLOT;
 
@@ -31,21 +31,31 @@ pub(crate) async fn sweep_lanes(
     keys: &Keys,
     sweep: Option<Sweep>,
 ) -> Result<Option<Sweep>> {
-    let sweep = &sweep;
-    let step = |tr: Tx<_>| async move {
-        let Some(mark) = tr.get(&keys.mark(), Isolation::Snapshot).await? else {
-            return Ok(None);
-        };
-        let after = sweep.as_ref().filter(|sweep| sweep.mark == mark);
-        let after = after.and_then(|sweep| sweep.after.clone());
-        let after = stamp_some(&tr, keys, after).await?;
-        if after.is_none() {
-            tr.atomic(MutationOp::CompareAndClear, &keys.mark(), &mark);
-            return Ok(None);
-        }
-        Ok::<_, Error>(Some(Sweep { mark, after }))
-    };
+    let sweep = sweep.as_ref();
+    let step = |tr: Tx<_>| async move { sweep_step(&tr, keys, sweep).await };
     runner.run(step).await
+}
+
+/// Stages a step of a sweep, as [`sweep_lanes`] does.
+///
+/// # Conflicts
+/// Reads by snapshot: the mark is removed only if it still has the value that was read.
+pub(super) async fn sweep_step(
+    tr: &impl Transaction,
+    keys: &Keys,
+    sweep: Option<&Sweep>,
+) -> Result<Option<Sweep>> {
+    let Some(mark) = tr.get(&keys.mark(), Isolation::Snapshot).await? else {
+        return Ok(None);
+    };
+    let after = sweep.filter(|sweep| sweep.mark == mark);
+    let after = after.and_then(|sweep| sweep.after.clone());
+    let after = stamp_some(tr, keys, after).await?;
+    if after.is_none() {
+        tr.atomic(MutationOp::CompareAndClear, &keys.mark(), &mark);
+        return Ok(None);
+    }
+    Ok(Some(Sweep { mark, after }))
 }
 
 /// Stamps some lanes in which items wait, and wakes sessions. Returns the last lane that was read, or `None` at the end.

@@ -1,0 +1,74 @@
+//! Keys of items, and their limits.
+
+use std::fmt::Write as _;
+
+use console::report::{ItemKey, ItemKeys, Limits};
+
+use super::{Show, at_least, fields, next_page, table, text, yes};
+
+const HEADER: [&str; 8] = [
+    "KEY",
+    "STATE",
+    "SLOTS",
+    "WAITING",
+    "WEIGHT",
+    "UNTIL END",
+    "DEAD BLOCK",
+    "LIMITS",
+];
+
+impl Show for ItemKeys {
+    fn show(&self) -> String {
+        let mut shown = if self.keys.is_empty() {
+            "no keys on this page\n".to_owned()
+        } else {
+            table(&HEADER, self.keys.iter().map(cells))
+        };
+        let default = match &self.default_limits {
+            Some(limits) => limits.to_string(),
+            None => "unreadable".to_owned(),
+        };
+        let _ = writeln!(shown, "\ndefault limits: {default}");
+        next_page(&mut shown, self.next.as_deref());
+        shown
+    }
+}
+
+/// Returns the row of a key.
+fn cells(key: &ItemKey) -> Vec<String> {
+    let limits = key.limits.as_ref();
+    let weight = limits.map(|limits| limits.weight);
+    vec![
+        key.key.clone(),
+        key.state.clone(),
+        key.slots_text(),
+        at_least(key.waiting, key.has_more),
+        text(weight.filter(|weight| *weight != 1).as_ref()),
+        yes(limits.is_some_and(|limits| limits.until_end)),
+        yes(limits.is_some_and(|limits| limits.dead_letters_block)),
+        if key.own_limits { "own" } else { "default" }.to_owned(),
+    ]
+}
+
+impl Show for ItemKey {
+    fn show(&self) -> String {
+        let limits = match &self.limits {
+            Some(limits) if self.own_limits => limits.to_string(),
+            Some(limits) => format!("{limits}, by default"),
+            None => String::new(),
+        };
+        fields([
+            ("key", self.key.clone()),
+            ("state", self.state.clone()),
+            ("slots", self.slots_text()),
+            ("waiting", at_least(self.waiting, self.has_more)),
+            ("limits", limits),
+        ])
+    }
+}
+
+impl Show for Limits {
+    fn show(&self) -> String {
+        fields([("default limits", self.to_string())])
+    }
+}

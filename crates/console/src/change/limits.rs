@@ -1,0 +1,114 @@
+//! Changing the limits of keys.
+
+use std::fmt;
+
+use export_queue::hc_dequeue::{KeyLimits, KeyState};
+use export_queue::keyspace::names::parse_bytes;
+use export_queue::keyspace::{Transaction, Tx};
+
+use super::changed;
+use crate::error::{Error, Result};
+use crate::look::{Console, Dequeue, ITEM_KEYS, limits_of, read_default_limits};
+use crate::report;
+
+/// What becomes of the limits of a key, or of the default ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitChange {
+    /// They are replaced.
+    Set(KeyLimits),
+    /// The limit becomes zero, and the rest stays.
+    Pause,
+}
+
+/// The limits that apply to a key, or the default ones.
+#[derive(Clone, Copy)]
+struct Applied {
+    limits: KeyLimits,
+    /// Whether they were set for the key itself.
+    is_own: bool,
+    is_readable: bool,
+}
+
+impl fmt::Display for Applied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_readable {
+            return f.write_str("unreadable");
+        }
+        let by_default = if self.is_own { "" } else { ", by default" };
+        write!(f, "{}{by_default}", limits_of(&self.limits))
+    }
+}
+
+impl Console {
+    /// Changes the limits of a key, which is text, or `0x` and hexadecimal digits, or without one the default limits.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a key of an invalid length, limits that contradict each other, and
+    /// those of the store.
+    pub async fn limit(
+        &self,
+        name: &str,
+        key: Option<&str>,
+        change: LimitChange,
+    ) -> Result<report::Change> {
+        let found = &self.find_dequeue(name, ITEM_KEYS).await?;
+        let key = &key.map(parse_bytes);
+        let write = |tr: Tx<_>| async move {
+            let before = applied(&tr, found, key.as_deref()).await?;
+            let limits = match change {
+                LimitChange::Set(limits) => limits,
+                LimitChange::Pause => before.limits.with_limit(0),
+            };
+            match key {
+                Some(key) => found.queue.configure_key(&tr, key, Some(&limits)).await?,
+                None => found.queue.configure_keys(&tr, &limits).await?,
+            }
+            Ok::<_, Error>(format!("{}; before: {before}", limits_of(&limits)))
+        };
+        let outcome = self.runner.run(write).await?;
+        Ok(match key {
+            Some(_) => changed(name, "limit", 0, &outcome),
+            None => changed(name, "limit", 0, &format!("default limits: {outcome}")),
+        })
+    }
+
+    /// Lets the default limits apply to a key again, which is text, or `0x` and hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a key of an invalid length, and those of the store.
+    pub async fn reset_limits(&self, name: &str, key: &str) -> Result<report::Change> {
+        let found = &self.find_dequeue(name, ITEM_KEYS).await?;
+        let key = &parse_bytes(key);
+        let write = |tr: Tx<_>| async move {
+            let before = applied(&tr, found, Some(key)).await?;
+            let mut now = applied(&tr, found, None).await?;
+            now.is_own = false;
+            found.queue.configure_key(&tr, key, None).await?;
+            Ok::<_, Error>(format!("{now}; before: {before}"))
+        };
+        let outcome = self.runner.run(write).await?;
+        Ok(changed(name, "limit", 0, &outcome))
+    }
+}
+
+/// Reads the limits that apply to a key, or the default ones.
+///
+/// # Conflicts
+/// Reads by snapshot. If two operators change the same limits at the same time, the change that commits last wins.
+async fn applied(tr: &impl Transaction, found: &Dequeue, key: Option<&[u8]>) -> Result<Applied> {
+    if let Some(key) = key {
+        let status = found.queue.key(tr, key).await?;
+        return Ok(Applied {
+            limits: status.limits,
+            is_own: status.has_own_limits,
+            is_readable: status.state != KeyState::Unreadable,
+        });
+    }
+    let limits = read_default_limits(tr, found).await?;
+    Ok(Applied {
+        limits: limits.unwrap_or_default(),
+        is_own: true,
+        is_readable: limits.is_some(),
+    })
+}

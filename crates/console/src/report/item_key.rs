@@ -1,0 +1,93 @@
+//! Keys of items: their limits, their slots, and what waits.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// A page of the keys of a queue's items, in the order of their bytes: those that have limits of their own, or items
+/// that wait or have slots.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ItemKeys {
+    /// The name of the queue.
+    pub queue: String,
+    /// The limits of keys that have none of their own. Missing if they do not decode: these keys are unreadable then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_limits: Option<Limits>,
+    /// The keys.
+    pub keys: Vec<ItemKey>,
+    /// The key after which the next page begins. Missing on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// A key of items, and how it stands.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ItemKey {
+    /// The key, as text or as `0x` and hexadecimal digits.
+    pub key: String,
+    /// `idle` if no item waits in the queue, `ready` if the next one may start, `at its limit` if all slots are in use,
+    /// `paused` if its limit is zero, or `unreadable` if its limits or the number of its slots do not decode: then it
+    /// starts no items.
+    pub state: String,
+    /// How many items have a slot.
+    pub slots: u64,
+    /// How many items wait in the queue, as far as they were counted. Delayed items do not count.
+    pub waiting: usize,
+    /// Whether more wait than were counted.
+    pub has_more: bool,
+    /// The limits that apply to the key. Missing if the key is unreadable.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
+    /// Whether these are its own. Otherwise, they are the default ones.
+    pub own_limits: bool,
+}
+
+impl ItemKey {
+    /// Returns how many of its slots are in use, such as `2 of 4` or `2, no limit`. Empty if the key is unreadable.
+    pub fn slots_text(&self) -> String {
+        let Some(limits) = &self.limits else {
+            return String::new();
+        };
+        match limits.limit {
+            Some(limit) => format!("{} of {limit}", self.slots),
+            None => format!("{}, no limit", self.slots),
+        }
+    }
+}
+
+/// The limits of the items of a key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Limits {
+    /// How many items may have a slot. Zero: the key is paused. Missing if that is not limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// Whether an item keeps its slot until it ends.
+    pub until_end: bool,
+    /// Whether a dead letter keeps its slot.
+    pub dead_letters_block: bool,
+    /// How many items a key is granted when it is its turn.
+    pub weight: u32,
+}
+
+impl fmt::Display for Limits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.limit {
+            None => f.write_str("no limit")?,
+            Some(0) => f.write_str("paused")?,
+            Some(limit) => write!(f, "at most {limit}")?,
+        }
+        if self.until_end {
+            f.write_str(", until end")?;
+        }
+        if self.dead_letters_block {
+            f.write_str(", dead letters block")?;
+        }
+        if self.weight != 1 {
+            write!(f, ", weight {}", self.weight)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,480 @@
+//! Keys of items: how they stand, their limits, and why an item with a key has not started.
+
+use crate::common::program::Filled;
+use crate::common::{LONG, World, assert_queues_unchanged, assert_valid, enqueue, job, valid};
+use crate::web::site::TestSite;
+use axum::http::StatusCode;
+use conformance::stores::TestStore;
+use console::report::{Audit, Item, ItemKey};
+use console::{Action, Console, Error, LimitChange, WebOptions};
+use export_queue::hc_dequeue::{Delivery, Enqueue, Error as DequeueError, ItemRef, KeyLimits};
+use export_queue::keyspace::{self, Ids, Subspace, Transaction, Tx};
+use serde_json::Value;
+
+conformance::on_every_store!(threads:
+    keys_are_listed_with_their_slots_and_their_limits,
+    limits_are_replaced_paused_and_reset,
+    limits_that_contradict_each_other_change_nothing,
+    an_item_says_why_it_has_not_started,
+    limits_that_do_not_decode_hide_nothing_and_can_be_replaced,
+    slots_and_stamps_that_are_wrong_are_found_and_repaired,
+);
+
+/// Enqueues an item that comes before all those without a key.
+async fn add(world: &World, key: &'static [u8]) -> ItemRef {
+    let options = Enqueue::new().with_key(key).with_priority(9);
+    enqueue(&world.runner, &world.jobs, &job(7), &options).await
+}
+
+/// Takes the next item, which must be this one.
+async fn take(world: &World, item: ItemRef) -> Delivery<Value> {
+    let delivery = world.consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    assert_eq!(delivery.item_ref(), item);
+    delivery
+}
+
+/// Replaces the limits of a key, and returns what has become of them.
+async fn set(console: &Console, queue: &str, key: &str, limits: KeyLimits) -> String {
+    let change = console.limit(queue, Some(key), LimitChange::Set(limits));
+    valid(change.await.unwrap()).outcome
+}
+
+fn row(key: &ItemKey) -> String {
+    let limits = if key.own_limits { "own" } else { "default" };
+    let slots = key.slots_text();
+    format!(
+        "{}: {}, {slots}, {} waiting, {limits}",
+        key.key, key.state, key.waiting
+    )
+}
+
+async fn keys_are_listed_with_their_slots_and_their_limits(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let list = async |after: Option<&str>, limit| {
+        let page = console.item_keys(jobs, after, limit).await;
+        valid(page.unwrap())
+    };
+    let none = list(None, 10).await;
+    assert!(none.keys.is_empty() && none.next.is_none());
+    assert_eq!(none.default_limits.unwrap().to_string(), "no limit");
+    set(&console, jobs, "acme", KeyLimits::new().with_limit(2)).await;
+    set(&console, jobs, "idle", KeyLimits::ordered().with_weight(3)).await;
+    let first = add(&world, b"acme").await;
+    let second = add(&world, b"acme").await;
+    add(&world, b"acme").await;
+    let one = take(&world, first).await;
+    let key = valid(console.item_key(jobs, "acme").await.unwrap());
+    assert_eq!(row(&key), "acme: ready, 1 of 2, 2 waiting, own");
+    let two = take(&world, second).await;
+    add(&world, b"\xff\x00").await;
+    let all = list(None, 10).await;
+    let rows: Vec<_> = all.keys.iter().map(row).collect();
+    assert_eq!(
+        rows,
+        [
+            "acme: at its limit, 2 of 2, 1 waiting, own",
+            "idle: idle, 0 of 1, 0 waiting, own",
+            "0xff00: ready, 0, no limit, 1 waiting, default",
+        ]
+    );
+    let limits = all.keys[1].limits.as_ref().unwrap();
+    assert_eq!(limits.to_string(), "at most 1, until end, weight 3");
+    // No item of it need exist.
+    let key = console.item_key(jobs, "nobody").await.unwrap();
+    assert_eq!(row(&key), "nobody: idle, 0, no limit, 0 waiting, default");
+    for limit in 1..=4 {
+        let mut paged = Vec::new();
+        let mut after = None;
+        loop {
+            let page = list(after.as_deref(), limit).await;
+            assert!(page.keys.len() <= limit);
+            paged.extend(page.keys);
+            after = page.next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(paged, all.keys, "{limit}");
+    }
+    assert_eq!(list(None, 3).await.next, None);
+    drop([one, two]);
+}
+
+async fn limits_are_replaced_paused_and_reset(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let item = add(&world, b"acme").await;
+    let four = KeyLimits::new().with_limit(4);
+    let told = set(&console, jobs, "acme", four).await;
+    assert_eq!(told, "at most 4; before: no limit, by default");
+    let all = KeyLimits::ordered()
+        .with_dead_letters_blocking()
+        .with_weight(3);
+    // The same key, by its digits.
+    let told = set(&console, jobs, "0x61636d65", all).await;
+    let ordered = "at most 1, until end, dead letters block, weight 3";
+    assert_eq!(told, format!("{ordered}; before: at most 4"));
+    let limit = async |key: Option<&str>, change| {
+        let change = valid(console.limit(jobs, key, change).await.unwrap());
+        assert_eq!((&*change.action, change.changed), ("limit", 0));
+        change.outcome
+    };
+    let told = limit(Some("acme"), LimitChange::Pause).await;
+    let paused = "paused, until end, dead letters block, weight 3";
+    assert_eq!(told, format!("{paused}; before: {ordered}"));
+    // Another item comes first, whatever its priority is.
+    let delivery = take(&world, world.items.queued[0]).await;
+    delivery.complete().await.unwrap();
+    let told = valid(console.reset_limits(jobs, "acme").await.unwrap());
+    assert_eq!(&*told.action, "limit");
+    assert_eq!(
+        told.outcome,
+        format!("no limit, by default; before: {paused}")
+    );
+    take(&world, item).await.complete().await.unwrap();
+
+    let told = limit(None, LimitChange::Set(KeyLimits::ordered())).await;
+    assert_eq!(
+        told,
+        "default limits: at most 1, until end; before: no limit"
+    );
+    let told = limit(None, LimitChange::Pause).await;
+    assert_eq!(
+        told,
+        "default limits: paused, until end; before: at most 1, until end"
+    );
+    let default = valid(console.default_limits(jobs).await.unwrap());
+    assert_eq!((default.limit, default.until_end), (Some(0), true));
+    let key = console.item_key(jobs, "acme").await.unwrap();
+    assert_eq!((key.limits, key.own_limits), (Some(default), false));
+}
+
+async fn limits_that_contradict_each_other_change_nothing(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let none = KeyLimits::new();
+    let before = world.written().await;
+    for (limits, reason) in [
+        (none.with_until_end(), "there is no limit: set one"),
+        (
+            none.with_limit(1).with_dead_letters_blocking(),
+            "failing items do not",
+        ),
+        (none.with_weight(0), "from 1 to 1,000"),
+        (none.with_weight(1_001), "from 1 to 1,000"),
+    ] {
+        for key in [None, Some("acme")] {
+            let refused = console.limit(jobs, key, LimitChange::Set(limits)).await;
+            let refused = refused.unwrap_err();
+            assert!(
+                matches!(refused, Error::Dequeue(DequeueError::KeyLimits { .. })),
+                "{refused}"
+            );
+            assert!(refused.to_string().contains(reason), "{refused}");
+        }
+    }
+    let long = "k".repeat(256);
+    for key in ["", &long] {
+        let set = LimitChange::Set(none);
+        for refused in [
+            console.limit(jobs, Some(key), set).await.map(drop),
+            console
+                .limit(jobs, Some(key), LimitChange::Pause)
+                .await
+                .map(drop),
+            console.reset_limits(jobs, key).await.map(drop),
+            console.item_key(jobs, key).await.map(drop),
+        ] {
+            assert!(
+                matches!(refused, Err(Error::Dequeue(DequeueError::Key { .. }))),
+                "{refused:?}"
+            );
+        }
+    }
+    for queue in ["mail", "events", "counts"] {
+        let name = &world.name(queue);
+        for refused in [
+            console
+                .limit(name, None, LimitChange::Pause)
+                .await
+                .map(drop),
+            console.reset_limits(name, "acme").await.map(drop),
+            console.item_keys(name, None, 1).await.map(drop),
+            console.item_key(name, "acme").await.map(drop),
+            console.default_limits(name).await.map(drop),
+        ] {
+            assert!(
+                matches!(refused, Err(Error::WrongRecipe { .. })),
+                "{queue}: {refused:?}"
+            );
+        }
+    }
+    assert_queues_unchanged(&world, &before, &world.written().await);
+}
+
+async fn an_item_says_why_it_has_not_started(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let show = async |item: ItemRef| -> Item {
+        valid(console.item(jobs, &item.to_string()).await.unwrap())
+    };
+    let why = async |item: ItemRef| show(item).await.not_started.unwrap_or_default();
+    let without_key = show(world.items.queued[0]).await;
+    assert_eq!(
+        (without_key.item_key, without_key.not_started),
+        (None, None)
+    );
+
+    let first = add(&world, b"acme").await;
+    let shown = show(first).await;
+    assert_eq!(shown.item_key.as_deref(), Some("acme"));
+    assert!(!shown.has_slot);
+    assert_eq!(why(first).await, "it waits for its turn");
+    console.set_paused(jobs, true).await.unwrap();
+    assert_eq!(why(first).await, "the queue is paused");
+    console.set_paused(jobs, false).await.unwrap();
+    let pause = console.limit(jobs, Some("acme"), LimitChange::Pause);
+    pause.await.unwrap();
+    assert_eq!(why(first).await, "its key is paused");
+    let blocking = KeyLimits::ordered().with_dead_letters_blocking();
+    set(&console, jobs, "acme", blocking).await;
+
+    let delivery = take(&world, first).await;
+    let second = add(&world, b"acme").await;
+    let shown = show(first).await;
+    assert!(shown.has_slot && shown.not_started.is_none());
+    assert_eq!(why(second).await, "its key is at its limit (1 of 1)");
+    delivery.discard("no").await.unwrap();
+    assert!(show(first).await.has_slot);
+    assert_eq!(
+        why(second).await,
+        format!("a dead letter of its key keeps a slot: redrive or purge {first}")
+    );
+    let letter = first.to_string();
+    let purge = console.change(jobs, Action::Purge, &letter);
+    purge.await.unwrap();
+    assert_eq!(why(second).await, "it waits for its turn");
+    // A listing does not look.
+    let queued = console
+        .items(jobs, "queued", None, 100)
+        .await
+        .unwrap()
+        .items;
+    let listed = queued.iter().find(|item| item.item == second.to_string());
+    assert_eq!(listed.unwrap().item_key.as_deref(), Some("acme"));
+    assert_eq!(listed.unwrap().not_started, None);
+}
+
+async fn limits_that_do_not_decode_hide_nothing_and_can_be_replaced(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let item = add(&world, b"acme").await;
+    add(&world, b"zeta").await;
+    let limits = |key: &[u8]| world.jobs.subspace().pack(&("l", key, "k"));
+    world.set(&limits(b"acme"), b"\x63newer").await;
+    let listed = valid(console.item_keys(jobs, None, 10).await.unwrap()).keys;
+    let [acme, zeta] = &listed[..] else {
+        panic!("{listed:?}");
+    };
+    assert_eq!((&*acme.key, &*acme.state), ("acme", "unreadable"));
+    assert_eq!((&acme.limits, acme.waiting), (&None, 1));
+    assert_eq!(row(zeta), "zeta: ready, 0, no limit, 1 waiting, default");
+    let shown = valid(console.item(jobs, &item.to_string()).await.unwrap());
+    let why = shown.not_started.unwrap();
+    assert!(why.contains("do not decode"), "{why}");
+    let told = set(&console, jobs, "acme", KeyLimits::ordered()).await;
+    assert_eq!(told, "at most 1, until end; before: unreadable");
+
+    world.set(&limits(b""), b"\x63newer").await;
+    let page = valid(console.item_keys(jobs, None, 10).await.unwrap());
+    let states: Vec<_> = page.keys.iter().map(|key| &*key.state).collect();
+    assert_eq!(states, ["ready", "unreadable"]);
+    assert_eq!(page.default_limits, None);
+    let refused = console.default_limits(jobs).await;
+    assert!(matches!(refused, Err(Error::Dequeue(_))), "{refused:?}");
+    let none = LimitChange::Set(KeyLimits::new());
+    let told = console.limit(jobs, None, none).await.unwrap().outcome;
+    assert_eq!(told, "default limits: no limit; before: unreadable");
+    let listed = console.item_keys(jobs, None, 10).await.unwrap().keys;
+    assert_eq!(row(&listed[0]), "acme: ready, 0 of 1, 1 waiting, own");
+}
+
+async fn slots_and_stamps_that_are_wrong_are_found_and_repaired(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    add(&world, b"acme").await;
+    let slots = &world.jobs.subspace().pack(&("l", &b"acme"[..], "a"));
+    let (begin, end) = &world.jobs.subspace().subspace(&"hs").range();
+    let kinds = |audit: Audit| {
+        let kinds = audit.findings.into_iter().map(|finding| finding.kind);
+        kinds.collect::<Vec<_>>()
+    };
+    for expected in ["slots-off", "no-stamp"] {
+        let damage = |tr: Tx<_>| async move {
+            match expected {
+                "slots-off" => tr.set(slots, &7_i64.to_le_bytes()),
+                _ => tr.clear_range(begin, end),
+            }
+            Ok::<_, keyspace::Error>(())
+        };
+        world.runner.run(damage).await.unwrap();
+        for repair in [false, true] {
+            let audit = valid(console.audit(jobs, repair).await.unwrap());
+            assert_eq!(kinds(audit), [expected], "{repair}");
+        }
+        assert_eq!(console.audit(jobs, false).await.unwrap().findings, []);
+    }
+}
+
+#[test]
+fn the_program_lists_and_changes_limits() {
+    let store = Filled::with(|world| {
+        Box::pin(async move {
+            add(world, b"tenant 7").await;
+        })
+    });
+    let steps: [(&[&str], &str); 5] = [
+        (
+            &["tenant 7", "--at-most", "4", "--until-end"],
+            "at most 4, until end; before: no limit, by default",
+        ),
+        (
+            &["tenant 7", "--pause"],
+            "paused, until end; before: at most 4, until end",
+        ),
+        (
+            &["--ordered", "--weight", "2"],
+            "default limits: at most 1, until end, weight 2; before: no limit",
+        ),
+        (
+            &["tenant 7", "--reset"],
+            "at most 1, until end, weight 2, by default; before: paused, until end",
+        ),
+        (
+            &["tenant 7", "--no-limit"],
+            "no limit; before: at most 1, until end, weight 2, by default",
+        ),
+    ];
+    for (options, told) in steps {
+        let finished = store.run(&[&["limit", "jobs"][..], options].concat());
+        assert_eq!(
+            finished.out,
+            format!("jobs: limit: {told}\n"),
+            "{finished:?}"
+        );
+    }
+    let listed = store.run(&["keys", "jobs"]).out;
+    let words: Vec<_> = listed.split_whitespace().collect();
+    let words = words.join(" ");
+    for text in [
+        "KEY STATE SLOTS WAITING WEIGHT UNTIL END DEAD BLOCK LIMITS",
+        "tenant 7 ready 0, no limit 1 own",
+        "default limits: at most 1, until end, weight 2",
+    ] {
+        assert!(words.contains(text), "{text}: {listed}");
+    }
+    assert_valid("ItemKeys", &store.json(&["keys", "jobs"]));
+    // Items with keys are listed after the others.
+    let queued = store.json(&["list", "jobs"]);
+    let item = queued["items"].as_array().unwrap().last().unwrap();
+    let item = item["item"].as_str().unwrap();
+    let shown = store.run(&["show", "jobs", item]).out;
+    for text in ["tenant 7", "it waits for its turn"] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+}
+
+#[test]
+fn limits_that_contradict_each_other_are_a_wrong_command() {
+    let store = Filled::embedded();
+    let wrong: [(&[&str], &str); 8] = [
+        (&["a", "--until-end"], "there is no limit: set one"),
+        (
+            &["a", "--at-most", "1", "--dead-letters-block"],
+            "failing items do not",
+        ),
+        (&["a", "--weight", "0"], "from 1 to 1,000"),
+        (&["a", "--ordered", "--at-most", "2"], "cannot be used with"),
+        (&["a", "--pause", "--at-most", "2"], "cannot be used with"),
+        (&["a", "--pause", "--reset"], "cannot be used with"),
+        (&["--reset"], "required"),
+        (&["", "--pause"], "use 1 to 255 bytes"),
+    ];
+    for (options, reason) in wrong {
+        let finished = store.run(&[&["limit", "jobs"][..], options].concat());
+        finished.assert_refused(2, reason);
+    }
+    for command in [&["keys", "mail"][..], &["limit", "mail", "a", "--pause"]] {
+        store.run(command).assert_refused(2, "recipe microqueue");
+    }
+    store
+        .run(&["keys", "none"])
+        .assert_refused(3, "console queues");
+    let keys = store.json(&["keys", "jobs"]);
+    assert_eq!(keys["keys"], Value::Array(Vec::new()));
+}
+
+#[tokio::test]
+async fn the_page_of_keys_changes_limits() {
+    let store = TestStore::memory().db;
+    let world = World::on(store, Subspace::all(), Ids::default()).await;
+    // A page shows its first character as a code.
+    let item = add(&world, "\u{202e}7".as_bytes()).await;
+    let options = WebOptions::new().allow_changes(true);
+    let router = console::router(world.console(), options);
+    let site = TestSite { router };
+    let token = site.token().await;
+    let keys = "/queues/jobs/keys";
+    let page = site.shown(keys).await;
+    let key = page.after(r#"form="limits" name="key" value=""#);
+    assert_eq!(key, "0xe280ae37");
+    for (fields, text) in [
+        (
+            format!("key={key}&action=set&at_most=4&until_end=yes&weight="),
+            "0 of 4",
+        ),
+        (format!("key={key}&action=pause"), "<td>paused</td>"),
+        (format!("key={key}&action=reset"), "<td>default</td>"),
+        (
+            "key=&action=set&at_most=9".to_owned(),
+            "Limits by default: at most 9",
+        ),
+    ] {
+        let answer = site.post(keys, &format!("token={token}&{fields}")).await;
+        assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.text);
+        let next = answer.headers["location"].to_str().unwrap();
+        let page = site.shown(next).await.text;
+        assert!(page.contains("The limits were changed."), "{page}");
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    for (fields, text) in [
+        ("action=set", "select a key"),
+        ("key=&action=reset", "cannot be reset"),
+        ("key=a&action=set&at_most=x", "a limit is no number"),
+        (
+            "key=a&action=set&until_end=yes",
+            "there is no limit: set one",
+        ),
+        ("key=a&action=set&weight=0", "out of range"),
+        ("key=a&action=explode", "an action is set, pause or reset"),
+    ] {
+        let answer = site.post(keys, &format!("token={token}&{fields}")).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{fields}");
+        assert!(answer.text.contains(text), "{text}: {}", answer.text);
+    }
+    let fields = format!("token={token}&key=a&action=pause");
+    let change = site.post(&format!("/api{keys}"), &fields).await.json();
+    assert_valid("Change", &change);
+    let listed = site.shown(&format!("/api{keys}")).await.json();
+    assert_valid("ItemKeys", &listed);
+    assert_eq!(listed["keys"][0]["limits"]["limit"], 0);
+    let page = site.shown(&format!("/queues/jobs/item/{item}")).await;
+    assert!(page.text.contains("queued: it waits for its turn"));
+}

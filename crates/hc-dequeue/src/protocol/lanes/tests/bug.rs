@@ -1,0 +1,168 @@
+//! Planted bugs, between the functions and the rows.
+
+use std::sync::Arc;
+
+use conformance::checker_store::{Bugs, RecordedAccess, Span, Write};
+use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
+
+use super::world::{How, Op};
+use crate::items::keys::Keys;
+use crate::items::spot::RANK_OF_SLOT;
+
+/// A rule of lanes that is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// Starts of a limited key do not conflict.
+    NoFence,
+    NoStampAtEnqueue,
+    /// A completion that frees a slot stamps nothing.
+    NoStampAtRelease,
+    /// An item that comes back stamps nothing.
+    NoStampAtReturn,
+    NoStampAtConfigure,
+    NoStampAtRedrive,
+    /// A purge or a cancellation stamps nothing.
+    NoStampAtEnd,
+    /// A take that gives an item back trusts what it has seen, and stamps nothing.
+    NoStampByTake,
+    /// A take does not stamp the next rank of a lane.
+    NoStampOfTheRest,
+    /// An item that has a slot stamps its own rank.
+    StampAtOwnRank,
+    /// A look removes stamps whatever their values are.
+    ClearInsteadOfCompare,
+    LimitsNotInConflictOfGrants,
+    LimitsNotInConflictOfReturns,
+    SlotKeptAtTheEnd,
+    SlotCountedTwice,
+    SlotNotCounted,
+    /// A change of the default limits writes no mark.
+    NoMark,
+    /// A sweep removes the mark whatever its value is.
+    MarkCleared,
+    /// A sweep stamps nothing.
+    SweepWithoutStamps,
+    /// Takes do not read stamps.
+    StampsUnseen,
+}
+
+impl Bug {
+    /// Changes what an operation has recorded.
+    pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
+        let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some();
+        let is_slots = |key: &[u8]| {
+            let lane = keys.parse_lane(key);
+            lane.is_ok_and(|lane| *key == *keys.slots(&lane.key))
+        };
+        let takes = matches!(op, Op::Take(..) | Op::Fulfill);
+        let stamps_nothing = match self {
+            Self::NoStampAtEnqueue => matches!(op, Op::Enqueue(_)),
+            Self::NoStampAtRelease => matches!(op, Op::Return(.., How::Complete)),
+            Self::NoStampAtReturn => matches!(op, Op::Return(.., How::Release)),
+            Self::NoStampAtConfigure => matches!(op, Op::Configure(..)),
+            Self::NoStampAtRedrive => matches!(op, Op::Redrive(_)),
+            Self::NoStampAtEnd => matches!(op, Op::Purge(_) | Op::Cancel(_)),
+            Self::NoStampByTake => matches!(op, Op::Take(_, Some(_))),
+            Self::NoStampOfTheRest => matches!(op, Op::Take(_, None)),
+            Self::SweepWithoutStamps => op == Op::Sweep,
+            _ => false,
+        };
+        let atomics = &mut recorded.atomics;
+        if stamps_nothing {
+            let stamps = MutationOp::SetVersionstampedValue;
+            atomics.retain(|(op, key, _)| *op != stamps || !is_stamp(key));
+        }
+        match self {
+            Self::StampAtOwnRank => {
+                for (op, key, _) in atomics {
+                    if *op == MutationOp::SetVersionstampedValue
+                        && let Some((RANK_OF_SLOT, lane)) = keys.parse_stamp(key)
+                    {
+                        *key = keys.stamp(10, &lane);
+                    }
+                }
+            }
+            Self::ClearInsteadOfCompare if takes => {
+                let compares = MutationOp::CompareAndClear;
+                for (_, key, _) in atomics
+                    .iter()
+                    .filter(|(op, key, _)| *op == compares && is_stamp(key))
+                {
+                    recorded.writes.push(Write::Clear(Span::key(key)));
+                }
+            }
+            Self::SlotKeptAtTheEnd => {
+                let is_free = |param: &[u8]| param == (-1_i64).to_le_bytes();
+                atomics.retain(|(op, key, param)| {
+                    *op != MutationOp::Add || !is_slots(key) || !is_free(param)
+                });
+            }
+            Self::SlotCountedTwice => {
+                let again = atomics.iter().position(|(op, key, param)| {
+                    *op == MutationOp::Add && is_slots(key) && *param == 1_i64.to_le_bytes()
+                });
+                if let Some(again) = again {
+                    atomics.insert(again, atomics[again].clone());
+                }
+            }
+            Self::SlotNotCounted => {
+                atomics.retain(|(op, key, param)| {
+                    *op != MutationOp::Add || !is_slots(key) || *param != 1_i64.to_le_bytes()
+                });
+            }
+            Self::NoMark if matches!(op, Op::Configure(..)) => {
+                atomics.retain(|(_, key, _)| *key != keys.mark());
+            }
+            Self::MarkCleared if op == Op::Sweep => {
+                atomics.retain(|(_, key, _)| *key != keys.mark());
+                recorded.writes.push(Write::Clear(Span::key(&keys.mark())));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A transaction with a planted bug.
+#[derive(Debug, Clone)]
+pub(super) struct PlantedBug {
+    pub(super) bug: Option<Bug>,
+    pub(super) op: Op,
+    pub(super) keys: Arc<Keys>,
+}
+
+impl PlantedBug {
+    fn is_limits(&self, key: &[u8]) -> bool {
+        let lane = self.keys.parse_lane(key);
+        lane.is_ok_and(|lane| *key == *self.keys.key_limits(&lane.key))
+    }
+
+    fn is_fence(&self, key: &[u8]) -> bool {
+        let lane = self.keys.parse_lane(key);
+        lane.is_ok_and(|lane| *key == *self.keys.fence(&lane.key))
+    }
+}
+
+impl Bugs for PlantedBug {
+    fn hides_read(&self, key: &[u8]) -> bool {
+        self.bug == Some(Bug::LimitsNotInConflictOfReturns) && self.is_limits(key)
+    }
+
+    fn hides_range(&self, begin: &[u8]) -> bool {
+        match self.bug {
+            Some(Bug::NoFence) => self.is_fence(begin),
+            Some(Bug::LimitsNotInConflictOfGrants) => self.is_limits(begin),
+            _ => false,
+        }
+    }
+
+    fn rearrange(&self, query: &RangeQuery, rows: &mut Vec<KeyValue>) {
+        let begin = &query.begin.key;
+        let (stamps, _) = self.keys.part("hs");
+        if self.bug == Some(Bug::StampsUnseen)
+            && matches!(self.op, Op::Take(..))
+            && *begin == stamps
+        {
+            rows.retain(|row| self.keys.parse_stamp(row.key()).is_none());
+        }
+    }
+}

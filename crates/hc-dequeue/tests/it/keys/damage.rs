@@ -1,0 +1,132 @@
+//! Keys and limits that are refused, and rows that are damaged.
+
+use conformance::stores::TestStore;
+use hc_dequeue::{Enqueue, Error, Finding, KeyLimits, KeyState, MAX_KEY_BYTES, Schedule};
+use keyspace::{Transaction, Tx};
+
+use super::{next, take_all, values};
+use crate::common::{LONG, World};
+
+conformance::on_every_store!(
+    bad_keys_and_limits_are_refused_before_anything_is_staged,
+    a_key_whose_limits_do_not_decode_is_paused,
+    wrong_slots_and_lost_stamps_are_found_and_repaired,
+);
+
+async fn bad_keys_and_limits_are_refused_before_anything_is_staged(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    let long = vec![0; MAX_KEY_BYTES + 1];
+    for key in [&b""[..], &long] {
+        let options = Enqueue::new().with_key(key.to_vec());
+        let schedule = &Schedule::new("@daily").with_enqueue_options(options.clone());
+        let options = &options;
+        let refused = |tr: Tx<_>| async move {
+            let limits = KeyLimits::new();
+            let results = [
+                queue.enqueue_with(&tr, &1, options).await.map(drop),
+                queue
+                    .enqueue_all_with(&tr, &[(1, options.clone())])
+                    .await
+                    .map(drop),
+                queue.schedule(&tr, "daily", schedule, &1).await.map(drop),
+                queue.configure_key(&tr, key, Some(&limits)).await,
+                queue.configure_key(&tr, key, None).await,
+                queue.key(&tr, key).await.map(drop),
+            ];
+            let are_refused = results.iter().all(|result| {
+                matches!(result, Err(Error::Key { bytes, limit: MAX_KEY_BYTES }) if *bytes == key.len())
+            });
+            assert!(are_refused, "{results:?}");
+            Ok::<_, Error>(())
+        };
+        world.runner.run(refused).await.unwrap();
+    }
+    for limits in [
+        KeyLimits::new().with_weight(0),
+        KeyLimits::new().with_weight(1_001),
+        KeyLimits::new().with_until_end(),
+        KeyLimits::new().with_limit(1).with_dead_letters_blocking(),
+    ] {
+        let limits = &limits;
+        let refused = |tr: Tx<_>| async move {
+            let results = [
+                queue.configure_key(&tr, b"a", Some(limits)).await,
+                queue.configure_keys(&tr, limits).await,
+            ];
+            assert!(
+                results
+                    .iter()
+                    .all(|result| matches!(result, Err(Error::KeyLimits { .. })))
+            );
+            Ok::<_, Error>(())
+        };
+        world.runner.run(refused).await.unwrap();
+    }
+    for part in ["l", "hs", "e", "o"] {
+        assert_eq!(world.count(part).await, 0, "{part}");
+    }
+    world.check().await;
+}
+
+async fn a_key_whose_limits_do_not_decode_is_paused(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", KeyLimits::new().with_limit(3)).await;
+    world.enqueue_all_of("a", 0..3).await;
+    world.enqueue_all_of("b", [7]).await;
+    let consumer = world.consumer().await;
+    let mut held = vec![next(&consumer).await, next(&consumer).await];
+    held.sort_by_key(|item| item.key().cloned());
+    let row = world.key("l").pack(&(&b"a"[..], "k"));
+    world.write(&row, Some(b"\x02newer")).await;
+    let status = world.key_status("a").await;
+    assert_eq!(status.state, KeyState::Unreadable);
+    assert!(consumer.dequeue().await.unwrap().map(|item| *item.value()) != Some(1));
+    // What is held can be completed, and what comes back keeps its slot.
+    held.remove(0).nack().await.unwrap();
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    let audit = world.queue.audit(&world.runner).await.unwrap();
+    let unreadable = Finding::Undecodable { key: row.into() };
+    assert_eq!(audit.findings, [unreadable]);
+    world.limit("a", None).await;
+    assert_eq!(values(&take_all(&consumer).await).len(), 3);
+    world.check().await;
+}
+
+async fn wrong_slots_and_lost_stamps_are_found_and_repaired(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    world.enqueue_all_of("a", 0..2).await;
+    let slots = world.key("l").pack(&(&b"a"[..], "a"));
+    world.write(&slots, Some(&2_i64.to_le_bytes())).await;
+    let consumer = world.consumer().await;
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    let off = Finding::SlotsOff {
+        key: "a".into(),
+        stored: 2,
+        counted: 0,
+    };
+    let repaired = world.queue.repair(&world.runner).await.unwrap();
+    assert_eq!(repaired.findings, [off]);
+    world.check().await;
+    let delivery = next(&consumer).await;
+    world.ack(&delivery).await.unwrap();
+    drop(delivery);
+    // A stamp is lost while no session looks.
+    consumer.shut_down(LONG).await.unwrap();
+    let queue = &world.queue;
+    let (begin, end) = queue.subspace().subspace(&"hs").range();
+    let range = &(begin, end);
+    let lose = |tr: Tx<_>| async move {
+        tr.clear_range(&range.0, &range.1);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(lose).await.unwrap();
+    let consumer = world.consumer().await;
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    let repaired = world.queue.repair(&world.runner).await.unwrap();
+    let lost = Finding::NoStamp { key: "a".into() };
+    assert_eq!(repaired.findings, [lost]);
+    assert_eq!(*next(&consumer).await.value(), 1);
+    world.check().await;
+}

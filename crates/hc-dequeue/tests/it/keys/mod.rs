@@ -1,0 +1,545 @@
+//! Keys: items of a key are limited, in order, and take turns with others.
+
+mod damage;
+mod prior_art;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use conformance::stores::TestStore;
+use futures::future::join_all;
+use hc_dequeue::testing::{EnqueuedItem, enqueued};
+use hc_dequeue::{
+    Consumer, Delivery, Enqueue, Enqueued, KeyLimits, KeyState, KeyStatus, OnRepeat, Place,
+    PlaceKind, Schedule, Settings,
+};
+use keyspace::Tx;
+
+use crate::common::{LONG, World, settings};
+use crate::testing::with_wall;
+
+conformance::on_every_store!(
+    at_most_as_many_items_of_a_key_are_held_as_its_limit_says,
+    a_limit_that_changes_takes_effect_at_once_and_revokes_nothing,
+    default_limits_apply_to_keys_without_their_own_and_let_waiting_items_start,
+    a_popped_item_needs_a_free_slot_and_keeps_none,
+    items_of_an_ordered_key_come_one_after_another_whatever_happens,
+    a_dead_letter_frees_its_slot_or_blocks_its_key,
+    keys_take_turns_by_their_weights_and_alternate_with_items_without_a_key,
+    the_priority_comes_before_the_turn,
+    all_of_many_keys_have_their_turns,
+    what_waits_in_a_lane_can_be_found_changed_listed_and_cleared,
+    a_repeated_dedupe_id_keeps_the_key,
+    a_schedule_gives_its_items_a_key,
+    requests_are_answered_with_items_of_keys,
+    a_key_shows_its_state,
+);
+
+fn of(key: &'static str) -> Enqueue {
+    Enqueue::new().with_key(key)
+}
+
+impl World {
+    async fn enqueue_all_of(&self, key: &'static str, values: impl IntoIterator<Item = u64>) {
+        let queue = &self.queue;
+        let items: Vec<_> = values.into_iter().map(|value| (value, of(key))).collect();
+        let items = &items;
+        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
+        self.runner.run(enqueue).await.unwrap();
+    }
+
+    async fn limit(&self, key: &str, limits: impl Into<Option<KeyLimits>>) {
+        let queue = &self.queue;
+        let limits = &limits.into();
+        let configure = |tr| async move {
+            let limits = limits.as_ref();
+            queue.configure_key(&tr, key.as_bytes(), limits).await
+        };
+        self.runner.run(configure).await.unwrap();
+    }
+
+    async fn limit_all(&self, limits: KeyLimits) {
+        let queue = &self.queue;
+        let limits = &limits;
+        let configure = |tr| async move { queue.configure_keys(&tr, limits).await };
+        self.runner.run(configure).await.unwrap();
+    }
+
+    async fn key_status(&self, key: &str) -> KeyStatus {
+        let queue = &self.queue;
+        let read = |tr| async move { queue.key(&tr, key.as_bytes()).await };
+        self.runner.run(read).await.unwrap()
+    }
+}
+
+/// Takes what there is, at once.
+async fn take_all(consumer: &Consumer<u64>) -> Vec<Delivery<u64>> {
+    let mut taken = Vec::new();
+    while let Some(delivery) = consumer.dequeue().await.unwrap() {
+        taken.push(delivery);
+    }
+    taken
+}
+
+fn values(deliveries: &[Delivery<u64>]) -> Vec<u64> {
+    deliveries
+        .iter()
+        .map(|delivery| *delivery.value())
+        .collect()
+}
+
+async fn next(consumer: &Consumer<u64>) -> Delivery<u64> {
+    consumer.dequeue_within(LONG).await.unwrap().unwrap()
+}
+
+async fn at_most_as_many_items_of_a_key_are_held_as_its_limit_says(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", KeyLimits::new().with_limit(2)).await;
+    world.enqueue_all_of("a", 0..5).await;
+    let consumer = world.consumer().await;
+    let held = take_all(&consumer).await;
+    assert_eq!(values(&held), [0, 1]);
+    assert_eq!(held[0].key().map(|key| &key[..]), Some(&b"a"[..]));
+    let status = world.key_status("a").await;
+    assert_eq!((status.slots, status.waiting), (2, 3));
+    assert_eq!(status.state, KeyState::AtLimit);
+    // Each way to let go of an item frees its slot, also in the transaction that takes the next one.
+    let [first, second] = &held[..] else {
+        panic!("two items");
+    };
+    first.complete().await.unwrap();
+    assert_eq!(*next(&consumer).await.value(), 2);
+    second.retry_after(LONG, "later").await.unwrap();
+    let fourth = next(&consumer).await;
+    assert_eq!(*fourth.value(), 3);
+    fourth.discard("no").await.unwrap();
+    let last = next(&consumer).await;
+    world.ack(&last).await.unwrap();
+    drop(last);
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    world.check().await;
+    consumer.shut_down(LONG).await.unwrap();
+    assert_eq!(world.key_status("a").await.slots, 0);
+    world.check().await;
+}
+
+async fn a_limit_that_changes_takes_effect_at_once_and_revokes_nothing(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue_all_of("a", 0..9).await;
+    let consumer = world.consumer().await;
+    // Slots are counted without a limit, too.
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(consumer.dequeue().await.unwrap().unwrap());
+    }
+    world.limit("a", KeyLimits::new().with_limit(2)).await;
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    for _ in 0..2 {
+        held.remove(0).complete().await.unwrap();
+        assert!(consumer.dequeue().await.unwrap().is_none());
+    }
+    held.remove(0).complete().await.unwrap();
+    assert_eq!(*next(&consumer).await.value(), 4);
+    // Zero pauses the key.
+    world.limit("a", KeyLimits::new().with_limit(0)).await;
+    held.remove(0).complete().await.unwrap();
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    assert_eq!(world.key_status("a").await.state, KeyState::Paused);
+    // A consumer that waits sees that the key goes on.
+    let (delivery, ()) = tokio::join!(next(&consumer), async {
+        world.until_requested(1).await;
+        world.limit("a", None).await;
+    });
+    assert_eq!(*delivery.value(), 5);
+    assert_eq!(world.key_status("a").await.state, KeyState::Ready);
+    world.check().await;
+}
+
+async fn default_limits_apply_to_keys_without_their_own_and_let_waiting_items_start(
+    store: TestStore,
+) {
+    let world = World::new(&store, settings()).await;
+    world.limit_all(KeyLimits::new().with_limit(0)).await;
+    world.limit("c", KeyLimits::new()).await;
+    for key in ["a", "b", "c"] {
+        world.enqueue_all_of(key, [1, 2]).await;
+    }
+    let queue = &world.queue;
+    let read = |tr| async move { queue.default_key_limits(&tr).await };
+    assert_eq!(world.runner.run(read).await.unwrap().limit(), Some(0));
+    let consumer = world.consumer().await;
+    let held = take_all(&consumer).await;
+    assert!(held.iter().all(|item| item.key().unwrap() == "c"));
+    assert_eq!(values(&held), [1, 2]);
+    // The looks of the consumer have removed the stamps. A session that sees the mark writes them again.
+    world.limit_all(KeyLimits::new().with_limit(1)).await;
+    let started = [next(&consumer).await, next(&consumer).await];
+    let keys: BTreeSet<_> = started.iter().map(|item| item.key().unwrap()).collect();
+    assert!(keys.into_iter().eq(["a", "b"]));
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    world.check().await;
+}
+
+async fn a_popped_item_needs_a_free_slot_and_keeps_none(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    world.enqueue_all_of("a", 0..4).await;
+    let consumer = world.consumer().await;
+    for value in 0..2 {
+        assert_eq!(consumer.pop().await.unwrap().unwrap().value, value);
+    }
+    assert_eq!(world.key_status("a").await.slots, 0);
+    let held = next(&consumer).await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    held.complete().await.unwrap();
+    assert_eq!(consumer.pop_within(LONG).await.unwrap().unwrap().value, 3);
+    world.check().await;
+}
+
+async fn items_of_an_ordered_key_come_one_after_another_whatever_happens(store: TestStore) {
+    let (world, wall) = with_wall(&store, Settings::new()).await;
+    world.limit_all(KeyLimits::ordered()).await;
+    world.enqueue_all_of("a", 0..3).await;
+    let urgent = of("a").with_priority(9);
+    let consumer = world.consumer().await;
+    let first = next(&consumer).await;
+    let _ = world.enqueue_with(9, &urgent).await.unwrap();
+    let first_again = async |delivery: Delivery<u64>| {
+        assert!(consumer.dequeue().await.unwrap().is_none());
+        assert_eq!(*delivery.value(), 0);
+        delivery
+    };
+    let first = first_again(first).await;
+    first.nack().await.unwrap();
+    let first = first_again(next(&consumer).await).await;
+    first.release().await.unwrap();
+    let first = first_again(next(&consumer).await).await;
+    first
+        .retry_after(Duration::from_secs(5), "soon")
+        .await
+        .unwrap();
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    assert_eq!(world.key_status("a").await.slots, 1);
+    wall.advance(Duration::from_secs(6));
+    let first = first_again(next(&consumer).await).await;
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+    assert!(first.is_lost());
+    let consumer = world.consumer().await;
+    let first = next(&consumer).await;
+    assert_eq!(*first.value(), 0);
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    world.ack(&first).await.unwrap();
+    for value in [9, 1, 2] {
+        let delivery = next(&consumer).await;
+        assert_eq!(*delivery.value(), value);
+        assert!(consumer.dequeue().await.unwrap().is_none());
+        delivery.complete().await.unwrap();
+    }
+    world.check().await;
+}
+
+async fn a_dead_letter_frees_its_slot_or_blocks_its_key(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    world.limit("a", KeyLimits::ordered()).await;
+    let blocking = KeyLimits::ordered().with_dead_letters_blocking();
+    for key in ["b", "c", "d"] {
+        world.limit(key, blocking).await;
+    }
+    for key in ["a", "b", "c", "d"] {
+        world.enqueue_all_of(key, [1, 2]).await;
+    }
+    let consumer = world.consumer().await;
+    let held = take_all(&consumer).await;
+    assert_eq!(values(&held), [1; 4]);
+    let mut dead = BTreeMap::new();
+    for delivery in held {
+        delivery.discard("no good").await.unwrap();
+        let key = delivery.key().cloned().unwrap();
+        dead.insert(key, delivery.item_ref());
+    }
+    let second = next(&consumer).await;
+    assert_eq!((*second.value(), second.key().unwrap()), (2, &"a".into()));
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    let blocked = world.status(&dead[&b"b"[..]]).await.unwrap();
+    assert_eq!((blocked.place, blocked.has_slot), (Place::Dead, true));
+    // A redrive lets it go on first, and the others follow.
+    let redriven = dead[&b"b"[..]];
+    let redrive = |tr| async move { queue.redrive(&tr, &redriven).await };
+    assert!(world.runner.run(redrive).await.unwrap());
+    let again = next(&consumer).await;
+    assert_eq!((*again.value(), again.key().unwrap()), (1, &"b".into()));
+    again.complete().await.unwrap();
+    assert_eq!(*next(&consumer).await.value(), 2);
+    // A purge and a cancellation free the slot.
+    let purged = dead[&b"c"[..]];
+    let purge = |tr| async move { queue.purge(&tr, &purged).await };
+    assert!(world.runner.run(purge).await.unwrap());
+    assert_eq!(next(&consumer).await.key().unwrap(), "c");
+    let _ = world.cancel(&dead[&b"d"[..]]).await;
+    assert_eq!(next(&consumer).await.key().unwrap(), "d");
+    world.check().await;
+}
+
+/// Completes items until none is left. Returns their keys and values.
+async fn order(world: &World, consumer: &Consumer<u64>) -> Vec<(String, u64)> {
+    let mut order = Vec::new();
+    while let Some(delivery) = consumer.dequeue().await.unwrap() {
+        let key = delivery.key().map_or(&b""[..], |key| key);
+        let key = String::from_utf8(key.to_vec()).unwrap();
+        order.push((key, *delivery.value()));
+        world.ack(&delivery).await.unwrap();
+    }
+    order
+}
+
+async fn keys_take_turns_by_their_weights_and_alternate_with_items_without_a_key(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("b", KeyLimits::new().with_weight(3)).await;
+    world.enqueue_all_of("a", 0..6).await;
+    world.enqueue_all_of("b", 0..12).await;
+    world.enqueue_all_of("c", 0..2).await;
+    world.enqueue(0..4).await;
+    let consumer = world.consumer().await;
+    let order = order(&world, &consumer).await;
+    // Of each key, the items come in order.
+    for key in ["a", "b", "c", ""] {
+        let of_key = order.iter().filter(|(of, _)| of == key);
+        assert!(of_key.map(|(_, value)| *value).is_sorted());
+    }
+    assert_eq!(order.len(), 24);
+    // While both wait, every other item has no key.
+    let without: Vec<_> = order[..8].iter().map(|(key, _)| key.is_empty()).collect();
+    assert!(without == [false, true].repeat(4) || without == [true, false].repeat(4));
+    // The turns: one of `a`, three of `b`, one of `c` while it lasts.
+    let turns: String = order.iter().map(|(key, _)| key.as_str()).collect();
+    let rounds = [turns.find("a"), turns.find("b"), turns.find("c")];
+    assert!(
+        rounds
+            .iter()
+            .all(|first| first.is_some_and(|first| first < 5)),
+        "{turns}"
+    );
+    let later = &turns[turns.rfind('c').unwrap() + 1..];
+    assert!(
+        later.contains("abbbabbb") || later.contains("bbbabbba"),
+        "{turns}"
+    );
+    world.check().await;
+}
+
+async fn the_priority_comes_before_the_turn(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    for (value, options) in [
+        (0, of("a").with_priority(-1)),
+        (1, of("a")),
+        (2, of("b").with_priority(1)),
+        (3, Enqueue::new().with_priority(1)),
+        (4, of("a").with_priority(9)),
+        (5, Enqueue::new().with_priority(-9)),
+        (6, of("a").with_priority(9)),
+    ] {
+        let _ = world.enqueue_with(value, &options).await.unwrap();
+    }
+    let consumer = world.consumer().await;
+    let order = order(&world, &consumer).await;
+    let values: Vec<_> = order.iter().map(|(_, value)| *value).collect();
+    assert_eq!(values[..2], [4, 6]);
+    assert_eq!(BTreeSet::from([values[2], values[3]]), [2, 3].into());
+    assert_eq!(values[4..], [1, 0, 5]);
+    world.check().await;
+}
+
+async fn all_of_many_keys_have_their_turns(store: TestStore) {
+    // More than one look reads stamps of, and more than it reads lanes of.
+    const KEYS: u64 = 300;
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    let keyed = |number: u64| Enqueue::new().with_key(number.to_be_bytes().to_vec());
+    let items: Vec<_> = (0..3)
+        .flat_map(|_| (0..KEYS).map(|key| (key, keyed(key))))
+        .collect();
+    for items in items.chunks(100) {
+        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
+        world.runner.run(enqueue).await.unwrap();
+    }
+    let consumer = world.consumer().await;
+    let mut handled: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut taken = 0;
+    while taken < 3 * KEYS {
+        let deliveries = consumer.dequeue_batch(7).await.unwrap();
+        assert!(!deliveries.is_empty(), "{taken}");
+        for delivery in deliveries {
+            taken += 1;
+            *handled.entry(*delivery.value()).or_default() += 1;
+            // A key has no second turn before all have had one.
+            let least = (0..KEYS)
+                .map(|key| handled.get(&key).copied().unwrap_or(0))
+                .min();
+            let most = handled.values().max().copied();
+            assert!(
+                most <= least.map(|least| least + 1),
+                "{taken}: {most:?} and {least:?}"
+            );
+            delivery.complete().await.unwrap();
+        }
+    }
+    world.check().await;
+}
+
+async fn what_waits_in_a_lane_can_be_found_changed_listed_and_cleared(store: TestStore) {
+    let (world, wall) = with_wall(&store, Settings::new()).await;
+    let queue = &world.queue;
+    let first = world.enqueue_ref(1, &of("a")).await;
+    let second = world
+        .enqueue_ref(2, &of("a").with_delay(Duration::from_secs(9)))
+        .await;
+    world.enqueue([3]).await;
+    let status = world.status(&first).await.unwrap();
+    assert_eq!((status.place, &status.key[..]), (Place::Queued, &b"a"[..]));
+    assert_eq!(world.values().await, [3, 1]);
+    let set = |tr| async move { queue.set_priority(&tr, &first, 5).await };
+    assert!(world.runner.run(set).await.unwrap());
+    let replace = |tr| async move { queue.replace(&tr, &first, &10).await };
+    let _ = world.runner.run(replace).await.unwrap();
+    wall.advance(Duration::from_secs(10));
+    let consumer = world.consumer().await;
+    let delivery = next(&consumer).await;
+    assert_eq!((*delivery.value(), delivery.priority()), (10, 5));
+    // The promotion of the delayed item is a part of that take.
+    assert_eq!(world.place(&second).await, Some(Place::Queued));
+    delivery.release().await.unwrap();
+    let items = enqueued(&world.runner, queue).await.unwrap();
+    assert_eq!(
+        items,
+        [
+            EnqueuedItem::new(3),
+            EnqueuedItem::new(10).key("a"),
+            EnqueuedItem::new(2).key("a")
+        ]
+    );
+    let end = |tr| async move { queue.end(&tr, PlaceKind::Queued).await };
+    assert!(world.runner.run(end).await.unwrap().is_some());
+    let age = |tr| async move { queue.oldest_age(&tr).await };
+    assert!(world.runner.run(age).await.unwrap().is_some());
+    consumer.shut_down(LONG).await.unwrap();
+    assert_eq!(queue.clear(&world.runner).await.unwrap(), 3);
+    assert_eq!(world.stats().await.queued, 0);
+    // Nothing of a key remains, but stamps until a session looks.
+    for part in ["l", "o"] {
+        assert_eq!(world.count(part).await, 0, "{part}");
+    }
+    let consumer = world.consumer().await;
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    assert_eq!(world.count("hs").await, 0);
+    world.check().await;
+}
+
+async fn a_repeated_dedupe_id_keeps_the_key(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    let once = |key: &'static str, mode| of(key).with_dedupe("id").with_on_repeat(mode);
+    // In one transaction, and in two.
+    let [first, again] = &[once("a", OnRepeat::Keep), once("b", OnRepeat::Replace)];
+    let both = |tr: Tx<_>| async move {
+        let _ = queue.enqueue_with(&tr, &1, first).await?;
+        queue.enqueue_with(&tr, &2, again).await
+    };
+    let enqueued = world.runner.run(both).await.unwrap();
+    assert!(matches!(enqueued, Enqueued::Staged(_)));
+    for (value, mode) in [(3, OnRepeat::Replace), (4, OnRepeat::Debounce)] {
+        let options = once("b", mode);
+        let enqueued = world.enqueue_with(value, &options).await.unwrap();
+        assert!(matches!(enqueued, Enqueued::Replaced(_)));
+    }
+    world.check().await;
+    let consumer = world.consumer().await;
+    let held = next(&consumer).await;
+    assert_eq!((*held.value(), held.key().unwrap()), (4, &"a".into()));
+    // An item that takes the id over has its own key.
+    let options = once("b", OnRepeat::Replace);
+    let enqueued = world.enqueue_with(5, &options).await.unwrap();
+    assert!(matches!(enqueued, Enqueued::Staged(_)));
+    let other = next(&consumer).await;
+    assert_eq!((*other.value(), other.key().unwrap()), (5, &"b".into()));
+    world.check().await;
+}
+
+async fn a_schedule_gives_its_items_a_key(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    let schedule = &Schedule::new("* * * * * *").with_enqueue_options(of("a"));
+    let set = |tr| async move { queue.schedule(&tr, "name", schedule, &7).await };
+    let _ = world.runner.run(set).await.unwrap();
+    let consumer = world.consumer().await;
+    let fired = next(&consumer).await;
+    assert_eq!((*fired.value(), fired.key().unwrap()), (7, &"a".into()));
+    fired.complete().await.unwrap();
+}
+
+async fn requests_are_answered_with_items_of_keys(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", KeyLimits::new().with_limit(2)).await;
+    let consumers = [
+        world.consumer().await,
+        world.consumer().await,
+        world.consumer().await,
+    ];
+    let enqueue = async {
+        world.until_requested(3).await;
+        world.enqueue_all_of("a", 0..4).await;
+        world.enqueue_all_of("b", [9]).await;
+    };
+    let dequeue = consumers.iter().map(next);
+    let (deliveries, ()) = tokio::join!(join_all(dequeue), enqueue);
+    let mut values = values(&deliveries);
+    values.sort_unstable();
+    assert_eq!(values, [0, 1, 9]);
+    assert_eq!(world.key_status("a").await.slots, 2);
+    // A slot that is freed wakes one that waits.
+    let of_a = deliveries
+        .iter()
+        .find(|item| item.key().unwrap() == "a")
+        .unwrap();
+    let free = async {
+        world.until_requested(1).await;
+        world.ack(of_a).await.unwrap();
+    };
+    let (third, ()) = tokio::join!(next(&consumers[0]), free);
+    assert_eq!(*third.value(), 2);
+    world.check().await;
+}
+
+async fn a_key_shows_its_state(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    let two = KeyLimits::new().with_limit(2);
+    world.limit("limited", two).await;
+    world.enqueue_all_of("limited", 0..3).await;
+    world.enqueue_all_of("free", 0..2).await;
+    let idle = world.key_status("unknown").await;
+    assert_eq!(
+        (idle.state, idle.slots, idle.waiting),
+        (KeyState::Idle, 0, 0)
+    );
+    assert!(!idle.has_own_limits);
+    let read = |after: Option<&'static [u8]>, limit| {
+        move |tr| async move { queue.keys(&tr, after, limit).await }
+    };
+    let page = world.runner.run(read(None, 1)).await.unwrap();
+    assert_eq!(
+        (&page.keys[0].key[..], page.keys[0].waiting),
+        (&b"free"[..], 2)
+    );
+    assert_eq!(page.next.as_deref(), Some(&b"free"[..]));
+    let page = world.runner.run(read(Some(b"free"), 10)).await.unwrap();
+    assert_eq!(page.next, None);
+    let [limited] = &page.keys[..] else {
+        panic!("{page:?}");
+    };
+    assert_eq!((limited.limits, limited.has_own_limits), (two, true));
+    assert_eq!(limited.state, KeyState::Ready);
+    let count = |tr| async move { queue.keys(&tr, None, 0).await };
+    assert_eq!(world.runner.run(count).await.unwrap().keys, []);
+    world.check().await;
+}
