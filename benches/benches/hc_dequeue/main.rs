@@ -1,7 +1,7 @@
 //! Many consumers of one queue, in several ways, on any store.
 //!
 //! `cargo xtask bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
-//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items` and `console`, all of them unless named.
+//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items`, `keys` and `console`, all of them unless named.
 //! Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
 //! `--db` is the URL of the store. All keys lie under a random prefix, which is cleared. `--long`
@@ -13,6 +13,7 @@
 mod console;
 mod idle;
 mod items;
+mod keys;
 mod plot;
 mod table;
 mod trial;
@@ -64,6 +65,9 @@ fn main() -> io::Result<()> {
         for table in [items::writes, items::finding, items::processing] {
             writeln!(out, "\n{}", table(&stage))?;
         }
+    }
+    if arguments.wants("keys") {
+        writeln!(out, "\nItems of keys\n\n{}", keys::table(&stage))?;
     }
     if arguments.wants("console") {
         writeln!(

@@ -16,7 +16,9 @@ pub(crate) fn draw(workload: &str, stage: &Stage, results: &Results) -> PathBuf 
         over: "consumers",
         factor: 2.0,
         digits,
-        curves: Way::ALL.map(|way| curve(way, results, figure)).into(),
+        curves: Way::WITHOUT_KEYS
+            .map(|way| curve(way, results, figure))
+            .into(),
     };
     let panels = [
         panel("items per second", 0, |figures| figures.rate),
@@ -42,10 +44,11 @@ fn curve(way: Way, results: &Results, figure: fn(&Figures) -> f64) -> Curve {
 
 fn hue(way: Way) -> Hue {
     match way {
-        Way::BlindSets => Hue::Gray,
         Way::Naive => Hue::Red,
         Way::Classic => Hue::Orange,
         Way::Popped => Hue::Blue,
         Way::Acknowledged => Hue::Sky,
+        // Ways with keys are in no curve.
+        _ => Hue::Gray,
     }
 }

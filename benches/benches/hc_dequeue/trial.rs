@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use benches::contender::{Acknowledged, BlindSets, Classic, Contender, Naive, Popped, Site};
+use benches::contender::{Acknowledged, BlindSets, Classic, Contender, Keyed, Naive, Popped, Site};
 use benches::figures::Figures;
 use benches::load::{Load, Sample};
 use benches::meter::Metered;
@@ -19,10 +19,19 @@ pub(crate) enum Way {
     Classic,
     Popped,
     Acknowledged,
+    /// Items of 100, 1,000 or 100,000 keys without a limit, popped or acknowledged.
+    HundredKeys,
+    ThousandKeys,
+    ManyKeys,
+    ThousandKeysAcknowledged,
+    /// Items of 100 keys, of which 10 of each may be held.
+    Limited,
+    /// Items of one key, one after another.
+    Ordered,
 }
 
 impl Way {
-    pub(crate) const ALL: [Self; 5] = [
+    pub(crate) const WITHOUT_KEYS: [Self; 5] = [
         Self::BlindSets,
         Self::Naive,
         Self::Classic,
@@ -40,6 +49,12 @@ impl Way {
             Self::Classic => "classic",
             Self::Popped => "hc-dequeue",
             Self::Acknowledged => "hc-dequeue, acknowledged",
+            Self::HundredKeys => "100 keys",
+            Self::ThousandKeys => "1,000 keys",
+            Self::ManyKeys => "100,000 keys",
+            Self::ThousandKeysAcknowledged => "1,000 keys, acknowledged",
+            Self::Limited => "100 keys with a limit of 10, acknowledged",
+            Self::Ordered => "one ordered key, acknowledged",
         }
     }
 
@@ -52,6 +67,12 @@ impl Way {
             Self::Classic => bear::<Classic>(load, site, meet),
             Self::Popped => bear::<Popped>(load, site, meet),
             Self::Acknowledged => bear::<Acknowledged>(load, site, meet),
+            Self::HundredKeys => bear::<Keyed<false, 100, 0>>(load, site, meet),
+            Self::ThousandKeys => bear::<Keyed<false, 1_000, 0>>(load, site, meet),
+            Self::ManyKeys => bear::<Keyed<false, 100_000, 0>>(load, site, meet),
+            Self::ThousandKeysAcknowledged => bear::<Keyed<true, 1_000, 0>>(load, site, meet),
+            Self::Limited => bear::<Keyed<true, 100, 10>>(load, site, meet),
+            Self::Ordered => bear::<Keyed<true, 1, 1>>(load, site, meet),
         }
     }
 }

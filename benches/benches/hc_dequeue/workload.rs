@@ -26,21 +26,21 @@ pub(crate) fn all() -> [Workload; 5] {
             title: "Pop by consumers of one session in one process",
             is_curve: true,
             settings: [1, 4, 16, 64, 256].map(|count| pop(1, 1, count)).into(),
-            ways: &Way::ALL,
+            ways: &Way::WITHOUT_KEYS,
         },
         Workload {
             name: "processes",
             title: "Pop by consumers of one session in each of four processes",
             is_curve: true,
             settings: [16, 64, 256].map(|count| pop(4, 1, count / 4)).into(),
-            ways: &Way::ALL,
+            ways: &Way::WITHOUT_KEYS,
         },
         Workload {
             name: "sessions",
             title: "Pop by sessions of one consumer",
             is_curve: false,
             settings: vec![pop(1, 64, 1)],
-            ways: &Way::ALL,
+            ways: &Way::WITHOUT_KEYS,
         },
         Workload {
             name: "backlog",
@@ -63,7 +63,7 @@ pub(crate) fn all() -> [Workload; 5] {
 
 /// Returns a setting of consumers that take items, by the number of processes, of sessions per process, and of
 /// consumers per session.
-fn pop(processes: usize, sessions: usize, consumers_per_session: usize) -> Setting {
+pub(crate) fn pop(processes: usize, sessions: usize, consumers_per_session: usize) -> Setting {
     const BACKLOG: u64 = 20_000;
     let load = Load {
         action: Action::Pop,
@@ -76,7 +76,7 @@ fn pop(processes: usize, sessions: usize, consumers_per_session: usize) -> Setti
 }
 
 impl Setting {
-    fn with_backlog(mut self, items: u64) -> Self {
+    pub(crate) fn with_backlog(mut self, items: u64) -> Self {
         self.load.backlog = items;
         self
     }

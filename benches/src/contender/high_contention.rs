@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hc_dequeue::{Consumer, Error, Queue, WorkerOptions};
+use hc_dequeue::{Consumer, Enqueue, Error, KeyLimits, Queue, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, RunOptions, Runner, Store};
 
@@ -31,6 +31,23 @@ impl Popped {
     pub async fn pop_within(&self, time: Duration) -> Option<Bytes> {
         let item = self.consumer.pop_within(time).await;
         item.expect("conflicts are retried").map(|item| item.value)
+    }
+}
+
+impl<const ACKNOWLEDGES: bool> HighContention<ACKNOWLEDGES> {
+    /// Sets the default limits of keys.
+    pub(super) async fn limit_keys(&self, limits: &KeyLimits) {
+        let queue = &self.queue;
+        let limit = |tr| async move { queue.configure_keys(&tr, limits).await };
+        self.runner.run(limit).await.expect("nothing conflicts");
+    }
+
+    /// Puts items with options into the queue, in one commit.
+    pub(super) async fn enqueue_with(&self, items: &[(Bytes, Enqueue)]) {
+        let queue = &self.queue;
+        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await };
+        let enqueued = self.runner.run(enqueue).await;
+        drop(enqueued.expect("nothing conflicts"));
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod classic;
 mod high_contention;
+mod keyed;
 mod naive;
 mod sets;
 
@@ -10,7 +11,8 @@ use std::future::Future;
 use keyspace::{Bytes, Store, Subspace};
 
 pub use self::classic::Classic;
-pub use self::high_contention::{Acknowledged, Popped};
+pub use self::high_contention::{Acknowledged, HighContention, Popped};
+pub use self::keyed::Keyed;
 pub use self::naive::Naive;
 pub use self::sets::BlindSets;
 use crate::meter::Metered;
@@ -149,6 +151,19 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn of_the_high_contention_queue_each_item_is_acknowledged_once() {
         each_item_is_taken_once::<Acknowledged>().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_a_queue_with_keys_each_item_is_acknowledged_once() {
+        let site = site();
+        let session = Keyed::<true, 3, 1>::open(&site).await;
+        let items: Vec<_> = (0..9).map(numbered).collect();
+        session.enqueue(&items).await;
+        let mut taken = BTreeSet::new();
+        while let Some(item) = session.pop().await {
+            assert!(taken.insert(number_of(&item)));
+        }
+        assert!(taken.into_iter().eq(0..9));
     }
 
     #[tokio::test]

@@ -315,7 +315,7 @@ impl HeldItem {
         };
         let ending = Ending {
             id: &self.id,
-            record,
+            record: &record,
             how,
             result,
         };

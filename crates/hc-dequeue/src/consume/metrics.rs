@@ -11,6 +11,7 @@ use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::{Environment, Subspace};
 
 use crate::items::record::Record;
+use crate::protocol::lanes::Met;
 use crate::queue::stats::Stats;
 use crate::session::wall::wall_millis;
 
@@ -36,6 +37,9 @@ pub(crate) struct Metrics {
     /// Deliveries whose time limit has passed. Those that end with their session are not counted.
     pub(crate) lost: Counter,
     waiting: Histogram,
+    lanes_looked: Counter,
+    keys_at_limit: Counter,
+    looks_fruitless: Counter,
 }
 
 impl Metrics {
@@ -60,6 +64,9 @@ impl Metrics {
             skipped: counter!("hc_dequeue_skipped", &[queue()]),
             lost: counter!("hc_dequeue_lost", &[queue()]),
             waiting: histogram!("hc_dequeue_waiting_seconds", &[queue()]),
+            lanes_looked: counter!("hc_dequeue_lanes_looked", &[queue()]),
+            keys_at_limit: counter!("hc_dequeue_keys_at_limit", &[queue()]),
+            looks_fruitless: counter!("hc_dequeue_looks_fruitless", &[queue()]),
         }
     }
 
@@ -69,6 +76,13 @@ impl Metrics {
         let waited = wall_millis(env).saturating_sub(record.ready_millis());
         self.waiting
             .record(Duration::from_millis(waited).as_secs_f64());
+    }
+
+    /// Records what looks at lanes have met.
+    pub(crate) fn look(&self, met: Met) {
+        self.lanes_looked.increment(met.lanes);
+        self.keys_at_limit.increment(met.at_limit);
+        self.looks_fruitless.increment(met.fruitless);
     }
 
     pub(crate) fn report(

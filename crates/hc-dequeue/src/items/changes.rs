@@ -11,8 +11,9 @@ use crate::items::spot::{RANK_OF_SLOT, Spot};
 
 /// The changes of counters and of lanes that a transaction has not staged yet.
 ///
-/// **Invariant:** only [`take_slot`](Self::take_slot) and [`free_slot`](Self::free_slot) change the flag in a record,
-/// and both change the number of slots in use. At every version, that number is the number of records with the flag.
+/// **Invariant:** only [`take_slot`](Self::take_slot), [`free_slot`](Self::free_slot) and [`end_slot`](Self::end_slot)
+/// set or clear the flag in a record, and each changes the number of slots in use. At every version, that number is the
+/// number of records with the flag.
 #[derive(Debug, Clone, Default)]
 #[must_use]
 pub(crate) struct Changes {
@@ -89,8 +90,13 @@ impl Changes {
 
     /// Frees the slot of an item, if it has one. `limits` must contain those of its key.
     pub(crate) fn free_slot(&mut self, record: &mut Record, limits: &KnownLimits) {
+        self.end_slot(record, limits);
+        record.has_slot = false;
+    }
+
+    /// Frees the slot of an item that ends, if it has one. `limits` must contain those of its key.
+    pub(crate) fn end_slot(&mut self, record: &Record, limits: &KnownLimits) {
         if record.has_slot {
-            record.has_slot = false;
             let is_limited = limits.of(&record.key).limit().is_some();
             let lane = self.lane(&record.key);
             lane.slots -= 1;

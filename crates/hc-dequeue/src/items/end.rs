@@ -23,7 +23,7 @@ const MAX_SWEPT_ITEMS: usize = 1_000;
 /// An item that ends.
 pub(crate) struct Ending<'a> {
     pub(crate) id: &'a ItemId,
-    pub(crate) record: Record,
+    pub(crate) record: &'a Record,
     pub(crate) how: End,
     pub(crate) result: Bytes,
 }
@@ -45,7 +45,7 @@ pub(crate) fn end(
 ) -> Result<()> {
     let Ending {
         id,
-        mut record,
+        record,
         how,
         result,
     } = ending;
@@ -55,8 +55,8 @@ pub(crate) fn end(
         End::Removed => {}
     }
     let settings = rules.settings;
-    changes.free_slot(&mut record, rules.limits);
-    end_dedupe(tr, keys, settings, id, &record, how);
+    changes.end_slot(record, rules.limits);
+    end_dedupe(tr, keys, settings, id, record, how);
     if !settings.keep_done.is_zero() {
         let now = wall_millis(&keys.env);
         let until_millis = now.saturating_add(millis(settings.keep_done));
@@ -66,6 +66,8 @@ pub(crate) fn end(
             how,
             result,
         };
+        let mut record = record.clone();
+        record.has_slot = false;
         record.end = Some(end);
         keys.done.insert(tr, id, &record)?;
         tr.set(&id.key_in(&keys.kept_until(until_millis)), b"");

@@ -174,7 +174,7 @@ impl Back<'_> {
         if let Some((how, result)) = ended {
             let ending = Ending {
                 id,
-                record,
+                record: &record,
                 how,
                 result,
             };

@@ -104,6 +104,17 @@
 //! | remove a dead session | its `s`; all of its `h` and `g`; each request that it removes | the first 1,000 requests | clears its notices in `g`, its `r`, `s`, `b` and `a` | granted an item to the session, or removed one of these requests |
 //! | remove expired rows | each `y` that it removes | pages of `y` and `z`; `m` | clears `y`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` |
 //!
+//! For items of lanes, these are added. `a`, `k` and `f` are the state rows of a lane: slots in use, limits, fence.
+//!
+//! | step | reads | by snapshot | writes | conflicts with a transaction that |
+//! |---|---|---|---|---|
+//! | enqueue with a key, or return to a lane | | | the item's `l` and `o`; a stamp in `hs` | |
+//! | take, fulfill | | the first `hs`; `k` and `a` of lanes, with their first items (`l`); the default limits | clears stamps that still have the values that it read | |
+//! | grant from a lane | the key's `k` or, if there is none, also the default limits; `f`, if there is a limit | | clears `l` and `o`; `a`; `f`, if there is a limit; a stamp, if something is left to grant | changed these limits; started an item of the same limited key |
+//! | the end, or the return, of an item that has a slot | the key's `k`; the default limits | | `a`; a stamp and `w`, if there is a limit | changed these limits |
+//! | set limits | | | `k`; a stamp or, for the default limits, the mark; `w` | |
+//! | sweep lanes after a change of the default limits | | the mark; first rows of lanes | stamps; clears the mark if it still has the value that it read; `w` | |
+//!
 //! A range read of items or requests by snapshot also reads the probe of that microqueue, which no operation of this
 //! crate writes. A pause or its end makes every take and fulfillment that runs at that moment fail; the session tries
 //! again. A session combines steps in one transaction where it can: a take, a fulfillment, a registration and a
@@ -221,7 +232,7 @@ impl SessionContext<'_> {
     ) -> Result<(), Error> {
         let ending = Ending {
             id: &item.id,
-            record: item.record.clone(),
+            record: &item.record,
             how: End::Completed,
             result: Bytes::new(),
         };

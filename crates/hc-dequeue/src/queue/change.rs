@@ -181,7 +181,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let result = Bytes::new();
         let ending = Ending {
             id,
-            record,
+            record: &record,
             how,
             result,
         };

@@ -146,7 +146,7 @@ async fn remove_some(
         take_out(tr, keys, &id, &location, &mut changes)?;
         let ending = Ending {
             id: &id,
-            record,
+            record: &record,
             how: End::Removed,
             result: Bytes::new(),
         };

@@ -1,4 +1,5 @@
 //! Tests of several modules together.
 
 mod conflicts;
+mod lane_conflicts;
 mod life;

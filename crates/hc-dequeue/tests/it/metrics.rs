@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{Doomed, LONG, World, process, settings};
 use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::stores::TestStore;
-use hc_dequeue::{Delivery, Enqueue, Error, Outcome, Settings, WorkerOptions};
+use hc_dequeue::{Delivery, Enqueue, Error, KeyLimits, Outcome, Settings, WorkerOptions};
 use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(
@@ -13,6 +13,7 @@ conformance::on_every_store!(
     a_wanted_delay_and_a_pause_have_gauges_of_their_own,
     items_that_are_taken_and_deliveries_that_are_lost_are_counted,
     conflicts_and_what_a_fulfillment_grants_are_counted,
+    looks_at_lanes_are_counted,
     a_leader_that_does_not_lead_costs_a_patience,
     items_that_are_returned_for_the_dead_are_counted,
     what_handlers_return_is_counted,
@@ -121,6 +122,30 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
         ("hc_dequeue_dequeues", 2.0),
     ];
     world.until_recorded(expected).await;
+}
+
+async fn looks_at_lanes_are_counted(store: TestStore) {
+    let world = World::recorded(&store, settings()).await;
+    let queue = &world.queue;
+    let limit = KeyLimits::new().with_limit(1);
+    let limit = &limit;
+    let items = &[1, 2].map(|value| (value, Enqueue::new().with_key("a")));
+    let fill = |tr| async move {
+        queue.configure_key(&tr, b"a", Some(limit)).await?;
+        queue.enqueue_all_with(&tr, items).await.map(drop)
+    };
+    world.runner.run(fill).await.unwrap();
+    let consumer = world.consumer().await;
+    let held = consumer.dequeue_within(LONG).await.unwrap();
+    assert!(held.is_some());
+    // One lane was read, of which the second item needed a slot.
+    let expected = [
+        ("hc_dequeue_lanes_looked", 1.0),
+        ("hc_dequeue_keys_at_limit", 1.0),
+    ];
+    world.until_recorded(expected).await;
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    assert_eq!(world.recorded_sum("hc_dequeue_looks_fruitless"), 0.0);
 }
 
 async fn a_leader_that_does_not_lead_costs_a_patience(store: TestStore) {

@@ -95,6 +95,7 @@ impl Dispatcher {
             try_join!(read_stats(tr, keys), is_paused, age, settings)
         };
         let (stats, is_paused, age, stored) = self.runner.run(read).await?;
+        self.shared.metrics.look(self.fronts.lanes.take_met());
         let unreadable = self.fronts.skipped();
         self.shared
             .metrics

@@ -12,7 +12,7 @@ use microqueue::keyspace::{
 
 use super::ring::{Ring, Turn};
 use super::walk::{Head, Lane, Next, Pick, Waiting, Walk};
-use super::{LaneId, LaneMemory};
+use super::{LaneId, LaneMemory, Met};
 use crate::items::changes::Changes;
 use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
@@ -384,6 +384,11 @@ impl Look {
             }
         }
         let lanes = self.walk.into_lanes();
+        let mut met = Met {
+            lanes: self.states.len() as u64,
+            at_limit: 0,
+            fruitless: u64::from(granted == 0),
+        };
         for (id, state) in &self.states {
             let key = &id.key;
             let lane = &lanes[id];
@@ -401,6 +406,7 @@ impl Look {
             let head = heads.get(id).copied().or_else(|| lane.next());
             let slots = state.slots + changes.slots(key);
             let left = head.filter(|head| lane.may_start(*head, slots));
+            met.at_limit += u64::from(head.is_some() && left.is_none());
             let left = left.map(|head| head.stamp);
             let must = changes.stamp_of(key);
             if must.is_none() && left.is_some_and(|rank| state.has_only_stamp(rank)) {
@@ -417,6 +423,7 @@ impl Look {
                 changes.stamp_lane(key, rank);
             }
         }
+        memory.note(met);
         let turns = self.picked.into_iter().take(granted);
         memory.apply(turns.map(|picked| picked.turn));
         Ok(())

@@ -64,6 +64,19 @@ pub(crate) struct LaneMemory {
     /// Whether the turn of an item that is in no lane may be next.
     owes_outside: AtomicBool,
     ring: Mutex<Ring>,
+    /// What the looks since the last report have met.
+    met: Mutex<Met>,
+}
+
+/// What looks at lanes have met. A transaction that is retried counts again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Met {
+    /// How many lanes were read.
+    pub(crate) lanes: u64,
+    /// How many of them had an item that needed a slot while all were in use.
+    pub(crate) at_limit: u64,
+    /// How many looks granted nothing.
+    pub(crate) fruitless: u64,
 }
 
 impl LaneMemory {
@@ -72,6 +85,7 @@ impl LaneMemory {
             saw_stamps: AtomicBool::new(false),
             owes_outside: AtomicBool::new(false),
             ring: Mutex::new(ring),
+            met: Mutex::default(),
         }
     }
 
@@ -108,6 +122,19 @@ impl LaneMemory {
     #[cfg(test)]
     pub(crate) fn begin_again(&self) {
         *self.ring.lock() = Ring::beginning_at(0);
+    }
+
+    /// Notes what a look has met.
+    fn note(&self, met: Met) {
+        let mut all = self.met.lock();
+        all.lanes += met.lanes;
+        all.at_limit += met.at_limit;
+        all.fruitless += met.fruitless;
+    }
+
+    /// Returns what looks have met since the last call.
+    pub(crate) fn take_met(&self) -> Met {
+        std::mem::take(&mut self.met.lock())
     }
 
     pub(crate) fn saw_stamps(&self) -> bool {

@@ -159,10 +159,18 @@ impl<I: Waiting> Walk<I> {
         self.lanes.get_mut(id)
     }
 
-    /// Gives up on lanes that were not read.
+    /// Gives up on lanes that were not read. They may have items of the level of their stamps, so nothing of a lower
+    /// priority is granted. Only lanes of an unknown level are passed over: others might never be granted otherwise.
     pub(crate) fn give_up(&mut self) {
-        self.unread.clear();
         self.has_given_up = true;
+        match self.unread.first() {
+            Some((RANK_OF_SLOT, _)) => self.unread.retain(|(rank, _)| *rank != RANK_OF_SLOT),
+            Some((rank, _)) => {
+                self.cut = Some(*rank);
+                self.unread.clear();
+            }
+            None => {}
+        }
     }
 
     /// Returns the lanes that were read, with what is left of them.
@@ -237,5 +245,101 @@ impl<I: Waiting> Walk<I> {
         ids.sort_by_key(|(_, id)| (id < first, id));
         let ids = ids.into_iter().take(MAX_CONCURRENT_LANES);
         ids.map(|(_, id)| id.clone()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An item of a rank that has no slot.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    struct Plain(u8);
+
+    impl Waiting for Plain {
+        fn rank(&self) -> u8 {
+            self.0
+        }
+
+        fn has_slot(&self) -> bool {
+            false
+        }
+    }
+
+    fn id(hash: u16) -> LaneId {
+        LaneId {
+            hash,
+            key: hash.to_be_bytes().to_vec().into(),
+        }
+    }
+
+    fn lane(ranks: &[u8], has_more: bool) -> Lane<Plain> {
+        Lane {
+            limits: KeyLimits::new(),
+            slots: 0,
+            items: ranks.iter().copied().map(Plain).collect(),
+            has_more,
+            last: Head::FIRST,
+        }
+    }
+
+    fn ring() -> Ring {
+        Ring::beginning_at(0)
+    }
+
+    fn picked(walk: &mut Walk<Plain>) -> u8 {
+        match walk.next() {
+            Next::Pick(pick) => pick.item.0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_level_is_not_decided_while_there_may_be_unread_stamps_of_a_higher_one() {
+        let mut walk = Walk::new(vec![Plain(10), Plain(12)], [(9, id(1))], Some(10), ring());
+        assert!(matches!(&walk.next(), Next::Read(lanes) if *lanes == [id(1)]));
+        walk.add(id(1), lane(&[9], false), [9].into_iter());
+        assert_eq!(picked(&mut walk), 9);
+        assert_eq!(picked(&mut walk), 10);
+        // There may be a stamp of rank 11.
+        assert!(matches!(walk.next(), Next::End { is_complete: false }));
+        let mut walk = Walk::new(vec![Plain(12)], [], None, ring());
+        assert_eq!(picked(&mut walk), 12);
+        assert!(matches!(walk.next(), Next::End { is_complete: true }));
+    }
+
+    #[test]
+    fn lanes_of_which_the_level_is_not_known_are_read_first() {
+        let stamps = [(0, id(7)), (0, id(3)), (5, id(1))];
+        let mut walk = Walk::new(vec![Plain(1)], stamps, None, ring());
+        assert!(matches!(&walk.next(), Next::Read(lanes) if *lanes == [id(3), id(7)]));
+        walk.add(id(3), lane(&[], false), [0].into_iter());
+        walk.add(id(7), lane(&[8], false), [0].into_iter());
+        assert_eq!(picked(&mut walk), 1);
+        assert!(matches!(&walk.next(), Next::Read(lanes) if *lanes == [id(1)]));
+        // Without that lane, the walk does not go on to lower priorities.
+        walk.give_up();
+        assert!(matches!(walk.next(), Next::End { is_complete: false }));
+        // It goes on without lanes of which the level is not known.
+        let mut walk = Walk::new(vec![Plain(4)], [(0, id(1))], None, ring());
+        walk.give_up();
+        assert_eq!(picked(&mut walk), 4);
+        assert!(matches!(walk.next(), Next::End { is_complete: false }));
+    }
+
+    #[test]
+    fn a_lane_is_read_on_when_its_turn_comes() {
+        let mut walk = Walk::new(vec![Plain(4), Plain(4)], [], None, ring());
+        walk.add(id(1), lane(&[4], true), [].into_iter());
+        assert_eq!(picked(&mut walk), 4);
+        assert_eq!(picked(&mut walk), 4);
+        assert!(matches!(&walk.next(), Next::ReadOn(lane) if *lane == id(1)));
+        let known = walk.lane_mut(&id(1)).unwrap();
+        known.items.push_back(Plain(6));
+        known.has_more = false;
+        // Its next item has a lower priority than the one that is in no lane.
+        assert_eq!(picked(&mut walk), 4);
+        assert_eq!(picked(&mut walk), 6);
+        assert!(matches!(walk.next(), Next::End { is_complete: true }));
     }
 }

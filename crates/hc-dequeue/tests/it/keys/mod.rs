@@ -28,6 +28,7 @@ conformance::on_every_store!(
     keys_take_turns_by_their_weights_and_alternate_with_items_without_a_key,
     the_priority_comes_before_the_turn,
     all_of_many_keys_have_their_turns,
+    what_may_be_granted_is_found_behind_many_keys_that_may_not,
     what_waits_in_a_lane_can_be_found_changed_listed_and_cleared,
     a_repeated_dedupe_id_keeps_the_key,
     a_schedule_gives_its_items_a_key,
@@ -384,6 +385,33 @@ async fn all_of_many_keys_have_their_turns(store: TestStore) {
             delivery.complete().await.unwrap();
         }
     }
+    world.check().await;
+}
+
+async fn what_may_be_granted_is_found_behind_many_keys_that_may_not(store: TestStore) {
+    // More than one look reads lanes of, and than a small one reads stamps of.
+    const KEYS: u64 = 150;
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    world.limit_all(KeyLimits::new().with_limit(0)).await;
+    world.limit("free", KeyLimits::new()).await;
+    let consumer = world.consumer().await;
+    for wanted in [1, 200] {
+        let keyed = |number: u64| Enqueue::new().with_key(number.to_be_bytes().to_vec());
+        let items: Vec<_> = (0..KEYS).map(|key| (key, keyed(key))).collect();
+        let items = &items;
+        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
+        world.runner.run(enqueue).await.unwrap();
+        world.enqueue_all_of("free", [7]).await;
+        let last = Enqueue::new().with_priority(-1);
+        let _ = world.enqueue_with(8, &last).await.unwrap();
+        let found = consumer.dequeue_batch(wanted).await.unwrap();
+        assert_eq!(values(&found), [7, 8][..wanted.min(2)]);
+        assert_eq!(take_all(&consumer).await.len(), 2 - found.len());
+    }
+    // All stamps were looked at.
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    assert_eq!(world.count("hs").await, 0);
     world.check().await;
 }
 

@@ -33,6 +33,7 @@ fn history_of(seed: u64) -> Play {
         deaths: !seed.is_multiple_of(5),
         pops: seed.is_multiple_of(4),
         works: seed % 3 == 1,
+        keys: seed % 8 < 5,
         keeps: keeps[seed as usize / 4 % 3].to_vec(),
     }
 }
@@ -66,6 +67,8 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         total.merged += course.merged;
         total.kept += course.kept;
         total.configured += course.configured;
+        total.limited += course.limited;
+        total.most_slots = total.most_slots.max(course.most_slots);
     }
     println!("{total:?}");
     if std::env::var("SEED").is_err() {
@@ -73,5 +76,6 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         assert!(total.enqueued > 0 && total.killed > 0);
         assert!(total.cancelled > 0 && total.merged > 0);
         assert!(total.kept > 0 && total.configured > 0);
+        assert!(total.limited > 0 && total.most_slots == 2);
     }
 }

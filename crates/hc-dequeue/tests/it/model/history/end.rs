@@ -32,6 +32,10 @@ impl Player {
         let last = Process::start(&self.store, &quiet, options, false).await;
         self.held.clear();
         self.configure().await;
+        if self.play.keys {
+            Box::pin(self.look_at_keys()).await?;
+            self.unlimit().await;
+        }
         let env = Environment::system();
         if env.timeout(LONG, self.followed()).await.is_none() {
             return Err(format!("not all has ended: {}", self.describe().await));

@@ -1,6 +1,7 @@
 //! A random history: many sessions on one queue, and the properties that must hold at its end.
 
 mod end;
+mod keys;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,6 +41,8 @@ pub(crate) struct Play {
     pub(crate) pops: bool,
     /// Whether processes also have workers, which find a backlog.
     pub(crate) works: bool,
+    /// Whether items have keys.
+    pub(crate) keys: bool,
     /// How long done items may be kept. The queue is created with the first of these.
     pub(crate) keeps: Vec<Duration>,
 }
@@ -59,6 +62,10 @@ pub(crate) struct Course {
     pub(crate) kept: usize,
     /// How often the settings were changed.
     pub(crate) configured: usize,
+    /// How often the limits of keys were changed.
+    pub(crate) limited: usize,
+    /// The largest number of slots of the key whose limit never changes.
+    pub(crate) most_slots: u64,
 }
 
 /// The result of a call that a task waits for.
@@ -124,11 +131,17 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
         next_value: 0,
         course: Course::default(),
     };
+    if player.play.keys {
+        player.fix_limits().await;
+    }
     for _ in 0..PROCESSES {
         player.start().await;
     }
-    for _ in 0..STEPS {
+    for step in 0..STEPS {
         player.step().await;
+        if player.play.keys && step % 20 == 0 {
+            Box::pin(player.look_at_keys()).await?;
+        }
     }
     Box::pin(player.end()).await
 }
@@ -156,10 +169,11 @@ impl Player {
             25..55 => self.wish(),
             55..75 => self.acknowledge().await,
             75..82 => self.let_go().await,
+            82..84 if self.play.keys => self.limit().await,
             82..85 => self.configure().await,
-            85..87 => self.pause(Duration::from_millis(10)).await,
+            85..88 => self.pause(Duration::from_millis(10)).await,
             // Long enough for the session to be declared dead.
-            87..92 => self.pause(settings().lease() * 2).await,
+            88..92 => self.pause(settings().lease() * 2).await,
             _ if self.play.deaths => self.strike().await,
             _ => {}
         }
@@ -180,6 +194,7 @@ impl Player {
             0 => Enqueue::new().with_delay(Duration::from_millis(self.rng.random_range(0..50))),
             _ => Enqueue::new(),
         };
+        let options = self.with_key(options);
         let queue = &self.queue;
         let values = &values;
         let options = &options;
@@ -213,6 +228,7 @@ impl Player {
             .with_dedupe(dedupe.clone())
             .with_on_repeat(mode)
             .with_delay(delay);
+        let options = self.with_key(options);
         let queue = &self.queue;
         let store = &self.store;
         let dedupe = &dedupe;

@@ -1,0 +1,95 @@
+//! What keys cost: each way against the same without keys.
+
+use benches::stage::Stage;
+use benches::table::Table;
+
+use crate::trial::{Setting, Way};
+use crate::workload::{Workload, pop, run};
+
+/// A way with keys, in a setting, and what it is measured by.
+struct Comparison {
+    way: Way,
+    yardstick: Way,
+    setting: Setting,
+    /// The setting of the yardstick, if it is another one.
+    other: Option<Setting>,
+}
+
+fn comparisons() -> Vec<Comparison> {
+    let compare = |way, yardstick, setting| Comparison {
+        way,
+        yardstick,
+        setting,
+        other: None,
+    };
+    let waiting = pop(1, 1, 64).with_backlog(100_000);
+    vec![
+        compare(Way::ThousandKeys, Way::Popped, pop(1, 1, 64)),
+        compare(
+            Way::ThousandKeysAcknowledged,
+            Way::Acknowledged,
+            pop(1, 1, 64),
+        ),
+        compare(Way::Limited, Way::Acknowledged, pop(4, 1, 16)),
+        compare(Way::ManyKeys, Way::HundredKeys, waiting),
+        Comparison {
+            other: Some(pop(1, 1, 1)),
+            ..compare(Way::Ordered, Way::Acknowledged, pop(1, 1, 16))
+        },
+    ]
+}
+
+/// Returns the table of all comparisons.
+pub(crate) fn table(stage: &Stage) -> Table {
+    let mut table = Table::new([
+        "items",
+        "processes",
+        "consumers",
+        "items per second",
+        "measured by",
+        "times as many",
+        "conflicts per item",
+        "99th percentile",
+    ]);
+    for comparison in comparisons() {
+        let Comparison {
+            way,
+            yardstick,
+            setting,
+            other,
+        } = comparison;
+        if setting.processes > 1 && !stage.is_shared() {
+            continue;
+        }
+        let measure = |setting, ways| {
+            let workload = Workload {
+                name: "keys",
+                title: "",
+                is_curve: false,
+                settings: vec![setting],
+                ways,
+            };
+            run(&workload, stage)
+        };
+        let ways: &'static [Way] = Box::leak(Box::new([way, yardstick]));
+        let mut outcomes = measure(setting, ways);
+        if let Some(other) = other {
+            outcomes[1] = measure(other, &ways[1..]).remove(0);
+        }
+        let [with, without] = &outcomes[..] else {
+            unreachable!("two ways");
+        };
+        let median = |figure: fn(&benches::figures::Figures) -> f64| with.rounds.median(figure);
+        table.push([
+            way.name().to_owned(),
+            setting.processes.to_string(),
+            setting.consumers().to_string(),
+            format!("{:.0}", median(|figures| figures.rate)),
+            yardstick.name().to_owned(),
+            format!("{:.2}", with.rounds.median_ratio(&without.rounds)),
+            format!("{:.3}", median(|figures| figures.conflicts_per_item)),
+            format!("{:.1} ms", median(|figures| figures.late_millis)),
+        ]);
+    }
+    table
+}

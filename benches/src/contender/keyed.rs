@@ -1,0 +1,43 @@
+//! The high-contention queue with items of keys.
+
+use hc_dequeue::{Enqueue, KeyLimits};
+use keyspace::Bytes;
+
+use super::{Contender, HighContention, Site, number_of};
+
+/// A session of a queue whose items have keys. A `LIMIT` of zero stands for none, and one of 1 for an ordered key.
+#[derive(Debug)]
+pub struct Keyed<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32>(
+    HighContention<ACKNOWLEDGES>,
+);
+
+impl<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32> Contender
+    for Keyed<ACKNOWLEDGES, KEYS, LIMIT>
+{
+    type Site = Site;
+
+    async fn open(site: &Site) -> Self {
+        let session = HighContention::open(site).await;
+        let limits = match LIMIT {
+            0 => KeyLimits::new(),
+            1 => KeyLimits::ordered(),
+            limit => KeyLimits::new().with_limit(limit),
+        };
+        session.limit_keys(&limits).await;
+        Self(session)
+    }
+
+    async fn enqueue(&self, items: &[Bytes]) {
+        let keyed = |item: &Bytes| {
+            let key = number_of(item) % KEYS;
+            let options = Enqueue::new().with_key(key.to_be_bytes().to_vec());
+            (item.clone(), options)
+        };
+        let items: Vec<_> = items.iter().map(keyed).collect();
+        self.0.enqueue_with(&items).await;
+    }
+
+    async fn pop(&self) -> Option<Bytes> {
+        self.0.pop().await
+    }
+}

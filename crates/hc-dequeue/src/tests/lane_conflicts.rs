@@ -1,0 +1,288 @@
+//! Pairs of transactions of items with keys: which of them conflict, and which do not.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, UNIX_EPOCH};
+
+use conformance::plant::{Plant, Planted};
+use microqueue::ItemId;
+use microqueue::keyspace::codec::MessagePack;
+use microqueue::keyspace::{self, Bytes, Code, Database, OwnedTransaction, Runner, Store};
+
+use crate::items::changes::Changes;
+use crate::items::error::{Error, Result};
+use crate::items::item_ref::ItemRef;
+use crate::items::key_limits::KeyLimits;
+use crate::items::keys::lane_hash;
+use crate::items::settings::Settings;
+use crate::items::value::decoder;
+use crate::protocol::front::Fronts;
+use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
+use crate::protocol::lanes::LaneMemory;
+use crate::protocol::lanes::ring::Ring;
+use crate::protocol::take::{TakeMode, Taken, take, view_queue};
+use crate::protocol::{Demand, Purpose, SessionContext};
+use crate::queue::enqueue_options::Enqueue;
+use crate::queue::handle::Queue;
+use crate::session::SessionId;
+
+const A: SessionId = SessionId([1; 16]);
+const B: SessionId = SessionId([2; 16]);
+
+const LEASE: Duration = Duration::from_secs(10);
+
+const THREE: KeyLimits = KeyLimits::new().with_limit(3);
+
+/// A transaction. The keys "one" and "other" have limits, and "free" has none. Of each key, both sessions hold an item,
+/// and two wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    /// A session takes the next item of a key, as after the turn of the key before it.
+    Take(SessionId, &'static str),
+    /// A session completes its item of a key.
+    Complete(SessionId, &'static str),
+    /// A session gives its item of a key back.
+    Return(SessionId, &'static str),
+    Enqueue(&'static str),
+    Configure(&'static str),
+    ConfigureAll,
+    /// The next item of a key gets another priority.
+    SetPriority(&'static str),
+    Cancel(&'static str),
+}
+
+struct PairWorld<D> {
+    db: D,
+    queue: Queue<u64>,
+}
+
+impl<D: Database> PairWorld<D> {
+    async fn new(db: D) -> Self {
+        let runner = Runner::new(db.clone());
+        let queue = Queue::<u64>::open(&runner, "queue").await.unwrap();
+        let handle = &queue;
+        let fill = |tr| async move {
+            let tr = &tr;
+            for session in [A, B] {
+                handle.keys.sessions.open(tr, session, LEASE, UNIX_EPOCH);
+            }
+            for key in ["one", "other"] {
+                handle
+                    .configure_key(tr, key.as_bytes(), Some(&THREE))
+                    .await?;
+            }
+            for key in ["one", "other", "free"] {
+                let options = Enqueue::new().with_key(key);
+                let items = [1, 2, 3, 4].map(|value| (value, options.clone()));
+                let _ = handle.enqueue_all_with(tr, &items).await?;
+            }
+            Ok::<_, Error>(())
+        };
+        runner.run(fill).await.unwrap();
+        let world = Self { db, queue };
+        for key in ["one", "other", "free"] {
+            for session in [A, B] {
+                world.commit(Step::Take(session, key)).await;
+            }
+        }
+        world
+    }
+
+    async fn commit(&self, step: Step) {
+        let mut tr = self.db.begin().unwrap();
+        self.stage(&tr, step).await.unwrap();
+        tr.commit().await.unwrap();
+    }
+
+    /// Returns the item of a key that a session holds.
+    async fn held(&self, tr: &D::Transaction, session: SessionId, key: &str) -> ItemId {
+        let held = self.queue.keys.held(session);
+        let held = held.snapshot(tr, 10, usize::MAX).await.unwrap();
+        let mut held = held.into_iter().filter(|item| item.value.key == key);
+        held.next().expect("the session holds one").id
+    }
+
+    /// Returns the next item of a key.
+    async fn waiting(&self, tr: &D::Transaction, key: &str) -> ItemRef {
+        let keys = &self.queue.keys;
+        let waiting = keys.lane_items(key.as_bytes(), 10);
+        let waiting = waiting.snapshot(tr, 1, usize::MAX).await.unwrap();
+        ItemRef::new(keys, waiting[0].id)
+    }
+
+    async fn stage(&self, tr: &D::Transaction, step: Step) -> Result<()> {
+        let queue = &self.queue;
+        match step {
+            Step::Take(session, key) => self.take(tr, session, key).await?,
+            Step::Complete(session, key) => {
+                let completed = GiveBack::Completed(Bytes::new());
+                self.give_back(tr, session, key, completed).await?;
+            }
+            Step::Return(session, key) => {
+                let returned = GiveBack::Returned(When::Now);
+                self.give_back(tr, session, key, returned).await?;
+            }
+            Step::Enqueue(key) => {
+                let options = Enqueue::new().with_key(key);
+                let _ = queue.enqueue_with(tr, &5, &options).await?;
+            }
+            Step::Configure(key) => {
+                queue
+                    .configure_key(tr, key.as_bytes(), Some(&THREE))
+                    .await?;
+            }
+            Step::ConfigureAll => queue.configure_keys(tr, &THREE).await?,
+            Step::SetPriority(key) => {
+                let item = self.waiting(tr, key).await;
+                assert!(queue.set_priority(tr, &item, 1).await?);
+            }
+            Step::Cancel(key) => {
+                let item = self.waiting(tr, key).await;
+                let _ = queue.cancel(tr, &item).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn take(&self, tr: &D::Transaction, session: SessionId, key: &str) -> Result<()> {
+        let ring = Ring::beginning_at(lane_hash(key.as_bytes()));
+        let fronts = &Fronts::new(Duration::ZERO, LaneMemory::new(ring));
+        let settings = &Settings::default();
+        let decode = &*decoder::<u64, _>(MessagePack);
+        let demand = &[Demand {
+            wanted: 1,
+            purpose: Purpose::Deliver,
+        }];
+        let context = context(&self.queue, settings, session, demand, decode, fronts);
+        let view = view_queue(tr, context, 1, TakeMode::Now).await?;
+        let taken = take(tr, context, view, &BTreeSet::new(), Changes::default()).await?;
+        let Some(Taken::Items(items)) = &taken else {
+            panic!("{taken:?}");
+        };
+        assert_eq!(items[0].record.key, key);
+        Ok(())
+    }
+
+    async fn give_back(
+        &self,
+        tr: &D::Transaction,
+        session: SessionId,
+        key: &str,
+        how: GiveBack,
+    ) -> Result<()> {
+        let fronts = &Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0)));
+        let settings = &Settings::default();
+        let decode = &*decoder::<u64, _>(MessagePack);
+        let context = context(&self.queue, settings, session, &[], decode, fronts);
+        let item = Return {
+            id: self.held(tr, session, key).await,
+            delivery: 1,
+            how,
+            reason: None,
+        };
+        let (given, changes) = give_back(tr, context, &[item]).await?;
+        changes.stage(tr, &self.queue.keys);
+        assert_eq!(given, [GivenBack::Accepted]);
+        Ok(())
+    }
+}
+
+fn context<'a>(
+    queue: &'a Queue<u64>,
+    settings: &'a Settings,
+    session: SessionId,
+    demand: &'a [Demand],
+    decode: &'a crate::items::value::Decode,
+    fronts: &'a Fronts,
+) -> SessionContext<'a> {
+    SessionContext {
+        keys: &queue.keys,
+        settings,
+        session,
+        promotes: true,
+        demand,
+        decode,
+        fronts,
+    }
+}
+
+/// Lets two steps read the same state, and commits one after the other. Returns whether the second one failed.
+async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
+    let world = PairWorld::new(db).await;
+    let mut one = world.db.begin().unwrap();
+    let mut other = world.db.begin().unwrap();
+    world.stage(&one, first).await.unwrap();
+    world.stage(&other, second).await.unwrap();
+    one.commit().await.unwrap();
+    let Err(error) = other.commit().await else {
+        return false;
+    };
+    assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
+    true
+}
+
+fn memory() -> Store {
+    keyspace::open("memory:").unwrap()
+}
+
+/// The pairs of which the second step must fail, and why.
+const CONFLICTS: [(Step, Step); 11] = [
+    // Starts of a limited key count each other's slots.
+    (Step::Take(A, "one"), Step::Take(B, "one")),
+    // An item is granted once, with or without a limit.
+    (Step::Take(A, "free"), Step::Take(B, "free")),
+    // A start, an end and a return read the limits.
+    (Step::Configure("one"), Step::Take(A, "one")),
+    (Step::Configure("free"), Step::Take(A, "free")),
+    (Step::ConfigureAll, Step::Take(A, "free")),
+    (Step::Configure("one"), Step::Complete(A, "one")),
+    (Step::Configure("one"), Step::Return(A, "one")),
+    (Step::ConfigureAll, Step::Complete(A, "free")),
+    // An item that is granted is not moved or removed.
+    (Step::SetPriority("one"), Step::Take(A, "one")),
+    (Step::Take(A, "one"), Step::SetPriority("one")),
+    (Step::Cancel("free"), Step::Take(A, "free")),
+];
+
+#[tokio::test]
+async fn what_counts_slots_or_reads_limits_conflicts() {
+    for (first, second) in CONFLICTS {
+        let failed = conflict(memory(), first, second).await;
+        assert!(failed, "{first:?}, then {second:?}");
+    }
+}
+
+#[tokio::test]
+async fn without_read_conflicts_all_of_that_happens() {
+    for (first, second) in CONFLICTS {
+        let planted = Planted::new(memory(), Plant::NoReadConflicts);
+        let failed = conflict(planted, first, second).await;
+        assert!(!failed, "{first:?}, then {second:?}");
+    }
+}
+
+#[tokio::test]
+async fn items_of_a_key_do_not_conflict_otherwise() {
+    let pairs = [
+        (Step::Enqueue("one"), Step::Take(A, "one")),
+        (Step::Take(A, "one"), Step::Enqueue("one")),
+        (Step::Enqueue("one"), Step::Enqueue("one")),
+        (Step::Complete(A, "one"), Step::Complete(B, "one")),
+        (Step::Complete(A, "one"), Step::Return(B, "one")),
+        (Step::Complete(A, "one"), Step::Take(B, "one")),
+        (Step::Take(A, "one"), Step::Complete(B, "one")),
+        (Step::Take(A, "one"), Step::Take(B, "other")),
+        (Step::Take(A, "one"), Step::Take(B, "free")),
+        (Step::Configure("one"), Step::Take(A, "other")),
+        (Step::Configure("one"), Step::Complete(A, "other")),
+        // A key with limits of its own starts items whatever the default ones are.
+        (Step::ConfigureAll, Step::Take(A, "one")),
+        (Step::Take(A, "one"), Step::Configure("one")),
+        (Step::Complete(A, "one"), Step::Configure("one")),
+        (Step::Configure("one"), Step::Configure("one")),
+        (Step::Cancel("one"), Step::Complete(A, "one")),
+    ];
+    for (first, second) in pairs {
+        let failed = conflict(memory(), first, second).await;
+        assert!(!failed, "{first:?}, then {second:?}");
+    }
+}

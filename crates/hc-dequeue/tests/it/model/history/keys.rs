@@ -1,0 +1,102 @@
+//! Keys in a history: items get them, their limits change, and slots and stamps are right at every version.
+
+use hc_dequeue::{Enqueue, Error, Finding, KeyLimits};
+use keyspace::{Runner, Store};
+use rand::Rng;
+use rand::seq::IndexedRandom;
+
+use super::Player;
+
+/// The keys of a history. Items of the last one are limited to [`FIXED`] all the time.
+const KEYS: [&str; 4] = ["a", "b", "c", "fixed"];
+
+/// Limits that never change.
+const FIXED: KeyLimits = KeyLimits::new().with_limit(2);
+
+impl Player {
+    /// Gives some items a key and a priority.
+    pub(super) fn with_key(&mut self, options: Enqueue) -> Enqueue {
+        if !self.play.keys || self.rng.random_range(0..3) == 0 {
+            return options;
+        }
+        let key = *KEYS.choose(&mut self.rng).unwrap();
+        let priority = *[0, 0, 3].choose(&mut self.rng).unwrap();
+        options.with_key(key).with_priority(priority)
+    }
+
+    /// Sets the limits that never change.
+    pub(super) async fn fix_limits(&self) {
+        let queue = &self.queue;
+        let [.., fixed] = KEYS;
+        let fix = |tr| async move {
+            queue
+                .configure_key(&tr, fixed.as_bytes(), Some(&FIXED))
+                .await
+        };
+        self.runner.run(fix).await.unwrap();
+    }
+
+    /// Changes the limits of a key, or the default ones.
+    pub(super) async fn limit(&mut self) {
+        let limit = KeyLimits::new().with_limit(self.rng.random_range(0..4));
+        let limits = [
+            KeyLimits::new(),
+            limit,
+            limit.with_until_end().with_weight(3),
+            limit.with_until_end().with_dead_letters_blocking(),
+        ];
+        let limits = *limits.choose(&mut self.rng).unwrap();
+        let [changing @ .., _] = KEYS;
+        let key = changing.choose(&mut self.rng).copied();
+        let is_default = self.rng.random_range(0..4) == 0;
+        let is_reset = self.rng.random_range(0..4) == 0;
+        let queue = &self.queue;
+        let change = |tr| async move {
+            match key {
+                Some(key) if !is_default => {
+                    let limits = Some(&limits).filter(|_| !is_reset);
+                    queue.configure_key(&tr, key.as_bytes(), limits).await
+                }
+                _ => queue.configure_keys(&tr, &limits).await,
+            }
+        };
+        self.runner.run(change).await.unwrap();
+        self.course.limited += 1;
+    }
+
+    /// Removes all limits, so that every item can be finished.
+    pub(super) async fn unlimit(&self) {
+        let queue = &self.queue;
+        let unlimit = |tr| async move {
+            for key in KEYS {
+                queue.configure_key(&tr, key.as_bytes(), None).await?;
+            }
+            queue.configure_keys(&tr, &KeyLimits::new()).await
+        };
+        self.runner.run(unlimit).await.unwrap();
+    }
+
+    /// Checks slots and stamps while everything goes on.
+    pub(super) async fn look_at_keys(&mut self) -> Result<(), String> {
+        let queue = &self.queue;
+        let runner: Runner<Store> = self.store.runner();
+        let audit = queue.audit(&runner).await.unwrap();
+        for finding in audit.findings {
+            // A stamp may be missing until a session has seen the mark of new default limits.
+            if let Finding::SlotsOff { .. } = finding {
+                return Err(format!("{finding}"));
+            }
+        }
+        let read = |tr| async move { Ok::<_, Error>(queue.keys(&tr, None, 100).await?.keys) };
+        for key in runner.run(read).await.unwrap() {
+            if key.key == KEYS[3] {
+                let most = FIXED.limit().map(u64::from).unwrap_or(0);
+                if key.slots > most {
+                    return Err(format!("{} slots of {most} are in use", key.slots));
+                }
+                self.course.most_slots = self.course.most_slots.max(key.slots);
+            }
+        }
+        Ok(())
+    }
+}
