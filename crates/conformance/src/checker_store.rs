@@ -49,6 +49,12 @@ pub trait Bugs: Send + Sync + 'static {
         false
     }
 
+    /// Returns whether a batch of a range has only its first row, and says that there are more, as a store may do at any
+    /// time.
+    fn has_short_batches(&self, _begin: &[u8]) -> bool {
+        false
+    }
+
     /// Changes the rows of a range, which are in the order of the read, before its limit cuts them.
     fn rearrange(&self, _query: &RangeQuery, _rows: &mut Vec<KeyValue>) {}
 
@@ -373,7 +379,12 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         query: &RangeQuery,
         isolation: Isolation,
     ) -> impl Future<Output = Result<RangeBatch>> + Send + use<B> {
-        let begin = &query.begin.key;
+        // The next batch begins after the last row of the one before it.
+        let begin = &if query.begin.or_equal {
+            Bytes::from(key_after(&query.begin.key))
+        } else {
+            query.begin.key.clone()
+        };
         let end = &query.end.key;
         let seen = self.rows();
         let found = seen.range(begin.clone()..end.clone());
@@ -385,7 +396,7 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
         }
         self.bugs.rearrange(query, &mut rows);
         let mut span = Span::new(begin, end);
-        let more = query.limit > 0 && rows.len() > query.limit;
+        let mut more = query.limit > 0 && rows.len() > query.limit;
         if query.limit > 0 && rows.len() >= query.limit {
             // The read has ended at its last row.
             rows.truncate(query.limit);
@@ -395,6 +406,11 @@ impl<B: Bugs> Transaction for CheckerTransaction<B> {
             } else {
                 span.end = key_after(last);
             }
+        }
+        if self.bugs.has_short_batches(begin) && rows.len() > 1 && !query.reverse {
+            rows.truncate(1);
+            span.end = key_after(rows[0].key());
+            more = true;
         }
         self.read(span, isolation);
         if self.bugs.cuts(begin) {

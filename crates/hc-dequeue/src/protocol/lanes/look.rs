@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use futures::TryFutureExt;
 use futures::future::try_join_all;
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     Bytes, ConflictKind, Isolation, KeyValue, MutationOp, RangeQuery, StreamingMode, Transaction,
+    read_all,
 };
 
 use super::ring::{Ring, Turn};
@@ -332,19 +332,17 @@ struct Page {
     next: Vec<u8>,
 }
 
+/// Reads this many rows, or as many as there are. One batch of a range may have fewer, and then a limit could be missed.
 async fn page(tr: &impl Transaction, begin: Vec<u8>, end: Vec<u8>, limit: usize) -> Result<Page> {
     let query = RangeQuery::keys(begin, end.clone())
         .limit(limit)
         .mode(StreamingMode::WantAll);
-    let batch = tr
-        .get_range(&query, Isolation::Snapshot)
-        .map_err(Error::from)
-        .await?;
-    let next = batch.next_after().map(key_after);
+    let rows = read_all(tr, query, Isolation::Snapshot).await?;
+    let last = rows.last().filter(|_| rows.len() == limit);
     Ok(Page {
-        has_more: next.is_some(),
-        next: next.unwrap_or(end),
-        rows: batch.rows,
+        has_more: last.is_some(),
+        next: last.map_or(end, |last| key_after(last.key())),
+        rows,
     })
 }
 
