@@ -81,9 +81,9 @@ async fn keys_are_listed_with_their_slots_and_their_limits(store: TestStore) {
     );
     let limits = all.keys[1].limits.as_ref().unwrap();
     assert_eq!(limits.to_string(), "at most 1, until end, weight 3");
-    // No item of it need exist.
-    let key = console.item_key(jobs, "nobody").await.unwrap();
-    assert_eq!(row(&key), "nobody: idle, 0, no limit, 0 waiting, default");
+    // A key without items has a state, too.
+    let key = console.item_key(jobs, "unused").await.unwrap();
+    assert_eq!(row(&key), "unused: idle, 0, no limit, 0 waiting, default");
     for limit in 1..=4 {
         let mut paged = Vec::new();
         let mut after = None;

@@ -175,7 +175,9 @@ impl<T> Delivery<T> {
     /// ```
     /// # Conflicts
     /// Reads and writes the item's key. While the item is held, only two other operations write this key: a
-    /// [cancellation] and an enqueue that takes over the item's dedupe id.
+    /// [cancellation] and an enqueue that takes over the item's dedupe id. If the item has a [key](Self::key), also
+    /// reads the limits of the key and the default ones, which only [`configure_key`](crate::Queue::configure_key) and
+    /// [`configure_keys`](crate::Queue::configure_keys) write.
     ///
     /// [cancellation]: crate::Queue::cancel
     ///

@@ -50,7 +50,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// is free at once, even if a session still holds the item.
     ///
     /// # Conflicts
-    /// As [`status`](Self::status); also writes the item's row. If another transaction grants or acknowledges the
+    /// As [`status`](Self::status); also writes the item's row and, if the item has a slot, reads the limits of its key
+    /// and the default ones. If another transaction grants or acknowledges the
     /// item at the same time, the one that commits first wins. The other one fails with a conflict and sees the
     /// change when it is retried.
     ///

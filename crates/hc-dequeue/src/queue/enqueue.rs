@@ -82,10 +82,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With a dedupe id, reads the rows of the id, and the settings by snapshot if the id is retained.
     /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the
     ///   id, wherever it is. A concurrent acknowledgement of that item conflicts.
+    /// - With a key, also writes a pointer and a stamp, blindly.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Full`] and those of [`enqueue`](Self::enqueue);
+    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::Full`] and those of [`enqueue`](Self::enqueue);
     /// [`Error::EnqueuedWithOtherPlace`];
     /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
     /// all cases nothing is staged.

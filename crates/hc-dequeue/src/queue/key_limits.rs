@@ -84,7 +84,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// }
     /// ```
     /// # Conflicts
-    /// Reads nothing, and writes the limits of the key. Transactions that start an item of the key, or that end or give
+    /// Reads nothing, and writes the limits of the key: a retry writes the same. Transactions that start an item of the key, or that end or give
     /// back one that has a slot, conflict.
     ///
     /// # Errors
@@ -118,7 +118,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// the keys: it looks at its next heartbeat, and needs about a minute for 100,000 keys.
     ///
     /// # Conflicts
-    /// Reads nothing, and writes the default limits. Transactions conflict that start an item of a key without limits of
+    /// Reads nothing, and writes the default limits: a retry writes the same. Transactions conflict that start an item of a key without limits of
     /// its own, or that end or give back an item that has a slot.
     ///
     /// # Errors

@@ -11,10 +11,11 @@ use futures::future::BoxFuture;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::MessagePack;
 use microqueue::keyspace::{
-    Bytes, Code, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace,
-    Transaction, read_all,
+    Bytes, Database, Isolation, OwnedTransaction, RangeQuery, Runner, Store, Subspace, Transaction,
+    read_all,
 };
 
+use super::{memory, second_fails};
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
@@ -316,20 +317,11 @@ impl<D: Database> PairWorld<D> {
 /// Lets two steps read the same state, and commits one after the other. Returns whether the second one failed.
 async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -> bool {
     let world = PairWorld::new(db, scene).await;
-    let mut one = world.db.begin().unwrap();
-    let mut other = world.db.begin().unwrap();
+    let one = world.db.begin().unwrap();
+    let other = world.db.begin().unwrap();
     world.stage(&one, first).await.unwrap();
     world.stage(&other, second).await.unwrap();
-    one.commit().await.unwrap();
-    let Err(error) = other.commit().await else {
-        return false;
-    };
-    assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
-    true
-}
-
-fn memory() -> Store {
-    microqueue::keyspace::open("memory:").unwrap()
+    second_fails(one, other).await
 }
 
 /// The pairs of which the second step must fail, and why.

@@ -6,8 +6,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use conformance::plant::{Plant, Planted};
 use microqueue::ItemId;
 use microqueue::keyspace::codec::MessagePack;
-use microqueue::keyspace::{self, Bytes, Code, Database, OwnedTransaction, Runner, Store};
+use microqueue::keyspace::{Bytes, Database, OwnedTransaction, Runner};
 
+use super::{memory, second_fails};
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
@@ -208,20 +209,11 @@ fn context<'a>(
 /// Lets two steps read the same state, and commits one after the other. Returns whether the second one failed.
 async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
     let world = PairWorld::new(db).await;
-    let mut one = world.db.begin().unwrap();
-    let mut other = world.db.begin().unwrap();
+    let one = world.db.begin().unwrap();
+    let other = world.db.begin().unwrap();
     world.stage(&one, first).await.unwrap();
     world.stage(&other, second).await.unwrap();
-    one.commit().await.unwrap();
-    let Err(error) = other.commit().await else {
-        return false;
-    };
-    assert_eq!(error.code(), Some(Code::NOT_COMMITTED));
-    true
-}
-
-fn memory() -> Store {
-    keyspace::open("memory:").unwrap()
+    second_fails(one, other).await
 }
 
 /// The pairs of which the second step must fail, and why.
