@@ -25,6 +25,7 @@ fn comparisons() -> Vec<Comparison> {
     let waiting = pop(1, 1, 64).with_backlog(100_000);
     vec![
         compare(Way::ThousandKeys, Way::Popped, pop(1, 1, 64)),
+        compare(Way::ThousandKeysOfWeight8, Way::Popped, pop(1, 1, 64)),
         compare(
             Way::ThousandKeysAcknowledged,
             Way::Acknowledged,

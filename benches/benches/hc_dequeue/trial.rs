@@ -22,6 +22,7 @@ pub(crate) enum Way {
     /// Items of 100, 1,000 or 100,000 keys without a limit, popped or acknowledged.
     HundredKeys,
     ThousandKeys,
+    ThousandKeysOfWeight8,
     ManyKeys,
     ThousandKeysAcknowledged,
     /// Items of 100 keys, of which 10 of each may be held.
@@ -51,6 +52,7 @@ impl Way {
             Self::Acknowledged => "hc-dequeue, acknowledged",
             Self::HundredKeys => "100 keys",
             Self::ThousandKeys => "1,000 keys",
+            Self::ThousandKeysOfWeight8 => "1,000 keys with a weight of 8",
             Self::ManyKeys => "100,000 keys",
             Self::ThousandKeysAcknowledged => "1,000 keys, acknowledged",
             Self::Limited => "100 keys with a limit of 10, acknowledged",
@@ -67,12 +69,13 @@ impl Way {
             Self::Classic => bear::<Classic>(load, site, meet),
             Self::Popped => bear::<Popped>(load, site, meet),
             Self::Acknowledged => bear::<Acknowledged>(load, site, meet),
-            Self::HundredKeys => bear::<Keyed<false, 100, 0>>(load, site, meet),
-            Self::ThousandKeys => bear::<Keyed<false, 1_000, 0>>(load, site, meet),
-            Self::ManyKeys => bear::<Keyed<false, 100_000, 0>>(load, site, meet),
-            Self::ThousandKeysAcknowledged => bear::<Keyed<true, 1_000, 0>>(load, site, meet),
-            Self::Limited => bear::<Keyed<true, 100, 10>>(load, site, meet),
-            Self::Ordered => bear::<Keyed<true, 1, 1>>(load, site, meet),
+            Self::HundredKeys => bear::<Keyed<false, 100, 0, 1>>(load, site, meet),
+            Self::ThousandKeys => bear::<Keyed<false, 1_000, 0, 1>>(load, site, meet),
+            Self::ManyKeys => bear::<Keyed<false, 100_000, 0, 1>>(load, site, meet),
+            Self::ThousandKeysOfWeight8 => bear::<Keyed<false, 1_000, 0, 8>>(load, site, meet),
+            Self::ThousandKeysAcknowledged => bear::<Keyed<true, 1_000, 0, 1>>(load, site, meet),
+            Self::Limited => bear::<Keyed<true, 100, 10, 1>>(load, site, meet),
+            Self::Ordered => bear::<Keyed<true, 1, 1, 1>>(load, site, meet),
         }
     }
 }

@@ -9,6 +9,9 @@ use keyspace::{Bytes, RunOptions, Runner, Store};
 use super::{Contender, Site};
 use crate::meter::Metered;
 
+/// How long a consumer waits for an item that it acknowledges: all keys may be at their limits for a moment.
+const PATIENCE: Duration = Duration::from_millis(100);
+
 /// A session of a queue. It either pops items, or acknowledges each item in its own transaction.
 #[derive(Debug)]
 pub struct HighContention<const ACKNOWLEDGES: bool> {
@@ -81,11 +84,8 @@ impl<const ACKNOWLEDGES: bool> Contender for HighContention<ACKNOWLEDGES> {
             let item = self.consumer.pop().await;
             return item.expect("conflicts are retried").map(|item| item.value);
         }
-        let delivery = self
-            .consumer
-            .dequeue()
-            .await
-            .expect("conflicts are retried")?;
+        let delivery = self.consumer.dequeue_within(PATIENCE).await;
+        let delivery = delivery.expect("conflicts are retried")?;
         let acknowledge = self.runner.run(|tr| {
             let delivery = &delivery;
             async move { delivery.ack(&tr).await }

@@ -7,12 +7,12 @@ use super::{Contender, HighContention, Site, number_of};
 
 /// A session of a queue whose items have keys. A `LIMIT` of zero stands for none, and one of 1 for an ordered key.
 #[derive(Debug)]
-pub struct Keyed<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32>(
+pub struct Keyed<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32, const WEIGHT: u32>(
     HighContention<ACKNOWLEDGES>,
 );
 
-impl<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32> Contender
-    for Keyed<ACKNOWLEDGES, KEYS, LIMIT>
+impl<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32, const WEIGHT: u32> Contender
+    for Keyed<ACKNOWLEDGES, KEYS, LIMIT, WEIGHT>
 {
     type Site = Site;
 
@@ -23,7 +23,11 @@ impl<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32> Contender
             1 => KeyLimits::ordered(),
             limit => KeyLimits::new().with_limit(limit),
         };
-        session.limit_keys(&limits).await;
+        let limits = limits.with_weight(WEIGHT);
+        // Otherwise, sessions would look at all keys again.
+        if limits != KeyLimits::new() {
+            session.limit_keys(&limits).await;
+        }
         Self(session)
     }
 

@@ -156,7 +156,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn of_a_queue_with_keys_each_item_is_acknowledged_once() {
         let site = site();
-        let session = Keyed::<true, 3, 1>::open(&site).await;
+        let session = Keyed::<true, 3, 1, 1>::open(&site).await;
         let items: Vec<_> = (0..9).map(numbered).collect();
         session.enqueue(&items).await;
         let mut taken = BTreeSet::new();

@@ -155,7 +155,9 @@ impl Changes {
             if lane.slots != 0 {
                 let slots = keys.slots(key);
                 tr.atomic(MutationOp::Add, &slots, &lane.slots.to_le_bytes());
-                tr.atomic(MutationOp::CompareAndClear, &slots, &0_i64.to_le_bytes());
+                if lane.slots < 0 {
+                    tr.atomic(MutationOp::CompareAndClear, &slots, &0_i64.to_le_bytes());
+                }
             }
             if let Some(rank) = lane.stamp() {
                 tr.set_to_versionstamp(&keys.stamp(rank, key));

@@ -10,7 +10,7 @@ use super::grant::notify_first;
 use super::grantable::Grantable;
 use super::ready::{Ready, ready_items};
 use super::{
-    Granted, MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS, MAX_FULFILLMENT_REQUESTS,
+    Gone, Granted, MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS, MAX_FULFILLMENT_REQUESTS,
     SessionContext, count_wanted,
 };
 use crate::items::changes::Changes;
@@ -18,6 +18,7 @@ use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::record::Request;
 use crate::items::settings::is_paused;
+use crate::protocol::lanes::look::Past;
 use crate::session::Lives;
 
 /// The result of a fulfillment.
@@ -123,7 +124,13 @@ async fn answer_first(
     changes.merge(promoted);
     let items = match asked.min(max_items) {
         0 => Grantable::outside_lanes(ready),
-        asked => Grantable::find(tr, context, ready, changes, asked).await?,
+        asked => {
+            let past = Past {
+                changes,
+                gone: &Gone::default(),
+            };
+            Grantable::find(tr, context, ready, past, asked).await?
+        }
     };
     // Without a request, the session's own demand is one more to answer, if the session is alive.
     let takes_last = of_own > 0 && lives.is_alive(&context.session);

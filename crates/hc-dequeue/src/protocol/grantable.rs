@@ -17,7 +17,7 @@ use crate::items::keys::Counter;
 use crate::items::places::take_queued;
 use crate::items::record::{Record, Request, Reserve};
 use crate::items::spot::Spot;
-use crate::protocol::lanes::look::{Look, look};
+use crate::protocol::lanes::look::{Look, Past, look};
 use crate::session::wall::wall_millis;
 
 /// Items that may be granted, in order.
@@ -43,7 +43,7 @@ impl Grantable {
         }
     }
 
-    /// Finds up to `limit` items. Looks at lanes if one has a stamp or gets one by these changes.
+    /// Finds up to `limit` items. Looks at lanes if one has a stamp, or gets one by the changes so far.
     ///
     /// # Conflicts
     /// Reads by snapshot: granting an item ensures that it still exists at the commit.
@@ -51,10 +51,10 @@ impl Grantable {
         tr: &impl Transaction,
         context: SessionContext<'_>,
         ready: Ready,
-        changes: &Changes,
+        past: Past<'_>,
         limit: usize,
     ) -> Result<Self> {
-        if ready.stamps.is_empty() && changes.stamped().next().is_none() {
+        if ready.stamps.is_empty() && past.changes.stamped().next().is_none() {
             return Ok(Self::outside_lanes(ready));
         }
         let max = ReadLimit {
@@ -67,7 +67,7 @@ impl Grantable {
             items,
             is_complete,
         } = ready;
-        let mut look = look(tr, keys, &fronts.lanes, stamps, items, changes, max).await?;
+        let mut look = look(tr, keys, &fronts.lanes, stamps, items, past, max).await?;
         Ok(Self {
             items: std::mem::take(&mut look.items).into_iter().peekable(),
             granted: 0,

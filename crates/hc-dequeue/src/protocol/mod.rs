@@ -132,6 +132,8 @@ pub(crate) mod reclaim;
 pub(crate) mod request;
 pub(crate) mod take;
 
+use std::collections::BTreeSet;
+
 use microqueue::ItemId;
 use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::{Bytes, Transaction};
@@ -203,6 +205,23 @@ impl Granted {
             id,
             record,
             value,
+        }
+    }
+}
+
+/// What a transaction has taken.
+#[derive(Debug, Default)]
+pub(crate) struct Gone {
+    pub(crate) items: BTreeSet<ItemId>,
+    pub(crate) keys: BTreeSet<Bytes>,
+}
+
+impl Gone {
+    pub(crate) fn of(granted: &[Granted]) -> Self {
+        let keys = granted.iter().map(|item| &item.record.key);
+        Self {
+            items: granted.iter().map(|item| item.id).collect(),
+            keys: keys.filter(|key| !key.is_empty()).cloned().collect(),
         }
     }
 }

@@ -47,28 +47,29 @@ pub(super) async fn ready_items(
     let mut changes = Changes::default();
     let (promoted, ready) = try_join!(
         promote(tr, context, &mut changes),
-        queued(tr, context, limit)
+        queued(tr, context, limit, 0)
     )?;
     let mut ready = match promoted.count {
         0 => ready,
-        _ => queued(tr, context, limit).await?,
+        _ => queued(tr, context, limit, 0).await?,
     };
     ready.is_complete &= promoted.is_complete;
     Ok((ready, changes))
 }
 
-/// Reads what could be granted, or nothing if a delayed item would have to be promoted first.
+/// Reads what could be granted besides `gone` items, or nothing if a delayed item would have to be promoted first.
 pub(super) async fn items_unless_due(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     limit: usize,
+    gone: usize,
 ) -> Result<Ready> {
     let max = ReadLimit {
         items: 1,
         row_bytes: MAX_FULFILLMENT_BYTES,
     };
     let due = delayed(tr, context, context.keys.due(context.due_until()), max);
-    let (due, ready) = try_join!(due, queued(tr, context, limit))?;
+    let (due, ready) = try_join!(due, queued(tr, context, limit, gone))?;
     Ok(if due.items.is_empty() && due.is_complete {
         ready
     } else {
@@ -77,17 +78,18 @@ pub(super) async fn items_unless_due(
 }
 
 /// Reads the first stamps and the first items that are in no lane. While there are no stamps, one read of a range
-/// returns the items and shows that there are none.
+/// returns the items and shows that there are none. `gone` of the items that it reads will not be granted.
 pub(crate) async fn queued(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     limit: usize,
+    gone: usize,
 ) -> Result<Ready> {
     let keys = context.keys;
     let fronts = context.fronts;
     let front = &fronts.queued;
     let max = ReadLimit {
-        items: limit,
+        items: limit + gone,
         row_bytes: MAX_FULFILLMENT_BYTES,
     };
     let now = keys.env.now();

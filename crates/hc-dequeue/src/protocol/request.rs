@@ -114,7 +114,7 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
         row_bytes: usize::MAX,
     };
     let (queued, delayed, is_paused) = try_join!(
-        queued(tr, context, one.items),
+        queued(tr, context, one.items, 0),
         delayed(tr, context, keys.part("t"), one),
         is_paused(tr, keys, Isolation::Snapshot)
     )?;

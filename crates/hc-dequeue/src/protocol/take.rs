@@ -1,18 +1,16 @@
 //! The fast path: a session takes items for its own demand, without a request.
 
-use std::collections::BTreeSet;
-
 use futures::{TryFutureExt, try_join};
-use microqueue::ItemId;
 use microqueue::keyspace::{Isolation, RangeQuery, Transaction};
 
 use super::grantable::Grantable;
 use super::ready::{Ready, items_unless_due, ready_items};
-use super::{Demand, Granted, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext, count_wanted};
+use super::{Demand, Gone, Granted, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext, count_wanted};
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::settings::is_paused;
+use crate::protocol::lanes::look::Past;
 use crate::session::Life;
 
 /// The result of a take.
@@ -29,24 +27,28 @@ pub(crate) enum Taken {
 }
 
 /// When a take reads the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum TakeMode {
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TakeMode<'a> {
     /// When the items are wanted.
     Now,
-    /// Before the items are wanted, while another take may take the items that this one reads.
-    Ahead,
+    /// Before the items are wanted, while another take commits. It may still see what that one has taken.
+    Ahead(&'a Gone),
 }
 
 /// The state of the queue that a take has read.
-#[derive(Debug)]
 pub(crate) struct QueueView {
-    mode: TakeMode,
     life: Option<Life>,
     is_paused: bool,
     has_requests: bool,
-    ready: Ready,
-    /// What the promotion of delayed items has changed.
-    promoted: Changes,
+    supply: Supply,
+}
+
+/// The items that a take has read.
+enum Supply {
+    /// What could be granted, and what the promotion of delayed items has changed. Lanes are read after the returns of
+    /// the transaction.
+    Ready(Ready, Changes),
+    Ahead(Box<Grantable>),
 }
 
 /// Reads the state of the queue for a [`take`], with up to `limit` items.
@@ -57,41 +59,46 @@ pub(crate) async fn view_queue(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     limit: usize,
-    mode: TakeMode,
+    mode: TakeMode<'_>,
 ) -> Result<QueueView> {
     let keys = context.keys;
     let first_request = tr.get_range(&first_request(keys), Isolation::Serializable);
-    let ready = async {
-        match mode {
-            TakeMode::Now => ready_items(tr, context, limit).await,
-            TakeMode::Ahead => {
-                let ready = items_unless_due(tr, context, limit).await?;
-                Ok((ready, Changes::default()))
+    let supply = async {
+        Ok(match mode {
+            TakeMode::Now => {
+                let (ready, promoted) = ready_items(tr, context, limit).await?;
+                Supply::Ready(ready, promoted)
             }
-        }
+            TakeMode::Ahead(gone) => {
+                let mut ready = items_unless_due(tr, context, limit, gone.items.len()).await?;
+                ready.items.retain(|item| !gone.items.contains(&item.id));
+                let changes = &Changes::default();
+                let past = Past { changes, gone };
+                let grantable = Grantable::find(tr, context, ready, past, limit).await?;
+                Supply::Ahead(Box::new(grantable))
+            }
+        })
     };
-    let (is_paused, requests, life, (ready, promoted)) = try_join!(
+    let (is_paused, requests, life, supply) = try_join!(
         is_paused(tr, keys, Isolation::Serializable),
         first_request.map_err(Error::from),
         keys.sessions.life(tr, context.session).map_err(Error::from),
-        ready
+        supply
     )?;
     Ok(QueueView {
-        mode,
         life,
         is_paused,
         has_requests: !requests.rows.is_empty(),
-        ready,
-        promoted,
+        supply,
     })
 }
 
-/// Takes items for the session's own demand, if no request is registered. It takes items in `view` that are not in
-/// `gone`. Stages these changes, which the transaction has made before, and its own.
+/// Takes items in `view` for the session's own demand, if no request is registered. Stages these changes, which the
+/// transaction has made before, and its own.
 ///
 /// Returns `None` if the view is not sufficient: it was read ahead, or shows only a part of what may be there. A view
-/// that was read ahead serves only whole demands, since there may be more items than it contains, and none if there are
-/// stamps.
+/// that was read ahead serves only whole demands, since there may be more items than it contains, and none if the
+/// transaction has changed lanes.
 ///
 /// # Conflicts
 /// Reads the key of each item taken. The transaction therefore fails if, after the view was read, another session
@@ -100,12 +107,10 @@ pub(crate) async fn view_queue(
 pub(crate) async fn take(
     tr: &impl Transaction,
     context: SessionContext<'_>,
-    mut view: QueueView,
-    gone: &BTreeSet<ItemId>,
+    view: QueueView,
     mut changes: Changes,
 ) -> Result<Option<Taken>> {
-    changes.merge(std::mem::take(&mut view.promoted));
-    let taken = take_from(tr, context, view, gone, &mut changes).await?;
+    let taken = take_from(tr, context, view, &mut changes).await?;
     changes.stage(tr, context.keys);
     Ok(taken)
 }
@@ -114,24 +119,25 @@ async fn take_from(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     view: QueueView,
-    gone: &BTreeSet<ItemId>,
     changes: &mut Changes,
 ) -> Result<Option<Taken>> {
-    let mut ready = view.ready;
-    ready.items.retain(|item| !gone.contains(&item.id));
-    let mut limit = count_wanted(context.demand).min(MAX_FULFILLMENT_ITEMS);
-    if view.mode == TakeMode::Ahead {
-        let is_free = view.life == Some(Life::Alive) && !view.is_paused && !view.has_requests;
-        limit = whole_demands(context.demand, ready.items.len());
-        if !is_free || limit == 0 || !ready.stamps.is_empty() {
-            return Ok(None);
+    let is_alive = view.life == Some(Life::Alive);
+    let ready = match view.supply {
+        Supply::Ready(ready, promoted) => {
+            changes.merge(promoted);
+            ready
         }
-        ready.items.truncate(limit);
-        let grantable = Grantable::outside_lanes(ready);
-        let taken = grantable.grant_all(tr, context, limit, changes)?;
-        return Ok(Some(Taken::Items(taken)));
-    }
-    if view.life != Some(Life::Alive) {
+        Supply::Ahead(grantable) => {
+            let is_free = is_alive && !view.is_paused && !view.has_requests;
+            let limit = whole_demands(context.demand, grantable.len());
+            if !is_free || limit == 0 || changes.stamped().next().is_some() {
+                return Ok(None);
+            }
+            let taken = grantable.grant_all(tr, context, limit, changes)?;
+            return Ok(Some(Taken::Items(taken)));
+        }
+    };
+    if !is_alive {
         return Ok(Some(Taken::SessionLost));
     }
     if view.is_paused {
@@ -140,7 +146,12 @@ async fn take_from(
     if view.has_requests && !ready.is_empty() {
         return Ok(Some(Taken::HasRequests));
     }
-    let grantable = Grantable::find(tr, context, ready, changes, limit).await?;
+    let past = Past {
+        changes,
+        gone: &Gone::default(),
+    };
+    let limit = count_wanted(context.demand).min(MAX_FULFILLMENT_ITEMS);
+    let grantable = Grantable::find(tr, context, ready, past, limit).await?;
     let is_complete = grantable.is_complete();
     let taken = grantable.grant_all(tr, context, limit, changes)?;
     Ok((is_complete || !taken.is_empty()).then_some(Taken::Items(taken)))

@@ -2,7 +2,6 @@
 
 mod steps;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -32,7 +31,7 @@ use crate::protocol::lanes::ring::Ring;
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{collect, register, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
-use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
+use crate::protocol::{Demand, Gone, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
 use crate::queue::change::{Cancelled, Replaced};
 use crate::queue::handle::Queue;
 use crate::queue::list::PlaceKind;
@@ -227,8 +226,7 @@ impl<D: Database> PairWorld<D> {
                 Step::Take(session) => {
                     let context = self.context(session);
                     let view = view_queue(tr, context, 1, TakeMode::Now).await?;
-                    let gone = BTreeSet::new();
-                    drop(take(tr, context, view, &gone, Changes::default()).await?);
+                    drop(take(tr, context, view, Changes::default()).await?);
                 }
                 Step::Fulfill(session) => {
                     let context = SessionContext {

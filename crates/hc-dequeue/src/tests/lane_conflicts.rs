@@ -1,6 +1,5 @@
 //! Pairs of transactions of items with keys: which of them conflict, and which do not.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};
 
 use conformance::plant::{Plant, Planted};
@@ -155,7 +154,7 @@ impl<D: Database> PairWorld<D> {
         }];
         let context = context(&self.queue, settings, session, demand, decode, fronts);
         let view = view_queue(tr, context, 1, TakeMode::Now).await?;
-        let taken = take(tr, context, view, &BTreeSet::new(), Changes::default()).await?;
+        let taken = take(tr, context, view, Changes::default()).await?;
         let Some(Taken::Items(items)) = &taken else {
             panic!("{taken:?}");
         };

@@ -1,13 +1,12 @@
 //! The fast path. Each take reads the queue while the previous one commits, unless that commits at once.
 
-use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use futures::{poll, try_join};
+use futures::try_join;
 use microqueue::ItemId;
 use microqueue::keyspace::{Code, Tx};
 use parking_lot::Mutex;
@@ -18,16 +17,17 @@ use crate::consume::policy::Event;
 use crate::items::error::{Error, Result};
 use crate::protocol::give_back::{GivenBack, Return, give_back};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
-use crate::protocol::{Demand, MAX_FULFILLMENT_BYTES, SessionContext, count_wanted};
+use crate::protocol::{Demand, Gone, MAX_FULFILLMENT_BYTES, SessionContext, count_wanted};
 
 /// The order for a take.
 #[derive(Debug)]
 struct TakeOrder {
     demand: Vec<Demand>,
     returns: Vec<Return>,
-    /// Items that the previous take took, which this one may have read.
-    gone: BTreeSet<ItemId>,
 }
+
+/// What a take has staged to take, as soon as it has. It changes if the transaction is retried.
+type Staged = Mutex<Option<Arc<Gone>>>;
 
 /// The items that a take took, if its view was sufficient, and the results of the items that it gave back.
 type TriedTake = Tried<(Option<Taken>, Vec<GivenBack>)>;
@@ -38,9 +38,11 @@ pub(super) struct Begun {
     /// first.
     pub(super) until: Duration,
     order: Arc<OnceLock<TakeOrder>>,
+    staged: Arc<Staged>,
     /// The lock is never taken. It makes the dispatcher `Sync`.
     outcome: Mutex<BoxFuture<'static, Result<TriedTake>>>,
-    gone: BTreeSet<ItemId>,
+    /// What the previous take has staged to take, if this one has begun ahead.
+    gone: Option<Arc<Gone>>,
 }
 
 /// The last completed take.
@@ -63,28 +65,26 @@ impl Dispatcher {
         let last = self.last_take;
         let demand = self.demand();
         let wanted = count_wanted(&demand);
-        let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, TakeMode::Now));
+        let begun = ahead.unwrap_or_else(|| self.begin_take(wanted, None));
         // A view cannot give back items that were taken while it was read, since it does not contain them as held.
-        let returns = self
-            .returns
-            .next()
-            .into_iter()
-            .take_while(|item| !begun.gone.contains(&item.id));
+        let returns = self.returns.next().into_iter().take_while(|item| {
+            let gone = begun.gone.as_ref();
+            !gone.is_some_and(|gone| gone.items.contains(&item.id))
+        });
         let order = TakeOrder {
             demand,
             returns: returns.collect(),
-            gone: begun.gone,
         };
         // The take is polled next. It has no order yet, so this succeeds.
         let _ = begun.order.set(order);
-        // If takes follow one another, the next one reads for the consumers served now and for those served before.
+        // If takes follow one another, the next one reads for the consumers served now or for those served before.
         let follows = self.callers.len() > 0
             && now <= last.ended.saturating_add(last.took)
-            && last.bytes <= MAX_BYTES_READ_AHEAD
-            && !self.fronts.lanes.saw_stamps();
-        let limit = wanted + wanted.max(last.wanted);
-        let begin_next = || follows.then(|| self.begin_take(limit, TakeMode::Ahead));
-        let (tried, mut next) = finish(begun.outcome.into_inner(), begin_next).await;
+            && last.bytes <= MAX_BYTES_READ_AHEAD;
+        let limit = wanted.max(last.wanted);
+        let begin_next = |gone| follows.then(|| self.begin_take(limit, Some(gone)));
+        let staged = &begun.staged;
+        let (tried, next) = finish(begun.outcome.into_inner(), staged, begin_next).await;
         let (taken, given) = match tried? {
             Tried::Succeeded(both) => both,
             Tried::Conflicted => {
@@ -110,10 +110,13 @@ impl Dispatcher {
                     wanted,
                     bytes: items.iter().map(|item| item.record.payload.len()).sum(),
                 };
-                if let Some(next) = &mut next {
-                    next.gone = items.iter().map(|item| item.id).collect();
-                }
-                self.ahead = next;
+                // Unless the transaction was retried, and has taken other items.
+                let staged = staged.lock().take();
+                let is_same = |next: &Begun| {
+                    let both = next.gone.as_ref().zip(staged.as_ref());
+                    both.is_some_and(|(gone, staged)| Arc::ptr_eq(gone, staged))
+                };
+                self.ahead = next.filter(is_same);
                 let is_short = items.len() < wanted;
                 self.hand_out(items);
                 Event::Taken { is_short }
@@ -130,8 +133,8 @@ impl Dispatcher {
         })
     }
 
-    /// Begins a take of at most `limit` items.
-    fn begin_take(&self, limit: usize, mode: TakeMode) -> Begun {
+    /// Begins a take of at most `limit` items, ahead if another one that has staged to take others commits.
+    fn begin_take(&self, limit: usize, gone: Option<Arc<Gone>>) -> Begun {
         let runner = self.runner.clone();
         let shared = self.shared.clone();
         let session = self.session();
@@ -141,6 +144,9 @@ impl Dispatcher {
         let fronts = self.fronts.clone();
         let order = Arc::new(OnceLock::<TakeOrder>::new());
         let ordered = order.clone();
+        let staged = Arc::new(Staged::default());
+        let stages = staged.clone();
+        let begins_after = gone.clone();
         let outcome = async move {
             let take = |tr: Tx<_>| {
                 let shared = &shared;
@@ -148,6 +154,10 @@ impl Dispatcher {
                 let ordered = &*ordered;
                 let settings = &*settings;
                 let fronts = &*fronts;
+                let stages = &*stages;
+                let mode = begins_after
+                    .as_deref()
+                    .map_or(TakeMode::Now, TakeMode::Ahead);
                 async move {
                     if tr.attempt().after == Some(Code::NOT_COMMITTED) {
                         return Ok(Tried::Conflicted);
@@ -172,7 +182,10 @@ impl Dispatcher {
                     let (view, (order, (given, changes))) = try_join!(view, order)?;
                     let demand = &order.demand;
                     let context = SessionContext { demand, ..context };
-                    let taken = take(&tr, context, view, &order.gone, changes).await?;
+                    let taken = take(&tr, context, view, changes).await?;
+                    if let Some(Taken::Items(items)) = &taken {
+                        *stages.lock() = Some(Arc::new(Gone::of(items)));
+                    }
                     Ok::<_, Error>(Tried::Succeeded((taken, given)))
                 }
             };
@@ -181,8 +194,9 @@ impl Dispatcher {
         Begun {
             until: self.now().saturating_add(2 * self.last_take.took),
             order,
+            staged,
             outcome: Mutex::new(Box::pin(outcome)),
-            gone: BTreeSet::new(),
+            gone,
         }
     }
 }
@@ -191,13 +205,22 @@ impl Dispatcher {
 /// begin. Returns the next take, too, if it has begun and has not failed.
 async fn finish(
     mut outcome: BoxFuture<'static, Result<TriedTake>>,
-    begin_next: impl FnOnce() -> Option<Begun>,
+    staged: &Staged,
+    begin_next: impl FnOnce(Arc<Gone>) -> Option<Begun>,
 ) -> (Result<TriedTake>, Option<Begun>) {
     // The embedded store commits a lone transaction before the first poll returns.
-    if let Poll::Ready(tried) = poll!(&mut outcome) {
-        return (tried, None);
-    }
-    let Some(mut next) = begin_next() else {
+    let stages = poll_fn(|context| match outcome.as_mut().poll(context) {
+        Poll::Ready(tried) => Poll::Ready(Err(tried)),
+        Poll::Pending => match &*staged.lock() {
+            Some(gone) => Poll::Ready(Ok(gone.clone())),
+            None => Poll::Pending,
+        },
+    });
+    let gone = match stages.await {
+        Ok(gone) => gone,
+        Err(tried) => return (tried, None),
+    };
+    let Some(mut next) = begin_next(gone) else {
         return (outcome.await, None);
     };
     let tried = tokio::select! {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::future::try_join_all;
+use futures::try_join;
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
@@ -20,10 +21,14 @@ use crate::items::key_limits::{KeyLimits, KnownLimits};
 use crate::items::keys::Keys;
 use crate::items::record::Record;
 use crate::items::spot::RANK_OF_SLOT;
+use crate::protocol::Gone;
 use crate::protocol::front::{ReadLimit, first_items};
 
 /// The largest number of stamps that one look reads.
 const MAX_STAMPS: usize = 256;
+
+/// How many more stamps than items a look reads: some lanes have nothing to grant.
+const SPARE_STAMPS: usize = 16;
 
 /// The largest number of lanes that one look reads.
 const MAX_LANES: usize = 128;
@@ -74,7 +79,8 @@ impl Stamps {
     }
 }
 
-/// Reads the first stamps. If there are too many at a level, these are the ones whose turn comes next.
+/// Reads the first stamps. If there are too many at a level, these are the ones whose turn comes next. The next read
+/// then begins there: before that are the places of stamps that were removed, over which a store may have to step.
 ///
 /// # Conflicts
 /// Reads by snapshot: a stamp is removed only if it still has the value that was read.
@@ -84,7 +90,7 @@ pub(crate) async fn first_stamps(
     memory: &LaneMemory,
     wanted: usize,
 ) -> Result<Stamps> {
-    let max = (2 * wanted + 16).min(MAX_STAMPS);
+    let max = (wanted + SPARE_STAMPS).min(MAX_STAMPS);
     let read = async |range, items| {
         let max = ReadLimit {
             items,
@@ -92,25 +98,47 @@ pub(crate) async fn first_stamps(
         };
         first_items(tr, range, max, |row| Stamp::parse(keys, row)).await
     };
-    let mut stamps: Vec<Stamp> = read(keys.part("hs"), max).await?;
-    let cut = match stamps.last() {
-        Some(last) if stamps.len() == max => last.rank,
-        _ => return Ok(Stamps { stamps, cut: None }),
+    let (first, end) = keys.part("hs");
+    if let Some(crowded) = memory.crowded() {
+        let (begin, end) = keys.stamps(crowded);
+        let place = place_of_stamps(keys, memory, crowded);
+        let (mut stamps, after) =
+            try_join!(read((first.clone(), begin), max), read((place, end), max))?;
+        if stamps.len() < max && after.len() == max {
+            stamps.extend(after);
+            return Ok(Stamps {
+                stamps,
+                cut: Some(crowded),
+            });
+        }
+    }
+    let mut stamps: Vec<Stamp> = read((first, end), max).await?;
+    let last = stamps.last().filter(|_| stamps.len() == max);
+    let crowded = last.map(|last| last.rank);
+    memory.note_crowded(crowded);
+    let Some(crowded) = crowded else {
+        return Ok(Stamps { stamps, cut: None });
     };
-    let (place, is_included) = memory.place(cut);
-    let place = keys.stamp_at(cut, place.hash, &place.key);
-    let place = if is_included {
+    stamps.retain(|stamp| stamp.rank < crowded);
+    let (begin, end) = keys.stamps(crowded);
+    let place = place_of_stamps(keys, memory, crowded);
+    let (after, before) = try_join!(read((place.clone(), end), max), read((begin, place), max))?;
+    stamps.extend(after.into_iter().chain(before).take(max));
+    Ok(Stamps {
+        stamps,
+        cut: Some(crowded),
+    })
+}
+
+/// Returns the key from which on the stamps of a level are read.
+fn place_of_stamps(keys: &Keys, memory: &LaneMemory, rank: u8) -> Vec<u8> {
+    let (place, is_included) = memory.place(rank);
+    let place = keys.stamp_at(rank, place.hash, &place.key);
+    if is_included {
         place
     } else {
         key_after(&place)
-    };
-    stamps.retain(|stamp| stamp.rank < cut);
-    let (begin, end) = keys.stamps(cut);
-    let after = read((place.clone(), end), max).await?;
-    let before = read((begin, place), max - after.len()).await?;
-    let cut = (before.len() + after.len() == max).then_some(cut);
-    stamps.extend(after.into_iter().chain(before));
-    Ok(Stamps { stamps, cut })
+    }
 }
 
 /// What a look has found.
@@ -143,8 +171,16 @@ struct LaneState {
     next: Vec<u8>,
 }
 
-/// Decides which items to grant: up to `wanted` of those that are in no lane and those of lanes. `changes` are those of
-/// the transaction so far, which are not staged yet.
+/// What the transaction has done of which a look must know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Past<'a> {
+    /// Its own changes, which are not staged yet.
+    pub(crate) changes: &'a Changes,
+    /// What the transaction before has taken, which this one may still see.
+    pub(crate) gone: &'a Gone,
+}
+
+/// Decides which items to grant: those that are in no lane and those of lanes, up to `max`.
 ///
 /// # Conflicts
 /// Reads by snapshot: removing an item ensures that it still exists at the commit.
@@ -154,10 +190,13 @@ pub(crate) async fn look(
     memory: &LaneMemory,
     stamps: Stamps,
     outside: Vec<Item<Record>>,
-    changes: &Changes,
+    past: Past<'_>,
     max: ReadLimit,
 ) -> Result<Look> {
-    let touched = changes.stamped().map(|key| (RANK_OF_SLOT, LaneId::of(key)));
+    let touched = past
+        .changes
+        .stamped()
+        .map(|key| (RANK_OF_SLOT, LaneId::of(key)));
     let seen = stamps
         .stamps
         .iter()
@@ -172,7 +211,7 @@ pub(crate) async fn look(
     let mut reader = Reader {
         tr,
         keys,
-        changes,
+        past,
         seen,
         default: None,
         look: Look {
@@ -190,7 +229,12 @@ pub(crate) async fn look(
             Next::Pick(Pick { item, turn }) => {
                 bytes += item.value.payload.len();
                 let head = Head::of(&item);
+                let meets_fence = reader.meets_fence(&item.value.key);
                 reader.look.picked.push(Picked { turn, head });
+                if meets_fence {
+                    reader.look.is_complete = false;
+                    break;
+                }
                 reader.look.items.push(item);
             }
             Next::Read(_) if reader.look.states.len() >= MAX_LANES => reader.look.walk.give_up(),
@@ -225,7 +269,11 @@ pub(crate) async fn grantable_head(
         row_bytes: usize::MAX,
     };
     let stamps = Stamps::default();
-    let look = look(tr, keys, &memory, stamps, Vec::new(), &changes, max).await?;
+    let past = Past {
+        changes: &changes,
+        gone: &Gone::default(),
+    };
+    let look = look(tr, keys, &memory, stamps, Vec::new(), past, max).await?;
     Ok(look.picked.first().map(|picked| picked.head))
 }
 
@@ -233,7 +281,7 @@ pub(crate) async fn grantable_head(
 struct Reader<'a, Tr> {
     tr: &'a Tr,
     keys: &'a Keys,
-    changes: &'a Changes,
+    past: Past<'a>,
     /// The stamps of lanes that were not read.
     seen: BTreeMap<LaneId, Vec<(u8, Bytes)>>,
     default: Option<KeyLimits>,
@@ -241,7 +289,9 @@ struct Reader<'a, Tr> {
 }
 
 impl<Tr: Transaction> Reader<'_, Tr> {
-    async fn read(&mut self, lanes: Vec<LaneId>, missing: usize) -> Result<()> {
+    /// Reads some of these lanes, the first ones, for the items that are missing.
+    async fn read(&mut self, mut lanes: Vec<LaneId>, missing: usize) -> Result<()> {
+        lanes.truncate(missing);
         let default = match self.default {
             Some(default) => default,
             None => {
@@ -253,33 +303,47 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             }
         };
         self.default = Some(default);
-        let items = missing.div_ceil(lanes.len()) + 1;
+        // One more, so that it is known whether something is left.
+        let items = missing.div_ceil(self.look.walk.count_unread()) + 1;
         let reads = lanes.into_iter().map(|id| {
             let (begin, end) = self.keys.lane(&id.key).range();
             let page = page(self.tr, begin, end, STATE_ROWS + items);
             async move { Ok::<_, Error>((id, page.await?)) }
         });
         for (id, page) in try_join_all(reads).await? {
-            self.add(id, page, default);
+            self.add(id, page, items, default);
         }
         Ok(())
     }
 
-    fn add(&mut self, id: LaneId, page: Page, default: KeyLimits) {
-        let Self { keys, look, .. } = self;
+    /// Adds a lane with this number of items, if there are as many.
+    fn add(&mut self, id: LaneId, page: Page, max_items: usize, default: KeyLimits) {
+        let Self {
+            keys, past, look, ..
+        } = self;
+        let Page {
+            rows,
+            mut has_more,
+            mut next,
+        } = page;
         let mut own = None;
         let mut slots = 0;
         let mut items = Vec::new();
         let slots_row = keys.slots(&id.key);
         let limits_row = keys.key_limits(&id.key);
-        for row in &page.rows {
+        for row in &rows {
+            if items.len() == max_items {
+                has_more = true;
+                next = row.key().to_vec();
+                break;
+            }
             if row.key() == slots_row {
                 // A number that does not decode is as if all slots were in use.
                 slots = parse_count(row.key(), row.value()).unwrap_or(i64::from(u32::MAX));
             } else if row.key() == limits_row {
                 own = Some(KeyLimits::parse_or_pause(row.value()));
             } else {
-                items.extend(keys.decode_queued(row).ok());
+                items.extend(past.decode(keys, row));
             }
         }
         let limits = match own {
@@ -292,16 +356,16 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             slots,
             has_own_limits: own.is_some(),
             stamps: self.seen.remove(&id).unwrap_or_default(),
-            next: page.next,
+            next,
         };
         let ranks: Vec<_> = state.stamps.iter().map(|(rank, _)| *rank).collect();
         look.limits.insert(id.key.clone(), limits);
         look.states.insert(id.clone(), state);
         let lane = Lane {
             limits,
-            slots: slots + self.changes.slots(&id.key),
+            slots: slots + past.changes.slots(&id.key),
             items: items.into(),
-            has_more: page.has_more,
+            has_more,
             last: Head::FIRST,
         };
         look.walk.add(id, lane, ranks.into_iter());
@@ -312,15 +376,27 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         let Look { states, walk, .. } = &mut self.look;
         let state = states.get_mut(&id).expect("the lane was read");
         let page = page(self.tr, state.next.clone(), end, missing).await?;
-        let lane = walk.lane_mut(&id).expect("the lane was read");
-        let items = page
-            .rows
-            .iter()
-            .filter_map(|row| self.keys.decode_queued(row).ok());
-        lane.items.extend(items);
-        lane.has_more = page.has_more;
         state.next = page.next;
+        let rows = page.rows.iter();
+        let items = rows.filter_map(|row| self.past.decode(self.keys, row));
+        walk.change(id, |lane| {
+            lane.items.extend(items);
+            lane.has_more = page.has_more;
+        });
         Ok(())
+    }
+
+    /// Returns whether the transaction before has written the fence of a key, so that this one would fail with it.
+    fn meets_fence(&self, key: &Bytes) -> bool {
+        self.past.gone.keys.contains(key) && self.look.limits.of(key).limit().is_some()
+    }
+}
+
+impl Past<'_> {
+    /// Returns the item of a row of a lane, unless it does not decode or was taken.
+    fn decode(&self, keys: &Keys, row: &KeyValue) -> Option<Item<Record>> {
+        let item = keys.decode_queued(row).ok()?;
+        (!self.gone.items.contains(&item.id)).then_some(item)
     }
 }
 
@@ -358,8 +434,8 @@ impl Look {
     /// stamps go. `changes` must contain the slots of these items.
     ///
     /// # Conflicts
-    /// For each lane of which an item was granted, reads the limits and, if there is a limit, reads and writes the
-    /// fence.
+    /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.
+    /// If there is a limit, reads and writes the fence.
     pub(crate) fn finish(
         self,
         tr: &impl Transaction,
@@ -382,6 +458,7 @@ impl Look {
             }
         }
         let lanes = self.walk.into_lanes();
+        let mut follows_default = false;
         let mut met = Met {
             lanes: self.states.len() as u64,
             at_limit: 0,
@@ -392,9 +469,7 @@ impl Look {
             let lane = &lanes[id];
             if started.contains(id) && !key.is_empty() {
                 tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(key))?;
-                if !state.has_own_limits {
-                    tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(b""))?;
-                }
+                follows_default |= !state.has_own_limits;
                 if lane.limits.limit().is_some() {
                     let fence = keys.fence(key);
                     tr.add_conflict_key(ConflictKind::Read, &fence)?;
@@ -420,6 +495,9 @@ impl Look {
             if let Some(rank) = rank {
                 changes.stamp_lane(key, rank);
             }
+        }
+        if follows_default {
+            tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(b""))?;
         }
         memory.note(met);
         let turns = self.picked.into_iter().take(granted);

@@ -48,6 +48,12 @@ pub(crate) struct LaneId {
 }
 
 impl LaneId {
+    /// Before all lanes.
+    pub(crate) const FIRST: Self = Self {
+        hash: 0,
+        key: Bytes::new(),
+    };
+
     pub(crate) fn of(key: &Bytes) -> Self {
         Self {
             hash: lane_hash(key),
@@ -61,6 +67,8 @@ impl LaneId {
 pub(crate) struct LaneMemory {
     /// Whether there were stamps when the session last looked for them.
     saw_stamps: AtomicBool,
+    /// The rank at which there were more stamps than the last read has returned.
+    crowded: Mutex<Option<u8>>,
     /// Whether the turn of an item that is in no lane may be next.
     owes_outside: AtomicBool,
     ring: Mutex<Ring>,
@@ -83,6 +91,7 @@ impl LaneMemory {
     pub(crate) fn new(ring: Ring) -> Self {
         Self {
             saw_stamps: AtomicBool::new(false),
+            crowded: Mutex::default(),
             owes_outside: AtomicBool::new(false),
             ring: Mutex::new(ring),
             met: Mutex::default(),
@@ -135,6 +144,14 @@ impl LaneMemory {
     /// Returns what looks have met since the last call.
     pub(crate) fn take_met(&self) -> Met {
         std::mem::take(&mut self.met.lock())
+    }
+
+    pub(crate) fn crowded(&self) -> Option<u8> {
+        *self.crowded.lock()
+    }
+
+    pub(crate) fn note_crowded(&self, rank: Option<u8>) {
+        *self.crowded.lock() = rank;
     }
 
     pub(crate) fn saw_stamps(&self) -> bool {

@@ -7,14 +7,15 @@
 //! The items granted are a prefix of the items picked: what a pick takes depends only on the picks before it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use super::LaneId;
 use super::ring::{Ring, Turn};
 use crate::items::key_limits::KeyLimits;
 use crate::items::spot::RANK_OF_SLOT;
 
-/// The largest number of lanes that are read at the same time.
-const MAX_CONCURRENT_LANES: usize = 32;
+/// The largest number of lanes that are read at the same time. `try_join_all` needs no queue for this many.
+const MAX_CONCURRENT_LANES: usize = 30;
 
 /// A waiting item, as a walk sees it.
 pub(crate) trait Waiting {
@@ -121,9 +122,10 @@ pub(crate) enum Next<I> {
 pub(crate) struct Walk<I> {
     /// The items that are in no lane.
     outside: VecDeque<I>,
-    /// The stamps of lanes that were not read.
-    unread: BTreeSet<(u8, LaneId)>,
     lanes: BTreeMap<LaneId, Lane<I>>,
+    /// The lanes that may have something to grant: those that were read at their levels, the others at the ranks of
+    /// their stamps.
+    levels: BTreeSet<(u8, LaneId)>,
     /// The rank of the last stamp, if there may be others after it.
     cut: Option<u8>,
     has_given_up: bool,
@@ -139,8 +141,8 @@ impl<I: Waiting> Walk<I> {
     ) -> Self {
         Self {
             outside: outside.into(),
-            unread: stamped.into_iter().collect(),
             lanes: BTreeMap::new(),
+            levels: stamped.into_iter().collect(),
             cut,
             has_given_up: false,
             ring,
@@ -150,27 +152,51 @@ impl<I: Waiting> Walk<I> {
     /// Adds a lane that was read, and that has stamps of these ranks.
     pub(crate) fn add(&mut self, id: LaneId, lane: Lane<I>, stamps: impl Iterator<Item = u8>) {
         for rank in stamps.chain([RANK_OF_SLOT]) {
-            self.unread.remove(&(rank, id.clone()));
+            self.levels.remove(&(rank, id.clone()));
         }
-        self.lanes.insert(id, lane);
+        self.lanes.insert(id.clone(), lane);
+        self.change(id, |_| ());
     }
 
-    pub(crate) fn lane_mut(&mut self, id: &LaneId) -> Option<&mut Lane<I>> {
-        self.lanes.get_mut(id)
+    /// Changes a lane that was read.
+    pub(crate) fn change<R>(&mut self, id: LaneId, change: impl FnOnce(&mut Lane<I>) -> R) -> R {
+        let lane = self.lanes.get_mut(&id).expect("the lane was read");
+        let before = lane.level();
+        let changed = change(lane);
+        let after = lane.level();
+        if let Some(level) = before.filter(|_| after != before) {
+            self.levels.remove(&(level, id.clone()));
+        }
+        if let Some(level) = after {
+            self.levels.insert((level, id));
+        }
+        changed
+    }
+
+    /// Returns the stamps of lanes that were not read.
+    fn unread(&self) -> impl Iterator<Item = &(u8, LaneId)> {
+        let is_unread = |(_, id): &&(u8, LaneId)| !self.lanes.contains_key(id);
+        self.levels.iter().filter(is_unread)
+    }
+
+    /// Returns how many stamps there are of lanes that were not read.
+    pub(crate) fn count_unread(&self) -> usize {
+        self.unread().count()
     }
 
     /// Gives up on lanes that were not read. They may have items of the level of their stamps, so nothing of a lower
     /// priority is granted. Only lanes of an unknown level are passed over: others might never be granted otherwise.
     pub(crate) fn give_up(&mut self) {
         self.has_given_up = true;
-        match self.unread.first() {
-            Some((RANK_OF_SLOT, _)) => self.unread.retain(|(rank, _)| *rank != RANK_OF_SLOT),
-            Some((rank, _)) => {
-                self.cut = Some(*rank);
-                self.unread.clear();
-            }
-            None => {}
+        let Some(first) = self.unread().next().map(|(rank, _)| *rank) else {
+            return;
+        };
+        if first != RANK_OF_SLOT {
+            self.cut = Some(first);
         }
+        let Self { levels, lanes, .. } = self;
+        let stays = |rank: u8| first == RANK_OF_SLOT && rank != RANK_OF_SLOT;
+        levels.retain(|(rank, id)| lanes.contains_key(id) || stays(*rank));
     }
 
     /// Returns the lanes that were read, with what is left of them.
@@ -180,31 +206,29 @@ impl<I: Waiting> Walk<I> {
 
     pub(crate) fn next(&mut self) -> Next<I> {
         let of_outside = self.outside.front().map(Waiting::rank);
-        let of_stamp = self.unread.first().map(|(rank, _)| *rank);
-        let of_lane = self.lanes.values().filter_map(Lane::level).min();
-        let level = [of_outside, of_stamp, of_lane].into_iter().flatten().min();
+        let of_lanes = self.levels.first().map(|(rank, _)| *rank);
+        let level = of_outside.into_iter().chain(of_lanes).min();
         let Some(level) = level.filter(|level| self.cut.is_none_or(|cut| *level <= cut)) else {
             return Next::End {
                 is_complete: self.cut.is_none() && !self.has_given_up,
             };
         };
-        if of_outside == Some(level) {
-            let is_alone = of_stamp != Some(level) && of_lane != Some(level);
-            if is_alone || self.ring.is_outside_next(level) {
-                let item = self.outside.pop_front();
-                return self.pick(item, Turn::Outside { rank: level });
-            }
+        let is_alone = of_lanes != Some(level);
+        if of_outside == Some(level) && (is_alone || self.ring.is_outside_next(level)) {
+            let item = self.outside.pop_front();
+            return self.pick(item, Turn::Outside { rank: level });
         }
-        let lane = self.next_in_ring(level);
-        if self.unread.contains(&(level, lane.clone())) {
-            return Next::Read(self.unread_from(level, &lane));
-        }
-        let known = self.lanes.get_mut(&lane).expect("the lane was read");
-        let weight = known.limits.weight();
-        match known.pick() {
+        let lane = self.turns(level).next();
+        let lane = lane.expect("the level has a lane").clone();
+        let Some(known) = self.lanes.get(&lane) else {
+            let unread = self.turns(level);
+            let unread = unread.filter(|id| !self.lanes.contains_key(id));
+            return Next::Read(unread.take(MAX_CONCURRENT_LANES).cloned().collect());
+        };
+        let left = self.ring.left_after(level, &lane, known.limits.weight());
+        match self.change(lane.clone(), Lane::pick) {
             None => Next::ReadOn(lane),
             Some(item) => {
-                let left = self.ring.left_after(level, &lane, weight);
                 let rank = level;
                 self.pick(Some(item), Turn::Lane { rank, lane, left })
             }
@@ -217,34 +241,20 @@ impl<I: Waiting> Walk<I> {
         Next::Pick(Pick { item, turn })
     }
 
-    /// Returns the lane of a level whose turn it is.
-    fn next_in_ring(&self, level: u8) -> LaneId {
+    /// Returns the lanes of a level in the order of their turns, from the one on whose turn it is.
+    fn turns(&self, level: u8) -> impl Iterator<Item = &LaneId> {
         let (place, is_included) = self.ring.place(level);
-        let unread = self.unread.iter().filter(|(rank, _)| *rank == level);
-        let known = self.lanes.iter();
-        let known = known.filter(|(_, lane)| lane.level() == Some(level));
-        let ids = unread.map(|(_, id)| id).chain(known.map(|(id, _)| id));
-        let is_before = |id: &LaneId| {
-            if is_included {
-                *id < place
-            } else {
-                *id <= place
-            }
+        let place = (level, place);
+        let first = (level, LaneId::FIRST);
+        let (after, before) = if is_included {
+            (Bound::Included(&place), Bound::Excluded(&place))
+        } else {
+            (Bound::Excluded(&place), Bound::Included(&place))
         };
-        let next = ids.min_by_key(|id| (is_before(id), *id));
-        next.expect("the level has a lane").clone()
-    }
-
-    /// Returns lanes of a level to read, from this one on.
-    fn unread_from(&self, level: u8, first: &LaneId) -> Vec<LaneId> {
-        let mut ids: Vec<_> = self
-            .unread
-            .iter()
-            .filter(|(rank, _)| *rank == level)
-            .collect();
-        ids.sort_by_key(|(_, id)| (id < first, id));
-        let ids = ids.into_iter().take(MAX_CONCURRENT_LANES);
-        ids.map(|(_, id)| id.clone()).collect()
+        let after = self.levels.range((after, Bound::Unbounded));
+        let before = self.levels.range((Bound::Included(&first), before));
+        let after = after.take_while(move |(rank, _)| *rank == level);
+        after.chain(before).map(|(_, id)| id)
     }
 }
 
@@ -334,9 +344,10 @@ mod tests {
         assert_eq!(picked(&mut walk), 4);
         assert_eq!(picked(&mut walk), 4);
         assert!(matches!(&walk.next(), Next::ReadOn(lane) if *lane == id(1)));
-        let known = walk.lane_mut(&id(1)).unwrap();
-        known.items.push_back(Plain(6));
-        known.has_more = false;
+        walk.change(id(1), |lane| {
+            lane.items.push_back(Plain(6));
+            lane.has_more = false;
+        });
         // Its next item has a lower priority than the one that is in no lane.
         assert_eq!(picked(&mut walk), 4);
         assert_eq!(picked(&mut walk), 6);

@@ -68,12 +68,10 @@ async fn a_view_that_was_read_ahead_serves_whole_demands_and_any_part_of_a_reser
             ..world.context(A)
         };
         let tr = world.db.begin().unwrap();
-        let view = view_queue(&tr, context, 9, TakeMode::Ahead).await.unwrap();
-        let gone = BTreeSet::new();
-        let taken = match take(&tr, context, view, &gone, Changes::default())
+        let view = view_queue(&tr, context, 9, TakeMode::Ahead(&Gone::default()))
             .await
-            .unwrap()
-        {
+            .unwrap();
+        let taken = match take(&tr, context, view, Changes::default()).await.unwrap() {
             Some(Taken::Items(items)) => Some(items.len()),
             _ => None,
         };

@@ -1,6 +1,6 @@
 //! A queue in a store, on which the steps of a program run.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8};
 use std::time::Duration;
@@ -275,7 +275,7 @@ impl LifeWorld {
         let context = self.context(self.sessions[slot], demand);
         let taken = |tr| async move {
             let view = view_queue(&tr, context, 1 + ahead, TakeMode::Now).await?;
-            take(&tr, context, view, &BTreeSet::new(), Changes::default()).await
+            take(&tr, context, view, Changes::default()).await
         };
         match self.runner.run(taken).await? {
             Some(Taken::Items(granted)) => Ok(said(granted)),

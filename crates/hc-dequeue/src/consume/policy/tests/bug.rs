@@ -36,6 +36,8 @@ pub(super) enum Bug {
     NoticeKept,
     /// `enqueue` does not write the wake stamp.
     NoWakeByEnqueue,
+    /// A stamp of a lane without anything to grant stays.
+    HintKept,
 }
 
 /// The rule that is broken, if any, and the action that a transaction performs.
@@ -80,6 +82,10 @@ impl PlantedBug {
             }
             Some(Bug::NoWakeByEnqueue) if self.action == Action::Enqueue => {
                 recorded.stamps.clear();
+            }
+            Some(Bug::HintKept) => {
+                let atomics = &mut recorded.atomics;
+                atomics.retain(|(_, key, _)| !self.is_in("hs", key));
             }
             _ => {}
         }

@@ -60,13 +60,15 @@ pub(super) enum Key {
     Pause,
     /// `w`.
     Wake,
+    /// A stamp of a lane without anything to grant.
+    Hint,
 }
 
 /// How many keys a session has.
 const KEYS_OF_SESSION: usize = 5 + ITEMS;
 
 /// The number of keys: first those of one session after another, then the keys that belong to no session.
-const KEYS: usize = SESSIONS * KEYS_OF_SESSION + 2 * ITEMS + 2;
+const KEYS: usize = SESSIONS * KEYS_OF_SESSION + 2 * ITEMS + 3;
 
 /// Returns the indexes of a session's keys.
 const fn keys_of(session: usize) -> Range<usize> {
@@ -90,7 +92,7 @@ impl Key {
         let of_sessions = (0..SESSIONS).flat_map(of_session);
         of_sessions
             .chain((0..ITEMS).flat_map(of_item))
-            .chain([Key::Pause, Key::Wake])
+            .chain([Key::Pause, Key::Wake, Key::Hint])
     }
 
     const fn index(self) -> usize {
@@ -103,8 +105,9 @@ impl Key {
             Key::Held(session, item) => keys_of(session).start + 5 + item,
             Key::Item(item) => keys_of(SESSIONS).start + item,
             Key::Effect(item) => keys_of(SESSIONS).start + ITEMS + item,
-            Key::Pause => KEYS - 2,
-            Key::Wake => KEYS - 1,
+            Key::Pause => KEYS - 3,
+            Key::Wake => KEYS - 2,
+            Key::Hint => KEYS - 1,
         }
     }
 }
@@ -114,7 +117,7 @@ pub(super) type Names = [usize; SESSIONS];
 
 /// A set of keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct KeySet(u32);
+pub(super) struct KeySet(u64);
 
 impl KeySet {
     pub(super) fn insert(&mut self, key: Key) {
@@ -139,7 +142,7 @@ impl KeySet {
 
     fn renamed(self, names: &Names) -> KeySet {
         let one_session = (1 << KEYS_OF_SESSION) - 1;
-        let of_no_session = u32::MAX << keys_of(SESSIONS).start;
+        let of_no_session = u64::MAX << keys_of(SESSIONS).start;
         let mut renamed = self.0 & of_no_session;
         for (session, name) in names.iter().enumerate() {
             let keys = self.0 >> keys_of(session).start & one_session;

@@ -16,12 +16,13 @@ type Measure = fn(&Protocol, &ModelState) -> usize;
 
 /// All kinds of work. When two states are compared, the first kind that differs decides: a step may create work of a
 /// later kind if it reduces work of an earlier kind.
-const MEASURES: [Measure; 10] = [
+const MEASURES: [Measure; 11] = [
     |protocol, state| {
         let reserves = sum(state, |state, session| reserve(protocol, state, session));
         state.budget.sum() + sum(state, haste) + reserves
     },
     |_, state| usize::from(state.db.has(Key::Pause)),
+    |_, state| hint(state),
     |_, state| sum(state, life),
     |_, state| state.adrift.len(),
     |_, state| sum(state, returns),
@@ -44,6 +45,17 @@ fn sum(state: &ModelState, of_session: impl Fn(&ModelState, usize) -> usize) -> 
     (0..SESSIONS)
         .map(|session| of_session(state, session))
         .sum()
+}
+
+/// The distance of a stamp without anything to grant from its removal and, after that, the takes that would remove it,
+/// too.
+fn hint(state: &ModelState) -> usize {
+    if state.db.has(Key::Hint) {
+        return SESSIONS + 1;
+    }
+    let in_flight = state.sessions.iter().filter_map(|memory| memory.in_flight);
+    let removes = |staged: &Staged| staged.written(Key::Hint).is_some();
+    in_flight.filter(removes).count()
 }
 
 /// Whether the time of a consumer is over.

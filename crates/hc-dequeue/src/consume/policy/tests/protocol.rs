@@ -16,13 +16,14 @@ use parking_lot::Mutex;
 use super::bug::{Bug, PlantedBug};
 use super::database::{ABSENT, Database, ITEMS, Key, Staged};
 use super::policy_bug::NOTHING_CHANGED;
-use super::rows::{HEARTBEAT, LEASE, Layout, Stored, item_id, request_id, session_id};
+use super::rows::{HEARTBEAT, HINTED, LEASE, Layout, Stored, item_id, request_id, session_id};
 use super::state::ModelWatch;
 use crate::consume::dispatcher::check::{Check, Checked, Collected, check, collect_and_register};
 use crate::consume::policy::{Event, Scope};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::settings::{KnownSettings, Settings};
+use crate::items::spot::RANK_OF_SLOT;
 use crate::items::value::{Decode, Value};
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::fulfill;
@@ -69,6 +70,8 @@ pub(super) enum Action {
     Pause,
     /// `Queue::resume`.
     Resume,
+    /// `Changes::stamp_lane`, as by a transaction that changes the limits of a key without items.
+    Hint,
     /// `Sessions::open`.
     Open,
     /// `Sessions::beat`.
@@ -179,8 +182,8 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    pub(super) fn new(wanted: usize, bug: Option<Bug>) -> Self {
-        let layout = Layout::new(wanted);
+    pub(super) fn new(wanted: usize, bug: Option<Bug>, has_hints: bool) -> Self {
+        let layout = Layout::new(wanted, has_hints);
         // The number of a grant is all that a database knows of the history of an item.
         let settings = Settings::new()
             .with_lease(LEASE)
@@ -311,6 +314,12 @@ impl Functions {
             Action::Enqueue => drop(self.queue.enqueue(tr, &0).await?),
             Action::Pause => self.queue.pause(tr),
             Action::Resume => self.queue.resume(tr),
+            Action::Hint => {
+                let mut changes = Changes::default();
+                changes.stamp_lane(&Bytes::from_static(HINTED), RANK_OF_SLOT);
+                changes.wake();
+                changes.stage(tr, keys);
+            }
             Action::Open => sessions.open(tr, name, LEASE, wall),
             Action::Beat => drop(sessions.beat(tr, name, LEASE, wall).await?),
             Action::End => sessions.end(tr, name).await?,
@@ -369,7 +378,7 @@ impl Functions {
         Ok(match action {
             Action::Take(_) => {
                 let view = view_queue(tr, context, wanted, TakeMode::Now).await?;
-                match take(tr, context, view, &Default::default(), Changes::default()).await? {
+                match take(tr, context, view, Changes::default()).await? {
                     Some(Taken::Items(items)) if items.is_empty() => Event::NoItem,
                     None => Event::Taken { is_short: false },
                     Some(Taken::Items(items)) => Event::Taken {

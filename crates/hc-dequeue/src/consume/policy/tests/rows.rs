@@ -11,7 +11,9 @@ use conformance::checker_store::{
     CheckerTransaction, NoBugs, RecordedAccess, Rows, Span, Write, rows_of,
 };
 use microqueue::keyspace::env::ManualClock;
-use microqueue::keyspace::{Bytes, Environment, KeyValue, Subspace, Transaction, Versionstamp};
+use microqueue::keyspace::{
+    Bytes, Environment, KeyValue, MutationOp, Subspace, Transaction, Versionstamp,
+};
 use microqueue::{Item, ItemId, StagedId};
 
 use super::database::{
@@ -21,6 +23,7 @@ use super::database::{
 use crate::items::keys::Keys;
 use crate::items::priority::Priority;
 use crate::items::record::{self, ListedPart, Record, Request, is_notice};
+use crate::items::spot::RANK_OF_SLOT;
 use crate::protocol::grant::answer;
 use crate::session::{Life, SessionId};
 
@@ -42,12 +45,17 @@ const REGISTERED: i64 = 300;
 /// The version of the next request.
 const NEXT: i64 = 400;
 
+/// The key of the lane that is stamped without anything to grant.
+pub(super) const HINTED: &[u8] = b"hinted";
+
 /// How the queue of the model is stored.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) keys: Arc<Keys>,
     /// How many items a consumer wants.
     wanted: u32,
+    /// Whether a lane may be stamped.
+    has_hints: bool,
 }
 
 /// Rows, and where each key of the model is.
@@ -111,12 +119,17 @@ fn record_of(deliveries: u8) -> Record {
 }
 
 impl Layout {
-    pub(super) fn new(wanted: usize) -> Self {
+    pub(super) fn new(wanted: usize, has_hints: bool) -> Self {
         let env = Environment::seeded(0, Arc::new(ManualClock::new()));
         Self {
             keys: Arc::new(Keys::new(Subspace::from("Q"), env)),
             wanted: wanted as u32,
+            has_hints,
         }
+    }
+
+    fn hint(&self) -> Vec<u8> {
+        self.keys.stamp(RANK_OF_SLOT, HINTED)
     }
 
     /// Returns the row of the application that counts how often an item has taken effect.
@@ -148,6 +161,9 @@ impl Layout {
         }
         if db.has(Key::Pause) {
             tr.set(&keys.pause(), b"");
+        }
+        if db.has(Key::Hint) {
+            tr.set(&self.hint(), &[PRESENT]);
         }
         let rows = match tr.staged() {
             Some(staged) => staged.applied(&Rows::new(), 0),
@@ -212,6 +228,10 @@ impl Layout {
     fn places(&self, db: &Database) -> Vec<(Key, Span)> {
         let keys = &*self.keys;
         let mut places = vec![(Key::Pause, Span::key(&keys.pause()))];
+        // Otherwise, takes and fulfillments would read by snapshot what never changes.
+        if self.has_hints {
+            places.push((Key::Hint, Span::key(&self.hint())));
+        }
         for session in 0..SESSIONS {
             let name = session_id(session);
             let request = request_id(db, session);
@@ -314,6 +334,9 @@ impl Layout {
         for _ in read(of_key(keys.pause())) {
             db.set(Key::Pause, PRESENT);
         }
+        for _ in read(of_key(self.hint())) {
+            db.set(Key::Hint, PRESENT);
+        }
         assert_eq!(row_count, rows.len(), "the model knows all rows");
         db
     }
@@ -354,6 +377,12 @@ impl Layout {
                 }
             }
         }
+        for (op, key, value) in &recorded.atomics {
+            let is_same = rows.get(&**key).is_some_and(|row| row == value);
+            if *op == MutationOp::CompareAndClear && is_same {
+                rows.remove(&**key);
+            }
+        }
         let mut after = self.parse(&rows);
         for key in Key::all().filter(|key| *key != Key::Wake) {
             let is_same = match key {
@@ -385,10 +414,13 @@ impl Layout {
         if *key == *self.keys.wake() {
             return Key::Wake;
         }
+        if *key == *self.hint() {
+            return Key::Hint;
+        }
         let sessions = &self.keys.sessions;
         let session = (0..SESSIONS)
             .find(|session| *key == *sessions.heartbeat(session_id(*session)))
-            .expect("only heartbeats and the wake stamp have versionstamps");
+            .expect("only heartbeats, hints and the wake stamp have versionstamps");
         Key::Heartbeat(session)
     }
 }

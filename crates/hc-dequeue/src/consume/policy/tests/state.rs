@@ -33,6 +33,8 @@ pub(super) struct Budget {
     pub(super) ahead: usize,
     /// Handlers that may still turn out never to end.
     pub(super) long: usize,
+    /// Lanes that may still be stamped without anything to grant, once at most: the value of a stamp is not modeled.
+    pub(super) hints: usize,
 }
 
 impl Budget {
@@ -50,6 +52,7 @@ impl Budget {
             + 2 * self.hurries
             + 3 * self.ahead
             + self.long
+            + self.hints
     }
 }
 

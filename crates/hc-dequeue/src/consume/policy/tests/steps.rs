@@ -37,6 +37,8 @@ pub(super) enum ModelStep {
     Pause,
     /// `resume`.
     Resume,
+    /// A lane is stamped without anything to grant.
+    Hint,
     /// The dispatcher of a session takes a step.
     Dispatch(usize, Dispatch),
     /// The handler of an item takes a step in a session.
@@ -115,6 +117,9 @@ impl Protocol {
         } else if state.budget.pauses > 0 {
             steps.push(ModelStep::Pause);
         }
+        if state.budget.hints > 0 {
+            steps.push(ModelStep::Hint);
+        }
         steps.extend((0..state.adrift.len()).map(ModelStep::Land));
         for session in 0..self.session_count {
             if state.sessions[session].runs() && !state.is_powerless(session) {
@@ -166,6 +171,10 @@ impl Protocol {
             ModelStep::Pause => {
                 next.budget.pauses -= 1;
                 next.commit(&self.functions.stage(db, 0, Action::Pause)?);
+            }
+            ModelStep::Hint => {
+                next.budget.hints -= 1;
+                next.commit(&self.functions.stage(db, 0, Action::Hint)?);
             }
             ModelStep::Resume => next.commit(&self.functions.stage(db, 0, Action::Resume)?),
             ModelStep::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,

@@ -31,6 +31,8 @@ pub(super) enum Bug {
     StampAtOwnRank,
     /// A look removes stamps whatever their values are.
     ClearInsteadOfCompare,
+    /// As the last one, by a take that has read ahead.
+    ClearedAhead,
     LimitsNotInConflictOfGrants,
     LimitsNotInConflictOfReturns,
     SlotKeptAtTheEnd,
@@ -47,15 +49,9 @@ pub(super) enum Bug {
 }
 
 impl Bug {
-    /// Changes what an operation has recorded.
-    pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
-        let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some();
-        let is_slots = |key: &[u8]| {
-            let lane = keys.parse_lane(key);
-            lane.is_ok_and(|lane| *key == *keys.slots(&lane.key))
-        };
-        let takes = matches!(op, Op::Take(..) | Op::Fulfill);
-        let stamps_nothing = match self {
+    /// Returns whether an operation stamps nothing.
+    fn stamps_nothing(self, op: Op) -> bool {
+        match self {
             Self::NoStampAtEnqueue => matches!(op, Op::Enqueue(_)),
             Self::NoStampAtRelease => matches!(op, Op::Return(.., How::Complete)),
             Self::NoStampAtReturn => matches!(op, Op::Return(.., How::Release)),
@@ -66,9 +62,21 @@ impl Bug {
             Self::NoStampOfTheRest => matches!(op, Op::Take(_, None)),
             Self::SweepWithoutStamps => op == Op::Sweep,
             _ => false,
+        }
+    }
+
+    /// Changes what an operation has recorded.
+    pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
+        let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some();
+        let is_slots = |key: &[u8]| {
+            let lane = keys.parse_lane(key);
+            lane.is_ok_and(|lane| *key == *keys.slots(&lane.key))
         };
+        let is_ahead = op == Op::TakeAhead;
+        let clears =
+            is_ahead || self != Self::ClearedAhead && matches!(op, Op::Take(..) | Op::Fulfill);
         let atomics = &mut recorded.atomics;
-        if stamps_nothing {
+        if self.stamps_nothing(op) {
             let stamps = MutationOp::SetVersionstampedValue;
             atomics.retain(|(op, key, _)| *op != stamps || !is_stamp(key));
         }
@@ -82,7 +90,7 @@ impl Bug {
                     }
                 }
             }
-            Self::ClearInsteadOfCompare if takes => {
+            Self::ClearInsteadOfCompare | Self::ClearedAhead if clears => {
                 let compares = MutationOp::CompareAndClear;
                 for (_, key, _) in atomics
                     .iter()

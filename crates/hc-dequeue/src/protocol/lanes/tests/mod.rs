@@ -8,6 +8,7 @@
 //! - [`rows`]: the rows, and what a commit does with them.
 //! - [`promises`]: what must hold.
 //! - [`bug`]: planted bugs.
+//! - [`costs`]: what steps read and write.
 //!
 //! Versionstamps are numbered anew after each step, since only their equality matters. Records have the same counts
 //! after each step: the numbers of grants have a [model](crate::consume) of their own. So the states are finite, and no
@@ -17,6 +18,7 @@
 //! of their own.
 
 mod bug;
+mod costs;
 mod promises;
 mod rows;
 mod world;
@@ -172,6 +174,20 @@ fn two_keys_two_priorities_and_items_without_a_key() {
 }
 
 #[test]
+fn a_take_reads_ahead_while_the_last_one_commits() {
+    for limits in [vec![(A, ONE)], vec![(A, TWO)], vec![]] {
+        check(World { limits, ..ahead() });
+    }
+    check(World {
+        items: vec![item(A, 0), item(A, 0)],
+        purposes: [Purpose::Pop, Purpose::Deliver],
+        ops: vec![Op::TakeAhead, Op::Configure(A, Some(ONE))],
+        changes: 1,
+        ..ahead()
+    });
+}
+
+#[test]
 fn requests_are_answered_and_sessions_die_with_their_grants() {
     for limits in [ONE, ORDERED] {
         check(World {
@@ -207,6 +223,7 @@ fn bugs_are_caught() {
         (Bug::MarkCleared, COVERED, swept_twice()),
         (Bug::SweepWithoutStamps, COVERED, swept()),
         (Bug::StampsUnseen, NONE_HIDDEN, pair()),
+        (Bug::ClearedAhead, COVERED, ahead()),
     ] {
         println!("{bug:?}");
         catch(bug, property, world);
@@ -271,6 +288,16 @@ fn granted() -> World {
 fn pops() -> World {
     World {
         purposes: [Purpose::Deliver, Purpose::Pop],
+        ..pair()
+    }
+}
+
+/// A world in which the first session reads ahead.
+fn ahead() -> World {
+    World {
+        items: vec![item(A, 0), item(A, 0), item(b"", 0)],
+        limits: vec![],
+        ops: vec![Op::TakeAhead],
         ..pair()
     }
 }

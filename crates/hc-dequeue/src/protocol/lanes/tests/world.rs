@@ -1,6 +1,5 @@
 //! The rows of the model, and its steps.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +35,7 @@ use crate::protocol::lanes::sweep::sweep_step;
 use crate::protocol::reclaim::reclaim_items;
 use crate::protocol::request::{collect, register};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
-use crate::protocol::{Demand, Purpose, SessionContext};
+use crate::protocol::{Demand, Gone, Purpose, SessionContext};
 use crate::queue::handle::Queue;
 use crate::session::{Life, SessionId};
 
@@ -47,6 +46,9 @@ const LEASE: Duration = Duration::from_secs(10);
 
 /// From this version on, the ids of items have the numbers of the items.
 const ITEM: i64 = 100;
+
+/// The process that reads ahead.
+const AHEAD: usize = 4;
 
 /// What an item has from its enqueue on.
 #[derive(Debug, Clone, Copy)]
@@ -89,6 +91,8 @@ pub(super) enum Op {
     Enqueue(usize),
     /// A session takes an item and, before that, may give one back.
     Take(usize, Option<(usize, How)>),
+    /// The first session takes an item with a view that it has read while its last take commits.
+    TakeAhead,
     /// A session gives an item back.
     Return(usize, usize, How),
     Cancel(usize),
@@ -114,6 +118,8 @@ pub(super) enum Op {
 pub(super) struct Flight {
     /// The number of its process.
     process: usize,
+    /// Whether the take during which it has read has not committed.
+    pub(super) waits: bool,
     /// Whether it completes the item that it takes.
     pub(super) pops: bool,
     pub(super) conflicts: Vec<Span>,
@@ -205,16 +211,18 @@ impl LaneModel {
             Op::Register | Op::Collect => 1,
             Op::Sweep => 2,
             Op::Reclaim => 3,
-            _ => 4,
+            Op::TakeAhead => AHEAD,
+            _ => 5,
         }
     }
 
     /// Runs an operation on rows. Returns what it has recorded, or `None` if it has nothing to do. Sets which promise
     /// it has broken.
-    fn run(
+    pub(super) fn run(
         &self,
         rows: &Arc<Rows>,
         op: Op,
+        gone: &Gone,
         broken: &mut Option<&'static str>,
     ) -> Option<RecordedAccess> {
         let planted = PlantedBug {
@@ -223,7 +231,7 @@ impl LaneModel {
             keys: self.keys.clone(),
         };
         let tr = CheckerTransaction::begin(rows, 1, planted);
-        let did = finish(Box::pin(self.perform(&tr, op, rows, broken))).unwrap();
+        let did = finish(Box::pin(self.perform(&tr, op, rows, gone, broken))).unwrap();
         let mut recorded = tr.into_recorded();
         if let Some(bug) = self.bug {
             bug.change(op, &self.keys, &mut recorded);
@@ -236,6 +244,7 @@ impl LaneModel {
         tr: &CheckerTransaction<PlantedBug>,
         op: Op,
         rows: &Rows,
+        gone: &Gone,
         broken: &mut Option<&'static str>,
     ) -> Result<bool> {
         let keys = &*self.keys;
@@ -260,7 +269,7 @@ impl LaneModel {
                 let context = self.context(session, one, fronts);
                 let view = view_queue(tr, context, 1, TakeMode::Now).await?;
                 let (_, changes) = give_back(tr, context, &returns(returned)).await?;
-                let taken = take(tr, context, view, &BTreeSet::new(), changes).await?;
+                let taken = take(tr, context, view, changes).await?;
                 if let Some(Taken::Items(items)) = &taken
                     && items.is_empty()
                     && returned.is_none()
@@ -269,6 +278,13 @@ impl LaneModel {
                     *broken = Some(promises::NONE_HIDDEN);
                 }
                 true
+            }
+            Op::TakeAhead => {
+                let one = &[of_session(0)];
+                let mode = TakeMode::Ahead(gone);
+                let context = self.context(0, one, fronts);
+                let view = view_queue(tr, context, 1, mode).await?;
+                take(tr, context, view, Changes::default()).await?.is_some()
             }
             Op::Return(session, item, how) => {
                 let context = self.context(session, &[], fronts);
@@ -283,19 +299,9 @@ impl LaneModel {
                 sweep_step(tr, keys, None).await?;
                 true
             }
-            Op::Register => register(tr, self.context(1, &[], fronts), 1)
-                .await?
-                .is_some(),
-            Op::Fulfill => {
-                let context = self.context(0, &[], fronts);
-                fulfill(tr, context, None, 2, &[]).await?;
-                true
-            }
-            Op::Collect => {
-                let request = StagedId::of_call(0).at(Versionstamp::new(REQUEST, 0));
+            Op::Register | Op::Fulfill | Op::Collect => {
                 let one = &[of_session(1)];
-                let context = self.context(1, one, fronts);
-                collect(tr, context, &request).await?.is_some()
+                self.pair(tr, op, one, fronts).await?
             }
             Op::Die => {
                 keys.sessions
@@ -303,6 +309,27 @@ impl LaneModel {
                 true
             }
             Op::Reclaim => reclaim_items(tr, keys, &self.settings, session_id(1)).await? > 0,
+        })
+    }
+
+    /// Registers, answers or collects the request.
+    async fn pair(
+        &self,
+        tr: &CheckerTransaction<PlantedBug>,
+        op: Op,
+        one: &[Demand],
+        fronts: &Fronts,
+    ) -> Result<bool> {
+        let request = StagedId::of_call(0).at(Versionstamp::new(REQUEST, 0));
+        let second = self.context(1, one, fronts);
+        Ok(match op {
+            Op::Register => register(tr, second, 1).await?.is_some(),
+            Op::Collect => collect(tr, second, &request).await?.is_some(),
+            _ => {
+                let first = self.context(0, &[], fronts);
+                fulfill(tr, first, None, 2, &[]).await?;
+                true
+            }
         })
     }
 
@@ -327,6 +354,29 @@ impl LaneModel {
             }
             other => unreachable!("{other:?}"),
         })
+    }
+
+    /// Returns what the take of the first session that is under way has taken.
+    fn gone(&self, state: &LaneState) -> Gone {
+        let mut gone = Gone::default();
+        let mut flights = state.flights.iter();
+        let Some(take) = flights.find(|flight| flight.process == 0) else {
+            return gone;
+        };
+        let queued = [self.keys.part("l"), self.keys.outside_lanes()];
+        for (item, spec) in self.world.items.iter().enumerate() {
+            let suffix = item_id(item).key_in(&Subspace::from_bytes(vec![]));
+            let mut rows = queued.iter().flat_map(|part| rows_of(&state.rows, part));
+            let is_taken = |key: &[u8]| {
+                let mut writes = take.writes.iter();
+                writes.any(|write| matches!(write, Write::Clear(span) if span.has(key)))
+            };
+            if rows.any(|(key, _)| key.ends_with(&suffix) && is_taken(key)) {
+                gone.items.insert(item_id(item));
+                gone.keys.insert(Bytes::from_static(spec.key));
+            }
+        }
+        gone
     }
 
     /// Returns the items that a session holds.
@@ -399,10 +449,14 @@ impl Model for LaneModel {
             begin(Op::Enqueue(item));
         }
         for session in 0..SESSIONS {
-            begin(Op::Take(session, None));
+            if session > 0 || !is_busy(AHEAD) {
+                begin(Op::Take(session, None));
+            }
             for item in self.held(&state.rows, session) {
                 for how in &world.returns {
-                    begin(Op::Take(session, Some((item, *how))));
+                    if session > 0 || !is_busy(AHEAD) {
+                        begin(Op::Take(session, Some((item, *how))));
+                    }
                     begin(Op::Return(session, item, *how));
                 }
             }
@@ -412,12 +466,14 @@ impl Model for LaneModel {
         for op in &world.ops {
             match op {
                 Op::Configure(..) if state.changes == 0 => {}
+                Op::TakeAhead if !is_busy(0) => {}
                 // There is one request at a time.
                 Op::Register if has_request => {}
                 op => begin(*op),
             }
         }
-        for flight in 0..state.flights.len() {
+        let may_commit = |flight: &usize| !state.flights[*flight].waits;
+        for flight in (0..state.flights.len()).filter(may_commit) {
             actions.push(LaneStep::Commit(flight));
         }
     }
@@ -432,10 +488,17 @@ impl Model for LaneModel {
                     _ => {}
                 }
                 let rows = Arc::new(state.rows.clone());
-                let recorded = self.run(&rows, op, &mut state.broken)?;
+                let gone = self.gone(last);
+                let recorded = self.run(&rows, op, &gone, &mut state.broken)?;
                 let is_serializable = self.is_serializable(&recorded);
+                let taker = match op {
+                    Op::Take(session, _) => Some(session),
+                    Op::TakeAhead => Some(0),
+                    _ => None,
+                };
                 let flight = Flight {
-                    pops: matches!(op, Op::Take(session, _) if self.world.purposes[session] == Purpose::Pop),
+                    waits: op == Op::TakeAhead,
+                    pops: taker.is_some_and(|session| self.world.purposes[session] == Purpose::Pop),
                     ..flight(Self::process(op), recorded)
                 };
                 if flight.writes.is_empty() && flight.atomics.is_empty() && state.broken.is_none() {
@@ -450,8 +513,17 @@ impl Model for LaneModel {
             LaneStep::Commit(number) => {
                 let flight = state.flights.remove(number);
                 self.commit(&mut state, &flight);
+                if flight.process == 0 {
+                    state
+                        .flights
+                        .iter_mut()
+                        .for_each(|flight| flight.waits = false);
+                }
             }
         }
+        // The view is dropped if the take during which it was read fails.
+        let takes = state.flights.iter().any(|flight| flight.process == 0);
+        state.flights.retain(|flight| takes || !flight.waits);
         self.normalize(&mut state);
         (state != *last).then_some(state)
     }
@@ -483,6 +555,7 @@ fn flight(process: usize, recorded: RecordedAccess) -> Flight {
     let atomics = atomics.map(|(op, key, param)| (number(op), key, param));
     Flight {
         process,
+        waits: false,
         pops: false,
         conflicts,
         writes: recorded.writes,

@@ -1,0 +1,119 @@
+//! What each step costs: the ranges that it reads, the conflict ranges of these reads, and the rows that it changes. An
+//! item without a key costs what it did before there were keys.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use conformance::checker_store::{RecordedAccess, Span, Write};
+use stateright::Model;
+
+use super::world::{How, LaneModel, LaneState, LaneStep, Op};
+use super::{A, ONE, World, item, pair};
+use crate::protocol::{Gone, Purpose};
+
+/// The costs of a step.
+#[derive(Debug, PartialEq, Eq)]
+struct Costs {
+    /// Ranges of keys that are read. A range that is read in several batches counts once.
+    reads: usize,
+    /// Read conflict ranges.
+    conflicts: usize,
+    /// Keys that are written, and ranges that are cleared, without counters and the wake stamp.
+    writes: usize,
+}
+
+const fn costs(reads: usize, conflicts: usize, writes: usize) -> Costs {
+    Costs {
+        reads,
+        conflicts,
+        writes,
+    }
+}
+
+/// Returns how many ranges there are if those that touch are one.
+fn count_ranges(spans: &[Span]) -> usize {
+    let ends: BTreeSet<_> = spans.iter().map(|span| &span.end).collect();
+    let begins: BTreeSet<_> = spans.iter().map(|span| &span.begin).collect();
+    begins.iter().filter(|begin| !ends.contains(*begin)).count()
+}
+
+impl Costs {
+    fn of(model: &LaneModel, recorded: &RecordedAccess) -> Self {
+        let of_lanes = |key: &[u8]| {
+            let part = |(begin, end): (Vec<u8>, Vec<u8>)| *begin <= *key && *key < *end;
+            part(model.keys.part("l")) || part(model.keys.part("hs"))
+        };
+        let written = recorded.writes.iter().map(|write| match write {
+            Write::Set(key, _) | Write::Append(key, _) => key.clone(),
+            Write::Clear(span) => span.begin.clone(),
+        });
+        let atomics = recorded.atomics.iter().map(|(_, key, _)| key.clone());
+        let written: BTreeSet<_> = written.chain(atomics.filter(|key| of_lanes(key))).collect();
+        Self {
+            reads: count_ranges(&recorded.reads),
+            conflicts: count_ranges(&recorded.conflicts),
+            writes: written.len(),
+        }
+    }
+}
+
+/// Does an operation. Returns its costs.
+fn perform(model: &LaneModel, state: &mut LaneState, op: Op) -> Costs {
+    let rows = Arc::new(state.rows.clone());
+    let recorded = model.run(&rows, op, &Gone::default(), &mut None);
+    let recorded = recorded.expect("there is something to do");
+    *state = model.next_state(state, LaneStep::Begin(op)).unwrap();
+    if !state.flights.is_empty() {
+        *state = model.next_state(state, LaneStep::Commit(0)).unwrap();
+    }
+    Costs::of(model, &recorded)
+}
+
+/// Returns the costs of an enqueue, of the grant of the item and of its completion, or of its pop.
+fn costs_of(world: World) -> Vec<Costs> {
+    let pops = world.purposes[0] == Purpose::Pop;
+    let model = LaneModel::new(world, None);
+    let mut state = model.init_states().remove(0);
+    let mut ops = vec![Op::Enqueue(0), Op::Take(0, None)];
+    if !pops {
+        ops.push(Op::Return(0, 0, How::Complete));
+    }
+    let costs = ops.into_iter().map(|op| perform(&model, &mut state, op));
+    costs.collect()
+}
+
+#[test]
+fn steps_cost_what_the_docs_say() {
+    let unkeyed = World {
+        items: vec![item(b"", 0)],
+        limits: vec![],
+        ..pair()
+    };
+    let keyed = World {
+        items: vec![item(A, 0)],
+        limits: vec![],
+        ..pair()
+    };
+    let limited = World {
+        limits: vec![(A, ONE)],
+        ..keyed.clone()
+    };
+    let pops = |world| World {
+        purposes: [Purpose::Pop; 2],
+        ..world
+    };
+    // An enqueue, a grant, a completion.
+    let expected = [costs(0, 0, 1), costs(5, 4, 2), costs(1, 1, 1)];
+    assert_eq!(costs_of(unkeyed.clone()), expected);
+    // An enqueue, a pop.
+    assert_eq!(costs_of(pops(unkeyed)), [costs(0, 0, 1), costs(5, 4, 1)]);
+    // The stamps, the default limits and the lane are read besides; the pointer and the stamp are written, and the
+    // number of slots by a grant and a completion.
+    let expected = [costs(0, 0, 3), costs(8, 6, 5), costs(3, 3, 2)];
+    assert_eq!(costs_of(keyed.clone()), expected);
+    assert_eq!(costs_of(pops(keyed)), [costs(0, 0, 3), costs(8, 6, 3)]);
+    // The fence is in conflict instead of the default limits. The completion stamps the lane.
+    let expected = [costs(0, 0, 3), costs(8, 6, 5), costs(3, 3, 3)];
+    assert_eq!(costs_of(limited.clone()), expected);
+    assert_eq!(costs_of(pops(limited)), [costs(0, 0, 3), costs(8, 6, 3)]);
+}
