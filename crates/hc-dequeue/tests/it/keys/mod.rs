@@ -29,6 +29,7 @@ conformance::on_every_store!(
     the_priority_comes_before_the_turn,
     all_of_many_keys_have_their_turns,
     what_may_be_granted_is_found_behind_many_keys_that_may_not,
+    the_priority_comes_first_behind_keys_of_two_priorities_that_may_not_start,
     what_waits_in_a_lane_can_be_found_changed_listed_and_cleared,
     a_repeated_dedupe_id_keeps_the_key,
     a_schedule_gives_its_items_a_key,
@@ -413,6 +414,30 @@ async fn what_may_be_granted_is_found_behind_many_keys_that_may_not(store: TestS
     assert!(consumer.dequeue().await.unwrap().is_none());
     assert_eq!(world.count("hs").await, 0);
     world.check().await;
+}
+
+async fn the_priority_comes_first_behind_keys_of_two_priorities_that_may_not_start(
+    store: TestStore,
+) {
+    // A look for one item does not read the stamps of all keys of the second priority.
+    const KEYS: u64 = 20;
+    let world = World::with_defaults(&store).await;
+    world.limit_all(KeyLimits::new().with_limit(0)).await;
+    world.limit("free", KeyLimits::new()).await;
+    let consumer = world.consumer().await;
+    // It has seen what the changes of limits have left.
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    for key in 0..KEYS {
+        let priority = if key % 2 == 0 { 2 } else { 1 };
+        let options = Enqueue::new().with_key(key.to_be_bytes().to_vec());
+        let options = options.with_priority(priority);
+        let _ = world.enqueue_with(key, &options).await.unwrap();
+    }
+    let _ = world.enqueue_with(100, &of("free")).await.unwrap();
+    let last = Enqueue::new().with_priority(-1);
+    let _ = world.enqueue_with(101, &last).await.unwrap();
+    assert_eq!(*next(&consumer).await.value(), 100);
+    assert_eq!(*next(&consumer).await.value(), 101);
 }
 
 async fn what_waits_in_a_lane_can_be_found_changed_listed_and_cleared(store: TestStore) {
