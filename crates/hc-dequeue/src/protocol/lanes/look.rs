@@ -33,6 +33,9 @@ const SPARE_STAMPS: usize = 16;
 /// The largest number of lanes that one look reads.
 const MAX_LANES: usize = 128;
 
+/// How many rows of a lane that do not decode a look skips. Items behind them are not found.
+const MAX_SKIPPED_ROWS: usize = 1_000;
+
 /// The number of rows with state in a lane.
 const STATE_ROWS: usize = 3;
 
@@ -91,12 +94,18 @@ pub(crate) async fn first_stamps(
     wanted: usize,
 ) -> Result<Stamps> {
     let max = (wanted + SPARE_STAMPS).min(MAX_STAMPS);
+    let now = keys.env.now();
+    let parse = |row: &KeyValue| {
+        let stamp = Stamp::parse(keys, row)?;
+        let is_vain = memory.is_vain(now, stamp.rank, &stamp.lane, &stamp.value);
+        (!is_vain).then_some(stamp)
+    };
     let read = async |range, items| {
         let max = ReadLimit {
             items,
             row_bytes: usize::MAX,
         };
-        first_items(tr, range, max, |row| Stamp::parse(keys, row)).await
+        first_items(tr, range, max, parse).await
     };
     let (first, end) = keys.part("hs");
     if let Some(crowded) = memory.crowded() {
@@ -169,6 +178,8 @@ struct LaneState {
     stamps: Vec<(u8, Bytes)>,
     /// Where its items go on after those that were read.
     next: Vec<u8>,
+    /// How many of its rows did not decode. They may be those of a newer version, which relies on the stamps.
+    skipped: usize,
 }
 
 /// What the transaction has done of which a look must know.
@@ -329,6 +340,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         let mut own = None;
         let mut slots = 0;
         let mut items = Vec::new();
+        let mut skipped = 0;
         let slots_row = keys.slots(&id.key);
         let limits_row = keys.key_limits(&id.key);
         for row in &rows {
@@ -343,7 +355,10 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             } else if row.key() == limits_row {
                 own = Some(KeyLimits::parse_or_pause(row.value()));
             } else {
-                items.extend(past.decode(keys, row));
+                match past.decode(keys, row) {
+                    Ok(item) => items.extend(item),
+                    Err(_) => skipped += 1,
+                }
             }
         }
         let limits = match own {
@@ -357,6 +372,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             has_own_limits: own.is_some(),
             stamps: self.seen.remove(&id).unwrap_or_default(),
             next,
+            skipped,
         };
         let ranks: Vec<_> = state.stamps.iter().map(|(rank, _)| *rank).collect();
         look.limits.insert(id.key.clone(), limits);
@@ -375,13 +391,20 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         let (_, end) = self.keys.lane(&id.key).range();
         let Look { states, walk, .. } = &mut self.look;
         let state = states.get_mut(&id).expect("the lane was read");
-        let page = page(self.tr, state.next.clone(), end, missing).await?;
+        let limit = missing.max(state.skipped).min(MAX_SKIPPED_ROWS);
+        let page = page(self.tr, state.next.clone(), end, limit).await?;
         state.next = page.next;
-        let rows = page.rows.iter();
-        let items = rows.filter_map(|row| self.past.decode(self.keys, row));
+        let mut items = Vec::new();
+        for row in &page.rows {
+            match self.past.decode(self.keys, row) {
+                Ok(item) => items.extend(item),
+                Err(_) => state.skipped += 1,
+            }
+        }
+        let is_over = items.is_empty() && state.skipped >= MAX_SKIPPED_ROWS;
         walk.change(id, |lane| {
             lane.items.extend(items);
-            lane.has_more = page.has_more;
+            lane.has_more = page.has_more && !is_over;
         });
         Ok(())
     }
@@ -393,10 +416,10 @@ impl<Tr: Transaction> Reader<'_, Tr> {
 }
 
 impl Past<'_> {
-    /// Returns the item of a row of a lane, unless it does not decode or was taken.
-    fn decode(&self, keys: &Keys, row: &KeyValue) -> Option<Item<Record>> {
-        let item = keys.decode_queued(row).ok()?;
-        (!self.gone.items.contains(&item.id)).then_some(item)
+    /// Returns the item of a row of a lane, unless it was taken.
+    fn decode(&self, keys: &Keys, row: &KeyValue) -> Result<Option<Item<Record>>> {
+        let item = keys.decode_queued(row)?;
+        Ok((!self.gone.items.contains(&item.id)).then_some(item))
     }
 }
 
@@ -423,6 +446,11 @@ async fn page(tr: &impl Transaction, begin: Vec<u8>, end: Vec<u8>, limit: usize)
 }
 
 impl LaneState {
+    /// Returns whether the lane has a stamp of this rank or a lower one, as far as was seen.
+    fn has_stamp_up_to(&self, rank: u8) -> bool {
+        self.stamps.iter().any(|(seen, _)| *seen <= rank)
+    }
+
     /// Returns whether the lane has exactly one stamp, of this rank, as far as was seen.
     fn has_only_stamp(&self, rank: u8) -> bool {
         matches!(self.stamps[..], [(seen, _)] if seen == rank)
@@ -431,7 +459,8 @@ impl LaneState {
 
 impl Look {
     /// Adds to the changes what follows for the lanes from the grant of the first `granted` items, and stages which
-    /// stamps go. `changes` must contain the slots of these items.
+    /// stamps go. `changes` must contain the slots of these items. The stamps of a lane with rows that do not decode
+    /// stay; if it has no other rows, the session passes over these stamps from now on.
     ///
     /// # Conflicts
     /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.
@@ -457,6 +486,7 @@ impl Look {
                 heads.entry(lane).or_insert(picked.head);
             }
         }
+        let now = keys.env.now();
         let lanes = self.walk.into_lanes();
         let mut follows_default = false;
         let mut met = Met {
@@ -482,6 +512,15 @@ impl Look {
             met.at_limit += u64::from(head.is_some() && left.is_none());
             let left = left.map(|head| head.stamp);
             let must = changes.stamp_of(key);
+            if state.skipped > 0 && (head.is_none() || left.is_some()) {
+                if head.is_none() {
+                    memory.note_vain(now, id, &state.stamps);
+                }
+                if let Some(rank) = left.filter(|rank| !state.has_stamp_up_to(*rank)) {
+                    changes.stamp_lane(key, rank);
+                }
+                continue;
+            }
             if must.is_none() && left.is_some_and(|rank| state.has_only_stamp(rank)) {
                 continue;
             }

@@ -32,13 +32,21 @@ pub(crate) mod sweep;
 mod tests;
 pub(crate) mod walk;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use microqueue::keyspace::{Bytes, Environment};
 use parking_lot::Mutex;
 
 use self::ring::{Ring, Turn};
 use crate::items::keys::lane_hash;
+
+/// For how long a session passes over stamps of a lane in which no row decodes.
+const VAIN_FOR: Duration = Duration::from_secs(10);
+
+/// The largest number of such stamps that a session remembers.
+const MAX_VAIN: usize = 1_000;
 
 /// A lane, in the order in which lanes have their turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -72,6 +80,8 @@ pub(crate) struct LaneMemory {
     /// Whether the turn of an item that is in no lane may be next.
     owes_outside: AtomicBool,
     ring: Mutex<Ring>,
+    /// Stamps of lanes in which no row decodes, with their values, and until when the session passes over them.
+    vain: Mutex<BTreeMap<(u8, LaneId), (Bytes, Duration)>>,
     /// What the looks since the last report have met.
     met: Mutex<Met>,
 }
@@ -92,6 +102,7 @@ impl LaneMemory {
         Self {
             saw_stamps: AtomicBool::new(false),
             crowded: Mutex::default(),
+            vain: Mutex::default(),
             owes_outside: AtomicBool::new(false),
             ring: Mutex::new(ring),
             met: Mutex::default(),
@@ -146,6 +157,32 @@ impl LaneMemory {
         std::mem::take(&mut self.met.lock())
     }
 
+    /// Notes that no row decodes in a lane with these stamps.
+    fn note_vain(&self, now: Duration, lane: &LaneId, stamps: &[(u8, Bytes)]) {
+        let mut vain = self.vain.lock();
+        if vain.len() >= MAX_VAIN {
+            vain.clear();
+        }
+        for (rank, value) in stamps {
+            let until = now.saturating_add(VAIN_FOR);
+            vain.insert((*rank, lane.clone()), (value.clone(), until));
+        }
+    }
+
+    /// Returns whether the session passes over a stamp with this value.
+    fn is_vain(&self, now: Duration, rank: u8, lane: &LaneId, value: &Bytes) -> bool {
+        let mut vain = self.vain.lock();
+        if vain.is_empty() {
+            return false;
+        }
+        let stamp = (rank, lane.clone());
+        let is_over = |(known, until): &(Bytes, Duration)| known != value || *until <= now;
+        if vain.get(&stamp).is_some_and(is_over) {
+            vain.remove(&stamp);
+        }
+        vain.contains_key(&stamp)
+    }
+
     pub(crate) fn crowded(&self) -> Option<u8> {
         *self.crowded.lock()
     }
@@ -159,6 +196,7 @@ impl LaneMemory {
     }
 
     pub(crate) fn note_stamps(&self, are_there: bool) {
+        let are_there = are_there || !self.vain.lock().is_empty();
         self.saw_stamps.store(are_there, Ordering::Relaxed);
     }
 }

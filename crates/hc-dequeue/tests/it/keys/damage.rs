@@ -1,15 +1,18 @@
 //! Keys and limits that are refused, and rows that are damaged.
 
+use std::time::Duration;
+
 use conformance::stores::TestStore;
 use hc_dequeue::{Enqueue, Error, Finding, KeyLimits, KeyState, MAX_KEY_BYTES, Schedule};
-use keyspace::{Transaction, Tx};
+use keyspace::{Isolation, RangeQuery, Transaction, Tx, read_all};
 
-use super::{next, take_all, values};
-use crate::common::{LONG, World};
+use super::{next, of, take_all, values};
+use crate::common::{LONG, World, settings};
 
 conformance::on_every_store!(
     bad_keys_and_limits_are_refused_before_anything_is_staged,
     a_key_whose_limits_do_not_decode_is_paused,
+    rows_that_do_not_decode_keep_the_stamp_of_their_key_and_no_session_busy,
     wrong_slots_and_lost_stamps_are_found_and_repaired,
 );
 
@@ -91,6 +94,35 @@ async fn a_key_whose_limits_do_not_decode_is_paused(store: TestStore) {
     world.limit("a", None).await;
     assert_eq!(values(&take_all(&consumer).await).len(), 3);
     world.check().await;
+}
+
+async fn rows_that_do_not_decode_keep_the_stamp_of_their_key_and_no_session_busy(store: TestStore) {
+    // More than one look skips.
+    const DAMAGED: u64 = 1_100;
+    let world = World::recorded(&store, settings()).await;
+    world.enqueue_all_of("a", 0..DAMAGED).await;
+    let (begin, end) = world.key("l").range();
+    let rows = &RangeQuery::keys(begin, end);
+    let damage = |tr: Tx<_>| async move {
+        for row in read_all(&tr, rows.clone(), Isolation::Snapshot).await? {
+            tr.set(row.key(), b"\xffnewer");
+        }
+        Ok::<_, keyspace::Error>(())
+    };
+    world.runner.run(damage).await.unwrap();
+    world.enqueue_all_of("b", [7]).await;
+    let consumer = world.consumer().await;
+    assert_eq!(*next(&consumer).await.value(), 7);
+    let none = consumer.dequeue_within(Duration::from_millis(300)).await;
+    assert!(none.unwrap().is_none());
+    let fulfillments = world.records("hc_dequeue_fulfilled").len();
+    assert!(fulfillments < 20, "{fulfillments}");
+    assert_eq!(world.count("hs").await, 1);
+    // What comes before these rows is found at once.
+    let first = of("a").with_priority(1);
+    let _ = world.enqueue_with(9, &first).await.unwrap();
+    assert_eq!(*next(&consumer).await.value(), 9);
+    assert!(world.count("hs").await > 0);
 }
 
 async fn wrong_slots_and_lost_stamps_are_found_and_repaired(store: TestStore) {
