@@ -13,15 +13,15 @@ use conformance::scale;
 use keyspace::{Environment, Subspace};
 
 /// Longer than any step takes here.
-const PATIENCE: Duration = Duration::from_secs(600);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a consumer needs, with a margin, until it waits without further work.
-const SETTLING: Duration = Duration::from_millis(20);
+pub(crate) const SETTLING: Duration = Duration::from_millis(20);
 
 /// How many consumers wait when the cost of waiting is measured.
 const CONSUMERS: usize = 100;
 
-fn site(stage: &Stage, place: &Subspace) -> Site {
+pub(crate) fn site(stage: &Stage, place: &Subspace) -> Site {
     Site {
         db: Metered::new(stage.db().clone()),
         root: place.clone(),

@@ -9,7 +9,7 @@ use benches::statistics::{median, percentile};
 use benches::table::Table;
 use conformance::scale;
 use hc_dequeue::{
-    Consumer, Delivery, Enqueue, Error, ItemRef, Queue, Result, Settings, WorkerOptions,
+    Consumer, Delivery, Enqueue, Error, ItemRef, Outcome, Queue, Result, Settings, WorkerOptions,
 };
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, OpenOptions, RunOptions, Runner, Store, Subspace, Tx};
@@ -310,4 +310,70 @@ async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> R
     let seconds = (env.now() - began).as_secs_f64();
     worker.shut_down(LATER).await?;
     Ok(items as f64 / seconds)
+}
+
+/// How long a handler works on an item that comes back, and after which time it wants the item again.
+const WORK: Duration = Duration::from_millis(50);
+const SNOOZE: Duration = Duration::from_secs(1);
+
+/// How many handlers there are.
+const HANDLERS: usize = 2;
+
+/// The payload of the items that come back.
+const SNOOZED: Bytes = Bytes::from_static(b"snoozed");
+
+/// Returns a table of the time until a new item is granted while handlers are busy with items that come back.
+pub(crate) fn coming_back(stage: &Stage) -> String {
+    let mut table = Table::new(["snoozed items", "share", "the new item is granted after"]);
+    for snoozed in [20, 30, 36, 42, 60] {
+        let waited = stage.on_a_clean_place(|place| {
+            let waited = async {
+                let world = World::open(stage, place, Settings::new()).await;
+                measure_wait(&world, snoozed).await
+            };
+            runtime().block_on(waited).expect("the store serves")
+        });
+        let busy = WORK.as_secs_f64() / SNOOZE.as_secs_f64();
+        let share = snoozed as f64 * busy / HANDLERS as f64;
+        table.push([
+            snoozed.to_string(),
+            format!("{share:.2}"),
+            format!("{} ms", waited.as_millis()),
+        ]);
+    }
+    format!("A new item among items that come back\n\n{table}")
+}
+
+/// Returns the time from the enqueue of a new item to its grant.
+async fn measure_wait(world: &World, snoozed: usize) -> Result<Duration> {
+    let env = Environment::system();
+    let (granted, mut grants) = tokio::sync::mpsc::unbounded_channel();
+    let handle = {
+        let env = env.clone();
+        move |delivery: Delivery<Bytes>| {
+            let env = env.clone();
+            let granted = granted.clone();
+            async move {
+                if *delivery.value() != SNOOZED {
+                    let _ = granted.send(env.now());
+                    return Outcome::Done;
+                }
+                env.sleep(WORK).await;
+                Outcome::snooze(SNOOZE)
+            }
+        }
+    };
+    let queue = &world.queue;
+    let runner = &world.runner;
+    let items = &vec![SNOOZED; snoozed];
+    let enqueue = |tr| async move { queue.enqueue_all(&tr, items).await.map(drop) };
+    runner.run(enqueue).await?;
+    let options = WorkerOptions::new().with_concurrency(HANDLERS);
+    let worker = queue.work(runner, options, handle).await?;
+    env.sleep(4 * SNOOZE).await;
+    let began = env.now();
+    world.enqueue(&Enqueue::new()).await?;
+    let granted = grants.recv().await.expect("the worker runs");
+    worker.shut_down(LATER).await?;
+    Ok(granted.saturating_sub(began))
 }

@@ -15,6 +15,7 @@ mod idle;
 mod items;
 mod keys;
 mod plot;
+mod slots;
 mod table;
 mod trial;
 mod workload;
@@ -62,12 +63,20 @@ fn main() -> io::Result<()> {
         writeln!(out, "\n{}\n\n{}", idle::latency(&stage), idle::cost(&stage))?;
     }
     if arguments.wants("items") {
-        for table in [items::writes, items::finding, items::processing] {
+        for table in [
+            items::writes,
+            items::finding,
+            items::processing,
+            items::coming_back,
+        ] {
             writeln!(out, "\n{}", table(&stage))?;
         }
     }
     if arguments.wants("keys") {
         writeln!(out, "\nItems of keys\n\n{}", keys::table(&stage))?;
+        for table in [slots::latency, slots::cost] {
+            writeln!(out, "\n{}", table(&stage))?;
+        }
     }
     if arguments.wants("console") {
         writeln!(

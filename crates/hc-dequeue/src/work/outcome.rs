@@ -54,7 +54,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns an outcome that delays the item without counting an attempt.
-    /// [Many snoozed items](crate::Delivery::snooze) keep others waiting.
+    /// [Many snoozed items](crate::Delivery::snooze) take up to half of the grants from others.
     #[must_use]
     pub const fn snooze(delay: Duration) -> Self {
         Self::Snooze(delay)
