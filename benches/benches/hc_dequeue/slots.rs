@@ -18,6 +18,9 @@ use keyspace::{Bytes, Environment, RunOptions, Runner, Store};
 
 use crate::idle::{PATIENCE, SETTLING, site};
 
+/// How many items the holder takes at once.
+const BATCH: usize = 500;
+
 /// How many tasks acknowledge items at once.
 const ACKNOWLEDGERS: usize = 16;
 
@@ -156,7 +159,7 @@ async fn measure_cost(site: &Site, limited: bool, waits: bool) -> [f64; 2] {
     place.enqueue(count).await;
     let mut held = Vec::new();
     while held.len() < count {
-        let batch = holder.dequeue_batch(count - held.len()).await;
+        let batch = holder.dequeue_batch(BATCH.min(count - held.len())).await;
         held.extend(batch.expect("the store serves"));
     }
     if waits {
