@@ -33,31 +33,42 @@ pub(crate) fn site(stage: &Stage, place: &Subspace) -> Site {
 pub(crate) fn latency(stage: &Stage) -> String {
     let measure = |place: &Subspace| runtime().block_on(measure_latency(&site(stage, place)));
     let times = stage.on_a_clean_place(measure);
-    let mut table = Table::new(["from the call of enqueue", "median", "99th percentile"]);
-    for (name, mut micros) in ["to its acknowledgement", "to the delivery"]
-        .into_iter()
-        .zip(times)
-    {
-        micros.sort_unstable();
-        let [median, late] = [50, 99].map(|percent| {
-            let micros = percentile(&micros, percent);
-            f64::from(micros.expect("it was measured")) / 1e3
-        });
-        table.push([
-            name.to_owned(),
-            format!("{median:.2} ms"),
-            format!("{late:.2} ms"),
-        ]);
-    }
+    let names = ["to its acknowledgement", "to the delivery"];
+    let table = times.into_table("from the call of enqueue", names);
     format!("From the call of enqueue to an idle consumer\n\n{table}")
 }
 
-/// Returns the times to acknowledgements and those to deliveries, in microseconds.
-async fn measure_latency(site: &Site) -> [Vec<u32>; 2] {
+/// The times from calls to their ends, and to the deliveries that follow from them, in microseconds.
+#[derive(Default)]
+pub(crate) struct Times([Vec<u32>; 2]);
+
+impl Times {
+    pub(crate) fn push(&mut self, began: Duration, ends: [Duration; 2]) {
+        for (times, end) in self.0.iter_mut().zip(ends) {
+            let micros = (end - began).as_micros();
+            times.push(u32::try_from(micros).unwrap_or(u32::MAX));
+        }
+    }
+
+    pub(crate) fn into_table(self, title: &str, names: [&str; 2]) -> Table {
+        let mut table = Table::new([title, "median", "99th percentile"]);
+        for (name, mut micros) in names.into_iter().zip(self.0) {
+            micros.sort_unstable();
+            let [median, late] = [50, 99].map(|percent| {
+                let micros = percentile(&micros, percent).expect("it was measured");
+                format!("{:.2} ms", f64::from(micros) / 1e3)
+            });
+            table.push([name.to_owned(), median, late]);
+        }
+        table
+    }
+}
+
+async fn measure_latency(site: &Site) -> Times {
     let env = Environment::system();
     let producer = Popped::open(site).await;
     let consumer = Arc::new(Popped::open(site).await);
-    let mut times = [Vec::new(), Vec::new()];
+    let mut times = Times::default();
     for _ in 0..scale(200, 2_000) {
         let waiting = tokio::spawn({
             let consumer = consumer.clone();
@@ -72,10 +83,7 @@ async fn measure_latency(site: &Site) -> [Vec<u32>; 2] {
         producer.enqueue(&[ITEM]).await;
         let acknowledged = env.now();
         let delivered = waiting.await.expect("the consumer does not panic");
-        for (times, at) in times.iter_mut().zip([acknowledged, delivered]) {
-            let micros = (at - began).as_micros();
-            times.push(u32::try_from(micros).unwrap_or(u32::MAX));
-        }
+        times.push(began, [acknowledged, delivered]);
     }
     times
 }

@@ -9,14 +9,13 @@ use benches::contender::{ITEM, Site};
 use benches::meter::Metered;
 use benches::processor_time;
 use benches::stage::{Stage, runtime};
-use benches::statistics::percentile;
 use benches::table::Table;
 use conformance::scale;
 use hc_dequeue::{Consumer, Delivery, Enqueue, Error, KeyLimits, Queue, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, RunOptions, Runner, Store};
 
-use crate::idle::{PATIENCE, SETTLING, site};
+use crate::idle::{PATIENCE, SETTLING, Times, site};
 
 /// How many items the holder takes at once.
 const BATCH: usize = 500;
@@ -80,27 +79,19 @@ pub(crate) fn latency(stage: &Stage) -> String {
         let site = site(stage, place);
         runtime().block_on(measure_latency(&site))
     });
-    let mut table = Table::new(["from the call of ack", "median", "99th percentile"]);
     let names = ["to its end", "to the delivery of the next item"];
-    for (name, mut micros) in names.into_iter().zip(times) {
-        micros.sort_unstable();
-        let [median, late] = [50, 99].map(|percent| {
-            let micros = percentile(&micros, percent).expect("it was measured");
-            format!("{:.2} ms", f64::from(micros) / 1e3)
-        });
-        table.push([name.to_owned(), median, late]);
-    }
+    let table = times.into_table("from the call of ack", names);
     format!("From the acknowledgement of an item of an ordered key to an idle consumer\n\n{table}")
 }
 
-async fn measure_latency(site: &Site) -> [Vec<u32>; 2] {
+async fn measure_latency(site: &Site) -> Times {
     let env = Environment::system();
     let place = Place::open(site, &KeyLimits::ordered()).await;
     let mut holder = place.consumer().await;
     let mut waiter = place.consumer().await;
     place.enqueue(1).await;
     let (mut held, _) = wait(holder.clone()).await;
-    let mut times = [Vec::new(), Vec::new()];
+    let mut times = Times::default();
     for _ in 0..scale(200, 2_000) {
         place.enqueue(1).await;
         let waiting = tokio::spawn(wait(waiter.clone()));
@@ -111,10 +102,7 @@ async fn measure_latency(site: &Site) -> [Vec<u32>; 2] {
         let (next, delivered) = waiting.await.expect("the consumer does not panic");
         held = next;
         swap(&mut holder, &mut waiter);
-        for (times, at) in times.iter_mut().zip([acknowledged, delivered]) {
-            let micros = (at - began).as_micros();
-            times.push(u32::try_from(micros).unwrap_or(u32::MAX));
-        }
+        times.push(began, [acknowledged, delivered]);
     }
     times
 }

@@ -45,8 +45,8 @@ use crate::items::keys::lane_hash;
 /// For how long a session passes over stamps of a lane in which no row decodes.
 const VAIN_FOR: Duration = Duration::from_secs(10);
 
-/// The largest number of such stamps that a session remembers.
-const MAX_VAIN: usize = 1_000;
+/// From this number of such stamps on, a session forgets them. Fewer than the rows that a read of stamps may skip.
+const MAX_VAIN: usize = 500;
 
 /// A lane, in the order in which lanes have their turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
