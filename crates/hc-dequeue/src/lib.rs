@@ -17,6 +17,7 @@ mod work;
 pub use crate::audit::{Audit, Finding};
 pub use crate::consume::consumer::Consumer;
 pub use crate::consume::delivery::Delivery;
+pub use crate::items::batch::{BatchCounts, BatchRef};
 pub use crate::items::error::{BoxError, Error, Result};
 pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
 pub use crate::items::key_limits::{KeyLimits, MAX_WEIGHT};
@@ -28,6 +29,7 @@ pub use crate::items::record::{
 pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::items::trace_context::TraceContext;
 pub use crate::options::{Backoff, WorkerOptions};
+pub use crate::queue::batches::{Batch, BatchPage, BatchStatus};
 pub use crate::queue::change::{Cancelled, Replaced};
 pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 pub use crate::queue::handle::Queue;

@@ -6,6 +6,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::error::printable;
 
+use crate::items::batch::BatchRef;
 use crate::items::item_ref::{ItemRef, hex, id_to_bytes};
 use crate::session::SessionId;
 
@@ -28,7 +29,7 @@ pub enum Finding {
     /// A part of the queue has more items than one transaction can count in time.
     #[error("counter `{counter}` was not checked: there are too many items")]
     Uncounted {
-        /// The counter that was not checked, or `slots` for those of all keys.
+        /// The counter that was not checked, `slots` for those of all keys, or `batches` for members.
         counter: &'static str,
     },
 
@@ -118,6 +119,32 @@ pub enum Finding {
     NoStamp {
         /// The key.
         key: Bytes,
+    },
+
+    /// The number of pending members of a batch differs from the number of items and batches that are members. Repaired
+    /// by adding the difference, which is the same at every version.
+    #[error("batch {batch} has {stored} pending members, but {counted} are there")]
+    BatchOff {
+        /// The batch.
+        batch: BatchRef,
+        /// The stored number.
+        stored: i64,
+        /// The correct number.
+        counted: i64,
+    },
+
+    /// A batch is complete, but no session would find it. Repaired by telling the sessions.
+    #[error("batch {batch} is complete, and has no stamp")]
+    NoBatchStamp {
+        /// The batch.
+        batch: BatchRef,
+    },
+
+    /// There are numbers of a batch that does not exist. Repaired by removing them.
+    #[error("there are numbers of batch {batch}, which does not exist")]
+    StrayBatch {
+        /// The batch.
+        batch: BatchRef,
     },
 
     /// A done item is missing from the index by expiry time, so that it would never be removed. Repaired by adding
@@ -231,6 +258,9 @@ impl Finding {
             Self::StrayPointer { .. } => "stray-pointer",
             Self::SlotsOff { .. } => "slots-off",
             Self::NoStamp { .. } => "no-stamp",
+            Self::BatchOff { .. } => "batch-off",
+            Self::NoBatchStamp { .. } => "no-batch-stamp",
+            Self::StrayBatch { .. } => "stray-batch",
             Self::NoKeepTime { .. } => "no-keep-time",
             Self::StrayKeepTime { .. } => "stray-keep-time",
             Self::NoDedupe { .. } => "no-dedupe",

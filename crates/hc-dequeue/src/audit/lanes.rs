@@ -45,14 +45,7 @@ pub(crate) async fn check_lanes(runner: &Runner<Store>, keys: &Keys) -> Result<V
 
 /// Compares the numbers of slots in use with the items that have slots.
 async fn check_slots(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
-    let count = |tr: Tx<_>| async move {
-        let attempt = tr.attempt();
-        let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
-        if had_no_time && attempt.number >= MAX_COUNTS {
-            return Ok(None);
-        }
-        count_slots(&tr, keys).await.map(Some)
-    };
+    let count = |tr: Tx<_>| async move { in_time(&tr, count_slots(&tr, keys)).await };
     let Some(slots) = runner.run(count).await? else {
         return Ok(vec![Finding::Uncounted { counter: "slots" }]);
     };
@@ -71,6 +64,19 @@ async fn check_slots(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>
         }),
     });
     Ok(off.collect())
+}
+
+/// Returns the result of a count, or `None` if it has not finished in time too often.
+pub(super) async fn in_time<T>(
+    tr: &AuditTransaction,
+    count: impl Future<Output = Result<T>>,
+) -> Result<Option<T>> {
+    let attempt = tr.attempt();
+    let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
+    if had_no_time && attempt.number >= MAX_COUNTS {
+        return Ok(None);
+    }
+    count.await.map(Some)
 }
 
 /// The slots of a key.
@@ -109,7 +115,7 @@ async fn count_slots(tr: &AuditTransaction, keys: &Keys) -> Result<BTreeMap<Byte
 }
 
 /// Returns the record in a row. Other checks find rows that do not decode.
-fn record_of(keys: &Keys, part: &str, row: &KeyValue) -> Option<Record> {
+pub(super) fn record_of(keys: &Keys, part: &str, row: &KeyValue) -> Option<Record> {
     let records = match part {
         "g" if is_notice(row.value()) => return None,
         "g" => return Some(Part::decode(row.key(), row.to_value()).ok()?.item.value),

@@ -4,8 +4,10 @@
 //! should therefore never find anything. It is for cases in which another program has written into the queue's
 //! subspace, a restore was incomplete, or there is a bug.
 //!
-//! Each kind of check has a file: rows of [`sessions`], the [`counters`], [`lanes`], and other [`rows`] that must agree.
+//! Each kind of check has a file: rows of [`sessions`], the [`counters`], [`lanes`], [`batches`], and other [`rows`] that
+//! must agree.
 
+mod batches;
 mod counters;
 mod dedupe;
 mod done;
@@ -88,6 +90,7 @@ fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
             found.extend(counters::check_counter(runner, keys, counter, parts).await?);
         }
         found.extend(lanes::check_lanes(runner, keys).await?);
+        found.extend(batches::check_batches(runner, keys).await?);
         found.extend(check_all_rows(runner, keys).await?);
         let mut findings: Vec<Finding> = Vec::new();
         for finding in found {
@@ -190,6 +193,9 @@ async fn repair_step(
             counted,
         } => lanes::add_slots(tr, keys, key, counted - stored),
         Finding::NoStamp { key } => lanes::set_stamp(tr, keys, key),
+        Finding::BatchOff { .. } | Finding::NoBatchStamp { .. } | Finding::StrayBatch { .. } => {
+            batches::repair(tr, keys, finding).await?;
+        }
         Finding::NoKeepTime { item, until_millis } => {
             done::set_keep_time(tr, keys, finding, &item.id(), *until_millis).await?;
         }

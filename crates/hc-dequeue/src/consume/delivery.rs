@@ -9,6 +9,7 @@ use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Transaction};
 
 use crate::consume::held_item::{HandedOut, HeldItem, HoldState};
+use crate::items::batch::{BatchCounts, BatchRef};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::record::Failure;
@@ -102,6 +103,22 @@ impl<T> Delivery<T> {
     #[must_use]
     pub fn key(&self) -> Option<&Bytes> {
         Some(&self.item.record.key).filter(|key| !key.is_empty())
+    }
+
+    /// Returns the [batch](crate::Enqueue::with_batch) of which the item is a member, if there is one.
+    #[must_use]
+    pub fn batch(&self) -> Option<BatchRef> {
+        let HeldItem { record, shared, .. } = &*self.item;
+        record
+            .member
+            .map(|member| BatchRef::new(&shared.keys, member.batch))
+    }
+
+    /// Returns how the members of a batch have ended, if the item is the batch's
+    /// [callback](crate::Batch::with_callback).
+    #[must_use]
+    pub fn batch_counts(&self) -> Option<BatchCounts> {
+        self.item.record.batch_counts
     }
 
     /// Returns the number of this attempt, starting at 1: one more than the item's previous failures.

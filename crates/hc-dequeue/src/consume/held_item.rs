@@ -144,6 +144,8 @@ pub(crate) struct Shared {
     pub(crate) backoff: Backoff,
     /// Whether the consumer is shutting down: a delivery dropped from then on counts no attempt.
     pub(crate) shuts_down: AtomicBool,
+    /// Whether a delivery of a member of a batch has ended since the dispatcher has last looked here.
+    pub(crate) let_go_of_member: AtomicBool,
     pub(crate) dispatcher: Arc<SharedTask>,
     pub(crate) holdings: Holdings,
     pub(crate) metrics: Metrics,
@@ -464,6 +466,10 @@ impl HeldItem {
 
 impl Drop for HeldItem {
     fn drop(&mut self) {
+        let let_go = &self.shared.let_go_of_member;
+        if self.record.member.is_some() && !let_go.swap(true, Ordering::Relaxed) {
+            Wake::Dispatcher.dispatcher(&self.commands);
+        }
         let decision = *self.decision.get_mut();
         if decision == Decision::Acknowledged as u8 {
             // The item has most likely left the queue. If its transaction failed, a heartbeat finds the item.

@@ -40,6 +40,7 @@ pub(crate) struct Metrics {
     lanes_looked: Counter,
     keys_at_limit: Counter,
     looks_fruitless: Counter,
+    pub(crate) batches_finished: Counter,
 }
 
 impl Metrics {
@@ -67,6 +68,7 @@ impl Metrics {
             lanes_looked: counter!("hc_dequeue_lanes_looked", &[queue()]),
             keys_at_limit: counter!("hc_dequeue_keys_at_limit", &[queue()]),
             looks_fruitless: counter!("hc_dequeue_looks_fruitless", &[queue()]),
+            batches_finished: counter!("hc_dequeue_batches_finished", &[queue()]),
         }
     }
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 
+use crate::items::batch::{BatchId, Member, Tally};
 use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
-use crate::items::record::Record;
+use crate::items::record::{End, Record};
 use crate::items::spot::{RANK_OF_SLOT, Spot};
 
-/// The changes of counters and of lanes that a transaction has not staged yet.
+/// The changes of counters, lanes and batches that a transaction has not staged yet.
 ///
 /// **Invariant:** only [`take_slot`](Self::take_slot), [`free_slot`](Self::free_slot) and [`end_slot`](Self::end_slot)
 /// set or clear the flag in a record, and each changes the number of slots in use. At every version, that number is the
@@ -19,6 +20,7 @@ use crate::items::spot::{RANK_OF_SLOT, Spot};
 pub(crate) struct Changes {
     counts: [i64; Counter::ALL.len()],
     lanes: BTreeMap<Bytes, LaneChange>,
+    batches: BTreeMap<BatchId, [i64; Tally::ALL.len()]>,
     wakes: bool,
 }
 
@@ -104,6 +106,50 @@ impl Changes {
         }
     }
 
+    /// Adds a new member to its batch, if it has one.
+    pub(crate) fn join(&mut self, member: Option<Member>) {
+        if let Some(member) = member {
+            self.tally(member.batch, Tally::Pending, 1);
+        }
+    }
+
+    /// Adds that a member leaves its batch, and how.
+    pub(crate) fn leave(&mut self, member: Option<Member>, how: Tally) {
+        if let Some(member) = member {
+            self.tally(member.batch, Tally::Pending, -1);
+            self.tally(member.batch, how, 1);
+        }
+    }
+
+    /// Adds that an item that may be a member ends.
+    pub(crate) fn end_member(&mut self, record: &Record, how: End) {
+        let how = match how {
+            End::Completed => Tally::Completed,
+            End::Cancelled | End::Removed => Tally::Cancelled,
+        };
+        self.leave(record.member, how);
+    }
+
+    /// Adds that an item becomes a dead letter: it leaves its batch, unless it stays a member.
+    pub(crate) fn become_dead(&mut self, record: &mut Record) {
+        match record.member {
+            Some(member) if member.dead_letters_stay => self.tally(member.batch, Tally::Dead, 1),
+            _ => self.leave(record.member.take(), Tally::Dead),
+        }
+    }
+
+    /// Adds that an item is no longer a dead letter.
+    pub(crate) fn leave_dead(&mut self, record: &Record) {
+        if let Some(member) = record.member {
+            self.tally(member.batch, Tally::Dead, -1);
+        }
+    }
+
+    /// Adds to a number of a batch.
+    pub(crate) fn tally(&mut self, batch: BatchId, tally: Tally, change: i64) {
+        self.batches.entry(batch).or_default()[tally as usize] += change;
+    }
+
     /// Adds that the number of slots in use was wrong.
     pub(crate) fn correct_slots(&mut self, key: &Bytes, difference: i64) {
         self.lane(key).slots += difference;
@@ -138,6 +184,11 @@ impl Changes {
             lane.slots += change.slots;
             lane.frees |= change.frees;
         }
+        for (batch, changes) in other.batches {
+            for tally in Tally::ALL {
+                self.tally(batch, tally, changes[tally as usize]);
+            }
+        }
         self.wakes |= other.wakes;
     }
 
@@ -151,13 +202,12 @@ impl Changes {
             keys.count(tr, counter, self.of(counter));
         }
         let mut wakes = self.wakes;
+        for (batch, changes) in &self.batches {
+            wakes |= stage_batch(tr, keys, *batch, changes);
+        }
         for (key, lane) in &self.lanes {
             if lane.slots != 0 {
-                let slots = keys.slots(key);
-                tr.atomic(MutationOp::Add, &slots, &lane.slots.to_le_bytes());
-                if lane.slots < 0 {
-                    tr.atomic(MutationOp::CompareAndClear, &slots, &0_i64.to_le_bytes());
-                }
+                add(tr, &keys.slots(key), lane.slots);
             }
             if let Some(rank) = lane.stamp() {
                 tr.set_to_versionstamp(&keys.stamp(rank, key));
@@ -167,5 +217,28 @@ impl Changes {
         if wakes {
             keys.wake_all(tr);
         }
+    }
+}
+
+/// Stages the changes of a batch. Returns whether it may be complete then.
+fn stage_batch(tr: &impl Transaction, keys: &Keys, batch: BatchId, changes: &[i64]) -> bool {
+    for tally in Tally::ALL {
+        let change = changes[tally as usize];
+        if change != 0 {
+            add(tr, &keys.tally(batch, tally), change);
+        }
+    }
+    let has_fewer = changes[Tally::Pending as usize] < 0;
+    if has_fewer {
+        tr.set_to_versionstamp(&keys.batch_stamp(batch));
+    }
+    has_fewer
+}
+
+/// Stages the addition to a number that has no row when it is zero.
+fn add(tr: &impl Transaction, key: &[u8], change: i64) {
+    tr.atomic(MutationOp::Add, key, &change.to_le_bytes());
+    if change < 0 {
+        tr.atomic(MutationOp::CompareAndClear, key, &0_i64.to_le_bytes());
     }
 }

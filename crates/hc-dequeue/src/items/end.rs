@@ -56,6 +56,7 @@ pub(crate) fn end(
     }
     let settings = rules.settings;
     changes.end_slot(record, rules.limits);
+    changes.end_member(record, how);
     end_dedupe(tr, keys, settings, id, record, how);
     if !settings.keep_done.is_zero() {
         let now = wall_millis(&keys.env);

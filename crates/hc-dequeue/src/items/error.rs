@@ -6,6 +6,7 @@ use std::time::Duration;
 use microqueue::keyspace::recipe::SettingsDiffer;
 use microqueue::keyspace::{self, Bytes, Code, Subspace};
 
+use crate::items::batch::BatchRef;
 use crate::items::item_ref::{ItemRef, MalformedRef};
 use crate::items::priority::MAX_PRIORITY;
 use crate::items::settings::SettingsRecord;
@@ -40,9 +41,11 @@ pub enum Error {
     ReadAfterWrite,
 
     /// The transaction has enqueued the dedupe id before, and [`Debounce`](crate::OnRepeat::Debounce) wants another
-    /// time or priority: the item gets its place only at the commit, and cannot move. Nothing is staged.
+    /// time or priority: the item gets its place only at the commit, and cannot move. Or one of the two enqueues is for
+    /// a batch, and the second one is no [`Keep`](crate::OnRepeat::Keep). Nothing is staged.
     #[error(
-        "the transaction has enqueued this dedupe id with another time or priority: debounce it in another transaction"
+        "the transaction has enqueued this dedupe id with another time or priority, or for a batch: change it in \
+         another transaction"
     )]
     EnqueuedWithOtherPlace,
 
@@ -108,7 +111,7 @@ pub enum Error {
         limit: usize,
     },
 
-    /// The bytes or the text are not a reference to an item.
+    /// The bytes or the text are not a reference to an item or a batch.
     #[error(transparent)]
     MalformedRef(#[from] MalformedRef),
 
@@ -116,8 +119,8 @@ pub enum Error {
     #[error("malformed cursor of a listing: start again from the first page")]
     MalformedCursor,
 
-    /// The reference belongs to an item of another queue. Nothing was read or staged.
-    #[error("the reference belongs to an item of another queue than `{queue}`")]
+    /// The reference belongs to an item or a batch of another queue. Nothing was read or staged.
+    #[error("the reference belongs to another queue than `{queue}`")]
     ForeignRef {
         /// The subspace of the queue that was called.
         queue: Subspace,
@@ -151,6 +154,20 @@ pub enum Error {
     /// The limits of a key contradict each other, or one is out of range. Nothing was staged.
     #[error("limits of a key: {reason}")]
     KeyLimits {
+        /// What is wrong.
+        reason: &'static str,
+    },
+
+    /// The batch is complete or was cancelled, or there was none: it takes no members. Nothing was staged.
+    #[error("batch {batch} is over: it takes no members")]
+    BatchOver {
+        /// The batch.
+        batch: BatchRef,
+    },
+
+    /// The options of the callback of a batch, or those of a schedule, cannot be kept. Nothing was staged.
+    #[error("enqueue options: {reason}")]
+    EnqueueOptions {
         /// What is wrong.
         reason: &'static str,
     },

@@ -44,9 +44,9 @@ pub struct ItemRef {
     id: ItemId,
 }
 
-/// The bytes or the text are not a reference to an item.
+/// The bytes or the text are not a reference to an item or to a batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("malformed item reference: {reason}")]
+#[error("malformed reference: {reason}")]
 pub struct MalformedRef {
     /// Why they are not.
     reason: String,
@@ -98,10 +98,7 @@ impl ItemRef {
     /// Returns the bytes of the reference.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
-        let mut bytes = [FORMAT; Self::BYTES];
-        bytes[1..5].copy_from_slice(&self.queue);
-        bytes[5..].copy_from_slice(&id_to_bytes(&self.id));
-        bytes
+        ref_to_bytes(self.queue, &id_to_bytes(&self.id))
     }
 
     /// Parses the bytes of a reference.
@@ -109,22 +106,9 @@ impl ItemRef {
     /// # Errors
     /// [`MalformedRef`] if the bytes are not a reference.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, MalformedRef> {
-        let malformed = |reason: &str| MalformedRef {
-            reason: reason.to_owned(),
-        };
-        let bytes: [u8; Self::BYTES] = bytes
-            .try_into()
-            .map_err(|_| malformed(&format!("it has {} bytes", bytes.len())))?;
-        match bytes[0] {
-            FORMAT => Ok(Self {
-                queue: bytes[1..5].try_into().expect("four bytes"),
-                id: id_from_bytes(bytes[5..].try_into().expect("as many bytes as an id")),
-            }),
-            newer if newer > FORMAT => {
-                Err(malformed("it was made by a newer version of the library"))
-            }
-            _ => Err(malformed("its first byte is not a known format")),
-        }
+        let (queue, id) = ref_from_bytes(bytes)?;
+        let id = id_from_bytes(id);
+        Ok(Self { queue, id })
     }
 }
 
@@ -138,11 +122,42 @@ impl FromStr for ItemRef {
     type Err = MalformedRef;
 
     fn from_str(text: &str) -> Result<Self, MalformedRef> {
-        let bytes = parse_hex(text).ok_or_else(|| MalformedRef {
-            reason: "expected pairs of hexadecimal digits".to_owned(),
-        })?;
-        Self::from_bytes(&bytes)
+        Self::from_bytes(&ref_from_text(text)?)
     }
+}
+
+/// Returns the bytes of a reference: the format, the queue, and the id.
+pub(crate) fn ref_to_bytes<const BYTES: usize>(queue: QueueTag, id: &[u8]) -> [u8; BYTES] {
+    let mut bytes = [FORMAT; BYTES];
+    bytes[1..5].copy_from_slice(&queue);
+    bytes[5..].copy_from_slice(id);
+    bytes
+}
+
+/// Returns the queue and the id in the bytes of a reference.
+pub(crate) fn ref_from_bytes<const ID: usize>(
+    bytes: &[u8],
+) -> Result<(QueueTag, [u8; ID]), MalformedRef> {
+    let malformed = |reason: &str| MalformedRef {
+        reason: reason.to_owned(),
+    };
+    let parts = bytes.split_first_chunk::<5>();
+    let parts = parts.and_then(|(head, id)| Some((head, id.try_into().ok()?)));
+    let Some(([format, queue @ ..], id)) = parts else {
+        return Err(malformed(&format!("it has {} bytes", bytes.len())));
+    };
+    match *format {
+        FORMAT => Ok((*queue, id)),
+        newer if newer > FORMAT => Err(malformed("it was made by a newer version of the library")),
+        _ => Err(malformed("its first byte is not a known format")),
+    }
+}
+
+/// Returns the bytes in the text of a reference.
+pub(crate) fn ref_from_text(text: &str) -> Result<Vec<u8>, MalformedRef> {
+    parse_hex(text).ok_or_else(|| MalformedRef {
+        reason: "expected pairs of hexadecimal digits".to_owned(),
+    })
 }
 
 /// Writes bytes as hexadecimal digits.

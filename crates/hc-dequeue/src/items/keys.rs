@@ -20,6 +20,10 @@
 //!                                        stamped all lanes
 //! (queue, "hs", rank, hash, key)       = stamp of a lane that may have something to grant at this rank:
 //!                                        versionstamp
+//! (queue, "B", batch)                  = batch
+//! (queue, "B", batch, "o")             = empty; while it exists, the batch is open
+//! (queue, "B", batch, tally)           = number of members: 8 bytes, little-endian; changed by atomic additions
+//! (queue, "Bs", batch)                 = stamp of a batch that may be complete: versionstamp
 //! (queue, "t", ready, id)              = record of a delayed item
 //! (queue, "h", session, id)            = record of an item that the session holds
 //! (queue, "d", id)                     = record of a dead letter
@@ -52,6 +56,9 @@
 //!           the order in which they are granted: no name of another part may sort between "hs" and "j"
 //! key       tuple byte string: 1 to 255 bytes of the application's choice, or empty for the lane of the items without
 //!           a key that have come back
+//! batch     tuple byte string: 16 random bytes
+//! tally     tuple string: "p" pending, that is, members and batches in it that have not ended; "c" completed;
+//!           "d" dead; "x" cancelled
 //! hash      tuple integer: the first 16 bits of the XXH3 of the key
 //! ready, until, next
 //!           tuple integer: time
@@ -73,7 +80,8 @@
 //!         07  dedupe id: 1 to 255 bytes
 //!         08  token, in 33 bytes, only if the item still has its dedupe id: 8 random bytes, which distinguish
 //!             it from others that have had the id; read version of the transaction that has staged it; time
-//!             of that enqueue; time at which it is ready, 0 if it was queued; its rank then
+//!             of that enqueue; time at which it is ready, 0 if it was queued; its rank then, plus 128 if
+//!             it was enqueued as a member of a batch
 //!         09  time of its cancellation, while a session holds it: number
 //!         0A  only of a done item: time of the end; time until which it is kept; 00 completed, 01 cancelled,
 //!             02 removed; then the result, up to 4,096 bytes
@@ -89,8 +97,11 @@
 //!         11  rank, if it is not 10: a byte
 //!         12  key: 1 to 255 bytes
 //!         13  01 if it has a slot of its key
-//!         14..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
-//!             753 bytes with their tags and lengths
+//!         14  batch of which it is a member; then 01 if dead letters stay members, otherwise 00
+//!         15  only of the callback of a batch: how many of its members were completed, dead and cancelled, in
+//!             8 bytes each
+//!         16..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
+//!             706 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
@@ -111,6 +122,15 @@
 //!     2..6    limit, or 0
 //!     6..22   zeros
 //!     22..26  weight
+//! batch
+//!     0       format, 01
+//!     1       flags: 1 it has a callback; 2 dead letters stay members; 4 it was cancelled; 8 dead letters stay
+//!             members of its parent
+//!     2..18   batch of which it is a member, its parent; zeros if there is none
+//!     18..26  time at which it was opened
+//!     26..34  delay of the callback: duration; this and what follows only if there is a callback
+//!     34..42  time until which the callback is delayed in any case, or 0
+//!     42..    record of the callback, without microqueue's format
 //! schedule
 //!     0       format, 01
 //!     next    fields in the order of their tags, each optional except 03, 04 and 05: tag, length in 2 bytes, bytes
@@ -147,6 +167,7 @@
 //! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves
 //! the item from another key of the same session.
 
+mod batches;
 mod lanes;
 
 use std::array;

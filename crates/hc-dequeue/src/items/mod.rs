@@ -1,5 +1,6 @@
 //! Items: the bytes of their rows, where they are, and how they end.
 
+pub(crate) mod batch;
 pub(crate) mod changes;
 pub(crate) mod counters;
 pub(crate) mod dedupe;

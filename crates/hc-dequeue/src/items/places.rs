@@ -49,6 +49,7 @@ pub(crate) fn take_out(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
+    record: &Record,
     location: &Location,
     changes: &mut Changes,
 ) -> Result<()> {
@@ -62,6 +63,7 @@ pub(crate) fn take_out(
         Location::Dead => {
             keys.dead.remove(tr, id)?;
             changes.add(Counter::Dead, -1);
+            changes.leave_dead(record);
         }
         Location::Held(_) | Location::Granted { .. } | Location::Done => {}
     }
@@ -100,7 +102,7 @@ pub(crate) fn relocate(
     to: Destination,
 ) -> Result<()> {
     let mut changes = Changes::default();
-    take_out(tr, keys, id, from, &mut changes)?;
+    take_out(tr, keys, id, &record, from, &mut changes)?;
     put_in(tr, keys, id, record, to, &mut changes)?;
     changes.stage(tr, keys);
     Ok(())
@@ -147,6 +149,7 @@ pub(crate) fn put_in(
             changes.add(Counter::Delayed, 1);
         }
         Destination::Dead => {
+            changes.become_dead(&mut record);
             keys.dead.insert(tr, id, &record)?;
             changes.add(Counter::Dead, 1);
         }
@@ -181,6 +184,7 @@ pub(crate) async fn put_new(
     changes: &mut Changes,
 ) -> Result<StagedId> {
     changes.wake();
+    changes.join(record.member);
     let (staged, pointer) = match ready_millis {
         Some(ready) => {
             changes.add(Counter::Delayed, 1);

@@ -8,6 +8,7 @@
 //! - [`request`]: registers, collects and withdraws requests, and reads what a check needs.
 //! - [`grant`]: answers to requests, and notices.
 //! - [`give_back`]: items that a session no longer holds.
+//! - [`batches`]: the ends of batches.
 //! - [`confirm`]: items that were handed out of a reserve.
 //! - [`reclaim`]: items and rows of dead sessions.
 //! - [`front`]: reads the first rows, and skips those that do not decode.
@@ -115,11 +116,24 @@
 //! | set limits | | | `k`; a stamp or, for the default limits, the mark; `w` | |
 //! | sweep lanes after a change of the default limits | | the mark; first rows of lanes | stamps; clears the mark if it still has the value that it read; `w` | |
 //!
+//! For members of batches, these are added. `B` is the row of a batch, `B p` and the like are its numbers, and `Bs` is
+//! its stamp.
+//!
+//! | step | reads | by snapshot | writes | conflicts with a transaction that |
+//! |---|---|---|---|---|
+//! | add a member, or a batch in a batch | `B` | | `B p` | ended or cancelled the batch |
+//! | the end of a member | | | `B p`; `B c`, `d` or `x`; `Bs`, `w` | |
+//! | open a batch | | | `B`, `B o` | |
+//! | close a batch | | | clears `B o`; `Bs`, `w` | |
+//! | cancel a batch | `B` | | `B`; as close | ended or cancelled the batch |
+//! | end batches that are complete | of each that it ends, `B` and `B p` | the first `Bs`; all rows of these batches | clears stamps that still have the values that it read; of each that it ends, all rows, and its callback as `enqueue_with`; or `B p` of its parent, as the end of a member | added a member to it, cancelled or ended it |
+//!
 //! A range read of items or requests by snapshot also reads the probe of that microqueue, which no operation of this
 //! crate writes. A pause or its end makes every take and fulfillment that runs at that moment fail; the session tries
 //! again. A session combines steps in one transaction where it can: a take, a fulfillment, a registration and a
 //! collection also give back and complete items.
 
+pub(crate) mod batches;
 pub(crate) mod confirm;
 pub(crate) mod front;
 pub(crate) mod fulfill;

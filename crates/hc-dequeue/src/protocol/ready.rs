@@ -178,7 +178,8 @@ async fn promote(
         } = delayed;
         item.value.become_ready(ready_millis);
         let id = &item.id;
-        take_out(tr, keys, id, &Location::Delayed(ready_millis), changes)?;
+        let from = Location::Delayed(ready_millis);
+        take_out(tr, keys, id, &item.value, &from, changes)?;
         put_queued(tr, keys, id, &item.value, changes)?;
     }
     Ok(Promoted {

@@ -178,7 +178,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let settings = &self.settings(tr).await?;
         let limits = &KnownLimits::of_slots(tr, keys, [&record]).await?;
         let mut changes = Changes::default();
-        take_out(tr, keys, id, location, &mut changes)?;
+        take_out(tr, keys, id, &record, location, &mut changes)?;
         let result = Bytes::new();
         let ending = Ending {
             id,

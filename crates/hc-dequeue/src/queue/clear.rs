@@ -143,7 +143,7 @@ async fn remove_some(
     let removed = items.len() as u64;
     let mut changes = Changes::default();
     for (location, Item { id, value: record }) in items {
-        take_out(tr, keys, &id, &location, &mut changes)?;
+        take_out(tr, keys, &id, &record, &location, &mut changes)?;
         let ending = Ending {
             id: &id,
             record: &record,

@@ -5,6 +5,7 @@ use std::time::{Duration, SystemTime};
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::record::millis;
 
+use crate::items::batch::BatchRef;
 use crate::items::item_ref::{ItemRef, StagedRef};
 use crate::items::record::Limits;
 use crate::items::trace_context::TraceContext;
@@ -28,6 +29,7 @@ pub struct Enqueue {
     pub(crate) max_depth: Option<u64>,
     pub(crate) priority: i8,
     pub(crate) key: Option<Bytes>,
+    pub(crate) batch: Option<BatchRef>,
     pub(crate) limits: Limits,
     pub(crate) trace_context: Option<TraceContext>,
 }
@@ -117,6 +119,14 @@ impl Enqueue {
         self
     }
 
+    /// Makes the item a member of a [batch](crate::Queue::open_batch), which is not complete before the item has ended.
+    /// If the item exists because of its dedupe id, its batch stays as it is.
+    #[must_use]
+    pub fn with_batch(mut self, batch: &BatchRef) -> Self {
+        self.batch = Some(*batch);
+        self
+    }
+
     /// Sets what the enqueue does if an item with the same dedupe id exists.
     #[must_use]
     pub fn with_on_repeat(mut self, on_repeat: OnRepeat) -> Self {
@@ -194,6 +204,12 @@ impl Enqueue {
     #[must_use]
     pub fn key(&self) -> Option<&Bytes> {
         self.key.as_ref()
+    }
+
+    /// Returns the batch.
+    #[must_use]
+    pub fn batch(&self) -> Option<&BatchRef> {
+        self.batch.as_ref()
     }
 
     /// Returns the priority.

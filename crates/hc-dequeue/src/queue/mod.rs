@@ -1,6 +1,7 @@
 //! The handle and its verbs: what an application does with a queue inside its own transactions.
 
 pub(crate) mod await_done;
+pub(crate) mod batches;
 pub(crate) mod change;
 pub(crate) mod clear;
 pub(crate) mod configure;

@@ -20,6 +20,7 @@ use futures::future::try_join_all;
 use microqueue::StagedId;
 use microqueue::keyspace::{Bytes, Transaction};
 
+use crate::items::batch::{Member, join};
 use crate::items::changes::Changes;
 use crate::items::counters::read_counter;
 use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
@@ -147,6 +148,23 @@ async fn answer(
     Ok(enqueued.map_or(Answer::New, Answer::Ended))
 }
 
+/// Returns of which batch a new item becomes a member, after a check that its options allow it.
+///
+/// # Errors
+/// [`Error::Full`], and those of [`join`].
+async fn check_new(
+    tr: &impl Transaction,
+    keys: &Keys,
+    options: &Enqueue,
+    changes: &Changes,
+) -> Result<Option<Member>> {
+    check_depth(tr, keys, options, changes).await?;
+    match &options.batch {
+        Some(batch) => join(tr, keys, batch).await.map(Some),
+        None => Ok(None),
+    }
+}
+
 /// Returns an error if the queue has as many items as the options of a new item allow.
 async fn check_depth(
     tr: &impl Transaction,
@@ -184,9 +202,10 @@ async fn stage_new(
     item: NewItem<'_>,
     changes: &mut Changes,
 ) -> Result<Enqueued> {
-    check_depth(tr, keys, item.options, changes).await?;
+    let member = check_new(tr, keys, item.options, changes).await?;
     let ready = ready_millis(keys, &item);
     let mut record = item.record;
+    record.member = member;
     if item.options.dedupe().is_some() {
         record.token = Some(Token {
             random: keys.env.random_bytes(),
@@ -194,6 +213,7 @@ async fn stage_new(
             staged_millis: record.enqueued_millis,
             ready_millis: ready.unwrap_or(0),
             priority: record.priority,
+            is_member: member.is_some(),
         });
     }
     let id = put_new(tr, keys, &record, ready, changes).await?;
@@ -206,6 +226,10 @@ async fn stage_new(
 /// Replaces the value of an item that this transaction has staged.
 fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -> Result<Enqueued> {
     let token = own.token;
+    if token.is_member || item.options.batch.is_some() {
+        // The row of its claim does not say of which batch.
+        return Err(Error::EnqueuedWithOtherPlace);
+    }
     if item.options.on_repeat == OnRepeat::Debounce {
         let began = token.staged_millis;
         let now = wall_millis(&keys.env);
@@ -246,8 +270,8 @@ async fn repeat(
         return Ok(None);
     };
     if matches!(location, Location::Held(_) | Location::Granted { .. }) {
-        // First, so that nothing is staged if the queue is full.
-        check_depth(tr, keys, new.options, changes).await?;
+        // First, so that nothing is staged if the queue is full or the batch is over.
+        check_new(tr, keys, new.options, changes).await?;
         // The held item no longer has the id.
         record.token = None;
         rewrite(tr, keys, &id, &location, record)?;
@@ -270,7 +294,7 @@ async fn repeat(
             let enqueued = new.record.enqueued_millis;
             let ready = new.options.ready_millis(enqueued, began, now);
             record.priority = new.record.priority;
-            take_out(tr, keys, &id, &location, changes)?;
+            take_out(tr, keys, &id, &record, &location, changes)?;
             put_in(tr, keys, &id, record, Destination::of_due(ready), changes)?;
         }
     }

@@ -6,6 +6,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::{self, Bytes, Transaction, Undecodable};
 
+use crate::items::batch::BatchRef;
 use crate::items::error::Result;
 use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
@@ -29,6 +30,8 @@ pub struct Status<T> {
     /// Whether it has a slot of its key: a session holds it, or it keeps the slot until it
     /// [ends](crate::KeyLimits::with_until_end).
     pub has_slot: bool,
+    /// The [batch](crate::Enqueue::with_batch) of which it is a member, or was one when it ended.
+    pub batch: Option<BatchRef>,
     /// How often the item has failed since it was enqueued or redriven.
     pub attempts: u64,
     /// How many sessions have died with the item since then.
@@ -157,6 +160,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
             priority: record.priority.get(),
             key: record.key.clone(),
             has_slot: record.has_slot,
+            batch: record
+                .member
+                .map(|member| BatchRef::new(&self.keys, member.batch)),
             attempts: record.attempts,
             deaths: record.deaths,
             deliveries: record.recent_deliveries(),

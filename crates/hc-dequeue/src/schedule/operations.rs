@@ -70,6 +70,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if let Some(Ready::At(_)) = schedule.options.ready {
             return Err(Error::FixedTime);
         }
+        if schedule.options.batch.is_some() {
+            let reason = "a schedule cannot add items to a batch, which is over one day";
+            return Err(Error::EnqueueOptions { reason });
+        }
         if let Some(dedupe) = schedule.options.dedupe() {
             check_dedupe(dedupe)?;
         }

@@ -10,6 +10,7 @@ mod ages;
 mod attempts;
 mod audit;
 mod backoff;
+mod batches;
 mod configure;
 mod costs;
 mod dedupe;

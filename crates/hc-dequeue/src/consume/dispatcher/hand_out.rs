@@ -34,6 +34,9 @@ impl Dispatcher {
                 _ if record.cancelled_millis != 0 => self.return_unused(id, record.deliveries),
                 Ok(value) if item.is_popped => {
                     self.shared.metrics.hand_out(&record, &self.keys().env);
+                    if record.member.is_some() {
+                        self.batch_timer.note_member(self.now());
+                    }
                     popped.push_back(Item { id, value });
                 }
                 Ok(value) => {

@@ -15,8 +15,10 @@
 //! - `callers`: the callers that wait for items.
 //! - `returns`: the items to give back.
 //! - `schedules`: enqueues items of schedules that are due.
+//! - `batches`: ends batches that are complete.
 //! - `upkeep`: heartbeats, dead sessions, and held items without a delivery.
 
+mod batches;
 mod callers;
 pub(super) mod check;
 mod hand_out;
@@ -30,7 +32,7 @@ mod upkeep;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -39,6 +41,7 @@ use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{self, Runner, Store};
 use tokio::sync::{mpsc, oneshot};
 
+use self::batches::BatchTimer;
 use self::callers::Callers;
 use self::pace::Pacer;
 use self::returns::PendingReturns;
@@ -104,6 +107,7 @@ pub(crate) struct Dispatcher {
     last_take: LastTake,
     upkeep: Upkeep,
     fire_timer: FireTimer,
+    batch_timer: BatchTimer,
     /// The size of the reserve.
     reserve: Size,
     closing: Option<Closing>,
@@ -125,6 +129,7 @@ impl Dispatcher {
             time_limit: options.time_limit,
             backoff: options.backoff,
             shuts_down: AtomicBool::new(false),
+            let_go_of_member: AtomicBool::new(false),
             dispatcher: SharedTask::new(),
             holdings: Holdings::default(),
             metrics: Metrics::new(&queue.keys.queue),
@@ -153,6 +158,7 @@ impl Dispatcher {
             last_take: LastTake::default(),
             upkeep: Upkeep::default(),
             fire_timer: FireTimer::default(),
+            batch_timer: BatchTimer::default(),
             reserve: Size::default(),
             closing: None,
         };
@@ -202,6 +208,10 @@ impl Dispatcher {
         if now >= self.fire_timer.ends() {
             self.shared.dispatcher.next_step().await;
             self.fire().await;
+        }
+        if now >= self.batch_timer.ends() {
+            self.shared.dispatcher.next_step().await;
+            self.finish_batches().await;
         }
         match self.policy.next(self.facts()) {
             Step::Rest => {
@@ -317,6 +327,9 @@ impl Dispatcher {
     /// back items whose deliveries have passed their time limit.
     fn expire(&mut self) {
         let now = self.now();
+        if self.shared.let_go_of_member.swap(false, Ordering::Relaxed) {
+            self.batch_timer.note_member(now);
+        }
         self.callers.expire(now);
         for (id, out) in self.shared.holdings.take_over(now) {
             out.lose();
@@ -367,6 +380,7 @@ impl Dispatcher {
             self.callers.next_deadline(now),
             self.reserve_ends(),
             self.fire_timer.ends(),
+            self.batch_timer.ends(),
         ]
         .into_iter()
         .chain(self.ahead.iter().map(|ahead| ahead.until))

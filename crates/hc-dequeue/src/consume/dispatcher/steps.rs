@@ -175,6 +175,7 @@ impl Dispatcher {
         self.alarms.watch(watch);
         if is_first {
             self.check_schedules_soon();
+            self.batch_timer.look_soon(self.now());
         }
         self.pacer.due = supply.and_then(|supply| supply.due);
         let has_items = supply.map(|supply| supply.has_items);

@@ -11,6 +11,7 @@ use super::{
     MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Record, Reserve, StoredEnd, StoredFailure, Token,
     priority, tag, undecodable,
 };
+use crate::items::batch::{BatchCounts, Member};
 use crate::items::priority::Priority;
 
 /// The codec of [`Record`].
@@ -63,6 +64,12 @@ impl Codec<Record> for RecordCodec {
         push_priority(buffer, tag::PRIORITY, record.priority);
         push_field(buffer, tag::KEY, &record.key);
         push_number(buffer, tag::SLOT, record.has_slot.into());
+        if let Some(member) = record.member {
+            push_field(buffer, tag::MEMBER, &member.to_bytes());
+        }
+        if let Some(counts) = record.batch_counts {
+            push_field(buffer, tag::COUNTS, &counts.to_bytes());
+        }
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -148,7 +155,7 @@ pub(crate) fn decode_fields<'a>(
 fn decode_record(bytes: &Bytes) -> Result<Record, String> {
     let mut record = Record::default();
     let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
-    let rest = decode_fields(bytes, FORMAT, tag::SLOT, decode)?;
+    let rest = decode_fields(bytes, FORMAT, tag::COUNTS, decode)?;
     if record.has_slot && record.key.is_empty() {
         return Err("an item without a key has a slot".to_owned());
     }
@@ -177,7 +184,9 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::RESERVE => record.reserve = reserve(field)?,
         tag::PRIORITY => record.priority = priority_field(field)?,
         tag::KEY => record.key = key(bytes.slice_ref(field))?,
-        _ => record.has_slot = slot(field)?,
+        tag::SLOT => record.has_slot = slot(field)?,
+        tag::MEMBER => record.member = Some(Member::parse(field)?),
+        _ => record.batch_counts = Some(BatchCounts::parse(field)?),
     }
     Ok(())
 }

@@ -23,6 +23,7 @@ pub(crate) use self::codec::{
 };
 pub(crate) use self::grant::{ListedPart, NOTICE, Part, is_notice};
 pub(crate) use self::request::{Request, RequestCodec};
+use crate::items::batch::{BatchCounts, Member};
 use crate::items::priority::Priority;
 use crate::session::wall::unix_time;
 
@@ -48,6 +49,8 @@ mod tag {
     pub(super) const PRIORITY: u8 = 17;
     pub(super) const KEY: u8 = 18;
     pub(super) const SLOT: u8 = 19;
+    pub(super) const MEMBER: u8 = 20;
+    pub(super) const COUNTS: u8 = 21;
 }
 
 /// The format number of all records.
@@ -78,7 +81,7 @@ pub(crate) const TOKEN_BYTES: usize = 33;
 pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-pub(crate) const MAX_UNKNOWN_BYTES: usize = 753;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 706;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
@@ -92,6 +95,8 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + Burst::BYTES)
     + (FIELD_BYTES + MAX_KEY_BYTES)
     + 3 * (FIELD_BYTES + 1)
+    + (FIELD_BYTES + Member::BYTES)
+    + (FIELD_BYTES + BatchCounts::BYTES)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
@@ -119,6 +124,10 @@ pub(crate) struct Record {
     pub(crate) key: Bytes,
     /// Whether it has a slot of its key. [`Changes`](crate::items::changes::Changes) gives and frees slots.
     pub(crate) has_slot: bool,
+    /// Of which batch it is a member.
+    pub(crate) member: Option<Member>,
+    /// The counts of the batch whose callback it is.
+    pub(crate) batch_counts: Option<BatchCounts>,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.
@@ -219,7 +228,12 @@ pub(crate) struct Token {
     pub(crate) ready_millis: u64,
     /// The priority with which it was staged.
     pub(crate) priority: Priority,
+    /// Whether it was staged as a member of a batch.
+    pub(crate) is_member: bool,
 }
+
+/// The flag beside the rank in a token of an item that was staged as a member of a batch.
+const MEMBER_FLAG: u8 = 0x80;
 
 impl Token {
     pub(crate) fn to_bytes(self) -> [u8; TOKEN_BYTES] {
@@ -228,17 +242,23 @@ impl Token {
         bytes[8..16].copy_from_slice(&self.read_version.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.staged_millis.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.ready_millis.to_be_bytes());
-        bytes[32] = self.priority.rank();
+        bytes[32] = self.priority.rank() | if self.is_member { MEMBER_FLAG } else { 0 };
         bytes
     }
 
     pub(crate) fn parse(fields: &mut Fields<'_>) -> Result<Self, String> {
+        let random = fields.array()?;
+        let read_version = i64::from_be_bytes(fields.array()?);
+        let staged_millis = fields.u64()?;
+        let ready_millis = fields.u64()?;
+        let [rank] = fields.array()?;
         Ok(Self {
-            random: fields.array()?,
-            read_version: i64::from_be_bytes(fields.array()?),
-            staged_millis: fields.u64()?,
-            ready_millis: fields.u64()?,
-            priority: priority(fields.array()?)?,
+            random,
+            read_version,
+            staged_millis,
+            ready_millis,
+            priority: priority([rank & !MEMBER_FLAG])?,
+            is_member: rank & MEMBER_FLAG != 0,
         })
     }
 }

@@ -10,8 +10,12 @@ use rand::{Rng, SeedableRng};
 
 use super::codec::push_field;
 use super::*;
+use crate::items::batch::BatchId;
 use crate::items::settings::SettingsRecord;
 use crate::session::SessionId;
+
+/// How the members of a batch have ended: three numbers.
+const COUNTS: [u8; 24] = *b"\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x03";
 
 fn record() -> Record {
     Record {
@@ -32,6 +36,7 @@ fn record() -> Record {
             staged_millis: 10,
             ready_millis: 11,
             priority: Priority::new(9).unwrap(),
+            is_member: true,
         }),
         cancelled_millis: 0x010203,
         end: Some(StoredEnd {
@@ -52,6 +57,11 @@ fn record() -> Record {
         priority: Priority::new(-9).unwrap(),
         key: Bytes::from_static(b"acme"),
         has_slot: true,
+        member: Some(Member {
+            batch: BatchId([7; 16]),
+            dead_letters_stay: true,
+        }),
+        batch_counts: Some(BatchCounts::parse(&COUNTS).unwrap()),
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
     }
@@ -75,7 +85,7 @@ fn a_record_has_the_bytes_of_the_schema() {
         &[6, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
         b"\x07\0\x02id",
         &[&[8, 0, 33][..], &[8; 8], b"\0\0\0\0\0\0\0\x09"].concat(),
-        b"\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0\x0b\x01",
+        b"\0\0\0\0\0\0\0\x0a\0\0\0\0\0\0\0\x0b\x81",
         &[9, 0, 3, 1, 2, 3],
         b"\x0a\0\x14\0\0\0\0\0\0\0\x06\0\0\0\0\0\0\0\x07\x01yes",
         b"\x0b\0\x0400-a",
@@ -87,6 +97,8 @@ fn a_record_has_the_bytes_of_the_schema() {
         &[17, 0, 1, 19],
         b"\x12\0\x04acme",
         &[19, 0, 1, 1],
+        &[&[20, 0, 17][..], &[7; 16], &[1]].concat(),
+        &[&[21, 0, 24][..], &COUNTS].concat(),
         b"\x63\0\x03new\xff\0\x01x",
         b"\0payload",
     ]
@@ -299,7 +311,7 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
 #[test]
 fn the_largest_item_fills_a_value() {
     let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
-    let unknown = [&[200, 2, 238][..], &vec![0; unknown]].concat();
+    let unknown = [&[200, 2, 191][..], &vec![0; unknown]].concat();
     let record = Record {
         enqueued_millis: u64::MAX,
         deliveries: u64::MAX,

@@ -12,6 +12,7 @@ use crate::audit::lanes::check_lanes;
 use crate::items::error::Result;
 use crate::items::find::find;
 use crate::items::record::Failure;
+use crate::queue::batches::BatchStatus;
 use crate::queue::list::{ItemPage, PlaceKind};
 use crate::queue::status::{Place, Status};
 use crate::session::wall::unix_time;
@@ -53,6 +54,14 @@ impl LifeWorld {
                 expected,
                 "dedupe id {dedupe}"
             );
+        }
+        for (batch, expected) in self.batches.iter().zip(model.batches.0) {
+            let read = |tr| async move { queue.batch_status(&tr, batch).await };
+            let BatchStatus {
+                pending, counts, ..
+            } = self.runner.run(read).await?.expect("it is open");
+            let tallies = [pending, counts.completed, counts.dead, counts.cancelled];
+            assert_eq!(tallies, expected);
         }
         let read = |tr| async move { queue.stats(&tr).await };
         let stats = self.runner.run(read).await?;
@@ -191,6 +200,7 @@ impl LifeWorld {
             priority: life.priority,
             key: Bytes::from_static(life.key.as_bytes()),
             has_slot: life.has_slot,
+            batch: life.batch.map(|batch| self.batches[batch]),
             attempts: life.attempts,
             deaths: life.deaths,
             deliveries: life.deliveries - life.uncounted,

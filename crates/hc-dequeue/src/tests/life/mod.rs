@@ -4,6 +4,7 @@
 //!
 //! Each step is one transaction or call, without any other at the same time. The pairs of steps test concurrency.
 
+mod batches;
 mod compare;
 mod model;
 mod program;
@@ -25,6 +26,12 @@ const SESSIONS: usize = 2;
 
 /// How many dedupe ids there are.
 const DEDUPE_IDS: u8 = 2;
+
+/// How many batches there are. They stay open.
+const BATCHES: usize = 2;
+
+/// The batch in which dead letters stay.
+const BATCH_OF_STAYING: usize = 1;
 
 /// How many steps a program has.
 const STEPS: usize = 80;
@@ -55,7 +62,15 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
         println!("{step}: {op:?}");
         let said = world.step(&op).await.unwrap();
         let before = model.items.clone();
+        let tallies_before = model.batches;
         assert_eq!(said, model.step(&op));
+        for (batch, tallies) in model.batches.0.iter().enumerate() {
+            for (tally, count) in tallies.iter().enumerate() {
+                if *count > tallies_before.0[batch][tally] {
+                    met.insert(format!("{}: {tally} of batch {batch}", op.name()));
+                }
+            }
+        }
         world.compare(&mut model).await.unwrap();
         met.insert(format!("{}: {said:?}", op.name()));
         for (before, after) in before.iter().zip(&model.items) {
@@ -72,7 +87,16 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
 }
 
 /// Results and changes that the programs must have produced, so that the test covers them.
-const MET: [&str; 40] = [
+const MET: [&str; 49] = [
+    "Enqueue: 0 of batch 0",
+    "Take: 1 of batch 0",
+    "Collect: 1 of batch 1",
+    "Resolve: 1 of batch 1",
+    "Acknowledge: 1 of batch 0",
+    "Resolve: 2 of batch 0",
+    "Resolve: 2 of batch 1",
+    "Cancel: 3 of batch 0",
+    "Purge: 3 of batch 1",
     "Enqueue: Staged",
     "Enqueue: Replaced(0)",
     "Enqueue: Repeated",

@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::program::{Change, How, ItemSpec, Op};
+use super::batches::Batches;
+use super::program::{Change, How, ItemSpec, Op, purpose_of};
 use super::turns::Turns;
 use crate::items::key_limits::KeyLimits;
 use crate::items::record::{End, Reserve};
@@ -50,6 +51,8 @@ pub(super) struct ModelItem {
     /// Empty if it has none.
     pub(super) key: &'static str,
     pub(super) has_slot: bool,
+    /// The batch of which it is a member, or was one when it ended.
+    pub(super) batch: Option<usize>,
     /// Its number among the items of its last grant.
     number: usize,
     pub(super) enqueued: u64,
@@ -107,6 +110,7 @@ pub(super) struct Model {
     /// When the last item with each dedupe id was completed, if the queue retained the id.
     completions: BTreeMap<u8, u64>,
     grants: usize,
+    pub(super) batches: Batches,
     /// The limits of keys; those of the empty key are the default ones.
     limits: BTreeMap<&'static str, KeyLimits>,
 }
@@ -121,6 +125,7 @@ impl Model {
             cancelled: 0,
             completions: BTreeMap::new(),
             grants: 0,
+            batches: Batches::default(),
             limits: BTreeMap::new(),
         }
     }
@@ -284,12 +289,14 @@ impl Model {
                 return Said::Repeated;
             }
         }
+        self.batches.join(new.batch);
         self.items.push(ModelItem {
             place,
             value: new.value,
             priority: new.priority,
             key: new.key,
             has_slot: false,
+            batch: new.batch,
             number: 0,
             enqueued: self.now,
             ready: self.now,
@@ -513,6 +520,9 @@ impl Model {
         if place == At::Queued {
             life.ready = self.now;
         }
+        if place == At::Dead {
+            life.batch = self.batches.die(life.batch);
+        }
     }
 
     fn cancel(&mut self, item: usize) -> Cancelled {
@@ -555,6 +565,7 @@ impl Model {
 
     fn reset_counts(&mut self, item: usize, place: At) {
         let life = &mut self.items[item];
+        self.batches.leave_dead(life.batch);
         life.attempts = 0;
         life.deaths = 0;
         life.uncounted = life.deliveries;
@@ -568,6 +579,10 @@ impl Model {
             End::Removed => {}
         }
         let life = &mut self.items[item];
+        if life.place == At::Dead {
+            self.batches.leave_dead(life.batch);
+        }
+        self.batches.end(life.batch, how);
         life.place = match self.rules.keep_done {
             0 => At::Unknown,
             _ => At::Done(how, self.now),
@@ -580,13 +595,5 @@ impl Model {
         {
             self.completions.insert(dedupe, self.now);
         }
-    }
-}
-
-/// Returns the purpose of an item, by its number among those that a session is granted together.
-fn purpose_of(number: usize, first: Purpose) -> Purpose {
-    match number {
-        0 => first,
-        _ => Purpose::Reserve,
     }
 }

@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::model::{At, Model};
-use super::{DEDUPE_IDS, SESSIONS};
+use super::{BATCH_OF_STAYING, DEDUPE_IDS, SESSIONS};
 use crate::items::key_limits::KeyLimits;
 use crate::protocol::Purpose;
 use crate::queue::enqueue_options::OnRepeat;
@@ -79,6 +79,7 @@ pub(super) struct ItemSpec {
     pub(super) priority: i8,
     /// Empty for an item without a key.
     pub(super) key: &'static str,
+    pub(super) batch: Option<usize>,
     pub(super) dedupe: Option<u8>,
     pub(super) mode: OnRepeat,
     pub(super) max_attempts: u64,
@@ -176,6 +177,7 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
         delay: [0, 0, 5, 20][rng.random_range(0..4)],
         priority: priority(rng),
         key: ["", "a", "a", "b"][rng.random_range(0..4)],
+        batch: [None, Some(0), Some(BATCH_OF_STAYING)][rng.random_range(0..3)],
         dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],
         mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],
         max_attempts: [0, 0, 1, 3][rng.random_range(0..4)],
@@ -224,4 +226,12 @@ fn how(rng: &mut StdRng) -> How {
         How::Discard,
     ];
     ways[rng.random_range(0..ways.len())]
+}
+
+/// Returns the purpose of an item, by its number among those that a session is granted together.
+pub(super) fn purpose_of(number: usize, first: Purpose) -> Purpose {
+    match number {
+        0 => first,
+        _ => Purpose::Reserve,
+    }
 }

@@ -15,11 +15,12 @@ use tokio::sync::mpsc;
 
 use super::model::{FIRST_WAIT, Rules, Said};
 use super::program::{Change, How, ItemSpec, Op};
-use super::{SESSIONS, START};
+use super::{BATCH_OF_STAYING, BATCHES, SESSIONS, START};
 use crate::consume::held_item::{Decision, HeldItem, Outstanding, Shared};
 use crate::consume::holdings::Holdings;
 use crate::consume::metrics::Metrics;
 use crate::consume::shared_task::SharedTask;
+use crate::items::batch::BatchRef;
 use crate::items::changes::Changes;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
@@ -41,6 +42,7 @@ use crate::protocol::reclaim::{Progress, reclaim_step};
 use crate::protocol::request::{append, collect, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::{Demand, Granted, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
+use crate::queue::batches::Batch;
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
 use crate::queue::status::Status;
@@ -59,6 +61,7 @@ pub(super) struct LifeWorld {
     fronts: Fronts,
     decode: Arc<Decode>,
     pub(super) items: Vec<ItemRef>,
+    pub(super) batches: Vec<BatchRef>,
     pub(super) sessions: [SessionId; SESSIONS],
     /// The requests of each session that were answered but not collected.
     grants: [VecDeque<ItemId>; SESSIONS],
@@ -93,11 +96,23 @@ impl LifeWorld {
             runner,
             clock,
             items: Vec::new(),
+            batches: Vec::new(),
             sessions: [SessionId([0; 16]); SESSIONS],
             grants: [const { VecDeque::new() }; SESSIONS],
             sessions_opened: 0,
         };
         world.open(LEADER).await;
+        for batch in 0..BATCHES {
+            let options = match batch {
+                BATCH_OF_STAYING => Batch::new().with_dead_letters_staying(),
+                _ => Batch::new(),
+            };
+            let queue = &world.queue;
+            let options = &options;
+            let open = |tr| async move { queue.open_batch(&tr, options).await };
+            let opened = world.runner.run(open).await.unwrap();
+            world.batches.push(opened);
+        }
         for slot in 0..SESSIONS {
             world.renew(slot).await;
         }
@@ -246,6 +261,10 @@ impl LifeWorld {
             "" => options,
             key => options.with_key(key),
         };
+        let options = match new.batch {
+            Some(batch) => options.with_batch(&self.batches[batch]),
+            None => options,
+        };
         let queue = &self.queue;
         let options = &options;
         let value = new.value;
@@ -376,6 +395,7 @@ impl LifeWorld {
                 time_limit: Duration::MAX,
                 backoff: backoff(),
                 shuts_down: AtomicBool::new(false),
+                let_go_of_member: AtomicBool::new(false),
                 dispatcher: SharedTask::new(),
                 holdings: Holdings::default(),
                 metrics: Metrics::new(&self.queue.keys.queue),

@@ -1,0 +1,59 @@
+//! The keys of batches and of their stamps.
+
+use microqueue::keyspace::{self, Result, Subspace};
+
+use super::Keys;
+use crate::items::batch::{BatchId, Tally};
+
+impl Keys {
+    fn batches(&self) -> Subspace {
+        self.queue.subspace(&"B")
+    }
+
+    /// Returns the range of the rows of a batch. Its own row comes first.
+    pub(crate) fn batch(&self, batch: BatchId) -> (Vec<u8>, Vec<u8>) {
+        let rows = self.queue.subspace(&("B", batch.0.as_slice()));
+        let (_, end) = rows.range();
+        (rows.bytes().to_vec(), end)
+    }
+
+    pub(crate) fn batch_row(&self, batch: BatchId) -> Vec<u8> {
+        self.queue.pack(&("B", batch.0.as_slice()))
+    }
+
+    /// Returns the key of the row that exists while a batch is open.
+    pub(crate) fn batch_open(&self, batch: BatchId) -> Vec<u8> {
+        self.queue.pack(&("B", batch.0.as_slice(), "o"))
+    }
+
+    pub(crate) fn tally(&self, batch: BatchId, tally: Tally) -> Vec<u8> {
+        self.queue.pack(&("B", batch.0.as_slice(), tally.name()))
+    }
+
+    /// Returns the batch in the key of one of its rows.
+    pub(crate) fn parse_batch(&self, key: &[u8]) -> Result<BatchId> {
+        let batches = self.batches();
+        let row: Option<Vec<u8>> = batches.unpack(key).ok();
+        let part = || {
+            let part: Option<(Vec<u8>, String)> = batches.unpack(key).ok();
+            part.map(|(batch, _)| batch)
+        };
+        batch_id(key, row.or_else(part))
+    }
+
+    /// Returns the key of the stamp of a batch that may be complete.
+    pub(crate) fn batch_stamp(&self, batch: BatchId) -> Vec<u8> {
+        self.queue.pack(&("Bs", batch.0.as_slice()))
+    }
+
+    /// Returns the batch in the key of a stamp.
+    pub(crate) fn parse_batch_stamp(&self, key: &[u8]) -> Result<BatchId> {
+        batch_id(key, self.queue.subspace(&"Bs").unpack(key).ok())
+    }
+}
+
+fn batch_id(key: &[u8], bytes: Option<Vec<u8>>) -> Result<BatchId> {
+    let id = bytes.and_then(|bytes| bytes.try_into().ok());
+    let no_batch = || keyspace::Error::corrupt(key, "expected the key of a batch");
+    id.map(BatchId).ok_or_else(no_batch)
+}

@@ -1,0 +1,126 @@
+//! Ends batches: those of which no member is left.
+//!
+//! Whatever may make a batch complete writes its *stamp* blindly: the end of a member, and the close. A session that
+//! looks at a batch removes the stamp if the batch is not complete, but only if the stamp still has the value that was
+//! read. So no stamp is lost that was written since.
+//!
+//! **Invariant:** a batch that is complete has a stamp.
+//!
+//! The commit that ends a batch removes all of its rows and enqueues its callback. It reads the number of pending
+//! members, so that it fails if one is added; whoever adds one reads the row of the batch, and so fails after the end.
+//! If the batch has a parent, the callback takes over the batch's place in the parent: the parent waits for the callback
+//! and for the members that the callback adds.
+
+#[cfg(test)]
+mod tests;
+
+use futures::future::try_join_all;
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    ConflictKind, Isolation, MutationOp, RangeQuery, StreamingMode, Transaction,
+};
+
+use crate::items::batch::{BatchId, Callback, StoredBatch, Tally, read_batch};
+use crate::items::changes::Changes;
+use crate::items::error::{Result, keep_corrupt};
+use crate::items::keys::Keys;
+use crate::items::places::put_new;
+use crate::session::wall::wall_millis;
+
+/// The largest number of batches that one transaction looks at.
+const MAX_LOOKED_BATCHES: usize = 32;
+
+/// What a look at batches has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Finished {
+    /// How many batches have ended.
+    pub(crate) batches: usize,
+    /// The stamp after which the next look begins, if it is not the first one.
+    pub(crate) after: Option<Vec<u8>>,
+    /// Stamps of batches that do not decode. They stay, for newer versions.
+    pub(crate) unreadable: usize,
+}
+
+/// Stages the end of the batches that are complete, among the next ones that have stamps.
+///
+/// # Conflicts
+/// Reads by snapshot: a stamp is removed only if it still has the value that was read. Of a batch that it ends, reads
+/// its row and the number of pending members.
+pub(crate) async fn finish_batches(
+    tr: &impl Transaction,
+    keys: &Keys,
+    after: Option<&[u8]>,
+) -> Result<Finished> {
+    let (first, end) = keys.part("Bs");
+    let query = RangeQuery::keys(after.map_or(first, key_after), end)
+        .limit(MAX_LOOKED_BATCHES)
+        .mode(StreamingMode::WantAll);
+    let stamps = tr.get_range(&query, Isolation::Snapshot).await?;
+    let reads = stamps.rows.iter().map(|stamp| async move {
+        let read = async {
+            let id = keys.parse_batch_stamp(stamp.key())?;
+            Ok((id, read_batch(tr, keys, id).await?))
+        };
+        keep_corrupt(read.await)
+    });
+    let mut changes = Changes::default();
+    let mut finished = Finished {
+        after: stamps.next_after().map(<[u8]>::to_vec),
+        ..Finished::default()
+    };
+    for (stamp, read) in stamps.rows.iter().zip(try_join_all(reads).await?) {
+        let Ok((id, batch)) = read else {
+            finished.unreadable += 1;
+            continue;
+        };
+        tr.atomic(MutationOp::CompareAndClear, stamp.key(), stamp.value());
+        if let Some(batch) = batch.filter(StoredBatch::is_complete) {
+            finish(tr, keys, id, batch, &mut changes).await?;
+            finished.batches += 1;
+        }
+    }
+    changes.stage(tr, keys);
+    Ok(finished)
+}
+
+/// Stages the end of a batch.
+async fn finish(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: BatchId,
+    batch: StoredBatch,
+    changes: &mut Changes,
+) -> Result<()> {
+    for row in [keys.batch_row(id), keys.tally(id, Tally::Pending)] {
+        tr.add_conflict_key(ConflictKind::Read, &row)?;
+    }
+    let (begin, end) = keys.batch(id);
+    tr.clear_range(&begin, &end);
+    let counts = batch.counts();
+    let row = batch.row;
+    let Some(callback) = row.callback else {
+        let how = if row.is_cancelled {
+            Tally::Cancelled
+        } else {
+            Tally::Completed
+        };
+        changes.leave(row.parent, how);
+        return Ok(());
+    };
+    let Callback {
+        delay_millis,
+        due_millis,
+        mut record,
+    } = callback;
+    let now = wall_millis(&keys.env);
+    record.enqueued_millis = now;
+    record.batch_counts = Some(counts);
+    record.member = row.parent;
+    // It takes over the place of the batch.
+    if let Some(parent) = row.parent {
+        changes.tally(parent.batch, Tally::Pending, -1);
+    }
+    let ready = now.saturating_add(delay_millis).max(due_millis);
+    put_new(tr, keys, &record, (ready > now).then_some(ready), changes).await?;
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! Planted bugs, between the functions and the rows.
+
+use std::sync::Arc;
+
+use conformance::checker_store::{Bugs, RecordedAccess, Span, Write};
+use microqueue::keyspace::codec::{self, Codec};
+use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
+
+use super::world::{BATCHES, Op, batch_id};
+use crate::items::batch::{BatchCounts, Tally};
+use crate::items::keys::Keys;
+use crate::items::record::{Record, RecordCodec};
+
+/// A rule of batches that is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// The end of a member stamps nothing.
+    NoStampAtEnd,
+    NoStampAtClose,
+    /// A member that becomes a dead letter stamps nothing.
+    NoStampAtDeath,
+    /// The end of a batch without a callback does not stamp its parent.
+    NoStampOfParent,
+    /// A look removes stamps whatever their values are.
+    ClearInsteadOfCompare,
+    /// A transaction that adds a member does not conflict with the end of the batch.
+    AddWithoutRow,
+    /// The end of a batch does not conflict with a new member.
+    EndWithoutPending,
+    /// A look does not see that a batch is open.
+    EndWhileOpen,
+    /// A callback leaves the parent of its batch.
+    CallbackOutside,
+    /// A new member is not counted.
+    NotAdded,
+    /// The end of a member is counted twice.
+    EndedTwice,
+    /// A member that becomes a dead letter is pending for ever.
+    DeadStaysPending,
+    /// The end of a batch leaves its rows.
+    RowsStay,
+    /// A callback does not say how many members were cancelled.
+    NotTold,
+}
+
+impl Bug {
+    /// Returns whether an operation stamps nothing.
+    fn stamps_nothing(self, op: Op) -> bool {
+        match self {
+            Self::NoStampAtEnd => matches!(op, Op::End(_) | Op::EndAndAdd(..)),
+            Self::NoStampAtClose => matches!(op, Op::Close(_)),
+            Self::NoStampAtDeath => matches!(op, Op::Die(_)),
+            Self::NoStampOfParent => matches!(op, Op::Look(_)),
+            _ => false,
+        }
+    }
+
+    /// Changes what an operation has recorded.
+    pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
+        let is_stamp = |key: &[u8]| keys.parse_batch_stamp(key).is_ok();
+        let is_pending = |key: &[u8]| {
+            (0..BATCHES).any(|batch| *key == *keys.tally(batch_id(batch), Tally::Pending))
+        };
+        let atomics = &mut recorded.atomics;
+        if self.stamps_nothing(op) {
+            let stamps = MutationOp::SetVersionstampedValue;
+            atomics.retain(|(op, key, _)| *op != stamps || !is_stamp(key));
+        }
+        match (self, op) {
+            (Self::ClearInsteadOfCompare, Op::Look(_)) => {
+                let compares = MutationOp::CompareAndClear;
+                for (_, key, _) in atomics
+                    .iter()
+                    .filter(|(op, key, _)| *op == compares && is_stamp(key))
+                {
+                    recorded.writes.push(Write::Clear(Span::key(key)));
+                }
+            }
+            (Self::NotAdded, Op::Add(_)) | (Self::DeadStaysPending, Op::Die(_)) => {
+                atomics.retain(|(op, key, _)| *op != MutationOp::Add || !is_pending(key));
+            }
+            (Self::EndedTwice, Op::End(_)) => {
+                let add = |(op, key, _): &&(MutationOp, Vec<u8>, Vec<u8>)| {
+                    *op == MutationOp::Add && is_pending(key)
+                };
+                if let Some(again) = atomics.iter().find(add).cloned() {
+                    atomics.insert(0, again);
+                }
+            }
+            (Self::RowsStay, Op::Look(_)) => {
+                let (begin, end) = keys.part("B");
+                let is_of_batches = |span: &Span| begin <= span.begin && span.end <= end;
+                recorded
+                    .writes
+                    .retain(|write| !matches!(write, Write::Clear(span) if is_of_batches(span)));
+            }
+            (Self::CallbackOutside, Op::Look(_)) => {
+                let parent = change_callback(recorded, |record| {
+                    let parent = record.member.take();
+                    parent.map(|parent| parent.batch)
+                });
+                if let Some(parent) = parent {
+                    let pending = keys.tally(parent, Tally::Pending);
+                    let zero = 0_i64.to_le_bytes().to_vec();
+                    let one_less = (-1_i64).to_le_bytes().to_vec();
+                    let stamp = keys.batch_stamp(parent);
+                    recorded.atomics.extend([
+                        (MutationOp::Add, pending.clone(), one_less),
+                        (MutationOp::CompareAndClear, pending, zero),
+                        (MutationOp::SetVersionstampedValue, stamp, Vec::new()),
+                    ]);
+                }
+            }
+            (Self::NotTold, Op::Look(_)) => {
+                change_callback(recorded, |record| {
+                    let counts = record.batch_counts.unwrap_or_default();
+                    record.batch_counts = Some(BatchCounts {
+                        cancelled: 0,
+                        ..counts
+                    });
+                    None::<()>
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Changes the record of the callback that a look enqueues, if it enqueues one.
+fn change_callback<T>(
+    recorded: &mut RecordedAccess,
+    change: impl FnOnce(&mut Record) -> Option<T>,
+) -> Option<T> {
+    let value = recorded.writes.iter_mut().find_map(|write| match write {
+        Write::Append(_, value) => Some(value),
+        _ => None,
+    })?;
+    // After microqueue's format.
+    let mut record = codec::decode(&RecordCodec, value[1..].to_vec().into()).unwrap();
+    let changed = change(&mut record);
+    value.truncate(1);
+    RecordCodec.encode(&record, value).unwrap();
+    changed
+}
+
+/// A transaction with a planted bug.
+#[derive(Debug, Clone)]
+pub(super) struct PlantedBug {
+    pub(super) bug: Option<Bug>,
+    pub(super) op: Op,
+    pub(super) keys: Arc<Keys>,
+}
+
+impl Bugs for PlantedBug {
+    fn hides_read(&self, key: &[u8]) -> bool {
+        let is_row = || (0..BATCHES).any(|batch| *key == *self.keys.batch_row(batch_id(batch)));
+        self.bug == Some(Bug::AddWithoutRow) && is_row()
+    }
+
+    fn hides_range(&self, begin: &[u8]) -> bool {
+        let is_pending = || {
+            (0..BATCHES).any(|batch| *begin == *self.keys.tally(batch_id(batch), Tally::Pending))
+        };
+        self.bug == Some(Bug::EndWithoutPending) && is_pending()
+    }
+
+    fn rearrange(&self, _: &RangeQuery, rows: &mut Vec<KeyValue>) {
+        if self.bug == Some(Bug::EndWhileOpen) && matches!(self.op, Op::Look(_)) {
+            let is_open = |key: &[u8]| {
+                (0..BATCHES).any(|batch| *key == *self.keys.batch_open(batch_id(batch)))
+            };
+            rows.retain(|row| !is_open(row.key()));
+        }
+    }
+}

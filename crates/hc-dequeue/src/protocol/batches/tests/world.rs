@@ -1,0 +1,536 @@
+//! The rows of the model, and its steps.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use conformance::checker_store::{
+    CheckerTransaction, RecordedAccess, Rows, Span, Write, finish, rows_of,
+};
+use microqueue::keyspace::codec::{self, Codec, MessagePack};
+use microqueue::keyspace::env::ManualClock;
+use microqueue::keyspace::recipe::StoredSettings;
+use microqueue::keyspace::{Bytes, Environment, MutationOp, Subspace, Versionstamp};
+use microqueue::{ItemId, StagedId};
+use stateright::{Model, Property};
+
+use super::bug::{Bug, PlantedBug};
+use super::promises::{self, COUNTED, EARLY, ONCE};
+use crate::items::batch::{BatchId, BatchRef, BatchRow, Callback, Member, Tally, join};
+use crate::items::changes::Changes;
+use crate::items::error::{Error, Result};
+use crate::items::find::Location;
+use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
+use crate::items::places::{Destination, put_queued, relocate};
+use crate::items::record::{Record, RecordCodec};
+use crate::items::settings::{KnownSettings, Settings, SettingsRecord};
+use crate::items::spot::Spot;
+use crate::protocol::batches::finish_batches;
+use crate::queue::handle::Queue;
+
+/// The largest number of batches.
+pub(super) const BATCHES: usize = 4;
+
+/// Two sessions that look at batches.
+const SESSIONS: usize = 2;
+
+/// From this version on, the ids of items have the numbers of the items.
+const ITEM: i64 = 100;
+
+/// From this number on, items are the callbacks of the batches.
+const CALLBACK: usize = 10;
+
+/// From this number on, members are batches.
+pub(super) const BATCH: usize = 100;
+
+/// The atomic operations of the model, with numbers, since operations have no order.
+const ATOMICS: [MutationOp; 3] = [
+    MutationOp::Add,
+    MutationOp::CompareAndClear,
+    MutationOp::SetVersionstampedValue,
+];
+
+/// A batch, which is open at the beginning.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct BatchSpec {
+    pub(super) parent: Option<usize>,
+    pub(super) has_callback: bool,
+    pub(super) dead_letters_stay: bool,
+}
+
+/// What may happen.
+#[derive(Debug, Clone)]
+pub(super) struct World {
+    pub(super) batches: Vec<BatchSpec>,
+    /// The batch of each item. Each is enqueued once, at any time.
+    pub(super) items: Vec<usize>,
+    /// Whether the transaction that ends a member may add another one.
+    pub(super) adds_by_members: bool,
+    /// Whether items become dead letters, and are redriven and purged.
+    pub(super) dies: bool,
+    /// Whether batches are cancelled.
+    pub(super) cancels: bool,
+}
+
+/// A transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Op {
+    Add(usize),
+    End(usize),
+    EndAndAdd(usize, usize),
+    Die(usize),
+    Redrive(usize),
+    Purge(usize),
+    Close(usize),
+    Cancel(usize),
+    /// A session looks at batches.
+    Look(usize),
+}
+
+/// A transaction that has read and may commit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Flight {
+    process: usize,
+    conflicts: Vec<Span>,
+    writes: Vec<Write>,
+    atomics: Vec<(u8, Vec<u8>, Vec<u8>)>,
+    written: Vec<Span>,
+}
+
+/// A state.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct BatchState {
+    pub(super) rows: Rows,
+    flights: Vec<Flight>,
+    born: u8,
+    /// How often the callback of each batch has come.
+    pub(super) fired: [u8; BATCHES],
+    /// How many members each batch ever had.
+    joined: [u8; BATCHES],
+    /// The promise that the last step has broken.
+    pub(super) broken: Option<&'static str>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum BatchStep {
+    Begin(Op),
+    Commit(usize),
+}
+
+/// The model.
+pub(super) struct BatchModel {
+    world: World,
+    bug: Option<Bug>,
+    pub(super) keys: Arc<Keys>,
+    queue: Queue<u8>,
+    settings: Settings,
+}
+
+pub(super) fn batch_id(batch: usize) -> BatchId {
+    BatchId([batch as u8 + 1; 16])
+}
+
+fn item_id(item: usize) -> ItemId {
+    StagedId::of_call(0).at(Versionstamp::new(ITEM + item as i64, 0))
+}
+
+impl BatchModel {
+    pub(super) fn new(world: World, bug: Option<Bug>) -> Self {
+        let env = Environment::seeded(0, Arc::new(ManualClock::new()));
+        let keys = Arc::new(Keys::new(Subspace::from("Q"), env));
+        let settings = Settings::new();
+        Self {
+            world,
+            bug,
+            queue: Queue {
+                keys: keys.clone(),
+                settings: KnownSettings::new(settings.clone()),
+                codec: MessagePack,
+                value: std::marker::PhantomData,
+            },
+            keys,
+            settings,
+        }
+    }
+
+    fn batch_ref(&self, batch: usize) -> BatchRef {
+        BatchRef::new(&self.keys, batch_id(batch))
+    }
+
+    fn item_ref(&self, item: usize) -> ItemRef {
+        ItemRef::new(&self.keys, item_id(item))
+    }
+
+    /// Runs an operation on rows. Returns what it has recorded, or `None` if it has nothing to do.
+    fn run(&self, rows: &Arc<Rows>, op: Op) -> Option<RecordedAccess> {
+        let planted = PlantedBug {
+            bug: self.bug,
+            op,
+            keys: self.keys.clone(),
+        };
+        let tr = CheckerTransaction::begin(rows, 1, planted);
+        match finish(Box::pin(self.perform(&tr, op))) {
+            Ok(()) => {}
+            Err(Error::BatchOver { .. }) => return None,
+            Err(error) => panic!("{error:?}"),
+        }
+        let mut recorded = tr.into_recorded();
+        if let Some(bug) = self.bug {
+            bug.change(op, &self.keys, &mut recorded);
+        }
+        Some(recorded)
+    }
+
+    async fn perform(&self, tr: &CheckerTransaction<PlantedBug>, op: Op) -> Result<()> {
+        let keys = &*self.keys;
+        match op {
+            Op::Add(item) => self.add(tr, item).await,
+            Op::End(item) => self.queue.cancel(tr, &self.item_ref(item)).await.map(drop),
+            Op::EndAndAdd(item, new) => {
+                let _ = self.queue.cancel(tr, &self.item_ref(item)).await?;
+                self.add(tr, new).await
+            }
+            Op::Die(item) => {
+                let id = &item_id(item);
+                let record = Spot::DEFAULT.records(keys).get(tr, id).await?;
+                let record = record.expect("it is queued");
+                let queued = Location::Queued(Spot::DEFAULT);
+                relocate(tr, keys, id, &queued, record, Destination::Dead)
+            }
+            Op::Redrive(item) => self.queue.redrive(tr, &self.item_ref(item)).await.map(drop),
+            Op::Purge(item) => self.queue.purge(tr, &self.item_ref(item)).await.map(drop),
+            Op::Close(batch) => self.queue.close_batch(tr, &self.batch_ref(batch)),
+            Op::Cancel(batch) => {
+                let batch = self.batch_ref(batch);
+                self.queue.cancel_batch(tr, &batch).await.map(drop)
+            }
+            Op::Look(_) => finish_batches(tr, keys, None).await.map(drop),
+        }
+    }
+
+    async fn add(&self, tr: &CheckerTransaction<PlantedBug>, item: usize) -> Result<()> {
+        let keys = &*self.keys;
+        let member = join(tr, keys, &self.batch_ref(self.world.items[item])).await?;
+        let mut record = Record::new(0, Bytes::from(vec![item as u8]));
+        record.member = Some(member);
+        let mut changes = Changes::default();
+        changes.join(record.member);
+        put_queued(tr, keys, &item_id(item), &record, &mut changes)?;
+        changes.stage(tr, keys);
+        Ok(())
+    }
+
+    /// Returns the items that are in a part of the queue.
+    fn items_in(&self, rows: &Rows, subspace: &Subspace) -> Vec<usize> {
+        let is_there = |item: &usize| rows.contains_key(&*item_id(*item).key_in(subspace));
+        (0..CALLBACK + BATCHES).filter(is_there).collect()
+    }
+
+    fn init_rows(&self) -> Rows {
+        let keys = &*self.keys;
+        let mut rows = Rows::new();
+        let mut pending = [0_i64; BATCHES];
+        for (batch, spec) in self.world.batches.iter().enumerate() {
+            let parent = spec.parent.map(|parent| Member {
+                batch: batch_id(parent),
+                dead_letters_stay: self.world.batches[parent].dead_letters_stay,
+            });
+            let callback = spec.has_callback.then(|| Callback {
+                delay_millis: 0,
+                due_millis: 0,
+                record: Record::new(0, Bytes::from(vec![(CALLBACK + batch) as u8])),
+            });
+            let row = BatchRow {
+                dead_letters_stay: spec.dead_letters_stay,
+                is_cancelled: false,
+                parent,
+                created_millis: 0,
+                callback,
+            };
+            let id = batch_id(batch);
+            rows.insert(keys.batch_row(id).into(), row.to_bytes().unwrap().into());
+            rows.insert(keys.batch_open(id).into(), Bytes::new());
+            if let Some(parent) = spec.parent {
+                pending[parent] += 1;
+            }
+        }
+        for (batch, pending) in pending.into_iter().enumerate().filter(|(_, n)| *n > 0) {
+            let tally = keys.tally(batch_id(batch), Tally::Pending);
+            rows.insert(tally.into(), pending.to_le_bytes().to_vec().into());
+        }
+        let settings = SettingsRecord {
+            settings: self.settings.clone(),
+            codec: <MessagePack as Codec<u8>>::NAME.to_owned(),
+        };
+        rows.insert(keys.settings().into(), settings.encode().into());
+        rows
+    }
+}
+
+impl Model for BatchModel {
+    type State = BatchState;
+    type Action = BatchStep;
+
+    fn init_states(&self) -> Vec<BatchState> {
+        let mut joined = [0; BATCHES];
+        for parent in self.world.batches.iter().filter_map(|spec| spec.parent) {
+            joined[parent] += 1;
+        }
+        vec![BatchState {
+            rows: self.init_rows(),
+            flights: Vec::new(),
+            born: 0,
+            fired: [0; BATCHES],
+            joined,
+            broken: None,
+        }]
+    }
+
+    fn actions(&self, state: &BatchState, actions: &mut Vec<BatchStep>) {
+        let keys = &*self.keys;
+        let world = &self.world;
+        let is_busy = |process| state.flights.iter().any(|flight| flight.process == process);
+        let mut begin = |op| {
+            if !is_busy(process(op)) {
+                actions.push(BatchStep::Begin(op));
+            }
+        };
+        let unborn = (0..world.items.len()).filter(|item| state.born & 1 << item == 0);
+        let unborn: Vec<_> = unborn.collect();
+        for item in &unborn {
+            begin(Op::Add(*item));
+        }
+        for item in self.items_in(&state.rows, Spot::DEFAULT.records(keys).subspace()) {
+            begin(Op::End(item));
+            if world.dies {
+                begin(Op::Die(item));
+            }
+            for new in unborn.iter().filter(|_| world.adds_by_members) {
+                begin(Op::EndAndAdd(item, *new));
+            }
+        }
+        for item in self.items_in(&state.rows, keys.dead.subspace()) {
+            begin(Op::Redrive(item));
+            begin(Op::Purge(item));
+        }
+        for batch in 0..world.batches.len() {
+            let Some(stored) = promises::stored_batch(keys, &state.rows, batch) else {
+                continue;
+            };
+            if stored.is_open {
+                begin(Op::Close(batch));
+            }
+            if world.cancels && !stored.row.is_cancelled {
+                begin(Op::Cancel(batch));
+            }
+        }
+        if rows_of(&state.rows, &keys.part("Bs")).next().is_some() {
+            (0..SESSIONS).for_each(|session| begin(Op::Look(session)));
+        }
+        actions.extend((0..state.flights.len()).map(BatchStep::Commit));
+    }
+
+    fn next_state(&self, last: &BatchState, step: BatchStep) -> Option<BatchState> {
+        let mut state = last.clone();
+        match step {
+            BatchStep::Begin(op) => {
+                if let Op::Add(item) | Op::EndAndAdd(_, item) = op {
+                    state.born |= 1 << item;
+                }
+                let rows = Arc::new(state.rows.clone());
+                let recorded = self.run(&rows, op)?;
+                let is_serializable = self.is_serializable(&recorded);
+                let flight = flight(process(op), recorded);
+                if is_serializable {
+                    self.commit(&mut state, &flight);
+                } else {
+                    state.flights.push(flight);
+                }
+            }
+            BatchStep::Commit(number) => {
+                let flight = state.flights.remove(number);
+                self.commit(&mut state, &flight);
+            }
+        }
+        self.normalize(&mut state);
+        (state != *last).then_some(state)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        promises::properties()
+    }
+}
+
+/// Returns the process of an operation.
+fn process(op: Op) -> usize {
+    match op {
+        Op::Look(session) => session,
+        _ => SESSIONS,
+    }
+}
+
+fn flight(process: usize, recorded: RecordedAccess) -> Flight {
+    let number = |op| ATOMICS.iter().position(|known| *known == op).unwrap() as u8;
+    let mut conflicts = recorded.conflicts;
+    conflicts.sort();
+    conflicts.dedup();
+    let atomics = recorded.atomics.into_iter();
+    let atomics = atomics.map(|(op, key, param)| (number(op), key, param));
+    Flight {
+        process,
+        conflicts,
+        writes: recorded.writes,
+        atomics: atomics.collect(),
+        written: recorded.written,
+    }
+}
+
+impl BatchModel {
+    /// Returns whether all reads of a transaction are in its conflict ranges, except of rows that never change here.
+    fn is_serializable(&self, recorded: &RecordedAccess) -> bool {
+        let grants = self.keys.part("g");
+        let settings = self.keys.settings();
+        recorded.reads.iter().all(|read| {
+            let is_constant = grants.0 <= read.begin && read.end <= grants.1
+                || read.has(&settings) && read.end == Span::key(&settings).end;
+            let is_covered =
+                |conflict: &Span| conflict.begin <= read.begin && read.end <= conflict.end;
+            is_constant || recorded.conflicts.iter().any(is_covered)
+        })
+    }
+
+    /// Applies a commit, and dooms the transactions that fail with it.
+    fn commit(&self, state: &mut BatchState, flight: &Flight) {
+        let keys = &*self.keys;
+        let members = |rows: &Rows| -> Vec<BTreeSet<u8>> {
+            let of = |batch| promises::members(keys, rows, batch).into_iter().collect();
+            (0..BATCHES).map(of).collect()
+        };
+        let before = (state.rows.clone(), members(&state.rows));
+        let mut touched: Vec<Span> = flight.writes.iter().map(Write::span).collect();
+        touched.extend(flight.atomics.iter().map(|(_, key, _)| Span::key(key)));
+        touched.extend(flight.written.iter().cloned());
+        let mut callbacks = Vec::new();
+        for write in &flight.writes {
+            match write {
+                Write::Set(key, value) => {
+                    state.rows.insert(key.clone().into(), value.clone().into());
+                }
+                Write::Clear(span) => state.rows.retain(|key, _| !span.has(key)),
+                Write::Append(prefix, value) => {
+                    // After microqueue's format.
+                    let record = codec::decode(&RecordCodec, value[1..].to_vec().into()).unwrap();
+                    let item = usize::from(record.payload[0]);
+                    let queued = Spot::DEFAULT.records(keys);
+                    assert!(prefix.starts_with(queued.subspace().bytes()));
+                    let key = item_id(item).key_in(queued.subspace());
+                    state.rows.insert(key.into(), value.clone().into());
+                    callbacks.push((item - CALLBACK, record));
+                }
+            }
+        }
+        for (op, key, param) in &flight.atomics {
+            self.apply(&mut state.rows, ATOMICS[usize::from(*op)], key, param);
+        }
+        state.flights.retain(|other| {
+            let meets = |span: &Span| touched.iter().any(|written| written.meets(span));
+            !other.conflicts.iter().any(meets)
+        });
+        let after = members(&state.rows);
+        for ((joined, before), after) in state.joined.iter_mut().zip(&before.1).zip(&after) {
+            let new = after.difference(before).count();
+            // The callback of a batch takes its place.
+            let is_replaced = |member: &&u8| {
+                let callback = member.checked_sub((BATCH - CALLBACK) as u8);
+                usize::from(**member) >= BATCH && callback.is_some_and(|item| after.contains(&item))
+            };
+            let replaced = before.difference(after).filter(is_replaced).count();
+            *joined += (new - replaced) as u8;
+        }
+        for (batch, record) in callbacks {
+            self.judge(state, &before.0, batch, &record);
+        }
+    }
+
+    /// Finds out what the callback of a batch breaks that has just come.
+    fn judge(&self, state: &mut BatchState, before: &Rows, batch: usize, record: &Record) {
+        let keys = &*self.keys;
+        state.fired[batch] += 1;
+        let items = promises::items(keys, &state.rows);
+        let callbacks = items.iter().map(|item| usize::from(item.value.payload[0]));
+        let is_of_child = |item: usize| {
+            let spec = item.checked_sub(CALLBACK).map(|of| self.world.batches[of]);
+            spec.is_some_and(|spec| spec.parent == Some(batch))
+        };
+        let is_early = !promises::members(keys, &state.rows, batch).is_empty()
+            || before.contains_key(&*keys.batch_open(batch_id(batch)))
+            || callbacks.into_iter().any(is_of_child);
+        let counts = record.batch_counts.unwrap_or_default();
+        let counted = counts.completed + counts.dead + counts.cancelled;
+        state.broken = if state.fired[batch] > 1 {
+            Some(ONCE)
+        } else if is_early {
+            Some(EARLY)
+        } else if counted != u64::from(state.joined[batch]) {
+            Some(COUNTED)
+        } else {
+            state.broken
+        };
+    }
+
+    fn apply(&self, rows: &mut Rows, op: MutationOp, key: &[u8], param: &[u8]) {
+        let of = |part| {
+            let (begin, end) = self.keys.part(part);
+            *begin <= *key && *key < *end
+        };
+        if !of("B") && !of("Bs") {
+            // Counters and the wake stamp are not in the model.
+            return;
+        }
+        let key = Bytes::copy_from_slice(key);
+        match op {
+            MutationOp::Add => {
+                let number = |bytes: &[u8]| i64::from_le_bytes(bytes.try_into().unwrap());
+                let sum = rows.get(&key).map_or(0, |value| number(value)) + number(param);
+                rows.insert(key, sum.to_le_bytes().to_vec().into());
+            }
+            MutationOp::CompareAndClear => {
+                if rows.get(&key).is_some_and(|value| **value == *param) {
+                    rows.remove(&key);
+                }
+            }
+            _ => {
+                // Another value than all other stamps have.
+                rows.insert(key, Bytes::from_static(b"new"));
+            }
+        }
+    }
+
+    /// Gives stamps small numbers.
+    fn normalize(&self, state: &mut BatchState) {
+        let stamps = self.keys.part("Bs");
+        let is_stamp = |key: &[u8]| *stamps.0 <= *key && *key < *stamps.1;
+        let mut values: Vec<Vec<u8>> = Vec::new();
+        let mut number = |value: &[u8]| -> Vec<u8> {
+            let known = values.iter().position(|known| known == value);
+            let number = known.unwrap_or_else(|| {
+                values.push(value.to_vec());
+                values.len() - 1
+            });
+            vec![number as u8]
+        };
+        for (key, value) in &mut state.rows {
+            if is_stamp(key) {
+                *value = number(value).into();
+            }
+        }
+        for flight in &mut state.flights {
+            for (op, key, param) in &mut flight.atomics {
+                if ATOMICS[usize::from(*op)] == MutationOp::CompareAndClear && is_stamp(key) {
+                    *param = number(param);
+                }
+            }
+        }
+        state.flights.sort();
+    }
+}
