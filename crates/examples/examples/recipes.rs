@@ -4,10 +4,10 @@
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use export_queue::hc_dequeue::testing::drain_process;
+use export_queue::hc_dequeue::testing::{drain, drain_process};
 use export_queue::hc_dequeue::{
-    Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, KeyLimits, KeyState,
-    OnRepeat, Outcome, Place, PlaceKind, Queue, Replaced, Schedule, Settings, Worker,
+    Batch, BatchRef, Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, KeyLimits,
+    KeyState, OnRepeat, Outcome, Place, PlaceKind, Queue, Replaced, Schedule, Settings, Worker,
     WorkerOptions,
 };
 use export_queue::keyspace::embedded::{Embedded, Options, Sharing};
@@ -111,6 +111,21 @@ async fn pause_a_tenant(tr: &impl Transaction, jobs: &Jobs, tenant: &str) -> Res
 async fn share_between_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
     let thrice = KeyLimits::new().with_limit(6).with_weight(3);
     jobs.configure_key(tr, b"acme", Some(&thrice)).await
+}
+
+async fn run_when_all_are_done(
+    tr: &impl Transaction,
+    jobs: &Jobs,
+    reports: &[String],
+) -> Result<BatchRef> {
+    let then = Batch::new().with_callback("send the summary".to_owned(), Enqueue::new());
+    let batch = jobs.open_batch(tr, &then).await?;
+    let member = Enqueue::new().with_batch(&batch);
+    for report in reports {
+        let _ = jobs.enqueue_with(tr, report, &member).await?;
+    }
+    jobs.close_batch(tr, &batch)?;
+    Ok(batch)
 }
 
 async fn keep_accounts_in_order(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
@@ -371,6 +386,21 @@ async fn handle_in_order(runner: &Runner<Store>, transfers: &Jobs) -> Result<()>
     Ok(())
 }
 
+/// Handles the reports of all regions, and then the summary.
+async fn summarize(runner: &Runner<Store>, reports: &Jobs) -> Result<()> {
+    let regions = &["north".to_owned(), "south".to_owned()];
+    let enqueue = |tr: Tx<_>| async move { run_when_all_are_done(&tr, reports, regions).await };
+    let batch = runner.run(enqueue).await?;
+    let handler = |job: Delivery<String>| async move {
+        let counts = job.batch_counts().map(|counts| counts.completed);
+        let is_summary = job.value() == "send the summary";
+        assert_eq!(counts, is_summary.then_some(2));
+    };
+    let drained = drain(runner, reports, handler).await?;
+    assert_eq!(drained.completed, 3);
+    reports.await_batch(runner, &batch).await
+}
+
 /// Calls the recipes of enqueues with options.
 async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &Jobs) -> Result<()> {
     let once = |tr: Tx<_>| async move {
@@ -436,6 +466,7 @@ pub(crate) async fn main() -> Result<(), AnyError> {
 
     limit_pause_and_share(runner, &open("tenants").await?).await?;
     handle_in_order(runner, &open("transfers").await?).await?;
+    summarize(runner, &open("reports").await?).await?;
 
     let videos = &open("videos").await?;
     change_settings(runner, videos).await?;

@@ -6,7 +6,7 @@ use futures::future::{BoxFuture, try_join_all};
 use futures::try_join;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
-use microqueue::keyspace::{Database, KeyValue, Runner, Store, Transaction};
+use microqueue::keyspace::{Database, Isolation, KeyValue, RangeQuery, Runner, Store, Transaction};
 
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
@@ -63,7 +63,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         read_counter(tr, &self.keys, Counter::Queued).await
     }
 
-    /// Waits until no item is queued, delayed or held. Useful in tests, and in jobs that end.
+    /// Waits until no item is queued, delayed or held, and no batch is about to end. Useful in tests, and in jobs that end.
     ///
     /// Consumers or workers must be running, and the queue must not be paused. Dead letters are not waited for.
     ///
@@ -109,7 +109,7 @@ pub(crate) async fn read_stats(tr: &impl Transaction, keys: &Keys) -> Result<Sta
     })
 }
 
-/// Waits until no item is queued, delayed or held.
+/// Waits until no item is queued, delayed or held, and no batch has a stamp.
 fn wait_idle<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<()>> {
     Box::pin(async move {
         wait_until_none(runner, |tr| async move {
@@ -121,7 +121,14 @@ fn wait_idle<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Res
             ];
             // Every change of an item changes the counter of the place that the item leaves.
             let left = counters.into_iter().find(|(count, _)| *count > 0);
-            Ok::<_, Error>(left.map(|(_, counter)| keys.counter(counter)))
+            if let Some((_, counter)) = left {
+                return Ok(Some(keys.counter(counter)));
+            }
+            let (begin, end) = keys.part("Bs");
+            let first = RangeQuery::keys(begin, end).limit(1);
+            // Safe as a snapshot read: nothing is written.
+            let stamps = tr.get_range(&first, Isolation::Snapshot).await?;
+            Ok::<_, Error>(stamps.rows.first().map(|stamp| stamp.key().to_vec()))
         })
         .await
     })

@@ -14,6 +14,7 @@ use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Counter;
 use crate::options::{Backoff, WorkerOptions};
+use crate::protocol::batches::finish_all;
 use crate::protocol::give_back::{GiveBack, When};
 use crate::queue::handle::Queue;
 use crate::queue::status::Place;
@@ -155,10 +156,14 @@ where
     R: IntoOutcome,
 {
     async fn handle_all(&mut self, consumer: &Consumer<T>) -> Result<()> {
-        while let Some(delivery) = consumer.dequeue().await? {
-            self.handle(&delivery).await?;
+        let runner = &self.runner.on_store();
+        loop {
+            finish_all(runner, &self.queue.keys).await?;
+            match consumer.dequeue().await? {
+                Some(delivery) => self.handle(&delivery).await?,
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     /// Handles an item, and returns when its outcome is committed. The next item is taken after that.

@@ -17,7 +17,7 @@ mod tests;
 use futures::future::try_join_all;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    ConflictKind, Isolation, MutationOp, RangeQuery, StreamingMode, Transaction,
+    ConflictKind, Isolation, MutationOp, RangeQuery, Runner, Store, StreamingMode, Transaction,
 };
 
 use crate::items::batch::{BatchId, Callback, StoredBatch, Tally, read_batch};
@@ -81,6 +81,21 @@ pub(crate) async fn finish_batches(
     }
     changes.stage(tr, keys);
     Ok(finished)
+}
+
+/// Ends all batches that are complete, in as many transactions as necessary.
+pub(crate) async fn finish_all(runner: &Runner<Store>, keys: &Keys) -> Result<()> {
+    let mut after: Option<Vec<u8>> = None;
+    loop {
+        let from = after.as_deref();
+        let finish = |tr| async move { finish_batches(&tr, keys, from).await };
+        let finished = runner.run(finish).await?;
+        if finished.batches == 0 && finished.after.is_none() {
+            return Ok(());
+        }
+        // The end of a batch may complete another one.
+        after = finished.after;
+    }
 }
 
 /// Stages the end of a batch.

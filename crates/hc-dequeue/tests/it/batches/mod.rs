@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use conformance::stores::TestStore;
 use futures::future::join_all;
+use hc_dequeue::testing::drain;
 use hc_dequeue::{
     Batch, BatchCounts, BatchRef, BatchStatus, Consumer, Delivery, Enqueue, Enqueued, Error,
     ItemRef, OnRepeat, Place, Schedule, Settings, WorkerOptions,
@@ -27,6 +28,7 @@ conformance::on_every_store!(
     a_dedupe_id_that_is_repeated_adds_no_member,
     what_cannot_be_done_is_refused_before_anything_is_staged,
     a_batch_shows_its_state_until_it_is_complete,
+    a_drained_queue_has_handled_the_callbacks,
 );
 
 /// The value of callbacks.
@@ -461,4 +463,22 @@ async fn a_batch_shows_its_state_until_it_is_complete(store: TestStore) {
     let mut all = [parent, batch];
     all.sort_unstable();
     assert_eq!(listed, all);
+}
+
+async fn a_drained_queue_has_handled_the_callbacks(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let parent = world.open_batch(&then(2 * DONE)).await;
+    let batch = world.open_batch(&then(DONE).with_parent(&parent)).await;
+    world.members(&batch, 0..3).await;
+    world.close(&batch).await;
+    world.close(&parent).await;
+    let drained = drain(&world.runner, &world.queue, |_| async {}).await;
+    assert_eq!(drained.unwrap().completed, 5);
+    assert_eq!(world.stats().await.queued, 0);
+    // Nor is it idle before.
+    let batch = world.open_batch(&then(DONE)).await;
+    world.close(&batch).await;
+    world.complete_all().await;
+    assert_eq!(world.batch(&batch).await, None);
+    assert_eq!(world.stats().await.completed, 6);
 }
