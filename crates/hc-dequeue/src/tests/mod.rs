@@ -1,5 +1,6 @@
 //! Tests of several modules together.
 
+mod batch_conflicts;
 mod conflicts;
 mod lane_conflicts;
 mod life;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use conformance::stores::TestStore;
 use conformance::timeout;
 use futures::future::join_all;
-use hc_dequeue::{Error, KeyLimits, KeyState, Place, Settings, WorkerOptions};
+use hc_dequeue::{Enqueued, Error, KeyLimits, KeyState, OnRepeat, Place, Settings, WorkerOptions};
 
 use super::{next, of, take_all, values};
 use crate::common::{LONG, World, settings};
@@ -20,6 +20,7 @@ conformance::on_every_store!(
     good_job_325_378_838_retries_are_held_again_only_with_a_slot,
     oban_53388_sqs_a_blocked_key_hides_no_other,
     bull_mq_3210_one_runs_at_a_time_and_waiting_items_are_visible,
+    silo_315_322_nothing_that_happens_to_an_item_changes_its_key,
     sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordered_key,
 );
 
@@ -236,5 +237,41 @@ async fn sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordere
     assert_eq!(world.stats().await.dead, 1);
     let consumer = world.consumer().await;
     assert_eq!(*next(&consumer).await.value(), 1);
+    world.check().await;
+}
+
+async fn silo_315_322_nothing_that_happens_to_an_item_changes_its_key(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    let once = of("a").with_dedupe("once");
+    let item = &world.enqueue_ref(0, &once.clone().with_delay(LONG)).await;
+    world.enqueue_all_of("a", [1]).await;
+    let queue = &world.queue;
+    let replace = of("b")
+        .with_dedupe("once")
+        .with_on_repeat(OnRepeat::Replace);
+    let replaced = world.enqueue_with(2, &replace).await.unwrap();
+    assert_eq!(replaced, Enqueued::Replaced(*item));
+    let change = |tr| async move {
+        assert!(queue.set_priority(&tr, item, 9).await?);
+        let _ = queue.replace(&tr, item, &3).await?;
+        queue.expedite(&tr, item).await
+    };
+    assert!(world.runner.run(change).await.unwrap());
+    let consumer = world.consumer().await;
+    // It comes first, and takes the only slot of its key. A dead letter that is redriven needs one, too.
+    let held = next(&consumer).await;
+    assert_eq!(
+        (*held.value(), held.key().unwrap().as_ref()),
+        (3, &b"a"[..])
+    );
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    held.discard("no").await.unwrap();
+    let other = next(&consumer).await;
+    let redrive = |tr| async move { queue.redrive(&tr, item).await };
+    assert!(world.runner.run(redrive).await.unwrap());
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    other.complete().await.unwrap();
+    assert_eq!(next(&consumer).await.item_ref(), *item);
     world.check().await;
 }

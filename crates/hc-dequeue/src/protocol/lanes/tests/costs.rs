@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use conformance::checker_store::{RecordedAccess, Span, Write};
+use microqueue::keyspace::Bytes;
 use stateright::Model;
 
 use super::world::{How, LaneModel, LaneState, LaneStep, Op};
@@ -116,4 +117,30 @@ fn steps_cost_what_the_docs_say() {
     let expected = [costs(0, 0, 3), costs(8, 6, 5), costs(3, 3, 3)];
     assert_eq!(costs_of(limited.clone()), expected);
     assert_eq!(costs_of(pops(limited)), [costs(0, 0, 3), costs(8, 6, 3)]);
+}
+
+#[test]
+fn river_1145_a_limit_takes_no_transaction_of_its_own() {
+    let model = LaneModel::new(pair(), None);
+    let mut state = model.init_states().remove(0);
+    // One of the two items at a time, in as many transactions as without a limit.
+    for op in [
+        Op::Enqueue(0),
+        Op::Enqueue(1),
+        Op::Take(0, None),
+        Op::Take(0, Some((0, How::Complete))),
+        Op::Return(0, 1, How::Complete),
+    ] {
+        perform(&model, &mut state, op);
+    }
+    let (begin, end) = model.keys.part("l");
+    let is_item = |key: &[u8]| {
+        model
+            .keys
+            .parse_lane(key)
+            .is_ok_and(|row| row.rank.is_some())
+    };
+    let left = state.rows.range(Bytes::from(begin)..Bytes::from(end));
+    assert!(!left.map(|(key, _)| key).any(|key| is_item(key)));
+    assert!(!state.rows.contains_key(&*model.keys.slots(A)));
 }
