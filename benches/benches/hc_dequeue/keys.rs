@@ -6,13 +6,13 @@ use benches::table::Table;
 use crate::trial::{Setting, Way};
 use crate::workload::{Workload, pop, run};
 
-/// A way with keys, in a setting, and what it is measured by.
-struct Comparison {
-    way: Way,
-    yardstick: Way,
-    setting: Setting,
+/// A way in a setting, and what it is measured by.
+pub(crate) struct Comparison {
+    pub(crate) way: Way,
+    pub(crate) yardstick: Way,
+    pub(crate) setting: Setting,
     /// The setting of the yardstick, if it is another one.
-    other: Option<Setting>,
+    pub(crate) other: Option<Setting>,
 }
 
 fn comparisons() -> Vec<Comparison> {
@@ -40,8 +40,13 @@ fn comparisons() -> Vec<Comparison> {
     ]
 }
 
-/// Returns the table of all comparisons.
+/// Returns the table of keys.
 pub(crate) fn table(stage: &Stage) -> Table {
+    table_of(stage, comparisons())
+}
+
+/// Returns the table of comparisons.
+pub(crate) fn table_of(stage: &Stage, comparisons: Vec<Comparison>) -> Table {
     let mut table = Table::new([
         "items",
         "processes",
@@ -52,7 +57,7 @@ pub(crate) fn table(stage: &Stage) -> Table {
         "conflicts per item",
         "99th percentile",
     ]);
-    for comparison in comparisons() {
+    for comparison in comparisons {
         let Comparison {
             way,
             yardstick,

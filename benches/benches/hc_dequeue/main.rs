@@ -1,7 +1,7 @@
 //! Many consumers of one queue, in several ways, on any store.
 //!
 //! `cargo xtask bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
-//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items`, `keys` and `console`, all of them unless named.
+//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items`, `keys`, `batches` and `console`, all of them unless named.
 //! Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
 //! `--db` is the URL of the store. All keys lie under a random prefix, which is cleared. `--long`
@@ -10,6 +10,7 @@
 //! In each round every way takes its turn on every setting, and the order rotates. Figures are medians over the
 //! rounds, and ratios are medians of the rounds' ratios.
 
+mod batches;
 mod console;
 mod idle;
 mod items;
@@ -77,6 +78,11 @@ fn main() -> io::Result<()> {
         for table in [slots::latency, slots::cost] {
             writeln!(out, "\n{}", table(&stage))?;
         }
+    }
+    if arguments.wants("batches") {
+        writeln!(out, "\nMembers of a batch\n\n{}", batches::members(&stage))?;
+        writeln!(out, "\n{}", batches::latency(&stage))?;
+        writeln!(out, "\nA large batch\n\n{}", batches::large(&stage))?;
     }
     if arguments.wants("console") {
         writeln!(

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use benches::contender::{Acknowledged, BlindSets, Classic, Contender, Keyed, Naive, Popped, Site};
+use benches::contender::{
+    Acknowledged, BlindSets, Classic, Contender, Keyed, Members, Naive, Popped, Site,
+};
 use benches::figures::Figures;
 use benches::load::{Load, Sample};
 use benches::meter::Metered;
@@ -29,6 +31,9 @@ pub(crate) enum Way {
     Limited,
     /// Items of one key, one after another.
     Ordered,
+    /// Members of a batch, popped or acknowledged.
+    Members,
+    MembersAcknowledged,
 }
 
 impl Way {
@@ -57,6 +62,8 @@ impl Way {
             Self::ThousandKeysAcknowledged => "1,000 keys, acknowledged",
             Self::Limited => "100 keys with a limit of 10, acknowledged",
             Self::Ordered => "one ordered key, acknowledged",
+            Self::Members => "members of a batch",
+            Self::MembersAcknowledged => "members of a batch, acknowledged",
         }
     }
 
@@ -76,6 +83,8 @@ impl Way {
             Self::ThousandKeysAcknowledged => bear::<Keyed<true, 1_000, 0, 1>>(load, site, meet),
             Self::Limited => bear::<Keyed<true, 100, 10, 1>>(load, site, meet),
             Self::Ordered => bear::<Keyed<true, 1, 1, 1>>(load, site, meet),
+            Self::Members => bear::<Members<false>>(load, site, meet),
+            Self::MembersAcknowledged => bear::<Members<true>>(load, site, meet),
         }
     }
 }

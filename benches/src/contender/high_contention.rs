@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hc_dequeue::{Consumer, Enqueue, Error, KeyLimits, Queue, WorkerOptions};
+use hc_dequeue::{Batch, BatchRef, Consumer, Enqueue, Error, KeyLimits, Queue, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, RunOptions, Runner, Store};
 
@@ -43,6 +43,13 @@ impl<const ACKNOWLEDGES: bool> HighContention<ACKNOWLEDGES> {
         let queue = &self.queue;
         let limit = |tr| async move { queue.configure_keys(&tr, limits).await };
         self.runner.run(limit).await.expect("nothing conflicts");
+    }
+
+    /// Opens a batch.
+    pub(super) async fn open_batch(&self) -> BatchRef {
+        let queue = &self.queue;
+        let open = |tr| async move { queue.open_batch(&tr, &Batch::new()).await };
+        self.runner.run(open).await.expect("nothing conflicts")
     }
 
     /// Puts items with options into the queue, in one commit.

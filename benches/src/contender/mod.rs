@@ -3,6 +3,7 @@
 mod classic;
 mod high_contention;
 mod keyed;
+mod members;
 mod naive;
 mod sets;
 
@@ -13,6 +14,7 @@ use keyspace::{Bytes, Store, Subspace};
 pub use self::classic::Classic;
 pub use self::high_contention::{Acknowledged, HighContention, Popped};
 pub use self::keyed::Keyed;
+pub use self::members::Members;
 pub use self::naive::Naive;
 pub use self::sets::BlindSets;
 use crate::meter::Metered;
@@ -151,6 +153,11 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn of_the_high_contention_queue_each_item_is_acknowledged_once() {
         each_item_is_taken_once::<Acknowledged>().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn of_a_queue_with_batches_each_item_is_acknowledged_once() {
+        each_item_is_taken_once::<Members<true>>().await;
     }
 
     #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,10 @@
-//! The programs of the tutorial, of the recipes and of the tenants. Each checks what it shows.
+//! The programs of the tutorial, of the recipes, of the tenants and of the nightly run. Each checks what it shows.
 
 use conformance::stores::TestStore;
 
+#[path = "../../examples/nightly.rs"]
+#[expect(dead_code, reason = "its `main` is not run")]
+mod nightly;
 #[path = "../../examples/recipes.rs"]
 mod recipes;
 #[path = "../../examples/shop.rs"]
@@ -14,6 +17,7 @@ mod tenants;
 conformance::on_every_store!(threads:
     the_shop_of_the_tutorial_sells_what_is_ordered,
     tenants_share_a_queue_within_their_limits,
+    the_report_of_a_nightly_run_starts_when_all_customers_are_billed,
 );
 
 async fn the_shop_of_the_tutorial_sells_what_is_ordered(store: TestStore) {
@@ -22,6 +26,10 @@ async fn the_shop_of_the_tutorial_sells_what_is_ordered(store: TestStore) {
 
 async fn tenants_share_a_queue_within_their_limits(store: TestStore) {
     tenants::run(&store.runner(), &store.root).await.unwrap();
+}
+
+async fn the_report_of_a_nightly_run_starts_when_all_customers_are_billed(store: TestStore) {
+    nightly::run(&store.runner(), &store.root).await.unwrap();
 }
 
 #[test]

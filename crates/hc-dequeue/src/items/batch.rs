@@ -207,7 +207,7 @@ pub(crate) struct BatchRow {
     pub(crate) is_cancelled: bool,
     /// Of which batch it is a member.
     pub(crate) parent: Option<Member>,
-    pub(crate) created_millis: u64,
+    pub(crate) opened_millis: u64,
     pub(crate) callback: Option<Callback>,
 }
 
@@ -230,7 +230,7 @@ impl BatchRow {
             .map_or([0; BatchId::BYTES], |parent| parent.batch.0);
         let mut bytes = vec![FORMAT, flags];
         bytes.extend_from_slice(&parent);
-        bytes.extend_from_slice(&self.created_millis.to_be_bytes());
+        bytes.extend_from_slice(&self.opened_millis.to_be_bytes());
         if let Some(callback) = &self.callback {
             bytes.extend_from_slice(&callback.delay_millis.to_be_bytes());
             bytes.extend_from_slice(&callback.due_millis.to_be_bytes());
@@ -257,7 +257,7 @@ fn parse(value: &Bytes) -> Result<BatchRow, String> {
     if has(flag::PARENT_DEAD_STAY) && !has_parent {
         return Err("there is no parent in which dead letters stay".to_owned());
     }
-    let created_millis = fields.u64()?;
+    let opened_millis = fields.u64()?;
     let callback = if has(flag::CALLBACK) {
         let delay_millis = fields.u64()?;
         let due_millis = fields.u64()?;
@@ -278,7 +278,7 @@ fn parse(value: &Bytes) -> Result<BatchRow, String> {
             batch: parent,
             dead_letters_stay: has(flag::PARENT_DEAD_STAY),
         }),
-        created_millis,
+        opened_millis,
         callback,
     })
 }
@@ -314,8 +314,8 @@ impl StoredBatch {
         }
     }
 
-    pub(crate) fn created(&self) -> SystemTime {
-        unix_time(self.row.created_millis)
+    pub(crate) fn opened(&self) -> SystemTime {
+        unix_time(self.row.opened_millis)
     }
 }
 
@@ -403,14 +403,14 @@ mod tests {
                 batch: BatchId([7; 16]),
                 dead_letters_stay: true,
             }),
-            created_millis: 258,
+            opened_millis: 258,
             callback: Some(callback),
         };
         let plain = BatchRow {
             dead_letters_stay: false,
             is_cancelled: false,
             parent: None,
-            created_millis: 1,
+            opened_millis: 1,
             callback: None,
         };
         let number = |number: u64| number.to_be_bytes();

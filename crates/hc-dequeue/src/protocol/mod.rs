@@ -89,7 +89,7 @@
 //! | take: the fast path | `p`; the session's own `s`; `r` up to the first request, or all of it; each item that it takes (`i`) or promotes (`t`) | the first items; `t` up to now | clears each `i` and sets its `h`, or for popped items the end; for promoted items clears `t` and `o` and sets `i`; `c` | granted, cancelled or changed one of these items; registered the first request; paused or resumed the queue; wrote the session's `s` |
 //! | register | the session's own `s` | | a new `r` | wrote the session's `s` |
 //! | fulfill | `p`; `s` of the own session and of those whose requests it reads; each request that it answers, removes or notifies (`r`); each item that it grants (`i`) or promotes (`t`) | the first requests and items; `t` up to now; the first row of a grant | clears these `r` and `i`; sets a `g` for each item, or an `h` for those of its own session; a notice in `g`; the rest as a take | answered or withdrew one of these requests; granted, cancelled or changed one of these items; paused or resumed the queue; wrote one of these `s` |
-//! | check | | `g`, `r`, `t`, `p`, `i` | | |
+//! | check | | `g`, `r`, `t`, `p`, `i`, `Bs` | | |
 //! | collect | the rows of the grant (`g`) | | clears them and sets an `h` for each, or for popped items the end and `c`; a new `r`, if more items are wanted | collected or returned the grant; cancelled an item of it |
 //! | withdraw | its `r` | | clears `r` and the first row of `g` | answered or removed the request |
 //! | complete | `h` of the item | | clears `h`; the end; `c` | cancelled the item, took over its dedupe id, or gave it back |

@@ -7,6 +7,7 @@ use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, Listed, StagedId};
 
+use super::batches::may_finish;
 use super::front::ReadLimit;
 use super::fulfill::first_requests;
 use super::ready::{delayed, queued};
@@ -104,6 +105,8 @@ pub(crate) struct Supply {
     pub(crate) has_items: bool,
     /// When the first delayed item is due, by the wall clock. Always `None` if the session does not promote.
     pub(crate) due: Option<u64>,
+    /// Whether a batch may be complete.
+    pub(crate) has_batches: bool,
 }
 
 /// Reads whether items could be granted.
@@ -113,10 +116,11 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
         items: 1,
         row_bytes: usize::MAX,
     };
-    let (queued, delayed, is_paused) = try_join!(
+    let (queued, delayed, is_paused, has_batches) = try_join!(
         queued(tr, context, one.items, 0),
         delayed(tr, context, keys.part("t"), one),
-        is_paused(tr, keys, Isolation::Snapshot)
+        is_paused(tr, keys, Isolation::Snapshot),
+        may_finish(tr, keys)
     )?;
     let due = delayed.items.first().map(|item| item.ready_millis);
     let is_due = due.is_some_and(|due| due <= context.due_until());
@@ -125,6 +129,7 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
     Ok(Supply {
         has_items: !is_paused && (is_due || !queued.is_empty() || !is_complete),
         due: due.filter(|_| context.promotes && !is_due),
+        has_batches,
     })
 }
 

@@ -158,7 +158,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             dead_letters_stay: batch.dead_letters_stay,
             is_cancelled: false,
             parent,
-            created_millis: wall_millis(&keys.env),
+            opened_millis: wall_millis(&keys.env),
             callback,
         };
         let row = row.to_bytes()?;
@@ -347,6 +347,6 @@ fn status_of(keys: &Keys, batch: BatchRef, stored: &StoredBatch) -> BatchStatus 
         has_callback: row.callback.is_some(),
         dead_letters_stay: row.dead_letters_stay,
         parent: row.parent.map(|parent| BatchRef::new(keys, parent.batch)),
-        opened: stored.created(),
+        opened: stored.opened(),
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! It looks soon after a member that it held or popped has ended. The transaction that ended it may commit later, so it
 //! looks again, after twice as long each time, until that transaction has committed or failed. The session that watches
-//! the wake stamp also looks when that is written. And every session looks from time to time, so that no batch depends
-//! on a single session.
+//! the wake stamp reads whether a batch may be complete, and then looks at once. And every session looks from time to
+//! time, so that no batch depends on a single session.
 
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ pub(super) struct BatchTimer {
     wait: Duration,
     /// Where the next look begins, if not at the first batch.
     after: Option<Vec<u8>>,
+    /// How many batches of the last look did not decode.
+    unreadable: usize,
 }
 
 impl BatchTimer {
@@ -34,14 +36,14 @@ impl BatchTimer {
         self.ends
     }
 
-    /// Notes at the time `now` that a batch may be complete.
-    pub(super) fn look_soon(&mut self, now: Duration) {
-        self.ends = self.ends.min(now.saturating_add(SOON));
+    /// Notes that a batch may be complete.
+    pub(super) fn look_at_once(&mut self) {
+        self.ends = Duration::ZERO;
     }
 
     /// Notes at the time `now` that a member has ended, or ends as soon as a transaction commits.
     pub(super) fn note_member(&mut self, now: Duration) {
-        self.look_soon(now);
+        self.ends = self.ends.min(now.saturating_add(SOON));
         self.wait = SOON;
     }
 
@@ -82,13 +84,14 @@ impl Dispatcher {
         };
         let count = finished.batches as u64;
         self.shared.metrics.batches_finished.increment(count);
-        if finished.unreadable > 0 {
+        if finished.unreadable > self.batch_timer.unreadable {
             tracing::warn!(
                 queue = %self.keys().queue,
                 batches = finished.unreadable,
                 "batches do not decode: a newer version may end them"
             );
         }
+        self.batch_timer.unreadable = finished.unreadable;
         let has_more = finished.batches > 0 || finished.after.is_some();
         self.batch_timer.after = finished.after;
         let now = self.now();

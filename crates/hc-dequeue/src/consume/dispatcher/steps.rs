@@ -175,9 +175,11 @@ impl Dispatcher {
         self.alarms.watch(watch);
         if is_first {
             self.check_schedules_soon();
-            self.batch_timer.look_soon(self.now());
         }
         self.pacer.due = supply.and_then(|supply| supply.due);
+        if supply.is_some_and(|supply| supply.has_batches) {
+            self.batch_timer.look_at_once();
+        }
         let has_items = supply.map(|supply| supply.has_items);
         tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
         if has_items == Some(false) {

@@ -30,6 +30,17 @@ use crate::session::wall::wall_millis;
 /// The largest number of batches that one transaction looks at.
 const MAX_LOOKED_BATCHES: usize = 32;
 
+/// Returns whether a batch may be complete.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn may_finish(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
+    let (begin, end) = keys.part("Bs");
+    let first = RangeQuery::keys(begin, end).limit(1);
+    let stamps = tr.get_range(&first, Isolation::Snapshot).await?;
+    Ok(!stamps.rows.is_empty())
+}
+
 /// What a look at batches has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Finished {

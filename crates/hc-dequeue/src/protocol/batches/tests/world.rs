@@ -244,7 +244,7 @@ impl BatchModel {
                 dead_letters_stay: spec.dead_letters_stay,
                 is_cancelled: false,
                 parent,
-                created_millis: 0,
+                opened_millis: 0,
                 callback,
             };
             let id = batch_id(batch);
