@@ -10,13 +10,14 @@ use benches::meter::Metered;
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use conformance::scale;
-use hc_dequeue::{Batch, BatchRef, Consumer, Delivery, Enqueue, Error, Queue, WorkerOptions};
+use hc_dequeue::{Batch, BatchRef, Consumer, Enqueue, Error, Queue, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, RunOptions, Runner, Store, Tx};
 use tokio::task::JoinSet;
 
 use crate::idle::{PATIENCE, SETTLING, Times, site};
 use crate::keys::{Comparison, table_of};
+use crate::slots::{acknowledge, wait};
 use crate::trial::Way;
 use crate::workload::pop;
 
@@ -96,13 +97,6 @@ impl Place {
     }
 }
 
-/// Waits for an item. Returns it, and when it came.
-async fn wait(consumer: Arc<Consumer<Bytes>>) -> (Delivery<Bytes>, Duration) {
-    let delivery = consumer.dequeue_within(PATIENCE).await;
-    let delivery = delivery.expect("the store serves").expect("an item comes");
-    (delivery, Environment::system().now())
-}
-
 /// Returns a table of the times from the call that acknowledges the last member of a batch to the end of that call, and
 /// to the delivery of the callback to a consumer that waits.
 pub(crate) fn latency(stage: &Stage) -> String {
@@ -129,12 +123,7 @@ async fn measure_latency(site: &Site) -> Times {
         let waiting = tokio::spawn(wait(waiter.clone()));
         env.sleep(SETTLING).await;
         let began = env.now();
-        let ack = |tr| {
-            let held = &held;
-            async move { held.ack(&tr).await }
-        };
-        let acknowledged: Result<(), Error> = place.runner.run(ack).await;
-        acknowledged.expect("the session lives");
+        acknowledge(&place.runner, &held).await;
         let ended = env.now();
         drop(held);
         let (callback, delivered) = waiting.await.expect("the consumer does not panic");

@@ -58,7 +58,8 @@ impl Place {
     }
 }
 
-async fn acknowledge(runner: &Runner<Metered<Store>>, delivery: &Delivery<Bytes>) {
+/// Acknowledges an item in a transaction of its own.
+pub(crate) async fn acknowledge(runner: &Runner<Metered<Store>>, delivery: &Delivery<Bytes>) {
     let acknowledged: Result<(), Error> = runner
         .run(|tr| async move { delivery.ack(&tr).await })
         .await;
@@ -66,7 +67,7 @@ async fn acknowledge(runner: &Runner<Metered<Store>>, delivery: &Delivery<Bytes>
 }
 
 /// Waits for an item. Returns it, and when it came.
-async fn wait(consumer: Arc<Consumer<Bytes>>) -> (Delivery<Bytes>, Duration) {
+pub(crate) async fn wait(consumer: Arc<Consumer<Bytes>>) -> (Delivery<Bytes>, Duration) {
     let delivery = consumer.dequeue_within(PATIENCE).await;
     let delivery = delivery.expect("the store serves").expect("an item comes");
     (delivery, Environment::system().now())

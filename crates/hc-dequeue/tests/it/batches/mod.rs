@@ -77,8 +77,11 @@ impl World {
         values: impl IntoIterator<Item = u64>,
     ) -> Vec<ItemRef> {
         let options = &of(batch);
-        let values = values.into_iter();
-        join_all(values.map(|value| self.enqueue_ref(value, options))).await
+        let mut members = Vec::new();
+        for value in values {
+            members.push(self.enqueue_ref(value, options).await);
+        }
+        members
     }
 }
 
