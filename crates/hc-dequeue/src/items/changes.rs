@@ -207,7 +207,11 @@ impl Changes {
         }
         for (key, lane) in &self.lanes {
             if lane.slots != 0 {
-                add(tr, &keys.slots(key), lane.slots);
+                let slots = keys.slots(key);
+                tr.atomic(MutationOp::Add, &slots, &lane.slots.to_le_bytes());
+                if lane.slots < 0 {
+                    tr.atomic(MutationOp::CompareAndClear, &slots, &0_i64.to_le_bytes());
+                }
             }
             if let Some(rank) = lane.stamp() {
                 tr.set_to_versionstamp(&keys.stamp(rank, key));
@@ -225,7 +229,9 @@ fn stage_batch(tr: &impl Transaction, keys: &Keys, batch: BatchId, changes: &[i6
     for tally in Tally::ALL {
         let change = changes[tally as usize];
         if change != 0 {
-            add(tr, &keys.tally(batch, tally), change);
+            // A number that is zero again stays: the end of the batch removes it.
+            let key = keys.tally(batch, tally);
+            tr.atomic(MutationOp::Add, &key, &change.to_le_bytes());
         }
     }
     let has_fewer = changes[Tally::Pending as usize] < 0;
@@ -233,12 +239,4 @@ fn stage_batch(tr: &impl Transaction, keys: &Keys, batch: BatchId, changes: &[i6
         tr.set_to_versionstamp(&keys.batch_stamp(batch));
     }
     has_fewer
-}
-
-/// Stages the addition to a number that has no row when it is zero.
-fn add(tr: &impl Transaction, key: &[u8], change: i64) {
-    tr.atomic(MutationOp::Add, key, &change.to_le_bytes());
-    if change < 0 {
-        tr.atomic(MutationOp::CompareAndClear, key, &0_i64.to_le_bytes());
-    }
 }
