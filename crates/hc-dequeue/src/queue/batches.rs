@@ -137,7 +137,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// }
     /// ```
     /// # Conflicts
-    /// Writes rows with a random key. With a parent, also reads the parent's row, which only its end and its
+    /// Writes rows with a random key: a retry of the transaction opens the batch under another one. With a parent, also
+    /// reads the parent's row, which only its end and its
     /// cancellation write.
     ///
     /// # Errors
@@ -209,7 +210,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// effect on a batch that is closed, complete or cancelled.
     ///
     /// # Conflicts
-    /// Reads nothing. Writes rows of the batch, which conflicts with its end, and the wake stamp.
+    /// Reads nothing, and writes rows of the batch and the wake stamp: a retry writes the same.
     ///
     /// # Errors
     /// [`Error::ForeignRef`].
@@ -226,7 +227,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// ended, the batch is removed, whether it was closed or not. Returns `false` if there is no such batch.
     ///
     /// # Conflicts
-    /// Reads and writes the row of the batch: transactions that add members, and the end of the batch, conflict.
+    /// Reads and writes the row of the batch: transactions that add members, and the end of the batch, conflict. A retry
+    /// writes the same.
     ///
     /// # Errors
     /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row does not decode.

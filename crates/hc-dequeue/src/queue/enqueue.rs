@@ -83,10 +83,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the
     ///   id, wherever it is. A concurrent acknowledgement of that item conflicts.
     /// - With a key, also writes a pointer and a stamp, blindly.
+    /// - With a batch, reads the row of the batch, and writes a number of it blindly. The end of the batch and its
+    ///   cancellation conflict.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
     /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::Full`] and those of [`enqueue`](Self::enqueue);
+    /// [`Error::BatchOver`] and [`Error::ForeignRef`] with a batch;
     /// [`Error::EnqueuedWithOtherPlace`];
     /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
     /// all cases nothing is staged.

@@ -35,7 +35,7 @@ pub(super) enum Bug {
     NotAdded,
     /// The end of a member is counted twice.
     EndedTwice,
-    /// A member that becomes a dead letter is pending for ever.
+    /// A member that becomes a dead letter stays pending forever.
     DeadStaysPending,
     /// The end of a batch leaves its rows.
     RowsStay,
