@@ -121,6 +121,28 @@ pub enum Finding {
         key: Bytes,
     },
 
+    /// A key waits for its rate until a time, but is missing among the delayed items, so that no session would look at it
+    /// then. Repaired by adding it.
+    #[error(
+        "key `{}` waits for its rate and is missing among the delayed items",
+        printable(key)
+    )]
+    NotParked {
+        /// The key.
+        key: Bytes,
+        /// The time, in milliseconds since the Unix epoch.
+        until_millis: u64,
+    },
+
+    /// There is a key among the delayed items that does not wait for its rate until that time. Repaired by removing it.
+    #[error("key `{}` is among the delayed items by mistake", printable(key))]
+    StrayParked {
+        /// The key.
+        key: Bytes,
+        /// The time, in milliseconds since the Unix epoch.
+        until_millis: u64,
+    },
+
     /// The number of pending members of a batch differs from the number of items and batches that are members. Repaired
     /// by adding the difference, which is the same at every version.
     #[error("batch {batch} has {stored} pending members, but {counted} are there")]
@@ -258,6 +280,8 @@ impl Finding {
             Self::StrayPointer { .. } => "stray-pointer",
             Self::SlotsOff { .. } => "slots-off",
             Self::NoStamp { .. } => "no-stamp",
+            Self::NotParked { .. } => "not-parked",
+            Self::StrayParked { .. } => "stray-parked",
             Self::BatchOff { .. } => "batch-off",
             Self::NoBatchStamp { .. } => "no-batch-stamp",
             Self::StrayBatch { .. } => "stray-batch",

@@ -4,13 +4,14 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use async_trait::async_trait;
 use microqueue::Item;
 use microqueue::keyspace::{
     Bytes, Code, Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, Tx, visit_rows,
 };
 
 use super::Finding;
-use super::rows::AuditTransaction;
+use super::rows::{AuditTransaction, RowCheck, remove_row};
 use crate::items::changes::Changes;
 use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
@@ -18,7 +19,7 @@ use crate::items::key_limits::KeyLimits;
 use crate::items::keys::Keys;
 use crate::items::record::{Part, Record, is_notice};
 use crate::items::spot::RANK_OF_SLOT;
-use crate::protocol::lanes::look::grantable_head;
+use crate::protocol::lanes::look::{first_startable, parse_full_at, parse_parked_until};
 
 /// The parts of the queue with items that may have slots.
 const PARTS_WITH_SLOTS: [&str; 5] = ["l", "t", "h", "g", "d"];
@@ -145,6 +146,14 @@ async fn check_some(
         if row.is_some_and(|row| KeyLimits::parse(&limits, &row).is_err()) {
             findings.push(Finding::Undecodable { key: limits.into() });
         }
+        let full_at = keys.full_at(&key);
+        let row = tr.get(&full_at, Isolation::Snapshot).await?;
+        if row.is_some_and(|row| parse_full_at(&KeyValue::new(&full_at, &row)).is_err()) {
+            findings.push(Finding::Undecodable {
+                key: full_at.into(),
+            });
+        }
+        findings.extend(check_parked(tr, keys, &key).await?);
         if lacks_stamp(tr, keys, &key).await? {
             findings.push(Finding::NoStamp { key: key.clone() });
         }
@@ -153,12 +162,66 @@ async fn check_some(
     Ok((findings, last))
 }
 
-/// Returns whether a lane has something to grant, and no stamp that says so.
+/// Checks that a lane that is parked is among the delayed items.
+async fn check_parked(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result<Option<Finding>> {
+    let row = keys.parked_until(key);
+    Ok(match parked_until(tr, keys, key).await {
+        Ok(Some(until_millis)) => {
+            let parked = keys.parked(until_millis, key);
+            let is_missing = tr.get(&parked, Isolation::Serializable).await?.is_none();
+            let key = key.clone();
+            is_missing.then_some(Finding::NotParked { key, until_millis })
+        }
+        Ok(None) => None,
+        Err(error) if error.corrupt_key().is_some() => {
+            Some(Finding::Undecodable { key: row.into() })
+        }
+        Err(error) => return Err(error),
+    })
+}
+
+/// Reads until when a lane is parked.
+async fn parked_until(tr: &AuditTransaction, keys: &Keys, key: &[u8]) -> Result<Option<u64>> {
+    let row = keys.parked_until(key);
+    let value = tr.get(&row, Isolation::Serializable).await?;
+    let until = value.map(|value| parse_parked_until(&KeyValue::new(&row, &value)));
+    Ok(until.transpose()?)
+}
+
+/// Checks that each key among the delayed items waits for its rate until that time.
+pub(super) struct ParkedLanes;
+
+#[async_trait]
+impl RowCheck for ParkedLanes {
+    fn part(&self) -> &'static str {
+        "t"
+    }
+
+    async fn check(
+        &self,
+        tr: &AuditTransaction,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<Finding>> {
+        let Some((until_millis, key)) = keys.parse_parked(row.key()) else {
+            return Ok(None);
+        };
+        let is_parked = parked_until(tr, keys, &key).await? == Some(until_millis);
+        Ok((!is_parked).then_some(Finding::StrayParked { key, until_millis }))
+    }
+}
+
+/// Returns whether a lane has something to grant, now or when its rate lets it, and nothing that says so.
 async fn lacks_stamp(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result<bool> {
-    let Some(head) = grantable_head(tr, keys, key).await? else {
+    let Some(first) = first_startable(tr, keys, key).await? else {
         return Ok(false);
     };
-    for rank in RANK_OF_SLOT..=head.stamp {
+    let parked = keys.parked_until(key);
+    if first.waits_for_rate && tr.get(&parked, Isolation::Snapshot).await?.is_some() {
+        // Another check finds out whether it is there.
+        return Ok(false);
+    }
+    for rank in RANK_OF_SLOT..=first.stamp {
         let stamp = keys.stamp(rank, key);
         if tr.get(&stamp, Isolation::Snapshot).await?.is_some() {
             return Ok(false);
@@ -167,19 +230,36 @@ async fn lacks_stamp(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result<
     Ok(true)
 }
 
-/// Stages the correction of the number of slots of a key by the difference that was found, which is the same at every
-/// version.
-pub(super) fn add_slots(tr: &AuditTransaction, keys: &Keys, key: &Bytes, difference: i64) {
-    let mut changes = Changes::default();
-    changes.correct_slots(key, difference);
-    stamp_changed(tr, keys, key, changes);
+/// Stages the repair of a finding about lanes.
+pub(super) async fn repair(tr: &AuditTransaction, keys: &Keys, finding: &Finding) -> Result<()> {
+    match finding {
+        Finding::SlotsOff {
+            key,
+            stored,
+            counted,
+        } => {
+            // The difference is the same at every version.
+            let mut changes = Changes::default();
+            changes.correct_slots(key, counted - stored);
+            stamp_changed(tr, keys, key, changes);
+        }
+        Finding::NoStamp { key } => stamp_changed(tr, keys, key, Changes::default()),
+        Finding::NotParked { key, until_millis }
+            if check_parked(tr, keys, key).await?.as_ref() == Some(finding) =>
+        {
+            tr.set(&keys.parked(*until_millis, key), b"");
+            keys.wake_all(tr);
+        }
+        Finding::StrayParked { key, until_millis } => {
+            let row = keys.parked(*until_millis, key);
+            remove_row(tr, keys, &ParkedLanes, &row, finding).await?;
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
-/// Stages a stamp of a lane, and wakes sessions.
-pub(super) fn set_stamp(tr: &AuditTransaction, keys: &Keys, key: &Bytes) {
-    stamp_changed(tr, keys, key, Changes::default());
-}
-
+/// Stages changes of a lane and a stamp, and wakes sessions.
 fn stamp_changed(tr: &AuditTransaction, keys: &Keys, key: &Bytes, mut changes: Changes) {
     changes.stamp_lane(key, RANK_OF_SLOT);
     changes.wake();

@@ -129,6 +129,7 @@ async fn check_all_rows(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Findi
         findings.extend(check_rows(runner, keys, &pointers::Pointed(part)).await?);
     }
     findings.extend(check_rows(runner, keys, &pointers::Pointers).await?);
+    findings.extend(check_rows(runner, keys, &lanes::ParkedLanes).await?);
     for part in dedupe::PARTS_OF_ITEMS {
         findings.extend(check_rows(runner, keys, &dedupe::ItemsOf(part)).await?);
     }
@@ -187,12 +188,10 @@ async fn repair_step(
             let key = item.id().key_in(&keys.pointers());
             remove_row(tr, keys, &pointers::Pointers, &key, finding).await?;
         }
-        Finding::SlotsOff {
-            key,
-            stored,
-            counted,
-        } => lanes::add_slots(tr, keys, key, counted - stored),
-        Finding::NoStamp { key } => lanes::set_stamp(tr, keys, key),
+        Finding::SlotsOff { .. }
+        | Finding::NoStamp { .. }
+        | Finding::NotParked { .. }
+        | Finding::StrayParked { .. } => lanes::repair(tr, keys, finding).await?,
         Finding::BatchOff { .. } | Finding::NoBatchStamp { .. } | Finding::StrayBatch { .. } => {
             batches::repair(tr, keys, finding).await?;
         }

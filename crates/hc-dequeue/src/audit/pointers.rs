@@ -108,13 +108,13 @@ pub(super) async fn set_pointer(
 
 /// Returns the item of a row and the pointer that it needs, or `None` if it needs none.
 fn parse(keys: &Keys, part: &str, row: &KeyValue) -> Result<Option<(ItemId, Pointer)>> {
+    if keys.is_lane_state(row.key()) {
+        return Ok(None);
+    }
     if part == "t" {
         let ready_millis = keys.parse_ready(row)?;
         let id = keys.delayed(ready_millis).decode(row)?.id;
         return Ok(Some((id, Pointer::Delayed(ready_millis))));
-    }
-    if part == "l" && keys.is_lane_state(row.key()) {
-        return Ok(None);
     }
     let item = keys.decode_queued(row)?;
     let pointer = Pointer::to_queued(&keys.parse_queued(row.key())?);

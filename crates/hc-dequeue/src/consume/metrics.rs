@@ -39,6 +39,7 @@ pub(crate) struct Metrics {
     waiting: Histogram,
     lanes_looked: Counter,
     keys_at_limit: Counter,
+    rate_waits: Counter,
     looks_fruitless: Counter,
     pub(crate) batches_finished: Counter,
 }
@@ -67,6 +68,7 @@ impl Metrics {
             waiting: histogram!("hc_dequeue_waiting_seconds", &[queue()]),
             lanes_looked: counter!("hc_dequeue_lanes_looked", &[queue()]),
             keys_at_limit: counter!("hc_dequeue_keys_at_limit", &[queue()]),
+            rate_waits: counter!("hc_dequeue_rate_waits", &[queue()]),
             looks_fruitless: counter!("hc_dequeue_looks_fruitless", &[queue()]),
             batches_finished: counter!("hc_dequeue_batches_finished", &[queue()]),
         }
@@ -84,6 +86,7 @@ impl Metrics {
     pub(crate) fn look(&self, met: Met) {
         self.lanes_looked.increment(met.lanes);
         self.keys_at_limit.increment(met.at_limit);
+        self.rate_waits.increment(met.rate_waits);
         self.looks_fruitless.increment(met.fruitless);
     }
 

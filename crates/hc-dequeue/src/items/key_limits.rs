@@ -9,6 +9,7 @@ use microqueue::keyspace::{self, Bytes, Isolation, Transaction};
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::rate::Rate;
 use crate::items::record::Record;
 
 const FORMAT: u8 = 1;
@@ -20,6 +21,8 @@ mod flag {
     pub(super) const LIMIT: u8 = 1;
     pub(super) const UNTIL_END: u8 = 2;
     pub(super) const DEAD_BLOCK: u8 = 4;
+    pub(super) const RATE: u8 = 8;
+    pub(super) const ALL: u8 = LIMIT | UNTIL_END | DEAD_BLOCK | RATE;
 }
 
 /// The limits of the items of one key, or the default limits of all keys.
@@ -37,6 +40,7 @@ pub struct KeyLimits {
     limit: Option<u32>,
     until_end: bool,
     dead_letters_block: bool,
+    rate: Option<Rate>,
     weight: u32,
 }
 
@@ -52,6 +56,7 @@ impl KeyLimits {
         limit: Some(0),
         until_end: true,
         dead_letters_block: true,
+        rate: None,
         weight: 1,
     };
 
@@ -64,6 +69,7 @@ impl KeyLimits {
             limit: None,
             until_end: false,
             dead_letters_block: false,
+            rate: None,
             weight: 1,
         }
     }
@@ -98,6 +104,13 @@ impl KeyLimits {
         self
     }
 
+    /// Sets the rate at which items of a key start. Each grant counts, also that of an item which comes back.
+    #[must_use]
+    pub const fn with_rate(mut self, rate: Rate) -> Self {
+        self.rate = Some(rate);
+        self
+    }
+
     /// Sets how many items a key is granted when it is its turn, from 1 to [`MAX_WEIGHT`]. The default is 1.
     #[must_use]
     pub const fn with_weight(mut self, items: u32) -> Self {
@@ -123,10 +136,21 @@ impl KeyLimits {
         self.dead_letters_block
     }
 
+    /// Returns the rate at which items of a key start, or `None` if it is not limited.
+    #[must_use]
+    pub const fn rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
     /// Returns how many items a key is granted when it is its turn.
     #[must_use]
     pub const fn weight(&self) -> u32 {
         self.weight
+    }
+
+    /// Returns whether starts of items of the key conflict with one another.
+    pub(crate) const fn have_fence(&self) -> bool {
+        self.limit.is_some() || self.rate.is_some()
     }
 
     /// # Errors
@@ -138,6 +162,8 @@ impl KeyLimits {
             "items keep slots until they end, but there is no limit: set one"
         } else if self.dead_letters_block && !self.until_end {
             "dead letters keep slots, but failing items do not: also set `with_until_end`"
+        } else if let Some(reason) = self.rate.and_then(|rate| rate.fault()) {
+            reason
         } else {
             return Ok(());
         };
@@ -151,10 +177,16 @@ impl KeyLimits {
             (self.limit.is_some(), flag::LIMIT),
             (self.until_end, flag::UNTIL_END),
             (self.dead_letters_block, flag::DEAD_BLOCK),
+            (self.rate.is_some(), flag::RATE),
         ] {
             bytes[1] |= if is_set { flag } else { 0 };
         }
         bytes[2..6].copy_from_slice(&self.limit.unwrap_or(0).to_be_bytes());
+        if let Some(rate) = self.rate {
+            bytes[6..10].copy_from_slice(&rate.starts.to_be_bytes());
+            bytes[10..18].copy_from_slice(&rate.period_millis.to_be_bytes());
+            bytes[18..22].copy_from_slice(&rate.burst.to_be_bytes());
+        }
         bytes[22..].copy_from_slice(&self.weight.to_be_bytes());
         bytes
     }
@@ -173,21 +205,27 @@ fn parse(value: &[u8]) -> Result<KeyLimits, String> {
     let mut fields = Fields::new(value);
     fields.format(FORMAT)?;
     let [flags] = fields.array()?;
-    if flags > flag::LIMIT | flag::UNTIL_END | flag::DEAD_BLOCK {
+    if flags > flag::ALL {
         return Err(format!("flags {flags:#x} are unknown"));
     }
     let limit = fields.u32()?;
-    let reserved: [u8; 16] = fields.array()?;
+    let rate = Rate {
+        starts: fields.u32()?,
+        period_millis: fields.u64()?,
+        burst: fields.u32()?,
+    };
+    let has_rate = flags & flag::RATE != 0;
     let limits = KeyLimits {
         limit: (flags & flag::LIMIT != 0).then_some(limit),
         until_end: flags & flag::UNTIL_END != 0,
         dead_letters_block: flags & flag::DEAD_BLOCK != 0,
+        rate: has_rate.then_some(rate),
         weight: fields.u32()?,
     };
     fields.end()?;
     limits.check().map_err(|error| error.to_string())?;
-    if reserved != [0; 16] || (limits.limit.is_none() && limit != 0) {
-        return Err("expected zeros instead of a limit".to_owned());
+    if limits.to_bytes() != value {
+        return Err("expected zeros instead of a limit or a rate".to_owned());
     }
     Ok(limits)
 }
@@ -255,6 +293,8 @@ impl KnownLimits {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -263,6 +303,7 @@ mod tests {
             .with_limit(258)
             .with_dead_letters_blocking()
             .with_weight(3);
+        let rate = Rate::new(7, Duration::from_secs(60)).with_burst(258);
         let zeros = [0; 16];
         for (limits, bytes) in [
             (
@@ -277,6 +318,13 @@ mod tests {
                 KeyLimits::new().with_limit(0),
                 [&[1, 1, 0, 0, 0, 0][..], &zeros, &[0, 0, 0, 1]].concat(),
             ),
+            (
+                KeyLimits::new().with_rate(rate),
+                vec![
+                    1, 8, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0xea, 0x60, 0, 0, 1, 2, 0, 0,
+                    0, 1,
+                ],
+            ),
         ] {
             assert_eq!(&limits.to_bytes()[..], bytes);
             assert_eq!(KeyLimits::parse(b"key", &bytes).unwrap(), limits);
@@ -289,7 +337,16 @@ mod tests {
     #[test]
     fn limits_that_are_not_as_they_are_written_pause_the_key() {
         let good = KeyLimits::ordered().to_bytes();
-        for (place, byte) in [(0, 2), (1, 8), (1, 2), (1, 5), (10, 1), (25, 0), (23, 9)] {
+        for (place, byte) in [
+            (0, 2),
+            (1, 16),
+            (1, 8),
+            (1, 2),
+            (1, 5),
+            (10, 1),
+            (25, 0),
+            (23, 9),
+        ] {
             let mut bytes = good;
             bytes[place] = byte;
             assert!(KeyLimits::parse(b"key", &bytes).is_err(), "{place}");

@@ -15,7 +15,9 @@
 //! (queue, "l", key, rank, id)          = record of a queued item in a lane; rank is 0 if it has a slot
 //! (queue, "l", key, "a")               = slots in use: 8 bytes, little-endian; changed by atomic additions
 //! (queue, "l", key, "k")               = limits of the key; those of key "" are the defaults of all keys
-//! (queue, "l", key, "f")               = never written; starts of a limited key conflict here
+//! (queue, "l", key, "v")               = version at which all tokens of the key's rate are there: 8 bytes
+//! (queue, "l", key, "p")               = time until which the lane is parked: it waits for its rate
+//! (queue, "l", key, "f")               = never written; starts of a key with a limit or a rate conflict here
 //! (queue, "l", "", "m")                = versionstamp of the last change of the defaults, until a session has
 //!                                        stamped all lanes
 //! (queue, "hs", rank, hash, key)       = stamp of a lane that may have something to grant at this rank:
@@ -25,6 +27,7 @@
 //! (queue, "B", batch, tally)           = number of members: 8 bytes, little-endian; changed by atomic additions
 //! (queue, "Bs", batch)                 = stamp of a batch that may be complete: versionstamp
 //! (queue, "t", ready, id)              = record of a delayed item
+//! (queue, "t", ready, key)             = empty; the lane is parked until this time
 //! (queue, "h", session, id)            = record of an item that the session holds
 //! (queue, "d", id)                     = record of a dead letter
 //! (queue, "x", id)                     = record of a done item, while it is kept
@@ -118,9 +121,12 @@
 //!     23..    its record, without microqueue's format
 //! limits of a key
 //!     0       format, 01
-//!     1       flags: 1 there is a limit; 2 slots are kept until the end; 4 dead letters keep theirs
+//!     1       flags: 1 there is a limit; 2 slots are kept until the end; 4 dead letters keep theirs; 8 there
+//!             is a rate
 //!     2..6    limit, or 0
-//!     6..22   zeros
+//!     6..10   starts per period, or 0; this and the next two are those of the rate
+//!     10..18  period: duration, or 0
+//!     18..22  burst, or 0
 //!     22..26  weight
 //! batch
 //!     0       format, 01

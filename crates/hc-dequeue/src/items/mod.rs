@@ -13,6 +13,7 @@ pub(crate) mod keys;
 pub(crate) mod places;
 pub(crate) mod pointer;
 pub(crate) mod priority;
+pub(crate) mod rate;
 pub(crate) mod record;
 pub(crate) mod settings;
 pub(crate) mod spot;

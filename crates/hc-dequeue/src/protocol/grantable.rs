@@ -18,6 +18,7 @@ use crate::items::places::take_queued;
 use crate::items::record::{Record, Request, Reserve};
 use crate::items::spot::Spot;
 use crate::protocol::lanes::look::{Look, Past, look};
+use crate::protocol::lanes::settle::Granting;
 use crate::session::wall::wall_millis;
 
 /// Items that may be granted, in order.
@@ -161,13 +162,13 @@ impl Grantable {
         changes: &mut Changes,
     ) -> Result<()> {
         match self.look {
-            Some(look) => look.finish(
-                tr,
-                context.keys,
-                &context.fronts.lanes,
-                self.granted,
-                changes,
-            ),
+            Some(look) => {
+                let granting = Granting {
+                    granted: self.granted,
+                    wall_millis: context.wall_millis(),
+                };
+                look.finish(tr, context.keys, &context.fronts.lanes, granting, changes)
+            }
             None => {
                 context.fronts.lanes.note_outside();
                 Ok(())

@@ -105,13 +105,16 @@
 //! | remove a dead session | its `s`; all of its `h` and `g`; each request that it removes | the first 1,000 requests | clears its notices in `g`, its `r`, `s`, `b` and `a` | granted an item to the session, or removed one of these requests |
 //! | remove expired rows | each `y` that it removes | pages of `y` and `z`; `m` | clears `y`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` |
 //!
-//! For items of lanes, these are added. `a`, `k` and `f` are the state rows of a lane: slots in use, limits, fence.
+//! For items of lanes, these are added. `a`, `k`, `v`, `p` and `f` are the state rows of a lane: slots in use, limits,
+//! the tokens of a rate, until when it is parked, and the fence.
 //!
 //! | step | reads | by snapshot | writes | conflicts with a transaction that |
 //! |---|---|---|---|---|
 //! | enqueue with a key, or return to a lane | | | the item's `l` and `o`; a stamp in `hs` | |
-//! | take, fulfill | | the first `hs`; `k` and `a` of lanes, with their first items (`l`); the default limits | clears stamps that still have the values that it read | |
-//! | grant from a lane | the key's `k` or, if there is none, also the default limits; `f`, if there is a limit | | clears `l` and `o`; `a`; `f`, if there is a limit; a stamp, if something is left to grant | changed these limits; started an item of the same limited key |
+//! | take, fulfill | | the first `hs`; `a`, `k`, `v` and `p` of lanes, with their first items (`l`); the default limits | clears stamps that still have the values that it read | |
+//! | grant from a lane | the key's `k` or, if there is none, also the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a stamp, if something is left to grant | changed these limits; started an item of the same key, if it has a limit or a rate; parked or promoted its lane |
+//! | park a lane, or look at one that waits for its rate | `f` | as take | `t`, `p`, `f`; clears `v` once all tokens are there | started an item of the key; parked or promoted its lane |
+//! | promote a parked lane | `f` | `t` up to now | clears `t` and `p`; `f`; a stamp, unless it looks at the lane | as above |
 //! | the end, or the return, of an item that has a slot | the key's `k`; the default limits | | `a`; a stamp and `w`, if there is a limit | changed these limits |
 //! | set limits | | | `k`; a stamp or, for the default limits, the mark; `w` | |
 //! | sweep lanes after a change of the default limits | | the mark; first rows of lanes | stamps; clears the mark if it still has the value that it read; `w` | |
@@ -145,6 +148,8 @@ pub(crate) mod ready;
 pub(crate) mod reclaim;
 pub(crate) mod request;
 pub(crate) mod take;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 
@@ -283,11 +288,12 @@ impl SessionContext<'_> {
     /// Returns the time up to which delayed items are due, in milliseconds since the Unix epoch. For a session that
     /// does not promote, this is the epoch.
     fn due_until(&self) -> u64 {
-        if self.promotes {
-            wall_millis(&self.keys.env)
-        } else {
-            0
-        }
+        self.wall_millis().unwrap_or(0)
+    }
+
+    /// Returns the wall time in milliseconds since the Unix epoch, if the session trusts its clock.
+    fn wall_millis(&self) -> Option<u64> {
+        self.promotes.then(|| wall_millis(&self.keys.env))
     }
 }
 

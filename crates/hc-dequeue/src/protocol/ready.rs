@@ -2,13 +2,14 @@
 
 use futures::try_join;
 use microqueue::Item;
-use microqueue::keyspace::{KeyValue, Transaction};
+use microqueue::keyspace::{Bytes, ConflictKind, KeyValue, Transaction};
 
 use super::front::{Head, ReadLimit};
 use super::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_PROMOTIONS, SessionContext};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::find::Location;
+use crate::items::keys::Keys;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
 use crate::protocol::lanes::look::{Stamps, first_stamps};
@@ -125,39 +126,55 @@ pub(crate) async fn queued(
     })
 }
 
-/// A delayed item.
-pub(crate) struct DelayedItem {
+/// A delayed item, or a parked lane.
+pub(crate) struct DelayedRow {
     pub(crate) ready_millis: u64,
-    item: Item<Record>,
+    delayed: Delayed,
 }
 
-/// Reads the first delayed items between two keys.
+enum Delayed {
+    Item(Box<Item<Record>>),
+    /// The lane of a key.
+    Lane(Bytes),
+}
+
+/// Reads the first delayed items and parked lanes between two keys.
 pub(crate) async fn delayed(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     range: (Vec<u8>, Vec<u8>),
     max: ReadLimit,
-) -> Result<Head<DelayedItem>> {
+) -> Result<Head<DelayedRow>> {
     let keys = context.keys;
     let decode = |row: &KeyValue| {
+        if let Some((ready_millis, key)) = keys.parse_parked(row.key()) {
+            let delayed = Delayed::Lane(key);
+            return Some(DelayedRow {
+                ready_millis,
+                delayed,
+            });
+        }
         let ready_millis = keys.parse_ready(row).ok()?;
         let item = keys.delayed(ready_millis).decode(row).ok()?;
-        Some(DelayedItem { ready_millis, item })
+        Some(DelayedRow {
+            ready_millis,
+            delayed: Delayed::Item(Box::new(item)),
+        })
     };
     let front = &context.fronts.delayed;
     front.read(tr, keys.env.now(), range, max, decode).await
 }
 
-/// The delayed items that a transaction has promoted.
+/// The delayed items and parked lanes that a transaction has promoted.
 struct Promoted {
     count: usize,
     is_complete: bool,
 }
 
-/// Moves delayed items that are due to their places in the queue.
+/// Moves delayed items that are due to their places in the queue, and ends that lanes are parked which are due.
 ///
 /// # Conflicts
-/// Reads the key of each of these items.
+/// Reads the key of each of these items. Reads and writes the fence of each of these lanes.
 async fn promote(
     tr: &impl Transaction,
     context: SessionContext<'_>,
@@ -171,11 +188,18 @@ async fn promote(
     // Safe as a snapshot read: the key of each promoted item is in a conflict range.
     let due = delayed(tr, context, keys.due(context.due_until()), max).await?;
     let count = due.items.len();
-    for delayed in due.items {
-        let DelayedItem {
+    for row in due.items {
+        let DelayedRow {
             ready_millis,
-            mut item,
-        } = delayed;
+            delayed,
+        } = row;
+        let mut item = match delayed {
+            Delayed::Item(item) => *item,
+            Delayed::Lane(key) => {
+                unpark(tr, keys, ready_millis, &key, changes)?;
+                continue;
+            }
+        };
         item.value.become_ready(ready_millis);
         let id = &item.id;
         let from = Location::Delayed(ready_millis);
@@ -186,4 +210,25 @@ async fn promote(
         count,
         is_complete: due.is_complete,
     })
+}
+
+/// Ends that a lane is parked. A look must follow.
+///
+/// # Conflicts
+/// Reads and writes the fence of the lane: a transaction that relies on the row fails, and so does another one that ends
+/// this.
+fn unpark(
+    tr: &impl Transaction,
+    keys: &Keys,
+    ready_millis: u64,
+    key: &Bytes,
+    changes: &mut Changes,
+) -> Result<()> {
+    let fence = keys.fence(key);
+    tr.add_conflict_key(ConflictKind::Read, &fence)?;
+    tr.add_conflict_key(ConflictKind::Write, &fence)?;
+    tr.clear(&keys.parked(ready_millis, key));
+    tr.clear(&keys.parked_until(key));
+    changes.unpark(key);
+    Ok(())
 }

@@ -1,10 +1,13 @@
 //! Limits of keys, and the state of keys.
 
 use std::ops::ControlFlow;
+use std::time::SystemTime;
 
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows};
+use microqueue::keyspace::{
+    Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, visit_rows,
+};
 
 use crate::items::changes::Changes;
 use crate::items::counters::parse_count;
@@ -12,7 +15,10 @@ use crate::items::error::{Error, Result};
 use crate::items::key_limits::KeyLimits;
 use crate::items::keys::{Keys, check_key};
 use crate::items::spot::RANK_OF_SLOT;
+use crate::protocol::lanes::look::full_at_in;
+use crate::protocol::lanes::rate::Bucket;
 use crate::queue::handle::Queue;
+use crate::session::wall::{unix_time, wall_millis};
 
 /// How many waiting items of a key are counted.
 const MAX_COUNTED_ITEMS: usize = 1_000;
@@ -54,6 +60,8 @@ pub enum KeyState {
     Ready,
     /// All slots are in use.
     AtLimit,
+    /// The rate lets it start at about this time, by the wall clock of this process.
+    UntilRate(SystemTime),
     /// The limit is zero.
     Paused,
     /// Its limits or its number of slots do not decode: it starts no items.
@@ -163,7 +171,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 
     /// Returns a page of the keys that have limits of their own or items that wait or have slots: up to `limit` keys, at
-    /// most 1,000, after the key `after`, or the first ones. Each key takes two reads.
+    /// most 1,000, after the key `after`, or the first ones. Each key takes a few reads.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -212,11 +220,13 @@ async fn status_of(
 ) -> Result<KeyStatus> {
     let limits_row = keys.key_limits(&key);
     let slots_row = keys.slots(&key);
+    let full_at_row = keys.full_at(&key);
     // Safe as snapshot reads, as above.
     let get = |row| tr.get(row, Isolation::Snapshot).map_err(Error::from);
-    let (own, slots, waiting) = try_join!(
+    let (own, slots, full_at, waiting) = try_join!(
         get(&limits_row),
         get(&slots_row),
+        get(&full_at_row),
         count_waiting(tr, keys, &key)
     )?;
     let limits = own.as_deref().or(default);
@@ -236,7 +246,16 @@ async fn status_of(
         (Some(limit), Some(slots)) if slots >= limit.into() && !waiting.first_has_slot => {
             KeyState::AtLimit
         }
-        _ => KeyState::Ready,
+        _ => {
+            let full_at = full_at.map(|row| full_at_in(&KeyValue::new(&full_at_row, &row)));
+            match limits.rate() {
+                None => KeyState::Ready,
+                Some(rate) => {
+                    let bucket = Bucket::new(rate, tr.read_version().await?, full_at);
+                    state_of_rate(bucket, wall_millis(&keys.env))
+                }
+            }
+        }
     };
     Ok(KeyStatus {
         key,
@@ -247,6 +266,14 @@ async fn status_of(
         waits_more: waiting.has_more,
         state,
     })
+}
+
+fn state_of_rate(bucket: Bucket, wall_millis: u64) -> KeyState {
+    if bucket.may_start() {
+        return KeyState::Ready;
+    }
+    let wait = bucket.millis_until(bucket.next());
+    KeyState::UntilRate(unix_time(wall_millis.saturating_add(wait)))
 }
 
 /// The items of a key that wait in the queue.

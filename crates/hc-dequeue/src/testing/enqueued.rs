@@ -200,7 +200,7 @@ async fn read_since<T, C: Codec<T>>(
     }
     let (begin, end) = keys.part("t");
     let delayed = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
-    for row in &delayed {
+    for row in delayed.iter().filter(|row| !keys.is_lane_state(row.key())) {
         let ready = keys.parse_ready(row)?;
         let part = keys.delayed(ready);
         let item = part.decode(row)?;

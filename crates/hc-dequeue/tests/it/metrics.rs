@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::common::{Doomed, LONG, World, process, settings};
 use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::stores::TestStore;
-use hc_dequeue::{Delivery, Enqueue, Error, KeyLimits, Outcome, Settings, WorkerOptions};
+use hc_dequeue::{
+    Delivery, Enqueue, Error, KeyLimits, MAX_RATE_PERIOD, Outcome, Rate, Settings, WorkerOptions,
+};
 use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(
@@ -128,20 +130,27 @@ async fn looks_at_lanes_are_counted(store: TestStore) {
     let world = World::recorded(&store, settings()).await;
     let queue = &world.queue;
     let limit = KeyLimits::new().with_limit(1);
-    let limit = &limit;
-    let items = &[1, 2].map(|value| (value, Enqueue::new().with_key("a")));
+    let rare = Rate::new(1, MAX_RATE_PERIOD);
+    let limits = &[("a", limit), ("b", KeyLimits::new().with_rate(rare))];
     let fill = |tr| async move {
-        queue.configure_key(&tr, b"a", Some(limit)).await?;
-        queue.enqueue_all_with(&tr, items).await.map(drop)
+        for (key, limits) in limits {
+            let items = [1, 2].map(|value| (value, Enqueue::new().with_key(*key)));
+            queue
+                .configure_key(&tr, key.as_bytes(), Some(limits))
+                .await?;
+            queue.enqueue_all_with(&tr, &items).await?;
+        }
+        Ok::<_, Error>(())
     };
     world.runner.run(fill).await.unwrap();
     let consumer = world.consumer().await;
-    let held = consumer.dequeue_within(LONG).await.unwrap();
-    assert!(held.is_some());
-    // One lane was read, of which the second item needed a slot.
+    let held = consumer.dequeue_batch_within(2, LONG).await.unwrap();
+    assert_eq!(held.len(), 2);
+    // Two lanes were read. The second item of one needed a slot, that of the other waited for the rate.
     let expected = [
-        ("hc_dequeue_lanes_looked", 1.0),
+        ("hc_dequeue_lanes_looked", 2.0),
         ("hc_dequeue_keys_at_limit", 1.0),
+        ("hc_dequeue_rate_waits", 1.0),
     ];
     world.until_recorded(expected).await;
     assert!(consumer.dequeue().await.unwrap().is_none());

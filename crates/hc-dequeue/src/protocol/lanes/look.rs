@@ -1,19 +1,19 @@
-//! Reads lanes for a walk, and stages what follows from it.
+//! Reads lanes for a walk.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use futures::future::try_join_all;
 use futures::try_join;
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Bytes, ConflictKind, Isolation, KeyValue, MutationOp, RangeQuery, StreamingMode, Transaction,
-    read_all,
+    self, Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, read_all,
 };
 
+use super::rate::{Bucket, RateState};
 use super::ring::{Ring, Turn};
 use super::walk::{Head, Lane, Next, Pick, Waiting, Walk};
-use super::{LaneId, LaneMemory, Met};
+use super::{LaneId, LaneMemory};
 use crate::items::changes::Changes;
 use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
@@ -37,7 +37,7 @@ const MAX_LANES: usize = 128;
 const MAX_SKIPPED_ROWS: usize = 1_000;
 
 /// The number of rows with state in a lane.
-const STATE_ROWS: usize = 3;
+const STATE_ROWS: usize = 4;
 
 impl Waiting for Item<Record> {
     fn rank(&self) -> u8 {
@@ -154,32 +154,37 @@ fn place_of_stamps(keys: &Keys, memory: &LaneMemory, rank: u8) -> Vec<u8> {
 pub(crate) struct Look {
     /// The items to grant, in order.
     pub(crate) items: Vec<Item<Record>>,
-    picked: Vec<Picked>,
+    pub(super) picked: Vec<Picked>,
     /// Whether nothing else could have been granted.
     pub(crate) is_complete: bool,
-    walk: Walk<Item<Record>>,
-    states: BTreeMap<LaneId, LaneState>,
+    pub(super) walk: Walk<Item<Record>>,
+    pub(super) states: BTreeMap<LaneId, LaneState>,
     /// The limits of the lanes that were read.
     pub(crate) limits: KnownLimits,
 }
 
 /// An item that was picked.
-struct Picked {
-    turn: Turn,
-    head: Head,
+pub(super) struct Picked {
+    pub(super) turn: Turn,
+    pub(super) head: Head,
 }
 
 /// What a look must know of a lane besides its items.
-struct LaneState {
+pub(super) struct LaneState {
     /// How many slots were in use before the transaction.
-    slots: i64,
-    has_own_limits: bool,
+    pub(super) slots: i64,
+    pub(super) has_own_limits: bool,
+    /// The tokens before the transaction, if the key has a rate.
+    pub(super) bucket: Option<Bucket>,
+    pub(super) rate: RateState,
+    /// Whether the transaction before has started an item of the lane.
+    pub(super) is_gone: bool,
     /// The stamps that were seen: rank and value.
-    stamps: Vec<(u8, Bytes)>,
+    pub(super) stamps: Vec<(u8, Bytes)>,
     /// Where its items go on after those that were read.
     next: Vec<u8>,
     /// How many of its rows did not decode. They may be those of a newer version, which relies on the stamps.
-    skipped: usize,
+    pub(super) skipped: usize,
 }
 
 /// What the transaction has done of which a look must know.
@@ -266,12 +271,20 @@ pub(crate) async fn look(
     Ok(reader.look)
 }
 
-/// Returns the first item of a lane, if it may be granted.
-pub(crate) async fn grantable_head(
+/// The first item of a lane, for which there is a slot.
+pub(crate) struct Startable {
+    /// The rank at which the lane is stamped for it.
+    pub(crate) stamp: u8,
+    /// Whether it waits for the rate of its key.
+    pub(crate) waits_for_rate: bool,
+}
+
+/// Returns the first item of a lane, if there is a slot for it.
+pub(crate) async fn first_startable(
     tr: &impl Transaction,
     keys: &Keys,
     key: &Bytes,
-) -> Result<Option<Head>> {
+) -> Result<Option<Startable>> {
     let mut changes = Changes::default();
     changes.stamp_lane(key, RANK_OF_SLOT);
     let memory = LaneMemory::new(Ring::beginning_at(0));
@@ -285,7 +298,16 @@ pub(crate) async fn grantable_head(
         gone: &Gone::default(),
     };
     let look = look(tr, keys, &memory, stamps, Vec::new(), past, max).await?;
-    Ok(look.picked.first().map(|picked| picked.head))
+    let picked = look.picked.first().map(|picked| picked.head);
+    let lane = look.walk.into_lanes().remove(&LaneId::of(key));
+    let waiting = lane.and_then(|lane| {
+        let head = lane.next()?;
+        lane.has_slot_for(head, lane.slots).then_some(head)
+    });
+    Ok(picked.or(waiting).map(|head| Startable {
+        stamp: head.stamp,
+        waits_for_rate: picked.is_none(),
+    }))
 }
 
 /// Reads lanes.
@@ -322,13 +344,19 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             async move { Ok::<_, Error>((id, page.await?)) }
         });
         for (id, page) in try_join_all(reads).await? {
-            self.add(id, page, items, default);
+            self.add(id, page, items, default).await?;
         }
         Ok(())
     }
 
     /// Adds a lane with this number of items, if there are as many.
-    fn add(&mut self, id: LaneId, page: Page, max_items: usize, default: KeyLimits) {
+    async fn add(
+        &mut self,
+        id: LaneId,
+        page: Page,
+        max_items: usize,
+        default: KeyLimits,
+    ) -> Result<()> {
         let Self {
             keys, past, look, ..
         } = self;
@@ -337,39 +365,40 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             mut has_more,
             mut next,
         } = page;
-        let mut own = None;
-        let mut slots = 0;
+        let stored = StoredState::read(keys, &id.key, &rows);
         let mut items = Vec::new();
         let mut skipped = 0;
-        let slots_row = keys.slots(&id.key);
-        let limits_row = keys.key_limits(&id.key);
-        for row in &rows {
+        for row in &rows[stored.rows..] {
             if items.len() == max_items {
                 has_more = true;
                 next = row.key().to_vec();
                 break;
             }
-            if row.key() == slots_row {
-                // A number that does not decode is as if all slots were in use.
-                slots = parse_count(row.key(), row.value()).unwrap_or(i64::from(u32::MAX));
-            } else if row.key() == limits_row {
-                own = Some(KeyLimits::parse_or_pause(row.value()));
-            } else {
-                match past.decode(keys, row) {
-                    Ok(item) => items.extend(item),
-                    Err(_) => skipped += 1,
-                }
+            match past.decode(keys, row) {
+                Ok(item) => items.extend(item),
+                Err(_) => skipped += 1,
             }
         }
+        let own = stored.limits;
         let limits = match own {
             // The lane of the items without a key has no limits: the row contains the default ones.
             _ if id.key.is_empty() => KeyLimits::new(),
             Some(own) => own,
             None => default,
         };
+        let bucket = match limits.rate() {
+            Some(rate) => {
+                let now = self.tr.read_version().await?;
+                Some(Bucket::new(rate, now, stored.rate.full_at))
+            }
+            None => None,
+        };
         let state = LaneState {
-            slots,
+            slots: stored.slots,
             has_own_limits: own.is_some(),
+            bucket,
+            rate: stored.rate,
+            is_gone: past.gone.keys.contains(&id.key),
             stamps: self.seen.remove(&id).unwrap_or_default(),
             next,
             skipped,
@@ -379,12 +408,14 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         look.states.insert(id.clone(), state);
         let lane = Lane {
             limits,
-            slots: slots + past.changes.slots(&id.key),
+            slots: stored.slots + past.changes.slots(&id.key),
+            bucket,
             items: items.into(),
             has_more,
             last: Head::FIRST,
         };
         look.walk.add(id, lane, ranks.into_iter());
+        Ok(())
     }
 
     async fn read_on(&mut self, id: LaneId, missing: usize) -> Result<()> {
@@ -411,7 +442,62 @@ impl<Tr: Transaction> Reader<'_, Tr> {
 
     /// Returns whether the transaction before has written the fence of a key, so that this one would fail with it.
     fn meets_fence(&self, key: &Bytes) -> bool {
-        self.past.gone.keys.contains(key) && self.look.limits.of(key).limit().is_some()
+        self.past.gone.keys.contains(key) && self.look.limits.of(key).have_fence()
+    }
+}
+
+/// The rows with the state of a lane. They come before its items.
+#[derive(Default)]
+struct StoredState {
+    rows: usize,
+    slots: i64,
+    limits: Option<KeyLimits>,
+    rate: RateState,
+}
+
+/// Returns the version in a row with the state of a rate.
+pub(crate) fn parse_full_at(row: &KeyValue) -> keyspace::Result<i64> {
+    let version = row.value().try_into().map(i64::from_be_bytes);
+    version.map_err(|_| keyspace::Error::corrupt(row.key(), "expected a version"))
+}
+
+/// Returns the version in a row with the state of a rate. If it does not decode, no token is left.
+pub(crate) fn full_at_in(row: &KeyValue) -> i64 {
+    parse_full_at(row).unwrap_or(i64::MAX)
+}
+
+/// Returns the time in a row which says until when a lane is parked.
+pub(crate) fn parse_parked_until(row: &KeyValue) -> keyspace::Result<u64> {
+    let millis = row.value().try_into().map(u64::from_be_bytes);
+    millis.map_err(|_| keyspace::Error::corrupt(row.key(), "expected a time"))
+}
+
+impl StoredState {
+    fn read(keys: &Keys, key: &Bytes, rows: &[KeyValue]) -> Self {
+        let (first_item, _) = keys.items_of_lane(key);
+        let mut state = Self {
+            rows: rows.partition_point(|row| *row.key() < *first_item),
+            ..Self::default()
+        };
+        let slots = keys.slots(key);
+        let limits = keys.key_limits(key);
+        let full_at = keys.full_at(key);
+        let parked = keys.parked_until(key);
+        for row in &rows[..state.rows] {
+            if row.key() == slots {
+                // A number that does not decode is as if all slots were in use.
+                let slots = parse_count(row.key(), row.value());
+                state.slots = slots.unwrap_or(i64::from(u32::MAX));
+            } else if row.key() == limits {
+                state.limits = Some(KeyLimits::parse_or_pause(row.value()));
+            } else if row.key() == full_at {
+                state.rate.full_at = Some(full_at_in(row));
+            } else if row.key() == parked {
+                // As if the lane were not parked.
+                state.rate.parked = parse_parked_until(row).ok();
+            }
+        }
+        state
     }
 }
 
@@ -443,104 +529,4 @@ async fn page(tr: &impl Transaction, begin: Vec<u8>, end: Vec<u8>, limit: usize)
         next: last.map_or(end, |last| key_after(last.key())),
         rows,
     })
-}
-
-impl LaneState {
-    /// Returns whether the lane has a stamp of this rank or a lower one, as far as was seen.
-    fn has_stamp_up_to(&self, rank: u8) -> bool {
-        self.stamps.iter().any(|(seen, _)| *seen <= rank)
-    }
-
-    /// Returns whether the lane has exactly one stamp, of this rank, as far as was seen.
-    fn has_only_stamp(&self, rank: u8) -> bool {
-        matches!(self.stamps[..], [(seen, _)] if seen == rank)
-    }
-}
-
-impl Look {
-    /// Adds to the changes what follows for the lanes from the grant of the first `granted` items, and stages which
-    /// stamps go. `changes` must contain the slots of these items. The stamps of a lane with rows that do not decode
-    /// stay; if it has no other rows, the session passes over these stamps from now on.
-    ///
-    /// # Conflicts
-    /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.
-    /// If there is a limit, reads and writes the fence.
-    pub(crate) fn finish(
-        self,
-        tr: &impl Transaction,
-        keys: &Keys,
-        memory: &LaneMemory,
-        granted: usize,
-        changes: &mut Changes,
-    ) -> Result<()> {
-        let mut started = BTreeSet::new();
-        // The first item of each lane that was picked and not granted.
-        let mut heads = BTreeMap::new();
-        for (number, picked) in self.picked.iter().enumerate() {
-            let Turn::Lane { lane, .. } = &picked.turn else {
-                continue;
-            };
-            if number < granted {
-                started.insert(lane);
-            } else {
-                heads.entry(lane).or_insert(picked.head);
-            }
-        }
-        let now = keys.env.now();
-        let lanes = self.walk.into_lanes();
-        let mut follows_default = false;
-        let mut met = Met {
-            lanes: self.states.len() as u64,
-            at_limit: 0,
-            fruitless: u64::from(granted == 0),
-        };
-        for (id, state) in &self.states {
-            let key = &id.key;
-            let lane = &lanes[id];
-            if started.contains(id) && !key.is_empty() {
-                tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(key))?;
-                follows_default |= !state.has_own_limits;
-                if lane.limits.limit().is_some() {
-                    let fence = keys.fence(key);
-                    tr.add_conflict_key(ConflictKind::Read, &fence)?;
-                    tr.add_conflict_key(ConflictKind::Write, &fence)?;
-                }
-            }
-            let head = heads.get(id).copied().or_else(|| lane.next());
-            let slots = state.slots + changes.slots(key);
-            let left = head.filter(|head| lane.may_start(*head, slots));
-            met.at_limit += u64::from(head.is_some() && left.is_none());
-            let left = left.map(|head| head.stamp);
-            let must = changes.stamp_of(key);
-            if state.skipped > 0 && (head.is_none() || left.is_some()) {
-                if head.is_none() {
-                    memory.note_vain(now, id, &state.stamps);
-                }
-                if let Some(rank) = left.filter(|rank| !state.has_stamp_up_to(*rank)) {
-                    changes.stamp_lane(key, rank);
-                }
-                continue;
-            }
-            if must.is_none() && left.is_some_and(|rank| state.has_only_stamp(rank)) {
-                continue;
-            }
-            let rank = left.into_iter().chain(must).min();
-            for (seen, value) in &state.stamps {
-                if Some(*seen) != rank {
-                    let stamp = keys.stamp(*seen, key);
-                    tr.atomic(MutationOp::CompareAndClear, &stamp, value);
-                }
-            }
-            if let Some(rank) = rank {
-                changes.stamp_lane(key, rank);
-            }
-        }
-        if follows_default {
-            tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(b""))?;
-        }
-        memory.note(met);
-        let turns = self.picked.into_iter().take(granted);
-        memory.apply(turns.map(|picked| picked.turn));
-        Ok(())
-    }
 }

@@ -2,7 +2,9 @@
 //!
 //! - [`walk`]: decides, as pure code, which waiting items are granted, and which lanes must be read for that.
 //! - [`ring`]: whose turn it is.
-//! - [`look`]: reads lanes for a walk, and stages what follows from it.
+//! - [`rate`]: when the items of a key with a rate may start.
+//! - [`look`]: reads lanes for a walk.
+//! - [`settle`]: stages what follows from a look.
 //! - [`sweep`]: stamps all lanes after a change of the default limits.
 //!
 //! # Stamps
@@ -24,9 +26,25 @@
 //! the commits that set and clear them. A transaction that starts an item of a limited key reads and writes the key's
 //! *fence*. Two of them therefore conflict, and the number, which is read by snapshot, is never too low: transactions
 //! that only free slots lower it.
+//!
+//! # Rates
+//!
+//! The items of a key with a rate start as its [bucket](rate) allows, whose only number is a row of the lane. A lane
+//! that waits for its rate has no stamp but is *parked*: a row among the delayed items names it, with the wall time at
+//! which its next item may start, and another row of the lane contains that time. A session that promotes delayed items
+//! then removes both rows, and looks at the lane. So there is no timer besides that of delayed items.
+//!
+//! **Invariant:** if only the rate keeps an item of a lane from being granted, the lane has a stamp or is parked. A
+//! transaction that starts an item of a key with a rate, or that parks its lane, ends that, or relies on it, reads and
+//! writes the fence.
+//!
+//! A lane in which nothing waits is parked, too, until its bucket is full. Then the number is removed: an idle key
+//! leaves nothing. Such a row may be later than an item needs that comes meanwhile, and is replaced.
 
 pub(crate) mod look;
+pub(crate) mod rate;
 pub(crate) mod ring;
+pub(crate) mod settle;
 pub(crate) mod sweep;
 #[cfg(test)]
 mod tests;
@@ -93,6 +111,8 @@ pub(crate) struct Met {
     pub(crate) lanes: u64,
     /// How many of them had an item that needed a slot while all were in use.
     pub(crate) at_limit: u64,
+    /// How many of them had an item that waited for the rate of its key.
+    pub(crate) rate_waits: u64,
     /// How many looks granted nothing.
     pub(crate) fruitless: u64,
 }
@@ -149,6 +169,7 @@ impl LaneMemory {
         let mut all = self.met.lock();
         all.lanes += met.lanes;
         all.at_limit += met.at_limit;
+        all.rate_waits += met.rate_waits;
         all.fruitless += met.fruitless;
     }
 

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 
 use super::LaneId;
+use super::rate::Bucket;
 use super::ring::{Ring, Turn};
 use crate::items::key_limits::KeyLimits;
 use crate::items::spot::RANK_OF_SLOT;
@@ -31,6 +32,8 @@ pub(crate) struct Lane<I> {
     pub(crate) limits: KeyLimits,
     /// How many slots are in use.
     pub(crate) slots: i64,
+    /// The tokens that are left, if the key has a rate.
+    pub(crate) bucket: Option<Bucket>,
     /// The items that were read and not picked.
     pub(crate) items: VecDeque<I>,
     /// Whether there are more.
@@ -73,8 +76,8 @@ impl<I: Waiting> Lane<I> {
         }
     }
 
-    /// Returns whether an item may be granted when this many slots are in use.
-    pub(crate) fn may_start(&self, item: Head, slots: i64) -> bool {
+    /// Returns whether there is a slot for an item when this many are in use.
+    pub(crate) fn has_slot_for(&self, item: Head, slots: i64) -> bool {
         match self.limits.limit() {
             None => true,
             Some(0) => false,
@@ -85,13 +88,18 @@ impl<I: Waiting> Lane<I> {
     /// Returns the rank of the next item, if it may be granted.
     fn level(&self) -> Option<u8> {
         let next = self.next()?;
-        self.may_start(next, self.slots).then_some(next.rank)
+        let may_start = self.has_slot_for(next, self.slots)
+            && self.bucket.is_none_or(|bucket| bucket.may_start());
+        may_start.then_some(next.rank)
     }
 
     fn pick(&mut self) -> Option<I> {
         let item = self.items.pop_front()?;
         self.last = Head::of(&item);
         self.slots += i64::from(!item.has_slot());
+        if let Some(bucket) = &mut self.bucket {
+            bucket.start();
+        }
         Some(item)
     }
 }
@@ -287,6 +295,7 @@ mod tests {
         Lane {
             limits: KeyLimits::new(),
             slots: 0,
+            bucket: None,
             items: ranks.iter().copied().map(Plain).collect(),
             has_more,
             last: Head::FIRST,

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use conformance::stores::TestStore;
-use hc_dequeue::{Enqueue, Error, Finding, KeyLimits, KeyState, MAX_KEY_BYTES, Schedule};
+use hc_dequeue::{
+    Enqueue, Error, Finding, KeyLimits, KeyState, MAX_KEY_BYTES, MAX_RATE_PER_SECOND,
+    MAX_RATE_PERIOD, Rate, Schedule,
+};
 use keyspace::{Isolation, RangeQuery, Transaction, Tx, read_all};
 
 use super::{next, of, take_all, values};
@@ -14,7 +17,14 @@ conformance::on_every_store!(
     a_key_whose_limits_do_not_decode_is_paused,
     rows_that_do_not_decode_keep_the_stamp_of_their_key_and_no_session_busy,
     wrong_slots_and_lost_stamps_are_found_and_repaired,
+    lost_rows_of_rates_are_found_and_repaired,
 );
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn rated(rate: Rate) -> KeyLimits {
+    KeyLimits::new().with_rate(rate)
+}
 
 async fn bad_keys_and_limits_are_refused_before_anything_is_staged(store: TestStore) {
     let world = World::with_defaults(&store).await;
@@ -50,6 +60,13 @@ async fn bad_keys_and_limits_are_refused_before_anything_is_staged(store: TestSt
         KeyLimits::new().with_weight(1_001),
         KeyLimits::new().with_until_end(),
         KeyLimits::new().with_limit(1).with_dead_letters_blocking(),
+        rated(Rate::new(0, SECOND)),
+        rated(Rate::new(1, Duration::ZERO)),
+        rated(Rate::new(1, MAX_RATE_PERIOD + SECOND)),
+        rated(Rate::new(1, Duration::MAX)),
+        rated(Rate::new(1, SECOND).with_burst(0)),
+        rated(Rate::new(MAX_RATE_PER_SECOND + 1, SECOND)),
+        rated(Rate::new(1_001, Duration::from_millis(1))),
     ] {
         let limits = &limits;
         let refused = |tr: Tx<_>| async move {
@@ -160,5 +177,64 @@ async fn wrong_slots_and_lost_stamps_are_found_and_repaired(store: TestStore) {
     let lost = Finding::NoStamp { key: "a".into() };
     assert_eq!(repaired.findings, [lost]);
     assert_eq!(*next(&consumer).await.value(), 1);
+    world.check().await;
+}
+
+async fn lost_rows_of_rates_are_found_and_repaired(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", rated(Rate::new(1, MAX_RATE_PERIOD))).await;
+    world.enqueue_all_of("a", 0..3).await;
+    let consumer = world.consumer().await;
+    assert!(consumer.pop().await.unwrap().is_some());
+    assert!(consumer.pop().await.unwrap().is_none());
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+    world.check().await;
+    let key = &b"a"[..];
+    let until = world.key("l").pack(&(key, "p"));
+    let until_row = &until;
+    let read = |tr: Tx<_>| async move { tr.get(until_row, Isolation::Snapshot).await };
+    let time = world.runner.run(read).await.unwrap().unwrap();
+    let until_millis = u64::from_be_bytes((*time).try_into().unwrap());
+    let parked = world.key("t").pack(&(until_millis, key));
+    let name = || "a".into();
+    // The key is missing among the delayed items.
+    world.write(&parked, None).await;
+    let missing = Finding::NotParked {
+        key: name(),
+        until_millis,
+    };
+    let repaired = world.queue.repair(&world.runner).await.unwrap();
+    assert_eq!(repaired.findings, [missing]);
+    world.check().await;
+    // It is there by mistake.
+    let other = world.key("t").pack(&(7_u64, key));
+    world.write(&other, Some(b"")).await;
+    let stray = Finding::StrayParked {
+        key: name(),
+        until_millis: 7,
+    };
+    let repaired = world.queue.repair(&world.runner).await.unwrap();
+    assert_eq!(repaired.findings, [stray]);
+    world.check().await;
+    // Both rows are lost.
+    world.write(&parked, None).await;
+    world.write(&until, None).await;
+    let repaired = world.queue.repair(&world.runner).await.unwrap();
+    assert_eq!(repaired.findings, [Finding::NoStamp { key: name() }]);
+    // The tokens do not decode: as if none were left.
+    let full_at = world.key("l").pack(&(key, "v"));
+    world.write(&full_at, Some(b"newer")).await;
+    let audit = world.queue.audit(&world.runner).await.unwrap();
+    let unreadable = Finding::Undecodable {
+        key: full_at.into(),
+    };
+    assert_eq!(audit.findings, [unreadable]);
+    let consumer = world.consumer().await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    let state = world.key_status("a").await.state;
+    assert!(matches!(state, KeyState::UntilRate(_)), "{state:?}");
+    world.check().await;
+    world.limit("a", None).await;
+    assert_eq!(take_all(&consumer).await.len(), 2);
     world.check().await;
 }

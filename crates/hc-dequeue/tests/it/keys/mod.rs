@@ -2,6 +2,7 @@
 
 mod damage;
 mod prior_art;
+mod rates;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

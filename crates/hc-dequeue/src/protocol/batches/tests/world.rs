@@ -3,13 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use conformance::checker_store::{
-    CheckerTransaction, RecordedAccess, Rows, Span, Write, finish, rows_of,
-};
+use conformance::checker_store::{CheckerTransaction, RecordedAccess, Rows, Span, finish, rows_of};
 use microqueue::keyspace::codec::{self, Codec, MessagePack};
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::recipe::StoredSettings;
-use microqueue::keyspace::{Bytes, Environment, MutationOp, Subspace, Versionstamp};
+use microqueue::keyspace::{Bytes, Environment, Subspace, Versionstamp};
 use microqueue::{ItemId, StagedId};
 use stateright::{Model, Property};
 
@@ -26,6 +24,7 @@ use crate::items::record::{Record, RecordCodec};
 use crate::items::settings::{KnownSettings, Settings, SettingsRecord};
 use crate::items::spot::Spot;
 use crate::protocol::batches::finish_batches;
+use crate::protocol::tests::flights::{Flight, is_serializable, number_stamps};
 use crate::queue::handle::Queue;
 
 /// The largest number of batches.
@@ -42,13 +41,6 @@ const CALLBACK: usize = 10;
 
 /// From this number on, members are batches.
 pub(super) const BATCH: usize = 100;
-
-/// The atomic operations of the model, with numbers, since operations have no order.
-const ATOMICS: [MutationOp; 3] = [
-    MutationOp::Add,
-    MutationOp::CompareAndClear,
-    MutationOp::SetVersionstampedValue,
-];
 
 /// A batch, which is open at the beginning.
 #[derive(Debug, Clone, Copy)]
@@ -85,16 +77,6 @@ pub(super) enum Op {
     Cancel(usize),
     /// A session looks at batches.
     Look(usize),
-}
-
-/// A transaction that has read and may commit.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Flight {
-    process: usize,
-    conflicts: Vec<Span>,
-    writes: Vec<Write>,
-    atomics: Vec<(u8, Vec<u8>, Vec<u8>)>,
-    written: Vec<Span>,
 }
 
 /// A state.
@@ -339,8 +321,8 @@ impl Model for BatchModel {
                 }
                 let rows = Arc::new(state.rows.clone());
                 let recorded = self.run(&rows, op)?;
-                let is_serializable = self.is_serializable(&recorded);
-                let flight = flight(process(op), recorded);
+                let is_serializable = is_serializable(&recorded, &self.constants());
+                let flight = Flight::new(process(op), recorded);
                 if is_serializable {
                     self.commit(&mut state, &flight);
                 } else {
@@ -369,34 +351,11 @@ fn process(op: Op) -> usize {
     }
 }
 
-fn flight(process: usize, recorded: RecordedAccess) -> Flight {
-    let number = |op| ATOMICS.iter().position(|known| *known == op).unwrap() as u8;
-    let mut conflicts = recorded.conflicts;
-    conflicts.sort();
-    conflicts.dedup();
-    let atomics = recorded.atomics.into_iter();
-    let atomics = atomics.map(|(op, key, param)| (number(op), key, param));
-    Flight {
-        process,
-        conflicts,
-        writes: recorded.writes,
-        atomics: atomics.collect(),
-        written: recorded.written,
-    }
-}
-
 impl BatchModel {
-    /// Returns whether all reads of a transaction are in its conflict ranges, except of rows that never change here.
-    fn is_serializable(&self, recorded: &RecordedAccess) -> bool {
-        let grants = self.keys.part("g");
-        let settings = self.keys.settings();
-        recorded.reads.iter().all(|read| {
-            let is_constant = grants.0 <= read.begin && read.end <= grants.1
-                || read.has(&settings) && read.end == Span::key(&settings).end;
-            let is_covered =
-                |conflict: &Span| conflict.begin <= read.begin && read.end <= conflict.end;
-            is_constant || recorded.conflicts.iter().any(is_covered)
-        })
+    /// Returns what never changes here.
+    fn constants(&self) -> [Span; 2] {
+        let (begin, end) = self.keys.part("g");
+        [Span { begin, end }, Span::key(&self.keys.settings())]
     }
 
     /// Applies a commit, and dooms the transactions that fail with it.
@@ -407,35 +366,23 @@ impl BatchModel {
             (0..BATCHES).map(of).collect()
         };
         let before = (state.rows.clone(), members(&state.rows));
-        let mut touched: Vec<Span> = flight.writes.iter().map(Write::span).collect();
-        touched.extend(flight.atomics.iter().map(|(_, key, _)| Span::key(key)));
-        touched.extend(flight.written.iter().cloned());
         let mut callbacks = Vec::new();
-        for write in &flight.writes {
-            match write {
-                Write::Set(key, value) => {
-                    state.rows.insert(key.clone().into(), value.clone().into());
-                }
-                Write::Clear(span) => state.rows.retain(|key, _| !span.has(key)),
-                Write::Append(prefix, value) => {
-                    // After microqueue's format.
-                    let record = codec::decode(&RecordCodec, value[1..].to_vec().into()).unwrap();
-                    let item = usize::from(record.payload[0]);
-                    let queued = Spot::DEFAULT.records(keys);
-                    assert!(prefix.starts_with(queued.subspace().bytes()));
-                    let key = item_id(item).key_in(queued.subspace());
-                    state.rows.insert(key.into(), value.clone().into());
-                    callbacks.push((item - CALLBACK, record));
-                }
-            }
-        }
-        for (op, key, param) in &flight.atomics {
-            self.apply(&mut state.rows, ATOMICS[usize::from(*op)], key, param);
-        }
-        state.flights.retain(|other| {
-            let meets = |span: &Span| touched.iter().any(|written| written.meets(span));
-            !other.conflicts.iter().any(meets)
+        let of = |part, key: &[u8]| {
+            let (begin, end) = keys.part(part);
+            *begin <= *key && *key < *end
+        };
+        // Counters and the wake stamp are not in the model.
+        let in_model = |key: &[u8]| of("B", key) || of("Bs", key);
+        flight.apply(&mut state.rows, in_model, |prefix, value| {
+            // After microqueue's format.
+            let record = codec::decode(&RecordCodec, value[1..].to_vec().into()).unwrap();
+            let item = usize::from(record.payload[0]);
+            let queued = Spot::DEFAULT.records(keys);
+            assert!(prefix.starts_with(queued.subspace().bytes()));
+            callbacks.push((item - CALLBACK, record));
+            item_id(item).key_in(queued.subspace())
         });
+        state.flights.retain(|other| !flight.dooms(other));
         let after = members(&state.rows);
         for ((joined, before), after) in state.joined.iter_mut().zip(&before.1).zip(&after) {
             let new = after.difference(before).count();
@@ -478,59 +425,11 @@ impl BatchModel {
         };
     }
 
-    fn apply(&self, rows: &mut Rows, op: MutationOp, key: &[u8], param: &[u8]) {
-        let of = |part| {
-            let (begin, end) = self.keys.part(part);
-            *begin <= *key && *key < *end
-        };
-        if !of("B") && !of("Bs") {
-            // Counters and the wake stamp are not in the model.
-            return;
-        }
-        let key = Bytes::copy_from_slice(key);
-        match op {
-            MutationOp::Add => {
-                let number = |bytes: &[u8]| i64::from_le_bytes(bytes.try_into().unwrap());
-                let sum = rows.get(&key).map_or(0, |value| number(value)) + number(param);
-                rows.insert(key, sum.to_le_bytes().to_vec().into());
-            }
-            MutationOp::CompareAndClear => {
-                if rows.get(&key).is_some_and(|value| **value == *param) {
-                    rows.remove(&key);
-                }
-            }
-            _ => {
-                // Another value than all other stamps have.
-                rows.insert(key, Bytes::from_static(b"new"));
-            }
-        }
-    }
-
     /// Gives stamps small numbers.
     fn normalize(&self, state: &mut BatchState) {
         let stamps = self.keys.part("Bs");
         let is_stamp = |key: &[u8]| *stamps.0 <= *key && *key < *stamps.1;
-        let mut values: Vec<Vec<u8>> = Vec::new();
-        let mut number = |value: &[u8]| -> Vec<u8> {
-            let known = values.iter().position(|known| known == value);
-            let number = known.unwrap_or_else(|| {
-                values.push(value.to_vec());
-                values.len() - 1
-            });
-            vec![number as u8]
-        };
-        for (key, value) in &mut state.rows {
-            if is_stamp(key) {
-                *value = number(value).into();
-            }
-        }
-        for flight in &mut state.flights {
-            for (op, key, param) in &mut flight.atomics {
-                if ATOMICS[usize::from(*op)] == MutationOp::CompareAndClear && is_stamp(key) {
-                    *param = number(param);
-                }
-            }
-        }
+        number_stamps(&mut state.rows, state.flights.iter_mut(), is_stamp);
         state.flights.sort();
     }
 }

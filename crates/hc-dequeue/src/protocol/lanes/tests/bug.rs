@@ -5,7 +5,7 @@ use std::sync::Arc;
 use conformance::checker_store::{Bugs, RecordedAccess, Span, Write};
 use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
 
-use super::world::{How, Op};
+use super::spec::{How, Op};
 use crate::items::keys::Keys;
 use crate::items::spot::RANK_OF_SLOT;
 
@@ -46,6 +46,22 @@ pub(super) enum Bug {
     SweepWithoutStamps,
     /// Takes do not read stamps.
     StampsUnseen,
+    /// The clock of rates is the wall clock.
+    WallClock,
+    /// A start takes no token.
+    StartForgotten,
+    /// A look that starts nothing keeps the tokens that a slower rate has left.
+    EmptierThanEmpty,
+    /// A look that relies on a lane being parked does not conflict with others.
+    ReliesWithoutFence,
+    /// A lane that is parked anew stays among the delayed items twice.
+    ParkedTwice,
+    /// A lane that was promoted is not parked again.
+    NotParkedAgain,
+    /// A promoted lane still counts as parked.
+    ParkedForever,
+    /// A lane that is parked for longer than an item needs stays so.
+    ParkedTooLong,
 }
 
 impl Bug {
@@ -65,6 +81,48 @@ impl Bug {
         }
     }
 
+    /// Changes what a take has recorded of the rate of a lane.
+    fn change_rate(self, keys: &Keys, recorded: &mut RecordedAccess) {
+        let is_state = |key: &[u8], row: fn(&Keys, &[u8]) -> Vec<u8>| {
+            let lane = keys.parse_lane(key);
+            lane.is_ok_and(|lane| *key == *row(keys, &lane.key))
+        };
+        let is_parked = |key: &[u8]| keys.parse_parked(key).is_some();
+        let is_until = |key: &[u8]| is_state(key, Keys::parked_until);
+        let sets = |write: &Write, of: &dyn Fn(&[u8]) -> bool| matches!(write, Write::Set(key, _) if of(key));
+        let clears = |write: &Write, of: &dyn Fn(&[u8]) -> bool| matches!(write, Write::Clear(span) if of(&span.begin));
+        let writes = &mut recorded.writes;
+        let promotes = writes.iter().any(|write| clears(write, &is_until));
+        match self {
+            Self::StartForgotten => {
+                writes.retain(|write| !sets(write, &|key| is_state(key, Keys::full_at)));
+            }
+            Self::EmptierThanEmpty => {
+                let is_item = |key: &[u8]| keys.parse_queued(key).is_ok();
+                if !writes.iter().any(|write| clears(write, &is_item)) {
+                    writes.retain(|write| !sets(write, &|key| is_state(key, Keys::full_at)));
+                }
+            }
+            Self::ReliesWithoutFence if writes.is_empty() => {
+                let is_fence = |span: &Span| is_state(&span.begin, Keys::fence);
+                recorded.conflicts.retain(|span| !is_fence(span));
+                recorded.written.retain(|span| !is_fence(span));
+            }
+            Self::ParkedTwice => writes.retain(|write| !clears(write, &is_parked)),
+            Self::NotParkedAgain if promotes => {
+                writes.retain(|write| !sets(write, &is_parked) && !sets(write, &is_until));
+            }
+            Self::ParkedForever => writes.retain(|write| !clears(write, &is_until)),
+            Self::ParkedTooLong
+                if !promotes && writes.iter().any(|write| clears(write, &is_parked)) =>
+            {
+                let is_row = |key: &[u8]| is_parked(key) || is_until(key);
+                writes.retain(|write| !sets(write, &is_row) && !clears(write, &is_parked));
+            }
+            _ => {}
+        }
+    }
+
     /// Changes what an operation has recorded.
     pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
         let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some();
@@ -80,6 +138,10 @@ impl Bug {
             let stamps = MutationOp::SetVersionstampedValue;
             atomics.retain(|(op, key, _)| *op != stamps || !is_stamp(key));
         }
+        if matches!(op, Op::Take(..)) {
+            self.change_rate(keys, recorded);
+        }
+        let atomics = &mut recorded.atomics;
         match self {
             Self::StampAtOwnRank => {
                 for (op, key, _) in atomics {

@@ -8,7 +8,8 @@ use conformance::checker_store::{RecordedAccess, Span, Write};
 use microqueue::keyspace::Bytes;
 use stateright::Model;
 
-use super::world::{How, LaneModel, LaneState, LaneStep, Op};
+use super::spec::{How, Op};
+use super::world::{LaneModel, LaneState, LaneStep, Moment};
 use super::{A, ONE, World, item, pair};
 use crate::protocol::{Gone, Purpose};
 
@@ -61,9 +62,14 @@ impl Costs {
 /// Does an operation. Returns its costs.
 fn perform(model: &LaneModel, state: &mut LaneState, op: Op) -> Costs {
     let rows = Arc::new(state.rows.clone());
-    let recorded = model.run(&rows, op, &Gone::default(), &mut None);
+    let moment = Moment {
+        now: state.now,
+        read_at: state.now,
+        gone: &Gone::default(),
+    };
+    let recorded = model.run(&rows, op, moment, &mut None);
     let recorded = recorded.expect("there is something to do");
-    *state = model.next_state(state, LaneStep::Begin(op)).unwrap();
+    *state = model.next_state(state, LaneStep::Begin(op, 0)).unwrap();
     if !state.flights.is_empty() {
         *state = model.next_state(state, LaneStep::Commit(0)).unwrap();
     }

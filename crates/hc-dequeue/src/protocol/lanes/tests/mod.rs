@@ -4,6 +4,7 @@
 //! step and commits in a later one, or never, as after a crash of its process. One whose reads are all in its conflict
 //! ranges happens at its commit, and takes one step.
 //!
+//! - [`spec`]: what may happen.
 //! - [`world`]: the steps.
 //! - [`rows`]: the rows, and what a commit does with them.
 //! - [`promises`]: what must hold.
@@ -21,14 +22,19 @@ mod bug;
 mod costs;
 mod promises;
 mod rows;
+mod spec;
 mod world;
+
+use std::time::Duration;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::bug::Bug;
-use self::promises::{COVERED, EXACT, NONE_HIDDEN, WITHIN_LIMIT};
-use self::world::{How, ItemSpec, LaneModel, Op, World};
+use self::promises::{COVERED, EXACT, IN_TIME, NONE_HIDDEN, PARKED, WITHIN_LIMIT, WITHIN_RATE};
+use self::spec::{How, ItemSpec, Op, TIMELESS, Time, World};
+use self::world::LaneModel;
 use crate::items::key_limits::KeyLimits;
+use crate::items::rate::Rate;
 use crate::protocol::Purpose;
 
 const A: &[u8] = b"a";
@@ -37,6 +43,11 @@ const ONE: KeyLimits = KeyLimits::new().with_limit(1);
 const TWO: KeyLimits = KeyLimits::new().with_limit(2);
 const ORDERED: KeyLimits = KeyLimits::ordered();
 const BLOCKED: KeyLimits = KeyLimits::ordered().with_dead_letters_blocking();
+
+/// A start every two units of time.
+const RATE: Rate = Rate::new(1, Duration::from_millis(2));
+const RATED: KeyLimits = KeyLimits::new().with_rate(RATE);
+const SLOW: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, Duration::from_millis(6)));
 
 const fn item(key: &'static [u8], priority: i8) -> ItemSpec {
     ItemSpec { key, priority }
@@ -51,6 +62,7 @@ fn pair() -> World {
         returns: vec![How::Complete],
         ops: vec![],
         changes: 0,
+        time: TIMELESS,
     }
 }
 
@@ -199,6 +211,45 @@ fn requests_are_answered_and_sessions_die_with_their_grants() {
 }
 
 #[test]
+fn starts_are_within_the_rate_whatever_wall_clocks_say() {
+    for (burst, ahead) in [
+        (1, [Some(0), Some(0)]),
+        (1, [Some(0), Some(2)]),
+        (2, [Some(0), Some(1)]),
+        (1, [Some(0), None]),
+    ] {
+        let limits = KeyLimits::new().with_rate(RATE.with_burst(burst));
+        check(World {
+            limits: vec![(A, limits)],
+            time: Time { ahead, ..TIME },
+            ..rated()
+        });
+    }
+}
+
+#[test]
+fn a_key_has_a_limit_and_a_rate() {
+    check(World {
+        limits: vec![(A, RATED.with_limit(1))],
+        purposes: [Purpose::Deliver; 2],
+        returns: vec![How::Complete, How::Release],
+        time: Time { end: 3, ..TIME },
+        ..rated()
+    });
+}
+
+#[test]
+fn a_rate_changes_at_any_time() {
+    check(World {
+        ops: vec![Op::Configure(A, None), Op::Configure(A, Some(SLOW))],
+        changes: 2,
+        time: BRIEF,
+        ..rated()
+    });
+    check(slow_before());
+}
+
+#[test]
 fn bugs_are_caught() {
     for (bug, property, world) in [
         (Bug::NoFence, WITHIN_LIMIT, pair()),
@@ -224,9 +275,61 @@ fn bugs_are_caught() {
         (Bug::SweepWithoutStamps, COVERED, swept()),
         (Bug::StampsUnseen, NONE_HIDDEN, pair()),
         (Bug::ClearedAhead, COVERED, ahead()),
+        (Bug::NoFence, WITHIN_RATE, rated()),
+        (Bug::WallClock, WITHIN_RATE, rated()),
+        (Bug::StartForgotten, WITHIN_RATE, rated()),
+        (Bug::EmptierThanEmpty, IN_TIME, slow_before()),
+        (Bug::ReliesWithoutFence, IN_TIME, bursts()),
+        (Bug::ParkedTwice, PARKED, rated()),
+        (Bug::NotParkedAgain, COVERED, rated()),
+        (Bug::ParkedForever, PARKED, rated()),
+        (Bug::ParkedTooLong, IN_TIME, bursts()),
     ] {
         println!("{bug:?}");
         catch(bug, property, world);
+    }
+}
+
+const TIME: Time = Time {
+    end: 5,
+    ahead: [Some(0), Some(2)],
+    lag: 1,
+};
+
+const BRIEF: Time = Time {
+    end: 2,
+    ahead: [Some(0), Some(1)],
+    lag: 0,
+};
+
+/// A world in which a key has a rate.
+fn rated() -> World {
+    World {
+        limits: vec![(A, RATED)],
+        purposes: [Purpose::Pop; 2],
+        time: TIME,
+        ..pair()
+    }
+}
+
+/// A world in which two of three items start at once.
+fn bursts() -> World {
+    World {
+        items: vec![item(A, 0), item(A, 0), item(A, 0)],
+        limits: vec![(A, KeyLimits::new().with_rate(RATE.with_burst(2)))],
+        time: BRIEF,
+        ..rated()
+    }
+}
+
+/// A world in which a key had a slower rate.
+fn slow_before() -> World {
+    World {
+        limits: vec![(A, SLOW)],
+        ops: vec![Op::Configure(A, Some(RATED))],
+        changes: 1,
+        time: BRIEF,
+        ..rated()
     }
 }
 

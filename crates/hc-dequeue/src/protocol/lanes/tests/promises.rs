@@ -7,10 +7,12 @@ use microqueue::Item;
 use microqueue::keyspace::{Bytes, KeyValue};
 use stateright::Property;
 
-use super::world::{LaneModel, LaneState};
+use super::spec::UNIT;
+use super::world::{LaneFlight, LaneModel, LaneState};
 use crate::items::counters::parse_count;
 use crate::items::key_limits::KeyLimits;
 use crate::items::keys::{Keys, Records};
+use crate::items::rate::Rate;
 use crate::items::record::{Part, Record, is_notice};
 use crate::items::spot::{RANK_OF_SLOT, Spot};
 
@@ -20,6 +22,12 @@ pub(super) const EXACT: &str = "slots are exact";
 pub(super) const COVERED: &str = "lanes are covered";
 /// No item starts beyond the limit that is valid at the commit, and none of a paused key.
 pub(super) const WITHIN_LIMIT: &str = "starts are within the limit";
+/// In any span of versions, no more items of a key start than its rate allows.
+pub(super) const WITHIN_RATE: &str = "starts are within the rate";
+/// Each lane that is parked is among the delayed items, and no other lane is.
+pub(super) const PARKED: &str = "parked lanes are among the delayed items";
+/// A lane that waits for its rate is not parked for too long.
+pub(super) const IN_TIME: &str = "lanes are parked in time";
 /// A take finds nothing only if there is nothing.
 pub(super) const NONE_HIDDEN: &str = "nothing is hidden";
 
@@ -34,6 +42,13 @@ pub(super) fn properties() -> Vec<Property<LaneModel>> {
         Property::always(WITHIN_LIMIT, |_, state: &LaneState| {
             state.broken != Some(WITHIN_LIMIT)
         }),
+        Property::always(WITHIN_RATE, |_, state: &LaneState| {
+            state.broken != Some(WITHIN_RATE)
+        }),
+        Property::always(PARKED, |model: &LaneModel, state: &LaneState| {
+            are_parked(&model.keys, &state.rows)
+        }),
+        Property::always(IN_TIME, are_in_time),
         Property::always(NONE_HIDDEN, |_, state: &LaneState| {
             state.broken != Some(NONE_HIDDEN)
         }),
@@ -121,8 +136,22 @@ fn is_exact(keys: &Keys, rows: &Rows) -> bool {
     counted.is_empty()
 }
 
-/// Returns the first item of each lane that may be granted, with the rank that its stamp needs.
-fn grantable_heads(keys: &Keys, rows: &Rows) -> BTreeMap<Bytes, u8> {
+/// The first item of a lane, for which there is a slot.
+struct Head {
+    /// The rank that its stamp needs.
+    rank: u8,
+    /// The version from which on its rate lets it start, if the key has one.
+    from: Option<i64>,
+}
+
+impl Head {
+    fn may_start(&self, at: u8) -> bool {
+        self.from.is_none_or(|from| from <= UNIT * i64::from(at))
+    }
+}
+
+/// Returns the first item of each lane in which one has a slot, or there is one for it.
+fn heads_of(keys: &Keys, rows: &Rows) -> BTreeMap<Bytes, Head> {
     let mut heads = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for (key, _) in rows_of(rows, &keys.part("l")) {
@@ -132,40 +161,90 @@ fn grantable_heads(keys: &Keys, rows: &Rows) -> BTreeMap<Bytes, u8> {
         if !seen.insert(lane.clone()) {
             continue;
         }
-        let limit = match &*lane {
-            b"" => None,
-            key => limits_of(keys, rows, key).limit(),
+        let limits = match &*lane {
+            b"" => KeyLimits::new(),
+            key => limits_of(keys, rows, key),
         };
         let slots = slots_of(keys, rows, &lane);
-        let may_start = match limit {
+        let has_slot = match limits.limit() {
             None => true,
             Some(0) => false,
             Some(limit) => rank == RANK_OF_SLOT || slots < limit.into(),
         };
-        if may_start {
-            heads.insert(lane, rank);
+        let from = limits.rate().map(|rate| {
+            let full_at = number(rows, &keys.full_at(&lane)).unwrap_or(0);
+            full_at - (i64::from(rate.burst()) - 1) * rate.interval()
+        });
+        if has_slot {
+            heads.insert(lane, Head { rank, from });
         }
     }
     heads
 }
 
+/// Returns the number in a row of a rate.
+fn number(rows: &Rows, key: &[u8]) -> Option<i64> {
+    let value = rows.get(key)?;
+    Some(i64::from_be_bytes((**value).try_into().unwrap()))
+}
+
 fn is_covered(keys: &Keys, rows: &Rows) -> bool {
-    grantable_heads(keys, rows).iter().all(|(key, rank)| {
-        let is_stamped = |rank: u8| rows.contains_key(&*keys.stamp(rank, key));
+    heads_of(keys, rows).iter().all(|(key, head)| {
         let has_own_limits = rows.contains_key(&*keys.key_limits(key));
-        (RANK_OF_SLOT..=*rank).any(is_stamped)
+        is_stamped(keys, rows, key, head.rank)
             || (!has_own_limits && rows.contains_key(&*keys.mark()))
+            || (head.from.is_some() && rows.contains_key(&*keys.parked_until(key)))
+    })
+}
+
+fn is_stamped(keys: &Keys, rows: &Rows, key: &[u8], rank: u8) -> bool {
+    let is_stamped = |rank: u8| rows.contains_key(&*keys.stamp(rank, key));
+    (RANK_OF_SLOT..=rank).any(is_stamped)
+}
+
+/// Each lane that is parked is among the delayed items, and nothing else is.
+fn are_parked(keys: &Keys, rows: &Rows) -> bool {
+    let of_lanes = rows_of(rows, &keys.part("l")).filter_map(|(key, _)| {
+        let lane = keys.parse_lane(key).unwrap();
+        let is_parked = **key == *keys.parked_until(&lane.key);
+        let until = is_parked.then(|| number(rows, key).unwrap())?;
+        Some((until as u64, lane.key))
+    });
+    let delayed = rows_of(rows, &keys.part("t")).filter_map(|(key, _)| keys.parse_parked(key));
+    of_lanes.collect::<BTreeSet<_>>() == delayed.collect()
+}
+
+/// A lane that waits for its rate is parked no longer than necessary: up to the difference of the wall clocks, and the
+/// age of a read version. Its bucket is not emptier than empty, so that tokens come back.
+fn are_in_time(model: &LaneModel, state: &LaneState) -> bool {
+    let keys = &*model.keys;
+    let time = model.world.time;
+    let ahead = time.ahead.iter().flatten().max().unwrap_or(&0);
+    heads_of(keys, &state.rows).iter().all(|(key, head)| {
+        let rate = limits_of(keys, &state.rows, key).rate();
+        let Some((from, rate)) = head.from.zip(rate) else {
+            return true;
+        };
+        let parked = number(&state.rows, &keys.parked_until(key)).unwrap_or(0);
+        let from = (from / UNIT).max(state.now.into());
+        let all = i64::from(rate.burst()) * rate.interval();
+        let full_at = number(&state.rows, &keys.full_at(key)).unwrap_or(0);
+        is_stamped(keys, &state.rows, key, head.rank)
+            || parked <= from + i64::from(ahead + time.lag + 1)
+                && full_at <= UNIT * i64::from(state.now) + all
     })
 }
 
 /// Returns whether a take would find something.
-pub(super) fn has_grantable(keys: &Keys, rows: &Rows) -> bool {
+pub(super) fn has_grantable(keys: &Keys, rows: &Rows, at: u8) -> bool {
     let outside = keys.outside_lanes();
     let delayed = rows_of(rows, &keys.part("t")).next().is_some();
     let is_marked = rows.contains_key(&*keys.mark());
-    let heads = grantable_heads(keys, rows);
-    let counts = |key: &Bytes| !is_marked || rows.contains_key(&*keys.key_limits(key));
-    !delayed && (rows_of(rows, &outside).next().is_some() || heads.keys().any(counts))
+    let counts = |(key, head): (&Bytes, &Head)| {
+        head.may_start(at) && (!is_marked || rows.contains_key(&*keys.key_limits(key)))
+    };
+    let has_items = rows_of(rows, &outside).next().is_some();
+    !delayed && (has_items || heads_of(keys, rows).iter().any(counts))
 }
 
 /// The items that are held, and the slots in use.
@@ -197,28 +276,59 @@ impl Slots {
             of_keys,
         }
     }
+
+    fn of_key(&self, key: &Bytes) -> i64 {
+        self.of_keys.get(key).copied().unwrap_or(0)
+    }
 }
 
-/// Returns the promise that a commit has broken.
-pub(super) fn broken_by(
-    keys: &Keys,
-    rows: &Rows,
-    before: &Slots,
-    after: &Slots,
-    pops: bool,
-) -> Option<&'static str> {
-    let is_broken = |key: &Bytes, slots: i64| {
-        let limit = limits_of(keys, rows, key).limit();
-        limit.is_some_and(|limit| limit == 0 || slots > limit.into())
-    };
-    let slots = |slots: &Slots, key| slots.of_keys.get(key).copied().unwrap_or(0);
-    let has_started = after.held.difference(&before.held).any(|(key, _)| {
-        let grows = slots(after, key) > slots(before, key);
-        is_broken(key, if grows { slots(after, key) } else { 1 })
-    });
-    // A popped item needs a free slot for a moment.
-    let popped = before.waiting.difference(&after.waiting);
-    let mut popped = popped.filter(|(key, _)| pops && !key.is_empty());
-    let has_popped = popped.any(|(key, _)| is_broken(key, slots(after, key) + 1));
-    (has_started || has_popped).then_some(WITHIN_LIMIT)
+/// A commit.
+pub(super) struct Commit<'a> {
+    pub(super) before: &'a Slots,
+    pub(super) after: &'a Slots,
+    pub(super) flight: &'a LaneFlight,
+}
+
+impl Commit<'_> {
+    /// Returns the promise that the commit has broken. Notes what it has started.
+    pub(super) fn breaks(&self, keys: &Keys, state: &mut LaneState) -> Option<&'static str> {
+        let Self { before, after, .. } = self;
+        let is_beyond = |key: &Bytes, slots: i64| {
+            let limit = limits_of(keys, &state.rows, key).limit();
+            limit.is_some_and(|limit| limit == 0 || slots > limit.into())
+        };
+        let held: Vec<_> = after.held.difference(&before.held).collect();
+        let has_started = held.iter().any(|(key, _)| {
+            let grows = after.of_key(key) > before.of_key(key);
+            is_beyond(key, if grows { after.of_key(key) } else { 1 })
+        });
+        // A popped item needs a free slot for a moment.
+        let popped = before.waiting.difference(&after.waiting);
+        let popped = popped.filter(|(key, _)| self.flight.pops && !key.is_empty());
+        let popped: Vec<_> = popped.collect();
+        let has_popped = popped
+            .iter()
+            .any(|(key, _)| is_beyond(key, after.of_key(key) + 1));
+        let started = held.into_iter().chain(popped);
+        let rates = started.filter_map(|(key, _)| limits_of(keys, &state.rows, key).rate());
+        let rates: Vec<_> = rates.collect();
+        let rate = rates.first().copied();
+        let starts = rates.iter().map(|_| self.flight.read_at);
+        state.starts.extend(starts);
+        if has_started || has_popped {
+            return Some(WITHIN_LIMIT);
+        }
+        let is_too_fast = rate.is_some_and(|rate| is_too_fast(rate, &mut state.starts));
+        is_too_fast.then_some(WITHIN_RATE)
+    }
+}
+
+/// Returns whether a span of versions has more starts than a rate allows.
+fn is_too_fast(rate: Rate, starts: &mut [u8]) -> bool {
+    starts.sort_unstable();
+    let allowed = |span: u8| i64::from(rate.burst()) + UNIT * i64::from(span) / rate.interval();
+    let spans =
+        (0..starts.len()).flat_map(|first| (first..starts.len()).map(move |last| (first, last)));
+    let mut spans = spans.map(|(first, last)| (last - first + 1, starts[last] - starts[first]));
+    spans.any(|(count, span)| count as i64 > allowed(span))
 }

@@ -15,11 +15,11 @@ use stateright::{Model, Property};
 
 use super::bug::{Bug, PlantedBug};
 use super::promises;
-use super::rows::{ATOMICS, REQUEST};
+use super::rows::REQUEST;
+use super::spec::{How, Op, SESSIONS, UNIT, World};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
-use crate::items::key_limits::KeyLimits;
 use crate::items::keys::Keys;
 use crate::items::places::put_queued;
 use crate::items::priority::Priority;
@@ -35,12 +35,10 @@ use crate::protocol::lanes::sweep::sweep_step;
 use crate::protocol::reclaim::reclaim_items;
 use crate::protocol::request::{collect, register};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
+use crate::protocol::tests::flights::{Flight, is_serializable};
 use crate::protocol::{Demand, Gone, Purpose, SessionContext};
 use crate::queue::handle::Queue;
 use crate::session::{Life, SessionId};
-
-/// Two sessions that take items.
-pub(super) const SESSIONS: usize = 2;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -50,106 +48,61 @@ const ITEM: i64 = 100;
 /// The process that reads ahead.
 const AHEAD: usize = 4;
 
-/// What an item has from its enqueue on.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ItemSpec {
-    /// Empty for an item without a key.
-    pub(super) key: &'static [u8],
-    pub(super) priority: i8,
-}
+/// The largest wall time that a session reads.
+const MAX_WALL: u8 = 20;
 
-/// What may happen.
-#[derive(Debug, Clone)]
-pub(super) struct World {
-    /// Each of these is enqueued once, at any time.
-    pub(super) items: Vec<ItemSpec>,
-    /// The limits at the beginning.
-    pub(super) limits: Vec<(&'static [u8], KeyLimits)>,
-    /// What each session does with its items.
-    pub(super) purposes: [Purpose; SESSIONS],
-    /// How held items go back, in transactions of their own and in takes.
-    pub(super) returns: Vec<How>,
-    /// What else happens.
-    pub(super) ops: Vec<Op>,
-    /// How often limits change.
-    pub(super) changes: u8,
-}
-
-/// How a held item goes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum How {
-    Complete,
-    Release,
-    /// It is due at once, and must be promoted.
-    Delay,
-    Discard,
-}
-
-/// A transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Op {
-    Enqueue(usize),
-    /// A session takes an item and, before that, may give one back.
-    Take(usize, Option<(usize, How)>),
-    /// The first session takes an item with a view that it has read while its last take commits.
-    TakeAhead,
-    /// A session gives an item back.
-    Return(usize, usize, How),
-    Cancel(usize),
-    Redrive(usize),
-    Purge(usize),
-    /// Limits of a key, or default limits, are set or removed.
-    Configure(&'static [u8], Option<KeyLimits>),
-    Sweep,
-    /// The second session registers a request.
-    Register,
-    /// The first session answers it.
-    Fulfill,
-    /// The second session collects the answer.
-    Collect,
-    /// The second session is declared dead.
-    Die,
-    /// The first session returns its items.
-    Reclaim,
-}
-
-/// A transaction that has read and may commit.
+/// A transaction of this model that has read and may commit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Flight {
-    /// The number of its process.
-    process: usize,
+pub(super) struct LaneFlight {
+    pub(super) flight: Flight,
     /// Whether the take during which it has read has not committed.
     pub(super) waits: bool,
+    /// The time of its read version.
+    pub(super) read_at: u8,
     /// Whether it completes the item that it takes.
     pub(super) pops: bool,
-    pub(super) conflicts: Vec<Span>,
-    pub(super) writes: Vec<Write>,
-    pub(super) atomics: Vec<(u8, Vec<u8>, Vec<u8>)>,
-    pub(super) written: Vec<Span>,
+}
+
+/// What an operation sees besides the rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment<'a> {
+    pub(super) now: u8,
+    /// The time of its read version.
+    pub(super) read_at: u8,
+    /// What the take of the first session that is under way has taken.
+    pub(super) gone: &'a Gone,
 }
 
 /// A state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct LaneState {
     pub(super) rows: Rows,
-    pub(super) flights: Vec<Flight>,
+    pub(super) flights: Vec<LaneFlight>,
     born: u8,
     changes: u8,
+    pub(super) now: u8,
+    /// When the newest commit was.
+    pub(super) last: u8,
+    /// The times of the read versions at which items with a key were started, if it has a rate.
+    pub(super) starts: Vec<u8>,
     /// The promise that the last step has broken.
     pub(super) broken: Option<&'static str>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LaneStep {
-    Begin(Op),
+    /// An operation begins whose read version lags behind by this time.
+    Begin(Op, u8),
     Commit(usize),
 }
 
 /// The model.
 pub(super) struct LaneModel {
-    world: World,
+    pub(super) world: World,
     bug: Option<Bug>,
     pub(super) keys: Arc<Keys>,
+    /// The same keys at each wall time.
+    at: Vec<Arc<Keys>>,
     queue: Queue<u8>,
     settings: Settings,
     decode: Arc<Decode>,
@@ -165,8 +118,14 @@ fn session_id(session: usize) -> SessionId {
 
 impl LaneModel {
     pub(super) fn new(world: World, bug: Option<Bug>) -> Self {
-        let env = Environment::seeded(0, Arc::new(ManualClock::new()));
-        let keys = Arc::new(Keys::new(Subspace::from("Q"), env));
+        let at = (0..=MAX_WALL).map(|wall| {
+            let clock = ManualClock::new();
+            clock.advance(Duration::from_millis(wall.into()));
+            let env = Environment::seeded(0, Arc::new(clock));
+            Arc::new(Keys::new(Subspace::from("Q"), env))
+        });
+        let at: Vec<_> = at.collect();
+        let keys = at[0].clone();
         let settings = Settings::new()
             .with_lease(LEASE)
             .with_max_attempts(u32::MAX)
@@ -181,6 +140,7 @@ impl LaneModel {
                 value: std::marker::PhantomData,
             },
             keys,
+            at,
             settings,
             decode: decoder::<u8, _>(MessagePack),
         }
@@ -190,16 +150,25 @@ impl LaneModel {
         &'a self,
         session: usize,
         demand: &'a [Demand],
-        fronts: &'a Fronts,
+        (fronts, now): (&'a Fronts, u8),
     ) -> SessionContext<'a> {
+        let ahead = self.world.time.ahead[session];
         SessionContext {
-            keys: &self.keys,
+            keys: &self.at[usize::from(now + ahead.unwrap_or(0))],
             settings: &self.settings,
             session: session_id(session),
-            promotes: true,
+            promotes: ahead.is_some(),
             demand,
             decode: &*self.decode,
             fronts,
+        }
+    }
+
+    /// Returns by how much the wall clock of the session of an operation is ahead.
+    fn ahead(&self, op: Op) -> u8 {
+        match op {
+            Op::Take(session, _) => self.world.time.ahead[session].unwrap_or(0),
+            _ => 0,
         }
     }
 
@@ -222,7 +191,7 @@ impl LaneModel {
         &self,
         rows: &Arc<Rows>,
         op: Op,
-        gone: &Gone,
+        moment: Moment<'_>,
         broken: &mut Option<&'static str>,
     ) -> Option<RecordedAccess> {
         let planted = PlantedBug {
@@ -230,8 +199,12 @@ impl LaneModel {
             op,
             keys: self.keys.clone(),
         };
-        let tr = CheckerTransaction::begin(rows, 1, planted);
-        let did = finish(Box::pin(self.perform(&tr, op, rows, gone, broken))).unwrap();
+        let clock = match self.bug {
+            Some(Bug::WallClock) => moment.now + self.ahead(op),
+            _ => moment.read_at,
+        };
+        let tr = CheckerTransaction::begin(rows, UNIT * i64::from(clock), planted);
+        let did = finish(Box::pin(self.perform(&tr, op, rows, moment, broken))).unwrap();
         let mut recorded = tr.into_recorded();
         if let Some(bug) = self.bug {
             bug.change(op, &self.keys, &mut recorded);
@@ -244,11 +217,12 @@ impl LaneModel {
         tr: &CheckerTransaction<PlantedBug>,
         op: Op,
         rows: &Rows,
-        gone: &Gone,
+        moment: Moment<'_>,
         broken: &mut Option<&'static str>,
     ) -> Result<bool> {
         let keys = &*self.keys;
-        let fronts = &Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0)));
+        let fronts = Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0)));
+        let fronts = (&fronts, moment.now);
         let of_session = |session: usize| Demand {
             wanted: 1,
             purpose: self.world.purposes[session],
@@ -273,7 +247,7 @@ impl LaneModel {
                 if let Some(Taken::Items(items)) = &taken
                     && items.is_empty()
                     && returned.is_none()
-                    && promises::has_grantable(keys, rows)
+                    && promises::has_grantable(keys, rows, moment.read_at)
                 {
                     *broken = Some(promises::NONE_HIDDEN);
                 }
@@ -281,7 +255,7 @@ impl LaneModel {
             }
             Op::TakeAhead => {
                 let one = &[of_session(0)];
-                let mode = TakeMode::Ahead(gone);
+                let mode = TakeMode::Ahead(moment.gone);
                 let context = self.context(0, one, fronts);
                 let view = view_queue(tr, context, 1, mode).await?;
                 take(tr, context, view, Changes::default()).await?.is_some()
@@ -309,6 +283,7 @@ impl LaneModel {
                 true
             }
             Op::Reclaim => reclaim_items(tr, keys, &self.settings, session_id(1)).await? > 0,
+            Op::Tick => unreachable!("it is no transaction"),
         })
     }
 
@@ -318,7 +293,7 @@ impl LaneModel {
         tr: &CheckerTransaction<PlantedBug>,
         op: Op,
         one: &[Demand],
-        fronts: &Fronts,
+        fronts: (&Fronts, u8),
     ) -> Result<bool> {
         let request = StagedId::of_call(0).at(Versionstamp::new(REQUEST, 0));
         let second = self.context(1, one, fronts);
@@ -360,7 +335,7 @@ impl LaneModel {
     fn gone(&self, state: &LaneState) -> Gone {
         let mut gone = Gone::default();
         let mut flights = state.flights.iter();
-        let Some(take) = flights.find(|flight| flight.process == 0) else {
+        let Some(take) = flights.find(|flight| flight.flight.process == 0) else {
             return gone;
         };
         let queued = [self.keys.part("l"), self.keys.outside_lanes()];
@@ -368,7 +343,7 @@ impl LaneModel {
             let suffix = item_id(item).key_in(&Subspace::from_bytes(vec![]));
             let mut rows = queued.iter().flat_map(|part| rows_of(&state.rows, part));
             let is_taken = |key: &[u8]| {
-                let mut writes = take.writes.iter();
+                let mut writes = take.flight.writes.iter();
                 writes.any(|write| matches!(write, Write::Clear(span) if span.has(key)))
             };
             if rows.any(|(key, _)| key.ends_with(&suffix) && is_taken(key)) {
@@ -433,18 +408,33 @@ impl Model for LaneModel {
             flights: Vec::new(),
             born: 0,
             changes: self.world.changes,
+            now: 0,
+            last: 0,
+            starts: Vec::new(),
             broken: None,
         }]
     }
 
     fn actions(&self, state: &LaneState, actions: &mut Vec<LaneStep>) {
         let world = &self.world;
-        let is_busy = |process| state.flights.iter().any(|flight| flight.process == process);
-        let mut begin = |op| {
-            if !is_busy(Self::process(op)) {
-                actions.push(LaneStep::Begin(op));
-            }
+        let is_busy = |process| {
+            let mut flights = state.flights.iter();
+            flights.any(|flight| flight.flight.process == process)
         };
+        let mut begin = |op| {
+            if is_busy(Self::process(op)) {
+                return;
+            }
+            let oldest = state.now - state.last;
+            let lag = match op {
+                Op::Take(..) => world.time.lag.min(oldest),
+                _ => 0,
+            };
+            actions.extend((0..=lag).map(|lag| LaneStep::Begin(op, lag)));
+        };
+        if state.now < world.time.end {
+            begin(Op::Tick);
+        }
         for item in (0..world.items.len()).filter(|item| state.born & 1 << item == 0) {
             begin(Op::Enqueue(item));
         }
@@ -481,27 +471,38 @@ impl Model for LaneModel {
     fn next_state(&self, last: &LaneState, step: LaneStep) -> Option<LaneState> {
         let mut state = last.clone();
         match step {
-            LaneStep::Begin(op) => {
+            LaneStep::Begin(Op::Tick, _) => state.now += 1,
+            LaneStep::Begin(op, lag) => {
                 match op {
                     Op::Enqueue(item) => state.born |= 1 << item,
                     Op::Configure(..) => state.changes -= 1,
                     _ => {}
                 }
                 let rows = Arc::new(state.rows.clone());
-                let gone = self.gone(last);
-                let recorded = self.run(&rows, op, &gone, &mut state.broken)?;
-                let is_serializable = self.is_serializable(&recorded);
+                if matches!(op, Op::Configure(..)) {
+                    // The promise is about one rate.
+                    state.starts.clear();
+                }
+                let moment = Moment {
+                    now: state.now,
+                    read_at: state.now - lag,
+                    gone: &self.gone(last),
+                };
+                let recorded = self.run(&rows, op, moment, &mut state.broken)?;
+                let settings = Span::key(&self.keys.settings());
+                let is_serializable = is_serializable(&recorded, &[settings]);
                 let taker = match op {
                     Op::Take(session, _) => Some(session),
                     Op::TakeAhead => Some(0),
                     _ => None,
                 };
-                let flight = Flight {
+                let flight = LaneFlight {
+                    flight: Flight::new(Self::process(op), recorded),
                     waits: op == Op::TakeAhead,
+                    read_at: moment.read_at,
                     pops: taker.is_some_and(|session| self.world.purposes[session] == Purpose::Pop),
-                    ..flight(Self::process(op), recorded)
                 };
-                if flight.writes.is_empty() && flight.atomics.is_empty() && state.broken.is_none() {
+                if flight.flight.is_empty() && state.broken.is_none() {
                     return None;
                 }
                 if is_serializable {
@@ -513,7 +514,7 @@ impl Model for LaneModel {
             LaneStep::Commit(number) => {
                 let flight = state.flights.remove(number);
                 self.commit(&mut state, &flight);
-                if flight.process == 0 {
+                if flight.flight.process == 0 {
                     state
                         .flights
                         .iter_mut()
@@ -522,7 +523,10 @@ impl Model for LaneModel {
             }
         }
         // The view is dropped if the take during which it was read fails.
-        let takes = state.flights.iter().any(|flight| flight.process == 0);
+        let takes = state
+            .flights
+            .iter()
+            .any(|flight| flight.flight.process == 0);
         state.flights.retain(|flight| takes || !flight.waits);
         self.normalize(&mut state);
         (state != *last).then_some(state)
@@ -530,36 +534,5 @@ impl Model for LaneModel {
 
     fn properties(&self) -> Vec<Property<Self>> {
         promises::properties()
-    }
-}
-
-impl LaneModel {
-    /// Returns whether all reads of a transaction are in its conflict ranges, except of rows that never change here.
-    fn is_serializable(&self, recorded: &RecordedAccess) -> bool {
-        let settings = self.keys.settings();
-        recorded.reads.iter().all(|read| {
-            let is_constant = read.has(&settings) && read.end == Span::key(&settings).end;
-            let is_covered =
-                |conflict: &Span| conflict.begin <= read.begin && read.end <= conflict.end;
-            is_constant || recorded.conflicts.iter().any(is_covered)
-        })
-    }
-}
-
-fn flight(process: usize, recorded: RecordedAccess) -> Flight {
-    let number = |op| ATOMICS.iter().position(|known| *known == op).unwrap() as u8;
-    let mut conflicts = recorded.conflicts;
-    conflicts.sort();
-    conflicts.dedup();
-    let atomics = recorded.atomics.into_iter();
-    let atomics = atomics.map(|(op, key, param)| (number(op), key, param));
-    Flight {
-        process,
-        waits: false,
-        pops: false,
-        conflicts,
-        writes: recorded.writes,
-        atomics: atomics.collect(),
-        written: recorded.written,
     }
 }

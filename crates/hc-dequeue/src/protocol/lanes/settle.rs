@@ -1,0 +1,192 @@
+//! Stages what follows from a look: the conflicts of starts, which stamps go, and until when a lane is parked that waits
+//! for its rate.
+
+use std::collections::BTreeMap;
+
+use microqueue::keyspace::{ConflictKind, MutationOp, Transaction};
+
+use super::look::{LaneState, Look, Picked};
+use super::rate::{RateState, Wake};
+use super::ring::Turn;
+use super::walk::Head;
+use super::{LaneId, LaneMemory, Met};
+use crate::items::changes::Changes;
+use crate::items::error::Result;
+use crate::items::keys::Keys;
+
+/// What a transaction has granted of the items that a look has found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Granting {
+    /// How many of the first items.
+    pub(crate) granted: usize,
+    /// The wall time in milliseconds since the Unix epoch, if the session trusts its clock.
+    pub(crate) wall_millis: Option<u64>,
+}
+
+impl Look {
+    /// Adds to the changes what follows for the lanes from the grant of the first items, and stages which stamps go, and
+    /// which lanes are parked. `changes` must contain the slots of these items. The stamps of a lane with rows that do
+    /// not decode stay; if it has no other rows, the session passes over these stamps from now on.
+    ///
+    /// # Conflicts
+    /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.
+    /// If there is a limit or a rate, reads and writes the fence. Also does so for a lane that waits for its rate.
+    pub(crate) fn finish(
+        self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        memory: &LaneMemory,
+        granting: Granting,
+        changes: &mut Changes,
+    ) -> Result<()> {
+        let Granting { granted, .. } = granting;
+        let picks = Picks::of(&self.picked, granted);
+        let lanes = self.walk.into_lanes();
+        let mut follows_default = false;
+        let mut met = Met {
+            lanes: self.states.len() as u64,
+            fruitless: u64::from(granted == 0),
+            ..Met::default()
+        };
+        for (id, state) in &self.states {
+            let lane = &lanes[id];
+            let starts = picks.granted.get(id).copied().unwrap_or(0);
+            let bucket = state.bucket.map(|bucket| bucket.after(starts));
+            let head = picks.heads.get(id).copied().or_else(|| lane.next());
+            let slots = state.slots + changes.slots(&id.key);
+            let has_slot = head.is_some_and(|head| lane.has_slot_for(head, slots));
+            let may_start = has_slot && bucket.is_none_or(|bucket| bucket.may_start());
+            met.at_limit += u64::from(head.is_some() && !has_slot);
+            met.rate_waits += u64::from(has_slot && !may_start);
+            if state.is_gone && (bucket.is_some() || state.rate != RateState::default()) {
+                // The transaction before has decided this, and has written the fence.
+                continue;
+            }
+            let wake = Wake::of(has_slot, may_start, bucket);
+            let rate = state.rate.after(bucket, starts, wake, granting.wall_millis);
+            stage_rate(tr, keys, id, state.rate, rate);
+            if starts > 0 && !id.key.is_empty() {
+                tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(&id.key))?;
+                follows_default |= !state.has_own_limits;
+            }
+            let follows_rate = matches!(wake, Wake::At(_)) || state.rate != rate;
+            if follows_rate || (starts > 0 && lane.limits.have_fence()) {
+                let fence = keys.fence(&id.key);
+                tr.add_conflict_key(ConflictKind::Read, &fence)?;
+                tr.add_conflict_key(ConflictKind::Write, &fence)?;
+            }
+            changes.note_look(&id.key);
+            let left = head.filter(|_| may_start).map(|head| head.stamp);
+            if state.skipped > 0 && head.is_none() {
+                memory.note_vain(keys.env.now(), id, &state.stamps);
+            }
+            // Rows that do not decode may be those of a newer version, which relies on the stamps.
+            let keeps_stamps = state.skipped > 0 && (head.is_none() || left.is_some());
+            if keeps_stamps {
+                if let Some(rank) = left.filter(|rank| !state.has_stamp_up_to(*rank)) {
+                    changes.stamp_lane(&id.key, rank);
+                }
+            } else {
+                state.replace_stamps(tr, keys, id, left, changes);
+            }
+        }
+        if follows_default {
+            tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(b""))?;
+        }
+        memory.note(met);
+        let turns = self.picked.into_iter().take(granted);
+        memory.apply(turns.map(|picked| picked.turn));
+        Ok(())
+    }
+}
+
+/// The picks of a look, by lane.
+#[derive(Default)]
+struct Picks<'a> {
+    /// How many items of a lane were granted.
+    granted: BTreeMap<&'a LaneId, usize>,
+    /// The first item of a lane that was picked and not granted.
+    heads: BTreeMap<&'a LaneId, Head>,
+}
+
+impl<'a> Picks<'a> {
+    fn of(picked: &'a [Picked], granted: usize) -> Self {
+        let mut picks = Self::default();
+        for (number, picked) in picked.iter().enumerate() {
+            let Turn::Lane { lane, .. } = &picked.turn else {
+                continue;
+            };
+            if number < granted {
+                *picks.granted.entry(lane).or_default() += 1;
+            } else {
+                picks.heads.entry(lane).or_insert(picked.head);
+            }
+        }
+        picks
+    }
+}
+
+impl LaneState {
+    /// Returns whether the lane has a stamp of this rank or a lower one, as far as was seen.
+    fn has_stamp_up_to(&self, rank: u8) -> bool {
+        self.stamps.iter().any(|(seen, _)| *seen <= rank)
+    }
+
+    /// Returns whether the lane has exactly one stamp, of this rank, as far as was seen.
+    fn has_only_stamp(&self, rank: u8) -> bool {
+        matches!(self.stamps[..], [(seen, _)] if seen == rank)
+    }
+
+    /// Replaces the stamps that were seen by one of the rank at which an item is left to grant, if there is one.
+    fn replace_stamps(
+        &self,
+        tr: &impl Transaction,
+        keys: &Keys,
+        id: &LaneId,
+        left: Option<u8>,
+        changes: &mut Changes,
+    ) {
+        let must = changes.stamp_of(&id.key);
+        if must.is_none() && left.is_some_and(|rank| self.has_only_stamp(rank)) {
+            return;
+        }
+        let rank = left.into_iter().chain(must).min();
+        for (seen, value) in &self.stamps {
+            if Some(*seen) != rank {
+                let stamp = keys.stamp(*seen, &id.key);
+                tr.atomic(MutationOp::CompareAndClear, &stamp, value);
+            }
+        }
+        if let Some(rank) = rank {
+            changes.stamp_lane(&id.key, rank);
+        }
+    }
+}
+
+/// Stages the state of a rate where it has changed.
+fn stage_rate(
+    tr: &impl Transaction,
+    keys: &Keys,
+    LaneId { key, .. }: &LaneId,
+    before: RateState,
+    after: RateState,
+) {
+    if before.full_at != after.full_at {
+        match after.full_at {
+            Some(version) => tr.set(&keys.full_at(key), &version.to_be_bytes()),
+            None => tr.clear(&keys.full_at(key)),
+        }
+    }
+    if before.parked != after.parked {
+        if let Some(ready) = before.parked {
+            tr.clear(&keys.parked(ready, key));
+        }
+        match after.parked {
+            Some(ready) => {
+                tr.set(&keys.parked(ready, key), b"");
+                tr.set(&keys.parked_until(key), &ready.to_be_bytes());
+            }
+            None => tr.clear(&keys.parked_until(key)),
+        }
+    }
+}

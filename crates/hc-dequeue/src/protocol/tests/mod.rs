@@ -1,0 +1,3 @@
+//! What the models of the protocol share.
+
+pub(super) mod flights;

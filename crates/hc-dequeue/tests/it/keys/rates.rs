@@ -1,0 +1,343 @@
+//! Rates: how many items of a key start in a time.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use conformance::stores::TestStore;
+use futures::future::join_all;
+use hc_dequeue::{Consumer, KeyLimits, KeyState, PlaceKind, Rate, Settings, WorkerOptions};
+use keyspace::limits::VERSIONS_PER_SECOND;
+use keyspace::{Runner, Store, Transaction, Tx};
+
+use super::{next, of, take_all, values};
+use crate::common::{LONG, Wall, World, open};
+
+conformance::on_every_store!(
+    wall_clocks_that_jump_let_nothing_start_too_early,
+    workers_start_items_at_the_rate_of_each_key,
+    a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing,
+    an_item_that_comes_back_starts_again_at_the_rate,
+    a_rate_that_changes_takes_effect_at_once,
+    default_limits_have_a_rate_for_each_key,
+    a_key_has_a_limit_and_a_rate,
+    oban_750_1477_the_rate_is_one_for_all_processes_and_has_no_windows,
+    sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes,
+);
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// No second item starts during a test.
+const RARE: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, DAY));
+
+fn rate(starts: u32, millis: u64) -> Rate {
+    Rate::new(starts, Duration::from_millis(millis))
+}
+
+async fn version(runner: &Runner<Store>) -> i64 {
+    let read = |tr: Tx<_>| async move { tr.read_version().await };
+    runner.run(read).await.unwrap()
+}
+
+/// Pops what there is, at once.
+async fn pop_all(consumer: &Consumer<u64>) -> Vec<u64> {
+    let mut popped = Vec::new();
+    while let Some(item) = consumer.pop().await.unwrap() {
+        popped.push(item.value);
+    }
+    popped
+}
+
+/// The starts of a key since a version.
+struct Starts {
+    rate: Rate,
+    since: i64,
+    count: Mutex<u64>,
+}
+
+impl Starts {
+    async fn of(rate: Rate, runner: &Runner<Store>) -> Self {
+        Self {
+            rate,
+            since: version(runner).await,
+            count: Mutex::new(0),
+        }
+    }
+
+    /// Notes an item that was handed out. It has started since the first version and before this one.
+    async fn note(&self, runner: &Runner<Store>) {
+        let versions = version(runner).await - self.since;
+        let mut count = self.count.lock().unwrap();
+        *count += 1;
+        let period = self.rate.period().as_secs_f64() * VERSIONS_PER_SECOND as f64;
+        let more = versions as f64 * f64::from(self.rate.starts()) / period;
+        let allowed = u64::from(self.rate.burst()) + more as u64;
+        assert!(*count <= allowed, "{count} starts in {versions} versions");
+    }
+}
+
+async fn wall_clocks_that_jump_let_nothing_start_too_early(store: TestStore) {
+    const ITEMS: u64 = 20;
+    let world = World::with_defaults(&store).await;
+    let rate = rate(1, 15).with_burst(3);
+    world.limit("a", KeyLimits::new().with_rate(rate)).await;
+    let starts = Starts::of(rate, &world.runner).await;
+    world.enqueue_all_of("a", 0..ITEMS).await;
+    let left = AtomicUsize::new(ITEMS as usize);
+    let processes = [0, 40, 80].map(|ahead| {
+        let wall = Wall::ahead(Duration::from_millis(ahead));
+        let store = &world.store;
+        let starts = &starts;
+        let left = &left;
+        async move {
+            let runner = wall.runner(store);
+            let queue = open(store, &runner, Settings::default()).await.unwrap();
+            let options = WorkerOptions::default();
+            let consumer = queue.consumer(&runner, options).await.unwrap();
+            for jump in 0_u64.. {
+                if left.load(Ordering::Relaxed) == 0 {
+                    break;
+                }
+                let within = Duration::from_millis(20);
+                if consumer.pop_within(within).await.unwrap().is_some() {
+                    starts.note(&runner).await;
+                    left.fetch_sub(1, Ordering::Relaxed);
+                }
+                wall.set(Duration::from_millis(jump * 37 % 100));
+            }
+            consumer.shut_down(LONG).await.unwrap();
+        }
+    });
+    join_all(processes).await;
+    world.check().await;
+}
+
+async fn workers_start_items_at_the_rate_of_each_key(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let rate = rate(100, 1_000).with_burst(2);
+    world.limit_all(KeyLimits::new().with_rate(rate)).await;
+    let keys = ["a", "b", "c", "d"];
+    let runner = &world.runner;
+    let starts = keys.map(|key| async move { (key, Starts::of(rate, runner).await) });
+    let starts = Arc::new(join_all(starts).await);
+    for key in keys {
+        world.enqueue_all_of(key, 0..10).await;
+    }
+    let runner = world.runner.clone();
+    let of_key = starts.clone();
+    let options = WorkerOptions::new().with_concurrency(8);
+    let handle = move |delivery: &hc_dequeue::Delivery<u64>| {
+        let key = delivery.key().expect("each item has a key").clone();
+        let runner = runner.clone();
+        let starts = of_key.clone();
+        async move {
+            let (_, starts) = starts
+                .iter()
+                .find(|(name, _)| key == name.as_bytes())
+                .unwrap();
+            starts.note(&runner).await;
+        }
+    };
+    let worker = world
+        .queue
+        .work(&world.runner, options, move |item| handle(&item));
+    let worker = worker.await.unwrap();
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    for (_, starts) in &*starts {
+        assert_eq!(*starts.count.lock().unwrap(), 10);
+    }
+    world.check().await;
+}
+
+async fn a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let limits = KeyLimits::new().with_rate(Rate::new(1, DAY).with_burst(2));
+    world.limit("a", limits).await;
+    world.enqueue_all_of("a", 0..3).await;
+    let consumer = world.consumer().await;
+    let held = take_all(&consumer).await;
+    assert_eq!(values(&held), [0, 1]);
+    let status = world.key_status("a").await;
+    assert!(matches!(status.state, KeyState::UntilRate(_)), "{status:?}");
+    assert_eq!((status.slots, status.waiting), (2, 1));
+    // The key is parked: no stamp wakes a session, and one row does.
+    assert_eq!((world.count("hs").await, world.count("t").await), (0, 1));
+    let stats = world.stats().await;
+    assert_eq!((stats.queued, stats.delayed, stats.held), (1, 0, 2));
+    let queue = &world.queue;
+    let delayed = |tr| async move { queue.list(&tr, PlaceKind::Delayed, None, 10).await };
+    let page = world.runner.run(delayed).await.unwrap();
+    assert_eq!((page.items, page.strays), (vec![], vec![]));
+    world.check().await;
+    // A faster rate lets it start, and once all tokens are there again, nothing is left.
+    let fast = KeyLimits::new().with_rate(rate(1, 1).with_burst(2));
+    world.limit("a", fast).await;
+    let mut held = held;
+    held.push(next(&consumer).await);
+    for delivery in held {
+        world.ack(&delivery).await.unwrap();
+    }
+    world.limit("a", None).await;
+    while world.count("l").await + world.count("t").await + world.count("hs").await > 0 {
+        // The session that waits promotes the key.
+        let none = consumer.dequeue_within(Duration::from_millis(5)).await;
+        assert!(none.unwrap().is_none());
+    }
+    world.check().await;
+}
+
+async fn an_item_that_comes_back_starts_again_at_the_rate(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let limits = KeyLimits::ordered().with_rate(Rate::new(1, DAY).with_burst(3));
+    world.limit("a", limits).await;
+    world.enqueue_all_of("a", [0, 1]).await;
+    let consumer = world.consumer().await;
+    for _ in 0..3 {
+        let delivery = next(&consumer).await;
+        assert_eq!(*delivery.value(), 0);
+        delivery.nack().await.unwrap();
+    }
+    // It has its slot, and no token.
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    let status = world.key_status("a").await;
+    assert!(matches!(status.state, KeyState::UntilRate(_)), "{status:?}");
+    assert_eq!(status.slots, 1);
+    world.check().await;
+    world.limit("a", KeyLimits::ordered()).await;
+    let first = next(&consumer).await;
+    assert_eq!(*first.value(), 0);
+    world.ack(&first).await.unwrap();
+    assert_eq!(*next(&consumer).await.value(), 1);
+    world.check().await;
+}
+
+async fn a_rate_that_changes_takes_effect_at_once(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", RARE).await;
+    world.enqueue_all_of("a", 0..6).await;
+    let consumer = world.consumer().await;
+    assert_eq!(pop_all(&consumer).await, [0]);
+    // More at once: the one that has started counts.
+    let more = KeyLimits::new().with_rate(Rate::new(1, DAY).with_burst(3));
+    world.limit("a", more).await;
+    assert_eq!(pop_all(&consumer).await, [1, 2]);
+    world.check().await;
+    // What has started counts as the smaller burst at most.
+    world.limit("a", RARE).await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    // Without a rate, nothing counts.
+    world.limit("a", None).await;
+    assert_eq!(
+        consumer
+            .pop_within(LONG)
+            .await
+            .unwrap()
+            .map(|item| item.value),
+        Some(3)
+    );
+    // Only items are left in the lane.
+    assert_eq!(world.count("l").await, 2);
+    world.limit("a", RARE).await;
+    assert_eq!(pop_all(&consumer).await, [4]);
+    world.check().await;
+}
+
+async fn default_limits_have_a_rate_for_each_key(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit_all(RARE).await;
+    world.limit("c", KeyLimits::new()).await;
+    for key in ["a", "b", "c"] {
+        world.enqueue_all_of(key, 0..2).await;
+    }
+    let consumer = world.consumer().await;
+    let mut taken = pop_all(&consumer).await;
+    taken.sort_unstable();
+    assert_eq!(taken, [0, 0, 0, 1]);
+    assert_eq!(world.key_status("c").await.state, KeyState::Idle);
+    world.check().await;
+    // A session finds all keys that wait.
+    world.limit_all(KeyLimits::new()).await;
+    for _ in 0..2 {
+        let item = consumer.pop_within(LONG).await.unwrap();
+        assert_eq!(item.map(|item| item.value), Some(1));
+    }
+    world.check().await;
+}
+
+async fn a_key_has_a_limit_and_a_rate(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let rate = Rate::new(1, DAY).with_burst(3);
+    world
+        .limit("a", KeyLimits::new().with_limit(2).with_rate(rate))
+        .await;
+    world.enqueue_all_of("a", 0..5).await;
+    let consumer = world.consumer().await;
+    let held = take_all(&consumer).await;
+    assert_eq!(values(&held), [0, 1]);
+    assert_eq!(world.key_status("a").await.state, KeyState::AtLimit);
+    for delivery in &held {
+        world.ack(delivery).await.unwrap();
+    }
+    assert_eq!(pop_all(&consumer).await, [2]);
+    let state = world.key_status("a").await.state;
+    assert!(matches!(state, KeyState::UntilRate(_)), "{state:?}");
+    world
+        .limit("a", KeyLimits::new().with_limit(0).with_rate(rate))
+        .await;
+    assert_eq!(world.key_status("a").await.state, KeyState::Paused);
+    assert!(consumer.pop().await.unwrap().is_none());
+    world.check().await;
+}
+
+/// Windows by wall time let twice as many start around their edges, and counts of several partitions were added up.
+async fn oban_750_1477_the_rate_is_one_for_all_processes_and_has_no_windows(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let rate = rate(4, 40).with_burst(4);
+    world.limit("a", KeyLimits::new().with_rate(rate)).await;
+    let starts = &Starts::of(rate, &world.runner).await;
+    world.enqueue_all_of("a", 0..24).await;
+    let left = &AtomicUsize::new(24);
+    let consumers = (0..4).map(|_| async {
+        let runner = world.store.runner();
+        let queue = open(&world.store, &runner, Settings::default());
+        let queue = queue.await.unwrap();
+        let options = WorkerOptions::default();
+        let consumer = queue.consumer(&runner, options).await.unwrap();
+        while left.load(Ordering::Relaxed) > 0 {
+            let within = Duration::from_millis(20);
+            if consumer.pop_within(within).await.unwrap().is_some() {
+                starts.note(&runner).await;
+                left.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        consumer.shut_down(LONG).await.unwrap();
+    });
+    join_all(consumers).await;
+    world.check().await;
+}
+
+/// Limiters lost their state by expiry, or with the processes that kept it.
+async fn sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", RARE).await;
+    world.enqueue_all_of("a", 0..2).await;
+    let consumer = world.consumer().await;
+    let first = next(&consumer).await;
+    world.ack(&first).await.unwrap();
+    drop(first);
+    consumer.shut_down(LONG).await.unwrap();
+    for _ in 0..2 {
+        let consumer = world.consumer().await;
+        assert!(consumer.pop().await.unwrap().is_none());
+        consumer.shut_down(LONG).await.unwrap();
+    }
+    // Also if other items of the key come.
+    let _ = world
+        .enqueue_with(2, &of("a").with_priority(1))
+        .await
+        .unwrap();
+    let consumer = world.consumer().await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    world.check().await;
+}
