@@ -6,7 +6,7 @@ use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::recipe::wait_until_none;
 use microqueue::keyspace::record::millis;
-use microqueue::keyspace::{Database, Isolation, RangeQuery, Runner, Store, Transaction};
+use microqueue::keyspace::{Database, Isolation, Listed, RangeQuery, Runner, Store, Transaction};
 
 use crate::items::batch::{
     BatchCounts, BatchId, BatchRef, BatchRow, Callback, StoredBatch, Tally, join, read_batch,
@@ -17,6 +17,7 @@ use crate::items::keys::Keys;
 use crate::items::trace_context::{TraceContext, current_context};
 use crate::queue::enqueue_options::{Enqueue, OnRepeat, Ready};
 use crate::queue::handle::Queue;
+use crate::queue::list::undecodable;
 use crate::queue::stage::record_of;
 use crate::session::wall::{unix_millis, wall_millis};
 
@@ -109,8 +110,8 @@ pub struct BatchStatus {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BatchPage {
-    /// The batches, in the order of their random ids.
-    pub batches: Vec<BatchStatus>,
+    /// The batches, in the order of their random ids: the state of each, or why its rows do not decode.
+    pub batches: Vec<Listed<BatchRef, BatchStatus>>,
     /// The batch after which the next page begins. `None` if this is the last page.
     pub next: Option<BatchRef>,
 }
@@ -270,7 +271,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// As [`batch_status`](Self::batch_status).
+    /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if a key is not that of a batch.
     pub async fn batches(
         &self,
         tr: &impl Transaction,
@@ -298,9 +299,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
             };
             let id = keys.parse_batch(row.key())?;
             let batch = BatchRef::new(keys, id);
-            if let Some(stored) = read_batch(tr, keys, id).await? {
-                page.batches.push(status_of(keys, batch, &stored));
-            }
+            let value = match read_batch(tr, keys, id).await {
+                Ok(stored) => stored.map(|stored| Ok(status_of(keys, batch, &stored))),
+                Err(error) => Some(Err(undecodable(error, row, "a batch")?)),
+            };
+            let listed = value.map(|value| Listed { id: batch, value });
+            page.batches.extend(listed);
             begin = keys.batch(id).1;
             last = Some(batch);
         }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use futures::{StreamExt, TryFutureExt, TryStreamExt, stream, try_join};
-use microqueue::keyspace::codec::{Codec, DecodeError, Raw};
+use microqueue::keyspace::codec::{Codec, Raw};
 use microqueue::keyspace::limits::time_between;
 use microqueue::keyspace::{
-    self, Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, StreamingMode,
-    Subspace, Transaction, Undecodable, key_after, visit_rows,
+    Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, StreamingMode, Subspace,
+    Transaction, Undecodable, key_after, visit_rows,
 };
 
 use crate::items::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::items::keys::Keys;
 use crate::items::record::{ListedPart, Record, Reserve, is_notice};
 use crate::items::settings::{KnownSettings, SettingsRecord, find_settings};
 use crate::queue::handle::Queue;
+use crate::queue::list::undecodable;
 use crate::session::wall::unix_time;
 use crate::session::{Heartbeat, Life, SessionId, Sessions, State};
 
@@ -244,12 +245,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let sessions = &self.keys.sessions;
         let State { life, lease } = match sessions.parse_state_row(row) {
             Ok((_, state)) => state,
-            Err(error) => return Ok(Err(undecodable(error, row)?)),
+            Err(error) => return Ok(Err(undecodable(error.into(), row, "a session")?)),
         };
         let heartbeat: Option<Heartbeat> = match &heartbeat {
             Some(row) => match sessions.parse_heartbeat_row(row) {
                 Ok(heartbeat) => Some(heartbeat),
-                Err(error) => return Ok(Err(undecodable(error, row)?)),
+                Err(error) => return Ok(Err(undecodable(error.into(), row, "a session")?)),
             },
             None => None,
         };
@@ -316,18 +317,6 @@ async fn count_items(
     });
     visited.await?;
     Ok(found)
-}
-
-/// Returns that the row of a session does not decode, if that is the error.
-fn undecodable(error: keyspace::Error, row: &KeyValue) -> Result<Undecodable> {
-    match error {
-        keyspace::Error::Corrupt { key, reason } => {
-            let codec = "a session";
-            let error = DecodeError { codec, reason };
-            Ok(Undecodable::new(key, row.to_value(), error))
-        }
-        other => Err(other.into()),
-    }
 }
 
 /// The items that a session holds.

@@ -264,7 +264,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             }
             match self.parse_item(place, row) {
                 Ok(item) => page.items.push(item),
-                Err(error) => page.strays.push(undecodable(error, row)?),
+                Err(error) => page.strays.push(undecodable(error, row, "an item")?),
             }
         }
         Ok(())
@@ -302,7 +302,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let status = match record {
             Ok(record) => match self.status_of(&id, Some((location, record))) {
                 Ok(status) => Ok(status.expect("an item was found")),
-                Err(error) => Err(undecodable(error, row)?),
+                Err(error) => Err(undecodable(error, row, "an item")?),
             },
             Err(error) => Err(error),
         };
@@ -316,12 +316,15 @@ fn is_granted(keys: &Keys, row: &KeyValue) -> bool {
     row.key() < &*keys.part("h").0
 }
 
-/// Returns that a row does not decode, if that is the error.
-fn undecodable(error: Error, row: &KeyValue) -> Result<Undecodable> {
+/// Returns that a row does not decode as what it should be, if that is the error.
+pub(super) fn undecodable(
+    error: Error,
+    row: &KeyValue,
+    codec: &'static str,
+) -> Result<Undecodable> {
     match error {
         Error::Keyspace(keyspace::Error::Corrupt { key, reason })
         | Error::Part(microqueue::Error::Keyspace(keyspace::Error::Corrupt { key, reason })) => {
-            let codec = "an item";
             let error = DecodeError { codec, reason };
             Ok(Undecodable::new(key, row.to_value(), error))
         }

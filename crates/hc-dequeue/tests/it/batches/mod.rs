@@ -456,7 +456,7 @@ async fn a_batch_shows_its_state_until_it_is_complete(store: TestStore) {
         let from = after.as_ref();
         let read = |tr| async move { queue.batches(&tr, from, 1).await };
         let page = world.runner.run(read).await.unwrap();
-        listed.extend(page.batches.into_iter().map(|status| status.batch));
+        listed.extend(page.batches.into_iter().map(|batch| batch.id));
         after = page.next;
         if after.is_none() {
             break;
