@@ -1,5 +1,7 @@
-//! Changing queues with consumers: single items, all items that match a filter, limits of keys, and the queue itself.
+//! Changing queues with consumers: single items, all items that match a filter, limits of keys, batches, and the queue
+//! itself.
 
+mod batches;
 mod limits;
 
 use std::time::{Duration, SystemTime};

@@ -259,6 +259,7 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         priority: status.priority,
         item_key: (!status.key.is_empty()).then(|| bytes_text(&status.key)),
         has_slot: status.has_slot,
+        batch: status.batch.map(|batch| batch.to_string()),
         attempts: status.attempts,
         deaths: status.deaths,
         deliveries: status.deliveries,

@@ -27,6 +27,18 @@ const LANE_STATE: [(&str, &str); 4] = [
     ("m", "mark of changed default limits"),
 ];
 
+/// What a queue with consumers keeps under the id of a batch.
+const BATCH: &str = "batch";
+
+/// The numbers of a batch, and whether it is open, by the element after its id.
+const BATCH_STATE: [(&str, &str); 5] = [
+    ("o", "mark of an open batch"),
+    ("p", "pending members of a batch"),
+    ("c", "completed members of a batch"),
+    ("d", "dead letters of a batch"),
+    ("x", "cancelled members of a batch"),
+];
+
 /// What the recipes keep under the first element after their prefix. `docs/schema.md` has the whole of it.
 const PARTS: [(&str, &[(&str, &str)]); 3] = [
     (
@@ -41,6 +53,8 @@ const PARTS: [(&str, &[(&str, &str)]); 3] = [
             ("i", "queued item"),
             ("j", "queued item of a priority below 0"),
             ("l", ITEM_IN_LANE),
+            ("B", BATCH),
+            ("Bs", "stamp of a batch"),
             ("t", "delayed item"),
             ("h", "held item"),
             ("d", "dead letter"),
@@ -235,6 +249,7 @@ fn part_of(recipe: &RegisteredRecipe, key: &[u8]) -> Option<&'static str> {
     let (_, part) = parts.iter().find(|(letter, _)| is_first(letter))?;
     match *part {
         ITEM_IN_LANE => lane_part(rest),
+        BATCH => batch_part(rest),
         part => Some(part),
     }
 }
@@ -242,12 +257,23 @@ fn part_of(recipe: &RegisteredRecipe, key: &[u8]) -> Option<&'static str> {
 /// Returns what a lane has under a key, without the prefix of its queue.
 fn lane_part(rest: &[u8]) -> Option<&'static str> {
     match elements(rest)?.get(2)? {
-        Element::String(name) => {
-            let state = LANE_STATE.iter().find(|(letter, _)| name == letter);
-            state.map(|(_, what)| *what)
-        }
+        Element::String(name) => part_named(&LANE_STATE, name),
         _ => Some(ITEM_IN_LANE),
     }
+}
+
+/// Returns what a batch has under a key, without the prefix of its queue.
+fn batch_part(rest: &[u8]) -> Option<&'static str> {
+    match elements(rest)?.get(2) {
+        None => Some(BATCH),
+        Some(Element::String(name)) => part_named(&BATCH_STATE, name),
+        Some(_) => None,
+    }
+}
+
+fn part_named(parts: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
+    let part = parts.iter().find(|(letter, _)| name == *letter);
+    part.map(|(_, what)| *what)
 }
 
 /// Returns the codec that has written the value under a key, and how many bytes come before what it has written.

@@ -2,11 +2,12 @@
 //!
 //! - `payload`: values by their codecs.
 //! - `dequeue`: items, sessions, schedules and settings of queues with consumers; `item_keys`: keys of their items;
-//!   `audit` checks them.
+//!   `batches`: their batches; `audit` checks them.
 //! - `combine`, `export`: combine queues and export queues.
 //! - `keys`: keys of the store, by the schema.
 
 mod audit;
+mod batches;
 mod combine;
 mod dequeue;
 mod export;
@@ -27,6 +28,7 @@ use export_queue::keyspace::{self, Bytes, Database, Listed, Runner, Store, Trans
 use export_queue::microqueue::MicroQueue;
 use futures::stream::{self, StreamExt};
 
+pub(crate) use self::batches::{BATCHES, missing_batch, parse_batch};
 pub use self::combine::Combiner;
 pub(crate) use self::combine::{Combine, parse_aside};
 pub use self::dequeue::parse_place;
@@ -49,8 +51,9 @@ const MAX_COUNTED: usize = 10_000;
 /// How many rows a page of a listing reads at most.
 pub const MAX_ROWS: usize = 1_000;
 
-/// How many records a page reads at most where a record can have 100 kB: dead letters of an export queue, and what a
-/// combine queue has set aside. Also how many keys of items, of each of which 200 kB are counted.
+/// How many records a page reads at most where a record can have 100 kB: dead letters of an export queue, what a
+/// combine queue has set aside, and batches, which contain their callbacks. Also how many keys of items, of each of
+/// which 200 kB are counted.
 const MAX_RECORDS: usize = 100;
 
 /// A store as operators see it. Every read is a transaction of its own, by snapshot, so that looking never makes

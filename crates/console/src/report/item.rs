@@ -66,6 +66,9 @@ pub struct Item {
     /// Why it has not started, if it is queued and has a key. Missing in listings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_started: Option<String>,
+    /// The batch of which it is a member, or was one when it ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<String>,
     /// How often it failed since it was enqueued or redriven.
     pub attempts: u64,
     /// With how many sessions it died since then.

@@ -5,6 +5,7 @@
 //! - A span of time is a number of seconds, and its name ends with `_seconds`.
 //! - A field that is not known or does not apply is missing.
 
+mod batch;
 mod change;
 mod item;
 mod item_key;
@@ -15,6 +16,7 @@ mod tests;
 mod time;
 mod work;
 
+pub use self::batch::{Batch, Batches};
 pub use self::change::{Change, StoreCheck};
 pub use self::item::{Failure, Item, Items, Payload};
 pub use self::item_key::{ItemKey, ItemKeys, Limits};

@@ -9,8 +9,8 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 use super::{
-    Audit, Change, CombineKey, Item, ItemKey, ItemKeys, Items, Key, Keys, Limits, Queue, Queues,
-    Schedules, Sessions, SetAsidePage, Settings, StoreCheck, Time,
+    Audit, Batch, Batches, Change, CombineKey, Item, ItemKey, ItemKeys, Items, Key, Keys, Limits,
+    Queue, Queues, Schedules, Sessions, SetAsidePage, Settings, StoreCheck, Time,
 };
 
 impl JsonSchema for Time {
@@ -39,6 +39,8 @@ fn schema() -> Value {
     generator.subschema_for::<ItemKeys>();
     generator.subschema_for::<ItemKey>();
     generator.subschema_for::<Limits>();
+    generator.subschema_for::<Batches>();
+    generator.subschema_for::<Batch>();
     generator.subschema_for::<Sessions>();
     generator.subschema_for::<Schedules>();
     generator.subschema_for::<Settings>();

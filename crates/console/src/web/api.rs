@@ -84,6 +84,23 @@ pub(super) async fn item_keys(
     Ok(Json(keys.await?))
 }
 
+pub(super) async fn batches(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    Query(wanted): Query<ListingQuery>,
+) -> ApiResult<report::Batches> {
+    let limit = wanted.limit(ROWS);
+    let batches = site.console.batches(&name, wanted.after.as_deref(), limit);
+    Ok(Json(batches.await?))
+}
+
+pub(super) async fn batch(
+    State(site): State<Site>,
+    Path((name, batch)): Path<(String, String)>,
+) -> ApiResult<report::Batch> {
+    Ok(Json(site.console.batch(&name, &batch).await?))
+}
+
 pub(super) async fn sessions(
     State(site): State<Site>,
     Path(name): Path<String>,

@@ -147,6 +147,40 @@ fn limits_in(fields: &Fields) -> Result<KeyLimits, Refusal> {
     Ok(limits)
 }
 
+/// Closes or cancels a batch.
+pub(super) async fn change_batch(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    form: Sent,
+) -> Result<Redirect, Refusal> {
+    let fields = allowed_form(&site, &headers, form)?;
+    let change = close_or_cancel(&site, &name, &fields).await?;
+    let path = format!("/queues/{}/batches", segment(&name));
+    Ok(back(&site, &path, &change, 0))
+}
+
+/// Closes or cancels a batch, and returns what came of it as JSON.
+pub(super) async fn api_change_batch(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    headers: HeaderMap,
+    form: Sent,
+) -> Result<Json<Change>, Refusal> {
+    let fields = allowed_form(&site, &headers, form)?;
+    Ok(Json(close_or_cancel(&site, &name, &fields).await?))
+}
+
+async fn close_or_cancel(site: &Site, name: &str, fields: &Fields) -> Result<Change, Refusal> {
+    let batch = field(fields, "batch").ok_or_else(|| bad_form("select a batch"))?;
+    let change = match field(fields, "action") {
+        Some("close") => site.console.close_batch(name, batch).await,
+        Some("cancel") => site.console.cancel_batch(name, batch).await,
+        _ => return Err(bad_form("an action is close or cancel")),
+    };
+    Ok(change?)
+}
+
 /// Changes an item, and returns what came of it as JSON.
 pub(super) async fn api_item(
     State(site): State<Site>,

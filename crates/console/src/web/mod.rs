@@ -12,6 +12,8 @@
 //! | `/queues/{name}/item/{ref}` | `/api/queues/{name}/item/{ref}` | [an item](crate::report::Item) |
 //! | `/queues/{name}/sessions` | `/api/queues/{name}/sessions` | [sessions, and what they hold](crate::report::Sessions) |
 //! | `/queues/{name}/keys?after=` | `/api/queues/{name}/keys?after=&limit=` | [keys of items](crate::report::ItemKeys) |
+//! | `/queues/{name}/batches?after=` | `/api/queues/{name}/batches?after=&limit=` | [batches](crate::report::Batches) |
+//! | `/queues/{name}/batch/{ref}` | `/api/queues/{name}/batch/{ref}` | [a batch](crate::report::Batch) |
 //! | `/queues/{name}/schedules?after=` | `/api/queues/{name}/schedules?after=&limit=` | [schedules](crate::report::Schedules) |
 //! | on the queue's page | `/api/queues/{name}/settings` | [settings](crate::report::Settings) |
 //! | | `/api/queues/{name}/key/{key}?combiner=` | [a key of a combine queue](crate::report::CombineKey) |
@@ -30,6 +32,7 @@
 //! | `/queues/{name}/item/{ref}`, `action` | `/api/queues/{name}/item/{ref}/{action}` | cancels, expedites, redrives or purges an item |
 //! | `/queues/{name}/items/{place}`, `action`, `item`... | | does so with the selected items |
 //! | `/queues/{name}/keys`, `action`, `key`, limits | the same below `/api` | replaces (`set`), pauses or resets the limits of a key |
+//! | `/queues/{name}/batches`, `action`, `batch` | the same below `/api` | closes or cancels (`close`, `cancel`) a batch |
 //!
 //! The limits are the fields `at_most`, `weight`, `until_end` and `dead_letters_block`. One that is missing or empty is
 //! not set. An empty `key` stands for the default limits.
@@ -42,7 +45,7 @@
 //! |---|---|
 //! | 400 | a reference, a place, a page of a listing or a form is malformed |
 //! | 403 | the request comes from another site and does not open a page; or a change is not allowed or lacks the token |
-//! | 404 | there is no such queue, item or page |
+//! | 404 | there is no such queue, item, batch or page |
 //! | 409 | the queue is of another recipe, or cannot be read |
 //! | 413 | the body is too large |
 //! | 421 | the request is for a host that is not allowed |
@@ -65,7 +68,7 @@
 //! | what | limit | beyond |
 //! |---|---|---|
 //! | queues of a page, and queues on the overview with live updates | 100 | the next page |
-//! | rows of a listing | 100 on pages, 1,000 of JSON; 100 keys of items | the next page |
+//! | rows of a listing | 100 on pages, 1,000 of JSON; 100 keys of items, 100 batches | the next page |
 //! | dead letters whose reasons are grouped | 200 | the page says so |
 //! | history for the charts | 5 minutes, every 5 seconds, 2,000 queues and subscriptions | dropped |
 //! | requests at the same time | 64 | 503 |

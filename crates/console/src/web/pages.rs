@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::site::{QUEUES_PER_PAGE, Site};
 use super::text;
 use super::view::{
-    Failures, Frame, ItemPage, ItemRow, ItemsPage, KeysPage, OverviewPage, QueuePage,
+    BatchesPage, Failures, Frame, ItemPage, ItemRow, ItemsPage, KeysPage, OverviewPage, QueuePage,
     SchedulesPage, SessionsPage, actions_in, events_of, page,
 };
 use crate::report::QueueState;
@@ -57,6 +57,12 @@ impl PageQuery {
             "pause" => "Paused: nothing is granted until the queue is resumed.".to_owned(),
             "resume" => "Resumed: items are granted again.".to_owned(),
             "limit" => "The limits were changed.".to_owned(),
+            "close-batch" => {
+                "The batch is closed: it is complete when no member is left.".to_owned()
+            }
+            "cancel-batch" => {
+                "The batch is cancelled: no callback comes, and its members go on.".to_owned()
+            }
             _ => return None,
         };
         Some(done + &failed)
@@ -179,6 +185,44 @@ pub(super) async fn keys(
         keys: keys.keys,
         is_first: after.is_none(),
         next: keys.next.as_deref().map(text::segment),
+    }))
+}
+
+/// `/queues/{name}/batches`: a page of the batches of a queue.
+pub(super) async fn batches(
+    State(site): State<Site>,
+    Path(name): Path<String>,
+    Query(wanted): Query<PageQuery>,
+) -> Result<Response, Refusal> {
+    let after = wanted.after.as_deref();
+    let batches = site.console.batches(&name, after, ROWS_PER_PAGE).await?;
+    let frame = Frame::of(&site, wanted.notice());
+    Ok(page(&BatchesPage {
+        href: frame.queue(&name),
+        frame,
+        queue: batches.queue,
+        title: "Batches",
+        batches: batches.batches,
+        is_first: after.is_none(),
+        next: batches.next,
+    }))
+}
+
+/// `/queues/{name}/batch/{ref}`: a batch, as a page of one.
+pub(super) async fn batch(
+    State(site): State<Site>,
+    Path((name, batch)): Path<(String, String)>,
+) -> Result<Response, Refusal> {
+    let batch = site.console.batch(&name, &batch).await?;
+    let frame = Frame::of(&site, None);
+    Ok(page(&BatchesPage {
+        href: frame.queue(&name),
+        frame,
+        queue: name,
+        title: "Batch",
+        batches: vec![batch],
+        is_first: true,
+        next: None,
     }))
 }
 

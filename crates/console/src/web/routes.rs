@@ -56,6 +56,11 @@ pub fn router(console: Console, options: WebOptions) -> Router {
             get(pages::item).post(change::change_item),
         )
         .route("/queues/{name}/keys", get(pages::keys).post(change::limit))
+        .route(
+            "/queues/{name}/batches",
+            get(pages::batches).post(change::change_batch),
+        )
+        .route("/queues/{name}/batch/{batch}", get(pages::batch))
         .route("/queues/{name}/sessions", get(pages::sessions))
         .route("/queues/{name}/schedules", get(pages::schedules))
         .route("/events", get(events::overview))
@@ -72,6 +77,11 @@ pub fn router(console: Console, options: WebOptions) -> Router {
             "/api/queues/{name}/keys",
             get(api::item_keys).post(change::api_limit),
         )
+        .route(
+            "/api/queues/{name}/batches",
+            get(api::batches).post(change::api_change_batch),
+        )
+        .route("/api/queues/{name}/batch/{batch}", get(api::batch))
         .route("/api/queues/{name}/sessions", get(api::sessions))
         .route("/api/queues/{name}/schedules", get(api::schedules))
         .route("/api/queues/{name}/settings", get(api::settings))

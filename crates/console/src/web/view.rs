@@ -280,6 +280,19 @@ pub(super) fn digits(key: &str) -> String {
     format!("0x{}", hex(&parse_bytes(key)))
 }
 
+/// A page of the batches of a queue, or one batch.
+#[derive(Template)]
+#[template(path = "batches.html")]
+pub(super) struct BatchesPage {
+    pub(super) frame: Frame,
+    pub(super) href: String,
+    pub(super) queue: String,
+    pub(super) title: &'static str,
+    pub(super) batches: Vec<report::Batch>,
+    pub(super) is_first: bool,
+    pub(super) next: Option<String>,
+}
+
 /// The sessions of a queue.
 #[derive(Template)]
 #[template(path = "sessions.html")]

@@ -198,6 +198,7 @@ fn commands_that_look(store: &Filled) {
             &[],
             &["default limits no limit"],
         ),
+        (&["batches", "jobs"], "Batches", &[], &["no batches"]),
         (
             &["configure", "jobs"],
             "Settings",

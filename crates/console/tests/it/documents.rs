@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::common::program::{Filled, run};
+use export_queue::hc_dequeue::Batch;
 use export_queue::keyspace::{self, Runner, Subspace};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -83,7 +84,15 @@ fn every_command_of_the_documents_and_of_the_help_runs() {
     let shown: BTreeSet<_> = commands.iter().map(|command| &*command[0]).collect();
     assert_eq!(shown, names, "every command has an example");
 
-    let filled = Filled::embedded();
+    let filled = Filled::with(|world| {
+        Box::pin(async move {
+            let jobs = &world.jobs;
+            let open = |tr| async move { jobs.open_batch(&tr, &Batch::new()).await };
+            world.runner.run(open).await.unwrap();
+        })
+    });
+    let batches = filled.json(&["batches", "jobs"]);
+    let batch = batches["batches"][0]["batch"].as_str().unwrap();
     let (shop, _folder) = open_shop();
     let copy = filled.folder.path().join("copy").display().to_string();
     for command in commands {
@@ -94,13 +103,14 @@ fn every_command_of_the_documents_and_of_the_help_runs() {
         let is_shop = command.iter().any(|word| word.contains("shop"));
         // A command before this one cancels the delayed item.
         let item = match &*command[0] {
-            "prioritize" => filled.items.dead[0],
-            _ => filled.items.delayed[0],
+            "prioritize" => filled.items.dead[0].to_string(),
+            "batch" | "close-batch" | "cancel-batch" => batch.to_owned(),
+            _ => filled.items.delayed[0].to_string(),
         };
         let mut arguments: Vec<_> = command
             .iter()
             .map(|word| match &**word {
-                word if word.contains('…') => item.to_string(),
+                word if word.contains('…') => item.clone(),
                 word if word == "URL"
                     || word.starts_with("embedded:")
                     || word.starts_with("fdb:") =>

@@ -261,6 +261,7 @@ fn stored_text_is_shown_by_every_command_and_does_nothing() {
         (&["keys", &jobs], &reason),
         (&["limit", &jobs, HOSTILE], r"\u202egpj.exe"),
         (&["limit", &jobs, HOSTILE, "--at-most", "4"], "at most 4"),
+        (&["batches", &jobs], "no batches"),
         (&["sessions", &jobs], "SESSION"),
         (&["schedules", &jobs], &reason),
         (
@@ -331,6 +332,11 @@ fn an_argument_that_is_echoed_does_nothing() {
         &["keys", HOSTILE],
         &["limit", HOSTILE, "a"],
         &["limit", "jobs", "a", "--at-most", HOSTILE],
+        &["batches", HOSTILE],
+        &["batches", "jobs", "--after", HOSTILE],
+        &["batch", "jobs", HOSTILE],
+        &["close-batch", "jobs", HOSTILE],
+        &["cancel-batch", "jobs", HOSTILE],
         &["queues", "--after", HOSTILE],
         &["queues", "--limit", HOSTILE],
         &["combine", "counts", "--combiner", HOSTILE, "a"],
@@ -410,7 +416,9 @@ async fn pages_show_hidden_characters_as_codes() {
                 "items/done",
                 "items/queued",
             ];
-            let rest = places.iter().chain(&["keys", "sessions", "schedules"]);
+            let rest = places
+                .iter()
+                .chain(&["keys", "batches", "sessions", "schedules"]);
             paths.extend(rest.map(|rest| format!("/queues/{segment}/{rest}")));
             let dead = site
                 .shown(&format!("/api/queues/{segment}/items/dead"))

@@ -19,7 +19,7 @@ conformance::on_every_store!(threads:
     what_is_set_aside_and_dead_letters_of_exports_are_listed_page_by_page,
     a_block_says_how_much_of_it_was_folded_or_exported,
     keys_have_the_queue_and_the_part_that_they_belong_to,
-    rows_of_lanes_say_what_they_are,
+    rows_of_lanes_and_batches_say_what_they_are,
     the_value_of_a_key_is_decoded_where_an_application_chose_it,
 );
 
@@ -291,13 +291,14 @@ async fn keys_have_the_queue_and_the_part_that_they_belong_to(store: TestStore) 
     }
 }
 
-async fn rows_of_lanes_say_what_they_are(store: TestStore) {
+async fn rows_of_lanes_and_batches_say_what_they_are(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     // No session of this queue changes them.
     let orders = world.root.subspace(&"orders");
     let lane = orders.subspace(&("l", &b"a"[..]));
     let defaults = orders.subspace(&("l", &b""[..]));
+    let batch = orders.subspace(&("B", &[7; 16][..]));
     let stamp = Versionstamp::complete([1; 10], 0);
     for (key, part) in [
         (lane.pack(&(10, stamp, 0)), "queued item in a lane"),
@@ -307,6 +308,13 @@ async fn rows_of_lanes_say_what_they_are(store: TestStore) {
         (defaults.pack(&"k"), "limits of a key"),
         (defaults.pack(&"m"), "mark of changed default limits"),
         (orders.pack(&("hs", 10, 7, &b"a"[..])), "stamp of a lane"),
+        (batch.bytes().to_vec(), "batch"),
+        (batch.pack(&"o"), "mark of an open batch"),
+        (batch.pack(&"p"), "pending members of a batch"),
+        (batch.pack(&"c"), "completed members of a batch"),
+        (batch.pack(&"d"), "dead letters of a batch"),
+        (batch.pack(&"x"), "cancelled members of a batch"),
+        (orders.pack(&("Bs", &[7; 16][..])), "stamp of a batch"),
     ] {
         world.set(&key, b"value").await;
         let name = queue_name(&Subspace::from_bytes(&key[..]));

@@ -424,6 +424,8 @@ async fn a_queue_of_another_recipe_is_refused(store: TestStore) {
             assert_eq!(kind(console.schedules(name, None, 1).await), wrong);
             assert_eq!(kind(console.settings(name).await), wrong);
             assert_eq!(kind(console.item_keys(name, None, 1).await), wrong);
+            assert_eq!(kind(console.batches(name, None, 1).await), wrong);
+            assert_eq!(kind(console.batch(name, "00").await), wrong);
             assert_eq!(kind(console.audit(name, false).await), wrong);
         }
         if !is("counts") {
@@ -490,6 +492,7 @@ async fn looking_writes_nothing(store: TestStore) {
         let _ = console.item_keys(name, None, 10).await;
         let _ = console.item_key(name, "acme").await;
         let _ = console.default_limits(name).await;
+        let _ = console.batches(name, None, 10).await;
         let _ = console.audit(name, false).await;
         let _ = console.set_aside(name, None, 10).await;
         let _ = console.combine_key(name, "ada", None).await;

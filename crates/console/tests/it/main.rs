@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::too_many_lines, reason = "a table of cases is long")]
 
+mod batches;
 mod browser;
 mod changes;
 mod cli;

@@ -138,6 +138,27 @@ pub(crate) enum Command {
         console limit jobs --ordered --db fdb:")]
     Limit(LimitOptions),
 
+    /// List the batches of a queue that are not complete: their members, and what each batch waits for.
+    #[command(after_help = "Example:\n  console batches jobs --db fdb:")]
+    Batches {
+        /// The queue.
+        queue: String,
+        #[command(flatten)]
+        page: Page,
+    },
+
+    /// Print a batch.
+    #[command(after_help = "Example:\n  console batch jobs 01f4… --db fdb:")]
+    Batch(BatchArguments),
+
+    /// Close a batch whose application did not: it is complete when no member is left.
+    #[command(after_help = "Example:\n  console close-batch jobs 01f4… --db fdb:")]
+    CloseBatch(BatchArguments),
+
+    /// Cancel a batch: it takes no more members, and its callback is not enqueued. Its members go on.
+    #[command(after_help = "Example:\n  console cancel-batch jobs 01f4… --db fdb:")]
+    CancelBatch(BatchArguments),
+
     /// Let a dedupe id be enqueued again that is retained after the completion of its item.
     #[command(after_help = "Example:\n  console release-dedupe jobs 'invoice 7' --db fdb:")]
     ReleaseDedupe {
@@ -397,6 +418,15 @@ impl ItemsArguments {
         filter.enqueued_before = self.older_than.map(before);
         (self.all || !filter.is_empty()).then_some(filter)
     }
+}
+
+/// A batch.
+#[derive(Args)]
+pub(crate) struct BatchArguments {
+    /// The queue.
+    pub(crate) queue: String,
+    /// The batch's reference, as `batches` prints it.
+    pub(crate) batch: String,
 }
 
 /// The limits of a key. Those that are given replace all that it had.

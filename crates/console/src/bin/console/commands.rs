@@ -50,6 +50,15 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
             print(&keys.await?, json)?;
         }
         Command::Limit(options) => limit(context, &options).await?,
+        Command::Batches { queue, page } => {
+            let batches = console.batches(&queue, page.after(), page.limit());
+            print(&batches.await?, json)?;
+        }
+        Command::Batch(of) => print(&console.batch(&of.queue, &of.batch).await?, json)?,
+        Command::CloseBatch(of) => print(&console.close_batch(&of.queue, &of.batch).await?, json)?,
+        Command::CancelBatch(of) => {
+            print(&console.cancel_batch(&of.queue, &of.batch).await?, json)?;
+        }
         Command::ReleaseDedupe { queue, id } => {
             print(&console.release_dedupe(&queue, &id).await?, json)?;
         }

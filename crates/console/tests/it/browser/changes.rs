@@ -166,7 +166,8 @@ fn assert_all_pages(paths: &[String], world: &World) {
         .flatten()
         .map(|item| format!("/queues/jobs/item/{item}"));
     let of_queues = crate::common::QUEUES.map(|queue| format!("/queues/{queue}"));
-    let rest = ["keys", "sessions", "schedules"].map(|page| format!("/queues/jobs/{page}"));
+    let rest =
+        ["keys", "batches", "sessions", "schedules"].map(|page| format!("/queues/jobs/{page}"));
     for path in of_items.chain(of_queues).chain(rest) {
         assert!(paths.contains(&path), "{path} is not among {paths:#?}");
     }
@@ -184,6 +185,7 @@ fn paths_of_changes(world: &World) -> String {
         "/queues/orders/resume".to_owned(),
         "/api/queues/jobs/pause".to_owned(),
         "/queues/jobs/keys".to_owned(),
+        "/queues/jobs/batches".to_owned(),
     ];
     let paths: Vec<_> = of_api.into_iter().chain(rest).collect();
     paths.join(" ")
@@ -196,7 +198,7 @@ async fn assert_scripts_refused(window: &Window, world: &World, token: &str) {
     let statuses: Vec<u16> = window
         .value_of(SEND, &[&form, &paths_of_changes(world)])
         .await;
-    assert_eq!(statuses, [403; 10]);
+    assert_eq!(statuses, [403; 11]);
     assert_queues_unchanged_but_for_beats(world, &before).await;
 }
 

@@ -213,9 +213,14 @@ impl World {
         ahead.run(again).await.unwrap();
     }
 
-    async fn fill_orders(&self) {
+    /// Opens the queue `orders`, which no session takes from.
+    pub(crate) async fn orders(&self) -> Jobs<Json> {
         let place = (&self.runner, &self.root, &self.ids);
-        let orders: &Jobs<Json> = &open_jobs(place, "orders", Settings::default()).await;
+        open_jobs(place, "orders", Settings::default()).await
+    }
+
+    async fn fill_orders(&self) {
+        let orders = &self.orders().await;
         for tenant in [0, 1] {
             enqueue(&self.runner, orders, &job(tenant), &Enqueue::new()).await;
         }

@@ -214,6 +214,8 @@ async fn all_changes(site: &TestSite) -> Vec<(String, String)> {
     for base in ["", "/api"] {
         let path = format!("{base}/queues/{name}/keys");
         changes.push((path, "action=pause&key=a".to_owned()));
+        let path = format!("{base}/queues/{name}/batches");
+        changes.push((path, "action=cancel&batch=00".to_owned()));
     }
     for action in ["cancel", "expedite", "redrive", "purge"] {
         let action = format!("action={action}");

@@ -71,6 +71,7 @@ impl Show for Item {
             ("key", text(self.item_key.as_ref())),
             ("has a slot", yes(self.has_slot)),
             ("not started", text(self.not_started.as_ref())),
+            ("batch", text(self.batch.as_ref())),
             ("attempts", self.attempts.to_string()),
             ("deaths", self.deaths.to_string()),
             ("deliveries", self.deliveries.to_string()),

@@ -1,8 +1,10 @@
 //! What is printed: JSON, or tables that fit the terminal.
 //!
 //! - Here: how tables and values are shown.
-//! - `queues`: queues and how they stand; `items`: items; `item_keys`: their keys; `work`: all other reports.
+//! - `queues`: queues and how they stand; `items`: items; `item_keys`: their keys; `batches`: batches; `work`: all
+//!   other reports.
 
+mod batches;
 mod item_keys;
 mod items;
 mod queues;
