@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use export_queue::hc_dequeue::testing::{drain, drain_process};
 use export_queue::hc_dequeue::{
     Batch, BatchRef, Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, KeyLimits,
-    KeyState, OnRepeat, Outcome, Place, PlaceKind, Queue, Replaced, Schedule, Settings, Worker,
-    WorkerOptions,
+    KeyState, OnRepeat, Outcome, Place, PlaceKind, Queue, Rate, Replaced, Schedule, Settings,
+    Worker, WorkerOptions,
 };
 use export_queue::keyspace::embedded::{Embedded, Options, Sharing};
 use export_queue::keyspace::{self, OpenOptions, Runner, Store, Subspace, Transaction, Tx};
@@ -111,6 +111,13 @@ async fn pause_a_tenant(tr: &impl Transaction, jobs: &Jobs, tenant: &str) -> Res
 async fn share_between_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
     let thrice = KeyLimits::new().with_limit(6).with_weight(3);
     jobs.configure_key(tr, b"acme", Some(&thrice)).await
+}
+
+async fn limit_calls(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
+    let a_minute = Duration::from_secs(60);
+    let rate = Rate::new(90, a_minute).with_burst(10);
+    let limits = KeyLimits::new().with_rate(rate);
+    jobs.configure_keys(tr, &limits).await
 }
 
 async fn run_when_all_are_done(
@@ -360,6 +367,26 @@ async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()
     Ok(())
 }
 
+async fn call_at_a_rate(runner: &Runner<Store>, calls: &Jobs) -> Result<()> {
+    let enqueue = |tr: Tx<_>| async move {
+        limit_calls(&tr, calls).await?;
+        for number in 0..100 {
+            enqueue_for_tenant(&tr, calls, ("customer 7", number.to_string())).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    runner.run(enqueue).await?;
+    let consumer = calls.consumer(runner, WorkerOptions::new()).await?;
+    // One more for each two thirds of a second that this takes.
+    let granted = granted_to(&consumer, "customer 7").await?;
+    assert!((10..100).contains(&granted));
+    let state = |tr: Tx<_>| async move { calls.key(&tr, b"customer 7").await };
+    let customer = runner.run(state).await?;
+    assert!(matches!(customer.state, KeyState::UntilRate(_)));
+    consumer.shut_down(Duration::ZERO).await?;
+    Ok(())
+}
+
 async fn handle_in_order(runner: &Runner<Store>, transfers: &Jobs) -> Result<()> {
     let enqueue = |tr: Tx<_>| async move {
         keep_accounts_in_order(&tr, transfers).await?;
@@ -465,6 +492,7 @@ pub(crate) async fn main() -> Result<(), AnyError> {
     enqueue_in_all_ways(runner, &open("later").await?).await?;
 
     limit_pause_and_share(runner, &open("tenants").await?).await?;
+    call_at_a_rate(runner, &open("calls").await?).await?;
     handle_in_order(runner, &open("transfers").await?).await?;
     summarize(runner, &open("reports").await?).await?;
 
