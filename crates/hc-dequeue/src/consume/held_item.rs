@@ -324,6 +324,7 @@ impl HeldItem {
         end(tr, keys, Rules { settings, limits }, ending, &mut changes)?;
         changes.stage(tr, keys);
         self.set_decision(Decision::Acknowledged);
+        self.let_go_of_member();
         Ok(())
     }
 
@@ -436,6 +437,14 @@ impl HeldItem {
         }
     }
 
+    /// Lets the dispatcher look at batches soon, if the item is a member of one and may have ended.
+    fn let_go_of_member(&self) {
+        let let_go = &self.shared.let_go_of_member;
+        if self.record.member.is_some() && !let_go.swap(true, Ordering::Relaxed) {
+            Wake::Dispatcher.dispatcher(&self.commands);
+        }
+    }
+
     fn set_decision(&self, decision: Decision) {
         self.decision.store(decision as u8, Ordering::Relaxed);
     }
@@ -454,6 +463,7 @@ impl HeldItem {
         done: Option<oneshot::Sender<Result<()>>>,
     ) -> Command<HandedOut> {
         self.set_decision(Decision::Resolved);
+        self.let_go_of_member();
         let item = Return {
             id: self.id,
             delivery: self.out.delivery,
@@ -466,10 +476,7 @@ impl HeldItem {
 
 impl Drop for HeldItem {
     fn drop(&mut self) {
-        let let_go = &self.shared.let_go_of_member;
-        if self.record.member.is_some() && !let_go.swap(true, Ordering::Relaxed) {
-            Wake::Dispatcher.dispatcher(&self.commands);
-        }
+        self.let_go_of_member();
         let decision = *self.decision.get_mut();
         if decision == Decision::Acknowledged as u8 {
             // The item has most likely left the queue. If its transaction failed, a heartbeat finds the item.

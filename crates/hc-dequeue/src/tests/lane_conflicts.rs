@@ -13,6 +13,7 @@ use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::items::key_limits::KeyLimits;
 use crate::items::keys::lane_hash;
+use crate::items::rate::Rate;
 use crate::items::settings::Settings;
 use crate::items::value::decoder;
 use crate::protocol::front::Fronts;
@@ -32,8 +33,11 @@ const LEASE: Duration = Duration::from_secs(10);
 
 const THREE: KeyLimits = KeyLimits::new().with_limit(3);
 
-/// A transaction. The keys "one" and "other" have limits, and "free" has none. Of each key, both sessions hold an item,
-/// and two wait.
+/// More starts than a test has, and all at once.
+const MANY: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, LEASE).with_burst(9));
+
+/// A transaction. The keys "one" and "other" have limits, "rated" has a rate, and "free" has nothing of it. Of each key,
+/// both sessions hold an item, and two wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// A session takes the next item of a key, as after the turn of the key before it.
@@ -50,6 +54,8 @@ enum Step {
     Cancel(&'static str),
 }
 
+const KEYS: [&str; 4] = ["one", "other", "rated", "free"];
+
 struct PairWorld<D> {
     db: D,
     queue: Queue<u64>,
@@ -65,12 +71,12 @@ impl<D: Database> PairWorld<D> {
             for session in [A, B] {
                 handle.keys.sessions.open(tr, session, LEASE, UNIX_EPOCH);
             }
-            for key in ["one", "other"] {
+            for (key, limits) in [("one", THREE), ("other", THREE), ("rated", MANY)] {
                 handle
-                    .configure_key(tr, key.as_bytes(), Some(&THREE))
+                    .configure_key(tr, key.as_bytes(), Some(&limits))
                     .await?;
             }
-            for key in ["one", "other", "free"] {
+            for key in KEYS {
                 let options = Enqueue::new().with_key(key);
                 let items = [1, 2, 3, 4].map(|value| (value, options.clone()));
                 let _ = handle.enqueue_all_with(tr, &items).await?;
@@ -79,7 +85,7 @@ impl<D: Database> PairWorld<D> {
         };
         runner.run(fill).await.unwrap();
         let world = Self { db, queue };
-        for key in ["one", "other", "free"] {
+        for key in KEYS {
             for session in [A, B] {
                 world.commit(Step::Take(session, key)).await;
             }
@@ -216,13 +222,16 @@ async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
 }
 
 /// The pairs of which the second step must fail, and why.
-const CONFLICTS: [(Step, Step); 11] = [
+const CONFLICTS: [(Step, Step); 13] = [
     // Starts of a limited key count each other's slots.
     (Step::Take(A, "one"), Step::Take(B, "one")),
+    // Starts of a key with a rate take tokens from each other.
+    (Step::Take(A, "rated"), Step::Take(B, "rated")),
     // An item is granted once, with or without a limit.
     (Step::Take(A, "free"), Step::Take(B, "free")),
     // A start, an end and a return read the limits.
     (Step::Configure("one"), Step::Take(A, "one")),
+    (Step::Configure("rated"), Step::Take(A, "rated")),
     (Step::Configure("free"), Step::Take(A, "free")),
     (Step::ConfigureAll, Step::Take(A, "free")),
     (Step::Configure("one"), Step::Complete(A, "one")),
@@ -262,6 +271,11 @@ async fn items_of_a_key_do_not_conflict_otherwise() {
         (Step::Complete(A, "one"), Step::Take(B, "one")),
         (Step::Take(A, "one"), Step::Complete(B, "one")),
         (Step::Take(A, "one"), Step::Take(B, "other")),
+        (Step::Enqueue("rated"), Step::Take(A, "rated")),
+        (Step::Take(A, "rated"), Step::Enqueue("rated")),
+        (Step::Complete(A, "rated"), Step::Take(B, "rated")),
+        (Step::Take(A, "rated"), Step::Complete(B, "rated")),
+        (Step::Take(A, "rated"), Step::Take(B, "one")),
         (Step::Take(A, "one"), Step::Take(B, "free")),
         (Step::Configure("one"), Step::Take(A, "other")),
         (Step::Configure("one"), Step::Complete(A, "other")),
