@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use benches::contender::{ITEM, Site};
 use benches::load::commits_of;
+use benches::memory_bytes;
 use benches::meter::Metered;
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
@@ -137,7 +138,7 @@ async fn measure_latency(site: &Site) -> Times {
 /// Returns a table of a large batch: how fast its members are popped, and when its callback comes.
 pub(crate) fn large(stage: &Stage) -> Table {
     let members = scale(100_000, 1_000_000) as u64;
-    let [rate, millis] = stage.on_a_clean_place(|place| {
+    let [rate, millis, mebibytes] = stage.on_a_clean_place(|place| {
         let site = site(stage, place);
         runtime().block_on(measure_large(&site, members))
     });
@@ -145,13 +146,17 @@ pub(crate) fn large(stage: &Stage) -> Table {
         "members",
         "popped per second",
         "from the last pop to the callback",
+        "resident memory meanwhile",
     ]);
     let callback = format!("{millis:.0} ms");
-    table.push([members.to_string(), format!("{rate:.0}"), callback]);
+    let memory = format!("{mebibytes:.0} MiB");
+    table.push([members.to_string(), format!("{rate:.0}"), callback, memory]);
     table
 }
 
-async fn measure_large(site: &Site, members: u64) -> [f64; 2] {
+/// Returns how many members are popped in a second, in how many milliseconds the callback comes, and the memory that the
+/// process has then, in MiB.
+async fn measure_large(site: &Site, members: u64) -> [f64; 3] {
     let env = Environment::system();
     let place = Place::open(site).await;
     let batch = place.open_batch().await;
@@ -184,5 +189,6 @@ async fn measure_large(site: &Site, members: u64) -> [f64; 2] {
     let last = Duration::from_micros(last.load(Ordering::Relaxed));
     let took = last.saturating_sub(began).as_secs_f64();
     let wait = callback.saturating_sub(last).as_secs_f64();
-    [members as f64 / took, wait * 1e3]
+    let memory = memory_bytes("VmRSS").unwrap_or(0) as f64 / f64::from(1 << 20);
+    [members as f64 / took, wait * 1e3, memory]
 }

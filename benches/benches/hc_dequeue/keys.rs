@@ -31,6 +31,7 @@ fn comparisons() -> Vec<Comparison> {
             Way::Acknowledged,
             pop(1, 1, 64),
         ),
+        compare(Way::Rated, Way::ThousandKeys, pop(1, 1, 64)),
         compare(Way::Limited, Way::Acknowledged, pop(4, 1, 16)),
         compare(Way::ManyKeys, Way::HundredKeys, waiting),
         Comparison {

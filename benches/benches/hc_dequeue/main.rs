@@ -16,6 +16,7 @@ mod idle;
 mod items;
 mod keys;
 mod plot;
+mod rates;
 mod slots;
 mod table;
 mod trial;
@@ -75,7 +76,7 @@ fn main() -> io::Result<()> {
     }
     if arguments.wants("keys") {
         writeln!(out, "\nItems of keys\n\n{}", keys::table(&stage))?;
-        for table in [slots::latency, slots::cost] {
+        for table in [slots::latency, slots::cost, rates::reached] {
             writeln!(out, "\n{}", table(&stage))?;
         }
     }

@@ -24,13 +24,13 @@ const BATCH: usize = 500;
 const ACKNOWLEDGERS: usize = 16;
 
 /// A queue whose keys have limits.
-struct Place {
+pub(crate) struct Place {
     runner: Runner<Metered<Store>>,
     queue: Queue<Bytes, Raw>,
 }
 
 impl Place {
-    async fn open(site: &Site, limits: &KeyLimits) -> Self {
+    pub(crate) async fn open(site: &Site, limits: &KeyLimits) -> Self {
         let options = RunOptions::default().with_ledger_subspace(site.ledger());
         let runner = Runner::with_options(site.db.clone(), options);
         let queue = Queue::open(&runner, site.queue()).await;
@@ -42,19 +42,24 @@ impl Place {
         place
     }
 
-    async fn consumer(&self) -> Arc<Consumer<Bytes>> {
+    pub(crate) async fn consumer(&self) -> Arc<Consumer<Bytes>> {
         let options = WorkerOptions::default();
         let consumer = self.queue.consumer(&self.runner, options).await;
         Arc::new(consumer.expect("nothing conflicts"))
     }
 
-    /// Enqueues items of one key.
-    async fn enqueue(&self, count: usize) {
+    /// Enqueues items, in one commit.
+    pub(crate) async fn enqueue(&self, items: &[(Bytes, Enqueue)]) {
         let queue = &self.queue;
-        let items = &vec![(ITEM, Enqueue::new().with_key("key")); count];
         let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
         let enqueued: Result<(), Error> = self.runner.run(enqueue).await;
         enqueued.expect("nothing conflicts");
+    }
+
+    /// Enqueues this many items of one key.
+    async fn enqueue_some(&self, count: usize) {
+        let item = (ITEM, Enqueue::new().with_key("key"));
+        self.enqueue(&vec![item; count]).await;
     }
 }
 
@@ -90,11 +95,11 @@ async fn measure_latency(site: &Site) -> Times {
     let place = Place::open(site, &KeyLimits::ordered()).await;
     let mut holder = place.consumer().await;
     let mut waiter = place.consumer().await;
-    place.enqueue(1).await;
+    place.enqueue_some(1).await;
     let (mut held, _) = wait(holder.clone()).await;
     let mut times = Times::default();
     for _ in 0..scale(200, 2_000) {
-        place.enqueue(1).await;
+        place.enqueue_some(1).await;
         let waiting = tokio::spawn(wait(waiter.clone()));
         env.sleep(SETTLING).await;
         let began = env.now();
@@ -145,7 +150,7 @@ async fn measure_cost(site: &Site, limited: bool, waits: bool) -> [f64; 2] {
     }
     let place = Place::open(site, &limits).await;
     let holder = place.consumer().await;
-    place.enqueue(count).await;
+    place.enqueue_some(count).await;
     let mut held = Vec::new();
     while held.len() < count {
         let batch = holder.dequeue_batch(BATCH.min(count - held.len())).await;

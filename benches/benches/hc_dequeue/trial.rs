@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use benches::contender::{
-    Acknowledged, BlindSets, Classic, Contender, Keyed, Members, Naive, Popped, Site,
+    Acknowledged, BlindSets, Classic, Contender, Keyed, Members, Naive, Popped, RATED, Site,
 };
 use benches::figures::Figures;
 use benches::load::{Load, Sample};
@@ -29,6 +29,8 @@ pub(crate) enum Way {
     ThousandKeysAcknowledged,
     /// Items of 100 keys, of which 10 of each may be held.
     Limited,
+    /// Items of 1,000 keys with a rate that keeps none waiting, popped.
+    Rated,
     /// Items of one key, one after another.
     Ordered,
     /// Members of a batch, popped or acknowledged.
@@ -61,6 +63,7 @@ impl Way {
             Self::ManyKeys => "100,000 keys",
             Self::ThousandKeysAcknowledged => "1,000 keys, acknowledged",
             Self::Limited => "100 keys with a limit of 10, acknowledged",
+            Self::Rated => "1,000 keys with a rate",
             Self::Ordered => "one ordered key, acknowledged",
             Self::Members => "members of a batch",
             Self::MembersAcknowledged => "members of a batch, acknowledged",
@@ -82,6 +85,7 @@ impl Way {
             Self::ThousandKeysOfWeight8 => bear::<Keyed<false, 1_000, 0, 8>>(load, site, meet),
             Self::ThousandKeysAcknowledged => bear::<Keyed<true, 1_000, 0, 1>>(load, site, meet),
             Self::Limited => bear::<Keyed<true, 100, 10, 1>>(load, site, meet),
+            Self::Rated => bear::<Keyed<false, 1_000, RATED, 1>>(load, site, meet),
             Self::Ordered => bear::<Keyed<true, 1, 1, 1>>(load, site, meet),
             Self::Members => bear::<Members<false>>(load, site, meet),
             Self::MembersAcknowledged => bear::<Members<true>>(load, site, meet),

@@ -1,9 +1,17 @@
 //! The high-contention queue with items of keys.
 
-use hc_dequeue::{Enqueue, KeyLimits};
+use std::time::Duration;
+
+use hc_dequeue::{Enqueue, KeyLimits, MAX_RATE_PER_SECOND, Rate};
 use keyspace::Bytes;
 
 use super::{Contender, HighContention, Site, number_of};
+
+/// More starts than a benchmark has.
+const MANY: Rate = Rate::new(MAX_RATE_PER_SECOND, Duration::from_secs(1)).with_burst(u32::MAX);
+
+/// The `LIMIT` that stands for a rate which keeps no item waiting.
+pub const RATED: u32 = u32::MAX;
 
 /// A session of a queue whose items have keys. A `LIMIT` of zero stands for none, and one of 1 for an ordered key.
 #[derive(Debug)]
@@ -21,6 +29,7 @@ impl<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32, const WEIGHT: 
         let limits = match LIMIT {
             0 => KeyLimits::new(),
             1 => KeyLimits::ordered(),
+            RATED => KeyLimits::new().with_rate(MANY),
             limit => KeyLimits::new().with_limit(limit),
         };
         let limits = limits.with_weight(WEIGHT);

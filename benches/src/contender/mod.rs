@@ -13,7 +13,7 @@ use keyspace::{Bytes, Store, Subspace};
 
 pub use self::classic::Classic;
 pub use self::high_contention::{Acknowledged, HighContention, Popped};
-pub use self::keyed::Keyed;
+pub use self::keyed::{Keyed, RATED};
 pub use self::members::Members;
 pub use self::naive::Naive;
 pub use self::sets::BlindSets;
