@@ -3,16 +3,18 @@
 
 use std::collections::BTreeMap;
 
+use microqueue::Item;
 use microqueue::keyspace::{ConflictKind, MutationOp, Transaction};
 
 use super::look::{LaneState, Look, Picked};
-use super::rate::{RateState, Wake};
+use super::rate::{Bucket, RateState, Wake};
 use super::ring::Turn;
-use super::walk::Head;
+use super::walk::{Head, Lane};
 use super::{LaneId, LaneMemory, Met};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::keys::Keys;
+use crate::items::record::Record;
 
 /// What a transaction has granted of the items that a look has found.
 #[derive(Debug, Clone, Copy)]
@@ -39,7 +41,10 @@ impl Look {
         granting: Granting,
         changes: &mut Changes,
     ) -> Result<()> {
-        let Granting { granted, .. } = granting;
+        let Granting {
+            granted,
+            wall_millis,
+        } = granting;
         let picks = Picks::of(&self.picked, granted);
         let lanes = self.walk.into_lanes();
         let mut follows_default = false;
@@ -49,46 +54,34 @@ impl Look {
             ..Met::default()
         };
         for (id, state) in &self.states {
-            let lane = &lanes[id];
-            let starts = picks.granted.get(id).copied().unwrap_or(0);
-            let bucket = state.bucket.map(|bucket| bucket.after(starts));
-            let head = picks.heads.get(id).copied().or_else(|| lane.next());
             let slots = state.slots + changes.slots(&id.key);
-            let has_slot = head.is_some_and(|head| lane.has_slot_for(head, slots));
-            let may_start = has_slot && bucket.is_none_or(|bucket| bucket.may_start());
-            met.at_limit += u64::from(head.is_some() && !has_slot);
-            met.rate_waits += u64::from(has_slot && !may_start);
-            if state.is_gone && (bucket.is_some() || state.rate != RateState::default()) {
+            let rest = Rest::of(&lanes[id], state, slots, &picks, id);
+            met.at_limit += u64::from(rest.head.is_some() && !rest.has_slot);
+            met.rate_waits += u64::from(rest.has_slot && !rest.may_start);
+            if state.is_gone && (rest.bucket.is_some() || state.rate != RateState::default()) {
                 // The transaction before has decided this, and has written the fence.
                 continue;
             }
-            let wake = Wake::of(has_slot, may_start, bucket);
-            let rate = state.rate.after(bucket, starts, wake, granting.wall_millis);
-            stage_rate(tr, keys, id, state.rate, rate);
-            if starts > 0 && !id.key.is_empty() {
+            if rest.starts > 0 && !id.key.is_empty() {
                 tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(&id.key))?;
                 follows_default |= !state.has_own_limits;
             }
+            let wake = Wake::of(rest.has_slot, rest.may_start, rest.bucket);
+            let rate = state
+                .rate
+                .after(rest.bucket, rest.starts, wake, wall_millis);
+            stage_rate(tr, keys, id, state.rate, rate);
             let follows_rate = matches!(wake, Wake::At(_)) || state.rate != rate;
-            if follows_rate || (starts > 0 && lane.limits.have_fence()) {
+            if follows_rate || (rest.starts > 0 && lanes[id].limits.have_fence()) {
                 let fence = keys.fence(&id.key);
                 tr.add_conflict_key(ConflictKind::Read, &fence)?;
                 tr.add_conflict_key(ConflictKind::Write, &fence)?;
             }
             changes.note_look(&id.key);
-            let left = head.filter(|_| may_start).map(|head| head.stamp);
-            if state.skipped > 0 && head.is_none() {
+            if state.skipped > 0 && rest.head.is_none() {
                 memory.note_vain(keys.env.now(), id, &state.stamps);
             }
-            // Rows that do not decode may be those of a newer version, which relies on the stamps.
-            let keeps_stamps = state.skipped > 0 && (head.is_none() || left.is_some());
-            if keeps_stamps {
-                if let Some(rank) = left.filter(|rank| !state.has_stamp_up_to(*rank)) {
-                    changes.stamp_lane(&id.key, rank);
-                }
-            } else {
-                state.replace_stamps(tr, keys, id, left, changes);
-            }
+            state.stage_stamps(tr, keys, id, &rest, changes);
         }
         if follows_default {
             tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(b""))?;
@@ -97,6 +90,43 @@ impl Look {
         let turns = self.picked.into_iter().take(granted);
         memory.apply(turns.map(|picked| picked.turn));
         Ok(())
+    }
+}
+
+/// What the grants of a look leave of a lane.
+struct Rest {
+    /// How many of its items were granted.
+    starts: usize,
+    /// The tokens that are left, if the key has a rate.
+    bucket: Option<Bucket>,
+    /// The next item.
+    head: Option<Head>,
+    /// Whether there is a slot for it.
+    has_slot: bool,
+    /// Whether it may be granted.
+    may_start: bool,
+}
+
+impl Rest {
+    fn of(
+        lane: &Lane<Item<Record>>,
+        state: &LaneState,
+        slots: i64,
+        picks: &Picks<'_>,
+        id: &LaneId,
+    ) -> Self {
+        let starts = picks.granted.get(id).copied().unwrap_or(0);
+        let bucket = state.bucket.map(|bucket| bucket.after(starts));
+        let head = picks.heads.get(id).copied().or_else(|| lane.next());
+        let has_slot = head.is_some_and(|head| lane.has_slot_for(head, slots));
+        let may_start = has_slot && bucket.is_none_or(|bucket| bucket.may_start());
+        Self {
+            starts,
+            bucket,
+            head,
+            has_slot,
+            may_start,
+        }
     }
 }
 
@@ -137,15 +167,23 @@ impl LaneState {
         matches!(self.stamps[..], [(seen, _)] if seen == rank)
     }
 
-    /// Replaces the stamps that were seen by one of the rank at which an item is left to grant, if there is one.
-    fn replace_stamps(
+    /// Stages which stamps go, and adds the one of the rank at which an item may be granted, if there is one.
+    fn stage_stamps(
         &self,
         tr: &impl Transaction,
         keys: &Keys,
         id: &LaneId,
-        left: Option<u8>,
+        rest: &Rest,
         changes: &mut Changes,
     ) {
+        let left = rest.head.filter(|_| rest.may_start).map(|head| head.stamp);
+        // Rows that do not decode may be those of a newer version, which relies on the stamps.
+        if self.skipped > 0 && (rest.head.is_none() || left.is_some()) {
+            if let Some(rank) = left.filter(|rank| !self.has_stamp_up_to(*rank)) {
+                changes.stamp_lane(&id.key, rank);
+            }
+            return;
+        }
         let must = changes.stamp_of(&id.key);
         if must.is_none() && left.is_some_and(|rank| self.has_only_stamp(rank)) {
             return;
