@@ -1,7 +1,7 @@
 //! Looking at the keys of items: how they stand, and why an item with a key has not started.
 
 use export_queue::hc_dequeue::{
-    ItemPage, ItemRef, KeyLimits, KeyState, KeyStatus, ListedItem, Place, PlaceKind, Status,
+    ItemPage, ItemRef, KeyLimits, KeyState, KeyStatus, ListedItem, Place, PlaceKind, Rate, Status,
 };
 use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::names::{bytes_text, parse_bytes};
@@ -78,10 +78,15 @@ pub(crate) async fn read_default_limits(
 }
 
 fn key_of(status: &KeyStatus) -> report::ItemKey {
+    let next_start = match status.state {
+        KeyState::UntilRate(at) => Some(at.into()),
+        _ => None,
+    };
     let state = match status.state {
         KeyState::Idle => "idle",
         KeyState::Ready => "ready",
         KeyState::AtLimit => "at its limit",
+        KeyState::UntilRate(_) => "waits for its rate",
         KeyState::Paused => "paused",
         _ => "unreadable",
     };
@@ -89,6 +94,7 @@ fn key_of(status: &KeyStatus) -> report::ItemKey {
     report::ItemKey {
         key: bytes_text(&status.key),
         state: state.to_owned(),
+        next_start,
         slots: status.slots,
         waiting: status.waiting,
         has_more: status.waits_more,
@@ -102,7 +108,16 @@ pub(crate) fn limits_of(limits: &KeyLimits) -> report::Limits {
         limit: limits.limit(),
         until_end: limits.is_until_end(),
         dead_letters_block: limits.dead_letters_block(),
+        rate: limits.rate().as_ref().map(rate_of),
         weight: limits.weight(),
+    }
+}
+
+fn rate_of(rate: &Rate) -> report::Rate {
+    report::Rate {
+        starts: rate.starts(),
+        period_seconds: rate.period().as_secs_f64(),
+        burst: rate.burst(),
     }
 }
 
@@ -133,7 +148,13 @@ pub(super) async fn why_not_started(
                 None => format!("its key is at its limit ({} of {limit})", key.slots),
             }
         }
-        _ => "it waits for its turn".to_owned(),
+        _ => match key.state {
+            KeyState::UntilRate(at) => {
+                let at = report::Time::from(at).moment();
+                format!("its key waits for its rate, and starts the next item at about {at}")
+            }
+            _ => "it waits for its turn".to_owned(),
+        },
     };
     Ok(Some(reason))
 }

@@ -1,8 +1,11 @@
 //! Keys of items: their limits, their slots, and what waits.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::Serialize;
+
+use super::Time;
 
 /// A page of the keys of a queue's items, in the order of their bytes: those that have limits of their own, or items
 /// that wait or have slots.
@@ -28,9 +31,13 @@ pub struct ItemKey {
     /// The key, as text or as `0x` and hexadecimal digits.
     pub key: String,
     /// `idle` if no item waits in the queue, `ready` if the next one may start, `at its limit` if all slots are in use,
-    /// `paused` if its limit is zero, or `unreadable` if its limits or the number of its slots do not decode: then it
-    /// starts no items.
+    /// `waits for its rate` if that does not let the next one start yet, `paused` if its limit is zero, or `unreadable`
+    /// if its limits or the number of its slots do not decode: then it starts no items.
     pub state: String,
+    /// About when the rate lets the next item start, by the wall clock of this process. Missing if the key does not
+    /// wait for its rate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_start: Option<Time>,
     /// How many items have a slot.
     pub slots: u64,
     /// How many items wait in the queue, as far as they were counted. Delayed items do not count.
@@ -58,7 +65,7 @@ impl ItemKey {
 }
 
 /// The limits of the items of a key.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Limits {
     /// How many items may have a slot. Zero: the key is paused. Missing if that is not limited.
@@ -68,6 +75,9 @@ pub struct Limits {
     pub until_end: bool,
     /// Whether a dead letter keeps its slot.
     pub dead_letters_block: bool,
+    /// At which rate items of the key start. Missing if that is not limited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// How many items a key is granted when it is its turn.
     pub weight: u32,
 }
@@ -75,6 +85,7 @@ pub struct Limits {
 impl fmt::Display for Limits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.limit {
+            None if self.rate.is_some() => f.write_str("no limit of slots")?,
             None => f.write_str("no limit")?,
             Some(0) => f.write_str("paused")?,
             Some(limit) => write!(f, "at most {limit}")?,
@@ -85,8 +96,36 @@ impl fmt::Display for Limits {
         if self.dead_letters_block {
             f.write_str(", dead letters block")?;
         }
+        if let Some(rate) = &self.rate {
+            write!(f, ", {rate}")?;
+        }
         if self.weight != 1 {
             write!(f, ", weight {}", self.weight)?;
+        }
+        Ok(())
+    }
+}
+
+/// The rate at which items of a key start.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Rate {
+    /// How many items may start in each period.
+    pub starts: u32,
+    /// The period.
+    pub period_seconds: f64,
+    /// How many items may start at once.
+    pub burst: u32,
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A period is a whole number of milliseconds.
+        let millis = (self.period_seconds * 1_000.0).round() as u64;
+        let period = humantime::format_duration(Duration::from_millis(millis));
+        write!(f, "{} per {period}", self.starts)?;
+        if self.burst != 1 {
+            write!(f, ", burst {}", self.burst)?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ mod work;
 pub use self::batch::{Batch, Batches};
 pub use self::change::{Change, StoreCheck};
 pub use self::item::{Failure, Item, Items, Payload};
-pub use self::item_key::{ItemKey, ItemKeys, Limits};
+pub use self::item_key::{ItemKey, ItemKeys, Limits, Rate};
 pub use self::key::{Key, Keys};
 pub use self::queue::{
     CombineState, DequeueState, ExportState, MicroqueueState, Queue, QueueState, Queues,

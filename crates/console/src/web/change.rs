@@ -1,12 +1,14 @@
 //! Changes: from where they are accepted, and carrying them out.
 
+use std::time::Duration;
+
 use axum::Json;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Form, Path, State};
 use axum::http::header::{HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
-use export_queue::hc_dequeue::KeyLimits;
+use export_queue::hc_dequeue::{KeyLimits, Rate};
 
 use super::guard::{FETCH_SITE, single};
 use super::refusal::Refusal;
@@ -144,7 +146,23 @@ fn limits_in(fields: &Fields) -> Result<KeyLimits, Refusal> {
     if has_text(fields, "dead_letters_block") {
         limits = limits.with_dead_letters_blocking();
     }
+    if let Some(rate) = rate_in(fields)? {
+        limits = limits.with_rate(rate);
+    }
     Ok(limits)
+}
+
+/// Returns the rate in a form, if it has one.
+fn rate_in(fields: &Fields) -> Result<Option<Rate>, Refusal> {
+    let burst = number(fields, "burst")?;
+    match (number(fields, "starts")?, period(fields)?) {
+        (None, None) if burst.is_none() => Ok(None),
+        (Some(starts), Some(period)) => {
+            let rate = Rate::new(starts, period);
+            Ok(Some(burst.map_or(rate, |items| rate.with_burst(items))))
+        }
+        _ => Err(bad_form("a rate needs both its starts and its period")),
+    }
 }
 
 /// Closes or cancels a batch.
@@ -232,6 +250,18 @@ fn number(fields: &Fields, name: &str) -> Result<Option<u32>, Refusal> {
         Some(text) => {
             let number = text.parse().map_err(|_| bad_form("a limit is no number"))?;
             Ok(Some(number))
+        }
+    }
+}
+
+/// Returns the span of time in the field `period`, unless the field is missing or empty.
+fn period(fields: &Fields) -> Result<Option<Duration>, Refusal> {
+    match field(fields, "period") {
+        None | Some("") => Ok(None),
+        Some(text) => {
+            let period = humantime::parse_duration(text);
+            let message = "a period is a time with its unit: 90s, 2h or 1day";
+            Ok(Some(period.map_err(|_| bad_form(message))?))
         }
     }
 }

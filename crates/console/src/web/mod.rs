@@ -34,8 +34,9 @@
 //! | `/queues/{name}/keys`, `action`, `key`, limits | the same below `/api` | replaces (`set`), pauses or resets the limits of a key |
 //! | `/queues/{name}/batches`, `action`, `batch` | the same below `/api` | closes or cancels (`close`, `cancel`) a batch |
 //!
-//! The limits are the fields `at_most`, `weight`, `until_end` and `dead_letters_block`. One that is missing or empty is
-//! not set. An empty `key` stands for the default limits.
+//! The limits are the fields `at_most`, `weight`, `until_end`, `dead_letters_block`, and those of a rate: `starts`,
+//! `period`, a time with its unit such as `1m`, and `burst`. One that is missing or empty is not set. An empty `key`
+//! stands for the default limits.
 //!
 //! A form is answered with a redirect (303) to the page that shows the result, a program with a
 //! [change](crate::report::Change). An error is `{"error": "...", "causes": ["..."]}` below `/api`, and a page

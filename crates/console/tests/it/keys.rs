@@ -301,9 +301,13 @@ async fn rows_of_lanes_and_batches_say_what_they_are(store: TestStore) {
     let batch = orders.subspace(&("B", &[7; 16][..]));
     let stamp = Versionstamp::complete([1; 10], 0);
     for (key, part) in [
-        (lane.pack(&(10, stamp, 0)), "queued item in a lane"),
+        (lane.pack(&(10, stamp.clone(), 0)), "queued item in a lane"),
         (lane.pack(&"a"), "slots in use"),
         (lane.pack(&"k"), "limits of a key"),
+        (lane.pack(&"v"), "version at which a key has all tokens"),
+        (lane.pack(&"p"), "time until which a key is parked"),
+        (orders.pack(&("t", 7, &b"a"[..])), "parked key"),
+        (orders.pack(&("t", 7, stamp, 0)), "delayed item"),
         (lane.pack(&"f"), "fence of a key"),
         (defaults.pack(&"k"), "limits of a key"),
         (defaults.pack(&"m"), "mark of changed default limits"),

@@ -21,20 +21,20 @@ conformance::on_every_store!(threads:
 );
 
 /// Enqueues an item that comes before all those without a key.
-async fn add(world: &World, key: &'static [u8]) -> ItemRef {
+pub(crate) async fn add(world: &World, key: &'static [u8]) -> ItemRef {
     let options = Enqueue::new().with_key(key).with_priority(9);
     enqueue(&world.runner, &world.jobs, &job(7), &options).await
 }
 
 /// Takes the next item, which must be this one.
-async fn take(world: &World, item: ItemRef) -> Delivery<Value> {
+pub(crate) async fn take(world: &World, item: ItemRef) -> Delivery<Value> {
     let delivery = world.consumer.dequeue_within(LONG).await.unwrap().unwrap();
     assert_eq!(delivery.item_ref(), item);
     delivery
 }
 
 /// Replaces the limits of a key, and returns what has become of them.
-async fn set(console: &Console, queue: &str, key: &str, limits: KeyLimits) -> String {
+pub(crate) async fn set(console: &Console, queue: &str, key: &str, limits: KeyLimits) -> String {
     let change = console.limit(queue, Some(key), LimitChange::Set(limits));
     valid(change.await.unwrap()).outcome
 }
@@ -374,7 +374,7 @@ fn the_program_lists_and_changes_limits() {
     let words: Vec<_> = listed.split_whitespace().collect();
     let words = words.join(" ");
     for text in [
-        "KEY STATE SLOTS WAITING WEIGHT UNTIL END DEAD BLOCK LIMITS",
+        "KEY STATE NEXT START SLOTS WAITING WEIGHT UNTIL END DEAD BLOCK RATE LIMITS",
         "tenant 7 ready 0, no limit 1 own",
         "default limits: at most 1, until end, weight 2",
     ] {

@@ -15,6 +15,7 @@ mod keys;
 mod limits;
 mod look;
 mod paging;
+mod rates;
 mod refusals;
 #[cfg(unix)]
 mod signals;

@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use console::terminal::parse_address;
 use console::{Combiner, Filter, LimitChange, parse_place};
-use export_queue::hc_dequeue::{KeyLimits, PlaceKind};
+use export_queue::hc_dequeue::{KeyLimits, PlaceKind, Rate};
 use export_queue::keyspace::Environment;
 
 /// See and change every queue of a store.
@@ -133,6 +133,7 @@ pub(crate) enum Command {
     /// Print the limits of a key or the default limits, or replace them by those that are given.
     #[command(after_help = "Examples:\n  \
         console limit jobs 'tenant 7' --at-most 4 --db fdb:\n  \
+        console limit jobs 'tenant 7' --rate 100/1m --burst 10 --db fdb:\n  \
         console limit jobs 'tenant 7' --pause --db fdb:\n  \
         console limit jobs 'tenant 7' --reset --db fdb:\n  \
         console limit jobs --ordered --db fdb:")]
@@ -455,10 +456,18 @@ pub(crate) struct LimitOptions {
     /// How many items the key is granted when it is its turn, from 1 to 1,000.
     #[arg(long, value_name = "N")]
     weight: Option<u32>,
+    /// How many items of the key may start in which time: `100/1m`. Each grant of an item is a start.
+    #[arg(long, value_name = "N/TIME", value_parser = parse_rate)]
+    rate: Option<Rate>,
+    /// How many items of the key may start at once, if the rate allows it. Without it, 1: starts are evenly spaced.
+    #[arg(long, value_name = "N", requires = "rate")]
+    burst: Option<u32>,
     /// Start nothing of the key. Its other limits stay.
     #[arg(
         long,
-        conflicts_with_all = ["at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight"]
+        conflicts_with_all = [
+            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "rate", "burst"
+        ]
     )]
     pause: bool,
     /// Let the default limits apply to the key again.
@@ -466,7 +475,7 @@ pub(crate) struct LimitOptions {
         long,
         requires = "key",
         conflicts_with_all = [
-            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "pause"
+            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "rate", "burst", "pause"
         ]
     )]
     pub(crate) reset: bool,
@@ -485,7 +494,7 @@ impl LimitOptions {
             self.ordered,
         ];
         let numbers = [self.at_most, self.weight];
-        if !flags.contains(&true) && numbers.iter().all(Option::is_none) {
+        if !flags.contains(&true) && numbers.iter().all(Option::is_none) && self.rate.is_none() {
             return None;
         }
         let mut limits = if self.ordered {
@@ -504,6 +513,10 @@ impl LimitOptions {
         }
         if let Some(items) = self.weight {
             limits = limits.with_weight(items);
+        }
+        if let Some(rate) = self.rate {
+            let burst = self.burst.unwrap_or(rate.burst());
+            limits = limits.with_rate(rate.with_burst(burst));
         }
         Some(LimitChange::Set(limits))
     }
@@ -550,4 +563,13 @@ fn place() -> impl TypedValueParser<Value = PlaceKind> {
 /// Parses a span of time.
 fn parse_time(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text).map_err(|_| "expected a time with its unit: 90s, 2h or 1day")
+}
+
+/// Parses how many items may start in which time.
+fn parse_rate(text: &str) -> Result<Rate, &'static str> {
+    let rate = text.split_once('/').and_then(|(starts, period)| {
+        let period = humantime::parse_duration(period).ok()?;
+        Some(Rate::new(starts.parse().ok()?, period))
+    });
+    rate.ok_or("expected a number of starts and a time with its unit: 100/1m or 5/1s")
 }

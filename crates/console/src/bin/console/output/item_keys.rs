@@ -6,14 +6,16 @@ use console::report::{ItemKey, ItemKeys, Limits};
 
 use super::{Show, at_least, fields, next_page, table, text, yes};
 
-const HEADER: [&str; 8] = [
+const HEADER: [&str; 10] = [
     "KEY",
     "STATE",
+    "NEXT START",
     "SLOTS",
     "WAITING",
     "WEIGHT",
     "UNTIL END",
     "DEAD BLOCK",
+    "RATE",
     "LIMITS",
 ];
 
@@ -41,11 +43,13 @@ fn cells(key: &ItemKey) -> Vec<String> {
     vec![
         key.key.clone(),
         key.state.clone(),
+        text(key.next_start.as_ref()),
         key.slots_text(),
         at_least(key.waiting, key.has_more),
         text(weight.filter(|weight| *weight != 1).as_ref()),
         yes(limits.is_some_and(|limits| limits.until_end)),
         yes(limits.is_some_and(|limits| limits.dead_letters_block)),
+        text(limits.and_then(|limits| limits.rate.as_ref())),
         if key.own_limits { "own" } else { "default" }.to_owned(),
     ]
 }
@@ -60,6 +64,7 @@ impl Show for ItemKey {
         fields([
             ("key", self.key.clone()),
             ("state", self.state.clone()),
+            ("next start", text(self.next_start.as_ref())),
             ("slots", self.slots_text()),
             ("waiting", at_least(self.waiting, self.has_more)),
             ("limits", limits),

@@ -1,0 +1,323 @@
+//! Rates of keys: how they are shown and changed, and what waits for them. They are of one start a day, so that no test
+//! depends on how long it takes.
+
+use std::time::Duration;
+
+use crate::common::program::Filled;
+use crate::common::{World, assert_queues_unchanged, assert_valid, valid};
+use crate::limits::{add, set, take};
+use crate::web::site::TestSite;
+use axum::http::StatusCode;
+use conformance::stores::TestStore;
+use console::report::{Limits, Time};
+use console::{Error, LimitChange, WebOptions};
+use export_queue::hc_dequeue::{Error as DequeueError, ItemRef, KeyLimits, MAX_RATE_PERIOD, Rate};
+use export_queue::keyspace::{Environment, Ids, Subspace};
+use serde_json::json;
+
+conformance::on_every_store!(threads:
+    a_key_that_waits_for_its_rate_says_until_when,
+    a_pause_keeps_the_rate,
+    rates_that_are_out_of_range_change_nothing,
+);
+
+const HOUR: Duration = Duration::from_secs(60 * 60);
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+fn daily() -> KeyLimits {
+    KeyLimits::new().with_rate(Rate::new(1, DAY))
+}
+
+/// Enqueues two items of the key `acme`, of which one starts. Returns the other.
+async fn wait_for_rate(world: &World) -> ItemRef {
+    let jobs = &world.name("jobs");
+    set(&world.console(), jobs, "acme", daily()).await;
+    let first = add(world, b"acme").await;
+    let second = add(world, b"acme").await;
+    take(world, first).await.complete().await.unwrap();
+    second
+}
+
+async fn a_key_that_waits_for_its_rate_says_until_when(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let begin = Environment::system().wall();
+    let second = wait_for_rate(&world).await;
+    let key = valid(console.item_key(jobs, "acme").await.unwrap());
+    assert_eq!(key.state, "waits for its rate");
+    let next = key.next_start.unwrap();
+    assert!(next > Time::from(begin + 23 * HOUR), "{next}");
+    assert!(next < Time::from(begin + 25 * HOUR), "{next}");
+    let shown = serde_json::to_value(&key).unwrap();
+    assert_eq!(
+        shown["limits"]["rate"],
+        json!({ "starts": 1, "period_seconds": 86_400.0, "burst": 1 })
+    );
+    let page = valid(console.item_keys(jobs, None, 10).await.unwrap());
+    assert_eq!(page.keys[0].state, "waits for its rate");
+    assert!(page.keys[0].next_start.is_some());
+
+    let item = valid(console.item(jobs, &second.to_string()).await.unwrap());
+    let why = item.not_started.unwrap();
+    let start = "its key waits for its rate, and starts the next item at about 20";
+    assert!(why.starts_with(start), "{why}");
+    // Whatever else keeps it from starting comes first.
+    let limit = LimitChange::Pause;
+    console.limit(jobs, Some("acme"), limit).await.unwrap();
+    let key = valid(console.item_key(jobs, "acme").await.unwrap());
+    assert_eq!((&*key.state, key.next_start), ("paused", None));
+    let item = console.item(jobs, &second.to_string()).await.unwrap();
+    assert_eq!(item.not_started.unwrap(), "its key is paused");
+    // Without the rate, it starts.
+    set(&console, jobs, "acme", KeyLimits::new()).await;
+    let key = valid(console.item_key(jobs, "acme").await.unwrap());
+    assert_eq!((&*key.state, key.next_start), ("ready", None));
+    let without = serde_json::to_value(&key).unwrap();
+    assert!(without.get("next_start").is_none(), "{without}");
+    assert!(without["limits"].get("rate").is_none(), "{without}");
+    take(&world, second).await.complete().await.unwrap();
+}
+
+async fn a_pause_keeps_the_rate(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let rate = Rate::new(100, Duration::from_secs(90)).with_burst(10);
+    let limits = KeyLimits::ordered().with_rate(rate).with_weight(3);
+    for (key, prefix, by_default) in [
+        (Some("acme"), "", ", by default"),
+        (None, "default limits: ", ""),
+    ] {
+        let change = async |change| {
+            let change = valid(console.limit(jobs, key, change).await.unwrap());
+            change.outcome
+        };
+        let all = "until end, 100 per 1m 30s, burst 10, weight 3";
+        assert_eq!(
+            change(LimitChange::Set(limits)).await,
+            format!("{prefix}at most 1, {all}; before: no limit{by_default}")
+        );
+        assert_eq!(
+            change(LimitChange::Pause).await,
+            format!("{prefix}paused, {all}; before: at most 1, {all}")
+        );
+        assert_eq!(
+            change(LimitChange::Set(daily())).await,
+            format!("{prefix}no limit of slots, 1 per 1day; before: paused, {all}")
+        );
+    }
+    let default: Limits = valid(console.default_limits(jobs).await.unwrap());
+    let rate = default.rate.unwrap();
+    assert_eq!(
+        (rate.starts, rate.period_seconds, rate.burst),
+        (1, 86_400.0, 1)
+    );
+}
+
+async fn rates_that_are_out_of_range_change_nothing(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let before = world.written().await;
+    for (rate, reason) in [
+        (Rate::new(0, DAY), "the rate has no starts"),
+        (Rate::new(1, Duration::ZERO), "from 1 millisecond"),
+        (Rate::new(1, MAX_RATE_PERIOD + DAY), "to 366 days"),
+        (Rate::new(1, DAY).with_burst(0), "one of at least 1"),
+        (
+            Rate::new(1_001, Duration::from_millis(1)),
+            "at most 1,000,000 starts per second",
+        ),
+    ] {
+        for key in [None, Some("acme")] {
+            let limits = KeyLimits::new().with_rate(rate);
+            let refused = console.limit(jobs, key, LimitChange::Set(limits)).await;
+            let refused = refused.unwrap_err();
+            assert!(
+                matches!(refused, Error::Dequeue(DequeueError::KeyLimits { .. })),
+                "{refused}"
+            );
+            assert!(refused.to_string().contains(reason), "{refused}");
+        }
+    }
+    assert_queues_unchanged(&world, &before, &world.written().await);
+}
+
+#[test]
+fn periods_are_shown_to_the_millisecond() {
+    for (period, shown) in [
+        (Duration::from_millis(1), "1ms"),
+        (Duration::from_millis(1_500), "1s 500ms"),
+        (Duration::from_secs(60), "1m"),
+        (Duration::from_millis(3_600_003), "1h 3ms"),
+        (DAY - Duration::from_millis(1), "23h 59m 59s 999ms"),
+    ] {
+        let rate = console::report::Rate {
+            starts: 5,
+            period_seconds: period.as_secs_f64(),
+            burst: 1,
+        };
+        assert_eq!(rate.to_string(), format!("5 per {shown}"));
+    }
+}
+
+#[test]
+fn the_program_shows_and_changes_rates() {
+    let store = Filled::with(|world| {
+        Box::pin(async move {
+            wait_for_rate(world).await;
+        })
+    });
+    let words = |arguments: &[&str]| {
+        let shown = store.run(arguments).out;
+        shown.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let listed = words(&["keys", "jobs"]);
+    for text in ["acme waits for its rate 20", "0, no limit 1 1 per 1day own"] {
+        assert!(listed.contains(text), "{text}: {listed}");
+    }
+    let key = words(&["limit", "jobs", "acme"]);
+    for text in [
+        "state waits for its rate next start 20",
+        "limits no limit of slots, 1 per 1day",
+    ] {
+        assert!(key.contains(text), "{text}: {key}");
+    }
+    assert_valid("ItemKey", &store.json(&["limit", "jobs", "acme"]));
+    let queued = store.json(&["list", "jobs"]);
+    let item = queued["items"].as_array().unwrap().last().unwrap();
+    let shown = words(&["show", "jobs", item["item"].as_str().unwrap()]);
+    let why = "its key waits for its rate, and starts the next item at about 20";
+    assert!(shown.contains(why), "{shown}");
+
+    let steps: [(&[&str], &str); 5] = [
+        (
+            &["acme", "--rate", "100/1m", "--burst", "10"],
+            "no limit of slots, 100 per 1m, burst 10; before: no limit of slots, 1 per 1day",
+        ),
+        (
+            &["acme", "--pause"],
+            "paused, 100 per 1m, burst 10; before: no limit of slots, 100 per 1m, burst 10",
+        ),
+        (
+            &["acme", "--ordered", "--rate", "1/1day"],
+            "at most 1, until end, 1 per 1day; before: paused, 100 per 1m, burst 10",
+        ),
+        (
+            &["--no-limit", "--rate", "5/500ms"],
+            "default limits: no limit of slots, 5 per 500ms; before: no limit",
+        ),
+        (
+            &["acme", "--reset"],
+            "no limit of slots, 5 per 500ms, by default; before: at most 1, until end, 1 per 1day",
+        ),
+    ];
+    for (options, told) in steps {
+        let finished = store.run(&[&["limit", "jobs"][..], options].concat());
+        assert_eq!(
+            finished.out,
+            format!("jobs: limit: {told}\n"),
+            "{finished:?}"
+        );
+    }
+}
+
+#[test]
+fn rates_that_are_malformed_or_out_of_range_are_a_wrong_command() {
+    let store = Filled::embedded();
+    let malformed = "expected a number of starts and a time with its unit";
+    let wrong: [(&[&str], &str); 14] = [
+        (&["--rate", "100"], malformed),
+        (&["--rate", "100/60"], malformed),
+        (&["--rate", "100/"], malformed),
+        (&["--rate", "/1m"], malformed),
+        (&["--rate", "many/1m"], malformed),
+        (&["--rate", "1.5/1m"], malformed),
+        (&["--rate", "5000000000/1h"], malformed),
+        (&["--rate", "0/1m"], "the rate has no starts"),
+        (
+            &["--rate", "1/0s"],
+            "the period of the rate is out of range",
+        ),
+        (&["--rate", "2000/1ms"], "the rate is out of range"),
+        (
+            &["--rate", "1/1m", "--burst", "0"],
+            "the burst of the rate is 0",
+        ),
+        (&["--burst", "10"], "--rate"),
+        (&["--pause", "--rate", "1/1m"], "cannot be used with"),
+        (&["--reset", "--rate", "1/1m"], "cannot be used with"),
+    ];
+    for (options, reason) in wrong {
+        let finished = store.run(&[&["limit", "jobs", "a"][..], options].concat());
+        finished.assert_refused(2, reason);
+    }
+    assert_eq!(store.json(&["keys", "jobs"])["keys"], json!([]));
+}
+
+#[tokio::test]
+async fn the_page_of_keys_shows_and_changes_rates() {
+    let store = TestStore::memory().db;
+    let world = World::on(store, Subspace::all(), Ids::default()).await;
+    let item = wait_for_rate(&world).await;
+    let options = WebOptions::new().allow_changes(true);
+    let router = console::router(world.console(), options);
+    let site = TestSite { router };
+    let token = site.token().await;
+    let keys = "/queues/jobs/keys";
+    let page = site.shown(keys).await.text;
+    for text in ["<td>waits for its rate until 20", "<td>1 per 1day</td>"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    let shown = site.shown(&format!("/queues/jobs/item/{item}")).await.text;
+    assert!(shown.contains("queued: its key waits for its rate, and starts"));
+    for (fields, text) in [
+        (
+            "key=acme&action=set&starts=100&period=1m+30s&burst=10&at_most=",
+            "<td>100 per 1m 30s, burst 10</td>",
+        ),
+        ("key=acme&action=pause", "<td>100 per 1m 30s, burst 10</td>"),
+        (
+            "key=acme&action=set&starts=1&period=1day&burst=",
+            "<td>1 per 1day</td>",
+        ),
+        (
+            "key=&action=set&starts=1&period=1s",
+            "Limits by default: no limit of slots, 1 per 1s",
+        ),
+    ] {
+        let answer = site.post(keys, &format!("token={token}&{fields}")).await;
+        assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.text);
+        let page = site.shown(keys).await.text;
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    let both = "a rate needs both its starts and its period";
+    for (fields, text) in [
+        ("starts=1", both),
+        ("period=1m", both),
+        ("burst=1", both),
+        ("starts=x&period=1m", "a limit is no number"),
+        ("starts=1&period=soon", "a period is a time with its unit"),
+        ("starts=1&period=60", "a period is a time with its unit"),
+        ("starts=0&period=1m", "the rate has no starts"),
+        ("starts=1&period=1m&burst=0", "the burst of the rate is 0"),
+    ] {
+        let form = format!("token={token}&key=acme&action=set&{fields}");
+        for path in [keys, &format!("/api{keys}")] {
+            let answer = site.post(path, &form).await;
+            assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {fields}");
+            assert!(answer.text.contains(text), "{text}: {}", answer.text);
+        }
+    }
+    let form = format!("token={token}&key=acme&action=set&starts=7&period=2h&burst=3");
+    let change = site.post(&format!("/api{keys}"), &form).await.json();
+    assert_valid("Change", &change);
+    let listed = site.shown(&format!("/api{keys}")).await.json();
+    assert_valid("ItemKeys", &listed);
+    assert_eq!(
+        listed["keys"][0]["limits"]["rate"],
+        json!({ "starts": 7, "period_seconds": 7_200.0, "burst": 3 })
+    );
+}
