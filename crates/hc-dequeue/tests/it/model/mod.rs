@@ -34,6 +34,7 @@ fn history_of(seed: u64) -> Play {
         pops: seed.is_multiple_of(4),
         works: seed % 3 == 1,
         keys: seed % 8 < 5,
+        batches: seed % 7 < 4,
         keeps: keeps[seed as usize / 4 % 3].to_vec(),
     }
 }
@@ -69,6 +70,11 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         total.configured += course.configured;
         total.limited += course.limited;
         total.most_slots = total.most_slots.max(course.most_slots);
+        total.starts += course.starts;
+        total.batches += course.batches;
+        total.cancelled_batches += course.cancelled_batches;
+        total.members += course.members;
+        total.callbacks += course.callbacks;
     }
     println!("{total:?}");
     if std::env::var("SEED").is_err() {
@@ -77,5 +83,8 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         assert!(total.cancelled > 0 && total.merged > 0);
         assert!(total.kept > 0 && total.configured > 0);
         assert!(total.limited > 0 && total.most_slots == 2);
+        assert!(total.starts > 0);
+        assert!(total.batches > 0 && total.cancelled_batches > 0);
+        assert!(total.members > 0 && total.callbacks > 0);
     }
 }

@@ -1,7 +1,7 @@
 //! A process from the queue's point of view: its own runtime with one consumer, and perhaps a worker. It can be stopped
 //! for a while, and killed at any moment.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 
 use conformance::chaos::{Chaos, CommitFault, Fate, Faults, Landing, LandingPoint};
@@ -12,7 +12,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
 use crate::common::{Queue, open, settings};
-use crate::model::history::count_done;
+use crate::model::history::{Starts, count_done};
 
 pub(crate) struct Process {
     pub(crate) consumer: Consumer<u64>,
@@ -26,12 +26,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a process. If it `works`, it has a worker besides its consumer.
+    /// Starts a process. If `worker_starts` is there, the process has a worker besides its consumer, which notes what it
+    /// starts.
     pub(crate) async fn start(
         store: &TestStore,
         faults: &Faults,
         options: WorkerOptions,
-        works: bool,
+        worker_starts: Option<Arc<Starts>>,
     ) -> Self {
         let chaos = Chaos::new(store.db.clone(), Environment::system(), faults.clone());
         let runner = runner(store, chaos.clone());
@@ -44,10 +45,9 @@ impl Process {
                 let queue = open(&store, &runner, settings()).await.unwrap();
                 let consumer = queue.consumer(&runner, options.clone());
                 let consumer = consumer.await.unwrap();
-                let _worker = if works {
-                    Some(work(&store, &runner, &queue, options).await)
-                } else {
-                    None
+                let _worker = match worker_starts {
+                    Some(starts) => Some(work(&store, &runner, &queue, options, starts).await),
+                    None => None,
                 };
                 // The thread that starts a process waits for this message, unless the test has failed.
                 let _ = ready.send((consumer, Handle::current()));
@@ -93,10 +93,12 @@ async fn work(
     runner: &Runner<Chaos<Store>>,
     queue: &Queue,
     options: WorkerOptions,
+    starts: Arc<Starts>,
 ) -> Worker<u64> {
     let store = store.clone();
     let handler = move |tr: Tx<_>, delivery: Delivery<u64>| {
         let store = store.clone();
+        starts.note(&delivery);
         async move {
             let value = *delivery.value();
             if value % 32 == 31 {
@@ -106,7 +108,7 @@ async fn work(
             if value % 8 == 7 && delivery.attempt() == 1 {
                 return Err("not yet");
             }
-            count_done(&tr, &store, value, None);
+            count_done(&tr, &store, &delivery, None);
             Ok(())
         }
     };

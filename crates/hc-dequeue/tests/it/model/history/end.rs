@@ -29,11 +29,14 @@ impl Player {
         let chaos = Chaos::new(self.store.db.clone(), Environment::system(), quiet.clone());
         self.runner = runner(&self.store, chaos);
         let options = WorkerOptions::default().with_poll_interval(Duration::from_millis(50));
-        let last = Process::start(&self.store, &quiet, options, false).await;
+        let last = Process::start(&self.store, &quiet, options, None).await;
         self.held.clear();
         self.configure().await;
+        self.close_all().await;
+        Box::pin(self.look_at_rows()).await?;
+        self.check_starts().await?;
+        self.course.starts = self.starts.count();
         if self.play.keys {
-            Box::pin(self.look_at_keys()).await?;
             self.unlimit().await;
         }
         let env = Environment::system();
@@ -73,8 +76,13 @@ impl Player {
     /// Finishes items until every item is completed, every session but one is gone, and expired rows are removed.
     async fn drain(&self, process: &Process) {
         loop {
+            // Read first: the end of a batch enqueues its callback.
+            let batch_rows = self.rows("B").await + self.rows("Bs").await;
             let stats = self.stats().await;
-            let is_drained = stats.queued + stats.delayed + stats.held + stats.dead == 0;
+            let items = stats.queued + stats.delayed + stats.held + stats.dead;
+            // Rows of keys that had waited for their rate.
+            let parked = self.rows("t").await;
+            let is_drained = batch_rows + parked == 0 && items == 0;
             if is_drained && self.rows("s").await == 1 && self.is_swept().await {
                 return;
             }
@@ -104,14 +112,13 @@ impl Player {
     /// Ends the item of a delivery, in a transaction of its own or in one of the session.
     async fn finish(&self, delivery: &Delivery<u64>) -> Result<(), Error> {
         let store = &self.store;
-        let value = *delivery.value();
         let keep_done = self.keep_done;
-        if value.is_multiple_of(2) {
+        if delivery.value().is_multiple_of(2) {
             return acknowledge(&self.runner, store, delivery, keep_done).await;
         }
         delivery.complete().await?;
         let counted = |tr| async move {
-            count_done(&tr, store, value, keep_done);
+            count_done(&tr, store, delivery, keep_done);
             Ok(())
         };
         self.runner.run(counted).await
@@ -132,11 +139,12 @@ impl Player {
         let done = self.effects("done").await;
         let cancelled = self.effects("cancelled").await;
         let merged = self.effects("merged").await;
+        let without_callback = self.effects("without callback").await;
         let mut missing = 0;
         for value in 0..self.next_value {
             let acknowledged = done.get(&value).copied().unwrap_or_default();
             let popped = self.popped.get(&value).copied().unwrap_or_default();
-            let ended: usize = [&cancelled, &merged]
+            let ended: usize = [&cancelled, &merged, &without_callback]
                 .map(|ended| ended.get(&value).copied())
                 .into_iter()
                 .flatten()
@@ -157,13 +165,14 @@ impl Player {
         let sum = |ended: &BTreeMap<u64, usize>| ended.values().sum::<usize>() as u64;
         self.course.cancelled = sum(&cancelled);
         self.course.merged = sum(&merged);
-        let ended = self.course.cancelled + self.course.merged;
+        self.course.cancelled_batches = sum(&without_callback);
+        let ended = self.course.cancelled + self.course.merged + self.course.cancelled_batches;
         let expected = (self.next_value - ended, self.course.cancelled);
         if (stats.completed, stats.cancelled) != expected {
             return Err(format!("{stats:?}, not {expected:?}"));
         }
         for part in [
-            "i", "t", "h", "g", "r", "d", "s", "b", "o", "k", "n", "a", "y",
+            "i", "t", "h", "g", "r", "d", "s", "b", "o", "k", "n", "a", "y", "B", "Bs",
         ] {
             let left = self.rows(part).await;
             if left != 0 {
@@ -176,6 +185,8 @@ impl Player {
         if stored != self.settings {
             return Err(format!("{stored:?}, not {:?}", self.settings));
         }
+        self.judge_batches(&done).await?;
+        self.find_kept_callbacks().await;
         self.judge_kept(&cancelled, &merged).await
     }
 
@@ -246,7 +257,7 @@ impl Player {
     }
 
     /// Returns how often each item was counted under a name.
-    async fn effects(&self, what: &str) -> BTreeMap<u64, usize> {
+    pub(super) async fn effects(&self, what: &str) -> BTreeMap<u64, usize> {
         let part = self.store.root.subspace(&what);
         let (begin, end) = part.range();
         let query = &RangeQuery::keys(begin, end);
@@ -272,7 +283,7 @@ impl Player {
 
     async fn describe(&self) -> String {
         let mut parts = format!("{:?}", self.stats().await);
-        for part in ["r", "g", "h", "s", "z"] {
+        for part in ["r", "g", "h", "s", "z", "t", "B", "Bs"] {
             parts += &format!(", {part}: {}", self.rows(part).await);
         }
         parts

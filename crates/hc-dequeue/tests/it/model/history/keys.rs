@@ -1,25 +1,43 @@
 //! Keys in a history: items get them, their limits change, and slots and stamps are right at every version.
 
-use hc_dequeue::{Enqueue, Error, Finding, KeyLimits};
+use std::time::Duration;
+
+use hc_dequeue::{Enqueue, Error, Finding, KeyLimits, Rate};
 use keyspace::{Runner, Store};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
 use super::Player;
 
-/// The keys of a history. Items of the last one are limited to [`FIXED`] all the time.
-const KEYS: [&str; 4] = ["a", "b", "c", "fixed"];
+/// The keys of a history whose limits change.
+const CHANGING: [&str; 3] = ["a", "b", "c"];
 
-/// Limits that never change.
-const FIXED: KeyLimits = KeyLimits::new().with_limit(2);
+/// The key whose limits are [`FIXED_LIMITS`] all the time.
+const FIXED: &str = "fixed";
+
+const FIXED_LIMITS: KeyLimits = KeyLimits::new().with_limit(2);
+
+/// The key whose items start at the rate [`PACE`] all the time.
+pub(super) const PACED: &str = "paced";
+
+/// Slower than items come.
+pub(super) const PACE: Rate = Rate::new(1, Duration::from_millis(500)).with_burst(2);
 
 impl Player {
-    /// Gives some items a key and a priority.
-    pub(super) fn with_key(&mut self, options: Enqueue) -> Enqueue {
+    /// Returns the key of the next items, if they get one.
+    pub(super) fn some_key(&mut self) -> Option<&'static str> {
         if !self.play.keys || self.rng.random_range(0..3) == 0 {
-            return options;
+            return None;
         }
-        let key = *KEYS.choose(&mut self.rng).unwrap();
+        let [a, b, c] = CHANGING;
+        [a, b, c, FIXED, PACED].choose(&mut self.rng).copied()
+    }
+
+    /// Gives items a key, if there is one, and a priority.
+    pub(super) fn with_key(&mut self, options: Enqueue, key: Option<&'static str>) -> Enqueue {
+        let Some(key) = key else {
+            return options;
+        };
         let priority = *[0, 0, 3].choose(&mut self.rng).unwrap();
         options.with_key(key).with_priority(priority)
     }
@@ -27,11 +45,12 @@ impl Player {
     /// Sets the limits that never change.
     pub(super) async fn fix_limits(&self) {
         let queue = &self.queue;
-        let [.., fixed] = KEYS;
         let fix = |tr| async move {
-            queue
-                .configure_key(&tr, fixed.as_bytes(), Some(&FIXED))
-                .await
+            let tr = &tr;
+            let paced = Some(&KeyLimits::new().with_rate(PACE));
+            queue.configure_key(tr, PACED.as_bytes(), paced).await?;
+            let fixed = Some(&FIXED_LIMITS);
+            queue.configure_key(tr, FIXED.as_bytes(), fixed).await
         };
         self.runner.run(fix).await.unwrap();
     }
@@ -46,8 +65,7 @@ impl Player {
             limit.with_until_end().with_dead_letters_blocking(),
         ];
         let limits = *limits.choose(&mut self.rng).unwrap();
-        let [changing @ .., _] = KEYS;
-        let key = changing.choose(&mut self.rng).copied();
+        let key = CHANGING.choose(&mut self.rng).copied();
         let is_default = self.rng.random_range(0..4) == 0;
         let is_reset = self.rng.random_range(0..4) == 0;
         let queue = &self.queue;
@@ -68,7 +86,7 @@ impl Player {
     pub(super) async fn unlimit(&self) {
         let queue = &self.queue;
         let unlimit = |tr| async move {
-            for key in KEYS {
+            for key in CHANGING.into_iter().chain([FIXED, PACED]) {
                 queue.configure_key(&tr, key.as_bytes(), None).await?;
             }
             queue.configure_keys(&tr, &KeyLimits::new()).await
@@ -76,21 +94,25 @@ impl Player {
         self.runner.run(unlimit).await.unwrap();
     }
 
-    /// Checks slots and stamps while everything goes on.
-    pub(super) async fn look_at_keys(&mut self) -> Result<(), String> {
+    /// Checks slots and batches while everything goes on.
+    pub(super) async fn look_at_rows(&mut self) -> Result<(), String> {
         let queue = &self.queue;
         let runner: Runner<Store> = self.store.runner();
         let audit = queue.audit(&runner).await.unwrap();
         for finding in audit.findings {
-            // A stamp may be missing until a session has seen the mark of new default limits.
-            if let Finding::SlotsOff { .. } = finding {
+            // A stamp of a key may be missing until a session has seen the mark of new default limits.
+            if let Finding::SlotsOff { .. }
+            | Finding::BatchOff { .. }
+            | Finding::NoBatchStamp { .. }
+            | Finding::StrayBatch { .. } = finding
+            {
                 return Err(format!("{finding}"));
             }
         }
         let read = |tr| async move { Ok::<_, Error>(queue.keys(&tr, None, 100).await?.keys) };
         for key in runner.run(read).await.unwrap() {
-            if key.key == KEYS[3] {
-                let most = FIXED.limit().map(u64::from).unwrap_or(0);
+            if key.key == FIXED {
+                let most = FIXED_LIMITS.limit().map(u64::from).unwrap_or(0);
                 if key.slots > most {
                     return Err(format!("{} slots of {most} are in use", key.slots));
                 }

@@ -1,9 +1,12 @@
 //! A random history: many sessions on one queue, and the properties that must hold at its end.
 
+mod batches;
 mod end;
 mod keys;
+mod starts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::chaos::{Chaos, Faults};
@@ -19,6 +22,9 @@ use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
 use crate::common::{LONG, Queue, open, settings};
+use crate::model::history::batches::OpenedBatch;
+use crate::model::history::keys::PACED;
+pub(crate) use crate::model::history::starts::Starts;
 use crate::model::process::{FATES, Process, runner, runner_with};
 
 const STEPS: usize = 120;
@@ -43,6 +49,8 @@ pub(crate) struct Play {
     pub(crate) works: bool,
     /// Whether items have keys.
     pub(crate) keys: bool,
+    /// Whether items are members of batches.
+    pub(crate) batches: bool,
     /// How long done items may be kept. The queue is created with the first of these.
     pub(crate) keeps: Vec<Duration>,
 }
@@ -66,6 +74,16 @@ pub(crate) struct Course {
     pub(crate) limited: usize,
     /// The largest number of slots of the key whose limit never changes.
     pub(crate) most_slots: u64,
+    /// How many items have started of the key whose rate never changes.
+    pub(crate) starts: u64,
+    /// The batches that were opened.
+    pub(crate) batches: usize,
+    /// The batches that were cancelled before they were complete.
+    pub(crate) cancelled_batches: u64,
+    /// The items and batches that were members of a batch.
+    pub(crate) members: u64,
+    /// The callbacks whose counts were compared.
+    pub(crate) callbacks: usize,
 }
 
 /// The result of a call that a task waits for.
@@ -94,6 +112,10 @@ struct Player {
     popped: BTreeMap<u64, usize>,
     /// The items by their values.
     items: BTreeMap<u64, ItemRef>,
+    batches: Vec<OpenedBatch>,
+    /// The values of the items without a dedupe id that have the key with a rate.
+    paced: BTreeSet<u64>,
+    starts: Arc<Starts>,
     /// The stored settings.
     settings: Settings,
     /// How long each session keeps done items, as long as all of them agree.
@@ -109,6 +131,7 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
     let keep_done = play.keeps[0];
     let settings = settings().with_keep_done(keep_done);
     let queue = open(&store, &runner, settings.clone()).await.unwrap();
+    let starts = Starts::since_now(&store.runner()).await;
     let mut player = Player {
         rng: StdRng::seed_from_u64(play.seed),
         hasty: runner_with(
@@ -126,6 +149,9 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
         held: Vec::new(),
         popped: BTreeMap::new(),
         items: BTreeMap::new(),
+        batches: Vec::new(),
+        paced: BTreeSet::new(),
+        starts: Arc::new(starts),
         settings,
         keep_done: Some(keep_done),
         next_value: 0,
@@ -139,8 +165,9 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
     }
     for step in 0..STEPS {
         player.step().await;
-        if player.play.keys && step % 20 == 0 {
-            Box::pin(player.look_at_keys()).await?;
+        player.check_starts().await?;
+        if (player.play.keys || player.play.batches) && step % 20 == 0 {
+            Box::pin(player.look_at_rows()).await?;
         }
     }
     Box::pin(player.end()).await
@@ -154,7 +181,9 @@ impl Player {
             .with_backoff(Backoff::new(soon, soon))
             .with_poll_interval(Duration::from_millis(50))
             .with_time_limit(settings().lease() * 2);
-        let process = Process::start(&self.store, &self.play.faults, options, self.play.works);
+        let starts = self.starts.clone();
+        let worker_starts = self.play.works.then_some(starts);
+        let process = Process::start(&self.store, &self.play.faults, options, worker_starts);
         self.processes.push(process.await);
     }
 
@@ -166,6 +195,7 @@ impl Player {
             0..15 => self.enqueue().await,
             15..22 => self.enqueue_once().await,
             22..25 => Box::pin(self.change()).await,
+            25..35 if self.play.batches => Box::pin(self.step_batches()).await,
             25..55 => self.wish(),
             55..75 => self.acknowledge().await,
             75..82 => self.let_go().await,
@@ -194,7 +224,11 @@ impl Player {
             0 => Enqueue::new().with_delay(Duration::from_millis(self.rng.random_range(0..50))),
             _ => Enqueue::new(),
         };
-        let options = self.with_key(options);
+        let key = self.some_key();
+        if key == Some(PACED) {
+            self.paced.extend(&values);
+        }
+        let options = self.with_key(options, key);
         let queue = &self.queue;
         let values = &values;
         let options = &options;
@@ -228,7 +262,8 @@ impl Player {
             .with_dedupe(dedupe.clone())
             .with_on_repeat(mode)
             .with_delay(delay);
-        let options = self.with_key(options);
+        let key = self.some_key();
+        let options = self.with_key(options, key);
         let queue = &self.queue;
         let store = &self.store;
         let dedupe = &dedupe;
@@ -360,8 +395,23 @@ impl Player {
 
     fn take_in(&mut self, answer: PlayerAnswer) {
         match answer {
-            PlayerAnswer::Delivered(deliveries) => self.held.extend(deliveries),
-            PlayerAnswer::Popped(value) => *self.popped.entry(value).or_default() += 1,
+            PlayerAnswer::Delivered(deliveries) => {
+                for delivery in &deliveries {
+                    self.starts.note(delivery);
+                    if delivery.batch_counts().is_some() {
+                        // From now on, a callback is changed as other items.
+                        let callback = delivery.value() % SAME;
+                        self.items.insert(callback, delivery.item_ref());
+                    }
+                }
+                self.held.extend(deliveries);
+            }
+            PlayerAnswer::Popped(value) => {
+                if self.paced.contains(&value) {
+                    self.starts.note_popped();
+                }
+                *self.popped.entry(value).or_default() += 1;
+            }
             PlayerAnswer::PopUnanswered => self.course.unanswered_pops += 1,
             PlayerAnswer::Nothing => {}
         }
@@ -380,7 +430,12 @@ impl Player {
             let _ = acknowledge(&self.hasty, &self.store, &delivery, self.keep_done).await;
             return;
         }
-        match acknowledge(&self.runner, &self.store, &delivery, self.keep_done).await {
+        let batch = self.batch_of(&delivery).filter(|_| self.rng.random());
+        let acknowledged = match batch {
+            Some(batch) => Box::pin(self.acknowledge_and_add(&delivery, &batch)).await,
+            None => acknowledge(&self.runner, &self.store, &delivery, self.keep_done).await,
+        };
+        match acknowledged {
             Ok(()) if was_lost => self.course.late_accepted += 1,
             Ok(()) => {}
             Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => {
@@ -460,7 +515,7 @@ async fn acknowledge(
     runner
         .run(|tr| async move {
             delivery.ack(&tr).await?;
-            count_done(&tr, store, *delivery.value(), keep_done);
+            count_done(&tr, store, delivery, keep_done);
             Ok(())
         })
         .await
@@ -468,18 +523,29 @@ async fn acknowledge(
 
 /// Counts an item under a name.
 fn count(tr: &impl Transaction, store: &TestStore, what: &str, value: u64) {
-    let key = store.root.pack(&(what, value % SAME));
-    tr.atomic(MutationOp::Add, &key, &1_u64.to_le_bytes());
+    add(tr, store, what, value, 1);
 }
 
-/// Counts that an item is done.
+/// Adds to the number of an item under a name.
+fn add(tr: &impl Transaction, store: &TestStore, what: &str, value: u64, number: u64) {
+    let key = store.root.pack(&(what, value % SAME));
+    tr.atomic(MutationOp::Add, &key, &number.to_le_bytes());
+}
+
+/// Counts that an item is done, and how the members have ended whose callback it is.
 pub(crate) fn count_done(
     tr: &impl Transaction,
     store: &TestStore,
-    value: u64,
+    delivery: &Delivery<u64>,
     keep_done: Option<Duration>,
 ) {
+    let value = *delivery.value();
     count(tr, store, "done", value);
+    if let Some(counts) = delivery.batch_counts() {
+        let members = counts.completed + counts.dead + counts.cancelled;
+        add(tr, store, "members ended", value, members);
+        add(tr, store, "members dead", value, counts.dead);
+    }
     count_kept(tr, store, value, keep_done);
 }
 
