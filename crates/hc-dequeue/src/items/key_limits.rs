@@ -52,7 +52,7 @@ impl Default for KeyLimits {
 
 impl KeyLimits {
     /// The limits instead of a row that does not decode: nothing starts, and no slot is given up.
-    const UNREADABLE: Self = Self {
+    pub(crate) const UNREADABLE: Self = Self {
         limit: Some(0),
         until_end: true,
         dead_letters_block: true,

@@ -285,13 +285,8 @@ impl SessionContext<'_> {
         }
     }
 
-    /// Returns the time up to which delayed items are due, in milliseconds since the Unix epoch. For a session that
-    /// does not promote, this is the epoch.
-    fn due_until(&self) -> u64 {
-        self.wall_millis().unwrap_or(0)
-    }
-
-    /// Returns the wall time in milliseconds since the Unix epoch, if the session trusts its clock.
+    /// Returns the wall time up to which delayed items are due, in milliseconds since the Unix epoch, if the session
+    /// trusts its clock. Otherwise, it promotes nothing.
     fn wall_millis(&self) -> Option<u64> {
         self.promotes.then(|| wall_millis(&self.keys.env))
     }

@@ -69,7 +69,7 @@ pub(super) async fn items_unless_due(
         items: 1,
         row_bytes: MAX_FULFILLMENT_BYTES,
     };
-    let due = delayed(tr, context, context.keys.due(context.due_until()), max);
+    let due = due(tr, context, max);
     let (due, ready) = try_join!(due, queued(tr, context, limit, gone))?;
     Ok(if due.items.is_empty() && due.is_complete {
         ready
@@ -165,6 +165,18 @@ pub(crate) async fn delayed(
     front.read(tr, keys.env.now(), range, max, decode).await
 }
 
+/// Reads the first rows that are due, or none if the session does not trust its clock.
+async fn due(
+    tr: &impl Transaction,
+    context: SessionContext<'_>,
+    max: ReadLimit,
+) -> Result<Head<DelayedRow>> {
+    match context.wall_millis() {
+        Some(now) => delayed(tr, context, context.keys.due(now), max).await,
+        None => Ok(Head::none()),
+    }
+}
+
 /// The delayed items and parked lanes that a transaction has promoted.
 struct Promoted {
     count: usize,
@@ -186,7 +198,7 @@ async fn promote(
         row_bytes: usize::MAX,
     };
     // Safe as a snapshot read: the key of each promoted item is in a conflict range.
-    let due = delayed(tr, context, keys.due(context.due_until()), max).await?;
+    let due = due(tr, context, max).await?;
     let count = due.items.len();
     for row in due.items {
         let DelayedRow {
@@ -208,7 +220,8 @@ async fn promote(
     }
     Ok(Promoted {
         count,
-        is_complete: due.is_complete,
+        // Otherwise, an item that may start may come after lanes in which nothing waits.
+        is_complete: due.is_complete && count < MAX_FULFILLMENT_PROMOTIONS,
     })
 }
 

@@ -123,12 +123,13 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
         may_finish(tr, keys)
     )?;
     let due = delayed.items.first().map(|item| item.ready_millis);
-    let is_due = due.is_some_and(|due| due <= context.due_until());
+    let now = context.wall_millis();
+    let is_due = due.zip(now).is_some_and(|(due, now)| due <= now);
     // If only rows that do not decode were read, the next fulfillment reads on.
     let is_complete = queued.is_complete && delayed.is_complete;
     Ok(Supply {
         has_items: !is_paused && (is_due || !queued.is_empty() || !is_complete),
-        due: due.filter(|_| context.promotes && !is_due),
+        due: due.filter(|_| now.is_some() && !is_due),
         has_batches,
     })
 }

@@ -170,7 +170,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         status_of(tr, &self.keys, key, default.as_deref()).await
     }
 
-    /// Returns a page of the keys that have limits of their own or items that wait or have slots: up to `limit` keys, at
+    /// Returns a page of the keys that have limits of their own, items that wait or have slots, or tokens missing: up to `limit` keys, at
     /// most 1,000, after the key `after`, or the first ones. Each key takes a few reads.
     ///
     /// # Conflicts

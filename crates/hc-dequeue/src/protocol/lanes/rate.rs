@@ -137,7 +137,7 @@ impl RateState {
                     parked: match ready {
                         // An earlier time stays: the lane is parked again then.
                         Some(ready) => Some(self.parked.map_or(ready, |parked| parked.min(ready))),
-                        None => self.parked.or(Some(0)),
+                        None => Some(0),
                     },
                 }
             }

@@ -13,6 +13,7 @@ use super::walk::{Head, Lane};
 use super::{LaneId, LaneMemory, Met};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
+use crate::items::key_limits::KeyLimits;
 use crate::items::keys::Keys;
 use crate::items::record::Record;
 
@@ -67,9 +68,14 @@ impl Look {
                 follows_default |= !state.has_own_limits;
             }
             let wake = Wake::of(rest.has_slot, rest.may_start, rest.bucket);
-            let rate = state
-                .rate
-                .after(rest.bucket, rest.starts, wake, wall_millis);
+            let rate = if lanes[id].limits == KeyLimits::UNREADABLE {
+                // They may contain a rate.
+                state.rate
+            } else {
+                state
+                    .rate
+                    .after(rest.bucket, rest.starts, wake, wall_millis)
+            };
             stage_rate(tr, keys, id, state.rate, rate);
             let follows_rate = matches!(wake, Wake::At(_)) || state.rate != rate;
             if follows_rate || (rest.starts > 0 && lanes[id].limits.have_fence()) {
@@ -77,9 +83,10 @@ impl Look {
                 tr.add_conflict_key(ConflictKind::Read, &fence)?;
                 tr.add_conflict_key(ConflictKind::Write, &fence)?;
             }
-            changes.note_look(&id.key);
             if state.skipped > 0 && rest.head.is_none() {
                 memory.note_vain(keys.env.now(), id, &state.stamps);
+            } else {
+                changes.note_look(&id.key);
             }
             state.stage_stamps(tr, keys, id, &rest, changes);
         }

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use conformance::stores::TestStore;
 use futures::future::join_all;
-use hc_dequeue::{Consumer, KeyLimits, KeyState, PlaceKind, Rate, Settings, WorkerOptions};
+use hc_dequeue::{
+    Consumer, Enqueue, KeyLimits, KeyState, PlaceKind, Rate, Settings, WorkerOptions,
+};
 use keyspace::limits::VERSIONS_PER_SECOND;
 use keyspace::{Runner, Store, Transaction, Tx};
 
@@ -21,6 +23,7 @@ conformance::on_every_store!(
     a_rate_that_changes_takes_effect_at_once,
     default_limits_have_a_rate_for_each_key,
     a_key_has_a_limit_and_a_rate,
+    many_keys_in_which_nothing_waits_hide_none,
     oban_750_1477_the_rate_is_one_for_all_processes_and_has_no_windows,
     sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes,
 );
@@ -287,6 +290,35 @@ async fn a_key_has_a_limit_and_a_rate(store: TestStore) {
         .await;
     assert_eq!(world.key_status("a").await.state, KeyState::Paused);
     assert!(consumer.pop().await.unwrap().is_none());
+    world.check().await;
+}
+
+async fn many_keys_in_which_nothing_waits_hide_none(store: TestStore) {
+    // More than one transaction promotes.
+    const IDLE: u32 = 130;
+    let world = World::with_defaults(&store).await;
+    let queue = &world.queue;
+    world
+        .limit_all(KeyLimits::new().with_rate(rate(1, 300)))
+        .await;
+    world
+        .limit("z", KeyLimits::new().with_rate(rate(1, 400)))
+        .await;
+    let idle = (0..IDLE).map(|key| Enqueue::new().with_key(key.to_be_bytes().to_vec()));
+    let items = idle.chain([of("z"), of("z")]).map(|options| (7, options));
+    let items = &items.collect::<Vec<_>>();
+    let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
+    world.runner.run(enqueue).await.unwrap();
+    let consumer = world.consumer().await;
+    let pops = (0..=IDLE).map(|_| consumer.pop_within(LONG));
+    for popped in join_all(pops).await {
+        assert!(popped.unwrap().is_some());
+    }
+    // Until then, all keys are due, and those without items come first.
+    while world.key_status("z").await.state != KeyState::Ready {
+        tokio::task::yield_now().await;
+    }
+    assert!(consumer.pop().await.unwrap().is_some());
     world.check().await;
 }
 

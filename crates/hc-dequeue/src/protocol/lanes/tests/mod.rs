@@ -217,6 +217,7 @@ fn starts_are_within_the_rate_whatever_wall_clocks_say() {
         (1, [Some(0), Some(2)]),
         (2, [Some(0), Some(1)]),
         (1, [Some(0), None]),
+        (2, [Some(0), None]),
     ] {
         let limits = KeyLimits::new().with_rate(RATE.with_burst(burst));
         check(World {
@@ -247,6 +248,13 @@ fn a_rate_changes_at_any_time() {
         ..rated()
     });
     check(slow_before());
+    check(World {
+        time: Time {
+            ahead: [Some(0), None],
+            ..BRIEF
+        },
+        ..slow_before()
+    });
 }
 
 #[test]
