@@ -184,7 +184,8 @@ async fn items_that_are_returned_for_the_dead_are_counted(store: TestStore) {
     let dies = process(|| async move {
         let options = WorkerOptions::default();
         let consumer = queue.consumer(&runner, options).await.unwrap();
-        let held = consumer.dequeue_batch(2).await.unwrap();
+        let held = consumer.dequeue_batch_within(2, LONG).await.unwrap();
+        assert_eq!(held.len(), 2);
         std::mem::forget((consumer, held));
     });
     dies.join().unwrap();
