@@ -363,12 +363,7 @@ fn the_program_lists_and_changes_limits() {
         ),
     ];
     for (options, told) in steps {
-        let finished = store.run(&[&["limit", "jobs"][..], options].concat());
-        assert_eq!(
-            finished.out,
-            format!("jobs: limit: {told}\n"),
-            "{finished:?}"
-        );
+        assert_limited(&store, options, told);
     }
     let listed = store.run(&["keys", "jobs"]).out;
     let words: Vec<_> = listed.split_whitespace().collect();
@@ -477,4 +472,11 @@ async fn the_page_of_keys_changes_limits() {
     assert_eq!(listed["keys"][0]["limits"]["limit"], 0);
     let page = site.shown(&format!("/queues/jobs/item/{item}")).await;
     assert!(page.text.contains("queued: it waits for its turn"));
+}
+
+/// Runs the command `limit` with these options. Panics unless it prints what it did.
+pub(crate) fn assert_limited(store: &Filled, options: &[&str], told: &str) {
+    let finished = store.run(&[&["limit", "jobs"][..], options].concat());
+    let expected = format!("jobs: limit: {told}\n");
+    assert_eq!(finished.out, expected, "{finished:?}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::program::Filled;
 use crate::common::{World, assert_queues_unchanged, assert_valid, valid};
-use crate::limits::{add, set, take};
+use crate::limits::{add, assert_limited, set, take};
 use crate::web::site::TestSite;
 use axum::http::StatusCode;
 use conformance::stores::TestStore;
@@ -215,12 +215,7 @@ fn the_program_shows_and_changes_rates() {
         ),
     ];
     for (options, told) in steps {
-        let finished = store.run(&[&["limit", "jobs"][..], options].concat());
-        assert_eq!(
-            finished.out,
-            format!("jobs: limit: {told}\n"),
-            "{finished:?}"
-        );
+        assert_limited(&store, options, told);
     }
 }
 
