@@ -3,8 +3,9 @@
 #![allow(dead_code, reason = "every test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock};
+mod recorder;
+
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
@@ -22,7 +23,6 @@ use keyspace::{
     Database, Environment, Error, Isolation, OpenOptions, RangeQuery, Runner, Store, Transaction,
     read_all,
 };
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
@@ -53,9 +53,8 @@ impl World {
 
     /// Returns a world whose metrics are recorded from the start.
     pub(crate) async fn recorded(store: &TestStore, settings: Settings) -> Self {
-        let world = Self::new(store, settings).await;
-        world.records("");
-        world
+        recorder::install();
+        Self::new(store, settings).await
     }
 
     pub(crate) async fn with_defaults(store: &TestStore) -> Self {
@@ -167,47 +166,14 @@ impl World {
     /// Returns the values that this program has recorded of the queue under the name of a metric: the last nonzero
     /// value of a gauge, the increments of a counter, or each value of a histogram.
     pub(crate) fn records(&self, metric: &str) -> Vec<f64> {
-        self.records_of(metric, "")
-    }
-
-    fn records_of(&self, metric: &str, outcome: &str) -> Vec<f64> {
-        static SNAPSHOTTER: OnceLock<Snapshotter> = OnceLock::new();
-        static RECORDS: Mutex<BTreeMap<(String, String), Vec<f64>>> = Mutex::new(BTreeMap::new());
-        let snapshotter = SNAPSHOTTER.get_or_init(|| {
-            let recorder = DebuggingRecorder::new();
-            let snapshotter = recorder.snapshotter();
-            recorder.install().unwrap();
-            snapshotter
-        });
-        let mut records = RECORDS.lock().unwrap();
-        // A snapshot removes the values that it returns.
-        for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-            // The outcome, if there is one, follows the queue in the labels.
-            let labels = key.key().labels();
-            let queue: String = labels.map(|label| label.value().to_owned()).collect();
-            let records = records
-                .entry((key.key().name().to_owned(), queue))
-                .or_default();
-            match value {
-                DebugValue::Counter(count) => records.push(count as f64),
-                // Zero means that the gauge was not set since the last snapshot.
-                DebugValue::Gauge(value) if value == 0.0 => {}
-                DebugValue::Gauge(value) => *records = vec![value.into_inner()],
-                DebugValue::Histogram(values) => {
-                    records.extend(values.into_iter().map(|value| value.into_inner()));
-                }
-            }
-        }
-        let key = (
-            metric.to_owned(),
-            queue_name(self.queue.subspace()) + outcome,
-        );
-        records.get(&key).cloned().unwrap_or_default()
+        recorder::values_of(metric, queue_name(self.queue.subspace()))
     }
 
     /// Returns how many calls of handlers were counted with an outcome.
     pub(crate) fn recorded_outcome(&self, outcome: &str) -> f64 {
-        self.records_of("hc_dequeue_outcomes", outcome)
+        // The outcome follows the queue in the labels.
+        let labels = queue_name(self.queue.subspace()) + outcome;
+        recorder::values_of("hc_dequeue_outcomes", labels)
             .into_iter()
             .sum()
     }

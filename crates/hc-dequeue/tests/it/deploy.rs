@@ -55,8 +55,8 @@ where
                 .push((version, id_of(delivery.value())));
         }
     };
-    // An item that comes back is granted first. Until other items are taken, too, it comes back later each time, however
-    // slow the store is.
+    // An item that comes back is granted first. Until other items are taken, too, it comes back later each time,
+    // however slow the store is.
     let backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
     let options = WorkerOptions::new()
         .with_concurrency(2)

@@ -1,5 +1,6 @@
-//! Eight processes of thirty-two consumers each run on one store, a cluster or a file that they share. They are killed at
-//! random and started again, and on a file also stopped for longer than leases, whether they own it or not, while items fail, are snoozed, take long and are cancelled, a schedule fires, and the settings change. Every item whose
+//! Eight processes of thirty-two consumers each run on one store, a cluster or a file that they share. They are killed
+//! at random and started again, and on a file also stopped for longer than leases, whether they own it or not, while
+//! items fail, are snoozed, take long and are cancelled, a schedule fires, and the settings change. Every item whose
 //! enqueue was acknowledged takes effect exactly once: it is completed or cancelled. No other item takes effect more
 //! than once, and the schedule enqueues one item for each second.
 

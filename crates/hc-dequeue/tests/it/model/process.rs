@@ -26,8 +26,8 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts a process. If `worker_starts` is there, the process has a worker besides its consumer, which notes what it
-    /// starts.
+    /// Starts a process. If `worker_starts` is there, the process has a worker besides its consumer, which notes what
+    /// it starts.
     pub(crate) async fn start(
         store: &TestStore,
         faults: &Faults,

@@ -1,7 +1,7 @@
 //! Items that a worker takes ahead of its handlers.
 //!
-//! Most tests run the worker on a clock that stands still. All durations are then zero, so that the worker takes as many
-//! items ahead as it may, and keeps them until the test moves the clock.
+//! Most tests run the worker on a clock that stands still. All durations are then zero, so that the worker takes as
+//! many items ahead as it may, and keeps them until the test moves the clock.
 
 mod still;
 
