@@ -154,8 +154,8 @@ pub(crate) fn large(stage: &Stage) -> Table {
     table
 }
 
-/// Returns how many members are popped in a second, in how many milliseconds the callback comes, and the memory that the
-/// process has then, in MiB.
+/// Returns how many members are popped in a second, in how many milliseconds the callback comes, and the memory that
+/// the process has then, in MiB.
 async fn measure_large(site: &Site, members: u64) -> [f64; 3] {
     let env = Environment::system();
     let place = Place::open(site).await;

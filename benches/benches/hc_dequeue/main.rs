@@ -1,8 +1,8 @@
 //! Many consumers of one queue, in several ways, on any store.
 //!
 //! `cargo xtask bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
-//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items`, `keys`, `batches` and `console`, all of them unless named.
-//! Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
+//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items`, `keys`, `batches` and `console`, all of
+//! them unless named. Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
 //! `--db` is the URL of the store. All keys lie under a random prefix, which is cleared. `--long`
 //! measures for longer, more often, and with a backlog of a million.

@@ -1,5 +1,5 @@
-//! Slots of limited keys: how soon an idle consumer gets one that was freed, and what freeing them costs while a session
-//! waits that they do not concern.
+//! Slots of limited keys: how soon an idle consumer gets one that was freed, and what freeing them costs while a
+//! session waits that they do not concern.
 
 use std::mem::swap;
 use std::sync::Arc;
@@ -113,8 +113,8 @@ async fn measure_latency(site: &Site) -> Times {
     times
 }
 
-/// Returns a table of what acknowledgements cost if no item waits: of keys with and without a limit, and while a session
-/// waits or not.
+/// Returns a table of what acknowledgements cost if no item waits: of keys with and without a limit, and while a
+/// session waits or not.
 pub(crate) fn cost(stage: &Stage) -> String {
     let mut table = Table::new([
         "the key has a limit",

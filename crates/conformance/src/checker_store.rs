@@ -49,8 +49,8 @@ pub trait Bugs: Send + Sync + 'static {
         false
     }
 
-    /// Returns whether a batch of a range has only its first row, and says that there are more, as a store may do at any
-    /// time.
+    /// Returns whether a batch of a range has only its first row, and says that there are more, as a store may do at
+    /// any time.
     fn has_short_batches(&self, _begin: &[u8]) -> bool {
         false
     }

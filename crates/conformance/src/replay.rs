@@ -76,8 +76,9 @@ impl<D: Database> Replay<D> {
     }
 
     /// Leaves reads under way while the program goes on, as `try_join!` does. They are awaited before the next step of
-    /// their transaction that neither reads nor writes, but after a commit. Range reads are a single batch. Versionstamped
-    /// operations are left out: what is known when a read begins decides whether it reaches an unreadable key.
+    /// their transaction that neither reads nor writes, but after a commit. Range reads are a single batch.
+    /// Versionstamped operations are left out: what is known when a read begins decides whether it reaches an
+    /// unreadable key.
     #[must_use]
     pub fn overlapping(mut self) -> Self {
         self.overlaps = true;

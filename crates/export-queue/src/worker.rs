@@ -4,7 +4,8 @@
 //! |---|---|---|---|
 //! | a worker begins, ends, or removes dead sessions | `s` of the sessions that it removes | `s` and `b`; `w` | wrote one of these `s` |
 //!
-//! `s` and `b` stand for the sessions of the subscription. Heartbeats, and declaring a session dead, are as in hc-dequeue.
+//! `s` and `b` stand for the sessions of the subscription. Heartbeats, and declaring a session dead, are as in
+//! hc-dequeue.
 
 use std::sync::Arc;
 

@@ -139,8 +139,8 @@ pub fn bytes_text(bytes: &[u8]) -> String {
     }
 }
 
-/// Returns the bytes that a [text](bytes_text) stands for: those of the hexadecimal digits after `0x`, or the text itself
-/// if it has no such digits.
+/// Returns the bytes that a [text](bytes_text) stands for: those of the hexadecimal digits after `0x`, or the text
+/// itself if it has no such digits.
 #[must_use]
 pub fn parse_bytes(text: &str) -> Vec<u8> {
     let digits = text.strip_prefix("0x").and_then(parse_hex);

@@ -1,14 +1,14 @@
-//! Foreign text that can be shown: stored text, names, paths, arguments and reasons, none of which may act on what shows
-//! it.
+//! Foreign text that can be shown: stored text, names, paths, arguments and reasons, none of which may act on what
+//! shows it.
 //!
 //! A character that a terminal or a browser would act on, or show nothing for, is written as JSON writes it: `\n`,
-//! `\u001b`, `\u202e`. What is JSON stays JSON with the same meaning, and so do names of queues, whose strings are those
-//! of JSON.
+//! `\u001b`, `\u202e`. What is JSON stays JSON with the same meaning, and so do names of queues, whose strings are
+//! those of JSON.
 
 use std::fmt::{self, Display, Write};
 
-/// Returns whether a character does not simply show itself: controls, the controls of bidirectional text, the separators
-/// of lines and paragraphs, and characters without any width or shape.
+/// Returns whether a character does not simply show itself: controls, the controls of bidirectional text, the
+/// separators of lines and paragraphs, and characters without any width or shape.
 #[must_use]
 pub fn is_hidden(char: char) -> bool {
     let has_no_shape = |char| {

@@ -167,8 +167,8 @@ pub trait Transaction: Send + Sync + 'static {
     /// Every commit that was acknowledged before the call that obtains it is visible.
     fn read_version(&self) -> impl Future<Output = Result<i64>> + Send + use<Self>;
 
-    /// Waits until the read version is certain to be older than each commit that this handle sends after the wait. A store
-    /// that takes the commits of a handle in the order in which they were sent need not be asked for it.
+    /// Waits until the read version is certain to be older than each commit that this handle sends after the wait. A
+    /// store that takes the commits of a handle in the order in which they were sent need not be asked for it.
     #[doc(hidden)]
     fn fix_read_version(&self) -> impl Future<Output = Result<()>> + Send + use<Self> {
         self.read_version().map_ok(drop)

@@ -26,7 +26,8 @@ use crate::order::Order;
 ///
 /// An operation that takes a value fails with [`ItemTooLarge`](crate::Error::ItemTooLarge),
 /// [`PrefixTooLong`](crate::Error::PrefixTooLong) or the codec's [`Encode`](keyspace::Error::Encode), before it stages
-/// anything. One that takes an id fails with [`WrongOrder`](crate::Error::WrongOrder) if it is an id of the other order.
+/// anything. One that takes an id fails with [`WrongOrder`](crate::Error::WrongOrder) if it is an id of the other
+/// order.
 ///
 /// # Cancel safety
 /// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but

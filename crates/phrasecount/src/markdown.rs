@@ -1,7 +1,7 @@
 //! The prose of Markdown, without fenced code blocks, comments and the targets of links.
 //!
-//! Of [CommonMark](https://spec.commonmark.org/0.31.2/), it knows these and nothing else. The rest counts as prose, even
-//! indented code blocks, which look like the paragraphs of a list, and the definitions of links.
+//! Of [CommonMark](https://spec.commonmark.org/0.31.2/), it knows these and nothing else. The rest counts as prose,
+//! even indented code blocks, which look like the paragraphs of a list, and the definitions of links.
 
 use std::path::Path;
 

@@ -9,6 +9,9 @@ use super::tree::Tree;
 /// The longest Rust file, in lines without the tests at its end. 400 is what to aim at.
 const MAX_LINES: usize = 600;
 
+/// The widest comment, but for rows of tables, which cannot be wrapped.
+const MAX_COMMENT_COLUMNS: usize = 120;
+
 /// The one place that asks the machine for time and randomness.
 const ENVIRONMENT: &str = "crates/keyspace/src/env.rs";
 
@@ -64,6 +67,12 @@ fn check_text(path: &str, text: &str, violations: &mut Vec<Violation>) {
             .trim_start();
         if comment.starts_with("```") && comment.contains("ignore") {
             violated("an example that does not run".to_owned());
+        }
+        let is_prose = line.trim_start().starts_with("//") && !comment.starts_with('|');
+        if is_prose && line.chars().count() > MAX_COMMENT_COLUMNS {
+            violated(format!(
+                "a comment of more than {MAX_COMMENT_COLUMNS} columns"
+            ));
         }
     }
 }
@@ -233,6 +242,18 @@ mod tests {
         let text = format!("//! Documented.\n{line}\n");
         let expected = [Violation::at(path, 2, message)];
         assert_eq!(violations_of(path, &text), expected, "{line}");
+    }
+
+    #[test]
+    fn wide_comments_are_found() {
+        let path = "crates/combine/src/lib.rs";
+        let wide = |start: &str| format!("{start}{}", "é".repeat(MAX_COMMENT_COLUMNS - 2));
+        assert_caught(path, &wide("/// "), "a comment of more than 120 columns");
+        assert_eq!(violations_of(path, &format!("//! D.\n{}", wide("//"))), []);
+        assert_eq!(
+            violations_of(path, &format!("//! D.\n{}", wide("/// | "))),
+            []
+        );
     }
 
     #[test]

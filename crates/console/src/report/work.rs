@@ -55,8 +55,8 @@ pub struct Session {
     /// How many items it holds, as far as they were counted. Missing for workers of combine and export queues.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held: Option<usize>,
-    /// How many of them its worker has taken ahead of its handlers, and has not handed out as far as the store knows: an
-    /// item that was handed out since counts for some seconds.
+    /// How many of them its worker has taken ahead of its handlers, and has not handed out as far as the store knows:
+    /// an item that was handed out since counts for some seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_reserve: Option<usize>,
     /// Whether it holds more.

@@ -78,8 +78,8 @@ pub enum Finding {
         item: ItemRef,
     },
 
-    /// An item that is delayed, or queued with another priority than 0 or in a lane, has no pointer, or one to another place, so
-    /// that no reference finds the item. Repaired by writing the pointer.
+    /// An item that is delayed, or queued with another priority than 0 or in a lane, has no pointer, or one to another
+    /// place, so that no reference finds the item. Repaired by writing the pointer.
     #[error("item {item} has no pointer")]
     NoPointer {
         /// The item.
@@ -121,8 +121,8 @@ pub enum Finding {
         key: Bytes,
     },
 
-    /// A key waits for its rate until a time, but is missing among the delayed items, so that no session would look at it
-    /// then. Repaired by adding it.
+    /// A key waits for its rate until a time, but is missing among the delayed items, so that no session would look at
+    /// it then. Repaired by adding it.
     #[error(
         "key `{}` waits for its rate and is missing among the delayed items",
         printable(key)

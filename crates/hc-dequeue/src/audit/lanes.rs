@@ -129,7 +129,8 @@ pub(super) fn record_of(keys: &Keys, part: &str, row: &KeyValue) -> Option<Recor
     Some(value)
 }
 
-/// Checks the limits and the stamps of some lanes after another one. Returns also the last of them, or `None` at the end.
+/// Checks the limits and the stamps of some lanes after another one. Returns also the last of them, or `None` at the
+/// end.
 async fn check_some(
     tr: &AuditTransaction,
     keys: &Keys,

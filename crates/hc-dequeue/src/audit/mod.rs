@@ -4,8 +4,8 @@
 //! should therefore never find anything. It is for cases in which another program has written into the queue's
 //! subspace, a restore was incomplete, or there is a bug.
 //!
-//! Each kind of check has a file: rows of [`sessions`], the [`counters`], [`lanes`], [`batches`], and other [`rows`] that
-//! must agree.
+//! Each kind of check has a file: rows of [`sessions`], the [`counters`], [`lanes`], [`batches`], and other [`rows`]
+//! that must agree.
 
 mod batches;
 mod counters;
@@ -52,9 +52,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Checks the queue for contradictions and changes nothing. It may run while the queue is in use.
     ///
     /// It compares counters, sessions and held items, keys and their items, items and their pointers, dedupe ids, done
-    /// items and schedules with each other. Each counter is checked in one transaction with the items that it counts. The other
-    /// rows are checked page by page, each page in one transaction together with the rows that it must agree with.
-    /// Each check of a part of the queue lists at most a thousand findings. A row that does not decode is a finding.
+    /// items and schedules with each other. Each counter is checked in one transaction with the items that it counts.
+    /// The other rows are checked page by page, each page in one transaction together with the rows that it must agree
+    /// with. Each check of a part of the queue lists at most a thousand findings. A row that does not decode is a
+    /// finding.
     ///
     /// # Errors
     /// Those of [`Runner::run`].

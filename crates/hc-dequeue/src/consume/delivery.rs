@@ -216,8 +216,8 @@ impl<T> Delivery<T> {
 
     /// Gives the item back to the queue, and returns when that is committed. This does not count as an attempt.
     ///
-    /// Items without a key that come back take turns with those that have not. One with a key returns to its place among
-    /// the items of the key.
+    /// Items without a key that come back take turns with those that have not. One with a key returns to its place
+    /// among the items of the key.
     pub async fn release(&self) -> Result<()> {
         self.item.resolve(GiveBack::Returned(When::Now), None).await
     }

@@ -38,8 +38,8 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// Returns a rate of this many starts per period, with a burst of 1: starts are evenly spaced. The period is rounded
-    /// up to whole milliseconds.
+    /// Returns a rate of this many starts per period, with a burst of 1: starts are evenly spaced. The period is
+    /// rounded up to whole milliseconds.
     #[must_use]
     pub const fn new(starts: u32, period: Duration) -> Self {
         let millis = period.as_nanos().div_ceil(1_000_000);

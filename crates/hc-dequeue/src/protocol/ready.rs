@@ -228,8 +228,8 @@ async fn promote(
 /// Ends that a lane is parked. A look must follow.
 ///
 /// # Conflicts
-/// Reads and writes the fence of the lane: a transaction that relies on the row fails, and so does another one that ends
-/// this.
+/// Reads and writes the fence of the lane: a transaction that relies on the row fails, and so does another one that
+/// ends this.
 fn unpark(
     tr: &impl Transaction,
     keys: &Keys,

@@ -57,8 +57,8 @@ impl<T> Batch<T> {
         }
     }
 
-    /// Sets the value that is enqueued when the batch is complete, exactly once, and the options of that enqueue. A delay
-    /// begins at the end of the batch. A dedupe id, a maximum depth and a batch are refused.
+    /// Sets the value that is enqueued when the batch is complete, exactly once, and the options of that enqueue. A
+    /// delay begins at the end of the batch. A dedupe id, a maximum depth and a batch are refused.
     #[must_use]
     pub fn with_callback(mut self, value: T, options: Enqueue) -> Self {
         self.callback = Some((value, options));
@@ -90,7 +90,8 @@ pub struct BatchStatus {
     pub batch: BatchRef,
     /// How many members have not ended. A batch in it counts as one.
     pub pending: u64,
-    /// How the others have ended. If dead letters stay members, `dead` is how many of the pending ones are dead letters.
+    /// How the others have ended. If dead letters stay members, `dead` is how many of the pending ones are dead
+    /// letters.
     pub counts: BatchCounts,
     /// Whether it was not closed yet.
     pub is_open: bool,
@@ -120,9 +121,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages a new batch, and returns the reference by which items [join](Enqueue::with_batch) it.
     ///
     /// Members may be added in any number of transactions. The batch is complete when it was
-    /// [closed](Self::close_batch) and no member is left: then its callback is enqueued, exactly once, in a transaction of a
-    /// session of the queue, and the batch is removed. A member that runs may add others, also in the transaction that
-    /// acknowledges it, whether the batch is open or closed.
+    /// [closed](Self::close_batch) and no member is left: then its callback is enqueued, exactly once, in a transaction
+    /// of a session of the queue, and the batch is removed. A member that runs may add others, also in the transaction
+    /// that acknowledges it, whether the batch is open or closed.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
@@ -224,12 +225,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(())
     }
 
-    /// Stages that a batch takes no more members and that its callback is not enqueued. Its members go on. When they have
-    /// ended, the batch is removed, whether it was closed or not. Returns `false` if there is no such batch.
+    /// Stages that a batch takes no more members and that its callback is not enqueued. Its members go on. When they
+    /// have ended, the batch is removed, whether it was closed or not. Returns `false` if there is no such batch.
     ///
     /// # Conflicts
-    /// Reads and writes the row of the batch: transactions that add members, and the end of the batch, conflict. A retry
-    /// writes the same.
+    /// Reads and writes the row of the batch: transactions that add members, and the end of the batch, conflict. A
+    /// retry writes the same.
     ///
     /// # Errors
     /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row does not decode.
@@ -264,8 +265,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(stored.map(|stored| status_of(keys, *batch, &stored)))
     }
 
-    /// Returns a page of the batches that are not complete: up to `limit`, at most 1,000, after the batch `after`, or the
-    /// first ones. Each takes two reads.
+    /// Returns a page of the batches that are not complete: up to `limit`, at most 1,000, after the batch `after`, or
+    /// the first ones. Each takes two reads.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -315,8 +316,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Waits until a batch is complete: its callback was enqueued, if it has one. Returns at once if there is no such
     /// batch.
     ///
-    /// While it waits, it watches the row of the batch, and reads it at least once a second. A session of the queue must
-    /// be open, which ends the batch.
+    /// While it waits, it watches the row of the batch, and reads it at least once a second. A session of the queue
+    /// must be open, which ends the batch.
     ///
     /// # Errors
     /// [`Error::ForeignRef`], and those of [`Runner::run`].

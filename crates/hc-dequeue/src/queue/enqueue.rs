@@ -88,11 +88,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::Full`] and those of [`enqueue`](Self::enqueue);
-    /// [`Error::BatchOver`] and [`Error::ForeignRef`] with a batch;
-    /// [`Error::EnqueuedWithOtherPlace`];
-    /// [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an item that exists is to be replaced. In
-    /// all cases nothing is staged.
+    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::Full`] and those of
+    /// [`enqueue`](Self::enqueue); [`Error::BatchOver`] and [`Error::ForeignRef`] with a batch;
+    /// [`Error::EnqueuedWithOtherPlace`]; [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an
+    /// item that exists is to be replaced. In all cases nothing is staged.
     ///
     /// # Cancel safety
     /// As for all [operations](Queue#cancel-safety), except with another `OnRepeat` than `Keep`. If a session holds the

@@ -100,7 +100,8 @@ impl Enqueue {
     /// Sets the priority, from -[`MAX_PRIORITY`](crate::MAX_PRIORITY) to `MAX_PRIORITY`. The default is 0.
     ///
     /// Items of a higher priority are granted before all others, and items of the same priority in the order of their
-    /// enqueues; keys, and items that have come back, take turns. Waiting does not raise a priority: while items of a higher one wait, others are not granted.
+    /// enqueues; keys, and items that have come back, take turns. Waiting does not raise a priority: while items of a
+    /// higher one wait, others are not granted.
     #[must_use]
     pub fn with_priority(mut self, priority: i8) -> Self {
         self.priority = priority;

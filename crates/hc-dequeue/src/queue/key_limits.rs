@@ -79,8 +79,9 @@ pub struct KeyPage {
 }
 
 impl<T, C: Codec<T>> Queue<T, C> {
-    /// Stages the limits of a key, or that the default limits apply to it again. They take effect at the commit: a lower
-    /// limit takes no slot from an item that has one, and all items that have slots count, whenever they got them.
+    /// Stages the limits of a key, or that the default limits apply to it again. They take effect at the commit: a
+    /// lower limit takes no slot from an item that has one, and all items that have slots count, whenever they got
+    /// them.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
@@ -92,8 +93,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// }
     /// ```
     /// # Conflicts
-    /// Reads nothing, and writes the limits of the key: a retry writes the same. Transactions that start an item of the key, or that end or give
-    /// back one that has a slot, conflict.
+    /// Reads nothing, and writes the limits of the key: a retry writes the same. Transactions that start an item of the
+    /// key, or that end or give back one that has a slot, conflict.
     ///
     /// # Errors
     /// [`Error::Key`] and [`Error::KeyLimits`]. Nothing is staged then.
@@ -126,8 +127,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// the keys: it looks at its next heartbeat, and needs about a minute for 100,000 keys.
     ///
     /// # Conflicts
-    /// Reads nothing, and writes the default limits: a retry writes the same. Transactions conflict that start an item of a key without limits of
-    /// its own, or that end or give back an item that has a slot.
+    /// Reads nothing, and writes the default limits: a retry writes the same. Transactions conflict that start an item
+    /// of a key without limits of its own, or that end or give back an item that has a slot.
     ///
     /// # Errors
     /// [`Error::KeyLimits`]. Nothing is staged then.
@@ -146,8 +147,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode: then all keys without limits of their own are
-    /// paused.
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode: then all keys without limits of their
+    /// own are paused.
     pub async fn default_key_limits(&self, tr: &impl Transaction) -> Result<KeyLimits> {
         let row = default_row(tr, &self.keys).await?;
         let key = self.keys.key_limits(b"");
@@ -170,8 +171,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         status_of(tr, &self.keys, key, default.as_deref()).await
     }
 
-    /// Returns a page of the keys that have limits of their own, items that wait or have slots, or tokens missing: up to `limit` keys, at
-    /// most 1,000, after the key `after`, or the first ones. Each key takes a few reads.
+    /// Returns a page of the keys that have limits of their own, items that wait or have slots, or tokens missing: up
+    /// to `limit` keys, at most 1,000, after the key `after`, or the first ones. Each key takes a few reads.
     ///
     /// # Conflicts
     /// Reads by snapshot.

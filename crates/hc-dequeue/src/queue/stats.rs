@@ -63,7 +63,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         read_counter(tr, &self.keys, Counter::Queued).await
     }
 
-    /// Waits until no item is queued, delayed or held, and no batch is about to end. Useful in tests, and in jobs that end.
+    /// Waits until no item is queued, delayed or held, and no batch is about to end. Useful in tests, and in jobs that
+    /// end.
     ///
     /// Consumers or workers must be running, and the queue must not be paused. Dead letters are not waited for.
     ///
@@ -73,8 +74,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         wait_idle(&runner.on_store(), &self.keys).await
     }
 
-    /// Returns for how long the item has waited that has waited longest among the first 100 in no lane and the first 100
-    /// in lanes, or among fewer if they are large, or `None` if no item is waiting.
+    /// Returns for how long the item has waited that has waited longest among the first 100 in no lane and the first
+    /// 100 in lanes, or among fewer if they are large, or `None` if no item is waiting.
     ///
     /// An item waits since its enqueue or, if it was delayed, since it was due. An item that comes back waits since it
     /// came back. The time is measured with the wall clocks of the processes; it is zero if the clock of this one is

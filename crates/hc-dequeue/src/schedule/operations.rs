@@ -54,8 +54,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::TimeZone`],
-    /// [`Error::FixedTime`], [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::PayloadTooLarge`] and the
-    /// codec's [`Encode`]; [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is staged.
+    /// [`Error::FixedTime`], [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::PayloadTooLarge`] and
+    /// the codec's [`Encode`]; [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is
+    /// staged.
     ///
     /// [`Corrupt`]: microqueue::keyspace::Error::Corrupt
     /// [`Encode`]: microqueue::keyspace::Error::Encode

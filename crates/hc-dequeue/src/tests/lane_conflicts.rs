@@ -36,8 +36,8 @@ const THREE: KeyLimits = KeyLimits::new().with_limit(3);
 /// More starts than a test has, and all at once.
 const MANY: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, LEASE).with_burst(9));
 
-/// A transaction. The keys "one" and "other" have limits, "rated" has a rate, and "free" has nothing of it. Of each key,
-/// both sessions hold an item, and two wait.
+/// A transaction. The keys "one" and "other" have limits, "rated" has a rate, and "free" has nothing of it. Of each
+/// key, both sessions hold an item, and two wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     /// A session takes the next item of a key, as after the turn of the key before it.

@@ -7,7 +7,8 @@
 //!   loss, unless [`Durability::Relaxed`] was chosen. Each commit is there whole or not at all, and it is
 //!   never there without all commits before it.
 //! - Versionstamps grow in commit order, across openings too.
-//! - One process at a time owns the store: the one that holds the lock of its file. Every other opening, in this process
+//! - One process at a time owns the store: the one that holds the lock of its file. Every other opening, in this
+//!   process
 //!   or another, becomes a client of the owner, unless one of the two has [`Sharing::Refuse`]. When the owner ends, a
 //!   client becomes the next one.
 //! - After an I/O failure, the store refuses all further work with
@@ -104,7 +105,8 @@ impl Options {
     /// # Errors
     /// No file is changed, except possibly with `Open`.
     ///
-    /// - [`OpenError::StoreInUse`] if the owner of the store does not serve this process, and [`OpenError::NoOwner`] with
+    /// - [`OpenError::StoreInUse`] if the owner of the store does not serve this process, and [`OpenError::NoOwner`]
+    ///   with
     ///   [`Sharing::ClientOnly`]
     /// - [`OpenError::NotAStore`], [`OpenError::NewerFormat`], [`OpenError::Damaged`]
     /// - for its log, [`OpenError::LogMissing`], [`OpenError::LogWithoutStore`], [`OpenError::LogNewer`],
@@ -194,8 +196,8 @@ impl Options {
 /// The store closes when its last handle and its last transaction are dropped. All commits that were sent
 /// are then committed and acknowledged, the threads end, and the file can be opened again. That blocks for
 /// a few flushes. If the log alone holds more than 8 MiB of writes, the log's files stay beside the store's
-/// file, and the next opening replays them. [`close`](Self::close) leaves a single file if no other process has the store
-/// open.
+/// file, and the next opening replays them. [`close`](Self::close) leaves a single file if no other process has the
+/// store open.
 #[derive(Clone)]
 pub struct Embedded {
     seat: Seat,

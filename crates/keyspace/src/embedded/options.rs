@@ -94,8 +94,8 @@ impl Options {
         }
     }
 
-    /// Sets when a commit is acknowledged. Has no effect on a store in memory. The processes that share a store have one
-    /// durability.
+    /// Sets when a commit is acknowledged. Has no effect on a store in memory. The processes that share a store have
+    /// one durability.
     #[must_use]
     pub fn with_durability(mut self, durability: Durability) -> Self {
         self.durability = Some(durability);

@@ -30,8 +30,9 @@
 //! `logs` is the prefix of a subspace of the recipe. LEB128 is unsigned, in the shortest form: seven bits in each byte,
 //! lowest bits first; the highest bit is set if another byte follows.
 //!
-//! A block has at most 99,737 bytes, so that it fits in a record that sets it aside with a reason; a longer one is invalid.
-//! The place of an entry is the id of its block and its index in the block, from 0. The index 65,535 means the whole block.
+//! A block has at most 99,737 bytes, so that it fits in a record that sets it aside with a reason; a longer one is
+//! invalid. The place of an entry is the id of its block and its index in the block, from 0. The index 65,535 means the
+//! whole block.
 
 mod add;
 mod entry_id;

@@ -37,7 +37,8 @@ fn rank_in_lane(rank: u64) -> Option<u8> {
     (rank == RANK_OF_SLOT || Priority::of_rank(rank).is_some()).then_some(rank)
 }
 
-/// Returns the hash by which lanes follow one another, so that no key's turn depends on its name, and stamps are spread.
+/// Returns the hash by which lanes follow one another, so that no key's turn depends on its name, and stamps are
+/// spread.
 pub(crate) fn lane_hash(key: &[u8]) -> u16 {
     let [first, second, ..] = xxh3_64(key).to_be_bytes();
     u16::from_be_bytes([first, second])

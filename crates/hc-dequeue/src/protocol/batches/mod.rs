@@ -9,8 +9,8 @@
 //! The commit that ends a batch removes all of its rows and enqueues its callback. It reads the number of pending
 //! members, so it fails if a member is added meanwhile. A transaction that adds a member reads the row of the batch, so
 //! it fails if the batch has ended meanwhile.
-//! If the batch has a parent, the callback takes over the batch's place in the parent: the parent waits for the callback
-//! and for the members that the callback adds.
+//! If the batch has a parent, the callback takes over the batch's place in the parent: the parent waits for the
+//! callback and for the members that the callback adds.
 
 #[cfg(test)]
 mod tests;

@@ -517,7 +517,8 @@ struct Page {
     next: Vec<u8>,
 }
 
-/// Reads this many rows, or as many as there are. One batch of a range may have fewer, and then a limit could be missed.
+/// Reads this many rows, or as many as there are. One batch of a range may have fewer, and then a limit could be
+/// missed.
 async fn page(tr: &impl Transaction, begin: Vec<u8>, end: Vec<u8>, limit: usize) -> Result<Page> {
     let query = RangeQuery::keys(begin, end.clone())
         .limit(limit)

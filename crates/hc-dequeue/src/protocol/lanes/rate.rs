@@ -109,8 +109,8 @@ impl Wake {
 
 impl RateState {
     /// Returns the state after a look at a version, given the bucket after this many starts, or `None` if the key no
-    /// longer has a rate. `wall_millis` is the wall time, if the session trusts its clock. Otherwise, the lane is parked
-    /// as if it were due, and a session that trusts its clock decides.
+    /// longer has a rate. `wall_millis` is the wall time, if the session trusts its clock. Otherwise, the lane is
+    /// parked as if it were due, and a session that trusts its clock decides.
     pub(crate) fn after(
         self,
         bucket: Option<Bucket>,

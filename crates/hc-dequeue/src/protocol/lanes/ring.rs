@@ -1,4 +1,5 @@
-//! Whose turn it is: lanes of one level stand in a ring, and each is granted as many items in a turn as its weight says.
+//! Whose turn it is: lanes of one level stand in a ring, and each is granted as many items in a turn as its weight
+//! says.
 //!
 //! Items that are in no lane alternate with items of lanes, beginning with a lane. The place in the ring is a session's
 //! own and only advisory. With one session that takes items, every other lane has at most one turn before a lane that

@@ -1,5 +1,5 @@
-//! Stages what follows from a look: the conflicts of starts, which stamps go, and until when a lane is parked that waits
-//! for its rate.
+//! Stages what follows from a look: the conflicts of starts, which stamps go, and until when a lane is parked that
+//! waits for its rate.
 
 use std::collections::BTreeMap;
 
@@ -27,9 +27,9 @@ pub(crate) struct Granting {
 }
 
 impl Look {
-    /// Adds to the changes what follows for the lanes from the grant of the first items, and stages which stamps go, and
-    /// which lanes are parked. `changes` must contain the slots of these items. The stamps of a lane with rows that do
-    /// not decode stay; if it has no other rows, the session passes over these stamps from now on.
+    /// Adds to the changes what follows for the lanes from the grant of the first items, and stages which stamps go,
+    /// and which lanes are parked. `changes` must contain the slots of these items. The stamps of a lane with rows that
+    /// do not decode stay; if it has no other rows, the session passes over these stamps from now on.
     ///
     /// # Conflicts
     /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.

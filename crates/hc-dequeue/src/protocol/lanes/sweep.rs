@@ -58,7 +58,8 @@ pub(super) async fn sweep_step(
     Ok(Some(Sweep { mark, after }))
 }
 
-/// Stamps some lanes in which items wait, and wakes sessions. Returns the last lane that was read, or `None` at the end.
+/// Stamps some lanes in which items wait, and wakes sessions. Returns the last lane that was read, or `None` at the
+/// end.
 ///
 /// # Conflicts
 /// Reads by snapshot: whatever makes an item wait stamps its lane.

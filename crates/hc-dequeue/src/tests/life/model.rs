@@ -1,5 +1,5 @@
-//! A reference model of an item's life: where it is, whether it is in a reserve, its numbers of attempts and deaths, and
-//! the effect of each operation.
+//! A reference model of an item's life: where it is, whether it is in a reserve, its numbers of attempts and deaths,
+//! and the effect of each operation.
 //!
 //! Nothing here reads or writes a store or calls the code under test. Items are numbered in the order of their
 //! enqueue, sessions by their slot; times are in milliseconds.

@@ -187,8 +187,8 @@ fn ask_owner(
     }
 }
 
-/// Continues a read with the owner's answer. If the owner has ended, a transaction that has no read version yet asks the
-/// next one.
+/// Continues a read with the owner's answer. If the owner has ended, a transaction that has no read version yet asks
+/// the next one.
 fn resume(
     shared: &Arc<Mutex<TransactionState>>,
     number: u64,

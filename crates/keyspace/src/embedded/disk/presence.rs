@@ -55,16 +55,16 @@ impl Presence {
         Ok(is_alone)
     }
 
-    /// Leaves after an opening that was refused, and removes the file only if this opening made it. The caller must hold
-    /// the lock of the store's file.
+    /// Leaves after an opening that was refused, and removes the file only if this opening made it. The caller must
+    /// hold the lock of the store's file.
     pub(crate) fn withdraw(self) {
         if self.is_new {
             let _ = self.leave();
         }
     }
 
-    /// Leaves. If no one else takes part, removes what is beside the store: the file, and the socket. Returns whether that
-    /// is so. Only the owner of the store may call this.
+    /// Leaves. If no one else takes part, removes what is beside the store: the file, and the socket. Returns whether
+    /// that is so. Only the owner of the store may call this.
     pub(crate) fn leave(self) -> bool {
         let is_last = self.file.try_lock().is_ok();
         if is_last {

@@ -175,8 +175,8 @@ impl Merger {
         Ok(())
     }
 
-    /// Makes the window read the newest runs. Otherwise, it would hold the old ones until the next batch, and their room
-    /// in the file.
+    /// Makes the window read the newest runs. Otherwise, it would hold the old ones until the next batch, and their
+    /// room in the file.
     pub(super) fn let_window_go(&self) {
         self.shared.commit_nothing();
     }

@@ -293,8 +293,8 @@ impl Engine {
         })
     }
 
-    /// Reads the first rows of a state from a key on, about `max_bytes` bytes of them, from the store's file and not from
-    /// the cache. Returns them, and whether there are more.
+    /// Reads the first rows of a state from a key on, about `max_bytes` bytes of them, from the store's file and not
+    /// from the cache. Returns them, and whether there are more.
     pub(crate) fn copy_rows(
         &self,
         state: &Layers,

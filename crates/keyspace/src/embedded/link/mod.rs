@@ -213,7 +213,8 @@ impl Link {
         known.as_ref().map(|known| known.store)
     }
 
-    /// Returns whether the owner takes the commits of this handle in the order in which they are sent: all are sent here.
+    /// Returns whether the owner takes the commits of this handle in the order in which they are sent: all are sent
+    /// here.
     pub(crate) fn orders_commits(&self) -> bool {
         !self.shared.connections.lock().is_second_way
     }

@@ -1,8 +1,8 @@
 //! The socket of a store: `<path>.socket`, beside the store's file.
 //!
 //! The owner binds it in a new folder, gives it the owner and the permissions of the store's file, and then moves it to
-//! its place. So the name never stands for a socket with other permissions, and replaces that of a former owner at once.
-//! The kernel lets a process connect only if the permissions allow it.
+//! its place. So the name never stands for a socket with other permissions, and replaces that of a former owner at
+//! once. The kernel lets a process connect only if the permissions allow it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
@@ -96,8 +96,8 @@ async fn accept(listener: &UnixListener, hosts: &Arc<Hosts>) -> io::Result<()> {
     hosts.serve(move || UnixStream::from_std(stream), || usize::MAX)
 }
 
-/// Connects to the socket of the store at `main`, if its owner may be trusted: it is this user, that of the store's file,
-/// or root. In a folder that is open to all, any user could have made a socket of that name.
+/// Connects to the socket of the store at `main`, if its owner may be trusted: it is this user, that of the store's
+/// file, or root. In a folder that is open to all, any user could have made a socket of that name.
 ///
 /// The stream belongs to the runtime that this is called in.
 pub(super) async fn connect(main: &Path) -> io::Result<UnixStream> {

@@ -77,8 +77,8 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    /// Returns whether the next attempt may succeed: an owner with another durability may be a program that ends soon. A
-    /// client of the last owner waits until the next one has room.
+    /// Returns whether the next attempt may succeed: an owner with another durability may be a program that ends soon.
+    /// A client of the last owner waits until the next one has room.
     pub(super) fn may_pass(&self, has_seen_store: bool) -> bool {
         match self {
             Self::Leaving | Self::Durability(_) => true,

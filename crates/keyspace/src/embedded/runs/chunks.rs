@@ -266,8 +266,8 @@ impl ChunkFile {
 
     /// Makes all writes survive a power loss.
     ///
-    /// If that fails, all later changes and flushes fail, too: the system reports the failure only once, also if it was a
-    /// write of another thread that failed, and what was written may be lost.
+    /// If that fails, all later changes and flushes fail, too: the system reports the failure only once, also if it was
+    /// a write of another thread that failed, and what was written may be lost.
     pub(super) fn flush(&self) -> Result<(), FileError> {
         self.check()?;
         let _one_at_a_time = self.flushing.lock();

@@ -15,7 +15,8 @@
 //!
 //! - What a manifest names was flushed before it was written, and is not written again before a manifest without it was
 //!   flushed.
-//! - A block is checked when it is read from the file: its checksum, which depends on its place, and that its keys are in
+//! - A block is checked when it is read from the file: its checksum, which depends on its place, and that its keys are
+//!   in
 //!   order and in the range that the index gives.
 //! - Opening only reads.
 

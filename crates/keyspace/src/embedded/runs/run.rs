@@ -43,8 +43,8 @@ impl Run {
 
     /// Returns whether what the tables hold at a key does not count.
     fn begins_after(&self, key: &[u8]) -> bool {
-        // Compared with an empty vector, which has no memory, a key takes 75 ns on processors with AVX-512: the C library
-        // reads from its address, with a mask.
+        // Compared with an empty vector, which has no memory, a key takes 75 ns on processors with AVX-512: the C
+        // library reads from its address, with a mask.
         !self.begins.is_empty() && *key < *self.begins
     }
 

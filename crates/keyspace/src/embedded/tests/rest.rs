@@ -24,8 +24,8 @@ fn set(number: u32) -> CommitRequest {
     }
 }
 
-/// Writes all rows, and most of them again; then the store is at rest for some time. Returns the length of its file before
-/// and after that.
+/// Writes all rows, and most of them again; then the store is at rest for some time. Returns the length of its file
+/// before and after that.
 fn lengths(lets_window_go: bool) -> (usize, usize) {
     let disk = Disk::with(new_store());
     let (environment, clock) = still();

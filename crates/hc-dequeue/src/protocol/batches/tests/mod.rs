@@ -1,8 +1,8 @@
 //! Batches in every order of transactions.
 //!
 //! The functions of the protocol themselves run on rows, which are the state of the model. A look at batches reads in
-//! one step and commits in a later one, or never, as after a crash of its process. So does every other transaction whose
-//! reads are not all in its conflict ranges.
+//! one step and commits in a later one, or never, as after a crash of its process. So does every other transaction
+//! whose reads are not all in its conflict ranges.
 //!
 //! - [`world`]: the steps.
 //! - [`promises`]: what must hold.

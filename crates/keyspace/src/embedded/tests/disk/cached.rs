@@ -55,7 +55,8 @@ impl Cached {
         self.cached.clear();
     }
 
-    /// Returns what a power loss leaves: of each change that is not flushed, all, nothing, or some of the pieces of a write.
+    /// Returns what a power loss leaves: of each change that is not flushed, all, nothing, or some of the pieces of a
+    /// write.
     pub(super) fn left(
         &self,
         piece_bytes: usize,
