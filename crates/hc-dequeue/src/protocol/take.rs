@@ -122,10 +122,11 @@ async fn take_from(
     changes: &mut Changes,
 ) -> Result<Option<Taken>> {
     let is_alive = view.life == Some(Life::Alive);
-    let ready = match view.supply {
+    let (ready, has_supply) = match view.supply {
         Supply::Ready(ready, promoted) => {
+            let has_supply = !ready.is_empty() || promoted.stamped().next().is_some();
             changes.merge(promoted);
-            ready
+            (ready, has_supply)
         }
         Supply::Ahead(grantable) => {
             let is_free = is_alive && !view.is_paused && !view.has_requests;
@@ -143,7 +144,7 @@ async fn take_from(
     if view.is_paused {
         return Ok(Some(Taken::Paused));
     }
-    if view.has_requests && !ready.is_empty() {
+    if view.has_requests && has_supply {
         return Ok(Some(Taken::HasRequests));
     }
     let past = Past {

@@ -17,6 +17,7 @@ conformance::on_every_store!(threads:
     items_are_granted_in_the_order_of_their_first_enqueue,
     what_comes_back_comes_first,
     who_waits_longest_is_served_first,
+    what_comes_due_goes_first_to_who_has_waited,
     without_a_death_every_item_arrives_without_the_poll_and_no_patience_ends,
     a_dead_leader_costs_one_patience_at_most,
     who_does_not_wait_waits_no_longer_for_a_dead_leader,
@@ -131,6 +132,22 @@ async fn who_waits_longest_is_served_first(store: TestStore) {
     for expected in 0..3 {
         world.enqueue([7]).await;
         assert_eq!(waiting.join_next().await.unwrap().unwrap(), expected);
+    }
+}
+
+async fn what_comes_due_goes_first_to_who_has_waited(store: TestStore) {
+    for options in [Enqueue::new(), Enqueue::new().with_key("a")] {
+        let world = World::new(&store, patient()).await;
+        Doomed::start(&world).await.die();
+        let soon = options.with_delay(Duration::from_millis(1));
+        let _ = world.enqueue_with(7, &soon).await.unwrap();
+        until_due(&world).await;
+        // The take that finds the item leaves it to the request before its own.
+        let consumer = without_poll(&world).await;
+        tokio::select! {
+            taken = consumer.dequeue_within(LONG) => panic!("{taken:?}"),
+            () = world.until_requested(2) => {}
+        }
     }
 }
 
