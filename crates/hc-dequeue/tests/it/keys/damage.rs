@@ -7,7 +7,7 @@ use hc_dequeue::{
     Enqueue, Error, Finding, KeyLimits, KeyState, MAX_KEY_BYTES, MAX_RATE_PER_SECOND,
     MAX_RATE_PERIOD, Rate, Schedule,
 };
-use keyspace::{Isolation, RangeQuery, Transaction, Tx, read_all};
+use keyspace::{Bytes, Isolation, RangeQuery, Transaction, Tx, read_all};
 
 use super::{next, of, take_all, values};
 use crate::common::{LONG, World, settings};
@@ -18,12 +18,38 @@ conformance::on_every_store!(
     rows_that_do_not_decode_keep_the_stamp_of_their_key_and_no_session_busy,
     wrong_slots_and_lost_stamps_are_found_and_repaired,
     lost_rows_of_rates_are_found_and_repaired,
+    while_limits_do_not_decode_no_tokens_are_lost,
+    a_parked_key_whose_items_do_not_decode_keeps_a_stamp,
 );
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn rated(rate: Rate) -> KeyLimits {
     KeyLimits::new().with_rate(rate)
+}
+
+impl World {
+    async fn read(&self, key: &[u8]) -> Option<Bytes> {
+        let read = |tr: Tx<_>| async move { tr.get(key, Isolation::Snapshot).await };
+        self.runner.run(read).await.unwrap()
+    }
+
+    /// Returns until when a key is parked, in milliseconds since the Unix epoch.
+    async fn parked_until(&self, key: &str) -> u64 {
+        let until = self.key("l").pack(&(key.as_bytes(), "p"));
+        let time = self.read(&until).await.unwrap();
+        u64::from_be_bytes((*time).try_into().unwrap())
+    }
+
+    /// Lets a key of which this many items wait start one of them, and wait a year for the next start.
+    async fn park(&self, key: &'static str, items: u64) {
+        self.limit(key, rated(Rate::new(1, MAX_RATE_PERIOD))).await;
+        self.enqueue_all_of(key, 0..items).await;
+        let consumer = self.consumer().await;
+        assert!(consumer.pop().await.unwrap().is_some());
+        assert!(consumer.pop().await.unwrap().is_none());
+        consumer.shut_down(Duration::ZERO).await.unwrap();
+    }
 }
 
 async fn bad_keys_and_limits_are_refused_before_anything_is_staged(store: TestStore) {
@@ -182,19 +208,11 @@ async fn wrong_slots_and_lost_stamps_are_found_and_repaired(store: TestStore) {
 
 async fn lost_rows_of_rates_are_found_and_repaired(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    world.limit("a", rated(Rate::new(1, MAX_RATE_PERIOD))).await;
-    world.enqueue_all_of("a", 0..3).await;
-    let consumer = world.consumer().await;
-    assert!(consumer.pop().await.unwrap().is_some());
-    assert!(consumer.pop().await.unwrap().is_none());
-    consumer.shut_down(Duration::ZERO).await.unwrap();
+    world.park("a", 3).await;
     world.check().await;
     let key = &b"a"[..];
     let until = world.key("l").pack(&(key, "p"));
-    let until_row = &until;
-    let read = |tr: Tx<_>| async move { tr.get(until_row, Isolation::Snapshot).await };
-    let time = world.runner.run(read).await.unwrap().unwrap();
-    let until_millis = u64::from_be_bytes((*time).try_into().unwrap());
+    let until_millis = world.parked_until("a").await;
     let parked = world.key("t").pack(&(until_millis, key));
     let name = || "a".into();
     // The key is missing among the delayed items.
@@ -237,4 +255,53 @@ async fn lost_rows_of_rates_are_found_and_repaired(store: TestStore) {
     world.limit("a", None).await;
     assert_eq!(take_all(&consumer).await.len(), 2);
     world.check().await;
+}
+
+async fn while_limits_do_not_decode_no_tokens_are_lost(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.park("a", 2).await;
+    let limits = world.key("l").pack(&(&b"a"[..], "k"));
+    let known = world.read(&limits).await;
+    world.write(&limits, Some(b"\x02newer")).await;
+    // A session looks at the key.
+    world.enqueue_all_of("a", [2]).await;
+    let consumer = world.consumer().await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    assert_eq!(world.key_status("a").await.state, KeyState::Unreadable);
+    world.write(&limits, known.as_deref()).await;
+    world.enqueue_all_of("a", [3]).await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    let state = world.key_status("a").await.state;
+    assert!(matches!(state, KeyState::UntilRate(_)), "{state:?}");
+    world.check().await;
+}
+
+async fn a_parked_key_whose_items_do_not_decode_keeps_a_stamp(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.park("a", 2).await;
+    let key = &b"a"[..];
+    let lane = world.key("l").subspace(&key);
+    let (begin, end) = lane.range();
+    let rows = &RangeQuery::keys(begin, end);
+    let waiting = |tr: Tx<_>| async move { read_all(&tr, rows.clone(), Isolation::Snapshot).await };
+    // The rows of items have the longest keys.
+    let waiting = world.runner.run(waiting).await.unwrap();
+    let item = waiting.iter().max_by_key(|row| row.key().len()).unwrap();
+    world.write(item.key(), Some(b"\xffnewer")).await;
+    // The key is due.
+    let parked = world.parked_until("a").await;
+    world
+        .write(&world.key("t").pack(&(parked, key)), None)
+        .await;
+    world
+        .write(&world.key("t").pack(&(1_u64, key)), Some(b""))
+        .await;
+    world
+        .write(&lane.pack(&"p"), Some(&1_u64.to_be_bytes()))
+        .await;
+    assert_eq!(world.count("hs").await, 0);
+    let consumer = world.consumer().await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    // A newer version, which can decode the item, finds it by the stamp.
+    assert_eq!(world.count("hs").await, 1);
 }
