@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use console::WebOptions;
-use export_queue::hc_dequeue::{Enqueue, Error, Queue, Schedule, Settings, WorkerOptions};
+use export_queue::hc_dequeue::{
+    Batch, Enqueue, Error, KeyLimits, Queue, Rate, Schedule, Settings, WorkerOptions,
+};
 use export_queue::keyspace::codec::Json;
 use export_queue::keyspace::{OpenOptions, Subspace, Tx};
 use export_queue::microqueue::MicroQueue;
@@ -28,7 +30,7 @@ const FOREIGN: &str = "const own = ['/static/console.js']; \
     if (window.ran !== undefined) found.push('a script ran'); \
     return found";
 
-/// Adds hostile names, payloads, reasons, results and schedules to a world.
+/// Adds hostile names, payloads, reasons, results, schedules and keys to a world, and batches with such members.
 pub(crate) async fn add_hostile(world: &World) {
     let jobs = add_jobs(world).await;
     let value = &Value::from(HOSTILE);
@@ -55,8 +57,19 @@ pub(crate) async fn add_hostile(world: &World) {
     enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;
     let jobs = &jobs;
     let schedule = &Schedule::new("0 4 * * *");
+    let limits = &KeyLimits::new().with_limit(2).with_rate(Rate::new(1, LONG));
     let add = |tr: Tx<_>| async move {
-        let _ = jobs.schedule(&tr, HOSTILE, schedule, value).await?;
+        let tr = &tr;
+        let _ = jobs.schedule(tr, HOSTILE, schedule, value).await?;
+        jobs.configure_key(tr, HOSTILE.as_bytes(), Some(limits))
+            .await?;
+        let parent = jobs.open_batch(tr, &Batch::new()).await?;
+        let nested = Batch::new()
+            .with_callback(value.clone(), Enqueue::new())
+            .with_parent(&parent);
+        let nested = jobs.open_batch(tr, &nested).await?;
+        let member = Enqueue::new().with_key(HOSTILE).with_batch(&nested);
+        let _ = jobs.enqueue_with(tr, value, &member).await?;
         Ok::<_, Error>(())
     };
     world.runner.run(add).await.unwrap();
@@ -119,7 +132,8 @@ async fn stored_scripts_are_text(driver: &Driver) {
     };
     let paths = window.crawl(&base, look).await;
     let hostile = paths.iter().filter(|path| path.contains("hostile"));
-    assert!(hostile.count() >= 1 + 5 + 4 + 2, "{paths:#?}");
+    // With the pages of two batches.
+    assert!(hostile.count() >= 1 + 5 + 5 + 4 + 2, "{paths:#?}");
     assert_places_show(&window, &paths).await;
     // What the events bring, too.
     for path in paths.iter().filter(|path| path.contains("%3Cscript%3E")) {
@@ -152,6 +166,7 @@ async fn assert_places_show(window: &Window, paths: &[String]) {
     };
     shown_at("/items/dead", "td.text").await;
     shown_at("/schedules", "tbody th").await;
+    shown_at("/keys", "tbody th").await;
 }
 
 async fn no_script_runs_but_the_pages_own(driver: &Driver) {

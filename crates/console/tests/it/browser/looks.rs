@@ -85,6 +85,7 @@ async fn text_stands_out_in_dark(driver: &Driver) {
 /// Looks at the colors of all pages, and returns the luminance of what they are written on.
 async fn assert_readable(window: &Window) -> f64 {
     let world = world().await;
+    add_hostile(&world).await;
     let options = WebOptions::new().allow_changes(true);
     let base = serve(world.console(), options).await;
     let look = async |path: &str| {
