@@ -9,8 +9,8 @@ use super::refusal::Refusal;
 use super::site::{QUEUES_PER_PAGE, Site};
 use super::text;
 use super::view::{
-    BatchesPage, Failures, Frame, ItemPage, ItemRow, ItemsPage, KeysPage, OverviewPage, QueuePage,
-    SchedulesPage, SessionsPage, actions_in, events_of, page,
+    BatchesPage, Failures, Frame, ItemPage, ItemRow, ItemsPage, KeysPage, OverviewPage, Pager,
+    QueuePage, SchedulesPage, SessionsPage, actions_in, events_of, page,
 };
 use crate::report::QueueState;
 
@@ -81,11 +81,11 @@ pub(super) async fn overview(
         .into_iter()
         .map(|queue| site.sampler.live(queue))
         .collect();
+    let list = format!("{}/", site.options.base);
     Ok(page(&OverviewPage {
         frame: Frame::of(&site, wanted.notice()),
         live: OverviewLive::of(&site.options.base, &lives),
-        is_first: after.is_none(),
-        next: queues.next.as_deref().map(text::segment),
+        pager: Pager::of(list, after, queues.next.as_deref()),
     }))
 }
 
@@ -132,6 +132,7 @@ pub(super) async fn items(
         Some(_) => actions_in(&items.place),
         None => Vec::new(),
     };
+    let list = format!("{href}/items/{}", items.place);
     let rows = items.items.iter().map(|item| ItemRow::of(&href, item));
     Ok(page(&ItemsPage {
         rows: rows.collect(),
@@ -141,8 +142,7 @@ pub(super) async fn items(
         queue: items.queue,
         place: items.place,
         count: items.count,
-        is_first: after.is_none(),
-        next: items.next.as_deref().map(text::segment),
+        pager: Pager::of(list, after, items.next.as_deref()),
     }))
 }
 
@@ -177,14 +177,15 @@ pub(super) async fn keys(
     let after = wanted.after.as_deref();
     let keys = site.console.item_keys(&name, after, ROWS_PER_PAGE).await?;
     let frame = Frame::of(&site, wanted.notice());
+    let href = frame.queue(&name);
+    let list = format!("{href}/keys");
     Ok(page(&KeysPage {
-        href: frame.queue(&name),
+        href,
         frame,
         queue: keys.queue,
         default_limits: keys.default_limits,
         keys: keys.keys,
-        is_first: after.is_none(),
-        next: keys.next.as_deref().map(text::segment),
+        pager: Pager::of(list, after, keys.next.as_deref()),
     }))
 }
 
@@ -197,14 +198,15 @@ pub(super) async fn batches(
     let after = wanted.after.as_deref();
     let batches = site.console.batches(&name, after, ROWS_PER_PAGE).await?;
     let frame = Frame::of(&site, wanted.notice());
+    let href = frame.queue(&name);
+    let list = format!("{href}/batches");
     Ok(page(&BatchesPage {
-        href: frame.queue(&name),
+        href,
         frame,
         queue: batches.queue,
         title: "Batches",
         batches: batches.batches,
-        is_first: after.is_none(),
-        next: batches.next,
+        pager: Pager::of(list, after, batches.next.as_deref()),
     }))
 }
 
@@ -215,14 +217,15 @@ pub(super) async fn batch(
 ) -> Result<Response, Refusal> {
     let batch = site.console.batch(&name, &batch).await?;
     let frame = Frame::of(&site, None);
+    let href = frame.queue(&name);
+    let list = format!("{href}/batches");
     Ok(page(&BatchesPage {
-        href: frame.queue(&name),
+        href,
         frame,
         queue: name,
         title: "Batch",
         batches: vec![batch],
-        is_first: true,
-        next: None,
+        pager: Pager::of(list, None, None),
     }))
 }
 
@@ -235,13 +238,15 @@ pub(super) async fn sessions(
     let after = wanted.after.as_deref();
     let sessions = site.console.sessions(&name, after, ROWS_PER_PAGE).await?;
     let frame = Frame::of(&site, None);
+    let href = frame.queue(&name);
+    let list = format!("{href}/sessions");
     Ok(page(&SessionsPage {
-        href: frame.queue(&name),
+        href,
         frame,
         queue: sessions.queue,
         sessions: sessions.sessions,
         processes: sessions.processes,
-        next: sessions.next,
+        pager: Pager::of(list, after, sessions.next.as_deref()),
     }))
 }
 
@@ -254,11 +259,13 @@ pub(super) async fn schedules(
     let after = wanted.after.as_deref();
     let schedules = site.console.schedules(&name, after, ROWS_PER_PAGE).await?;
     let frame = Frame::of(&site, None);
+    let href = frame.queue(&name);
+    let list = format!("{href}/schedules");
     Ok(page(&SchedulesPage {
-        href: frame.queue(&name),
+        href,
         frame,
         queue: schedules.queue,
         schedules: schedules.schedules,
-        next: schedules.next.as_deref().map(text::segment),
+        pager: Pager::of(list, after, schedules.next.as_deref()),
     }))
 }

@@ -64,6 +64,28 @@ impl Frame {
     }
 }
 
+/// The links from a page of a list to the first page and to the next one.
+#[derive(Template)]
+#[template(path = "pager.html")]
+pub(super) struct Pager {
+    /// The address of the list.
+    list: String,
+    pub(super) is_first: bool,
+    /// What the address of the next page says it comes after.
+    pub(super) next: Option<String>,
+}
+
+impl Pager {
+    /// `after` and `next` are where the page begins and where the next one does.
+    pub(super) fn of(list: String, after: Option<&str>, next: Option<&str>) -> Self {
+        Self {
+            list,
+            is_first: after.is_none(),
+            next: next.map(text::segment),
+        }
+    }
+}
+
 /// Why a request was not carried out.
 #[derive(Template)]
 #[template(path = "refusal.html")]
@@ -79,9 +101,8 @@ pub(super) struct RefusalPage<'a> {
 pub(super) struct OverviewPage {
     pub(super) frame: Frame,
     pub(super) live: OverviewLive,
-    /// Whether it is the first page, which moves.
-    pub(super) is_first: bool,
-    pub(super) next: Option<String>,
+    /// Only the first page moves.
+    pub(super) pager: Pager,
 }
 
 /// One queue.
@@ -148,8 +169,7 @@ pub(super) struct ItemsPage {
     pub(super) count: Option<u64>,
     pub(super) rows: Vec<ItemRow>,
     pub(super) actions: Vec<&'static str>,
-    pub(super) is_first: bool,
-    pub(super) next: Option<String>,
+    pub(super) pager: Pager,
 }
 
 /// An item in a listing.
@@ -271,8 +291,7 @@ pub(super) struct KeysPage {
     pub(super) queue: String,
     pub(super) default_limits: Option<report::Limits>,
     pub(super) keys: Vec<report::ItemKey>,
-    pub(super) is_first: bool,
-    pub(super) next: Option<String>,
+    pub(super) pager: Pager,
 }
 
 /// Returns a key as a form sends it: in hexadecimal digits, of which a page shows none as a code.
@@ -289,8 +308,7 @@ pub(super) struct BatchesPage {
     pub(super) queue: String,
     pub(super) title: &'static str,
     pub(super) batches: Vec<report::Batch>,
-    pub(super) is_first: bool,
-    pub(super) next: Option<String>,
+    pub(super) pager: Pager,
 }
 
 /// The sessions of a queue.
@@ -302,7 +320,7 @@ pub(super) struct SessionsPage {
     pub(super) queue: String,
     pub(super) sessions: Vec<report::Session>,
     pub(super) processes: Vec<report::Process>,
-    pub(super) next: Option<String>,
+    pub(super) pager: Pager,
 }
 
 /// A page of the schedules of a queue.
@@ -313,7 +331,7 @@ pub(super) struct SchedulesPage {
     pub(super) href: String,
     pub(super) queue: String,
     pub(super) schedules: Vec<report::Schedule>,
-    pub(super) next: Option<String>,
+    pub(super) pager: Pager,
 }
 
 /// A value of an application, on a page.
