@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use crate::common::{
-    LONG, Log, Queue, World, encoded, open_sums, redrive, set_aside, settings, write,
+    LONG, Log, Queue, World, encoded, open_sums, redrive, set_aside, settings, short_lived, write,
 };
 use combine::microqueue;
 use combine::{
@@ -452,7 +452,7 @@ async fn a_row_that_is_no_current_value_keeps_no_change_from_being_reported(stor
 }
 
 async fn a_damaged_row_of_a_session_keeps_no_bucket(store: TestStore) {
-    let world = World::sums(&store, 8).await;
+    let (_, world) = short_lived(&store).await;
     let queue = world.queue.subspace();
     let session = [7_u8; 16].as_slice();
     for (part, name, value) in [

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::common::{LONG, Log, World, open_sums, settings};
+use crate::common::{LONG, Log, World, short_lived};
 use combine::hc_dequeue::Backoff;
 use combine::{BoxError, Change, ChangeObserver, CombineQueue, Sum, Unobserved, WorkerOptions};
 use conformance::chaos::{Chaos, Faults};
@@ -120,20 +120,6 @@ async fn buckets_are_divided_and_taken_over_at_a_shut_down(store: TestStore) {
     first_worker.shut_down(LONG).await.unwrap();
     assert!(second.take().is_empty());
     world.assert_nothing_left().await;
-}
-
-/// A queue whose sessions die soon, and its store.
-async fn short_lived(store: &TestStore) -> (TestStore, World) {
-    let store = store.fresh();
-    let runner = store.runner();
-    let settings = settings(32).with_lease(Duration::from_millis(150));
-    let queue = open_sums(&runner, store.root.subspace(&"queue"), settings).await;
-    let world = World {
-        queue: queue.unwrap(),
-        runner,
-        root: store.root.clone(),
-    };
-    (store, world)
 }
 
 async fn the_buckets_of_a_dead_worker_continue_after_a_lease(store: TestStore) {

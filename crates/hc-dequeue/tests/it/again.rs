@@ -8,12 +8,11 @@ use conformance::stores::TestStore;
 use hc_dequeue::testing::ManualWall;
 use hc_dequeue::{
     Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, PlaceKind, Schedule,
-    Settings,
 };
 use keyspace::run::RunOptions;
 use keyspace::{Code, Database, Isolation, OwnedTransaction, Runner, Transaction};
 
-use crate::common::{LONG, Queue, World, open};
+use crate::common::{LONG, Queue, World, open, settings};
 
 conformance::on_every_store!(
     an_id_that_is_enqueued_twice_in_one_transaction_is_as_in_two,
@@ -433,7 +432,7 @@ async fn walled(store: &TestStore, wall: &FixedWall) -> World {
         .with_ledger_subspace(store.root.subspace(&"ledgers"))
         .with_environment(wall.manual.environment());
     let runner = Runner::with_options(store.db.clone(), options);
-    let queue = open(&store, &runner, Settings::new()).await.unwrap();
+    let queue = open(&store, &runner, settings()).await.unwrap();
     World {
         store,
         runner,

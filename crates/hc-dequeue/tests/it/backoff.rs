@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Wall, World, settings};
 use conformance::stores::TestStore;
-use hc_dequeue::{Backoff, Delivery, Enqueue, ItemRef, Place, Queue, Settings, WorkerOptions};
+use hc_dequeue::{Backoff, Delivery, Enqueue, ItemRef, Place, Queue, WorkerOptions};
 use keyspace::codec::Bincode;
 use keyspace::record::millis;
 use keyspace::{Database, OpenOptions};
@@ -147,10 +147,10 @@ async fn handlers_that_hang_leave_the_slots_to_others(store: TestStore) {
 
 async fn the_backoff_grows_with_the_failures(store: TestStore) {
     let wall = Wall::ahead(Duration::ZERO);
-    let world = World::new(&store, Settings::new()).await;
+    let world = World::new(&store, settings()).await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
     let runner = wall.runner(&world.store);
-    let queue = crate::common::open(&world.store, &runner, Settings::new());
+    let queue = crate::common::open(&world.store, &runner, settings());
     let queue = queue.await.unwrap();
     let options = WorkerOptions::new().with_backoff(Backoff::new(MINUTE, MINUTE * 3));
     let consumer = queue.consumer(&runner, options).await.unwrap();
@@ -196,7 +196,7 @@ impl Undecodable {
         let wall = Wall::ahead(Duration::ZERO);
         let runner = wall.runner(&store);
         let subspace = store.root.subspace(&"queue");
-        let settings = Settings::new().with_max_attempts(100);
+        let settings = settings();
         let opened = Names::open_with(
             &runner,
             subspace.clone(),

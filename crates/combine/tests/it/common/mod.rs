@@ -50,6 +50,20 @@ where
     }
 }
 
+/// A queue whose sessions die soon, and its store.
+pub(crate) async fn short_lived(store: &TestStore) -> (TestStore, World) {
+    let store = store.fresh();
+    let runner = store.runner();
+    let settings = settings(32).with_lease(Duration::from_millis(150));
+    let queue = open_sums(&runner, store.root.subspace(&"queue"), settings).await;
+    let world = World {
+        queue: queue.unwrap(),
+        runner,
+        root: store.root.clone(),
+    };
+    (store, world)
+}
+
 /// Types that can be updates or values in these tests.
 pub(crate) trait Stored:
     serde::Serialize + serde::de::DeserializeOwned + Send + Sync + 'static

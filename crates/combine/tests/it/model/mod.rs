@@ -9,7 +9,7 @@ use std::panic::{AssertUnwindSafe, resume_unwind};
 use combine::{Combiner, Sum};
 use conformance::chaos::Faults;
 use conformance::scale;
-use conformance::stores::TestStore;
+use conformance::stores::{Kind, TestStore};
 use futures::FutureExt;
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -44,10 +44,11 @@ fn history_of<U, V>(
 }
 
 /// Returns the seeds to run: `SEED`, or a number that depends on the length of the run.
-fn seeds() -> Vec<u64> {
+fn seeds(store: &TestStore) -> Vec<u64> {
+    let share = if store.kind == Kind::Memory { 1 } else { 2 };
     match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().expect("SEED is a number")],
-        Err(_) => (0..scale(36, 2_000) as u64).collect(),
+        Err(_) => (0..(scale(36, 2_000) / share) as u64).collect(),
     }
 }
 
@@ -84,7 +85,7 @@ async fn play_all<U, V>(
 {
     let mut total = Course::default();
     let mut playing = JoinSet::new();
-    for seed in seeds() {
+    for seed in seeds(&store) {
         if playing.len() == AT_ONCE {
             total += ended(playing.join_next().await);
         }

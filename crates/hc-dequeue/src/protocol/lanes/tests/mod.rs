@@ -66,6 +66,15 @@ fn pair() -> World {
     }
 }
 
+/// The returns in a large world: also releases in a build that is optimized.
+fn complete_or_release() -> Vec<How> {
+    if cfg!(debug_assertions) {
+        vec![How::Complete]
+    } else {
+        vec![How::Complete, How::Release]
+    }
+}
+
 /// Visits every state of a world.
 fn check(world: World) {
     let checker = LaneModel::new(world, None)
@@ -170,12 +179,7 @@ fn two_keys_two_priorities_and_items_without_a_key() {
     check(World {
         items: vec![item(A, 0), item(b"b", 1), item(b"", 0)],
         limits: vec![(A, ONE), (b"b", ONE)],
-        // The long run also has releases.
-        returns: if cfg!(debug_assertions) {
-            vec![How::Complete]
-        } else {
-            vec![How::Complete, How::Release]
-        },
+        returns: complete_or_release(),
         ..pair()
     });
     check(World {
@@ -233,7 +237,7 @@ fn a_key_has_a_limit_and_a_rate() {
     check(World {
         limits: vec![(A, RATED.with_limit(1))],
         purposes: [Purpose::Deliver; 2],
-        returns: vec![How::Complete, How::Release],
+        returns: complete_or_release(),
         time: Time { end: 3, ..TIME },
         ..rated()
     });
