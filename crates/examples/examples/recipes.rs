@@ -32,8 +32,8 @@ async fn enqueue_with_own_data(
 }
 
 async fn enqueue_many(runner: &Runner<Store>, jobs: &Jobs, values: &[String]) -> Result<()> {
-    for batch in values.chunks(1_000) {
-        let enqueue = |tr| async move { jobs.enqueue_all(&tr, batch).await };
+    for chunk in values.chunks(1_000) {
+        let enqueue = |tr| async move { jobs.enqueue_all(&tr, chunk).await };
         runner.run(enqueue).await?;
     }
     Ok(())

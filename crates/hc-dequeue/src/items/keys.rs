@@ -16,7 +16,7 @@
 //! (queue, "l", key, "a")               = slots in use: 8 bytes, little-endian; changed by atomic additions
 //! (queue, "l", key, "k")               = limits of the key; those of key "" are the defaults of all keys
 //! (queue, "l", key, "v")               = version at which all tokens of the key's rate are there: 8 bytes
-//! (queue, "l", key, "p")               = time until which the lane is parked: it waits for its rate
+//! (queue, "l", key, "p")               = time until which the lane is parked
 //! (queue, "l", key, "f")               = never written; starts of a key with a limit or a rate conflict here
 //! (queue, "l", "", "m")                = versionstamp of the last change of the defaults, until a session has
 //!                                        stamped all lanes
