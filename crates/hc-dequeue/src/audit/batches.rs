@@ -10,7 +10,7 @@ use microqueue::keyspace::{
 };
 
 use super::Finding;
-use super::lanes::{in_time, record_of};
+use super::lanes::{in_time, is_off, record_of};
 use super::rows::AuditTransaction;
 use crate::items::batch::{BatchId, BatchRef, Tally, parse_batch};
 use crate::items::changes::Changes;
@@ -96,7 +96,7 @@ async fn finding_of(
 /// Compares the numbers of pending members with the items and batches that are members.
 async fn check_pending(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
     let count = |tr: Tx<_>| async move { in_time(&tr, count_pending(&tr, keys)).await };
-    let Some(pending) = runner.run(count).await? else {
+    let Some((pending, has_unreadable)) = runner.run(count).await? else {
         return Ok(vec![Finding::Uncounted { counter: "batches" }]);
     };
     let off = pending.into_iter().filter_map(|(id, pending)| {
@@ -107,7 +107,7 @@ async fn check_pending(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Findin
         else {
             return None;
         };
-        (stored != counted).then_some(Finding::BatchOff {
+        is_off(stored, counted, has_unreadable).then_some(Finding::BatchOff {
             batch: BatchRef::new(keys, id),
             stored,
             counted,
@@ -124,9 +124,14 @@ struct Pending {
     counted: i64,
 }
 
-/// Returns the pending members of all batches, as stored and as counted.
-async fn count_pending(tr: &AuditTransaction, keys: &Keys) -> Result<BTreeMap<BatchId, Pending>> {
+/// Returns the pending members of all batches, as stored and as counted, and whether there are batches or items that do
+/// not decode.
+async fn count_pending(
+    tr: &AuditTransaction,
+    keys: &Keys,
+) -> Result<(BTreeMap<BatchId, Pending>, bool)> {
     let mut pending: BTreeMap<BatchId, Pending> = BTreeMap::new();
+    let mut has_unreadable = false;
     let mut rows_of: BTreeMap<BatchId, Vec<_>> = BTreeMap::new();
     let (begin, end) = keys.part("B");
     for row in read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await? {
@@ -135,33 +140,40 @@ async fn count_pending(tr: &AuditTransaction, keys: &Keys) -> Result<BTreeMap<Ba
         }
     }
     for (id, rows) in &rows_of {
-        let Ok(Some(stored)) = parse_batch(keys, *id, rows) else {
-            continue;
-        };
-        pending.entry(*id).or_default().stored = Some(stored.tally(Tally::Pending));
-        if let Some(parent) = stored.row.parent {
-            pending.entry(parent.batch).or_default().counted += 1;
+        match parse_batch(keys, *id, rows) {
+            Ok(Some(stored)) => {
+                pending.entry(*id).or_default().stored = Some(stored.tally(Tally::Pending));
+                if let Some(parent) = stored.row.parent {
+                    pending.entry(parent.batch).or_default().counted += 1;
+                }
+            }
+            Ok(None) => {}
+            Err(_) => has_unreadable = true,
         }
     }
     for part in PARTS_WITH_MEMBERS {
         let (begin, end) = keys.part(part);
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            let member = record_of(keys, part, &row).and_then(|record| record.member);
-            if let Some(member) = member {
-                pending.entry(member.batch).or_default().counted += 1;
+            match record_of(keys, part, &row) {
+                Ok(record) => {
+                    if let Some(member) = record.and_then(|record| record.member) {
+                        pending.entry(member.batch).or_default().counted += 1;
+                    }
+                }
+                Err(_) => has_unreadable = true,
             }
             Ok::<_, Error>(ControlFlow::Continue(()))
         })
         .await?;
     }
-    Ok(pending)
+    Ok((pending, has_unreadable))
 }
 
 /// Stages the repair of a finding about a batch.
 ///
 /// # Conflicts
-/// Reads and writes the rows of a batch that does not exist.
+/// Reads the row of a batch that it changes, and the rows that it removes.
 pub(super) async fn repair(tr: &AuditTransaction, keys: &Keys, finding: &Finding) -> Result<()> {
     match finding {
         Finding::BatchOff {
@@ -169,10 +181,15 @@ pub(super) async fn repair(tr: &AuditTransaction, keys: &Keys, finding: &Finding
             stored,
             counted,
         } => {
-            let mut changes = Changes::default();
-            changes.tally(batch.id_in(keys)?, Tally::Pending, counted - stored);
-            changes.stage(tr, keys);
-            set_stamp(tr, keys, batch.id_in(keys)?);
+            let id = batch.id_in(keys)?;
+            let row = tr.get(&keys.batch_row(id), Isolation::Serializable).await?;
+            // It may have ended meanwhile.
+            if row.is_some() {
+                let mut changes = Changes::default();
+                changes.tally(id, Tally::Pending, counted - stored);
+                changes.stage(tr, keys);
+                set_stamp(tr, keys, id);
+            }
         }
         Finding::NoBatchStamp { batch } => set_stamp(tr, keys, batch.id_in(keys)?),
         Finding::StrayBatch { batch } => {

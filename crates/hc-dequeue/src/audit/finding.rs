@@ -96,7 +96,8 @@ pub enum Finding {
     },
 
     /// The number of slots of a key differs from the number of items that have one. Repaired by adding the difference,
-    /// which is the same at every version.
+    /// which is the same at every version. While items do not decode, which may have slots, only a number that is too
+    /// small is found.
     #[error(
         "{stored} slots of key `{}` are in use, but {counted} items have one",
         printable(key)
@@ -144,7 +145,8 @@ pub enum Finding {
     },
 
     /// The number of pending members of a batch differs from the number of items and batches that are members. Repaired
-    /// by adding the difference, which is the same at every version.
+    /// by adding the difference, which is the same at every version. While items or batches do not decode, which may be
+    /// members, only a number that is too small is found.
     #[error("batch {batch} has {stored} pending members, but {counted} are there")]
     BatchOff {
         /// The batch.

@@ -47,7 +47,7 @@ pub(crate) async fn check_lanes(runner: &Runner<Store>, keys: &Keys) -> Result<V
 /// Compares the numbers of slots in use with the items that have slots.
 async fn check_slots(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
     let count = |tr: Tx<_>| async move { in_time(&tr, count_slots(&tr, keys)).await };
-    let Some(slots) = runner.run(count).await? else {
+    let Some((slots, has_unreadable)) = runner.run(count).await? else {
         return Ok(vec![Finding::Uncounted { counter: "slots" }]);
     };
     let off = slots.into_iter().filter_map(|(key, slots)| match slots {
@@ -58,13 +58,19 @@ async fn check_slots(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>
         Slots {
             stored: Some(stored),
             counted,
-        } => (stored != counted).then_some(Finding::SlotsOff {
+        } => is_off(stored, counted, has_unreadable).then_some(Finding::SlotsOff {
             key,
             stored,
             counted,
         }),
     });
     Ok(off.collect())
+}
+
+/// Returns whether a number contradicts a count. If there are rows that do not decode, these may be what is missing
+/// from the count.
+pub(super) fn is_off(stored: i64, counted: i64, has_unreadable: bool) -> bool {
+    stored < counted || (stored > counted && !has_unreadable)
 }
 
 /// Returns the result of a count, or `None` if it has not finished in time too often.
@@ -87,9 +93,10 @@ struct Slots {
     counted: i64,
 }
 
-/// Returns the slots of all keys, as stored and as counted.
-async fn count_slots(tr: &AuditTransaction, keys: &Keys) -> Result<BTreeMap<Bytes, Slots>> {
+/// Returns the slots of all keys, as stored and as counted, and whether there are items that do not decode.
+async fn count_slots(tr: &AuditTransaction, keys: &Keys) -> Result<(BTreeMap<Bytes, Slots>, bool)> {
     let mut slots: BTreeMap<Bytes, Slots> = BTreeMap::new();
+    let mut has_unreadable = false;
     let none = || Slots {
         stored: Some(0),
         counted: 0,
@@ -103,30 +110,36 @@ async fn count_slots(tr: &AuditTransaction, keys: &Keys) -> Result<BTreeMap<Byte
             {
                 let stored = parse_count(row.key(), row.value()).ok();
                 slots.entry(lane.key).or_insert_with(none).stored = stored;
-            } else if let Some(record) = record_of(keys, part, &row)
-                && record.has_slot
-            {
-                slots.entry(record.key).or_insert_with(none).counted += 1;
+                return Ok(ControlFlow::Continue(()));
+            }
+            match record_of(keys, part, &row) {
+                Ok(Some(record)) if record.has_slot => {
+                    slots.entry(record.key).or_insert_with(none).counted += 1;
+                }
+                Ok(_) => {}
+                Err(_) => has_unreadable = true,
             }
             Ok::<_, Error>(ControlFlow::Continue(()))
         })
         .await?;
     }
-    Ok(slots)
+    Ok((slots, has_unreadable))
 }
 
-/// Returns the record in a row. Other checks find rows that do not decode.
-pub(super) fn record_of(keys: &Keys, part: &str, row: &KeyValue) -> Option<Record> {
+/// Returns the record in a row, or `None` if the row contains no item. Other checks find rows that do not decode.
+pub(super) fn record_of(keys: &Keys, part: &str, row: &KeyValue) -> Result<Option<Record>> {
+    if keys.is_lane_state(row.key()) || (part == "g" && is_notice(row.value())) {
+        return Ok(None);
+    }
     let records = match part {
-        "g" if is_notice(row.value()) => return None,
-        "g" => return Some(Part::decode(row.key(), row.to_value()).ok()?.item.value),
-        "h" => keys.held(keys.parse_holder(row.key()).ok()?),
-        "t" => keys.delayed(keys.parse_ready(row).ok()?),
+        "g" => return Ok(Some(Part::decode(row.key(), row.to_value())?.item.value)),
+        "h" => keys.held(keys.parse_holder(row.key())?),
+        "t" => keys.delayed(keys.parse_ready(row)?),
         "d" => keys.dead.clone(),
-        _ => return Some(keys.decode_queued(row).ok()?.value),
+        _ => return Ok(Some(keys.decode_queued(row)?.value)),
     };
-    let Item { value, .. } = records.decode(row).ok()?;
-    Some(value)
+    let Item { value, .. } = records.decode(row)?;
+    Ok(Some(value))
 }
 
 /// Checks the limits and the stamps of some lanes after another one. Returns also the last of them, or `None` at the

@@ -70,7 +70,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// removed, a session that waits after it notices this at its next poll.
     ///
     /// # Conflicts
-    /// The audit writes nothing, so it never conflicts. Each repair reads the rows that it changes again, serializably.
+    /// The audit writes nothing, so it never conflicts. Each repair reads the rows that it changes again, serializably,
+    /// but for numbers, to which it adds.
     ///
     /// # Errors
     /// As [`audit`](Self::audit), and [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the settings do not decode.

@@ -200,6 +200,13 @@ pub(crate) struct Callback {
     pub(crate) record: Record,
 }
 
+impl Callback {
+    /// Returns whether a wall clock decides when it is ready.
+    pub(crate) fn has_time(&self) -> bool {
+        self.delay_millis > 0 || self.due_millis > 0
+    }
+}
+
 /// The row of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BatchRow {

@@ -22,7 +22,7 @@ use crate::queue::stage::record_of;
 use crate::session::wall::{unix_millis, wall_millis};
 
 /// The largest number of batches on a page.
-const MAX_PAGE_BATCHES: usize = 1_000;
+const MAX_PAGE_BATCHES: usize = 250;
 
 /// Options of a batch.
 ///
@@ -58,7 +58,8 @@ impl<T> Batch<T> {
     }
 
     /// Sets the value that is enqueued when the batch is complete, exactly once, and the options of that enqueue. A
-    /// delay begins at the end of the batch. A dedupe id, a maximum depth and a batch are refused.
+    /// delay begins at the end of the batch. A dedupe id, another [`OnRepeat`] than `Keep`, a maximum depth and a batch
+    /// are refused.
     #[must_use]
     pub fn with_callback(mut self, value: T, options: Enqueue) -> Self {
         self.callback = Some((value, options));
@@ -140,13 +141,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// ```
     /// # Conflicts
     /// Writes rows with a random key: a retry of the transaction opens the batch under another one. With a parent, also
-    /// reads the parent's row, which only its end and its
+    /// adds to the parent's number of members, blindly, and reads the parent's row, which only its end and its
     /// cancellation write.
     ///
     /// # Errors
     /// [`Error::EnqueueOptions`], [`Error::Priority`], [`Error::Key`], [`Error::PayloadTooLarge`] and
-    /// [`Encode`](microqueue::keyspace::Error::Encode) for the callback; [`Error::ForeignRef`] and [`Error::BatchOver`]
-    /// for the parent. In all cases nothing is staged.
+    /// [`Encode`](microqueue::keyspace::Error::Encode) for the callback; [`Error::ForeignRef`], [`Error::BatchOver`]
+    /// and [`Corrupt`](microqueue::keyspace::Error::Corrupt) for the parent. In all cases nothing is staged.
     pub async fn open_batch(&self, tr: &impl Transaction, batch: &Batch<T>) -> Result<BatchRef> {
         let keys = &*self.keys;
         let callback = match &batch.callback {
@@ -209,10 +210,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 
     /// Stages that a batch is closed: it is complete as soon as no member is left, and at once if there is none. Has no
-    /// effect on a batch that is closed, complete or cancelled.
+    /// effect on a batch that is closed, is cancelled, has ended, or never existed.
     ///
     /// # Conflicts
-    /// Reads nothing, and writes rows of the batch and the wake stamp: a retry writes the same.
+    /// Reads nothing, so it never conflicts, and writes rows of the batch and the wake stamp: a retry writes the same.
     ///
     /// # Errors
     /// [`Error::ForeignRef`].
@@ -229,8 +230,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// have ended, the batch is removed, whether it was closed or not. Returns `false` if there is no such batch.
     ///
     /// # Conflicts
-    /// Reads and writes the row of the batch: transactions that add members, and the end of the batch, conflict. A
-    /// retry writes the same.
+    /// Reads and writes the row of the batch, and writes as [`close_batch`](Self::close_batch): transactions that add
+    /// members, and the end of the batch, conflict.
     ///
     /// # Errors
     /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row does not decode.
@@ -248,7 +249,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(true)
     }
 
-    /// Returns the state of a batch. Returns `None` if it is complete, or never existed.
+    /// Returns the state of a batch. Returns `None` if it has ended, or never existed.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -265,8 +266,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(stored.map(|stored| status_of(keys, *batch, &stored)))
     }
 
-    /// Returns a page of the batches that are not complete: up to `limit`, at most 1,000, after the batch `after`, or
-    /// the first ones. Each takes two reads.
+    /// Returns a page of the batches that have not ended: up to `limit`, at most 250, after the batch `after`, or the
+    /// first ones. Each takes two reads, one after the other.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -291,7 +292,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
             next: None,
         };
         let mut last = None;
-        while page.batches.len() < limit {
+        // Numbers without a batch, which damage has left, count as well.
+        for _ in 0..limit {
             let query = RangeQuery::keys(begin, end.clone()).limit(1);
             // Safe as a snapshot read: nothing is written.
             let found = tr.get_range(&query, Isolation::Snapshot).await?;
@@ -313,11 +315,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(page)
     }
 
-    /// Waits until a batch is complete: its callback was enqueued, if it has one. Returns at once if there is no such
-    /// batch.
+    /// Waits until a batch has ended: its callback was enqueued, if it has one and was not cancelled. Returns at once
+    /// if there is no such batch.
     ///
     /// While it waits, it watches the row of the batch, and reads it at least once a second. A session of the queue
-    /// must be open, which ends the batch.
+    /// must be open, which ends the batch. It waits as long as the rows of the batch do not decode.
     ///
     /// # Errors
     /// [`Error::ForeignRef`], and those of [`Runner::run`].

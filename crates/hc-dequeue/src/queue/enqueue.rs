@@ -89,7 +89,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::Full`] and those of
-    /// [`enqueue`](Self::enqueue); [`Error::BatchOver`] and [`Error::ForeignRef`] with a batch;
+    /// [`enqueue`](Self::enqueue); with a batch, [`Error::ForeignRef`], [`Error::BatchOver`] and
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt), of which the last two only if a new item is enqueued;
     /// [`Error::EnqueuedWithOtherPlace`]; [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an
     /// item that exists is to be replaced. In all cases nothing is staged.
     ///
@@ -220,6 +221,10 @@ fn new_item<'a>(
 ) -> Result<NewItem<'a>> {
     let trace_context = options.trace_context.clone().or_else(current);
     let mut record = record_of(payload, wall_millis(&keys.env), options)?;
+    if let Some(batch) = &options.batch {
+        // Also if the dedupe id is taken, and no batch is read.
+        batch.id_in(keys)?;
+    }
     record.trace_context = trace_context.map(TraceContext::into_field);
     Ok(NewItem { record, options })
 }

@@ -95,7 +95,7 @@ impl<D: Database> PairWorld<D> {
                 assert!(queue.cancel_batch(tr, batch(which)).await?);
             }
             Step::Look => {
-                finish_batches(tr, &queue.keys, None).await?;
+                finish_batches(tr, &queue.keys, None, true).await?;
             }
             Step::Status(which) => {
                 queue.batch_status(tr, batch(which)).await?;

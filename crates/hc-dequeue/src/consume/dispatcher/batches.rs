@@ -5,6 +5,7 @@
 //! the wake stamp reads whether a batch may be complete, and then looks at once. And every session looks from time to
 //! time, so that no batch depends on a single session.
 
+use std::mem;
 use std::time::Duration;
 
 use microqueue::keyspace::limits::TRANSACTION_LIFE;
@@ -27,8 +28,12 @@ pub(super) struct BatchTimer {
     wait: Duration,
     /// Where the next look begins, if not at the first batch.
     after: Option<Vec<u8>>,
-    /// How many batches of the last look did not decode.
+    /// Whether a batch has ended since the looks began at the first batch.
+    have_ended: bool,
+    /// How many batches did not decode since then.
     unreadable: usize,
+    /// How many did not decode before.
+    known_unreadable: usize,
 }
 
 impl BatchTimer {
@@ -72,7 +77,8 @@ impl Dispatcher {
         let after = self.batch_timer.after.take();
         let keys = self.keys();
         let after = after.as_deref();
-        let finish = |tr| async move { finish_batches(&tr, keys, after).await };
+        let trusts_clock = self.member.trusts_clock();
+        let finish = |tr| async move { finish_batches(&tr, keys, after, trusts_clock).await };
         let finished = match self.runner.run(finish).await {
             Ok(finished) => finished,
             Err(error) => {
@@ -84,16 +90,23 @@ impl Dispatcher {
         };
         let count = finished.batches as u64;
         self.shared.metrics.batches_finished.increment(count);
-        if finished.unreadable > self.batch_timer.unreadable {
-            tracing::warn!(
-                queue = %self.keys().queue,
-                batches = finished.unreadable,
-                "batches do not decode: a newer version may end them"
-            );
+        let timer = &mut self.batch_timer;
+        timer.have_ended |= finished.batches > 0;
+        timer.unreadable += finished.unreadable;
+        timer.after = finished.after;
+        let mut has_more = timer.after.is_some();
+        if !has_more {
+            // The end of a batch may complete another one, whose stamp comes before.
+            has_more = mem::take(&mut timer.have_ended);
+            let unreadable = mem::take(&mut timer.unreadable);
+            if mem::replace(&mut timer.known_unreadable, unreadable) < unreadable {
+                tracing::warn!(
+                    queue = %self.shared.keys.queue,
+                    batches = unreadable,
+                    "batches do not decode: a newer version may end them"
+                );
+            }
         }
-        self.batch_timer.unreadable = finished.unreadable;
-        let has_more = finished.batches > 0 || finished.after.is_some();
-        self.batch_timer.after = finished.after;
         let now = self.now();
         self.batch_timer.looked(now, has_more);
     }

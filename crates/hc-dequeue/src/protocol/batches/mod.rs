@@ -15,6 +15,8 @@
 #[cfg(test)]
 mod tests;
 
+use std::mem;
+
 use futures::future::try_join_all;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
@@ -53,7 +55,8 @@ pub(crate) struct Finished {
     pub(crate) unreadable: usize,
 }
 
-/// Stages the end of the batches that are complete, among the next ones that have stamps.
+/// Stages the end of the batches that are complete, among the next ones that have stamps. A session that does not trust
+/// its clock leaves those whose callback has a time to others.
 ///
 /// # Conflicts
 /// Reads by snapshot: a stamp is removed only if it still has the value that was read. Of a batch that it ends, reads
@@ -62,6 +65,7 @@ pub(crate) async fn finish_batches(
     tr: &impl Transaction,
     keys: &Keys,
     after: Option<&[u8]>,
+    trusts_clock: bool,
 ) -> Result<Finished> {
     let (first, end) = keys.part("Bs");
     let query = RangeQuery::keys(after.map_or(first, key_after), end)
@@ -85,8 +89,16 @@ pub(crate) async fn finish_batches(
             finished.unreadable += 1;
             continue;
         };
+        let complete = batch.filter(StoredBatch::is_complete);
+        let has_time = complete.as_ref().is_some_and(|batch| {
+            let callback = batch.row.callback.as_ref();
+            callback.is_some_and(Callback::has_time)
+        });
+        if has_time && !trusts_clock {
+            continue;
+        }
         tr.atomic(MutationOp::CompareAndClear, stamp.key(), stamp.value());
-        if let Some(batch) = batch.filter(StoredBatch::is_complete) {
+        if let Some(batch) = complete {
             finish(tr, keys, id, batch, &mut changes).await?;
             finished.batches += 1;
         }
@@ -98,15 +110,17 @@ pub(crate) async fn finish_batches(
 /// Ends all batches that are complete, in as many transactions as necessary.
 pub(crate) async fn finish_all(runner: &Runner<Store>, keys: &Keys) -> Result<()> {
     let mut after: Option<Vec<u8>> = None;
+    let mut have_ended = false;
     loop {
         let from = after.as_deref();
-        let finish = |tr| async move { finish_batches(&tr, keys, from).await };
+        let finish = |tr| async move { finish_batches(&tr, keys, from, true).await };
         let finished = runner.run(finish).await?;
-        if finished.batches == 0 && finished.after.is_none() {
+        have_ended |= finished.batches > 0;
+        after = finished.after;
+        // The end of a batch may complete another one, whose stamp comes before.
+        if after.is_none() && !mem::take(&mut have_ended) {
             return Ok(());
         }
-        // The end of a batch may complete another one.
-        after = finished.after;
     }
 }
 

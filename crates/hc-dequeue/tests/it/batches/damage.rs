@@ -2,7 +2,7 @@
 
 use conformance::stores::TestStore;
 use hc_dequeue::{Audit, Batch, BatchRef, Finding};
-use keyspace::Subspace;
+use keyspace::{Isolation, RangeQuery, Subspace, Transaction, Tx, read_all};
 
 use super::{DONE, complete_next, counts, expect, then};
 use crate::common::{LONG, World};
@@ -10,6 +10,7 @@ use crate::common::{LONG, World};
 conformance::on_every_store!(
     an_audit_finds_and_repairs_what_contradicts_the_members,
     a_batch_that_does_not_decode_stays_and_stops_no_other,
+    a_repair_ends_no_batch_whose_members_do_not_decode,
 );
 
 impl World {
@@ -87,4 +88,35 @@ async fn a_batch_that_does_not_decode_stays_and_stops_no_other(store: TestStore)
     found.sort();
     unreadable.sort();
     assert_eq!(found, unreadable);
+}
+
+async fn a_repair_ends_no_batch_whose_members_do_not_decode(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let parent = world.open_batch(&then(DONE)).await;
+    let child = Batch::new().with_parent(&parent);
+    let child = world.open_batch(&child).await;
+    let with_item = world.open_batch(&then(DONE)).await;
+    world.members(&with_item, [0]).await;
+    let (begin, end) = world.key("i").range();
+    let child = world.batch_rows("B", &child).bytes().to_vec();
+    let items = &RangeQuery::keys(begin, end);
+    let damage = |tr: Tx<_>| async move {
+        for row in read_all(&tr, items.clone(), Isolation::Snapshot).await? {
+            tr.set(row.key(), b"\xffnewer");
+        }
+        Ok::<_, keyspace::Error>(())
+    };
+    world.runner.run(damage).await.unwrap();
+    world.write(&child, Some(b"\x02newer")).await;
+    for batch in [&parent, &with_item] {
+        world.close(batch).await;
+    }
+    let findings = world.repair().await;
+    let are_undecodable = findings
+        .iter()
+        .all(|finding| matches!(finding, Finding::Undecodable { .. }));
+    assert!(are_undecodable && findings.len() == 2, "{findings:?}");
+    for batch in [&parent, &with_item] {
+        assert_eq!(world.batch(batch).await.unwrap().pending, 1);
+    }
 }

@@ -17,6 +17,7 @@ conformance::on_every_store!(
     a_key_whose_limits_do_not_decode_is_paused,
     rows_that_do_not_decode_keep_the_stamp_of_their_key_and_no_session_busy,
     wrong_slots_and_lost_stamps_are_found_and_repaired,
+    a_repair_frees_no_slot_of_an_item_that_does_not_decode,
     lost_rows_of_rates_are_found_and_repaired,
     while_limits_do_not_decode_no_tokens_are_lost,
     a_parked_key_whose_items_do_not_decode_keeps_a_stamp,
@@ -204,6 +205,27 @@ async fn wrong_slots_and_lost_stamps_are_found_and_repaired(store: TestStore) {
     assert_eq!(repaired.findings, [lost]);
     assert_eq!(*next(&consumer).await.value(), 1);
     world.check().await;
+}
+
+async fn a_repair_frees_no_slot_of_an_item_that_does_not_decode(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    world.enqueue_all_of("a", 0..2).await;
+    let consumer = world.consumer().await;
+    let _held = next(&consumer).await;
+    let (begin, end) = world.key("h").range();
+    let rows = &RangeQuery::keys(begin, end);
+    let damage = |tr: Tx<_>| async move {
+        for row in read_all(&tr, rows.clone(), Isolation::Snapshot).await? {
+            tr.set(row.key(), b"\xffnewer");
+        }
+        Ok::<_, keyspace::Error>(())
+    };
+    world.runner.run(damage).await.unwrap();
+    let findings = world.queue.repair(&world.runner).await.unwrap().findings;
+    let is_off = |finding: &Finding| matches!(finding, Finding::SlotsOff { .. });
+    assert!(!findings.iter().any(is_off), "{findings:?}");
+    assert!(consumer.dequeue().await.unwrap().is_none());
 }
 
 async fn lost_rows_of_rates_are_found_and_repaired(store: TestStore) {

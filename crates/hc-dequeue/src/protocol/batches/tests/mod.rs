@@ -7,11 +7,13 @@
 //! - [`world`]: the steps.
 //! - [`promises`]: what must hold.
 //! - [`bug`]: planted bugs.
+//! - [`looks`]: tests of looks, without a model.
 //!
 //! Versionstamps are numbered anew after each step, since only their equality matters. Items end without being held:
 //! how they end while sessions hold them is the subject of other models.
 
 mod bug;
+mod looks;
 mod promises;
 mod world;
 

@@ -186,7 +186,7 @@ impl BatchModel {
                 let batch = self.batch_ref(batch);
                 self.queue.cancel_batch(tr, &batch).await.map(drop)
             }
-            Op::Look(_) => finish_batches(tr, keys, None).await.map(drop),
+            Op::Look(_) => finish_batches(tr, keys, None, true).await.map(drop),
         }
     }
 
