@@ -68,18 +68,25 @@ async fn all_batches_end_that_the_end_of_others_completes() {
     }
 }
 
-/// Closes a batch with this many batches in it, all of which are complete.
+/// Opens and closes a batch with this many batches in it, all of which are complete. Only these have stamps.
 async fn complete_parent(
     runner: &Runner<keyspace::Store>,
     queue: &Queue<u64>,
     children: usize,
 ) -> BatchRef {
-    let open = |tr| async move { queue.open_batch(&tr, &Batch::new()).await };
-    let parent = runner.run(open).await.unwrap();
-    for _ in 0..children {
+    let open = |tr: Tx<_>| async move {
+        let parent = queue.open_batch(&tr, &Batch::new()).await?;
+        let child = Batch::new().with_parent(&parent);
+        let first = queue.open_batch(&tr, &child).await?;
+        queue.close_batch(&tr, &parent)?;
+        Ok::<_, Error>((parent, first))
+    };
+    let (parent, first) = runner.run(open).await.unwrap();
+    finish_all(runner, &queue.keys).await.unwrap();
+    for _ in 1..children {
         complete(runner, queue, &Batch::new().with_parent(&parent)).await;
     }
-    let close = |tr: Tx<_>| async move { queue.close_batch(&tr, &parent) };
+    let close = |tr: Tx<_>| async move { queue.close_batch(&tr, &first) };
     runner.run(close).await.unwrap();
     parent
 }
