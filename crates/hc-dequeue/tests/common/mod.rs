@@ -21,7 +21,7 @@ use keyspace::names::queue_name;
 use keyspace::run::RunOptions;
 use keyspace::{
     Database, Environment, Error, Isolation, OpenOptions, RangeQuery, Runner, Store, Transaction,
-    read_all,
+    Tx, read_all,
 };
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
@@ -202,6 +202,19 @@ impl World {
     /// Returns a part of the queue's rows.
     pub(crate) fn key(&self, part: &str) -> keyspace::Subspace {
         self.queue.subspace().subspace(&part)
+    }
+
+    /// Gives all rows of a part of the queue a value that does not decode.
+    pub(crate) async fn damage(&self, part: &str) {
+        let (begin, end) = self.key(part).range();
+        let rows = &RangeQuery::keys(begin, end);
+        let damage = |tr: Tx<_>| async move {
+            for row in read_all(&tr, rows.clone(), Isolation::Snapshot).await? {
+                tr.set(row.key(), b"\xffnewer");
+            }
+            Ok::<_, Error>(())
+        };
+        self.runner.run(damage).await.unwrap();
     }
 
     /// Writes a key, or clears it.

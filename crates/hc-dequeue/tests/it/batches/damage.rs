@@ -2,7 +2,7 @@
 
 use conformance::stores::TestStore;
 use hc_dequeue::{Audit, Batch, BatchRef, Finding};
-use keyspace::{Isolation, RangeQuery, Subspace, Transaction, Tx, read_all};
+use keyspace::Subspace;
 
 use super::{DONE, complete_next, counts, expect, then};
 use crate::common::{LONG, World};
@@ -97,16 +97,8 @@ async fn a_repair_ends_no_batch_whose_members_do_not_decode(store: TestStore) {
     let child = world.open_batch(&child).await;
     let with_item = world.open_batch(&then(DONE)).await;
     world.members(&with_item, [0]).await;
-    let (begin, end) = world.key("i").range();
     let child = world.batch_rows("B", &child).bytes().to_vec();
-    let items = &RangeQuery::keys(begin, end);
-    let damage = |tr: Tx<_>| async move {
-        for row in read_all(&tr, items.clone(), Isolation::Snapshot).await? {
-            tr.set(row.key(), b"\xffnewer");
-        }
-        Ok::<_, keyspace::Error>(())
-    };
-    world.runner.run(damage).await.unwrap();
+    world.damage("i").await;
     world.write(&child, Some(b"\x02newer")).await;
     for batch in [&parent, &with_item] {
         world.close(batch).await;

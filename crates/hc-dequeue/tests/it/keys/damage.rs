@@ -145,15 +145,7 @@ async fn rows_that_do_not_decode_keep_the_stamp_of_their_key_and_no_session_busy
     const DAMAGED: u64 = 1_100;
     let world = World::recorded(&store, settings()).await;
     world.enqueue_all_of("a", 0..DAMAGED).await;
-    let (begin, end) = world.key("l").range();
-    let rows = &RangeQuery::keys(begin, end);
-    let damage = |tr: Tx<_>| async move {
-        for row in read_all(&tr, rows.clone(), Isolation::Snapshot).await? {
-            tr.set(row.key(), b"\xffnewer");
-        }
-        Ok::<_, keyspace::Error>(())
-    };
-    world.runner.run(damage).await.unwrap();
+    world.damage("l").await;
     world.enqueue_all_of("b", [7]).await;
     let consumer = world.consumer().await;
     assert_eq!(*next(&consumer).await.value(), 7);
@@ -213,15 +205,7 @@ async fn a_repair_frees_no_slot_of_an_item_that_does_not_decode(store: TestStore
     world.enqueue_all_of("a", 0..2).await;
     let consumer = world.consumer().await;
     let _held = next(&consumer).await;
-    let (begin, end) = world.key("h").range();
-    let rows = &RangeQuery::keys(begin, end);
-    let damage = |tr: Tx<_>| async move {
-        for row in read_all(&tr, rows.clone(), Isolation::Snapshot).await? {
-            tr.set(row.key(), b"\xffnewer");
-        }
-        Ok::<_, keyspace::Error>(())
-    };
-    world.runner.run(damage).await.unwrap();
+    world.damage("h").await;
     let findings = world.queue.repair(&world.runner).await.unwrap().findings;
     let is_off = |finding: &Finding| matches!(finding, Finding::SlotsOff { .. });
     assert!(!findings.iter().any(is_off), "{findings:?}");
