@@ -29,8 +29,8 @@ struct Calls {
     last_number: u64,
     /// What waits for a reply, by the number of its request.
     waiting: BTreeMap<u64, Waiting>,
-    /// Whether an owner may have received something.
-    was_open: bool,
+    /// Whether an owner may have carried out what waits for a reply.
+    may_happen: bool,
     /// Why nothing more can be sent.
     end: Option<Error>,
 }
@@ -69,7 +69,12 @@ pub(crate) enum Unanswered {
 impl Connection {
     /// Notes that from now on requests reach an owner.
     pub(super) fn open(&self) {
-        self.calls.lock().was_open = true;
+        self.calls.lock().may_happen = true;
+    }
+
+    /// Notes that the owner has answered all that it has carried out, and carries out nothing more.
+    pub(super) fn note_end(&self) {
+        self.calls.lock().may_happen = false;
     }
 
     /// Returns a number for a transaction.
@@ -134,7 +139,7 @@ impl Connection {
         let (waiting, unsent) = {
             let mut calls = self.calls.lock();
             let error = calls.end.get_or_insert(error).clone();
-            let unsent = (!calls.was_open).then_some(error);
+            let unsent = (!calls.may_happen).then_some(error);
             (std::mem::take(&mut calls.waiting), unsent)
         };
         self.outgoing.close();

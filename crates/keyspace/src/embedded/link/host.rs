@@ -229,8 +229,8 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
         let outgoing = self.outgoing.clone();
         tokio::spawn(async move {
             let outcome = commit.await;
-            drop(room);
             outgoing.send(number, &committed(read_version, outcome));
+            drop(room);
         });
     }
 

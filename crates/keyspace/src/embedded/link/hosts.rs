@@ -206,6 +206,8 @@ impl Hosts {
                 Either::Left((Either::Right(((), _)), _)) => {
                     let last = async {
                         wait_for_commits(&commit_room).await;
+                        // No request is read any more.
+                        outgoing.send(0, &Reply::Left);
                         outgoing.close();
                     };
                     let last = future::join(last, writing);

@@ -15,7 +15,8 @@
 //! When the owner ends, its clients [elect](election) the next one among them. A transaction belongs to one owner, that
 //! of its first request. No commit is sent again:
 //!
-//! - a commit that waits for its result fails with `commit_unknown_result`, if the owner was killed
+//! - a commit that waits for its result fails with `commit_unknown_result` if the owner was killed, and with
+//!   `transaction_too_old` if the owner has closed the store without reading it
 //! - a transaction that has a read version fails with `transaction_too_old`
 //! - one that has none waits for the next owner, and keeps its writes
 //! - a watch fires
@@ -412,6 +413,7 @@ impl Shared {
         while let Some((number, reply)) = replies.next().await? {
             match reply {
                 Reply::Leaving => self.connections.lock().leave(connection),
+                Reply::Left => connection.note_end(),
                 Reply::Ended(failure) => self.refuse(connection, failure.into()),
                 reply => connection.answer(number, reply),
             }

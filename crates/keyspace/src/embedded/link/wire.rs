@@ -155,6 +155,8 @@ pub(super) enum Reply {
     /// To no request: the owner closes the store, and transactions that have no read version yet should wait for the
     /// next one.
     Leaving,
+    /// To no request, as the last reply: the owner has answered all requests that it will ever carry out.
+    Left,
     /// To no request: the store has failed, and refuses all further work.
     Ended(Failure),
     /// To any request that has a reply.

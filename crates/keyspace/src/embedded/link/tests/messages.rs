@@ -158,6 +158,7 @@ fn replies() -> Vec<Reply> {
             path: "p".to_owned(),
             reason: "r".to_owned(),
         }),
+        Reply::Left,
     ]
 }
 

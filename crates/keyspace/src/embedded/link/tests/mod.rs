@@ -470,6 +470,25 @@ async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
 }
 
 #[tokio::test]
+async fn a_commit_that_an_owner_leaves_unread_did_not_happen() {
+    let (client, mut owner) = stalled().await;
+    let mut tr = client.begin().unwrap();
+    tr.set(b"a", b"");
+    let commit = tr.commit();
+    let end = async {
+        let mut requests = Incoming::new(&mut owner);
+        requests.trust();
+        requests.next::<Request>().await.unwrap().unwrap();
+        let mut last = BytesMut::new();
+        wire::put(&mut last, 0, &Reply::Left);
+        owner.write_all(&last).await.unwrap();
+        drop(owner);
+    };
+    let (commit, ()) = timeout(LIMIT, futures::future::join(commit, end)).await;
+    assert_eq!(number(&commit.unwrap_err()), 1007);
+}
+
+#[tokio::test]
 async fn a_client_that_asks_for_nothing_learns_that_the_store_has_failed() {
     let owner = memory();
     let client = owner.over_a_pipe(|| 1).unwrap();
@@ -517,6 +536,8 @@ async fn a_second_connection_of_a_client_ends_the_first() {
     first.greet(&Hello::new(name, None)).await;
     let mut second = Peer::of(&owner);
     second.greet(&Hello::new(name, None)).await;
+    let last = first.replies(1).await;
+    assert!(matches!(last[..], [(0, Reply::Left)]), "{last:?}");
     first.wait_for_end().await;
     second.send(1, &read(1, Ask::Version)).await;
     second.replies(1).await;
