@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter;
-use std::time::Duration;
 
-use crate::common::{LONG, World, open_sums, settings};
+use crate::common::{LONG, short_lived};
 use combine::Unobserved;
 use conformance::stores::TestStore;
 use keyspace::names::queue_name;
@@ -36,15 +35,7 @@ async fn passes_updates_changes_and_backlogs_are_counted() {
     let snapshotter = recorder.snapshotter();
     recorder.install().unwrap();
 
-    let store = TestStore::memory();
-    let runner = store.runner();
-    let settings = settings(2).with_lease(Duration::from_millis(60));
-    let queue = open_sums(&runner, store.root.subspace(&"queue"), settings).await;
-    let world = World {
-        queue: queue.unwrap(),
-        runner,
-        root: store.root.clone(),
-    };
+    let (_, world) = short_lived(&TestStore::memory()).await;
     let counted = || counted(&snapshotter, &queue_name(world.queue.subspace()));
     world.add("a", 1).await;
     world.add("a", 2).await;

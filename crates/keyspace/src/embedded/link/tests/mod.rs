@@ -118,6 +118,20 @@ async fn stalled() -> (Embedded, DuplexStream) {
     (Embedded::new(Seat::Client(Arc::new(link))), owner)
 }
 
+/// Ends a connection as an owner does that has answered none of this many requests.
+async fn end_after(mut owner: DuplexStream, requests: usize, last: Option<Reply>) {
+    let mut received = Incoming::new(&mut owner);
+    received.trust();
+    for _ in 0..requests {
+        received.next::<Request>().await.unwrap().unwrap();
+    }
+    if let Some(last) = last {
+        let mut frame = BytesMut::new();
+        wire::put(&mut frame, 0, &last);
+        owner.write_all(&frame).await.unwrap();
+    }
+}
+
 fn read(transaction: u64, ask: Ask) -> Request {
     Request::Read {
         transaction,
@@ -437,7 +451,7 @@ async fn a_cancelled_or_restarted_transaction_ends_its_reads() {
 
 #[tokio::test]
 async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
-    let (client, mut owner) = stalled().await;
+    let (client, owner) = stalled().await;
     let reader = client.begin().unwrap();
     reader.set_read_version(5);
     let read = reader.get(b"a", Isolation::Snapshot);
@@ -445,16 +459,8 @@ async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
     let first_read = fresh.get(b"a", Isolation::Snapshot);
     let mut tr = client.begin().unwrap();
     tr.set(b"a", b"");
-    let commit = tr.commit();
-    let end = async {
-        let mut requests = Incoming::new(&mut owner);
-        requests.trust();
-        for _ in 0..3 {
-            requests.next::<Request>().await.unwrap().unwrap();
-        }
-        drop(owner);
-    };
-    let (commit, ()) = timeout(LIMIT, futures::future::join(commit, end)).await;
+    let end = end_after(owner, 3, None);
+    let (commit, ()) = timeout(LIMIT, futures::future::join(tr.commit(), end)).await;
     assert_eq!(number(&commit.unwrap_err()), 1021);
     assert_eq!(number(&timeout(LIMIT, read).await.unwrap_err()), 1007);
     // A pipe leads to no other owner.
@@ -471,20 +477,11 @@ async fn the_end_of_a_connection_is_the_answer_to_what_was_sent() {
 
 #[tokio::test]
 async fn a_commit_that_an_owner_leaves_unread_did_not_happen() {
-    let (client, mut owner) = stalled().await;
+    let (client, owner) = stalled().await;
     let mut tr = client.begin().unwrap();
     tr.set(b"a", b"");
-    let commit = tr.commit();
-    let end = async {
-        let mut requests = Incoming::new(&mut owner);
-        requests.trust();
-        requests.next::<Request>().await.unwrap().unwrap();
-        let mut last = BytesMut::new();
-        wire::put(&mut last, 0, &Reply::Left);
-        owner.write_all(&last).await.unwrap();
-        drop(owner);
-    };
-    let (commit, ()) = timeout(LIMIT, futures::future::join(commit, end)).await;
+    let end = end_after(owner, 1, Some(Reply::Left));
+    let (commit, ()) = timeout(LIMIT, futures::future::join(tr.commit(), end)).await;
     assert_eq!(number(&commit.unwrap_err()), 1007);
 }
 
