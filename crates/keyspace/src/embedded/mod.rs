@@ -10,7 +10,8 @@
 //! - One process at a time owns the store: the one that holds the lock of its file. Every other opening, in this
 //!   process
 //!   or another, becomes a client of the owner, unless one of the two has [`Sharing::Refuse`]. When the owner ends, a
-//!   client becomes the next one.
+//!   client becomes the next one. A viewer, which has [`Sharing::Yield`], owns the store only while no other process has
+//!   it open.
 //! - After an I/O failure, the store refuses all further work with
 //!   [`Error::Poisoned`](crate::Error::Poisoned), so that nothing builds on data that may not be on disk.
 //!   Opening it again recovers the commits that were acknowledged and flushed.
@@ -48,8 +49,8 @@
 //!
 //! An open store `path` has its log beside it, in files `path.log.*`. Each starts with 4 MiB and grows to
 //! at most 64 MiB. A copy of `path` without these files is not a copy of an open store. A store that was
-//! closed with [`Embedded::close`] is the single file `path`. The files `path.lock` and `path.socket` tell other
-//! processes of the one that has it open. They hold no data.
+//! closed with [`Embedded::close`] is the single file `path`. The files `path.lock`, `path.apps` and `path.socket` tell
+//! other processes of those that have it open. They hold no data.
 
 mod backend;
 mod checks;
@@ -159,6 +160,7 @@ impl Options {
             layout: Layout::default(),
             log: Sizes::default(),
             is_log_direct: self.durability() == Durability::Immediate,
+            is_viewer: self.sharing == Sharing::Yield,
             env: self.environment.clone(),
         }
     }
@@ -167,13 +169,11 @@ impl Options {
     fn open_with(&self, path: &Path, open: Open) -> Result<Embedded, OpenError> {
         let seat = match self.sharing {
             #[cfg(unix)]
-            Sharing::ClientOnly => self.join(path, open)?,
+            Sharing::ClientOnly | Sharing::Yield => self.join(path, open)?,
             _ => match open(path, &self.setup()) {
                 Ok(store) => Seat::Owner(Arc::new(Owner::start(store, path, self, None)?)),
                 #[cfg(unix)]
-                Err(OpenError::StoreInUse { .. }) if self.sharing == Sharing::Share => {
-                    self.join(path, open)?
-                }
+                Err(OpenError::StoreInUse { .. }) => self.join(path, open)?,
                 Err(error) => return Err(error),
             },
         };
@@ -298,6 +298,7 @@ impl Embedded {
     pub fn role(&self) -> Role {
         match self.seat.present() {
             Seat::Owner(_) => Role::Owner,
+            Seat::Client(link) if link.is_viewed_here() => Role::Owner,
             Seat::Client(_) => Role::Client,
         }
     }

@@ -39,6 +39,10 @@ pub enum Sharing {
     Refuse,
     /// This process is always a client of the process that owns the store. If there is none, it waits.
     ClientOnly,
+    /// This process is a viewer, such as a tool of operators: it owns the store only as long as nothing but viewers has
+    /// it open. As soon as another process opens the store, the viewer hands it over, becomes a client and goes on. It
+    /// never takes a store over that an application has open, and waits for an application to do so.
+    Yield,
 }
 
 /// The options of an embedded store, and the ways to open it.

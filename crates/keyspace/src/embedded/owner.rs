@@ -10,6 +10,8 @@ use std::thread;
 #[cfg(unix)]
 use parking_lot::Mutex;
 
+#[cfg(unix)]
+use super::disk::applications::Hold;
 use super::disk::open::OpenedStore;
 use super::disk::open_errors::open_error;
 #[cfg(unix)]
@@ -20,7 +22,6 @@ use super::link::hosts::Hosts;
 use super::link::socket::Listener;
 use super::link::wire::Welcome;
 use super::options::Options;
-#[cfg(unix)]
 use super::options::Sharing;
 use crate::error::{OpenError, Result};
 
@@ -39,6 +40,7 @@ pub(crate) struct Owner {
 #[cfg(unix)]
 struct Door {
     presence: Presence,
+    hold: Hold,
     /// `None` if the store is not shared.
     listener: Option<Listener>,
 }
@@ -54,11 +56,11 @@ impl Owner {
     ) -> Result<Self, OpenError> {
         let failed = |cause| open_error(path, cause);
         #[cfg(unix)]
-        let (presence, store) = store.take_presence();
+        let (seat, store) = store.take_presence();
         let engine = Arc::new(Engine::start(store, options).map_err(failed)?);
         #[cfg(unix)]
-        let is_alone = match &presence {
-            Some(presence) if former.is_none() => presence.is_alone().map_err(failed)?,
+        let is_alone = match &seat {
+            Some((presence, _)) if former.is_none() => presence.is_alone().map_err(failed)?,
             _ => true,
         };
         #[cfg(not(unix))]
@@ -68,10 +70,11 @@ impl Owner {
             Some(former) => former.alone_since,
             None => is_alone.then(|| engine.opened_at()),
         };
-        let hosts = Hosts::new(engine.clone(), alone_since, options.durability());
+        let is_viewer = options.sharing == Sharing::Yield;
+        let hosts = Hosts::new(engine.clone(), alone_since, options.durability(), is_viewer);
         let hosts = Arc::new(hosts);
         #[cfg(unix)]
-        let door = presence.map(|presence| {
+        let door = seat.map(|(presence, hold)| {
             let listens = options.sharing != Sharing::Refuse;
             let listener = listens.then(|| Listener::open(path, hosts.clone()));
             let listener = listener.and_then(|opened| {
@@ -80,7 +83,11 @@ impl Owner {
                 };
                 opened.inspect_err(warn).ok()
             });
-            Door { presence, listener }
+            Door {
+                presence,
+                hold,
+                listener,
+            }
         });
         Ok(Self {
             engine,
@@ -131,15 +138,21 @@ impl End<'_> {
     fn run(self, ending: Ending) -> Result<()> {
         self.hosts.leave();
         #[cfg(unix)]
+        let mut hold = None;
+        #[cfg(unix)]
         let ending = match self.door.take() {
             None => ending,
             Some(door) => {
                 door.listener.into_iter().for_each(Listener::close);
+                hold = Some(door.hold);
                 let is_last = door.presence.leave();
                 if is_last { ending } else { Ending::HandOver }
             }
         };
         let ended = self.engine.shut_down(ending);
+        // As long as a viewer has the lock of the store's file, applications must not take it for one of theirs.
+        #[cfg(unix)]
+        drop(hold);
         self.hosts.close();
         ended
     }

@@ -25,14 +25,17 @@ pub enum OpenError {
     /// clones of the handle, close the other one, or open both with
     /// [`Sharing::Share`](crate::embedded::Sharing::Share).
     #[error(
-        "store {} is already open, in this process or another{}: share its handle, or close it first",
+        "store {} is already open, in this process or another{}",
         path.display(),
-        reason.iter().map(|reason| format!(", and cannot be joined: {reason}")).collect::<String>()
+        reason.as_ref().map_or_else(
+            || ": share its handle, or close it first".to_owned(),
+            |reason| format!(", and cannot be joined: {reason}")
+        )
     )]
     StoreInUse {
         /// The store's file.
         path: PathBuf,
-        /// Why this handle did not become a client of the owner, if it may.
+        /// Why this handle did not become a client of the owner, if it may, and what to do.
         reason: Option<String>,
     },
 

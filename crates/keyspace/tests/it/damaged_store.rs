@@ -40,7 +40,8 @@ fn files(folder: &Path) -> Files {
     let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
     // These have no content.
-    let names = names.filter(|name| !["store.lock", "store.socket"].contains(&name.as_str()));
+    let names =
+        names.filter(|name| !["store.apps", "store.lock", "store.socket"].contains(&name.as_str()));
     let content = |name: &String| fs::read(folder.join(name)).unwrap();
     names.map(|name| (name.clone(), content(&name))).collect()
 }

@@ -22,4 +22,6 @@ mod sharing;
 mod verify;
 mod version_clock;
 mod versions;
+#[cfg(unix)]
+mod viewers;
 mod window;

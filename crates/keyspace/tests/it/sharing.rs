@@ -67,7 +67,10 @@ async fn a_second_opening_of_a_shared_store_is_a_client_of_the_first() {
     assert_eq!(get(&owner, "b").await.unwrap(), Some("2".into()));
     assert_eq!(client.owned_since(), owner.owned_since());
     assert!(owner.owned_since().is_some());
-    assert_eq!(beside(&folder), ["store", "store.lock", "store.socket"]);
+    assert_eq!(
+        beside(&folder),
+        ["store", "store.apps", "store.lock", "store.socket"]
+    );
     client.close().unwrap();
     owner.close().unwrap();
     assert_eq!(beside(&folder), ["store"]);
@@ -98,7 +101,10 @@ async fn a_client_becomes_the_owner_once_the_owner_has_closed() {
         assert_eq!(get(client, "a").await.unwrap(), Some("1".into()));
         assert_eq!(client.owned_since(), owned_since);
     }
-    assert_eq!(beside(&folder), ["store", "store.lock", "store.socket"]);
+    assert_eq!(
+        beside(&folder),
+        ["store", "store.apps", "store.lock", "store.socket"]
+    );
     for (client, value) in clients.into_iter().zip(["2", "3"]) {
         set(&client, "a", value).await.unwrap();
         client.close().unwrap();
@@ -334,7 +340,7 @@ fn a_store_that_is_not_shared_refuses_clients() {
     let (folder, path) = folder();
     let alone = Options::new().with_sharing(Sharing::Refuse);
     let owner = alone.open(&path).unwrap();
-    assert_eq!(beside(&folder), ["store", "store.lock"]);
+    assert_eq!(beside(&folder), ["store", "store.apps", "store.lock"]);
     let refused = share().open(&path).unwrap_err();
     let expected = "is already open, in this process or another, and cannot be joined: no process \
                     listens at its socket";
@@ -467,7 +473,7 @@ fn the_socket_has_the_permissions_of_the_store() {
     open(&path).close().unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
     let _owner = open(&path);
-    for name in ["store.socket", "store.lock"] {
+    for name in ["store.socket", "store.lock", "store.apps"] {
         let mode = fs::metadata(folder.path().join(name)).unwrap().mode();
         assert_eq!(mode & 0o777, 0o640, "{name}");
     }

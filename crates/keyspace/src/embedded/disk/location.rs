@@ -6,6 +6,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+#[cfg(unix)]
+use super::applications::Hold;
 use super::open::{OpenedStore, Setup};
 use super::open_errors::{not_a_store, open_error, refusal};
 #[cfg(unix)]
@@ -80,6 +82,9 @@ fn refuse_lone_log(path: &Path) -> Result<(), OpenError> {
 }
 
 fn open_file(file: fs::File, path: &Path, setup: &Setup) -> Result<OpenedStore, OpenError> {
+    #[cfg(unix)]
+    let (file, hold) = lock_with_hold(file, path, setup)?;
+    #[cfg(not(unix))]
     let file = lock(file, path, Access::Write)?;
     let failed = |error| open_error(path, error);
     let files = Folder::open_beside(path).map_err(failed)?;
@@ -91,10 +96,12 @@ fn open_file(file: fs::File, path: &Path, setup: &Setup) -> Result<OpenedStore, 
         match OpenedStore::open(file.clone(), files, path, setup) {
             Ok(store) => Ok(OpenedStore {
                 presence: Some(presence),
+                hold: Some(hold),
                 ..store
             }),
             Err(error) => {
                 presence.withdraw();
+                hold.withdraw();
                 Err(error)
             }
         }
@@ -103,15 +110,36 @@ fn open_file(file: fs::File, path: &Path, setup: &Setup) -> Result<OpenedStore, 
     OpenedStore::open(file, files, path, setup)
 }
 
+/// Locks the file, and keeps viewers from owning the store, or applications if this is a viewer. Fails as if the store
+/// were in use if there are any.
+#[cfg(unix)]
+fn lock_with_hold(file: fs::File, path: &Path, setup: &Setup) -> Result<(File, Hold), OpenError> {
+    let checked = |hold: io::Result<Option<Hold>>| {
+        let hold = hold.map_err(|error| open_error(path, error))?;
+        hold.ok_or_else(|| in_use(path))
+    };
+    if setup.is_viewer {
+        // First: a viewer does not lock the file of a store that an application has open, not even for a moment.
+        let hold = checked(Hold::viewer(path))?;
+        return Ok((lock(file, path, Access::Write)?, hold));
+    }
+    let file = lock(file, path, Access::Write)?;
+    Ok((file, checked(Hold::application(path))?))
+}
+
 /// Locks the file until it is closed.
 fn lock(file: fs::File, path: &Path, access: Access) -> Result<File, OpenError> {
     match FileBackend::lock(file, access) {
         Ok(Some(file)) => Ok(Arc::new(file)),
-        Ok(None) => Err(OpenError::StoreInUse {
-            path: path.to_owned(),
-            reason: None,
-        }),
+        Ok(None) => Err(in_use(path)),
         Err(error) => Err(open_error(path, error)),
+    }
+}
+
+fn in_use(path: &Path) -> OpenError {
+    OpenError::StoreInUse {
+        path: path.to_owned(),
+        reason: None,
     }
 }
 

@@ -1,5 +1,7 @@
 //! The store at rest: opens, creates, checks and copies its files, and writes to its log.
 
+#[cfg(unix)]
+pub(super) mod applications;
 pub(super) mod backup;
 pub(super) mod checkpoint;
 pub(super) mod journal;

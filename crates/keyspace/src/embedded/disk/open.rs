@@ -21,6 +21,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+#[cfg(unix)]
+use super::applications::Hold;
 use super::checkpoint::{Checkpoint, StoreFiles};
 use super::journal::Journal;
 use super::location::IN_MEMORY;
@@ -53,6 +55,8 @@ pub(crate) struct Setup {
     pub(crate) log: Sizes,
     /// Whether writes of the log bypass the page cache.
     pub(crate) is_log_direct: bool,
+    /// Whether the opening must not keep applications from owning the store.
+    pub(crate) is_viewer: bool,
     pub(crate) env: Environment,
 }
 
@@ -65,6 +69,9 @@ pub(crate) struct OpenedStore {
     /// The part in those who have the store open. `None` if it is not a file.
     #[cfg(unix)]
     pub(crate) presence: Option<Presence>,
+    /// Keeps viewers from owning the store, or applications if this is a viewer. `None` if it is not a file.
+    #[cfg(unix)]
+    pub(crate) hold: Option<Hold>,
     pub(crate) files: StoreFiles,
     pub(crate) journal: Option<Journal>,
     pub(crate) checkpointed: Checkpointed,
@@ -99,8 +106,8 @@ impl OpenedStore {
     }
 
     #[cfg(unix)]
-    pub(crate) fn take_presence(mut self) -> (Option<Presence>, Self) {
-        (self.presence.take(), self)
+    pub(crate) fn take_presence(mut self) -> (Option<(Presence, Hold)>, Self) {
+        (self.presence.take().zip(self.hold.take()), self)
     }
 
     fn over(runs: Runs, path: &Path, setup: &Setup) -> Self {
@@ -109,6 +116,8 @@ impl OpenedStore {
             path: path.to_owned(),
             #[cfg(unix)]
             presence: None,
+            #[cfg(unix)]
+            hold: None,
             version: runs.meta().last_version,
             window: Window::new(&checkpointed, setup.window_bytes),
             checkpointed,

@@ -90,8 +90,8 @@ impl Drop for Presence {
     }
 }
 
-/// Opens the file, and creates it if it is not there. Returns whether it is new.
-fn open(path: &Path, store: &fs::Metadata) -> io::Result<(File, bool)> {
+/// Opens a file beside `store`, and creates it if it is not there. Returns whether it is new.
+pub(super) fn open(path: &Path, store: &fs::Metadata) -> io::Result<(File, bool)> {
     let mut options = File::options();
     options.read(true).write(true);
     let new = options.clone().create_new(true).mode(0o600).open(path);
@@ -111,7 +111,7 @@ fn open(path: &Path, store: &fs::Metadata) -> io::Result<(File, bool)> {
 }
 
 /// Returns whether this file is the one at the path.
-fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
     let file = file.metadata()?;
     match fs::metadata(path) {
         Ok(found) => Ok((found.dev(), found.ino()) == (file.dev(), file.ino())),

@@ -3,14 +3,17 @@
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use super::election::{self, Next, Outcome, Step};
+use super::election::{self, Claim, Next, Outcome, Step};
 use super::greeting::{Greeted, Unreachable, greet};
 use super::socket;
 use super::wire::{Hello, Refusal, Welcome};
+use crate::embedded::disk::applications::Hold;
 use crate::embedded::disk::location::{self, Open};
 use crate::embedded::disk::open_errors::open_error;
 use crate::embedded::disk::presence::Presence;
@@ -26,6 +29,9 @@ const SILENCE: Duration = Duration::from_secs(5);
 /// do not all come back at once.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 
+/// Those of a viewer: applications go first.
+const VIEWER_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(200));
+
 /// A handle that needs a seat at a store.
 pub(crate) struct Candidate {
     path: PathBuf,
@@ -34,6 +40,8 @@ pub(crate) struct Candidate {
     hello: Hello,
     /// Shows this owner of the store, and the next one, that there is a client.
     presence: Option<Presence>,
+    /// Keeps viewers from owning the store. Always `None` in a viewer.
+    hold: Option<Hold>,
     /// What the last owner has said, `None` before the first one.
     known: Option<Welcome>,
     /// Why an owner has not served this candidate, in this election.
@@ -47,6 +55,16 @@ pub(super) enum Elected {
     Client(Greeted<UnixStream>),
 }
 
+impl Elected {
+    /// Returns what the owner says of the store.
+    pub(super) fn welcome(&self) -> &Welcome {
+        match self {
+            Self::Owner(owner) => owner.hosts().greeting(),
+            Self::Client(owner) => &owner.welcome,
+        }
+    }
+}
+
 /// What came of a candidate's step.
 type Attempt = Outcome<Owner, Greeted<UnixStream>, OpenError>;
 
@@ -54,10 +72,15 @@ impl Candidate {
     pub(crate) fn new(path: &Path, options: &Options, open: Open) -> Self {
         Self {
             path: path.to_owned(),
-            hello: Hello::new(options.environment.random_bytes(), options.durability),
+            hello: Hello::new(
+                options.environment.random_bytes(),
+                options.durability,
+                options.sharing == Sharing::Yield,
+            ),
             options: options.clone(),
             open,
             presence: None,
+            hold: None,
             known: None,
             refusal: None,
             has_warned: false,
@@ -72,17 +95,34 @@ impl Candidate {
         &self.path
     }
 
+    pub(super) fn is_viewer(&self) -> bool {
+        self.claim() == Claim::Viewer
+    }
+
+    /// Returns whether the owner of the store sees this candidate.
+    pub(super) fn takes_part(&self) -> bool {
+        self.presence.is_some()
+    }
+
+    fn claim(&self) -> Claim {
+        match self.options.sharing {
+            Sharing::Share | Sharing::Refuse => Claim::Owner,
+            Sharing::ClientOnly => Claim::Client,
+            Sharing::Yield => Claim::Viewer,
+        }
+    }
+
     /// Seeks a seat until there is one. If there is a limit, gives up when no owner has answered by then.
     ///
     /// # Errors
     /// - [`OpenError::StoreInUse`] or [`OpenError::NoOwner`] at the limit, or if the owner refuses this client
     /// - otherwise those of the opening
     pub(super) async fn elect(&mut self, limit: Option<Duration>) -> Result<Elected, OpenError> {
-        let may_own = self.options.sharing != Sharing::ClientOnly;
+        let claim = self.claim();
         let begun = self.environment().now();
         self.has_warned = false;
         self.refusal = None;
-        let mut step = election::first(may_own);
+        let mut step = election::first(claim, self.known.is_some());
         loop {
             let passed = self.environment().now().saturating_sub(begun);
             let left = limit.map(|limit| limit.saturating_sub(passed));
@@ -91,7 +131,7 @@ impl Candidate {
                 Step::Connect => self.connect(left).await,
                 Step::Pause => self.pause().await,
             };
-            step = match election::next(may_own, attempt) {
+            step = match election::next(claim, attempt) {
                 Next::Step(step) => step,
                 Next::Own(owner) => return Ok(Elected::Owner(owner)),
                 Next::Follow(client) => return Ok(Elected::Client(client)),
@@ -102,16 +142,45 @@ impl Candidate {
 
     /// Opens the store if this candidate may own it and no process does.
     pub(super) fn open_if_free(&mut self) -> Option<Owner> {
-        let may_own = self.options.sharing != Sharing::ClientOnly;
-        match may_own.then(|| self.open()) {
-            Some(Outcome::Opened(owner)) => Some(owner),
+        if self.claim() == Claim::Client {
+            return None;
+        }
+        match self.open() {
+            Outcome::Opened(owner) => Some(owner),
             _ => None,
         }
+    }
+
+    /// Closes the store that this candidate owns as a viewer, and becomes a candidate again. An application opens it
+    /// next. Returns once the store is being closed, on a thread of its own.
+    pub(super) async fn hand_over(&mut self, owner: &Arc<Owner>) {
+        tracing::info!("this process hands the store over to an application");
+        while let Err(error) = self.try_hand_over(owner) {
+            self.warn(&error, "a viewer cannot hand the store over yet");
+            self.environment().sleep(VIEWER_PAUSES.1).await;
+        }
+    }
+
+    fn try_hand_over(&mut self, owner: &Arc<Owner>) -> io::Result<()> {
+        // First: so the store is left as one that another process has open.
+        if self.presence.is_none() {
+            self.presence = Some(Presence::join(&self.path)?);
+        }
+        let owner = owner.clone();
+        let thread = thread::Builder::new().name("keyspace-hand-over".to_owned());
+        // If the store has failed, its clients learn of it from there.
+        thread.spawn(move || drop(owner.close())).map(drop)
     }
 
     fn open(&mut self) -> Attempt {
         let store = match (self.open)(&self.path, &self.options.setup()) {
             Ok(store) => store,
+            // Without its hold, it may be a viewer that owns the store.
+            Err(error @ OpenError::StoreInUse { .. })
+                if self.options.sharing == Sharing::Refuse && self.hold.is_some() =>
+            {
+                return Outcome::Failed(error);
+            }
             Err(OpenError::StoreInUse { .. }) => return Outcome::Held,
             Err(error) if self.may_pass(&error) => {
                 self.warn(&chain(&error), "a client cannot take the store over");
@@ -125,8 +194,10 @@ impl Candidate {
         }
         match Owner::start(store, &self.path, &self.options, former) {
             Ok(owner) => {
-                // The owner has a part of its own.
+                // The owner has its own.
                 self.presence = None;
+                self.hold = None;
+                self.learn(owner.hosts().greeting().clone());
                 Outcome::Opened(owner)
             }
             Err(error) => Outcome::Failed(error),
@@ -159,7 +230,7 @@ impl Candidate {
         let is_over = left.is_some_and(|left| left.is_zero());
         let is_final = match &error {
             Unreachable::Refused(refusal) => !refusal.may_pass(left.is_none()),
-            Unreachable::Io(_) => false,
+            Unreachable::Io(_) | Unreachable::Silent(_) => false,
         };
         if is_over || is_final {
             return Outcome::Failed(self.unreached(&error));
@@ -176,21 +247,29 @@ impl Candidate {
     }
 
     async fn reach(&mut self, left: Option<Duration>) -> Result<Greeted<UnixStream>, Unreachable> {
+        if !self.is_viewer() && self.hold.is_none() {
+            self.hold = Hold::application(&self.path)?;
+            if self.hold.is_some() && self.options.sharing == Sharing::Refuse {
+                // No viewer owns the store any more. If the lock is held now, an application does.
+                return Err(io::Error::from(io::ErrorKind::NotConnected).into());
+            }
+        }
         // Before the owner is asked: a client that could write and is not seen would be taken for one that has ended.
         if self.presence.is_none() {
             self.presence = Some(Presence::join(&self.path)?);
         }
         let stream = socket::connect(&self.path).await.map_err(silent)?;
         let write_now = socket::write_now(&stream)?;
+        let owner = socket::peer(&stream);
         let env = self.environment();
         let mut greeting = std::pin::pin!(greet(stream, &self.hello));
         let in_time = env.timeout(left.unwrap_or(SILENCE), &mut greeting);
         let greeted = match in_time.await {
             Some(greeted) => greeted,
-            None if left.is_some() => Err(io::Error::from(io::ErrorKind::TimedOut).into()),
+            None if left.is_some() => Err(Unreachable::Silent(owner)),
             None => {
                 let path = self.path.display();
-                tracing::warn!(%path, "the owner of the store does not answer");
+                tracing::warn!(%path, "the owner of the store{owner} does not answer, and this client waits");
                 greeting.await
             }
         };
@@ -201,6 +280,10 @@ impl Candidate {
     }
 
     fn welcomed(&mut self, mut client: Greeted<UnixStream>) -> Attempt {
+        if !self.is_viewer() && self.hold.is_none() {
+            // A viewer must not take the store over from this owner.
+            return Outcome::Unanswered;
+        }
         let welcome = &mut client.welcome;
         if let Some(former) = &self.known {
             if former.store != welcome.store {
@@ -209,15 +292,25 @@ impl Candidate {
             // What an earlier owner knew stays true.
             welcome.alone_since = welcome.alone_since.max(former.alone_since);
         }
+        let welcome = welcome.clone();
+        self.learn(welcome);
+        Outcome::Welcomed(client)
+    }
+
+    /// Notes what an owner says of the store.
+    fn learn(&mut self, welcome: Welcome) {
         self.options.durability = Some(welcome.durability);
         self.open = location::open_existing;
-        self.known = Some(welcome.clone());
-        Outcome::Welcomed(client)
+        self.known = Some(welcome);
     }
 
     async fn pause(&self) -> Attempt {
         let env = self.environment();
-        let (shortest, longest) = PAUSES;
+        let (shortest, longest) = if self.is_viewer() {
+            VIEWER_PAUSES
+        } else {
+            PAUSES
+        };
         let pause = shortest + (longest - shortest).mul_f64(env.random_unit());
         env.sleep(pause).await;
         Outcome::Paused
@@ -235,7 +328,7 @@ impl Candidate {
         let reason = refusal.unwrap_or_else(|| error.to_string());
         match self.options.sharing {
             Sharing::ClientOnly => OpenError::NoOwner { path, reason },
-            Sharing::Share | Sharing::Refuse => OpenError::StoreInUse {
+            Sharing::Share | Sharing::Refuse | Sharing::Yield => OpenError::StoreInUse {
                 path,
                 reason: Some(reason),
             },
@@ -246,9 +339,10 @@ impl Candidate {
 /// Explains that nothing listens.
 fn silent(error: io::Error) -> io::Error {
     match error.kind() {
-        kind @ (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
-            io::Error::new(kind, "no process listens at its socket")
-        }
+        kind @ (io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => io::Error::new(
+            kind,
+            "no process listens at its socket: its owner does not share it, or has just ended",
+        ),
         _ => error,
     }
 }

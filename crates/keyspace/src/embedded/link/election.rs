@@ -13,13 +13,29 @@
 //! - An owner refuses all read versions from before its opening. So a transaction from before it can read the rows that
 //!   it has, but never commit.
 //! - A request for a read version is never joined with one that was already sent.
+//! - A viewer owns the store only as long as no application has it open. Before it takes the lock, it takes the one that
+//!   applications share, and keeps it as long as it owns the store. It refuses an application that connects, hands the
+//!   store over, and lets applications go first at the next election. An application counts from when it has its part of
+//!   that lock, even while it waits for another owner.
 //!
 //! `tests/election` is a model of these rules, and of what happens if one is broken.
+
+/// What a candidate may become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Claim {
+    /// The owner, or a client.
+    Owner,
+    /// A client.
+    Client,
+    /// A client, or the owner as long as no application has the store open.
+    Viewer,
+}
 
 /// What a candidate does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Step {
-    /// Takes the lock of the store's file without waiting for it, and opens the store.
+    /// Takes the lock of the store's file without waiting for it, and opens the store. A viewer first takes the lock that
+    /// applications share.
     Open,
     /// Connects to the owner, and waits for its answer.
     Connect,
@@ -32,11 +48,11 @@ pub(super) enum Step {
 pub(super) enum Outcome<O, C, E> {
     /// The candidate has opened the store.
     Opened(O),
-    /// Another process holds the lock.
+    /// Another process holds a lock.
     Held,
     /// The owner serves the candidate.
     Welcomed(C),
-    /// There is no owner at the socket, or it is about to end.
+    /// There is no owner at the socket, or it is about to end, or is a viewer that hands the store over.
     Unanswered,
     /// A moment has passed.
     Paused,
@@ -53,19 +69,25 @@ pub(super) enum Next<O, C, E> {
     Fail(E),
 }
 
-/// Returns the first step of an election.
-pub(super) fn first(may_own: bool) -> Step {
-    if may_own { Step::Open } else { Step::Connect }
+/// Returns the first step of an election. `is_next` says whether there was an owner before.
+pub(super) fn first(claim: Claim, is_next: bool) -> Step {
+    match claim {
+        Claim::Owner => Step::Open,
+        Claim::Client => Step::Connect,
+        // An application opens the store meanwhile, if there is one.
+        Claim::Viewer if is_next => Step::Pause,
+        Claim::Viewer => Step::Open,
+    }
 }
 
 /// Returns what a candidate does after a step.
-pub(super) fn next<O, C, E>(may_own: bool, outcome: Outcome<O, C, E>) -> Next<O, C, E> {
+pub(super) fn next<O, C, E>(claim: Claim, outcome: Outcome<O, C, E>) -> Next<O, C, E> {
     match outcome {
         Outcome::Opened(owner) => Next::Own(owner),
         Outcome::Held => Next::Step(Step::Connect),
         Outcome::Welcomed(client) => Next::Follow(client),
         Outcome::Unanswered => Next::Step(Step::Pause),
-        Outcome::Paused => Next::Step(first(may_own)),
+        Outcome::Paused => Next::Step(first(claim, false)),
         Outcome::Failed(error) => Next::Fail(error),
     }
 }

@@ -1,5 +1,6 @@
 //! How a client greets an owner.
 
+use std::fmt;
 use std::io;
 
 use bytes::BytesMut;
@@ -17,11 +18,25 @@ pub(super) struct Greeted<S> {
     pub(super) write_now: Option<WriteNow>,
 }
 
+/// The process at the other end of a connection. Empty if the system does not say.
+#[derive(Debug)]
+pub(crate) struct Peer(pub(super) String);
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 /// Why there is no connection to an owner.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Unreachable {
     #[error(transparent)]
     Io(#[from] io::Error),
+    #[error(
+        "its owner{0} does not answer: it may be stopped, or out of file descriptors; continue or end it"
+    )]
+    Silent(Peer),
     #[error(transparent)]
     Refused(#[from] Refusal),
 }

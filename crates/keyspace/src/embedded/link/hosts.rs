@@ -39,6 +39,8 @@ pub(crate) struct Hosts {
     is_closing: AtomicBool,
     /// Notified when `is_closing` is set.
     closing: Notify,
+    /// What an application tells a viewer that owns the store: it wants the store. `None` in an application.
+    wanted: Option<Notify>,
 }
 
 /// A client that was welcomed.
@@ -56,6 +58,7 @@ impl Hosts {
         engine: Arc<Engine>,
         alone_since: Option<i64>,
         durability: Durability,
+        is_viewer: bool,
     ) -> Self {
         Self {
             welcome: Welcome {
@@ -71,6 +74,20 @@ impl Hosts {
             last_thread: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             closing: Notify::new(),
+            wanted: is_viewer.then(Notify::new),
+        }
+    }
+
+    /// Returns what clients are told of the store.
+    pub(super) fn greeting(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// Waits until an application wants the store that a viewer owns.
+    pub(super) async fn wanted(&self) {
+        match &self.wanted {
+            Some(wanted) => wanted.notified().await,
+            None => future::pending().await,
         }
     }
 
@@ -251,6 +268,12 @@ impl Hosts {
         if hello.protocol != NAME || oldest > PROTOCOL || newest < PROTOCOL {
             return Err(Refusal::Protocol((PROTOCOL, PROTOCOL)));
         }
+        if let Some(wanted) = &self.wanted
+            && !hello.is_viewer
+        {
+            wanted.notify_one();
+            return Err(Refusal::Yields);
+        }
         if (hello.durability).is_some_and(|durability| durability != self.welcome.durability) {
             return Err(Refusal::Durability(self.welcome.durability));
         }
@@ -305,8 +328,9 @@ async fn wait_for_commits(commit_room: &Semaphore) {
 
 impl Hello {
     /// Returns the greeting of a handle.
-    pub(super) fn new(client: [u8; 16], durability: Option<Durability>) -> Self {
+    pub(super) fn new(client: [u8; 16], durability: Option<Durability>, is_viewer: bool) -> Self {
         Self {
+            is_viewer,
             protocol: NAME.to_owned(),
             versions: (PROTOCOL, PROTOCOL),
             client,

@@ -52,8 +52,6 @@ use bytes::Bytes;
 use futures::future;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-#[cfg(unix)]
-use tokio::net::UnixStream;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, oneshot};
 
@@ -101,6 +99,8 @@ struct Shared {
     known: Mutex<Option<Welcome>>,
     /// Set when this process has become the owner.
     owner: OnceLock<Arc<Owner>>,
+    /// The store, as long as this process owns it as a viewer. Its transactions reach it over a pipe.
+    viewed: Mutex<Option<Arc<Owner>>>,
     /// Why there will be no other owner. Set before the connections get it.
     end: OnceLock<Error>,
     /// Ends the thread.
@@ -120,7 +120,7 @@ struct Connections {
 impl Link {
     /// Reaches the owner at the other end of a pipe. Blocks until it answers.
     pub(crate) fn over(pipe: DuplexStream, environment: Environment) -> Result<Self, Unreachable> {
-        let hello = Hello::new(environment.random_bytes(), None);
+        let hello = Hello::new(environment.random_bytes(), None, false);
         let (answer, greeted) = mpsc::channel();
         let link = Self::start(environment, |shared| async move {
             let owner = match greet(pipe, &hello).await {
@@ -149,11 +149,13 @@ impl Link {
         let failed = |cause| open_error(&path, cause);
         let link = Self::start(candidate.environment().clone(), move |shared| async move {
             let first = match candidate.elect(Some(limit)).await {
-                Ok(Elected::Client(owner)) => owner,
-                Ok(Elected::Owner(owner)) => return drop(answer.send(Ok(Some(owner)))),
+                Ok(Elected::Owner(owner)) if !candidate.is_viewer() => {
+                    return drop(answer.send(Ok(Some(owner))));
+                }
+                Ok(seat) => seat,
                 Err(error) => return drop(answer.send(Err(error))),
             };
-            shared.know(&first.welcome);
+            shared.know(first.welcome());
             let _ = answer.send(Ok(None));
             shared.follow(candidate, first).await;
         });
@@ -177,6 +179,7 @@ impl Link {
             connections: Mutex::default(),
             known: Mutex::default(),
             owner: OnceLock::new(),
+            viewed: Mutex::default(),
             end: OnceLock::new(),
             stop: Notify::new(),
         });
@@ -200,6 +203,11 @@ impl Link {
     /// Returns the store, if this process has become its owner.
     pub(crate) fn owner(&self) -> Option<&Arc<Owner>> {
         self.shared.owner.get()
+    }
+
+    /// Returns whether this process owns the store as a viewer.
+    pub(crate) fn is_viewed_here(&self) -> bool {
+        self.shared.viewed.lock().is_some()
     }
 
     /// Returns the version before which all writers have ended, if one is known.
@@ -273,7 +281,9 @@ impl Link {
     }
 
     fn close_owner(&self) -> Result<()> {
-        self.owner().map_or(Ok(()), |owner| owner.close())
+        let viewed = self.shared.viewed.lock().clone();
+        let owner = self.owner().cloned().or(viewed);
+        owner.map_or(Ok(()), |owner| owner.close())
     }
 
     /// Ends the connection, and the thread.
@@ -305,10 +315,16 @@ impl Shared {
 
     /// Follows one owner after the other. If this process becomes the owner, uses that one from then on.
     #[cfg(unix)]
-    async fn follow(&self, mut candidate: Candidate, first: Greeted<UnixStream>) {
-        let mut owner = first;
+    async fn follow(&self, mut candidate: Candidate, first: Elected) {
+        let mut seat = first;
         loop {
-            self.talk(owner).await;
+            match seat {
+                Elected::Client(owner) => self.talk(owner).await,
+                Elected::Owner(owner) if candidate.is_viewer() => {
+                    self.own_alone(owner, &mut candidate).await;
+                }
+                Elected::Owner(owner) => return self.take_over(owner).await,
+            }
             if self.end.get().is_some() {
                 return self.close_after(candidate);
             }
@@ -319,13 +335,36 @@ impl Shared {
             let Some(elected) = elected else {
                 return self.close_after(candidate);
             };
-            owner = match elected {
-                Ok(Elected::Client(next)) => next,
-                Ok(Elected::Owner(owner)) => return self.take_over(owner).await,
+            seat = match elected {
+                Ok(next) => next,
                 Err(error) => return self.end(poisoned(error)),
             };
-            self.know(&owner.welcome);
+            self.know(seat.welcome());
         }
+    }
+
+    /// Owns the store until an application wants it. All transactions reach it over a pipe, so those that can go on with
+    /// the next owner.
+    #[cfg(unix)]
+    async fn own_alone(&self, owner: Owner, candidate: &mut Candidate) {
+        let owner = Arc::new(owner);
+        *self.viewed.lock() = Some(owner.clone());
+        match greet_here(&owner, true).await {
+            Ok(greeted) => {
+                let handing_over = async {
+                    owner.hosts().wanted().await;
+                    candidate.hand_over(&owner).await;
+                    future::pending().await
+                };
+                // Ends with the connection, as that to another owner does.
+                tokio::select! {
+                    () = self.talk(greeted) => {}
+                    () = handing_over => {}
+                }
+            }
+            Err(error) => self.end(poisoned(error)),
+        }
+        *self.viewed.lock() = None;
     }
 
     /// Closes the store when this handle was closed and nothing owns the store any more: the last owner has left it to
@@ -333,7 +372,7 @@ impl Shared {
     #[cfg(unix)]
     fn close_after(&self, mut candidate: Candidate) {
         let end = self.end.get().and_then(Error::code);
-        if end == Some(Code::TRANSACTION_CANCELLED) {
+        if end == Some(Code::TRANSACTION_CANCELLED) && candidate.takes_part() {
             drop(candidate.open_if_free());
         }
     }
@@ -354,15 +393,7 @@ impl Shared {
     async fn take_over(&self, owner: Owner) {
         tracing::info!("this process owns the store now");
         let owner = Arc::new(owner);
-        let (pipe, stream) = tokio::io::duplex(PIPE_BYTES);
-        let hello = Hello::new(owner.environment().random_bytes(), None);
-        owner.hosts().expect(hello.client);
-        let served = owner.hosts().serve(|| Ok(stream), || usize::MAX);
-        let greeted = async {
-            served?;
-            greet(pipe, &hello).await
-        };
-        let greeted = match greeted.await {
+        let greeted = match greet_here(&owner, false).await {
             Ok(greeted) => greeted,
             Err(error) => return self.end(poisoned(error)),
         };
@@ -466,6 +497,16 @@ impl Connections {
             self.leaving = Some(std::mem::take(&mut self.next));
         }
     }
+}
+
+/// Connects to the owner in this process.
+#[cfg(unix)]
+async fn greet_here(owner: &Owner, is_viewer: bool) -> Result<Greeted<DuplexStream>, Unreachable> {
+    let (pipe, stream) = tokio::io::duplex(PIPE_BYTES);
+    let hello = Hello::new(owner.environment().random_bytes(), None, is_viewer);
+    owner.hosts().expect(hello.client);
+    owner.hosts().serve(|| Ok(stream), || usize::MAX)?;
+    greet(pipe, &hello).await
 }
 
 fn poisoned(cause: impl std::error::Error + Send + Sync + 'static) -> Error {

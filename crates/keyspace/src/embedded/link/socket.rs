@@ -20,6 +20,7 @@ use tokio::runtime::Builder;
 use tokio::sync::Notify;
 
 use super::frames::WriteNow;
+use super::greeting::Peer;
 use super::hosts::Hosts;
 use crate::embedded::disk::presence::{SOCKET, place};
 use crate::embedded::log::files::{canonical, folder_of};
@@ -112,6 +113,20 @@ pub(super) async fn connect(main: &Path) -> io::Result<UnixStream> {
     }
     let text = format!("the socket of the store belongs to user {uid}, and the store to another");
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
+}
+
+/// Returns the process that listens at the other end of a connection.
+pub(super) fn peer(stream: &UnixStream) -> Peer {
+    let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+    let Some(pid) = pid else {
+        return Peer(String::new());
+    };
+    // Only on Linux.
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    Peer(match name.trim_end() {
+        "" => format!(", process {pid},"),
+        name => format!(", process {pid} ({name}),"),
+    })
 }
 
 /// Returns what writes to a connection at once, on any thread.

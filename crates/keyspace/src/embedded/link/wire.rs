@@ -42,6 +42,8 @@ pub(crate) struct Hello {
     pub(super) client: [u8; 16],
     /// The durability that the client was given, if it was.
     pub(super) durability: Option<Durability>,
+    /// Whether the client gives way to applications.
+    pub(super) is_viewer: bool,
     pub(super) process: Process,
 }
 
@@ -74,6 +76,9 @@ pub(crate) enum Refusal {
     Full(usize),
     #[error("its owner is closing it")]
     Leaving,
+    /// To an application, from a viewer.
+    #[error("a viewer owns it, and is handing it over")]
+    Yields,
 }
 
 impl Refusal {
@@ -81,7 +86,7 @@ impl Refusal {
     /// A client of the last owner waits until the next one has room.
     pub(super) fn may_pass(&self, has_seen_store: bool) -> bool {
         match self {
-            Self::Leaving | Self::Durability(_) => true,
+            Self::Leaving | Self::Yields | Self::Durability(_) => true,
             Self::Full(_) => has_seen_store,
             Self::Protocol(_) => false,
         }

@@ -40,6 +40,7 @@ pub(super) fn setup() -> Setup {
             grow_bytes: 16 << 10,
         },
         is_log_direct: false,
+        is_viewer: false,
         env: Environment::system(),
     }
 }

@@ -39,6 +39,7 @@ fn hello() -> Hello {
         durability: Some(Durability::Relaxed {
             interval: Duration::from_millis(1),
         }),
+        is_viewer: true,
         process: process(),
     }
 }
@@ -49,6 +50,7 @@ pub(super) fn greetings() -> Vec<Greeting> {
         Refusal::Durability(Durability::Immediate),
         Refusal::Full(128),
         Refusal::Leaving,
+        Refusal::Yields,
     ];
     let welcome = Greeting::Welcome(Welcome {
         version: 1,

@@ -59,7 +59,7 @@ impl Peer {
     async fn welcomed(owner: &Embedded) -> Self {
         let mut peer = Self::of(owner);
         let name = Environment::system().random_bytes();
-        let greeting = peer.greet(&Hello::new(name, None)).await;
+        let greeting = peer.greet(&Hello::new(name, None, false)).await;
         assert!(matches!(greeting, Greeting::Welcome(_)), "{greeting:?}");
         peer
     }
@@ -530,9 +530,9 @@ async fn a_second_connection_of_a_client_ends_the_first() {
     let owner = memory();
     let name = Environment::system().random_bytes();
     let mut first = Peer::of(&owner);
-    first.greet(&Hello::new(name, None)).await;
+    first.greet(&Hello::new(name, None, false)).await;
     let mut second = Peer::of(&owner);
-    second.greet(&Hello::new(name, None)).await;
+    second.greet(&Hello::new(name, None, false)).await;
     let last = first.replies(1).await;
     assert!(matches!(last[..], [(0, Reply::Left)]), "{last:?}");
     first.wait_for_end().await;
@@ -549,7 +549,7 @@ async fn a_client_that_speaks_another_protocol_is_told_so() {
             .greet(&Hello {
                 protocol: protocol.to_owned(),
                 versions,
-                ..Hello::new([1; 16], None)
+                ..Hello::new([1; 16], None, false)
             })
             .await;
         let is_refused = matches!(greeting, Greeting::Refused(Refusal::Protocol((1, 1))));

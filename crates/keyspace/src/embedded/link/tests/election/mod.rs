@@ -14,7 +14,7 @@ use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use self::steps::{Action, Budget, Bug, Call, ElectionModel, Phase, Process, Seat, State};
-use crate::embedded::link::election;
+use crate::embedded::link::election::{self, Claim};
 
 /// The number of threads that check the model.
 const THREADS: usize = 2;
@@ -27,22 +27,25 @@ const ONCE: &str = "a transaction commits once";
 const SERIAL: &str = "a commit has read what the commit before it wrote";
 const STRICT: &str = "a transaction reads what was acknowledged before it began";
 const SETTLES: &str = "unless an owner is stopped, all processes come to have seats";
+const VIEWED: &str = "no viewer owns a store that an application has open";
 
 impl Model for ElectionModel {
     type State = State;
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let process = Process {
-            seat: Seat::Seeking(election::first(true)),
+        let process = |claim: &Claim| Process {
+            seat: Seat::Seeking(election::first(*claim, false)),
             is_stopped: false,
             opened_at: 0,
             attempts: 0,
             call: Call::Idle,
             known: None,
+            has_hold: false,
+            is_wanted: false,
         };
         vec![State {
-            processes: vec![process; self.processes],
+            processes: self.claims.iter().map(process).collect(),
             lock: None,
             socket: None,
             log: Vec::new(),
@@ -55,7 +58,7 @@ impl Model for ElectionModel {
     }
 
     fn actions(&self, _: &State, actions: &mut Vec<Action>) {
-        for me in 0..self.processes {
+        for me in 0..self.claims.len() {
             actions.extend([
                 Action::Seek(me),
                 Action::Proceed(me),
@@ -111,13 +114,16 @@ impl Model for ElectionModel {
             }),
             Property::always(STRICT, |_, state: &State| !state.has_stale),
             Property::always(SETTLES, Self::settles),
+            Property::always(VIEWED, |model: &Self, state: &State| {
+                !(model.is_viewed(state) && state.processes.iter().any(|it| it.has_hold))
+            }),
         ]
     }
 }
 
 fn model(bug: Option<Bug>) -> ElectionModel {
     ElectionModel {
-        processes: 2,
+        claims: vec![Claim::Owner; 2],
         attempts: 2,
         budget: Budget {
             kills: 1,
@@ -129,12 +135,13 @@ fn model(bug: Option<Bug>) -> ElectionModel {
 }
 
 fn catch(bug: Bug, property: &'static str) {
+    catch_in(model(Some(bug)), property);
+}
+
+fn catch_in(model: ElectionModel, property: &'static str) {
+    let bug = model.bug;
     let expected = HasDiscoveries::AnyOf(BTreeSet::from([property]));
-    let checker = model(Some(bug))
-        .checker()
-        .finish_when(expected)
-        .spawn_bfs()
-        .join();
+    let checker = model.checker().finish_when(expected).spawn_bfs().join();
     println!("{bug:?}: {} states", checker.unique_state_count());
     checker.assert_any_discovery(property);
 }
@@ -158,7 +165,7 @@ fn the_rules_of_an_election_hold_in_every_order_of_steps() {
 #[test]
 fn the_rules_hold_among_three_processes() {
     check(ElectionModel {
-        processes: 3,
+        claims: vec![Claim::Owner; 3],
         attempts: 1,
         budget: Budget {
             kills: 1,
@@ -197,4 +204,55 @@ fn catches_an_owner_that_takes_read_versions_of_another() {
 #[test]
 fn catches_a_read_version_that_was_asked_for_before_the_transaction() {
     catch(Bug::SharesVersions, STRICT);
+}
+
+/// A model of viewers and applications, which make few transactions.
+fn viewers(claims: &[Claim], bug: Option<Bug>) -> ElectionModel {
+    ElectionModel {
+        claims: claims.to_vec(),
+        attempts: u8::from(claims.len() == 2),
+        budget: Budget {
+            kills: 1,
+            closes: 1,
+            stops: u8::from(claims.len() == 2),
+        },
+        bug,
+    }
+}
+
+#[test]
+fn the_rules_hold_between_viewers_and_applications() {
+    use Claim::{Client, Owner, Viewer};
+    let groups: [&[Claim]; 6] = [
+        &[Viewer, Owner],
+        &[Viewer, Client],
+        &[Viewer, Viewer],
+        &[Viewer, Viewer, Owner],
+        &[Viewer, Viewer, Client],
+        &[Viewer, Owner, Owner],
+    ];
+    for group in groups {
+        check(viewers(group, None));
+    }
+}
+
+#[test]
+fn catches_a_viewer_that_takes_over_beside_an_application() {
+    let beside = [Claim::Viewer, Claim::Owner, Claim::Owner];
+    catch_in(viewers(&beside, Some(Bug::ViewsAlone)), VIEWED);
+}
+
+#[test]
+fn catches_a_viewer_that_does_not_hand_the_store_over() {
+    let beside = [Claim::Viewer, Claim::Owner];
+    catch_in(viewers(&beside, Some(Bug::KeepsStore)), SETTLES);
+}
+
+#[test]
+fn catches_viewers_that_wait_for_each_other() {
+    let viewers_alone = [Claim::Viewer; 2];
+    catch_in(
+        viewers(&viewers_alone, Some(Bug::GivesWayToViewers)),
+        SETTLES,
+    );
 }

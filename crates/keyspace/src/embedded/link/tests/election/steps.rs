@@ -1,6 +1,6 @@
 //! What the processes can do, and what comes of it.
 
-use crate::embedded::link::election::{self, Next, Outcome, Step};
+use crate::embedded::link::election::{self, Claim, Next, Outcome, Step};
 
 /// A rule that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +17,18 @@ pub(super) enum Bug {
     TakesOldVersions,
     /// A transaction uses the answer to an earlier request for a read version.
     SharesVersions,
+    /// A viewer takes a store over that an application has open.
+    ViewsAlone,
+    /// A viewer that owns the store keeps it when an application comes.
+    KeepsStore,
+    /// A viewer opens the store only if no other one waits for it.
+    GivesWayToViewers,
 }
 
 #[derive(Clone)]
 pub(super) struct ElectionModel {
-    pub(super) processes: usize,
+    /// What each process may become.
+    pub(super) claims: Vec<Claim>,
     /// The number of transactions that each process begins.
     pub(super) attempts: u8,
     pub(super) budget: Budget,
@@ -74,6 +81,10 @@ pub(super) struct Process {
     pub(super) call: Call,
     /// The last read version that it has got.
     pub(super) known: Option<u8>,
+    /// Whether it has its part of the lock that keeps viewers from owning the store.
+    pub(super) has_hold: bool,
+    /// Whether an application has asked this viewer for the store.
+    pub(super) is_wanted: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -104,6 +115,8 @@ pub(super) struct Line {
     pub(super) owner: usize,
     pub(super) requests: Vec<Request>,
     pub(super) replies: Vec<Reply>,
+    /// Whether the owner has ended it.
+    pub(super) is_over: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -188,6 +201,7 @@ impl ElectionModel {
                 let process = next.running(me)?;
                 (process.seat == Seat::Owner(Phase::Serving)).then_some(())?;
                 process.seat = Seat::Owner(Phase::Leaving);
+                process.is_wanted = false;
                 if is_last {
                     next.socket = None;
                 }
@@ -225,35 +239,96 @@ impl ElectionModel {
         let Seat::Seeking(step) = next.running(me)?.seat else {
             return None;
         };
+        let claim = self.claims[me];
         let outcome = match step {
+            Step::Open if !self.may_open(next, me) => Outcome::Held,
             Step::Open if next.lock.is_none() => Outcome::Opened(()),
             Step::Open if self.bug == Some(Bug::TakesLock) => Outcome::Opened(()),
             Step::Open => Outcome::Held,
-            Step::Connect => match next.socket.map(|owner| (owner, &next.processes[owner])) {
-                Some((owner, process)) if process.seat == Seat::Owner(Phase::Serving) => {
-                    // One that is stopped takes connections, and does not answer.
-                    (!process.is_stopped).then_some(Outcome::Welcomed(owner))?
-                }
-                _ => Outcome::Unanswered,
-            },
+            Step::Connect => self.connect(next, me)?,
+            Step::Pause if claim == Claim::Viewer && self.is_sought(next) => return None,
             Step::Pause => Outcome::Paused,
         };
-        next.processes[me].seat = match election::next(true, outcome) {
+        next.processes[me].seat = match election::next(claim, outcome) {
             Next::Step(step) => Seat::Seeking(step),
             Next::Own(()) => {
                 next.lock = Some(me);
                 next.clock += 1;
                 next.processes[me].opened_at = next.clock;
+                next.processes[me].has_hold = claim != Claim::Viewer;
                 Seat::Owner(Phase::Opening)
             }
             Next::Follow(owner) => Seat::Client(Line {
                 owner,
                 requests: Vec::new(),
                 replies: Vec::new(),
+                is_over: false,
             }),
             Next::Fail(()) => Seat::Gone,
         };
         Some(())
+    }
+
+    /// Returns whether a candidate may take the lock, if it is free.
+    fn may_open(&self, state: &State, me: usize) -> bool {
+        if self.claims[me] != Claim::Viewer {
+            return !self.is_viewed(state);
+        }
+        let is_viewer_waiting = |other: usize| {
+            other != me
+                && self.claims[other] == Claim::Viewer
+                && state.processes[other].seat != Seat::Gone
+        };
+        match self.bug {
+            Some(Bug::ViewsAlone) => true,
+            Some(Bug::GivesWayToViewers) if (0..self.claims.len()).any(is_viewer_waiting) => false,
+            _ => !state.processes.iter().any(|process| process.has_hold),
+        }
+    }
+
+    /// Returns whether an application will have its part of the lock before the pause of a viewer is over: its own pauses
+    /// are shorter.
+    fn is_sought(&self, state: &State) -> bool {
+        let mut processes = state.processes.iter().zip(&self.claims);
+        processes.any(|(process, claim)| {
+            let is_seeking = matches!(process.seat, Seat::Seeking(_)) && !process.is_stopped;
+            *claim != Claim::Viewer && is_seeking && !process.has_hold
+        })
+    }
+
+    /// Returns whether a viewer has the lock that applications share.
+    pub(super) fn is_viewed(&self, state: &State) -> bool {
+        let processes = state.processes.iter().zip(&self.claims);
+        let mut viewers = processes.filter(|(_, claim)| **claim == Claim::Viewer);
+        viewers.any(|(viewer, _)| match viewer.seat {
+            Seat::Owner(phase) => phase != Phase::Unlocked,
+            _ => false,
+        })
+    }
+
+    fn connect(&self, next: &mut State, me: usize) -> Option<Outcome<(), usize, ()>> {
+        let is_viewer = self.claims[me] == Claim::Viewer;
+        if !is_viewer && !self.is_viewed(next) {
+            next.processes[me].has_hold = true;
+        }
+        let Some(owner) = next.socket else {
+            return Some(Outcome::Unanswered);
+        };
+        let has_hold = next.processes[me].has_hold;
+        let process = &mut next.processes[owner];
+        if process.seat != Seat::Owner(Phase::Serving) {
+            return Some(Outcome::Unanswered);
+        }
+        // One that is stopped takes connections, and does not answer.
+        (!process.is_stopped).then_some(())?;
+        if !is_viewer && self.claims[owner] == Claim::Viewer {
+            process.is_wanted = true;
+            return Some(Outcome::Unanswered);
+        }
+        if !is_viewer && !has_hold {
+            return Some(Outcome::Unanswered);
+        }
+        Some(Outcome::Welcomed(owner))
     }
 
     fn proceed(&self, next: &mut State, me: usize) -> Option<()> {
@@ -266,7 +341,9 @@ impl ElectionModel {
                 next.socket = Some(me);
                 Phase::Serving
             }
-            Phase::Serving => return None,
+            Phase::Serving if !next.processes[me].is_wanted => return None,
+            Phase::Serving if self.bug == Some(Bug::KeepsStore) => return None,
+            Phase::Serving => Phase::Leaving,
             Phase::Leaving if unlocks_first => {
                 next.lock = None;
                 Phase::Unlocked
@@ -285,7 +362,14 @@ impl ElectionModel {
                 if self.bug == Some(Bug::RemovesSocketLate) {
                     next.socket = None;
                 }
-                next.processes[me].end();
+                next.end_lines(me);
+                let process = &mut next.processes[me];
+                if process.is_wanted {
+                    process.is_wanted = false;
+                    process.seek_next(Claim::Viewer);
+                } else {
+                    process.end();
+                }
                 return Some(());
             }
         };
@@ -390,6 +474,7 @@ impl ElectionModel {
         let Seat::Client(line) = &mut next.processes[me].seat else {
             return None;
         };
+        (!line.is_over).then_some(())?;
         let request = *line.requests.first()?;
         line.requests.remove(0);
         let owner = line.owner;
@@ -447,17 +532,12 @@ impl ElectionModel {
     }
 
     fn lose(&self, next: &mut State, me: usize) -> Option<()> {
-        let Seat::Client(line) = &next.running(me)?.seat else {
+        let Seat::Client(line) = &next.processes[me].seat else {
             return None;
         };
-        let has_all = line.replies.is_empty();
-        let owner = line.owner;
-        (has_all && next.processes[owner].seat == Seat::Gone).then_some(())?;
-        let process = &mut next.processes[me];
-        process.seat = Seat::Seeking(election::first(true));
-        if !matches!(process.call, Call::Has { .. }) {
-            process.call = Call::Idle;
-        }
+        let is_over = line.is_over || next.processes[line.owner].seat == Seat::Gone;
+        (line.replies.is_empty() && is_over).then_some(())?;
+        next.running(me)?.seek_next(self.claims[me]);
         Some(())
     }
 
@@ -482,6 +562,15 @@ impl ElectionModel {
         let is_stopped_owner =
             |process: &Process| process.is_stopped && matches!(process.seat, Seat::Owner(_));
         let is_waiting = state.processes.iter().any(is_stopped_owner);
+        // An application that cannot or must not own the store keeps viewers waiting.
+        let claims = || state.processes.iter().zip(&self.claims);
+        let waits = |(process, claim): (&Process, &Claim)| {
+            process.has_hold && (process.is_stopped || *claim == Claim::Client)
+        };
+        let owns = |(process, claim): (&Process, &Claim)| {
+            *claim == Claim::Owner && process.seat != Seat::Gone && !process.is_stopped
+        };
+        let is_waiting = is_waiting || (claims().any(waits) && !claims().any(owns));
         let has_seat = |process: &Process| match &process.seat {
             Seat::Gone | Seat::Owner(Phase::Serving) => true,
             Seat::Client(line) => state.processes[line.owner].seat == Seat::Owner(Phase::Serving),
@@ -497,6 +586,15 @@ impl State {
         let process = &mut self.processes[process];
         (!process.is_stopped).then_some(process)
     }
+
+    /// Ends the connections of the clients of `owner`.
+    fn end_lines(&mut self, owner: usize) {
+        for process in &mut self.processes {
+            if let Seat::Client(line) = &mut process.seat {
+                line.is_over |= line.owner == owner;
+            }
+        }
+    }
 }
 
 impl Process {
@@ -504,6 +602,16 @@ impl Process {
         self.seat = Seat::Gone;
         self.call = Call::Idle;
         self.is_stopped = false;
+        self.has_hold = false;
+        self.is_wanted = false;
+    }
+
+    /// Takes part in the next election.
+    fn seek_next(&mut self, claim: Claim) {
+        self.seat = Seat::Seeking(election::first(claim, true));
+        if !matches!(self.call, Call::Has { .. }) {
+            self.call = Call::Idle;
+        }
     }
 }
 
