@@ -58,7 +58,7 @@ fn fmt() -> anyhow::Result<()> {
 fn package() -> anyhow::Result<()> {
     let target = root()?.join("target/packages");
     remove(&target).context("cannot remove what an earlier packaging has left")?;
-    // These depend on the console, which the registry does not know: there, another package has its name.
+    // These depend on the console, which is not published.
     let arguments = ["package", "--quiet", "--allow-dirty", "--no-verify"];
     let mut command = cargo(&arguments)?;
     command.args([

@@ -126,7 +126,7 @@ mod tests {
     const WORKSPACE: &str = r#"
         [workspace.dependencies]
         keyspace = { package = "fdbq-keyspace", path = "crates/keyspace" }
-        console = { path = "crates/console" }
+        console = { package = "fdbq-console", path = "crates/console" }
     "#;
 
     fn violations_of(path: &str, manifest: &str) -> Vec<Violation> {
@@ -171,7 +171,7 @@ mod tests {
                 "[target.'cfg(unix)'.dependencies]\nkeyspace.workspace = true",
                 "fdbq-keyspace",
             ),
-            ("[dependencies]\nconsole.workspace = true", "console"),
+            ("[dependencies]\nconsole.workspace = true", "fdbq-console"),
         ] {
             let message = format!("the code of this crate may not depend on `{package}`");
             assert_violated("crates/keyspace/Cargo.toml", table, &message);

@@ -68,7 +68,7 @@ fn the_file_has_the_schema_of_the_reports() {
     assert!(
         fs::read_to_string(&file).unwrap_or_default() == text,
         "{} is not what the reports say. If they are as they should be, run \
-         `UPDATE_SCHEMA=1 cargo test -p console --lib schema`",
+         `UPDATE_SCHEMA=1 cargo test -p fdbq-console --lib schema`",
         file.display()
     );
 }

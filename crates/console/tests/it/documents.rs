@@ -24,12 +24,12 @@ fn documents() -> Vec<PathBuf> {
     pages.chain([root.join("README.md")]).collect()
 }
 
-/// Returns the arguments of the commands in a text: those after `-p console --`, and those of code spans and of
+/// Returns the arguments of the commands in a text: those after `-p fdbq-console --`, and those of code spans and of
 /// examples that begin with `console`. One word alone names a command.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let run = text
         .lines()
-        .filter_map(|line| line.split_once(" -p console -- "))
+        .filter_map(|line| line.split_once(" -p fdbq-console -- "))
         .filter_map(|(_, arguments)| arguments.split(['`', '#']).next());
     let parts = text.split(['`', '\n']).map(str::trim);
     let named = parts

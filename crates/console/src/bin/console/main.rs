@@ -1,7 +1,7 @@
 //! Sees and changes every queue of a store.
 //!
 //! ```text
-//! cargo run --release -p console -- queues --db embedded:jobs.keyspace
+//! cargo run --release -p fdbq-console -- queues --db embedded:jobs.keyspace
 //! ```
 //!
 //! Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key, 4 an audit or a check
