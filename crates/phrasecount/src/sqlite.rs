@@ -3,7 +3,6 @@
 //! Each row has the sequence of its export, and a phrase that is gone leaves its sequence in the table `gone`. So an
 //! export changes the file only if it is newer than the file's own row.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
 use crate::corpus::Count;
 use crate::error::{Error, Result, folder_of};
+use crate::keyspace::embedded;
 use crate::keyspace::url::StoreUrl;
 
 /// The application id that marks a SQLite file as one of phrasecount: `phrs`.
@@ -93,52 +93,31 @@ pub(crate) fn check(path: &Path, db: &str) -> Result<()> {
         return Err(Error::NoFolder { path: folder });
     }
     let path = path.to_owned();
+    // Before it is looked at: the socket of a store is no regular file.
+    if let Ok(StoreUrl::Embedded { path: store }) = db.parse()
+        && is_of_store(&path, &store)
+    {
+        return Err(Error::OutIsStore { path });
+    }
     if fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file()) {
         return Err(Error::OutIsNoFile { path });
     }
-    match db.parse() {
-        Ok(StoreUrl::Embedded { path: store }) if is_of_store(&path, &store) => {
-            Err(Error::OutIsStore { path })
-        }
-        _ => Ok(()),
-    }
+    Ok(())
 }
 
 /// What SQLite adds to the name of a file for those that it has beside it.
 const SIDE_FILES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// The digits at the end of the name of a file of a store's log.
-const LOG_DIGITS: usize = 16;
-
 /// Returns whether a SQLite file, or one that SQLite has beside it, is a file of an embedded store. No file needs to be
 /// there yet.
 fn is_of_store(path: &Path, store: &Path) -> bool {
-    let place = |path: &Path| {
-        let folder = fs::canonicalize(folder_of(path)).ok()?;
-        let whole = fs::canonicalize(path)
-            .unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()));
-        Some(whole.into_os_string())
+    let with_end = |end: &str| {
+        let mut path = path.as_os_str().to_owned();
+        path.push(end);
+        PathBuf::from(path)
     };
-    let (Some(path), Some(store)) = (place(path), place(store)) else {
-        return false;
-    };
-    let is_side_file = |end: &str| {
-        let mut side = path.clone();
-        side.push(end);
-        side == store
-    };
-    path == store || SIDE_FILES.into_iter().any(is_side_file) || is_log(&path, &store)
-}
-
-/// Returns whether a path is that of a file of a store's log: `<store>.log.` and hexadecimal digits.
-fn is_log(path: &OsStr, store: &OsStr) -> bool {
-    let rest = path
-        .as_encoded_bytes()
-        .strip_prefix(store.as_encoded_bytes());
-    let digits = rest.and_then(|rest| rest.strip_prefix(b".log."));
-    digits.is_some_and(|digits| {
-        digits.len() == LOG_DIGITS && digits.iter().all(u8::is_ascii_hexdigit)
-    })
+    let mut ends = SIDE_FILES.into_iter().chain([""]);
+    ends.any(|end| embedded::is_file_of(&with_end(end), store))
 }
 
 /// A SQLite file with counts. Clones share the connection.
@@ -436,6 +415,9 @@ mod tests {
             ("counts-wal", true),
             ("counts-wal.log.0000000000000001", true),
             ("counts-wal.log.00000000000000af", true),
+            ("counts-wal.lock", true),
+            ("counts-wal.socket", true),
+            (".keyspace-a1B2", true),
             ("counts", true),
             ("counts-wal.log.sqlite", false),
             ("counts-wal.log.", false),

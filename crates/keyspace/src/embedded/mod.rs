@@ -77,6 +77,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 pub use self::client::transaction::EmbeddedTransaction;
+pub use self::disk::names::is_file_of;
 pub use self::disk::verify::Verified;
 pub use self::options::{Durability, Options, Sharing};
 pub use self::processes::{Process, Role};

@@ -122,7 +122,11 @@ fn the_sqlite_file_is_not_taken_for_the_store_once_both_are_there() {
     let link = world.place.path().join("link");
     std::os::unix::fs::symlink(&store, &link).unwrap();
     let before = fs::read(&store).unwrap();
-    for out in [&store, &link] {
+    let hard_link = world.place.path().join("hard link");
+    fs::hard_link(&store, &hard_link).unwrap();
+    let to_come = world.place.path().join("to come");
+    std::os::unix::fs::symlink("store.lock", &to_come).unwrap();
+    for out in [&store, &link, &hard_link, &to_come] {
         let mut command = world.command(&["export", "--until-idle"]);
         let refused = finish(command.arg("--out").arg(out));
         refused.assert_refused(2, "is a file of the store itself");
@@ -133,6 +137,33 @@ fn the_sqlite_file_is_not_taken_for_the_store_once_both_are_there() {
     let mut command = world.command(&["export", "--until-idle"]);
     let exported = finish(command.arg("--out").arg(beside));
     assert_eq!(exported.status, Some(0), "{exported:?}");
+}
+
+#[test]
+fn no_file_beside_an_open_store_is_taken_for_the_sqlite_file() {
+    let world = World::new();
+    world.write("a", TEXT);
+    let mut working = Running::start(&mut world.command(&["work"]));
+    assert!(working.wait_until("working"));
+    let entries = fs::read_dir(world.place.path()).unwrap();
+    let files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    for end in ["store", "store.lock", "store.socket"] {
+        assert!(files.contains(&world.place.path().join(end)), "{files:?}");
+    }
+    for out in &files {
+        let mut command = world.command(&["export", "--until-idle", "--out"]);
+        let refused = finish(command.arg(out));
+        refused.assert_refused(2, "is a file of the store itself");
+    }
+    assert_eq!(working.interrupt().status, Some(130));
+    // Also while they are not there.
+    for end in ["store.lock", "store.socket", ".keyspace-a1B2"] {
+        let mut command = world.command(&["export", "--until-idle", "--out"]);
+        let refused = finish(command.arg(world.place.path().join(end)));
+        refused.assert_refused(2, "is a file of the store itself");
+    }
+    let left = fs::read_dir(world.place.path()).unwrap().count();
+    assert_eq!(left, 1);
 }
 
 #[test]

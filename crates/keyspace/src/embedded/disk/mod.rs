@@ -6,6 +6,7 @@ pub(super) mod backup;
 pub(super) mod checkpoint;
 pub(super) mod journal;
 pub(super) mod location;
+pub(super) mod names;
 pub(super) mod open;
 pub(super) mod open_errors;
 #[cfg(unix)]
