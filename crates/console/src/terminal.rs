@@ -8,6 +8,8 @@ use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::process;
+use std::sync::Mutex;
+use std::thread;
 
 use clap::Parser;
 
@@ -68,6 +70,25 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, &'static str> {
         .map_err(|_| "expected an IP address and a port, such as 127.0.0.1:8080")
 }
 
+/// Checks that the system lets this process start a number of threads. A runtime does not tell of one that it cannot
+/// start: it panics, or waits for it without end.
+///
+/// # Errors
+/// A limit of the system, such as that of the processes and threads of a user.
+pub fn check_threads(count: usize) -> io::Result<()> {
+    let gate = Mutex::new(());
+    thread::scope(|scope| {
+        // No thread ends before all have begun.
+        let closed = gate.lock();
+        let started = (0..count).try_for_each(|_| {
+            let thread = thread::Builder::new();
+            thread.spawn_scoped(scope, || drop(gate.lock())).map(drop)
+        });
+        drop(closed);
+        started
+    })
+}
+
 /// How a process was asked to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -87,27 +108,35 @@ impl Stop {
     }
 }
 
-/// Waits until the process is asked to stop, by Ctrl-C or by `SIGTERM`. From the first call on, neither ends the
-/// process by itself.
+/// Waits until the process is asked to stop, by Ctrl-C or by `SIGTERM`. From the call on, neither ends the process by
+/// itself: a program may say that it has begun as soon as it has the future.
 ///
 /// # Errors
 /// Signals cannot be received. Then they go on ending the process.
 ///
+/// # Panics
+/// Outside of a tokio runtime.
+///
 /// # Cancel safety
 /// Dropping the future loses a signal that nothing else waits for.
-pub async fn stopped() -> io::Result<Stop> {
+pub fn stopped() -> impl Future<Output = io::Result<Stop>> + Send + 'static {
     #[cfg(unix)]
     {
         use tokio::signal::unix::{SignalKind, signal};
-        let mut terminated = signal(SignalKind::terminate())?;
-        tokio::select! {
-            biased;
-            interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| Stop::Interrupted),
-            _ = terminated.recv() => Ok(Stop::Terminated),
+        let interrupts = signal(SignalKind::interrupt());
+        let terminations = signal(SignalKind::terminate());
+        async move {
+            let mut interrupts = interrupts?;
+            let mut terminations = terminations?;
+            tokio::select! {
+                biased;
+                _ = interrupts.recv() => Ok(Stop::Interrupted),
+                _ = terminations.recv() => Ok(Stop::Terminated),
+            }
         }
     }
     #[cfg(not(unix))]
     {
-        tokio::signal::ctrl_c().await.map(|()| Stop::Interrupted)
+        async { tokio::signal::ctrl_c().await.map(|()| Stop::Interrupted) }
     }
 }

@@ -31,8 +31,13 @@ pub(crate) enum Error {
         cause: io::Error,
     },
 
-    #[error("cannot start the threads of the program")]
+    #[error("cannot start the runtime of the program")]
     Runtime(#[source] io::Error),
+
+    #[error(
+        "cannot start the threads of the program: raise the limit of processes and threads (`ulimit -u`)"
+    )]
+    Threads(#[source] io::Error),
 
     #[error("cannot open the store")]
     Open(#[source] keyspace::OpenError),

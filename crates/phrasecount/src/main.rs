@@ -1,6 +1,6 @@
 //! Counts every phrase of four words in the files of a directory, and keeps the counts in SQLite.
 //!
-//! ```text
+//! ```sh
 //! cargo run --release -p phrasecount -- run docs
 //! cargo run --release -p phrasecount -- get "what the caller must"
 //! ```
@@ -47,14 +47,16 @@ mod text;
 mod top;
 mod work;
 
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use console::terminal;
 use export_queue::keyspace;
 use mimalloc::MiMalloc;
-use tokio::runtime;
+use tokio::runtime::{self, Runtime};
 
 use crate::arguments::{Arguments, Command, Options};
 use crate::corpus::Corpus;
@@ -72,12 +74,7 @@ const MAX_BLOCKING_THREADS: usize = 4;
 
 fn main() -> ExitCode {
     let Arguments { command, options } = terminal::parse();
-    let runtime = runtime::Builder::new_multi_thread()
-        .enable_all()
-        .max_blocking_threads(MAX_BLOCKING_THREADS)
-        .build()
-        .map_err(Error::Runtime);
-    let executed = runtime.and_then(|runtime| {
+    let executed = start().and_then(|runtime| {
         let executed = runtime.block_on(execute(command, &options));
         // What still runs ends with the process. The end of the runtime would wait for a thread that reads a file, and
         // would make a task panic that is about to sleep.
@@ -97,6 +94,17 @@ fn main() -> ExitCode {
             ExitCode::from(error.exit_status())
         }
     }
+}
+
+/// Starts the threads of the program.
+fn start() -> Result<Runtime> {
+    let threads = thread::available_parallelism().map_or(1, NonZero::get);
+    let all = threads + MAX_BLOCKING_THREADS;
+    terminal::check_threads(all).map_err(Error::Threads)?;
+    let mut runtime = runtime::Builder::new_multi_thread();
+    runtime.worker_threads(threads);
+    runtime.max_blocking_threads(MAX_BLOCKING_THREADS);
+    runtime.enable_all().build().map_err(Error::Runtime)
 }
 
 async fn execute(command: Command, options: &Options) -> Result<()> {

@@ -19,4 +19,6 @@ mod rates;
 mod refusals;
 #[cfg(unix)]
 mod signals;
+#[cfg(unix)]
+mod viewers;
 mod web;

@@ -91,6 +91,28 @@ fn the_exit_status_says_what_became_of_a_command() {
 }
 
 #[test]
+fn a_file_of_the_store_is_no_target_of_a_backup_whether_it_is_there_or_not() {
+    let store = Filled::embedded();
+    let path = store.folder.path().join("store");
+    let link = store.folder.path().join("link");
+    fs::hard_link(&path, &link).unwrap();
+    let ends = ["", ".lock", ".socket", ".log.00000000000000ff"].map(|end| format!("store{end}"));
+    for name in ends
+        .iter()
+        .map(String::as_str)
+        .chain([".keyspace-a1B2", "link"])
+    {
+        let target = store.folder.path().join(name).display().to_string();
+        let refused = store.run(&["backup", &target]);
+        refused.assert_refused(2, "is a file of the store itself: name another file");
+    }
+    fs::remove_file(&link).unwrap();
+    assert_eq!(fs::read_dir(store.folder.path()).unwrap().count(), 1);
+    let beside = store.folder.path().join("store.copy").display().to_string();
+    assert_eq!(store.run(&["backup", &beside]).status, 0);
+}
+
+#[test]
 fn an_audit_that_finds_something_has_the_status_4_until_it_is_repaired() {
     let store = Filled::embedded();
     let db = keyspace::open(&store.db).unwrap();

@@ -6,13 +6,14 @@
 // What it prints goes through `terminal`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
+use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use console::terminal::{self, parse_address};
-use console::{Console, WebOptions};
+use console::terminal::{self, Stop, parse_address};
+use console::{Console, Mounted, WebOptions};
 use examples::{append, inverted_index, payments, relay, rollup, word_count};
 use keyspace::{Runner, Store, Subspace};
 
@@ -64,8 +65,12 @@ impl Example {
 
     /// Runs the example again and again until Ctrl-C. The last run is not cut short, since the next one starts from
     /// what it leaves.
-    async fn repeat(&self, runner: &Runner<Store>) -> anyhow::Result<bool> {
-        let stopped = tokio::spawn(terminal::stopped());
+    async fn repeat(
+        &self,
+        runner: &Runner<Store>,
+        stopped: impl Future<Output = io::Result<Stop>> + Send + 'static,
+    ) -> anyhow::Result<bool> {
+        let stopped = tokio::spawn(stopped);
         let mut holds = true;
         while holds && !stopped.is_finished() {
             holds = self.run(runner).await?;
@@ -96,17 +101,23 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
             let pages = console::mount(console, address, WebOptions::new())
                 .await
                 .with_context(|| format!("cannot serve the console at {address}"))?;
-            terminal::print(format_args!(
-                "the console is at http://{}\n",
-                pages.address()
-            ))?;
             Some(pages)
         }
     };
-    let holds = match arguments.example {
-        example @ Example::Relay(_) => example.run(runner).await?,
-        example if pages.is_none() => example.run(runner).await?,
-        example => example.repeat(runner).await?,
+    let address = pages.as_ref().map(Mounted::address);
+    let print = |address| terminal::print(format_args!("the console is at http://{address}\n"));
+    let holds = match (arguments.example, address) {
+        (example, None) => example.run(runner).await?,
+        (example @ Example::Relay(_), Some(address)) => {
+            print(address)?;
+            example.run(runner).await?
+        }
+        (example, Some(address)) => {
+            // From now on, Ctrl-C does not end the process by itself.
+            let stopped = terminal::stopped();
+            print(address)?;
+            example.repeat(runner, stopped).await?
+        }
     };
     runner.close().await?;
     store.close()?;

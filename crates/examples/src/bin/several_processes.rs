@@ -168,16 +168,14 @@ async fn work(jobs: &Jobs, stopped: JoinHandle<()>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Waits until the process is asked to stop. Also ends if it cannot be asked.
-async fn stopped() {
-    if let Err(error) = terminal::stopped().await {
-        terminal::tell_error(&error);
-    }
-}
-
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     // From now on, a signal does not end the process by itself.
-    let stopped = tokio::spawn(stopped());
+    let signals = terminal::stopped();
+    let stopped = tokio::spawn(async {
+        if let Err(error) = signals.await {
+            terminal::tell_error(&error);
+        }
+    });
     let store = keyspace::open(&arguments.db).context("cannot open the store")?;
     let jobs = open(store.clone()).await?;
     match arguments.role {

@@ -358,6 +358,10 @@ pub(crate) struct ServeOptions {
     /// A name under which the pages may be asked for, beside the address and localhost. Can be repeated.
     #[arg(long, value_name = "NAME")]
     pub(crate) host: Vec<String>,
+    /// Own an embedded store like an application, as `own` does. Without this option, an application that has the store
+    /// open owns it.
+    #[arg(long)]
+    pub(crate) own: bool,
 }
 
 /// A queue, or a subscription of an export queue.

@@ -5,12 +5,12 @@ use std::io::{self, IsTerminal};
 use console::report::Change;
 use console::terminal::{line, tell, tell_over};
 use console::{Action, Filter};
-use tokio::task::spawn_blocking;
 
 use crate::arguments::ItemsArguments;
 use crate::commands::Context;
 use crate::failure::{CommandFailure, Result};
 use crate::output::print;
+use crate::thread::on_thread;
 
 /// Changes the items that were named, or all that match.
 pub(crate) async fn change_items(
@@ -87,10 +87,7 @@ async fn confirm(action: Action, place: &str, queue: &str, count: u64, yes: bool
         return Err(CommandFailure::Unconfirmed { count, action });
     }
     tell(format_args!("{action} them? [y/N] "));
-    // On a thread of its own, so that Ctrl-C ends the question.
-    let answer = spawn_blocking(|| io::stdin().lines().next().transpose())
-        .await
-        .expect("reading a line does not panic");
+    let answer = on_thread(|| io::stdin().lines().next().transpose()).await?;
     match answer
         .map_err(CommandFailure::Answer)?
         .as_deref()

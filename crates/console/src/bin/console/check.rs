@@ -7,15 +7,15 @@ use export_queue::keyspace::OpenError;
 use export_queue::keyspace::embedded::{self, Sharing, Verified};
 use export_queue::keyspace::url::StoreUrl;
 use indicatif::ProgressBar;
-use tokio::task::spawn_blocking;
 
 use crate::failure::{CommandFailure, Result, Status};
 use crate::output::print;
+use crate::thread::on_thread;
 
-/// Lets the owner of a store check it.
+/// Lets the owner of a store check it. That may be a viewer, too, which would make room for any other opening.
 fn verify_in_owner(path: &Path, progress: impl FnMut(u64, u64)) -> Result<Verified, OpenError> {
-    let client = embedded::Options::new().with_sharing(Sharing::ClientOnly);
-    let store = client.open_existing(path)?;
+    let viewer = embedded::Options::new().with_sharing(Sharing::Yield);
+    let store = viewer.open_existing(path)?;
     store.verify(progress).map_err(OpenError::Store)
 }
 
@@ -26,8 +26,7 @@ pub(crate) async fn check(db: &str, json: bool) -> Result<Status> {
         StoreUrl::Memory => return Err(CommandFailure::Memory),
         StoreUrl::Fdb { .. } => return Err(CommandFailure::NoFilesToCheck),
     };
-    // On a thread of its own, so that Ctrl-C ends it.
-    let checked = spawn_blocking(move || {
+    let checked = on_thread(move || {
         // On standard error, and only if that is a terminal.
         let bar = ProgressBar::new(0);
         let progress = |read, of| {
@@ -41,10 +40,8 @@ pub(crate) async fn check(db: &str, json: bool) -> Result<Status> {
         bar.finish_and_clear();
         verified
     })
-    .await;
-    let verified = checked
-        .expect("a check does not panic")
-        .map_err(CommandFailure::check)?;
+    .await?;
+    let verified = checked.map_err(CommandFailure::check)?;
     let report = StoreCheck {
         rows: verified.rows,
         bytes: verified.bytes,

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use console::{Action, Console, WebOptions, terminal};
 use export_queue::hc_dequeue::Settings;
 use export_queue::keyspace::Store;
-use export_queue::keyspace::embedded::Role;
+use export_queue::keyspace::embedded::{Role, is_file_of};
+use export_queue::keyspace::url::StoreUrl;
 use tokio::net::TcpListener;
-use tokio::task::spawn_blocking;
 
 use crate::arguments::{
     CombineOptions, Command, LimitOptions, ListOptions, Options, ServeOptions, SettingsOptions,
@@ -17,6 +17,7 @@ use crate::arguments::{
 use crate::bulk::change_items;
 use crate::failure::{CommandFailure, Result, Status};
 use crate::output::{print, print_line};
+use crate::thread::on_thread;
 
 /// What commands work on.
 pub(crate) struct Context<'a> {
@@ -84,7 +85,7 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
             print(&keys.await?, json)?;
         }
         Command::Get { key } => print(&console.key(&key).await?, json)?,
-        Command::Backup { file } => backup(context.store, file).await?,
+        Command::Backup { file } => backup(context, file).await?,
         Command::Own => own(context.store).await?,
         Command::Serve(options) => serve(context, &options).await?,
         Command::Check => unreachable!("a store is checked before it is opened"),
@@ -101,9 +102,10 @@ async fn own(store: &Store) -> Result<()> {
         Role::Owner => "this process owns the store",
         _ => "another process owns the store, and this one is its client until it ends",
     };
+    let stopped = terminal::stopped();
     print_line(&format!("{role}; stop with Ctrl-C or SIGTERM"))?;
     // Without signals it owns the store until it is killed.
-    if terminal::stopped().await.is_err() {
+    if stopped.await.is_err() {
         std::future::pending::<()>().await;
     }
     Ok(())
@@ -120,12 +122,13 @@ async fn serve(context: &Context<'_>, options: &ServeOptions) -> Result<()> {
     for host in hosts {
         web = web.allow_host(host);
     }
+    let signals = terminal::stopped();
     print_line(&format!(
         "listening on http://{bound}; stop with Ctrl-C or SIGTERM"
     ))?;
     let stopped = async {
         // Without signals it serves until it is killed.
-        if terminal::stopped().await.is_err() {
+        if signals.await.is_err() {
             std::future::pending::<()>().await;
         }
     };
@@ -227,16 +230,18 @@ async fn audit(context: &Context<'_>, queue: &str, repair: bool) -> Result<Statu
     })
 }
 
-async fn backup(store: &Store, file: PathBuf) -> Result<()> {
-    let Store::Embedded(store) = store.clone() else {
+async fn backup(context: &Context<'_>, file: PathBuf) -> Result<()> {
+    let Store::Embedded(store) = context.store.clone() else {
         return Err(CommandFailure::NoFile);
     };
+    if let Some(Ok(StoreUrl::Embedded { path })) = context.options.db.as_deref().map(str::parse)
+        && is_file_of(&file, &path)
+    {
+        return Err(CommandFailure::OfStore { path: file });
+    }
     if fs::symlink_metadata(&file).is_ok() {
         return Err(CommandFailure::Exists { path: file });
     }
-    // On a thread of its own, so that Ctrl-C ends it.
-    let copied = spawn_blocking(move || store.backup(&file)).await;
-    copied
-        .expect("a copy does not panic")
-        .map_err(CommandFailure::Backup)
+    let copied = on_thread(move || store.backup(&file)).await?;
+    copied.map_err(CommandFailure::Backup)
 }

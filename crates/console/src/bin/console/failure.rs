@@ -14,8 +14,11 @@ pub(crate) type Result<T, E = CommandFailure> = std::result::Result<T, E>;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandFailure {
-    #[error("cannot start the threads of the program")]
+    #[error("cannot start the runtime of the program")]
     Runtime(#[source] io::Error),
+
+    #[error("cannot start a thread: raise the limit of processes and threads (`ulimit -u`)")]
+    Threads(#[source] io::Error),
 
     #[error("cannot receive the signals that stop the program")]
     Signals(#[source] io::Error),
@@ -63,6 +66,9 @@ pub(crate) enum CommandFailure {
 
     #[error("there is something at {}: name a new file for the copy", path.display())]
     Exists { path: PathBuf },
+
+    #[error("{} is a file of the store itself: name another file for the copy", path.display())]
+    OfStore { path: PathBuf },
 
     #[error("only an embedded store is copied to a file: use fdbbackup for a cluster")]
     NoFile,
@@ -188,6 +194,7 @@ impl CommandFailure {
             | Self::Open(OpenError::Url { .. })
             | Self::Memory
             | Self::NoStoreNamed
+            | Self::OfStore { .. }
             | Self::NoFile
             | Self::NoFileToOwn
             | Self::NoFilesToCheck

@@ -1,6 +1,6 @@
 //! Sees and changes every queue of a store.
 //!
-//! ```text
+//! ```sh
 //! cargo run --release -p fdbq-console -- queues --db embedded:jobs.keyspace
 //! ```
 //!
@@ -17,31 +17,30 @@ mod check;
 mod commands;
 mod failure;
 mod output;
+mod thread;
 
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use console::{Console, terminal};
+use export_queue::keyspace::embedded::{self, Role, Sharing};
 use export_queue::keyspace::url::StoreUrl;
 use export_queue::keyspace::{self, RunOptions, Runner, Store};
-use tokio::runtime;
-use tokio::task::spawn_blocking;
+use tokio::runtime::{self, Runtime};
 
 use crate::arguments::{Arguments, Command};
 use crate::failure::{CommandFailure, Result, Status};
+use crate::thread::on_thread;
 
 fn main() -> ExitCode {
     let arguments: Arguments = terminal::parse();
-    let runtime = runtime::Builder::new_multi_thread().enable_all().build();
-    let outcome = runtime
-        .map_err(CommandFailure::Runtime)
-        .and_then(|runtime| {
-            let outcome = runtime.block_on(execute(arguments));
-            // What still runs ends with the process. The end of the runtime would wait for a thread that copies a store
-            // or reads an answer, and would make a task panic that is about to sleep.
-            std::mem::forget(runtime);
-            outcome
-        });
+    let outcome = start(&arguments.command).and_then(|runtime| {
+        let outcome = runtime.block_on(execute(arguments));
+        // What still runs ends with the process. The end of the runtime would make a task panic that is about to sleep.
+        std::mem::forget(runtime);
+        outcome
+    });
     let status = outcome.unwrap_or_else(|failure| {
         terminal::tell_error(&failure);
         failure.status()
@@ -49,12 +48,42 @@ fn main() -> ExitCode {
     status.into()
 }
 
-/// Opens the store of a URL, if there is anything to see in it.
-fn open(db: &str) -> Result<Store> {
-    match db.parse() {
-        Ok(StoreUrl::Memory) => Err(CommandFailure::Memory),
-        _ => keyspace::open_existing(db).map_err(CommandFailure::open),
+/// Starts the runtime of a command. A command is done on the thread of the program; requests for pages are answered on
+/// as many threads as the machine has cores.
+fn start(command: &Command) -> Result<Runtime> {
+    let mut runtime = match command {
+        Command::Serve(_) => {
+            let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+            terminal::check_threads(threads).map_err(CommandFailure::Threads)?;
+            let mut runtime = runtime::Builder::new_multi_thread();
+            runtime.worker_threads(threads);
+            runtime
+        }
+        _ => runtime::Builder::new_current_thread(),
+    };
+    runtime
+        .enable_all()
+        .build()
+        .map_err(CommandFailure::Runtime)
+}
+
+/// Opens the store of a URL, if there is anything to see in it. Unless it `owns` an embedded store as applications do,
+/// it is a viewer, which says so if it has to own the store because no other process has it open.
+fn open(db: &str, owns: bool, json: bool) -> Result<Store> {
+    let path = match db.parse() {
+        Ok(StoreUrl::Memory) => return Err(CommandFailure::Memory),
+        Ok(StoreUrl::Embedded { path }) => path,
+        _ => return keyspace::open_existing(db).map_err(CommandFailure::open),
+    };
+    let sharing = if owns { Sharing::Share } else { Sharing::Yield };
+    let options = embedded::Options::new().with_sharing(sharing);
+    let store = options.open_existing(path).map_err(CommandFailure::open)?;
+    if store.role() == Role::Owner && !owns && !json {
+        terminal::tell(
+            "no other process has the store open: this one owns it until an application opens it\n",
+        );
     }
+    Ok(store.into())
 }
 
 async fn execute(arguments: Arguments) -> Result<Status> {
@@ -68,7 +97,12 @@ async fn execute(arguments: Arguments) -> Result<Status> {
             checked = check::check(db, options.json) => checked,
         };
     }
-    let store = open(db)?;
+    let owns = match &command {
+        Command::Own => true,
+        Command::Serve(options) => options.own,
+        _ => false,
+    };
+    let store = open(db, owns, options.json)?;
     let limits =
         RunOptions::default().with_time_limit(Duration::from_secs(options.time_limit.into()));
     let runner = Runner::with_options(store.clone(), limits);
@@ -91,9 +125,10 @@ async fn execute(arguments: Arguments) -> Result<Status> {
     // Closing loses nothing: a change has committed, or it has not.
     let close = async {
         let closed = runner.close().await;
-        // On a thread of its own, so that a signal ends the wait for a disk that hangs.
-        let ended = spawn_blocking(move || store.close()).await;
-        ended.expect("closing does not panic").and(closed)
+        // A signal ends the wait for a disk that hangs. Without a thread for it, nothing does.
+        let closing = store.clone();
+        let ended = on_thread(move || closing.close()).await;
+        ended.unwrap_or_else(|_| store.close()).and(closed)
     };
     let closed = tokio::select! {
         biased;

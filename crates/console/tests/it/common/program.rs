@@ -63,8 +63,11 @@ impl Filled {
         Self { db, items, folder }
     }
 
+    /// Runs a command. That it owns the store is left out of what it says.
     pub(crate) fn run(&self, arguments: &[&str]) -> Finished {
-        run(&[arguments, &["--db", &self.db]].concat())
+        let mut finished = run(&[arguments, &["--db", &self.db]].concat());
+        finished.err = finished.err.replace(OWNS, "");
+        finished
     }
 
     /// Returns what a command prints with `--json`.
@@ -151,6 +154,10 @@ impl Asking {
         }
     }
 }
+
+/// What a command says if it has to own the store.
+const OWNS: &str =
+    "no other process has the store open: this one owns it until an application opens it\n";
 
 pub(crate) fn finish(command: &mut Command) -> Finished {
     let output = command.output().unwrap();
