@@ -56,6 +56,8 @@ fn main() -> anyhow::Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
+    mod documents;
+
     use super::*;
 
     fn parse(line: &str) -> clap::ArgMatches {

@@ -22,7 +22,8 @@
 //! [`part`] of a store acts as a whole store for one test. A [`process`] and a [`server`] are programs and
 //! a cluster that a test can kill. [`chaos`] makes a store fail as FoundationDB does. [`fuzz`] checks
 //! properties of decoders for any bytes. [`hostile`] is code that panics wherever it can.
-//! [`checker_store`] is a store whose rows are a value, for models of recipes.
+//! [`checker_store`] is a store whose rows are a value, for models of recipes. [`documents`] finds the commands that
+//! documents of the repository show.
 //!
 //! ## Example
 //!
@@ -85,6 +86,7 @@
 pub mod chaos;
 pub mod checker_store;
 pub mod compare;
+pub mod documents;
 pub mod fuzz;
 pub mod generate;
 pub mod history;

@@ -1,137 +1,412 @@
-//! The commands of the documents and of `--help`: each is run, on a store that has what it names.
+//! The commands of the documents and of `--help`: each is run as it is typed, in the order of its document, on a store
+//! that has what it names. With a few more, every option of every command is typed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::io::{BufRead, BufReader};
+use std::mem;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use crate::common::program::{Filled, run};
-use export_queue::hc_dequeue::Batch;
+use conformance::documents::{calls, shown, words};
+use export_queue::combine::Sum;
+use export_queue::hc_dequeue::{Batch, WorkerOptions};
 use export_queue::keyspace::{self, Runner, Subspace};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+
+use crate::common::program::{Filled, Finished, finish, program, run};
 
 #[path = "../../../examples/examples/shop.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
 mod shop;
 
-/// Returns the README and the pages of `docs`.
-fn documents() -> Vec<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let pages = fs::read_dir(root.join("docs"))
-        .unwrap()
-        .map(|page| page.unwrap().path())
-        .filter(|page| page.extension().is_some_and(|kind| kind == "md"));
-    pages.chain([root.join("README.md")]).collect()
+/// What a command prints, on standard output.
+const TOLD: [(&str, &str); 33] = [
+    ("queues", "QUEUE"),
+    ("stats", "sessions"),
+    ("list", "ENQUEUED"),
+    ("show", "payload"),
+    ("cancel", ": cancel: "),
+    ("expedite", ": expedite: "),
+    ("redrive", ": redrive: "),
+    ("purge", ": purge: "),
+    ("prioritize", "jobs: prioritize"),
+    ("keys", "default limits"),
+    ("limit", "limit"),
+    ("batches", "to be closed"),
+    ("batch", "waits for"),
+    ("close-batch", "jobs: close"),
+    ("cancel-batch", "jobs: cancel"),
+    ("release-dedupe", "jobs: release"),
+    ("pause", ": pause"),
+    ("resume", ": resume"),
+    ("configure", "lease"),
+    ("sessions", "SESSION"),
+    ("schedules", "new year"),
+    ("reschedule", "jobs: reschedule"),
+    ("audit", "everything agrees"),
+    ("repair", "everything agrees"),
+    ("combine", "pending updates"),
+    ("exports", "SUBSCRIPTION"),
+    ("ls", "KEY"),
+    ("get", "record"),
+    ("backup", ""),
+    ("check", "rows"),
+    ("own", "stop with Ctrl-C or SIGTERM"),
+    ("serve", "listening on http://127.0.0.1:"),
+    ("help", "Usage"),
+];
+
+/// Commands whose options no document has, in this order. `<page>` is the next page of the same command, as JSON has
+/// it. The status, if it is not 0.
+const MORE: [(&str, i32); 46] = [
+    ("queues --limit 1 --after <page>", 0),
+    ("list jobs --limit 1 --after <page> --time-limit 20", 0),
+    ("list events --subscription mirror", 0),
+    ("schedules jobs --limit 1 --after <page>", 0),
+    ("sessions jobs --limit 1 --after <page>", 0),
+    ("batches jobs --limit 1 --after <page>", 0),
+    ("ls jobs --limit 1 --after <page>", 0),
+    ("combine counts --set-aside --limit 1 --after <page>", 0),
+    (
+        "limit jobs a --at-most 3 --until-end --dead-letters-block --weight 2",
+        0,
+    ),
+    ("limit jobs b --no-limit --rate 100/1m --burst 10", 0),
+    ("limit jobs c --ordered", 0),
+    ("limit jobs c --pause", 0),
+    ("limit jobs c --reset", 0),
+    ("keys jobs --limit 1 --after <page>", 0),
+    ("pause events --subscription mirror", 0),
+    ("resume events --subscription mirror", 0),
+    (
+        "configure jobs --lease 2m --max-attempts 9 --max-deaths 4",
+        0,
+    ),
+    (
+        "configure jobs --max-deliveries 99 --dedupe-retention 2h --keep-done 3h",
+        0,
+    ),
+    ("cancel jobs --place delayed --reason x --yes", 0),
+    (
+        "cancel jobs --payload x --attempts 2 --older-than 1h --yes",
+        0,
+    ),
+    ("cancel events 1 --subscription mirror", 2),
+    ("expedite jobs --place delayed --reason x --yes", 0),
+    (
+        "expedite jobs --payload x --attempts 2 --older-than 1h --yes",
+        0,
+    ),
+    ("expedite events 1 --subscription mirror", 2),
+    ("redrive jobs --place dead --reason x --yes", 0),
+    (
+        "redrive jobs --payload x --attempts 9 --older-than 1h --yes",
+        0,
+    ),
+    ("redrive events 1 --subscription mirror", 2),
+    ("purge events --subscription mirror LETTER", 0),
+    ("purge jobs --place dead --reason x --yes", 0),
+    (
+        "purge jobs --payload x --attempts 9 --older-than 99days --yes",
+        0,
+    ),
+    ("cancel jobs --all --yes", 0),
+    ("expedite jobs --all --yes", 0),
+    ("redrive jobs --all --yes", 0),
+    ("purge jobs --all --yes", 0),
+    ("serve --allow-changes --host pages.example --own", 0),
+    ("keys jobs --json", 0),
+    ("batches jobs --json", 0),
+    ("audit jobs --json", 0),
+    ("check --json", 0),
+    ("help list", 0),
+    ("combine counts ada --combiner sum", 0),
+    ("combine counts ada --combiner min", 0),
+    ("combine counts ada --combiner max", 0),
+    ("show jobs missing", 2),
+    ("stats nothing", 3),
+    ("list jobs --place nowhere", 2),
+];
+
+/// Stores with what commands name.
+struct World {
+    filled: Filled,
+    batches: [String; 2],
+    letter: String,
+    /// What the tutorial leaves.
+    shop: TempDir,
 }
 
-/// Returns the arguments of the commands in a text: those after `-p fdbq-console --`, and those of code spans and of
-/// examples that begin with `console`. One word alone names a command.
-fn commands(text: &str) -> Vec<Vec<String>> {
-    let run = text
-        .lines()
-        .filter_map(|line| line.split_once(" -p fdbq-console -- "))
-        .filter_map(|(_, arguments)| arguments.split(['`', '#']).next());
-    let parts = text.split(['`', '\n']).map(str::trim);
-    let named = parts
-        .map(|part| part.strip_prefix("$ ").unwrap_or(part))
-        .filter_map(|part| part.strip_prefix("console "))
-        .filter(|arguments| arguments.contains(' ') && !arguments.starts_with('<'));
-    run.chain(named).map(words).collect()
-}
-
-/// Splits arguments as a shell does, up to a pipe.
-fn words(text: &str) -> Vec<String> {
-    let text = text.split(" | ").next().unwrap();
-    let mut words = Vec::new();
-    for (index, part) in text.split('\'').enumerate() {
-        match index % 2 {
-            0 => words.extend(part.split_whitespace().map(str::to_owned)),
-            _ => words.push(part.to_owned()),
+impl World {
+    fn new() -> Self {
+        let filled = Filled::with(|world| {
+            Box::pin(async move {
+                for _batch in 0..2 {
+                    let jobs = &world.jobs;
+                    let open = |tr| async move { jobs.open_batch(&tr, &Batch::new()).await };
+                    world.runner.run(open).await.unwrap();
+                }
+                let another = world.jobs.consumer(&world.runner, WorkerOptions::default());
+                // Its process is killed, too.
+                mem::forget(another.await.unwrap());
+                let counts = world.open_counts("counts", Sum).await;
+                for update in [i64::MAX, 1] {
+                    world.add(&counts, &[("vast", update)]).await;
+                    world.combine(&counts).await;
+                }
+            })
+        });
+        let listed = filled.json(&["batches", "jobs"]);
+        let letters = filled.json(&["list", "events", "--subscription", "mirror"]);
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let shop = TempDir::new().unwrap();
+        let store = keyspace::open(&format!("embedded:{}/shop", shop.path().display())).unwrap();
+        let runner = Runner::new(store.clone());
+        let sells = async { shop::run(&runner, &Subspace::from("shop")).await.unwrap() };
+        Runtime::new().unwrap().block_on(sells);
+        store.close().unwrap();
+        Self {
+            batches: [0, 1].map(|index| text(&listed["batches"][index]["batch"])),
+            letter: text(&letters["items"][0]["item"]),
+            filled,
+            shop,
         }
     }
-    words
-}
 
-/// Fills a store with what the tutorial leaves.
-fn open_shop() -> (String, TempDir) {
-    let folder = TempDir::new().unwrap();
-    let db = format!("embedded:{}", folder.path().join("shop").display());
-    let store = keyspace::open(&db).unwrap();
-    let runner = Runner::new(store.clone());
-    let sells = async { shop::run(&runner, &Subspace::from("shop")).await.unwrap() };
-    Runtime::new().unwrap().block_on(sells);
-    store.close().unwrap();
-    (db, folder)
-}
+    /// Returns a folder with copies of the stores, which are closed: `jobs` and `shop`.
+    fn copies(&self) -> TempDir {
+        let folder = TempDir::new().unwrap();
+        let store = self.filled.folder.path().join("store");
+        fs::copy(store, folder.path().join("jobs")).unwrap();
+        fs::copy(self.shop.path().join("shop"), folder.path().join("shop")).unwrap();
+        folder
+    }
 
-#[test]
-fn every_command_of_the_documents_and_of_the_help_runs() {
-    let texts = documents()
-        .into_iter()
-        .map(|page| fs::read_to_string(page).unwrap());
-    let overview = run(&["--help"]).out;
-    let names: BTreeSet<_> = overview
-        .split("Commands:")
-        .nth(1)
-        .unwrap()
-        .lines()
-        .skip(1)
-        .map_while(|line| line.split_whitespace().next())
-        .filter(|name| *name != "help")
-        .collect();
-    let help = names.iter().map(|name| run(&["help", name]).out);
-    let commands: BTreeSet<_> = texts.chain(help).flat_map(|text| commands(&text)).collect();
-    let shown: BTreeSet<_> = commands.iter().map(|command| &*command[0]).collect();
-    assert_eq!(shown, names, "every command has an example");
-
-    let filled = Filled::with(|world| {
-        Box::pin(async move {
-            let jobs = &world.jobs;
-            let open = |tr| async move { jobs.open_batch(&tr, &Batch::new()).await };
-            world.runner.run(open).await.unwrap();
-        })
-    });
-    let batches = filled.json(&["batches", "jobs"]);
-    let batch = batches["batches"][0]["batch"].as_str().unwrap();
-    let (shop, _folder) = open_shop();
-    let copy = filled.folder.path().join("copy").display().to_string();
-    for command in commands {
-        // They run until they are stopped.
-        if ["own", "serve"].contains(&&*command[0]) {
-            continue;
-        }
+    /// Returns the arguments of a command with what its words stand for, on the stores of a folder.
+    fn arguments(&self, command: &[String], folder: &Path) -> Vec<String> {
+        let name = &*command[0];
+        let has = |option: &str| command.iter().any(|word| word == option);
         let is_shop = command.iter().any(|word| word.contains("shop"));
-        // A command before this one cancels the delayed item.
-        let item = match &*command[0] {
-            "prioritize" => filled.items.dead[0].to_string(),
-            "batch" | "close-batch" | "cancel-batch" => batch.to_owned(),
-            _ => filled.items.delayed[0].to_string(),
-        };
-        let mut arguments: Vec<_> = command
-            .iter()
-            .map(|word| match &**word {
-                word if word.contains('…') => item.clone(),
+        let store = if is_shop { "shop" } else { "jobs" };
+        let db = format!("embedded:{}", folder.join(store).display());
+        let items = &self.filled.items;
+        let mut arguments = Vec::new();
+        let mut words = command.iter();
+        while let Some(word) = words.next() {
+            arguments.push(match &**word {
+                "QUEUE" if name == "combine" => "counts".to_owned(),
+                "QUEUE" if name == "exports" || has("--subscription") => "events".to_owned(),
+                "QUEUE" => "jobs".to_owned(),
+                "KEY" if name == "combine" => "ada".to_owned(),
+                "KEY" if name == "get" => "jobs/m".to_owned(),
+                "KEY" => "tenant 7".to_owned(),
+                "NAME" if name == "reschedule" => "new year".to_owned(),
+                "NAME" => "mirror".to_owned(),
+                "TEXT" => "refused".to_owned(),
+                "LETTER" => self.letter.clone(),
+                "FILE" | "copy.keyspace" => folder.join("copy").display().to_string(),
+                "<command>" => "queues".to_owned(),
+                "BATCH" => self.batches[usize::from(name == "cancel-batch")].clone(),
+                word if word.contains('…') && name.ends_with("batch") => {
+                    self.batches[usize::from(name == "cancel-batch")].clone()
+                }
+                word if word == "ITEM" || word.contains('…') => match name {
+                    "cancel" => items.queued[0].to_string(),
+                    "prioritize" => items.queued[1].to_string(),
+                    _ => items.dead[1].to_string(),
+                },
                 word if word == "URL"
                     || word.starts_with("embedded:")
                     || word.starts_with("fdb:") =>
                 {
-                    if is_shop { &shop } else { &filled.db }.clone()
+                    db.clone()
                 }
-                "copy.keyspace" => copy.clone(),
+                // The first page is as good as the next one.
+                "--after" if command.contains(&"<page>".to_owned()) && !has("1") => {
+                    words.next();
+                    continue;
+                }
+                // A port that is free.
+                word if word.ends_with(":8080") => "127.0.0.1:0".to_owned(),
                 word => word.to_owned(),
-            })
-            .collect();
-        // The first page is as good as the next one.
-        arguments.retain(|word| !["--after", "<page>"].contains(&&**word));
-        let changes = ["cancel", "expedite", "redrive", "purge"];
-        if changes.contains(&&*arguments[0]) && !arguments.contains(&"--yes".to_owned()) {
+            });
+        }
+        let asks = ["cancel", "expedite", "redrive", "purge"].contains(&name);
+        if asks && !has("--yes") {
             arguments.push("--yes".to_owned());
         }
-        if !arguments.contains(&"--db".to_owned()) {
-            arguments.extend(["--db".to_owned(), filled.db.clone()]);
+        if name == "serve" && !has("--listen") {
+            arguments.extend(["--listen", "127.0.0.1:0"].map(str::to_owned));
         }
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        let ended = run(&arguments);
-        assert_eq!(ended.status, 0, "{command:?}: {ended:?}");
+        if !has("--db") && name != "help" {
+            arguments.extend(["--db".to_owned(), db]);
+        }
+        arguments
     }
+
+    /// Types a command. Returns what is wrong with how it ends or with what it prints.
+    fn problem(&self, command: &[String], status: i32, folder: &Path) -> Option<String> {
+        let mut arguments = self.arguments(command, folder);
+        if let Some(page) = arguments.iter().position(|word| word == "<page>") {
+            let mut first = arguments.clone();
+            first.drain(page - 1..=page);
+            first.push("--json".to_owned());
+            let first = run_words(&first);
+            let page_of = |out: &str| {
+                Some(
+                    serde_json::from_str::<Value>(out).ok()?["next"]
+                        .as_str()?
+                        .to_owned(),
+                )
+            };
+            match page_of(&first.out) {
+                Some(next) => arguments[page] = next,
+                None => return Some(format!("no next page: {first:?}")),
+            }
+        }
+        let name = &*command[0];
+        let ended = if ["own", "serve"].contains(&name) {
+            run_until_stopped(&arguments)
+        } else {
+            run_words(&arguments)
+        };
+        let has = |option: &str| command.iter().any(|word| word == option);
+        let told = match TOLD.iter().find(|(of, _)| *of == name) {
+            _ if status != 0 => "",
+            _ if has("--help") => "Usage",
+            _ if has("--json") => "{",
+            _ if has("--set-aside") => "KIND",
+            told => told.map_or("no line of TOLD", |(_, told)| told),
+        };
+        let is_there = name != "backup" || folder.join("copy").exists();
+        if ended.status == status && ended.out.contains(told) && is_there {
+            return None;
+        }
+        Some(format!("not {status} with `{told}`: {ended:?}"))
+    }
+}
+
+fn run_words(arguments: &[String]) -> Finished {
+    run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Runs a command that runs until it is stopped, up to its first line.
+fn run_until_stopped(arguments: &[String]) -> Finished {
+    let mut command = program();
+    let mut child = command
+        .args(arguments)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = String::new();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    lines.read_line(&mut out).unwrap();
+    let pid = child.id().to_string();
+    let sent = finish(Command::new("kill").args(["-INT", &pid]));
+    assert_eq!(sent.status, 0, "{sent:?}");
+    let status = child.wait().unwrap().code().unwrap_or(-1);
+    Finished {
+        status,
+        out,
+        err: String::new(),
+    }
+}
+
+/// The commands, and what `--help` says of each.
+fn helps() -> BTreeMap<String, String> {
+    let overview = run(&["--help"]).out;
+    let (_, commands) = overview.split_once("Commands:").unwrap();
+    let names = commands
+        .lines()
+        .skip(1)
+        .map_while(|line| line.split_whitespace().next());
+    names
+        .map(|name| (name.to_owned(), run(&["help", name]).out))
+        .collect()
+}
+
+/// Returns the options of a command, as its help lists them.
+fn options(help: &str) -> impl Iterator<Item = &str> {
+    let lines = help.lines();
+    let lines = lines.filter(|line| line.starts_with("      --") || line.starts_with("  -"));
+    lines.filter_map(|line| line.split([' ', ',']).find(|word| word.starts_with("--")))
+}
+
+/// Returns the commands that the documents and the help show, by what shows them, in their order.
+fn documented(helps: &BTreeMap<String, String>) -> Vec<(String, Vec<Vec<String>>)> {
+    let mut documents: Vec<(String, Vec<Vec<String>>)> = Vec::new();
+    let mut add = |document: &str, arguments: Vec<String>| match documents.last_mut() {
+        Some((last, commands)) if last == document => commands.push(arguments),
+        _ => documents.push((document.to_owned(), vec![arguments])),
+    };
+    for (shown, call) in calls("fdbq-console") {
+        // One word alone names a command.
+        let is_named = !shown.is_block && call.arguments.len() == 1;
+        if is_named {
+            assert!(helps.contains_key(&call.arguments[0]), "{shown:?}");
+        } else {
+            add(&shown.document, call.arguments);
+        }
+    }
+    // The page of the console leaves out the name of the program.
+    for shown in shown() {
+        let words = words(&shown.code);
+        if shown.document == "docs/console.md" && words.len() > 1 && helps.contains_key(&words[0]) {
+            add("the list of docs/console.md", words);
+        }
+    }
+    let examples = helps.values().flat_map(|help| help.lines());
+    for example in examples.filter_map(|line| line.strip_prefix("  console ")) {
+        add("--help", words(example));
+    }
+    documents
+}
+
+#[test]
+fn every_command_of_the_documents_and_of_the_help_runs_with_every_option() {
+    let helps = helps();
+    let mut documents = documented(&helps);
+    let is_there = |name: &str| documents.iter().any(|(document, _)| document == name);
+    for document in [
+        "README.md",
+        "docs/tutorial.md",
+        "docs/embedded.md",
+        "--help",
+    ] {
+        assert!(is_there(document), "{document}");
+    }
+    let world = World::new();
+    let mut typed = BTreeSet::new();
+    let mut problems = Vec::new();
+    let more = MORE.iter().map(|(command, _)| words(command)).collect();
+    documents.push(("MORE".to_owned(), more));
+    for (document, commands) in &documents {
+        let folder = world.copies();
+        for command in commands {
+            let expected = MORE
+                .iter()
+                .find(|(more, _)| document == "MORE" && words(more) == *command);
+            let status = expected.map_or(0, |(_, status)| *status);
+            if let Some(problem) = world.problem(command, status, folder.path()) {
+                problems.push(format!("{document}: {command:?}: {problem}"));
+            }
+            let of_command = command.iter().filter(|word| word.starts_with("--"));
+            typed.extend(of_command.map(|option| (command[0].clone(), option.clone())));
+            typed.insert((command[0].clone(), String::new()));
+        }
+    }
+    for (name, help) in &helps {
+        for option in options(help).chain([""]) {
+            let is_global = ["--db", "--json", "--time-limit", "--help"].contains(&option);
+            let is_typed =
+                |(of, other): &(String, String)| other == option && (is_global || of == name);
+            if !typed.iter().any(is_typed) {
+                problems.push(format!("nothing types `{name} {option}`"));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod console;
+mod documents;
 mod examples;
 mod programs;
 mod relay;

@@ -6,6 +6,7 @@
 mod cluster;
 mod console;
 mod disks;
+mod documents;
 mod program;
 mod reference;
 mod refusals;
