@@ -83,6 +83,7 @@
 //!
 //! In the repository, `cargo xtask replay` and `cargo xtask diff` run these tools from the command line.
 
+pub mod by_hand;
 pub mod chaos;
 pub mod checker_store;
 pub mod compare;

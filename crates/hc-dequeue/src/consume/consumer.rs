@@ -48,7 +48,7 @@ use crate::queue::handle::Queue;
 ///
 /// # Cancel safety
 /// If the future of a call is dropped after an item was granted to it, another waiting call gets the item, or it goes
-/// back to the queue. An item that [`pop`](Self::pop) has taken by then is lost.
+/// back to its place. This counts neither as an attempt nor as a delivery. An item that [`pop`](Self::pop) has taken by then is lost.
 pub struct Consumer<T> {
     untyped: UntypedConsumer,
     value: PhantomData<fn() -> T>,
@@ -154,6 +154,11 @@ impl<T: Send + Sync + 'static> Consumer<T> {
             id,
             value: value.into_inner(),
         }))
+    }
+
+    /// Has deliveries that are dropped from now on count no attempt, as in a shutdown.
+    pub(crate) fn release(&self) {
+        self.untyped.release();
     }
 
     /// Returns a stream of deliveries, as items become available, until the consumer is shut down.

@@ -34,6 +34,7 @@ use crate::session::wall::unix_time;
 /// | is [released](Self::release) | goes back to its place | nothing |
 /// | is [snoozed](Self::snooze) | comes back later | nothing |
 /// | ends because its consumer or worker shuts down | goes back to its place | nothing |
+/// | is never received, because the call that takes it is dropped | stays at its place | nothing |
 /// | is [discarded](Self::discard) | becomes a dead letter | |
 ///
 /// The [settings](crate::Settings) limit the attempts, deaths and deliveries of each item, and an
@@ -61,8 +62,10 @@ pub struct Delivery<T> {
 }
 
 impl<T: Send + Sync + 'static> Delivery<T> {
-    /// Gives an item that a dispatcher has handed out the type of its value.
+    /// Gives an item that a dispatcher has handed out the type of its value, for the application: no await follows
+    /// before it has the delivery.
     pub(crate) fn new(HandedOut { item, value }: HandedOut) -> Self {
+        item.out.receive();
         Self {
             item,
             value: value.into_shared(),

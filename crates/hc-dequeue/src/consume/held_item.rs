@@ -30,7 +30,8 @@ use crate::options::Backoff;
 use crate::protocol::give_back::{GiveBack, Return, When};
 use crate::session::wall::wall_millis;
 
-/// An item that a dispatcher hands out, and its value.
+/// An item that a dispatcher hands out, and its value. Until the application [receives](Outstanding::receive) it,
+/// dropping it gives the item back as if it had not been granted: the call that would have returned it was dropped.
 pub(crate) struct HandedOut {
     pub(crate) item: Arc<HeldItem>,
     pub(crate) value: Value,
@@ -39,7 +40,8 @@ pub(crate) struct HandedOut {
 /// The channel from consumers and deliveries to their dispatcher.
 pub(crate) type Commands = mpsc::UnboundedSender<Command<HandedOut>>;
 
-/// An item that this process holds, which all clones of its delivery share. Dropping it gives the item back as failed.
+/// An item that this process holds, which all clones of its delivery share. Dropping it gives the item back: as failed,
+/// if the application has received it.
 pub(crate) struct HeldItem {
     pub(crate) id: ItemId,
     /// The record without the payload.
@@ -64,6 +66,8 @@ pub(crate) struct Outstanding {
     pub(crate) began: Duration,
     /// When the delivery's time limit passes, by the environment's clock.
     deadline: Mutex<Duration>,
+    /// Whether the application has the item.
+    is_received: AtomicBool,
     /// A [`HoldState`].
     hold: AtomicU8,
     hold_changed: Notify,
@@ -87,6 +91,7 @@ impl Outstanding {
             delivery,
             began,
             deadline: Mutex::new(deadline),
+            is_received: AtomicBool::new(false),
             hold: AtomicU8::new(HoldState::Held as u8),
             hold_changed: Notify::new(),
         }
@@ -100,6 +105,15 @@ impl Outstanding {
     pub(crate) fn extend(&self, deadline: Duration) {
         let mut current = self.deadline.lock();
         *current = deadline.max(*current);
+    }
+
+    /// Records that the application has the item. From now on, dropping the delivery counts as a failure.
+    pub(crate) fn receive(&self) {
+        self.is_received.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_received(&self) -> bool {
+        self.is_received.load(Ordering::Relaxed)
     }
 
     pub(crate) fn lose(&self) {
@@ -328,12 +342,6 @@ impl HeldItem {
         Ok(())
     }
 
-    /// Marks a delivery that its consumer did not receive as resolved. Returns its item and its number.
-    pub(crate) fn disown(&self) -> (ItemId, u64) {
-        self.set_decision(Decision::Resolved);
-        (self.id, self.out.delivery)
-    }
-
     /// Applies the handler's outcome to the item without waiting, unless the handler has already decided.
     pub(crate) fn conclude(&self, how: GiveBack, reason: Option<&str>) {
         if self.is_open_to(&how) {
@@ -485,7 +493,9 @@ impl Drop for HeldItem {
             let forgotten = holdings.forget(&self.id, self.out.delivery, now);
             forgotten.dispatcher(&self.commands);
         } else if decision == Decision::Open as u8 {
-            if self.shared.shuts_down.load(Ordering::Relaxed) {
+            if !self.out.is_received() {
+                self.send_decision(GiveBack::Unused, None);
+            } else if self.shared.shuts_down.load(Ordering::Relaxed) {
                 self.send_decision(GiveBack::Returned(When::Now), None);
             } else {
                 let how = GiveBack::Failed(When::Later(self.shared.backoff));

@@ -71,7 +71,7 @@ pub struct Drained {
 /// Those of [`Runner::run`].
 ///
 /// # Cancel safety
-/// Dropping the future drops the handler. Its item has failed an attempt, and comes back after the default backoff.
+/// Dropping the future drops the handler. Its item goes back to its place without a counted attempt.
 ///
 /// # Panics
 /// Panics outside a tokio runtime.
@@ -90,6 +90,8 @@ where
 {
     let options = WorkerOptions::default();
     let consumer = queue.consumer(runner, options).await?;
+    // What happens to each item is decided below, unless this future is dropped.
+    consumer.release();
     let mut drain = Drain {
         runner,
         queue,

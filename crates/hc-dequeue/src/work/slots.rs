@@ -180,3 +180,6 @@ impl Slot {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

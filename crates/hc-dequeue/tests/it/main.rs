@@ -41,5 +41,6 @@ mod submit;
 mod takes;
 mod testing;
 mod unreadable;
+mod unseen;
 mod versions;
 mod worker;

@@ -6,13 +6,11 @@ use std::sync::Arc;
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::DecodeError;
 use microqueue::{Item, ItemId};
-use tokio::sync::oneshot;
 
 use super::Dispatcher;
 use crate::consume::command::{Reply, Want};
 use crate::consume::held_item::HandedOut;
 use crate::consume::holdings::Ready;
-use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::record::{Record, Reserve};
 use crate::options::Backoff;
@@ -78,7 +76,8 @@ impl Dispatcher {
                         continue;
                     };
                     let hand_out = |item| self.shared.hand_out(item, &commands);
-                    self.deliver(items.into_iter().map(hand_out).collect(), reply);
+                    // If the caller has just gone, they go back with the answer.
+                    let _ = reply.send(Ok(items.into_iter().map(hand_out).collect()));
                 }
                 _ => self.callers.push(want),
             }
@@ -114,22 +113,8 @@ impl Dispatcher {
             let reply = Reply::Deliver(reply);
             self.callers.push(Want { reply, ..want });
         } else {
-            self.deliver(items, reply);
-        }
-    }
-
-    /// Passes items to a caller. They go back if it has just gone.
-    fn deliver(
-        &mut self,
-        handed_out: Vec<HandedOut>,
-        reply: oneshot::Sender<Result<Vec<HandedOut>>>,
-    ) {
-        if let Err(Ok(unseen)) = reply.send(Ok(handed_out)) {
-            for unseen in unseen {
-                let (id, delivery) = unseen.item.disown();
-                self.forget(&id, delivery);
-                self.return_unused(id, delivery);
-            }
+            // If the caller has just gone, they go back with the answer.
+            let _ = reply.send(Ok(items));
         }
     }
 

@@ -334,6 +334,10 @@ impl Dispatcher {
         for (id, out) in self.shared.holdings.take_over(now) {
             out.lose();
             self.shared.metrics.lost.increment(1);
+            if !out.is_received() {
+                self.return_unused(id, out.delivery);
+                continue;
+            }
             self.return_later(
                 id,
                 out.delivery,
