@@ -41,7 +41,8 @@ impl<'a, T> ByHand<'a, T> {
     /// Takes a future, which is not polled yet.
     pub fn new(future: impl Future<Output = T> + 'a) -> Self {
         Self {
-            future: Box::pin(future),
+            // Without the budget of the task, it is woken only by what it waits for.
+            future: Box::pin(tokio::task::unconstrained(future)),
             woken: Arc::default(),
         }
     }
