@@ -135,6 +135,7 @@ impl<T: Send + Sync + 'static> Consumer<T> {
         time: Duration,
     ) -> Result<Vec<Delivery<T>>> {
         let handed_out = self.untyped.dequeue(limit, time).await?;
+        self.untyped.confirm(&handed_out).await?;
         Ok(handed_out.into_iter().map(Delivery::new).collect())
     }
 

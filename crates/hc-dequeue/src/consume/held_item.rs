@@ -237,6 +237,12 @@ impl HeldItem {
         ItemRef::new(&self.shared.keys, self.id)
     }
 
+    /// Returns whether the item must be handed out [apart](crate::items::settings::Settings::hands_out_apart).
+    pub(crate) fn is_apart(&self) -> bool {
+        // Most items have not seen a death.
+        self.record.deaths > 0 && self.shared.settings.get().hands_out_apart(&self.record)
+    }
+
     /// Returns the number of this attempt, starting at 1.
     pub(crate) fn attempt(&self) -> u64 {
         self.record.attempts + 1

@@ -21,6 +21,7 @@ use crate::items::error::{Error, Result};
 use crate::items::value::Value;
 use crate::options::DispatcherOptions;
 use crate::protocol::MAX_FULFILLMENT_ITEMS;
+use crate::protocol::confirm::confirm_handed_out;
 use crate::queue::handle::UntypedQueue;
 use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 
@@ -28,7 +29,7 @@ use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
 #[derive(Clone)]
 pub(crate) struct UntypedConsumer {
     commands: Commands,
-    env: Environment,
+    runner: Runner<Store>,
     queue: Subspace,
     handle: Arc<Handle>,
 }
@@ -65,10 +66,15 @@ impl UntypedConsumer {
     ) -> BoxFuture<'static, Result<Self>> {
         Box::pin(async move {
             let subspace = queue.keys.queue.clone();
-            let env = runner.environment().clone();
             let (commands, received) = mpsc::unbounded_channel();
-            let dispatcher =
-                Dispatcher::open(queue, runner, options, commands.downgrade(), received).await?;
+            let dispatcher = Dispatcher::open(
+                queue,
+                runner.clone(),
+                options,
+                commands.downgrade(),
+                received,
+            );
+            let dispatcher = dispatcher.await?;
             let shared = dispatcher.shared();
             let span = tracing::debug_span!("dispatcher", queue = %subspace, session = %dispatcher.session());
             let run = async {
@@ -87,7 +93,7 @@ impl UntypedConsumer {
                     shared,
                 }),
                 commands,
-                env,
+                runner,
                 queue: subspace,
             })
         })
@@ -95,6 +101,10 @@ impl UntypedConsumer {
 
     pub(crate) fn queue(&self) -> &Subspace {
         &self.queue
+    }
+
+    fn env(&self) -> &Environment {
+        self.runner.environment()
     }
 
     /// Has the dispatcher take no items ahead any more.
@@ -123,6 +133,31 @@ impl UntypedConsumer {
         })
     }
 
+    /// Records of those of these items that are handed out [apart] that they are handed out now: from here on, a death
+    /// of the session counts.
+    ///
+    /// [apart]: crate::items::settings::Settings::hands_out_apart
+    ///
+    /// # Conflicts
+    /// Reads and writes each of these items.
+    pub(crate) fn confirm<'a>(&'a self, handed_out: &'a [HandedOut]) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let apart = handed_out.iter().map(|handed_out| &*handed_out.item);
+            let apart: Vec<_> = apart.filter(|item| item.is_apart()).collect();
+            let Some(first) = apart.first() else {
+                return Ok(());
+            };
+            let deliveries: Vec<_> = apart
+                .iter()
+                .map(|item| (item.id, item.out.delivery))
+                .collect();
+            let held = &first.held;
+            let deliveries = &deliveries;
+            let confirm = |tr| async move { confirm_handed_out(&tr, held, deliveries).await };
+            self.runner.run(confirm).await
+        })
+    }
+
     /// Removes the first item as soon as there is one.
     pub(crate) fn pop(&self, time: Duration) -> BoxFuture<'_, Result<Option<Item<Value>>>> {
         Box::pin(async move { Ok(self.want(1, time, Reply::Pop).await?.pop()) })
@@ -137,7 +172,7 @@ impl UntypedConsumer {
                 done: Some(done),
             };
             let limit = grace.saturating_add(SESSION_END_LIMIT);
-            let ended = within(&self.env, limit, self.ask(end)).await;
+            let ended = within(self.env(), limit, self.ask(end)).await;
             ended.unwrap_or_else(|| {
                 let recipe = self.queue.clone();
                 Err(NotEnded { recipe, limit }.into())
@@ -166,7 +201,7 @@ impl UntypedConsumer {
                 limit: MAX_FULFILLMENT_ITEMS,
             });
         }
-        let until = self.env.now().saturating_add(time);
+        let until = self.env().now().saturating_add(time);
         let want = |answer| {
             Command::Want(Want {
                 wanted: limit,

@@ -95,8 +95,9 @@
 //!         0E  burst of debounced enqueues, if it is not the first one: time at which it began; deliveries
 //!             until then in 8 bytes
 //!         0F  deliveries that do not count: before the last redrive, or without being handed out: number
-//!         10  01 if its session has taken it into its reserve, and may have handed it out since; 02 if a
-//!             session that held it has died: it goes into no reserve before it was handed out for certain
+//!         10  01 if its session has taken it into its reserve, and may have handed it out since, or is to
+//!             hand it out apart; 02 if a session that held it has died: it goes into no reserve before it
+//!             was handed out for certain
 //!         11  rank, if it is not 10: a byte
 //!         12  key: 1 to 255 bytes
 //!         13  01 if it has a slot of its key

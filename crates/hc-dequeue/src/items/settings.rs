@@ -164,6 +164,12 @@ impl Settings {
             deliveries: limit(own.deliveries, self.max_deliveries),
         }
     }
+
+    /// Returns whether the next death of an item makes it a dead letter, although it has survived others. Such an item
+    /// is handed out apart, so that it does not die of the items beside it.
+    pub(crate) fn hands_out_apart(&self, record: &Record) -> bool {
+        record.deaths > 0 && record.deaths + 1 >= self.limits_of(record).deaths.into()
+    }
 }
 
 /// The settings as this process knows them. Its sessions read the stored settings at each heartbeat.
@@ -311,6 +317,23 @@ pub(crate) async fn find_settings(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_item_is_handed_out_apart_between_its_first_and_its_last_death() {
+        let is_apart = |deaths, max_deaths, own| {
+            let mut record = Record::default();
+            record.deaths = deaths;
+            record.limits.deaths = own;
+            let settings = Settings::new().with_max_deaths(max_deaths);
+            settings.hands_out_apart(&record)
+        };
+        assert!(!is_apart(0, 0, 0) && !is_apart(0, 1, 0));
+        assert!(!is_apart(0, 2, 0) && is_apart(1, 2, 0));
+        assert!(!is_apart(3, 5, 0) && is_apart(4, 5, 0));
+        // The limit may have become lower since.
+        assert!(is_apart(7, 5, 0));
+        assert!(is_apart(1, 5, 2) && !is_apart(1, 2, 5));
+    }
 
     #[test]
     fn settings_have_the_bytes_of_the_schema() {

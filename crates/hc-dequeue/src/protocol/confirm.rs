@@ -1,29 +1,29 @@
-//! Records that items were handed out that a session had taken into its reserve.
+//! Records that items were handed out whose records do not say so: from here on, a death of their session counts.
 //!
-//! An item is handed out of a reserve without a transaction. Its record says so only when its handler has taken longer
-//! than a transaction lives: a short handler ends before, and a transaction of `process` does not fail because of it.
+//! - An item is handed out of a reserve without a transaction. Its record says so only when its handler has taken
+//!   longer than a transaction lives: a short handler ends before, and a transaction of `process` does not fail because
+//!   of it.
+//! - An item that is [handed out apart](crate::items::settings::Settings::hands_out_apart) may wait for others in its
+//!   session. Its record says that it was handed out just before that happens.
 
 use microqueue::ItemId;
 use microqueue::keyspace::Transaction;
 
 use crate::items::error::Result;
-use crate::items::keys::Keys;
+use crate::items::keys::Records;
 use crate::items::record::Reserve;
 use crate::protocol::MAX_FULFILLMENT_BYTES;
-use crate::session::SessionId;
 
-/// Stages that these deliveries of a session were handed out: as many of the first ones as fit in a transaction. Those
-/// that the session no longer holds are left out.
+/// Stages that these deliveries of items that a session holds were handed out: as many of the first ones as fit in a
+/// transaction. Those that the session no longer holds are left out.
 ///
 /// # Conflicts
 /// Reads and writes each item.
 pub(crate) async fn confirm_handed_out(
     tr: &impl Transaction,
-    keys: &Keys,
-    session: SessionId,
+    held: &Records,
     deliveries: &[(ItemId, u64)],
 ) -> Result<()> {
-    let held = keys.held(session);
     let mut bytes = 0;
     for (id, delivery) in deliveries {
         if bytes >= MAX_FULFILLMENT_BYTES {

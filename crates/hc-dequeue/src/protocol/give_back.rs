@@ -226,8 +226,8 @@ fn judge(
             }
             record.deaths += 1;
             let when = match record.deaths {
-                0..APART_FROM => When::Now,
-                deaths => When::At(now.saturating_add(apart(deaths, settings, env))),
+                0..SCATTERED_FROM => When::Now,
+                deaths => When::At(now.saturating_add(scattered(deaths, settings, env))),
             };
             (when, Some("the session that held it has died"))
         }
@@ -259,13 +259,13 @@ fn judge(
     }
 }
 
-/// From which death on items come back at random times, so that an item that kills its process is eventually granted
-/// alone.
-const APART_FROM: u64 = 2;
+/// From which death on items come back at random times, so that an item that kills its process meets others less
+/// often.
+const SCATTERED_FROM: u64 = 2;
 
 /// Returns after how many milliseconds an item comes back after a death of its session: at random, within twice the
 /// lease at first, and within twice as long after each further death.
-fn apart(deaths: u64, settings: &Settings, env: &Environment) -> u64 {
+fn scattered(deaths: u64, settings: &Settings, env: &Environment) -> u64 {
     let doublings = u32::try_from(deaths.saturating_sub(1)).unwrap_or(u32::MAX);
     let max_wait = settings.lease.saturating_mul(1 << doublings.min(10));
     millis(max_wait.mul_f64(env.random_unit()))

@@ -9,7 +9,7 @@
 //! - [`grant`]: answers to requests, and notices.
 //! - [`give_back`]: items that a session no longer holds.
 //! - [`batches`]: the ends of batches.
-//! - [`confirm`]: items that were handed out of a reserve.
+//! - [`confirm`]: items that are handed out, although their records do not say so.
 //! - [`reclaim`]: items and rows of dead sessions.
 //! - [`front`]: reads the first rows, and skips those that do not decode.
 //!
@@ -40,7 +40,8 @@
 //!
 //! A take, a request and the demand in a fulfillment may ask for more items than the session's handlers want: its
 //! *reserve*. The records of these items say so, because their handlers may get them without a transaction. If the
-//! session dies, they go back without a counted death, and are granted the next time only to be handed out.
+//! session dies, they go back without a counted death, and are granted the next time only to be handed out. The record
+//! of an item that is to be handed out apart says the same, until the session is about to hand it out.
 //!
 //! # Why it is safe
 //!
@@ -217,6 +218,8 @@ impl Granted {
         record.reserve = match (purpose, record.reserve) {
             (Purpose::Reserve, Reserve::Out) => Reserve::In,
             (Purpose::Reserve, reserve) => reserve,
+            // A transaction records when it is handed out. Until then, it waits for others.
+            _ if !is_popped && context.settings.hands_out_apart(&record) => Reserve::In,
             _ => Reserve::Out,
         };
         Self {

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use microqueue::keyspace::error::chain;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Environment, Runner, Store, foreign};
-use tokio::sync::watch;
+use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 use tokio::task::coop::consume_budget;
 
@@ -15,6 +16,7 @@ use crate::consume::held_item::HandedOut;
 use crate::consume::untyped::UntypedConsumer;
 use crate::items::error::{Error, Result};
 use crate::options::{DispatcherOptions, WorkerOptions};
+use crate::protocol::give_back::GiveBack;
 use crate::queue::handle::UntypedQueue;
 use crate::shutdown::{ShutdownReport, end_tasks};
 use crate::work::calls::Calls;
@@ -23,12 +25,21 @@ use crate::work::outcome::Outcome;
 /// A handler of the application.
 type Handler = Box<dyn Fn(HandedOut) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
+/// What the slots of a worker do besides taking items.
+#[derive(Debug, Clone, Copy, Default)]
+struct Orders {
+    /// They take no items any more.
+    stops: bool,
+    /// How many slots have an item that is handed out apart, and wait until no other one has an item or waits for one.
+    apart: usize,
+}
+
 /// The slots of a worker, and their consumer.
 pub(crate) struct Slots {
     consumer: UntypedConsumer,
     env: Environment,
     handlers: JoinSet<()>,
-    stop: watch::Sender<bool>,
+    orders: Arc<watch::Sender<Orders>>,
     /// How often a slot was started again.
     restarted: Arc<AtomicUsize>,
     /// How many slots handle an item.
@@ -50,7 +61,8 @@ impl Slots {
             let calls = Arc::new(Calls::new(&queue.keys.queue, &env, options.backoff));
             let consumer = UntypedConsumer::open(queue, runner, options).await?;
             let handler = Arc::new(Guarded::new(handler));
-            let (stop, _) = watch::channel(false);
+            let orders = Arc::new(watch::Sender::default());
+            let turns = Arc::new(RwLock::default());
             let restarted = Arc::new(AtomicUsize::new(0));
             let busy = Arc::new(AtomicUsize::new(0));
             let mut handlers = JoinSet::new();
@@ -59,7 +71,9 @@ impl Slots {
                     consumer: consumer.clone(),
                     handler: handler.clone(),
                     calls: calls.clone(),
-                    stopped: stop.subscribe(),
+                    ordered: orders.subscribe(),
+                    orders: orders.clone(),
+                    turns: turns.clone(),
                     restarted: restarted.clone(),
                     busy: busy.clone(),
                 };
@@ -69,7 +83,7 @@ impl Slots {
                 consumer,
                 env,
                 handlers,
-                stop,
+                orders,
                 restarted,
                 busy,
             })
@@ -82,7 +96,7 @@ impl Slots {
         grace: Duration,
     ) -> BoxFuture<'static, Result<ShutdownReport>> {
         Box::pin(async move {
-            self.stop.send_replace(true);
+            self.orders.send_modify(|orders| orders.stops = true);
             self.consumer.end_reserve();
             let busy = || self.busy.load(Ordering::Relaxed);
             let mut unfinished = 0;
@@ -114,9 +128,37 @@ struct Slot {
     consumer: UntypedConsumer,
     handler: Arc<Guarded<Handler>>,
     calls: Arc<Calls>,
-    stopped: watch::Receiver<bool>,
+    ordered: watch::Receiver<Orders>,
+    orders: Arc<watch::Sender<Orders>>,
+    /// Locked shared while a slot waits for an item or handles one, and exclusively while it handles an item apart.
+    turns: Arc<RwLock<()>>,
     restarted: Arc<AtomicUsize>,
     busy: Arc<AtomicUsize>,
+}
+
+/// Counts a slot among those that want to handle an item apart, until it is dropped.
+struct Apart<'a>(&'a watch::Sender<Orders>);
+
+impl<'a> Apart<'a> {
+    fn new(orders: &'a watch::Sender<Orders>) -> Self {
+        orders.send_modify(|orders| orders.apart += 1);
+        Self(orders)
+    }
+}
+
+impl Drop for Apart<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|orders| orders.apart -= 1);
+    }
+}
+
+/// Returns when the slots must stop, and `true`. Also returns when a slot wants to handle an item apart, and `false`,
+/// if `heeds_apart`.
+async fn next_order(ordered: &mut watch::Receiver<Orders>, heeds_apart: bool) -> bool {
+    let is_due = |orders: &Orders| orders.stops || heeds_apart && orders.apart > 0;
+    // Each slot has a handle of the sender.
+    let orders = ordered.wait_for(is_due).await;
+    orders.expect("the sender is there").stops
 }
 
 /// Counts a slot as busy until it is dropped.
@@ -146,16 +188,35 @@ impl Slot {
     }
 
     async fn take_turns(&mut self) {
+        let turns = self.turns.clone();
+        let mut shared = turns.read().await;
         loop {
             let next = tokio::select! {
                 biased;
-                _ = self.stopped.wait_for(|stopped| *stopped) => return,
+                stops = next_order(&mut self.ordered, true) => {
+                    if stops {
+                        return;
+                    }
+                    // The lock is fair: the slot that waits to be alone gets it first.
+                    drop(shared);
+                    shared = turns.read().await;
+                    continue;
+                }
                 next = self.consumer.dequeue(1, Duration::MAX) => next,
             };
             match next {
                 Ok(handed_out) => {
                     for handed_out in handed_out {
-                        self.handle(handed_out).await;
+                        if handed_out.item.is_apart() {
+                            drop(shared);
+                            self.handle_apart(handed_out).await;
+                            shared = turns.read().await;
+                        } else {
+                            let item = handed_out.item.clone();
+                            if let Some((how, reason)) = self.handle(handed_out).await {
+                                item.conclude(how, reason.as_deref());
+                            }
+                        }
                     }
                     // Neither the reserve nor a handler that never waits makes the task wait.
                     consume_budget().await;
@@ -167,17 +228,48 @@ impl Slot {
         }
     }
 
-    async fn handle(&self, handed_out: HandedOut) {
+    /// Handles an item while no other slot has one. If the process dies of another item before, this is no death of the
+    /// waiting one, since no transaction has recorded yet that it is handed out. Dropping the item gives it back.
+    async fn handle_apart(&mut self, handed_out: HandedOut) {
+        let turns = self.turns.clone();
+        let orders = self.orders.clone();
+        let wanted = Apart::new(&orders);
+        let _alone = tokio::select! {
+            biased;
+            _ = next_order(&mut self.ordered, false) => return,
+            alone = turns.write() => alone,
+        };
+        let handed_out = [handed_out];
+        let is_confirmed = self.consumer.confirm(&handed_out).await;
+        let [handed_out] = handed_out;
+        // The wait does not count against the time limit.
+        match is_confirmed.and_then(|()| handed_out.item.keep_alive()) {
+            Ok(()) => {
+                let item = handed_out.item.clone();
+                if let Some((how, reason)) = self.handle(handed_out).await {
+                    // The next item may end the process. The dispatcher logs its failures.
+                    let _ = item.concluded(how, reason.as_deref()).await;
+                }
+            }
+            Err(error) => {
+                let item = handed_out.item.item_ref();
+                let error = chain(&error);
+                tracing::warn!(%item, %error, "an item that must be handled apart goes back");
+            }
+        }
+        drop(wanted);
+    }
+
+    /// Calls the handler for an item. Returns what happens to the item then, unless the handler was dropped.
+    async fn handle(&self, handed_out: HandedOut) -> Option<(GiveBack, Option<String>)> {
         // Dropped last: until then, what the handler holds may block the thread.
         let _busy = Busy::new(&self.busy);
         let item = handed_out.item.clone();
         self.consumer.let_dispatcher_run().await;
         let handle = async { (self.handler)(handed_out).await };
         // Without an outcome, dropping the item gives it back.
-        if let Some(outcome) = self.calls.call(&item, handle).await {
-            let (how, reason) = self.calls.resolution(&item, outcome);
-            item.conclude(how, reason.as_deref());
-        }
+        let outcome = self.calls.call(&item, handle).await?;
+        Some(self.calls.resolution(&item, outcome))
     }
 }
 

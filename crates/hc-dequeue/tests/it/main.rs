@@ -7,6 +7,7 @@ mod common;
 
 mod again;
 mod ages;
+mod apart;
 mod attempts;
 mod audit;
 mod backoff;

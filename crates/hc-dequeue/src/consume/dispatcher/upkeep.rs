@@ -250,7 +250,9 @@ impl Dispatcher {
         let mut deliveries = Vec::new();
         for Item { id, value: record } in held {
             let is_handed_out = |out: &Arc<Outstanding>| {
-                out.delivery == record.deliveries && out.began + TRANSACTION_LIFE <= now
+                out.is_received()
+                    && out.delivery == record.deliveries
+                    && out.began + TRANSACTION_LIFE <= now
             };
             if record.reserve != Reserve::Out
                 && self
@@ -265,10 +267,9 @@ impl Dispatcher {
         if deliveries.is_empty() {
             return Ok(());
         }
-        let keys = self.keys();
-        let session = self.session();
+        let held = &self.keys().held(self.session());
         let deliveries = &deliveries;
-        let confirm = |tr| async move { confirm_handed_out(&tr, keys, session, deliveries).await };
+        let confirm = |tr| async move { confirm_handed_out(&tr, held, deliveries).await };
         self.runner.run(confirm).await
     }
 

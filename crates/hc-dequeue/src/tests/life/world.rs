@@ -28,10 +28,11 @@ use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
 use crate::items::key_limits::KeyLimits;
-use crate::items::record::Record;
+use crate::items::record::{Record, Reserve};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
 use crate::options::Backoff;
+use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::{GiveBack, Return, When, give_back};
@@ -297,7 +298,7 @@ impl LifeWorld {
             take(&tr, context, view, Changes::default()).await
         };
         match self.runner.run(taken).await? {
-            Some(Taken::Items(granted)) => Ok(said(granted)),
+            Some(Taken::Items(granted)) => self.hand_out(slot, granted, purpose).await,
             other => panic!("{other:?}"),
         }
     }
@@ -333,7 +334,24 @@ impl LifeWorld {
         let context = self.context(self.sessions[slot], demand);
         let operation = |tr| async move { collect(&tr, context, request).await };
         let collected = self.runner.run(operation).await?;
-        Ok(said(collected.expect("it was answered")))
+        let granted = collected.expect("it was answered");
+        self.hand_out(slot, granted, purpose).await
+    }
+
+    /// Hands out the first of these items if it was granted for that, as a dispatcher does: an item that is handed out
+    /// apart waits until its record says so.
+    async fn hand_out(&self, slot: usize, granted: Vec<Granted>, purpose: Purpose) -> Result<Said> {
+        let held = &self.queue.keys.held(self.sessions[slot]);
+        if let Some(first) = granted.first()
+            && purpose == Purpose::Deliver
+        {
+            let waits = first.record.reserve == Reserve::In;
+            assert_eq!(waits, self.settings.hands_out_apart(&first.record));
+            let delivery = &[(first.id, first.record.deliveries)];
+            let confirm = |tr| async move { confirm_handed_out(&tr, held, delivery).await };
+            self.runner.run(confirm).await?;
+        }
+        Ok(said(granted))
     }
 
     /// Returns the session and the delivery that hold an item, or others if `is_late`.

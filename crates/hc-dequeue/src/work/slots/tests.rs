@@ -24,7 +24,7 @@ struct World {
     runner: Runner<Store>,
     queue: Queue<u64>,
     consumer: UntypedConsumer,
-    orders: watch::Sender<bool>,
+    orders: Arc<watch::Sender<Orders>>,
 }
 
 impl World {
@@ -40,7 +40,7 @@ impl World {
             consumer: consumer.await.unwrap(),
             runner,
             queue,
-            orders: watch::channel(false).0,
+            orders: Arc::default(),
         }
     }
 
@@ -56,7 +56,9 @@ impl World {
                 env,
                 crate::options::Backoff::default(),
             )),
-            stopped: self.orders.subscribe(),
+            ordered: self.orders.subscribe(),
+            orders: self.orders.clone(),
+            turns: Arc::default(),
             restarted: Arc::default(),
             busy: Arc::default(),
         }
@@ -70,14 +72,9 @@ impl World {
 
     /// Panics unless the item is queued again, and another session gets it as if it had never been granted.
     async fn is_untouched(self) {
-        let Self {
-            runner,
-            queue,
-            consumer,
-            ..
-        } = self;
-        consumer.shut_down(LONG).await.unwrap();
-        let stats = runner.run(|tr| async move { (queue.stats(&tr).await, queue).0 });
+        self.consumer.shut_down(LONG).await.unwrap();
+        let queue = &self.queue;
+        let stats = self.runner.run(|tr| async move { queue.stats(&tr).await });
         let stats = stats.await.unwrap();
         assert_eq!((stats.queued, stats.delayed, stats.dead), (1, 0, 0));
     }
@@ -90,7 +87,7 @@ async fn a_slot_that_stops_with_its_answer_gives_the_item_back_uncounted(store: 
     assert_eq!(turns.poll(), None);
     world.enqueue().await;
     turns.until_woken().await;
-    world.orders.send_replace(true);
+    world.orders.send_modify(|orders| orders.stops = true);
     assert_eq!(turns.poll(), Some(()));
     drop(turns);
     drop(slot);
