@@ -1,6 +1,7 @@
 //! The item of a delivery, without the value: everything that a delivery does and that does not depend on the type of
 //! the value.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -68,9 +69,29 @@ pub(crate) struct Outstanding {
     deadline: Mutex<Duration>,
     /// Whether the application has the item.
     is_received: AtomicBool,
+    /// Why its handler was called again, if it was.
+    repeats: Mutex<Option<Repeats>>,
     /// A [`HoldState`].
     hold: AtomicU8,
     hold_changed: Notify,
+}
+
+/// Calls of a handler whose transactions were not committed and are repeated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Repeats {
+    pub(crate) calls: u32,
+    /// The error of the last of them.
+    pub(crate) error: String,
+}
+
+impl fmt::Display for Repeats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { calls, error } = self;
+        write!(
+            f,
+            "none of {calls} calls of its handler was committed, the last one because of: {error}"
+        )
+    }
 }
 
 /// Whether a delivery still holds its item, as far as this process knows.
@@ -92,6 +113,7 @@ impl Outstanding {
             began,
             deadline: Mutex::new(deadline),
             is_received: AtomicBool::new(false),
+            repeats: Mutex::default(),
             hold: AtomicU8::new(HoldState::Held as u8),
             hold_changed: Notify::new(),
         }
@@ -114,6 +136,16 @@ impl Outstanding {
 
     pub(crate) fn is_received(&self) -> bool {
         self.is_received.load(Ordering::Relaxed)
+    }
+
+    /// Records that the handler is called again.
+    pub(crate) fn note_repeats(&self, repeats: Repeats) {
+        *self.repeats.lock() = Some(repeats);
+    }
+
+    /// Returns why the handler was last called again, if it was.
+    pub(crate) fn repeats(&self) -> Option<Repeats> {
+        self.repeats.lock().clone()
     }
 
     pub(crate) fn lose(&self) {

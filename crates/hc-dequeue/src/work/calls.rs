@@ -44,8 +44,13 @@ impl Calls {
         let handled = tokio::select! {
             handled = handle => Some(handled),
             () = item.cancelled() => {
+                let repeats = item.out.repeats().map(tracing::field::display);
                 let item = item.item_ref();
-                tracing::warn!(%item, "a handler was dropped: its item was cancelled, or its delivery is lost");
+                tracing::warn!(
+                    %item,
+                    repeats,
+                    "a handler was dropped: its item was cancelled, or its delivery is lost"
+                );
                 None
             }
         };

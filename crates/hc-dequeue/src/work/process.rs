@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::error::chain;
 use microqueue::keyspace::limits::TRANSACTION_LIFE;
 use microqueue::keyspace::store::StoreTransaction;
 use microqueue::keyspace::{self, Code, Database, Runner, Store, Transaction, Tx};
 use parking_lot::Mutex;
 
 use crate::consume::delivery::Delivery;
-use crate::consume::held_item::HeldItem;
+use crate::consume::held_item::{HeldItem, Repeats};
 use crate::items::error::{BoxError, Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::options::WorkerOptions;
@@ -179,12 +180,15 @@ fn commit_handled<'a>(
     item: &'a HeldItem,
 ) -> BoxFuture<'a, Outcome> {
     Box::pin(async move {
-        let overruns = &Mutex::new(Overruns::default());
+        let called = &Mutex::new(Called::default());
         // Whether an earlier attempt may have committed.
         let is_in_doubt = &AtomicBool::new(false);
         let env = runner.environment();
         let done = |tr: Tx<_>| async move {
             let after = tr.attempt().after;
+            if let Some(code) = after {
+                called.lock().repeat(item, code);
+            }
             if after.is_some_and(Code::leaves_commit_unknown) {
                 is_in_doubt.store(true, Ordering::Relaxed);
             }
@@ -193,13 +197,13 @@ fn commit_handled<'a>(
                 return Ok(());
             }
             let is_too_old = after == Some(Code::TRANSACTION_TOO_OLD);
-            let too_slow = overruns.lock().judge(is_too_old, &item.item_ref());
+            let too_slow = called.lock().overruns.judge(is_too_old, &item.item_ref());
             if let Some(reason) = too_slow {
                 return Err(Unfinished::NotDone(Outcome::retry(reason)));
             }
             let began = env.now();
             let handled = handle(tr.clone()).await;
-            overruns.lock().took = env.now().saturating_sub(began);
+            called.lock().end(&handled, env.now().saturating_sub(began));
             match handled.map_err(Unfinished::Handler)? {
                 Outcome::Done => Ok(acknowledge(runner, &tr, item).await?),
                 outcome => Err(Unfinished::NotDone(outcome)),
@@ -210,6 +214,51 @@ fn commit_handled<'a>(
             Err(unfinished) => unfinished.into(),
         }
     })
+}
+
+/// A handler that was called this often for an item is logged, and then at each doubling. A few conflicts are nothing
+/// unusual.
+const CALLS_TO_LOG: u32 = 8;
+
+/// The calls of a handler for an item, none of which was committed.
+#[derive(Debug, Default)]
+struct Called {
+    calls: u32,
+    /// The error that the last of them has returned.
+    error: Option<String>,
+    overruns: Overruns,
+}
+
+impl Called {
+    /// Records a call that has ended.
+    fn end(&mut self, handled: &Result<Outcome, BoxError>, took: Duration) {
+        self.calls += 1;
+        self.error = handled
+            .as_ref()
+            .err()
+            .map(|error| chain(&**error).to_string());
+        self.overruns.took = took;
+    }
+
+    /// Records that the handler is called again after this code.
+    fn repeat(&self, item: &HeldItem, code: Code) {
+        let calls = self.calls;
+        if calls == 0 {
+            return;
+        }
+        let of_store = || keyspace::Error::from(code).to_string();
+        let error = self.error.clone().unwrap_or_else(of_store);
+        if calls >= CALLS_TO_LOG && calls.is_power_of_two() {
+            let item = item.item_ref();
+            tracing::warn!(
+                %item,
+                calls,
+                error,
+                "a handler is called again and again, since its transaction does not commit"
+            );
+        }
+        item.out.note_repeats(Repeats { calls, error });
+    }
 }
 
 /// Acknowledges an item in the transaction of its handler, unless the handler has already ended the item there.

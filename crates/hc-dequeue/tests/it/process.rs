@@ -1,5 +1,6 @@
 //! Handlers that run in the transactions that complete their items.
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +9,12 @@ use std::time::Duration;
 use crate::common::{LONG, World};
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
+use conformance::timeout;
 use hc_dequeue::testing::ManualWall;
-use hc_dequeue::{Backoff, Delivery, Error, Outcome, Settings, WorkerOptions};
+use hc_dequeue::{Backoff, BoxError, Delivery, Error, Outcome, Settings, WorkerOptions};
 use keyspace::codec::MessagePack;
 use keyspace::{
-    Database, Environment, Isolation, MutationOp, OwnedTransaction, Transaction, Tx, typed,
+    Code, Database, Environment, Isolation, MutationOp, OwnedTransaction, Transaction, Tx, typed,
 };
 
 conformance::on_every_store!(
@@ -20,6 +22,7 @@ conformance::on_every_store!(
     effects_of_what_is_not_done_are_dropped,
     a_conflict_of_the_handler_is_retried_and_costs_no_attempt,
     an_item_that_is_cancelled_meanwhile_has_no_effect,
+    a_handler_that_never_commits_leaves_its_calls_and_its_last_error_as_the_reason,
     effects_happen_once_even_if_outcomes_of_commits_are_unknown,
 );
 
@@ -164,6 +167,66 @@ async fn an_item_that_is_cancelled_meanwhile_has_no_effect(store: TestStore) {
     assert_eq!(sum(&world).await, 0);
     let stats = world.stats().await;
     assert_eq!((stats.cancelled, stats.completed, stats.dead), (1, 0, 0));
+    world.check().await;
+}
+
+/// An error of an application that another store has caused.
+#[derive(Debug, thiserror::Error)]
+#[error("the other store")]
+struct OfAnother(#[source] keyspace::Error);
+
+async fn a_handler_that_never_commits_leaves_its_calls_and_its_last_error_as_the_reason(
+    store: TestStore,
+) {
+    let world = World::new(&store, Settings::new().with_max_attempts(1)).await;
+    world.enqueue([0, 1]).await;
+    let calls = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+    let db = world.store.db.clone();
+    let key = world.store.root.pack(&"contended");
+    let handle = move |tr: Tx<_>, item: Item| {
+        let db = db.clone();
+        let key = key.clone();
+        let value = *item.value();
+        let call = calls[value as usize].fetch_add(1, Ordering::Relaxed);
+        async move {
+            // The time limit passes in the third call.
+            item.keep_alive().unwrap();
+            if call == 2 {
+                pending::<()>().await;
+            }
+            if value == 0 {
+                let error = Code::NOT_COMMITTED.into();
+                return Err::<_, BoxError>(Box::new(OfAnother(error)));
+            }
+            tr.get(&key, Isolation::Serializable).await?;
+            let mut other = db.begin()?;
+            other.set(&key, b"first");
+            other.commit().await?;
+            Ok(())
+        }
+    };
+    let options = quick().with_time_limit(Duration::from_secs(1));
+    let worker = world.queue.process(&world.runner, options, handle).await;
+    timeout(LONG, world.queue.wait_idle(&world.runner))
+        .await
+        .unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    let letters = world.dead_letters().await;
+    let mut reasons: Vec<_> = letters
+        .iter()
+        .map(|letter| &*letter.failure.as_ref().unwrap().reason)
+        .collect();
+    reasons.sort_unstable();
+    let calls = "its time limit has passed: none of 2 calls of its handler was committed, the last one because of: ";
+    let conflict =
+        "transaction not committed due to conflict with another transaction (not_committed 1020)";
+    assert_eq!(
+        reasons,
+        [
+            format!("{calls}the other store: {conflict}"),
+            format!("{calls}{conflict}"),
+        ]
+    );
     world.check().await;
 }
 

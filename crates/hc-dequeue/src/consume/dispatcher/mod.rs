@@ -338,12 +338,12 @@ impl Dispatcher {
                 self.return_unused(id, out.delivery);
                 continue;
             }
-            self.return_later(
-                id,
-                out.delivery,
-                GiveBack::Failed(When::Later(self.options.backoff)),
-                Some("its time limit has passed"),
-            );
+            let how = GiveBack::Failed(When::Later(self.options.backoff));
+            let reason = match out.repeats() {
+                Some(repeats) => format!("its time limit has passed: {repeats}"),
+                None => "its time limit has passed".to_owned(),
+            };
+            self.return_later(id, out.delivery, how, Some(&reason));
         }
     }
 
