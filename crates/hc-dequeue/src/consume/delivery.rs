@@ -170,7 +170,8 @@ impl<T> Delivery<T> {
     /// [`Error::ResultTooLong`](crate::Error::ResultTooLong) if the result has more than
     /// [`MAX_RESULT_BYTES`](crate::MAX_RESULT_BYTES). The previous result is kept.
     pub fn set_result(&self, result: impl Into<Bytes>) -> Result<()> {
-        self.item.set_result(result.into())
+        // It is copied, since the owner of the application's bytes may panic when it is dropped.
+        self.item.set_result(&result.into())
     }
 
     /// Stages the completion of the item in the caller's transaction, together with everything else that the

@@ -286,14 +286,14 @@ impl HeldItem {
     }
 
     /// Sets the result that is stored when the item is completed.
-    pub(crate) fn set_result(&self, result: Bytes) -> Result<()> {
+    pub(crate) fn set_result(&self, result: &[u8]) -> Result<()> {
         if result.len() > MAX_RESULT_BYTES {
             return Err(Error::ResultTooLong {
                 bytes: result.len(),
                 limit: MAX_RESULT_BYTES,
             });
         }
-        *self.result.lock() = result;
+        *self.result.lock() = Bytes::copy_from_slice(result);
         Ok(())
     }
 

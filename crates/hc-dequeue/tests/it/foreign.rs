@@ -37,6 +37,7 @@ conformance::on_every_store!(
     a_value_that_panics_when_it_is_dropped_leaves_its_slot,
     a_value_that_panics_when_a_conflict_drops_it_is_handed_out,
     a_codec_that_panics_fails_the_item,
+    a_result_whose_owner_panics_when_it_is_dropped_ends_no_worker,
     a_slot_that_a_fault_of_the_library_ends_starts_again_and_is_reported,
 );
 
@@ -368,6 +369,48 @@ async fn a_codec_that_panics_fails_the_item(store: TestStore) {
         ]
     );
     assert_eq!(world.stats().await.completed, 1);
+    world.check().await;
+}
+
+/// The owner of bytes of the application, whose drop panics.
+struct Owner;
+
+impl AsRef<[u8]> for Owner {
+    fn as_ref(&self) -> &[u8] {
+        b"done"
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        panic!("no drop of the owner");
+    }
+}
+
+async fn a_result_whose_owner_panics_when_it_is_dropped_ends_no_worker(store: TestStore) {
+    let settings = Settings::new().with_max_attempts(1).with_keep_done(LONG);
+    let world = World::new(&store, settings).await;
+    let touchy = world.enqueue_ref(1, &hc_dequeue::Enqueue::new()).await;
+    let other = world.enqueue_ref(0, &hc_dequeue::Enqueue::new()).await;
+    let handler = |item: Item| async move {
+        let result = match *item.value() {
+            0 => Bytes::from_static(b"done"),
+            _ => Bytes::from_owner(Owner),
+        };
+        item.set_result(result)
+    };
+    let options = quick().with_concurrency(1);
+    let worker = world.queue.work(&world.runner, options, handler).await;
+    timeout(LONG, world.queue.wait_idle(&world.runner))
+        .await
+        .unwrap();
+    worker.unwrap().shut_down(LONG).await.unwrap();
+    // It panics where the handler drops it.
+    let status = world.status(&touchy).await.unwrap();
+    let reason = status.failure.unwrap().reason;
+    assert_eq!(reason, "it panicked: no drop of the owner");
+    let status = world.status(&other).await.unwrap();
+    assert_eq!(status.result, b"done"[..]);
     world.check().await;
 }
 
