@@ -29,7 +29,7 @@ pub use crate::items::record::{
 };
 pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::items::trace_context::TraceContext;
-pub use crate::options::{Backoff, WorkerOptions};
+pub use crate::options::{Backoff, MAX_CONCURRENCY, WorkerOptions};
 pub use crate::queue::batches::{Batch, BatchPage, BatchStatus};
 pub use crate::queue::change::{Cancelled, Replaced};
 pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};

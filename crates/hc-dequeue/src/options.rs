@@ -4,9 +4,14 @@ use std::time::Duration;
 
 use microqueue::keyspace::Environment;
 
+use crate::items::error::{Error, Result};
+
 /// The shortest time limit, poll interval and time until a takeover. With zero, a worker would do nothing else than
 /// poll, expire deliveries or take over buckets.
 const MIN_TIME: Duration = Duration::from_millis(1);
+
+/// The most handlers of a worker of this crate that run at the same time. Each of them costs a few kilobytes.
+pub const MAX_CONCURRENCY: usize = 10_000;
 
 /// The most items that a worker takes ahead of its handlers.
 const MAX_RESERVE: usize = 512;
@@ -17,7 +22,7 @@ const MAX_RESERVE: usize = 512;
 ///
 /// | option | what it is | consumer | `process`, `work` | combine | export-queue |
 /// |---|---|---|---|---|---|
-/// | [`concurrency`](Self::with_concurrency) | how many calls run at the same time: of a handler for one item, or of an observer or exporter for one bucket | - | 16 | 4 | 4 |
+/// | [`concurrency`](Self::with_concurrency) | how many calls run at the same time: of a handler for one item, or of an observer or exporter for one bucket | - | 16, at most 10,000 | 4 | 4 |
 /// | [`max_reserve`](Self::with_max_reserve) | how many items are taken ahead of handlers, at most | - | 512 | - | - |
 /// | [`time_limit`](Self::with_time_limit) | how long a delivery or a call may take | 5 minutes | 5 minutes | 3 seconds, never more than 5 | 1 minute |
 /// | [`poll_interval`](Self::with_poll_interval) | how often to check for work without being woken | 1 second | 1 second | 1 second | 1 second |
@@ -65,6 +70,9 @@ impl WorkerOptions {
 
     /// Sets how many calls run at the same time, at least one. A call is that of a handler for one item, or of an
     /// observer or exporter for one bucket.
+    ///
+    /// A worker of this crate with more than [`MAX_CONCURRENCY`] does not start. Others never have more calls than
+    /// buckets.
     #[must_use]
     pub fn with_concurrency(mut self, calls: usize) -> Self {
         self.concurrency = Some(calls.max(1));
@@ -247,7 +255,22 @@ pub(crate) struct DispatcherOptions {
 
 impl DispatcherOptions {
     /// Returns the options of a worker.
-    pub(crate) fn of_worker(options: &WorkerOptions) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::TooHigh`] if too many handlers were to run at the same time.
+    pub(crate) fn of_worker(options: &WorkerOptions) -> Result<Self> {
+        let options = Self::of(options);
+        if options.concurrency > MAX_CONCURRENCY {
+            return Err(Error::TooHigh {
+                option: "concurrency",
+                given: options.concurrency,
+                limit: MAX_CONCURRENCY,
+            });
+        }
+        Ok(options)
+    }
+
+    fn of(options: &WorkerOptions) -> Self {
         Self {
             concurrency: options.concurrency.unwrap_or(16),
             max_reserve: options.max_reserve.unwrap_or(MAX_RESERVE),
@@ -261,7 +284,7 @@ impl DispatcherOptions {
     pub(crate) fn of_consumer(options: &WorkerOptions) -> Self {
         Self {
             max_reserve: 0,
-            ..Self::of_worker(options)
+            ..Self::of(options)
         }
     }
 }

@@ -236,6 +236,17 @@ pub enum Error {
         limit: usize,
     },
 
+    /// An option of a worker is too high.
+    #[error("{option} of {given} is too high: set at most {limit}")]
+    TooHigh {
+        /// The name of the option.
+        option: &'static str,
+        /// The given number.
+        given: usize,
+        /// The highest number.
+        limit: usize,
+    },
+
     /// The consumer was shut down, or its dispatcher has ended.
     #[error("consumer of queue `{queue}` was shut down")]
     ShutDown {
@@ -250,10 +261,10 @@ pub enum Error {
 
 impl From<keyspace::Error> for Error {
     fn from(error: keyspace::Error) -> Self {
-        if error.code() == Some(Code::ACCESSED_UNREADABLE) {
-            return Self::ReadAfterWrite;
+        match error.code() {
+            Some(Code::ACCESSED_UNREADABLE) => Self::ReadAfterWrite,
+            _ => Self::Keyspace(error),
         }
-        Self::Keyspace(error)
     }
 }
 

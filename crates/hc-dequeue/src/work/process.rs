@@ -116,7 +116,8 @@ where
     /// the commit happens later, one of the two transactions fails, since both read and clear the row of the item.
     ///
     /// # Errors
-    /// Those of [`consumer`](Self::consumer).
+    /// Those of [`consumer`](Self::consumer), and [`Error::TooHigh`](crate::Error::TooHigh) if the concurrency is more
+    /// than [`MAX_CONCURRENCY`](crate::MAX_CONCURRENCY).
     ///
     /// # Cancel safety
     /// Dropping the future may leave a session without heartbeats, which other sessions remove.

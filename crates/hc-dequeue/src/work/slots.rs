@@ -56,7 +56,7 @@ impl Slots {
     ) -> BoxFuture<'_, Result<Self>> {
         Box::pin(async move {
             let env = runner.environment().clone();
-            let options = DispatcherOptions::of_worker(options);
+            let options = DispatcherOptions::of_worker(options)?;
             let concurrency = options.concurrency;
             let calls = Arc::new(Calls::new(&queue.keys.queue, &env, options.backoff));
             let consumer = UntypedConsumer::open(queue, runner, options).await?;

@@ -80,7 +80,8 @@ where
     /// }
     /// ```
     /// # Errors
-    /// Those of [`consumer`](Self::consumer).
+    /// Those of [`consumer`](Self::consumer), and [`Error::TooHigh`](crate::Error::TooHigh) if the concurrency is more
+    /// than [`MAX_CONCURRENCY`](crate::MAX_CONCURRENCY).
     ///
     /// # Cancel safety
     /// Dropping the future may leave a session without heartbeats, which other sessions remove.

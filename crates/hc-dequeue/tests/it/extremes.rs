@@ -4,13 +4,19 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
-use hc_dequeue::{Backoff, Enqueue, Place, PlaceKind, Settings, WorkerOptions};
+use conformance::timeout;
+use hc_dequeue::{
+    Backoff, Enqueue, Error, MAX_CONCURRENCY, Place, PlaceKind, Settings, WorkerOptions,
+};
 
 conformance::on_every_store!(
     items_for_the_end_of_time_are_listed_and_can_be_made_ready,
     a_time_before_the_epoch_is_due_at_once,
     settings_of_any_length_work,
     waits_of_any_length_work,
+    a_worker_with_any_number_in_its_options_works_or_is_refused,
+    a_consumer_with_any_number_in_its_options_works,
+    limits_of_an_item_of_any_number_work,
 );
 
 /// The last time that the system can express.
@@ -138,12 +144,111 @@ async fn waits_of_any_length_work(store: TestStore) {
             tokio::task::yield_now().await;
         }
     };
-    conformance::timeout(LONG, settled).await;
+    timeout(LONG, settled).await;
     until(&world, &fails).await;
     worker.shut_down(LONG).await.unwrap();
     let consumer = world
         .queue
         .consumer(&world.runner, WorkerOptions::default());
     drop(consumer.await.unwrap());
+    world.check().await;
+}
+
+/// Each option of a worker of this crate at the ends of its type.
+fn extreme_options() -> Vec<WorkerOptions> {
+    let mut all = Vec::new();
+    for number in [0, 1, usize::MAX] {
+        all.push(WorkerOptions::new().with_max_reserve(number));
+        all.push(WorkerOptions::new().with_max_batch_bytes(number));
+    }
+    let ends = [Duration::ZERO, Duration::from_nanos(1), Duration::MAX];
+    for time in ends {
+        all.push(WorkerOptions::new().with_poll_interval(time));
+        all.push(WorkerOptions::new().with_takeover_after(time));
+        all.push(WorkerOptions::new().with_pass_interval(time));
+        for longest in ends {
+            all.push(WorkerOptions::new().with_backoff(Backoff::new(time, longest)));
+        }
+    }
+    all.push(WorkerOptions::new().with_time_limit(Duration::MAX));
+    all.push(WorkerOptions::new().with_dead_letter_after(0));
+    all.push(WorkerOptions::new().with_dead_letter_after(u32::MAX));
+    all
+}
+
+async fn a_worker_with_any_number_in_its_options_works_or_is_refused(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let start = async |options| {
+        let handler = |_: hc_dequeue::Delivery<u64>| async {};
+        world.queue.work(&world.runner, options, handler).await
+    };
+    let concurrency = |calls| WorkerOptions::new().with_concurrency(calls);
+    for calls in [MAX_CONCURRENCY + 1, usize::MAX] {
+        let refused = start(concurrency(calls)).await.err().unwrap();
+        let expected = format!("concurrency of {calls} is too high: set at most {MAX_CONCURRENCY}");
+        assert_eq!(refused.to_string(), expected);
+    }
+    let work = [concurrency(0), concurrency(1), concurrency(MAX_CONCURRENCY)];
+    for options in extreme_options().into_iter().chain(work) {
+        world.enqueue([1]).await;
+        let worker = start(options).await.unwrap();
+        timeout(LONG, world.queue.wait_idle(&world.runner))
+            .await
+            .unwrap();
+        timeout(LONG, worker.shut_down(LONG)).await.unwrap();
+    }
+    // A handler has no time at all.
+    world.enqueue([1]).await;
+    let none = WorkerOptions::new().with_time_limit(Duration::ZERO);
+    let worker = start(none).await.unwrap();
+    timeout(LONG, worker.shut_down(Duration::ZERO))
+        .await
+        .unwrap();
+    world.check().await;
+}
+
+async fn a_consumer_with_any_number_in_its_options_works(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let any = WorkerOptions::new().with_concurrency(usize::MAX);
+    for options in extreme_options().into_iter().chain([any]) {
+        world.enqueue([1]).await;
+        let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
+        let wait = Duration::MAX;
+        let item = timeout(LONG, consumer.dequeue_within(wait))
+            .await
+            .unwrap()
+            .unwrap();
+        item.complete().await.unwrap();
+        timeout(LONG, consumer.shut_down(Duration::MAX))
+            .await
+            .unwrap();
+    }
+    world.check().await;
+}
+
+async fn limits_of_an_item_of_any_number_work(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let consumer = world.consumer().await;
+    for number in [0, 1, u32::MAX] {
+        for options in [
+            Enqueue::new().with_max_attempts(number),
+            Enqueue::new().with_max_deaths(number),
+            Enqueue::new().with_max_deliveries(number),
+        ] {
+            world.enqueue_ref(1, &options).await;
+            let item = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+            item.release().await.unwrap();
+        }
+    }
+    let unlimited = Enqueue::new().with_max_depth(u64::MAX).with_dedupe("a");
+    world
+        .enqueue_ref(1, &unlimited.with_max_wait(Duration::MAX))
+        .await;
+    let full = world
+        .enqueue_with(1, &Enqueue::new().with_max_depth(0))
+        .await;
+    assert!(matches!(full, Err(Error::Full { .. })), "{full:?}");
+    consumer.shut_down(LONG).await.unwrap();
+    world.complete_all().await;
     world.check().await;
 }

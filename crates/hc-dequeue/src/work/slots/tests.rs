@@ -34,7 +34,7 @@ impl World {
         let subspace = store.root.subspace(&"queue");
         let queue = Queue::open_with(&runner, subspace, settings, OpenOptions::default());
         let queue = queue.await.unwrap();
-        let options = DispatcherOptions::of_worker(&WorkerOptions::new());
+        let options = DispatcherOptions::of_worker(&WorkerOptions::new()).unwrap();
         let consumer = UntypedConsumer::open(queue.untyped(), runner.on_store(), options);
         Self {
             consumer: consumer.await.unwrap(),
