@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use microqueue::keyspace::limits::MAX_TRANSACTION_BYTES;
 use microqueue::keyspace::recipe::SettingsDiffer;
 use microqueue::keyspace::{self, Bytes, Code, Subspace};
 
@@ -28,6 +29,13 @@ pub enum Error {
     /// The store failed, or a record in it does not decode.
     #[error("queue operation failed")]
     Keyspace(#[source] keyspace::Error),
+
+    /// The transaction stages more than the store commits at once. Nothing is committed. Stage less in each of several
+    /// transactions.
+    #[error(
+        "the transaction stages more than the limit of {MAX_TRANSACTION_BYTES} bytes: enqueue in several transactions"
+    )]
+    TransactionTooLarge(#[source] keyspace::Error),
 
     /// The microqueue that stores a part of the queue returned an error.
     #[error(transparent)]
@@ -263,6 +271,7 @@ impl From<keyspace::Error> for Error {
     fn from(error: keyspace::Error) -> Self {
         match error.code() {
             Some(Code::ACCESSED_UNREADABLE) => Self::ReadAfterWrite,
+            Some(Code::TRANSACTION_TOO_LARGE) => Self::TransactionTooLarge(error),
             _ => Self::Keyspace(error),
         }
     }

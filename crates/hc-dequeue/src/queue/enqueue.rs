@@ -3,7 +3,8 @@
 //! [`stage`](crate::queue::stage) has what does not depend on the type of the values.
 
 use microqueue::keyspace::codec::{self, Codec};
-use microqueue::keyspace::{Bytes, Transaction};
+use microqueue::keyspace::limits::MAX_TRANSACTION_BYTES;
+use microqueue::keyspace::{self, Bytes, Code, Transaction};
 
 use crate::items::changes::Changes;
 use crate::items::dedupe::check_dedupe;
@@ -51,7 +52,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// As [`enqueue`](Self::enqueue).
     ///
     /// # Errors
-    /// As [`enqueue`](Self::enqueue).
+    /// As [`enqueue`](Self::enqueue), and [`Error::TransactionTooLarge`] if the values alone exceed the limit of a
+    /// transaction. Nothing is staged then.
     pub async fn enqueue_all(&self, tr: &impl Transaction, values: &[T]) -> Result<Vec<StagedRef>> {
         let trace_context = current_context();
         let record = |value| {
@@ -59,6 +61,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
             Ok(new_record(&self.keys, payload, trace_context.clone()))
         };
         let records: Vec<_> = values.iter().map(record).collect::<Result<_>>()?;
+        let bytes: usize = records.iter().map(|record| record.payload.len()).sum();
+        if bytes > MAX_TRANSACTION_BYTES {
+            return Err(keyspace::Error::from(Code::TRANSACTION_TOO_LARGE).into());
+        }
         enqueue_records(tr, &self.keys, &records).await
     }
 

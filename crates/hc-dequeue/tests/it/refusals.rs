@@ -9,9 +9,11 @@ use hc_dequeue::{
     Settings, WorkerOptions, microqueue,
 };
 use keyspace::codec::{Bincode, Raw};
+use keyspace::error::code_of;
 use keyspace::tuple::Versionstamp as TupleVersionstamp;
 use keyspace::{
-    Bytes, Database, Isolation, OpenOptions, RangeQuery, Transaction, Tx, Versionstamp, read_all,
+    Bytes, Code, Database, Isolation, OpenOptions, RangeQuery, Transaction, Tx, Versionstamp,
+    read_all,
 };
 
 conformance::on_every_store!(
@@ -23,6 +25,7 @@ conformance::on_every_store!(
     an_acknowledgement_that_does_not_commit_has_no_effect,
     a_dedupe_id_has_a_length,
     a_payload_of_exactly_the_limit_goes_everywhere,
+    more_than_a_transaction_takes_says_so,
     more_than_a_transaction_holds_comes_back_in_several,
     what_does_not_decode_fails_like_any_other_item_also_if_it_is_popped,
 );
@@ -34,6 +37,37 @@ async fn nothing_and_too_much_are_refused(store: TestStore) {
         let refused = consumer.dequeue_batch(wanted).await.unwrap_err();
         assert!(matches!(refused, Error::Wanted { limit: 512, .. }));
     }
+}
+
+async fn more_than_a_transaction_takes_says_so(store: TestStore) {
+    let store = store.fresh();
+    let runner = store.runner();
+    let subspace = store.root.subspace(&"queue");
+    let queue = Queue::<Bytes, Raw>::open(&runner, subspace);
+    let queue = &queue.await.unwrap();
+    let value = Bytes::from(vec![7; MAX_PAYLOAD_BYTES]);
+    let values = &vec![value; 18_000_000 / MAX_PAYLOAD_BYTES];
+    let before = store.rows().await.len();
+    let at_once = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
+    let one_by_one = |tr| async move {
+        for value in values {
+            queue.enqueue(&tr, value).await?;
+        }
+        Ok::<_, Error>(())
+    };
+    for refused in [runner.run(at_once).await, runner.run(one_by_one).await] {
+        let refused = refused.unwrap_err();
+        assert!(
+            matches!(refused, Error::TransactionTooLarge(_)),
+            "{refused:?}"
+        );
+        assert_eq!(code_of(&refused), Some(Code::TRANSACTION_TOO_LARGE));
+        assert_eq!(
+            refused.to_string(),
+            "the transaction stages more than the limit of 10000000 bytes: enqueue in several transactions"
+        );
+    }
+    assert_eq!(store.rows().await.len(), before);
 }
 
 async fn a_lease_shorter_than_three_heartbeats_is_refused(store: TestStore) {
