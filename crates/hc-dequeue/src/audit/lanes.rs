@@ -19,7 +19,7 @@ use crate::items::key_limits::KeyLimits;
 use crate::items::keys::Keys;
 use crate::items::record::{Part, Record, is_notice};
 use crate::items::spot::RANK_OF_SLOT;
-use crate::protocol::lanes::look::{first_startable, parse_full_at, parse_parked_until};
+use crate::protocol::lanes::look::{first_startable, parse_level, parse_parked_until};
 
 /// The parts of the queue with items that may have slots.
 const PARTS_WITH_SLOTS: [&str; 5] = ["l", "t", "h", "g", "d"];
@@ -160,12 +160,10 @@ async fn check_some(
         if row.is_some_and(|row| KeyLimits::parse(&limits, &row).is_err()) {
             findings.push(Finding::Undecodable { key: limits.into() });
         }
-        let full_at = keys.full_at(&key);
-        let row = tr.get(&full_at, Isolation::Snapshot).await?;
-        if row.is_some_and(|row| parse_full_at(&KeyValue::new(&full_at, &row)).is_err()) {
-            findings.push(Finding::Undecodable {
-                key: full_at.into(),
-            });
+        let level = keys.level(&key);
+        let row = tr.get(&level, Isolation::Snapshot).await?;
+        if row.is_some_and(|row| parse_level(&KeyValue::new(&level, &row)).is_err()) {
+            findings.push(Finding::Undecodable { key: level.into() });
         }
         findings.extend(check_parked(tr, keys, &key).await?);
         if lacks_stamp(tr, keys, &key).await? {

@@ -17,6 +17,7 @@ use crate::items::places::{Destination, put_in};
 use crate::items::record::{End, Record, Reserve, StoredFailure};
 use crate::items::settings::Settings;
 use crate::options::Backoff;
+use crate::protocol::lanes::settle::give_token_back;
 use crate::protocol::{MAX_FULFILLMENT_BYTES, SessionContext};
 use crate::session::wall::wall_millis;
 
@@ -31,6 +32,8 @@ pub(crate) enum GiveBack {
     Returned(When),
     /// It has failed. This counts as an attempt.
     Failed(When),
+    /// It does not decode, so that no handler got it. Otherwise as if it had failed.
+    Undecodable(When),
     /// It goes back because the session that held it died.
     Died,
     /// It becomes a dead letter.
@@ -47,7 +50,9 @@ impl GiveBack {
     pub(crate) fn is_granted_next(&self) -> bool {
         match self {
             Self::Unused | Self::Died => true,
-            Self::Returned(when) | Self::Failed(when) => *when == When::Now,
+            Self::Returned(when) | Self::Failed(when) | Self::Undecodable(when) => {
+                *when == When::Now
+            }
             Self::Completed(_) | Self::Discarded => false,
         }
     }
@@ -141,7 +146,8 @@ pub(crate) async fn give_back(
                     how: &item.how,
                     reason: item.reason.as_deref(),
                 };
-                back.put(tr, keys, context.rules(&limits), record, &mut changes)?;
+                back.put(tr, keys, context.rules(&limits), record, &mut changes)
+                    .await?;
             }
         }
     }
@@ -156,8 +162,12 @@ pub(super) struct Back<'a> {
 }
 
 impl Back<'_> {
-    /// Stages the item at the place where it belongs, if it stays in the queue.
-    pub(super) fn put(
+    /// Stages the item at the place where it belongs, if it stays in the queue. An item that no handler got gives its
+    /// token back.
+    ///
+    /// # Conflicts
+    /// As [`give_token_back`].
+    pub(super) async fn put(
         &self,
         tr: &impl Transaction,
         keys: &Keys,
@@ -166,6 +176,14 @@ impl Back<'_> {
         changes: &mut Changes,
     ) -> Result<()> {
         let Self { id, how, reason } = *self;
+        // Items that have taken tokens are not taken ahead, so such an item of a reserve was not handed out.
+        let is_unseen = matches!(how, GiveBack::Unused | GiveBack::Undecodable(_))
+            || record.reserve != Reserve::Out;
+        if is_unseen {
+            let limits = rules.limits.of(&record.key);
+            give_token_back(tr, keys, &record, limits, changes).await?;
+        }
+        record.spent = None;
         let ended = match how {
             _ if record.cancelled_millis != 0 => Some((End::Cancelled, Bytes::new())),
             GiveBack::Completed(result) => Some((End::Completed, result.clone())),
@@ -214,7 +232,7 @@ fn judge(
             return Destination::Back;
         }
         GiveBack::Returned(when) => (*when, reason),
-        GiveBack::Failed(when) => {
+        GiveBack::Failed(when) | GiveBack::Undecodable(when) => {
             record.attempts += 1;
             (*when, Some(reason.unwrap_or("it was given back")))
         }

@@ -88,7 +88,8 @@ impl Grantable {
         self.items.len()
     }
 
-    /// Takes items for the session's own demand. A reserve ends before an item that is barred from it.
+    /// Takes items for the session's own demand. A reserve ends before an item that is barred from it or that takes a
+    /// token: a token is spent only for a handler.
     pub(super) fn grant_own(
         &mut self,
         tr: &impl Transaction,
@@ -101,7 +102,8 @@ impl Grantable {
         let mut granted = Vec::new();
         for purpose in purposes(context.demand).take(limit) {
             let may_take = |item: &Item<Record>| {
-                purpose != Purpose::Reserve || item.value.reserve != Reserve::Barred
+                let may_keep = item.value.reserve != Reserve::Barred && item.value.spent.is_none();
+                purpose != Purpose::Reserve || may_keep
             };
             let Some(mut item) = self.items.next_if(may_take) else {
                 break;
@@ -124,7 +126,8 @@ impl Grantable {
         Ok(granted)
     }
 
-    /// Grants items to the session of a request. Returns how many.
+    /// Grants items to the session of a request. Returns how many. What the session wants for its reserve ends before an
+    /// item that takes a token.
     pub(super) fn grant(
         &mut self,
         tr: &impl Transaction,
@@ -136,7 +139,16 @@ impl Grantable {
     ) -> Result<usize> {
         let keys = context.keys;
         let granted_millis = wall_millis(&keys.env);
-        let mut granted: Vec<_> = self.items.by_ref().take(limit).collect();
+        let for_consumers = request.wanted.saturating_sub(request.for_reserve) as usize;
+        let mut granted = Vec::new();
+        while granted.len() < limit {
+            let is_wanted = granted.len() < for_consumers;
+            let may_take = |item: &Item<Record>| is_wanted || item.value.spent.is_none();
+            let Some(item) = self.items.next_if(may_take) else {
+                break;
+            };
+            granted.push(item);
+        }
         for item in &mut granted {
             let spot = Spot::of(&item.value);
             take_queued(tr, keys, &item.id, &spot, changes)?;

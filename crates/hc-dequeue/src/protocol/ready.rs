@@ -2,7 +2,7 @@
 
 use futures::try_join;
 use microqueue::Item;
-use microqueue::keyspace::{Bytes, ConflictKind, KeyValue, Transaction};
+use microqueue::keyspace::{Bytes, KeyValue, Transaction};
 
 use super::front::{Head, ReadLimit};
 use super::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_PROMOTIONS, SessionContext};
@@ -13,6 +13,7 @@ use crate::items::keys::Keys;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
 use crate::protocol::lanes::look::{Stamps, first_stamps};
+use crate::protocol::lanes::settle::stage_fence;
 
 /// What could be granted.
 #[derive(Debug)]
@@ -237,9 +238,7 @@ fn unpark(
     key: &Bytes,
     changes: &mut Changes,
 ) -> Result<()> {
-    let fence = keys.fence(key);
-    tr.add_conflict_key(ConflictKind::Read, &fence)?;
-    tr.add_conflict_key(ConflictKind::Write, &fence)?;
+    stage_fence(tr, keys, key)?;
     tr.clear(&keys.parked(ready_millis, key));
     tr.clear(&keys.parked_until(key));
     changes.unpark(key);

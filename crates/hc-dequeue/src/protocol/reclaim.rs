@@ -80,7 +80,7 @@ pub(crate) async fn reclaim_items(
             how: &how,
             reason: None,
         };
-        back.put(tr, keys, rules, value, &mut changes)?;
+        back.put(tr, keys, rules, value, &mut changes).await?;
     }
     // Also if all of them were cancelled: the session may have held them for others.
     changes.wake();
@@ -142,7 +142,7 @@ pub(crate) async fn return_grants(
             reason: None,
         };
         match item.value {
-            Ok(record) => back.put(tr, keys, rules, record, &mut changes)?,
+            Ok(record) => back.put(tr, keys, rules, record, &mut changes).await?,
             Err(undecodable) => put_unread(tr, keys, id, &undecodable.bytes, &mut changes)?,
         }
         changes.add(Counter::Held, -1);

@@ -11,7 +11,7 @@ use super::batches::may_finish;
 use super::front::ReadLimit;
 use super::fulfill::first_requests;
 use super::ready::{delayed, queued};
-use super::{Granted, Purpose, SessionContext, grant, purposes};
+use super::{Demand, Granted, Purpose, SessionContext, count_wanted, grant, purposes};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::key_limits::KnownLimits;
@@ -24,6 +24,26 @@ use crate::session::{Life, SessionId};
 /// The largest number of requests before a request that are counted.
 const MAX_RANK: usize = 16;
 
+/// The size of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    items: u32,
+    for_reserve: u32,
+}
+
+impl Wanted {
+    pub(crate) fn of(demand: &[Demand]) -> Self {
+        let count = |items: usize| u32::try_from(items).unwrap_or(u32::MAX);
+        let of_reserve = demand
+            .iter()
+            .filter(|demand| demand.purpose == Purpose::Reserve);
+        Self {
+            items: count(count_wanted(demand)),
+            for_reserve: count(of_reserve.map(|demand| demand.wanted).sum()),
+        }
+    }
+}
+
 /// Stages a request at the end of the registry. Returns `None` if the session is dead.
 ///
 /// # Conflicts
@@ -31,7 +51,7 @@ const MAX_RANK: usize = 16;
 pub(crate) async fn register(
     tr: &impl Transaction,
     context: SessionContext<'_>,
-    wanted: u32,
+    wanted: Wanted,
 ) -> Result<Option<StagedId>> {
     match context.keys.sessions.life(tr, context.session).await? {
         Some(Life::Alive) => append(tr, context, wanted).await.map(Some),
@@ -43,10 +63,13 @@ pub(crate) async fn register(
 pub(crate) async fn append(
     tr: &impl Transaction,
     context: SessionContext<'_>,
-    wanted: u32,
+    wanted: Wanted,
 ) -> Result<StagedId> {
-    let session = context.session;
-    let request = Request { session, wanted };
+    let request = Request {
+        session: context.session,
+        wanted: wanted.items,
+        for_reserve: wanted.for_reserve,
+    };
     Ok(context.keys.requests.enqueue(tr, &request).await?)
 }
 

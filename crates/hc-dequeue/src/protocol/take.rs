@@ -153,9 +153,10 @@ async fn take_from(
     };
     let limit = count_wanted(context.demand).min(MAX_FULFILLMENT_ITEMS);
     let grantable = Grantable::find(tr, context, ready, past, limit).await?;
-    let is_complete = grantable.is_complete();
+    // What was found may be nothing for a reserve.
+    let is_sufficient = grantable.is_complete() || grantable.len() > 0;
     let taken = grantable.grant_all(tr, context, limit, changes)?;
-    Ok((is_complete || !taken.is_empty()).then_some(Taken::Items(taken)))
+    Ok(is_sufficient.then_some(Taken::Items(taken)))
 }
 
 /// Returns how many items the first demands want together, counting as many demands as `items` items can serve

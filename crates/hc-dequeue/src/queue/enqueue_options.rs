@@ -92,8 +92,8 @@ impl Enqueue {
     ///
     /// [`dedupe_retention`]: crate::Settings::dedupe_retention
     #[must_use]
-    pub fn with_dedupe(mut self, id: impl Into<Bytes>) -> Self {
-        self.dedupe = Some(id.into());
+    pub fn with_dedupe(mut self, id: impl AsRef<[u8]>) -> Self {
+        self.dedupe = Some(Bytes::copy_from_slice(id.as_ref()));
         self
     }
 
@@ -115,8 +115,8 @@ impl Enqueue {
     /// in turns. [`configure_key`](crate::Queue::configure_key) and [`configure_keys`](crate::Queue::configure_keys)
     /// set limits.
     #[must_use]
-    pub fn with_key(mut self, key: impl Into<Bytes>) -> Self {
-        self.key = Some(key.into());
+    pub fn with_key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.key = Some(Bytes::copy_from_slice(key.as_ref()));
         self
     }
 

@@ -15,7 +15,7 @@ use crate::items::error::{Error, Result};
 use crate::items::key_limits::KeyLimits;
 use crate::items::keys::{Keys, check_key};
 use crate::items::spot::RANK_OF_SLOT;
-use crate::protocol::lanes::look::full_at_in;
+use crate::protocol::lanes::look::level_in;
 use crate::protocol::lanes::rate::Bucket;
 use crate::queue::handle::Queue;
 use crate::session::wall::{unix_time, wall_millis};
@@ -221,13 +221,13 @@ async fn status_of(
 ) -> Result<KeyStatus> {
     let limits_row = keys.key_limits(&key);
     let slots_row = keys.slots(&key);
-    let full_at_row = keys.full_at(&key);
+    let level_row = keys.level(&key);
     // Safe as snapshot reads, as above.
     let get = |row| tr.get(row, Isolation::Snapshot).map_err(Error::from);
-    let (own, slots, full_at, waiting) = try_join!(
+    let (own, slots, level, waiting) = try_join!(
         get(&limits_row),
         get(&slots_row),
-        get(&full_at_row),
+        get(&level_row),
         count_waiting(tr, keys, &key)
     )?;
     let limits = own.as_deref().or(default);
@@ -248,11 +248,11 @@ async fn status_of(
             KeyState::AtLimit
         }
         _ => {
-            let full_at = full_at.map(|row| full_at_in(&KeyValue::new(&full_at_row, &row)));
+            let level = level.map(|row| level_in(&KeyValue::new(&level_row, &row)));
             match limits.rate() {
                 None => KeyState::Ready,
                 Some(rate) => {
-                    let bucket = Bucket::new(rate, tr.read_version().await?, full_at);
+                    let bucket = Bucket::new(rate, tr.read_version().await?, level);
                     state_of_rate(bucket, wall_millis(&keys.env))
                 }
             }

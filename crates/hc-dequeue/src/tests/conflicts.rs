@@ -29,7 +29,7 @@ use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
 use crate::protocol::lanes::LaneMemory;
 use crate::protocol::lanes::ring::Ring;
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
-use crate::protocol::request::{collect, register, withdraw};
+use crate::protocol::request::{Wanted, collect, register, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::{Demand, Gone, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
 use crate::queue::change::{Cancelled, Replaced};
@@ -221,7 +221,11 @@ impl<D: Database> PairWorld<D> {
                 Step::Enqueue => drop(self.queue.enqueue(tr, &7).await?),
                 Step::Pause => self.queue.pause(tr),
                 Step::Register(session) => {
-                    assert!(register(tr, self.context(session), 1).await?.is_some());
+                    assert!(
+                        register(tr, self.context(session), Wanted::of(&ONE))
+                            .await?
+                            .is_some()
+                    );
                 }
                 Step::Take(session) => {
                     let context = self.context(session);

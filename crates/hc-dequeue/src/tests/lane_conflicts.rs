@@ -46,6 +46,8 @@ enum Step {
     Complete(SessionId, &'static str),
     /// A session gives its item of a key back.
     Return(SessionId, &'static str),
+    /// A session gives its item of a key back, which no handler got.
+    Unused(SessionId, &'static str),
     Enqueue(&'static str),
     Configure(&'static str),
     ConfigureAll,
@@ -126,6 +128,9 @@ impl<D: Database> PairWorld<D> {
             Step::Return(session, key) => {
                 let returned = GiveBack::Returned(When::Now);
                 self.give_back(tr, session, key, returned).await?;
+            }
+            Step::Unused(session, key) => {
+                self.give_back(tr, session, key, GiveBack::Unused).await?;
             }
             Step::Enqueue(key) => {
                 let options = Enqueue::new().with_key(key);
@@ -222,11 +227,15 @@ async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
 }
 
 /// The pairs of which the second step must fail, and why.
-const CONFLICTS: [(Step, Step); 13] = [
+const CONFLICTS: [(Step, Step); 16] = [
     // Starts of a limited key count each other's slots.
     (Step::Take(A, "one"), Step::Take(B, "one")),
     // Starts of a key with a rate take tokens from each other.
     (Step::Take(A, "rated"), Step::Take(B, "rated")),
+    // A token comes back to a bucket that no other transaction changes.
+    (Step::Take(A, "rated"), Step::Unused(B, "rated")),
+    (Step::Unused(A, "rated"), Step::Take(B, "rated")),
+    (Step::Unused(A, "rated"), Step::Unused(B, "rated")),
     // An item is granted once, with or without a limit.
     (Step::Take(A, "free"), Step::Take(B, "free")),
     // A start, an end and a return read the limits.
@@ -276,6 +285,8 @@ async fn items_of_a_key_do_not_conflict_otherwise() {
         (Step::Complete(A, "rated"), Step::Take(B, "rated")),
         (Step::Take(A, "rated"), Step::Complete(B, "rated")),
         (Step::Take(A, "rated"), Step::Take(B, "one")),
+        (Step::Unused(A, "rated"), Step::Complete(B, "rated")),
+        (Step::Unused(A, "free"), Step::Unused(B, "free")),
         (Step::Take(A, "one"), Step::Take(B, "free")),
         (Step::Configure("one"), Step::Take(A, "other")),
         (Step::Configure("one"), Step::Complete(A, "other")),

@@ -10,7 +10,7 @@ use crate::items::error::Result;
 use crate::protocol::give_back::{GivenBack, Return, give_back};
 use crate::protocol::grant::is_answered;
 use crate::protocol::request::{
-    Precedence, Supply, append, collect, is_first, precedence, supply, watch_request,
+    Precedence, Supply, Wanted, append, collect, is_first, precedence, supply, watch_request,
 };
 use crate::protocol::{Granted, SessionContext};
 
@@ -22,7 +22,7 @@ pub(in crate::consume) struct Check<'a> {
     /// The items to give back with the answer.
     pub(in crate::consume) returns: &'a [Return],
     /// The size of the request to register with the answer, if any.
-    pub(in crate::consume) next: Option<u32>,
+    pub(in crate::consume) next: Option<Wanted>,
 }
 
 /// The result of collecting an answer.

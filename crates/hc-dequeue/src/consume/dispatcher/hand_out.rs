@@ -88,7 +88,9 @@ impl Dispatcher {
     /// Puts items into the reserve that were granted for it, and gives others back.
     fn keep(&mut self, items: VecDeque<Ready>) {
         let keeps = self.policy.keeps_reserve(false) && self.options.max_reserve > 0;
-        let is_kept = |item: &Ready| keeps && item.record.reserve == Reserve::In;
+        // A request may have got items with tokens for consumers that have gone since.
+        let may_keep = |record: &Record| record.reserve == Reserve::In && record.spent.is_none();
+        let is_kept = |item: &Ready| keeps && may_keep(&item.record);
         let (kept, others): (Vec<_>, Vec<_>) = items.into_iter().partition(is_kept);
         for item in others {
             self.return_unused(item.id, item.record.deliveries);
@@ -130,7 +132,7 @@ impl Dispatcher {
         tracing::error!(%queue, %item, %error, "an item does not decode");
         // A version that cannot decode many items would otherwise take them again and again before all others.
         let backoff = self.options.backoff.no_shorter_than(Backoff::default());
-        let how = GiveBack::Failed(When::Later(backoff));
+        let how = GiveBack::Undecodable(When::Later(backoff));
         self.return_later(id, record.deliveries, how, Some(&error.to_string()));
     }
 }

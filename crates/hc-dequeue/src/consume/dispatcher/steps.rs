@@ -12,8 +12,8 @@ use crate::consume::policy::{Delay, Event, GRACE, Lead, Scope, Step};
 use crate::items::error::{Error, Result};
 use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::give_back;
-use crate::protocol::request::{register, watch_pause, withdraw};
-use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext, count_wanted};
+use crate::protocol::request::{Wanted, register, watch_pause, withdraw};
+use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
 use crate::session::wall::wall_millis;
 
 /// How many times the patience of one rank fits into the lease.
@@ -106,8 +106,7 @@ impl Dispatcher {
     }
 
     async fn register(&mut self) -> Result<Event<ItemId>> {
-        let demand = self.demand();
-        let wanted = u32::try_from(count_wanted(&demand)).unwrap_or(u32::MAX);
+        let wanted = Wanted::of(&self.demand());
         let context = self.context(&[]);
         let returns = &self.returns.next();
         let registered = self.runner.run_committed(|tr| async move {
@@ -138,11 +137,11 @@ impl Dispatcher {
 
     /// Returns how many items the consumers will want after their present demand. Returns `None` if that is unknown,
     /// or if no other session takes items, so that they may not need a request.
-    fn next_request(&self) -> Option<u32> {
+    fn next_request(&self) -> Option<Wanted> {
         let pace = self.pacer.pace();
-        let wanted = count_wanted(&self.demand());
+        let wanted = Wanted::of(&self.demand());
         let is_known = pace.asks_again && pace.is_contended && self.callers.len() > 0;
-        is_known.then(|| u32::try_from(wanted).unwrap_or(u32::MAX))
+        is_known.then_some(wanted)
     }
 
     /// Checks the request.

@@ -70,8 +70,8 @@ impl Keys {
         self.queue.pack(&("l", key, "f"))
     }
 
-    /// Returns the key of the version at which all tokens of a key's rate are there.
-    pub(crate) fn full_at(&self, key: &[u8]) -> Vec<u8> {
+    /// Returns the key of the tokens of a key's rate.
+    pub(crate) fn level(&self, key: &[u8]) -> Vec<u8> {
         self.queue.pack(&("l", key, "v"))
     }
 

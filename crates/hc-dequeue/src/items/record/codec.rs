@@ -8,8 +8,8 @@ use microqueue::keyspace::{self, Bytes, Result};
 
 use super::{
     Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_KEY_BYTES,
-    MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Record, Reserve, StoredEnd, StoredFailure, Token,
-    priority, tag, undecodable,
+    MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Record, Reserve, Spent, StoredEnd, StoredFailure,
+    Token, priority, tag, undecodable,
 };
 use crate::items::batch::{BatchCounts, Member};
 use crate::items::priority::Priority;
@@ -69,6 +69,9 @@ impl Codec<Record> for RecordCodec {
         }
         if let Some(counts) = record.batch_counts {
             push_field(buffer, tag::COUNTS, &counts.to_bytes());
+        }
+        if let Some(spent) = record.spent {
+            push_field(buffer, tag::SPENT, &spent.to_bytes());
         }
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
@@ -155,7 +158,7 @@ pub(crate) fn decode_fields<'a>(
 fn decode_record(bytes: &Bytes) -> Result<Record, String> {
     let mut record = Record::default();
     let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
-    let rest = decode_fields(bytes, FORMAT, tag::COUNTS, decode)?;
+    let rest = decode_fields(bytes, FORMAT, tag::SPENT, decode)?;
     if record.has_slot && record.key.is_empty() {
         return Err("an item without a key has a slot".to_owned());
     }
@@ -186,7 +189,8 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::KEY => record.key = key(bytes.slice_ref(field))?,
         tag::SLOT => record.has_slot = slot(field)?,
         tag::MEMBER => record.member = Some(Member::parse(field)?),
-        _ => record.batch_counts = Some(BatchCounts::parse(field)?),
+        tag::COUNTS => record.batch_counts = Some(BatchCounts::parse(field)?),
+        _ => record.spent = Some(Spent::parse(field)?),
     }
     Ok(())
 }

@@ -51,6 +51,7 @@ mod tag {
     pub(super) const SLOT: u8 = 19;
     pub(super) const MEMBER: u8 = 20;
     pub(super) const COUNTS: u8 = 21;
+    pub(super) const SPENT: u8 = 22;
 }
 
 /// The format number of all records.
@@ -81,7 +82,7 @@ pub(crate) const TOKEN_BYTES: usize = 33;
 pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-pub(crate) const MAX_UNKNOWN_BYTES: usize = 706;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 687;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
@@ -97,6 +98,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + 3 * (FIELD_BYTES + 1)
     + (FIELD_BYTES + Member::BYTES)
     + (FIELD_BYTES + BatchCounts::BYTES)
+    + (FIELD_BYTES + Spent::BYTES)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
@@ -128,6 +130,8 @@ pub(crate) struct Record {
     pub(crate) member: Option<Member>,
     /// The counts of the batch whose callback it is.
     pub(crate) batch_counts: Option<BatchCounts>,
+    /// The token of its key's rate that its grant has taken.
+    pub(crate) spent: Option<Spent>,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.
@@ -275,6 +279,33 @@ pub(crate) enum Reserve {
     /// A session has died that held it. It goes into no reserve before it was handed out for certain, so that only the
     /// first of its deaths may not count.
     Barred,
+}
+
+/// The token of a rate that the grant of an item has taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// The read version of the transaction that has granted the item.
+    pub(crate) version: i64,
+    /// After how many versions the rate let a token come back.
+    pub(crate) interval: i64,
+}
+
+impl Spent {
+    const BYTES: usize = 16;
+
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        [self.version, self.interval].map(i64::to_be_bytes).concat()
+    }
+
+    pub(crate) fn parse(field: &[u8]) -> Result<Self, String> {
+        let mut fields = Fields::new(field);
+        let spent = Self {
+            version: i64::from_be_bytes(fields.array()?),
+            interval: i64::from_be_bytes(fields.array()?),
+        };
+        fields.end()?;
+        Ok(spent)
+    }
 }
 
 /// The beginning of a burst of debounced enqueues. The burst ends when the item is granted.

@@ -11,7 +11,10 @@ use crate::session::SessionId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) session: SessionId,
+    /// How many items.
     pub(crate) wanted: u32,
+    /// How many of them no consumer waits for: the session takes them ahead.
+    pub(crate) for_reserve: u32,
 }
 
 /// The codec of [`Request`].
@@ -25,6 +28,7 @@ impl Codec<Request> for RequestCodec {
         buffer.push(FORMAT);
         buffer.extend_from_slice(&request.session.0);
         buffer.extend_from_slice(&request.wanted.to_be_bytes());
+        buffer.extend_from_slice(&request.for_reserve.to_be_bytes());
         Ok(())
     }
 
@@ -34,8 +38,13 @@ impl Codec<Request> for RequestCodec {
             fields.format(FORMAT)?;
             let session = SessionId(fields.array()?);
             let wanted = u32::from_be_bytes(fields.array()?);
+            let for_reserve = u32::from_be_bytes(fields.array()?);
             fields.end()?;
-            Ok(Request { session, wanted })
+            Ok(Request {
+                session,
+                wanted,
+                for_reserve,
+            })
         })();
         request.map_err(|reason| undecodable(Self::NAME, reason))
     }

@@ -62,6 +62,10 @@ fn record() -> Record {
             dead_letters_stay: true,
         }),
         batch_counts: Some(BatchCounts::parse(&COUNTS).unwrap()),
+        spent: Some(Spent {
+            version: 0x0102,
+            interval: 3,
+        }),
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
     }
@@ -99,6 +103,7 @@ fn a_record_has_the_bytes_of_the_schema() {
         &[19, 0, 1, 1],
         &[&[20, 0, 17][..], &[7; 16], &[1]].concat(),
         &[&[21, 0, 24][..], &COUNTS].concat(),
+        b"\x16\0\x10\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\0\x03",
         b"\x63\0\x03new\xff\0\x01x",
         b"\0payload",
     ]
@@ -210,10 +215,14 @@ fn a_request_a_grant_and_a_state_have_the_bytes_of_the_schema() {
     let request = Request {
         session: SessionId([7; 16]),
         wanted: 5,
+        for_reserve: 2,
     };
     let mut bytes = Vec::new();
     RequestCodec.encode(&request, &mut bytes).unwrap();
-    assert_eq!(bytes, [&[1][..], &[7; 16], &[0, 0, 0, 5]].concat());
+    assert_eq!(
+        bytes,
+        [&[1][..], &[7; 16], &[0, 0, 0, 5, 0, 0, 0, 2]].concat()
+    );
     assert_eq!(RequestCodec.decode(bytes.into()).unwrap(), request);
 
     let item = ItemId::Commit {
@@ -251,7 +260,7 @@ fn a_decoder_refuses_bytes_that_are_cut_off_or_have_another_format() {
     for part in [&b""[..], &[2; 60], &[1; 22], &[1; 23]] {
         assert!(Part::decode(b"key", Bytes::copy_from_slice(part)).is_err());
     }
-    for request in [&b""[..], &[1; 20], &[1; 22]] {
+    for request in [&b""[..], &[1; 24], &[1; 26]] {
         assert!(
             RequestCodec
                 .decode(Bytes::copy_from_slice(request))
@@ -311,7 +320,7 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
 #[test]
 fn the_largest_item_fills_a_value() {
     let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
-    let unknown = [&[200, 2, 191][..], &vec![0; unknown]].concat();
+    let unknown = [&[200, 2, 172][..], &vec![0; unknown]].concat();
     let record = Record {
         enqueued_millis: u64::MAX,
         deliveries: u64::MAX,

@@ -10,7 +10,7 @@ use microqueue::keyspace::{
     self, Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, read_all,
 };
 
-use super::rate::{Bucket, RateState};
+use super::rate::{Bucket, Level, RateState};
 use super::ring::{Ring, Turn};
 use super::walk::{Head, Lane, Next, Pick, Waiting, Walk};
 use super::{LaneId, LaneMemory};
@@ -19,7 +19,7 @@ use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
 use crate::items::key_limits::{KeyLimits, KnownLimits};
 use crate::items::keys::Keys;
-use crate::items::record::Record;
+use crate::items::record::{Record, Spent};
 use crate::items::spot::RANK_OF_SLOT;
 use crate::protocol::Gone;
 use crate::protocol::front::{ReadLimit, first_items};
@@ -163,6 +163,17 @@ pub(crate) struct Look {
     pub(crate) limits: KnownLimits,
 }
 
+impl Look {
+    /// Returns the token that the item takes whose turn it is, if its key has a rate.
+    fn spent(&self, turn: &Turn) -> Option<Spent> {
+        let Turn::Lane { lane, .. } = turn else {
+            return None;
+        };
+        let bucket = self.states.get(lane)?.bucket.as_ref();
+        bucket.map(Bucket::spent)
+    }
+}
+
 /// An item that was picked.
 pub(super) struct Picked {
     pub(super) turn: Turn,
@@ -242,7 +253,8 @@ pub(crate) async fn look(
     let mut bytes = 0;
     while reader.look.items.len() < max.items && bytes < max.row_bytes {
         match reader.look.walk.next() {
-            Next::Pick(Pick { item, turn }) => {
+            Next::Pick(Pick { mut item, turn }) => {
+                item.value.spent = reader.look.spent(&turn);
                 bytes += item.value.payload.len();
                 let head = Head::of(&item);
                 let meets_fence = reader.meets_fence(&item.value.key);
@@ -389,14 +401,14 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         let bucket = match limits.rate() {
             Some(rate) => {
                 let now = self.tr.read_version().await?;
-                Some(Bucket::new(rate, now, stored.rate.full_at))
+                Some(Bucket::new(rate, now, stored.rate.level.clone()))
             }
             None => None,
         };
         let state = LaneState {
             slots: stored.slots,
             has_own_limits: own.is_some(),
-            bucket,
+            bucket: bucket.clone(),
             rate: stored.rate,
             is_gone: past.gone.keys.contains(&id.key),
             stamps: self.seen.remove(&id).unwrap_or_default(),
@@ -455,15 +467,15 @@ struct StoredState {
     rate: RateState,
 }
 
-/// Returns the version in a row with the state of a rate.
-pub(crate) fn parse_full_at(row: &KeyValue) -> keyspace::Result<i64> {
-    let version = row.value().try_into().map(i64::from_be_bytes);
-    version.map_err(|_| keyspace::Error::corrupt(row.key(), "expected a version"))
+/// Returns the level in a row with the tokens of a rate.
+pub(crate) fn parse_level(row: &KeyValue) -> keyspace::Result<Level> {
+    let level = Level::parse(row.value());
+    level.ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected the level of a rate"))
 }
 
-/// Returns the version in a row with the state of a rate. If it does not decode, no token is left.
-pub(crate) fn full_at_in(row: &KeyValue) -> i64 {
-    parse_full_at(row).unwrap_or(i64::MAX)
+/// Returns the level in a row with the tokens of a rate. If it does not decode, no token is left.
+pub(crate) fn level_in(row: &KeyValue) -> Level {
+    parse_level(row).unwrap_or(Level::new(i64::MAX))
 }
 
 /// Returns the time in a row which says until when a lane is parked.
@@ -481,7 +493,7 @@ impl StoredState {
         };
         let slots = keys.slots(key);
         let limits = keys.key_limits(key);
-        let full_at = keys.full_at(key);
+        let level = keys.level(key);
         let parked = keys.parked_until(key);
         for row in &rows[..state.rows] {
             if row.key() == slots {
@@ -490,8 +502,8 @@ impl StoredState {
                 state.slots = slots.unwrap_or(i64::from(u32::MAX));
             } else if row.key() == limits {
                 state.limits = Some(KeyLimits::parse_or_pause(row.value()));
-            } else if row.key() == full_at {
-                state.rate.full_at = Some(full_at_in(row));
+            } else if row.key() == level {
+                state.rate.level = Some(level_in(row));
             } else if row.key() == parked {
                 // As if the lane were not parked.
                 state.rate.parked = parse_parked_until(row).ok();

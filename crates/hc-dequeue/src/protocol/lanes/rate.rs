@@ -8,34 +8,135 @@
 //! see, so it does not go back from one start to the next, whichever processes they are in. A read version that is old
 //! only delays a start. A recovery of FoundationDB makes versions jump by 100 seconds, after which at most one burst
 //! starts too early.
+//!
+//! # Tokens that come back
+//!
+//! An item that goes back before a handler got it gives its token back: the bucket is then as if it had not been
+//! granted. Without that grant, the bucket would have been fuller since, by one token, but never fuller than full: what
+//! does not fit in is lost. So a grant is worth only as much as the bucket has lacked at all times since then. The
+//! bucket therefore remembers its *lows*: the least that it has lacked since earlier versions, as far as grants show
+//! it. At other times it lacked more than at the grant that follows.
 
 use microqueue::keyspace::limits::VERSIONS_PER_SECOND;
 
 use crate::items::rate::Rate;
+use crate::items::record::Spent;
 
 const VERSIONS_PER_MILLI: i64 = VERSIONS_PER_SECOND / 1_000;
 
-/// The tokens of a key, at a version.
+/// The largest number of lows. If there are more, grants before the second one are worth what they are before the
+/// first one.
+const MAX_LOWS: usize = 8;
+
+/// What is stored of a bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Level {
+    /// The version at which all tokens are there.
+    pub(crate) full_at: i64,
+    /// Versions and what is lacking grow from each to the next.
+    lows: Vec<Low>,
+}
+
+/// The least that a bucket has lacked since a version, and between it and the version of the low before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Low {
+    version: i64,
+    /// How many versions before the bucket was full, just before the grant at that version.
+    lacking: i64,
+}
+
+impl Level {
+    pub(crate) const fn new(full_at: i64) -> Self {
+        Self {
+            full_at,
+            lows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let lows = self.lows.iter();
+        let numbers = lows.flat_map(|low| [low.version, low.lacking]);
+        let numbers = [self.full_at].into_iter().chain(numbers);
+        numbers.flat_map(i64::to_be_bytes).collect()
+    }
+
+    /// Returns `None` if the bytes are not those of a level.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let (full_at, rest) = bytes.split_first_chunk()?;
+        let (lows, rest) = rest.as_chunks::<16>();
+        let lows: Vec<_> = lows.iter().map(Low::parse).collect();
+        let mut pairs = lows.windows(2);
+        let ascends = pairs
+            .all(|pair| pair[0].version < pair[1].version && pair[0].lacking < pair[1].lacking);
+        let is_valid = rest.is_empty() && lows.len() <= MAX_LOWS && ascends;
+        let full_at = i64::from_be_bytes(*full_at);
+        is_valid.then_some(Self { full_at, lows })
+    }
+
+    /// Notes what was lacking at a version.
+    fn note_low(&mut self, version: i64, lacking: i64) {
+        let lower = self.lows.partition_point(|low| low.lacking < lacking);
+        self.lows.truncate(lower);
+        // The grants of a transaction have one version. What lacks at the first one is the least.
+        if self.lows.last().is_none_or(|low| low.version < version) {
+            self.lows.push(Low { version, lacking });
+        }
+        if self.lows.len() > MAX_LOWS {
+            let first = self.lows.remove(0);
+            self.lows[0].lacking = first.lacking;
+        }
+    }
+
+    /// Gives a token back.
+    fn give_back(&mut self, spent: Spent) {
+        let since = self
+            .lows
+            .partition_point(|low| low.version <= spent.version);
+        let (before, after) = self.lows.split_at_mut(since);
+        let lacking = after.first().map_or(i64::MAX, |low| low.lacking);
+        let worth = spent.interval.min(lacking);
+        self.full_at = self.full_at.saturating_sub(worth);
+        for low in after.iter_mut() {
+            low.lacking -= worth;
+        }
+        let lacking = lacking.saturating_sub(worth);
+        let kept = before.partition_point(|low| low.lacking < lacking);
+        self.lows.drain(kept..since);
+    }
+}
+
+impl Low {
+    fn parse(bytes: &[u8; 16]) -> Self {
+        let (numbers, _) = bytes.as_chunks();
+        Self {
+            version: i64::from_be_bytes(numbers[0]),
+            lacking: i64::from_be_bytes(numbers[1]),
+        }
+    }
+}
+
+/// The tokens of a key, at a version.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bucket {
     rate: Rate,
     now: i64,
-    /// The version at which all tokens are there. At or before `now` if they are.
-    full_at: i64,
+    level: Level,
 }
 
 impl Bucket {
-    /// Returns the bucket at a version, with the stored time at which it is full, if there is one.
+    /// Returns the bucket at a version, with the stored level, or a full bucket.
     ///
-    /// A time that no start can have led to is that of an empty bucket: it comes from another store, or the rate was
-    /// another one.
-    pub(crate) fn new(rate: Rate, now: i64, full_at: Option<i64>) -> Self {
+    /// A level that no start can have led to is that of an empty bucket: it comes from another store, or the rate was
+    /// another one. Then earlier grants are worth nothing.
+    pub(crate) fn new(rate: Rate, now: i64, level: Option<Level>) -> Self {
         let all = rate.interval().saturating_mul(rate.burst().into());
-        Self {
-            rate,
-            now,
-            full_at: full_at.unwrap_or(now).min(now.saturating_add(all)),
+        let empty = now.saturating_add(all);
+        let mut level = level.unwrap_or(Level::new(now));
+        if level.full_at > empty {
+            level = Level::new(empty);
+            level.note_low(now, 0);
         }
+        Self { rate, now, level }
     }
 
     /// Returns whether an item may start.
@@ -46,14 +147,29 @@ impl Bucket {
     /// Returns the version from which on an item may start.
     pub(crate) fn next(&self) -> i64 {
         let others = i64::from(self.rate.burst()) - 1;
-        self.full_at
-            .saturating_sub(self.rate.interval().saturating_mul(others))
+        let missing = self.rate.interval().saturating_mul(others);
+        self.level.full_at.saturating_sub(missing)
     }
 
     /// Takes a token.
     pub(crate) fn start(&mut self) {
-        let from = self.full_at.max(self.now);
-        self.full_at = from.saturating_add(self.rate.interval());
+        let from = self.level.full_at.max(self.now);
+        self.level.note_low(self.now, from.saturating_sub(self.now));
+        self.level.full_at = from.saturating_add(self.rate.interval());
+    }
+
+    /// Returns what the record of an item contains that takes a token.
+    pub(crate) fn spent(&self) -> Spent {
+        Spent {
+            version: self.now,
+            interval: self.rate.interval(),
+        }
+    }
+
+    /// Gives back a token. Returns the level to store, or `None` if all tokens are there.
+    pub(crate) fn give_back(mut self, spent: Spent) -> Option<Level> {
+        self.level.give_back(spent);
+        (!self.is_full()).then_some(self.level)
     }
 
     /// Returns the bucket after this many starts.
@@ -64,7 +180,7 @@ impl Bucket {
 
     /// Returns whether all tokens are there.
     pub(crate) fn is_full(&self) -> bool {
-        self.full_at <= self.now
+        self.level.full_at <= self.now
     }
 
     /// Returns how many milliseconds it takes until a version, rounded up.
@@ -75,10 +191,10 @@ impl Bucket {
 }
 
 /// The stored state of the rate of a lane.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RateState {
-    /// The version at which the bucket is full. Missing if it is.
-    pub(crate) full_at: Option<i64>,
+    /// The level of the bucket. Missing if it is full.
+    pub(crate) level: Option<Level>,
     /// The wall time in milliseconds since the Unix epoch until which the lane is parked, if it is.
     pub(crate) parked: Option<u64>,
 }
@@ -97,11 +213,11 @@ pub(crate) enum Wake {
 impl Wake {
     /// Returns what makes a session look again at a lane, given whether its next item has a slot and, if so, whether it
     /// may start.
-    pub(crate) fn of(has_slot: bool, may_start: bool, bucket: Option<Bucket>) -> Self {
+    pub(crate) fn of(has_slot: bool, may_start: bool, bucket: Option<&Bucket>) -> Self {
         match bucket {
             _ if may_start => Self::Stamp,
             Some(bucket) if has_slot => Self::At(bucket.next()),
-            Some(bucket) if !bucket.is_full() => Self::At(bucket.full_at),
+            Some(bucket) if !bucket.is_full() => Self::At(bucket.level.full_at),
             _ => Self::Change,
         }
     }
@@ -112,7 +228,7 @@ impl RateState {
     /// longer has a rate. `wall_millis` is the wall time, if the session trusts its clock. Otherwise, the lane is
     /// parked as if it were due, and a session that trusts its clock decides.
     pub(crate) fn after(
-        self,
+        &self,
         bucket: Option<Bucket>,
         starts: usize,
         wake: Wake,
@@ -123,17 +239,17 @@ impl RateState {
         };
         match wake {
             Wake::Change => Self::default(),
-            Wake::Stamp if starts == 0 => self,
+            Wake::Stamp if starts == 0 => self.clone(),
             Wake::Stamp => Self {
-                full_at: Some(bucket.full_at),
-                ..self
+                level: Some(bucket.level),
+                parked: self.parked,
             },
             Wake::At(version) => {
                 let ready =
                     wall_millis.map(|wall| wall.saturating_add(bucket.millis_until(version)));
                 Self {
                     // It differs from the stored one after a start, and if that is too far ahead.
-                    full_at: Some(bucket.full_at),
+                    level: Some(bucket.level),
                     parked: match ready {
                         // An earlier time stays: the lane is parked again then.
                         Some(ready) => Some(self.parked.map_or(ready, |parked| parked.min(ready))),
@@ -167,7 +283,7 @@ mod tests {
         assert!(!bucket.may_start());
         assert_eq!(bucket.next(), now + SECOND);
         assert_eq!(bucket.millis_until(bucket.next()), 1_000);
-        let later = |versions| Bucket::new(THREE, now + versions, Some(bucket.full_at));
+        let later = |versions| Bucket::new(THREE, now + versions, Some(bucket.level.clone()));
         assert!(!later(SECOND - 1).may_start());
         assert_eq!(later(SECOND - 1).millis_until(bucket.next()), 1);
         assert!(later(SECOND).may_start());
@@ -180,21 +296,25 @@ mod tests {
 
     #[test]
     fn a_time_from_another_store_delays_by_a_burst_at_most() {
+        let at_five = |full_at| Bucket::new(THREE, 5 * SECOND, Some(Level::new(full_at)));
         for full_at in [i64::MAX, 1_000 * SECOND] {
-            let bucket = Bucket::new(THREE, 5 * SECOND, Some(full_at));
+            let bucket = at_five(full_at);
             assert_eq!(bucket, Bucket::new(THREE, 5 * SECOND, None).after(3));
         }
         for full_at in [i64::MIN, 0, 5 * SECOND] {
-            assert!(Bucket::new(THREE, 5 * SECOND, Some(full_at)).is_full());
+            assert!(at_five(full_at).is_full());
         }
     }
 
     #[test]
     fn the_largest_rates_do_not_overflow() {
         let rate = Rate::new(1, crate::items::rate::MAX_RATE_PERIOD).with_burst(u32::MAX);
-        let bucket = Bucket::new(rate, i64::MAX - 1, Some(i64::MAX)).after(10);
+        let level = Some(Level::new(i64::MAX));
+        let bucket = Bucket::new(rate, i64::MAX - 1, level).after(10);
         assert!(bucket.may_start() && !bucket.is_full());
-        assert!(bucket.next() <= bucket.full_at);
+        assert!(bucket.next() <= bucket.level.full_at);
+        let spent = bucket.spent();
+        assert_eq!(bucket.give_back(spent), None);
     }
 
     /// Starts at random times, whenever it may: no span of versions has more starts than the rate allows.
@@ -214,7 +334,7 @@ mod tests {
                 bucket.start();
                 starts.push(now);
             }
-            stored = Some(bucket.full_at);
+            stored = Some(bucket.level);
         }
         assert!(starts.len() > 1_000);
         for (first, begin) in starts.iter().enumerate() {
@@ -222,6 +342,160 @@ mod tests {
                 let allowed = 4 + (end - begin) / interval;
                 assert!((last - first + 1) as i64 <= allowed);
             }
+        }
+    }
+
+    #[test]
+    fn a_level_has_the_bytes_of_the_schema() {
+        let mut bucket = Bucket::new(THREE, 3 * SECOND, None);
+        bucket.start();
+        let bytes = [4 * SECOND, 3 * SECOND, 0].map(i64::to_be_bytes).concat();
+        assert_eq!(bucket.level.to_bytes(), bytes);
+        assert_eq!(Level::parse(&bytes), Some(bucket.level));
+        let full_at = (4 * SECOND).to_be_bytes();
+        assert_eq!(Level::parse(&full_at), Some(Level::new(4 * SECOND)));
+        let lows = |lows: &[i64]| {
+            let numbers = [&[0], lows].concat();
+            Level::parse(
+                &numbers
+                    .into_iter()
+                    .flat_map(i64::to_be_bytes)
+                    .collect::<Vec<_>>(),
+            )
+        };
+        assert!(lows(&[1, 1, 2, 2]).is_some());
+        for wrong in [&[1][..], &[1, 1, 1, 2], &[1, 1, 2, 1], &[0; 18]] {
+            assert_eq!(lows(wrong), None);
+        }
+        assert_eq!(Level::parse(&[0; 7]), None);
+    }
+
+    /// A bucket from which tokens are taken and to which some come back, beside the starts that count.
+    struct Tried {
+        rate: Rate,
+        stored: Option<Level>,
+        /// The starts that were not given back.
+        starts: Vec<Spent>,
+        /// Whether the bucket has remembered all lows.
+        is_exact: bool,
+    }
+
+    impl Tried {
+        fn bucket(&self, now: i64) -> Bucket {
+            Bucket::new(self.rate, now, self.stored.clone())
+        }
+
+        /// Starts an item, if one may start.
+        fn start(&mut self, now: i64) {
+            let mut bucket = self.bucket(now);
+            if bucket.may_start() {
+                self.starts.push(bucket.spent());
+                bucket.start();
+                self.is_exact &= bucket.level.lows.len() < MAX_LOWS;
+                self.stored = Some(bucket.level);
+            }
+        }
+
+        fn give_back(&mut self, number: usize, now: i64) {
+            let spent = self.starts.remove(number);
+            self.stored = self.bucket(now).give_back(spent);
+        }
+
+        /// Returns the version at which a bucket is full from which only these starts have taken tokens, and the
+        /// version at which this one is.
+        fn both(&self, now: i64) -> (i64, i64) {
+            let interval = self.rate.interval();
+            let take = |full_at: i64, start: &Spent| full_at.max(start.version) + interval;
+            let only = self.starts.iter().fold(i64::MIN, take).max(now);
+            (only, self.bucket(now).level.full_at.max(now))
+        }
+    }
+
+    /// Takes tokens at random times, and gives back some: the bucket is always as if only the others had started.
+    #[test]
+    fn a_token_that_comes_back_was_never_taken() {
+        let mut seed = 1_u64;
+        let mut random = |below: i64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as i64 % below
+        };
+        let mut given_back = 0;
+        let mut exact = 0;
+        for burst in [1, 2, 3, 7] {
+            let rate = Rate::new(1, Duration::from_millis(1)).with_burst(burst);
+            for _ in 0..400 {
+                let mut tried = Tried {
+                    rate,
+                    stored: None,
+                    starts: Vec::new(),
+                    is_exact: true,
+                };
+                let mut now = 0;
+                for _ in 0..40 {
+                    now += random(3) * random(1_200);
+                    let (only, here) = tried.both(now);
+                    if tried.is_exact {
+                        assert_eq!(here, only);
+                        exact += 1;
+                    }
+                    // It is never fuller, so that no span has more starts than the rate allows.
+                    assert!(here >= only);
+                    if random(3) > 0 || tried.starts.is_empty() {
+                        tried.start(now);
+                    } else {
+                        let recent = tried.starts.len().min(6) as i64;
+                        let number = tried.starts.len() - 1 - random(recent) as usize;
+                        tried.give_back(number, now);
+                        given_back += 1;
+                    }
+                }
+            }
+        }
+        assert!(given_back > 10_000 && exact > 40_000);
+    }
+
+    #[test]
+    fn a_rate_that_has_become_faster_gives_nothing_back_for_earlier_starts() {
+        let slow = Rate::new(1, Duration::from_secs(60));
+        let mut bucket = Bucket::new(slow, SECOND, None);
+        let spent = bucket.spent();
+        bucket.start();
+        let mut faster = Bucket::new(THREE, 2 * SECOND, Some(bucket.level));
+        let empty = faster.level.full_at;
+        faster.level.give_back(spent);
+        assert_eq!(faster.level.full_at, empty);
+    }
+
+    /// Times at which an observer sees starts are later than their versions, each by another time. In a span of these
+    /// times, there are at most as many starts as in a span of versions that is longer by the greatest difference, and
+    /// there may be as many.
+    #[test]
+    fn starts_look_faster_to_an_observer_by_what_comes_back_while_some_are_late() {
+        let rate = Rate::new(20, Duration::from_secs(1));
+        let interval = rate.interval();
+        for late in [0, interval / 2, 2 * interval, 7 * interval] {
+            let mut level = None;
+            let mut seen = Vec::new();
+            for step in 0..400 {
+                let now = SECOND + step * interval / 8;
+                let mut bucket = Bucket::new(rate, now, level);
+                if bucket.may_start() {
+                    bucket.start();
+                    seen.push(if step < 100 { now + late } else { now });
+                }
+                level = Some(bucket.level);
+            }
+            seen.sort_unstable();
+            let mut most = i64::MIN;
+            for (first, begin) in seen.iter().enumerate() {
+                for (last, end) in seen.iter().enumerate().skip(first) {
+                    let starts = (last - first + 1) as i64;
+                    let allowed = 1 + (end - begin + late) / interval;
+                    assert!(starts <= allowed);
+                    most = most.max(starts - 1 - (end - begin) / interval);
+                }
+            }
+            assert!(most >= late / interval);
         }
     }
 }

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use microqueue::Item;
-use microqueue::keyspace::{ConflictKind, MutationOp, Transaction};
+use microqueue::keyspace::{ConflictKind, Isolation, KeyValue, MutationOp, Transaction};
 
-use super::look::{LaneState, Look, Picked};
-use super::rate::{Bucket, RateState, Wake};
+use super::look::{LaneState, Look, Picked, level_in};
+use super::rate::{Bucket, Level, RateState, Wake};
 use super::ring::Turn;
 use super::walk::{Head, Lane};
 use super::{LaneId, LaneMemory, Met};
@@ -16,6 +16,7 @@ use crate::items::error::Result;
 use crate::items::key_limits::KeyLimits;
 use crate::items::keys::Keys;
 use crate::items::record::Record;
+use crate::items::spot::RANK_OF_SLOT;
 
 /// What a transaction has granted of the items that a look has found.
 #[derive(Debug, Clone, Copy)]
@@ -67,21 +68,19 @@ impl Look {
                 tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(&id.key))?;
                 follows_default |= !state.has_own_limits;
             }
-            let wake = Wake::of(rest.has_slot, rest.may_start, rest.bucket);
+            let wake = Wake::of(rest.has_slot, rest.may_start, rest.bucket.as_ref());
             let rate = if lanes[id].limits == KeyLimits::UNREADABLE {
                 // They may contain a rate.
-                state.rate
+                state.rate.clone()
             } else {
                 state
                     .rate
-                    .after(rest.bucket, rest.starts, wake, wall_millis)
+                    .after(rest.bucket.clone(), rest.starts, wake, wall_millis)
             };
-            stage_rate(tr, keys, id, state.rate, rate);
+            stage_rate(tr, keys, id, &state.rate, &rate);
             let follows_rate = matches!(wake, Wake::At(_)) || state.rate != rate;
             if follows_rate || (rest.starts > 0 && lanes[id].limits.have_fence()) {
-                let fence = keys.fence(&id.key);
-                tr.add_conflict_key(ConflictKind::Read, &fence)?;
-                tr.add_conflict_key(ConflictKind::Write, &fence)?;
+                stage_fence(tr, keys, &id.key)?;
             }
             if state.skipped > 0 && rest.head.is_none() {
                 memory.note_vain(keys.env.now(), id, &state.stamps);
@@ -123,10 +122,10 @@ impl Rest {
         id: &LaneId,
     ) -> Self {
         let starts = picks.granted.get(id).copied().unwrap_or(0);
-        let bucket = state.bucket.map(|bucket| bucket.after(starts));
+        let bucket = state.bucket.clone().map(|bucket| bucket.after(starts));
         let head = picks.heads.get(id).copied().or_else(|| lane.next());
         let has_slot = head.is_some_and(|head| lane.has_slot_for(head, slots));
-        let may_start = has_slot && bucket.is_none_or(|bucket| bucket.may_start());
+        let may_start = has_slot && bucket.as_ref().is_none_or(Bucket::may_start);
         Self {
             starts,
             bucket,
@@ -208,19 +207,62 @@ impl LaneState {
     }
 }
 
+/// Stages the tokens of a rate.
+fn stage_level(tr: &impl Transaction, keys: &Keys, key: &[u8], level: Option<&Level>) {
+    match level {
+        Some(level) => tr.set(&keys.level(key), &level.to_bytes()),
+        None => tr.clear(&keys.level(key)),
+    }
+}
+
+/// Stages that an item gives its token back which no handler got. A look at its lane must follow.
+///
+/// # Conflicts
+/// Reads and writes the fence of the lane: transactions that take tokens fail with this one, and the other way round.
+/// The limits must be in a conflict range.
+pub(crate) async fn give_token_back(
+    tr: &impl Transaction,
+    keys: &Keys,
+    record: &Record,
+    limits: &KeyLimits,
+    changes: &mut Changes,
+) -> Result<()> {
+    let key = &record.key;
+    let Some((spent, rate)) = record.spent.zip(limits.rate()) else {
+        return Ok(());
+    };
+    let row = keys.level(key);
+    // Safe as a snapshot read: whatever changes the row writes the fence.
+    let Some(value) = tr.get(&row, Isolation::Snapshot).await? else {
+        return Ok(());
+    };
+    let level = level_in(&KeyValue::new(&row, &value));
+    let bucket = Bucket::new(rate, tr.read_version().await?, Some(level));
+    stage_level(tr, keys, key, bucket.give_back(spent).as_ref());
+    stage_fence(tr, keys, key)?;
+    changes.stamp_lane(key, RANK_OF_SLOT);
+    changes.wake();
+    Ok(())
+}
+
+/// Stages that the transaction conflicts with others that do so for the same lane.
+pub(crate) fn stage_fence(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Result<()> {
+    let fence = keys.fence(key);
+    tr.add_conflict_key(ConflictKind::Read, &fence)?;
+    tr.add_conflict_key(ConflictKind::Write, &fence)?;
+    Ok(())
+}
+
 /// Stages the state of a rate where it has changed.
 fn stage_rate(
     tr: &impl Transaction,
     keys: &Keys,
     LaneId { key, .. }: &LaneId,
-    before: RateState,
-    after: RateState,
+    before: &RateState,
+    after: &RateState,
 ) {
-    if before.full_at != after.full_at {
-        match after.full_at {
-            Some(version) => tr.set(&keys.full_at(key), &version.to_be_bytes()),
-            None => tr.clear(&keys.full_at(key)),
-        }
+    if before.level != after.level {
+        stage_level(tr, keys, key, after.level.as_ref());
     }
     if before.parked != after.parked {
         if let Some(ready) = before.parked {

@@ -89,7 +89,7 @@ impl<I: Waiting> Lane<I> {
     fn level(&self) -> Option<u8> {
         let next = self.next()?;
         let may_start = self.has_slot_for(next, self.slots)
-            && self.bucket.is_none_or(|bucket| bucket.may_start());
+            && self.bucket.as_ref().is_none_or(Bucket::may_start);
         may_start.then_some(next.rank)
     }
 

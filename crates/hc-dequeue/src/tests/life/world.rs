@@ -40,7 +40,7 @@ use crate::protocol::lanes::LaneMemory;
 use crate::protocol::lanes::ring::Ring;
 use crate::protocol::lanes::sweep::sweep_lanes;
 use crate::protocol::reclaim::{Progress, reclaim_step};
-use crate::protocol::request::{append, collect, withdraw};
+use crate::protocol::request::{Wanted, append, collect, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::{Demand, Granted, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
 use crate::queue::batches::Batch;
@@ -308,7 +308,11 @@ impl LifeWorld {
         let session = self.sessions[slot];
         let context = self.context(session, &[]);
         let leader = self.context(LEADER, &[]);
-        let register = |tr| async move { append(&tr, context, 2).await };
+        let wanted = Wanted::of(&[Demand {
+            wanted: 2,
+            purpose: Purpose::Deliver,
+        }]);
+        let register = |tr| async move { append(&tr, context, wanted).await };
         let (staged, commit) = self.runner.run_committed(register).await?;
         let request = &staged.at(commit.versionstamp.expect("it wrote"));
         let max_items = MAX_FULFILLMENT_ITEMS;

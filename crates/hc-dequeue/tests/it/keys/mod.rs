@@ -3,6 +3,7 @@
 mod damage;
 mod prior_art;
 mod rates;
+mod tokens;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -16,8 +16,8 @@ use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use hc_dequeue::{
-    Cancelled, Delivery, Enqueue, Error, Outcome, Place, PlaceKind, Settings, ShutdownReport,
-    Status, WorkerOptions,
+    Cancelled, Delivery, Enqueue, Error, KeyLimits, Outcome, Place, PlaceKind, Rate, Settings,
+    ShutdownReport, Status, WorkerOptions,
 };
 use keyspace::{Environment, Tx};
 use tokio::sync::{Notify, mpsc, oneshot};
@@ -25,6 +25,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 conformance::on_every_store!(
     a_backlog_is_handled_in_order_and_with_few_takes,
     a_worker_without_a_reserve_takes_nothing_ahead,
+    an_item_that_takes_a_token_of_a_rate_is_not_taken_ahead,
     a_consumer_takes_nothing_ahead,
     a_shutdown_gives_the_reserve_back_while_a_handler_finishes,
     a_pause_gives_the_reserve_back,
@@ -158,6 +159,52 @@ async fn a_worker_without_a_reserve_takes_nothing_ahead(store: TestStore) {
         tells.recv_many(&mut held, usize::MAX).await;
         assert_eq!(held.len() as u64, ITEMS);
         assert_eq!(held.iter().any(|held| *held > 1), takes_ahead, "{held:?}");
+        world.check().await;
+    }
+}
+
+/// It would not be known after a death of the session whether a handler got it.
+async fn an_item_that_takes_a_token_of_a_rate_is_not_taken_ahead(store: TestStore) {
+    for has_rate in [false, true] {
+        let world = World::with_defaults(&store).await;
+        let queue = &world.queue;
+        let limits = if has_rate {
+            KeyLimits::new().with_rate(Rate::new(1, LONG * 60))
+        } else {
+            KeyLimits::new()
+        };
+        let items = (0..ITEMS).map(|value| {
+            let options = Enqueue::new().with_key(value.to_be_bytes().to_vec());
+            (value, options)
+        });
+        let items = &items.collect::<Vec<_>>();
+        let limits = &limits;
+        let fill = |tr| async move {
+            queue.configure_keys(&tr, limits).await?;
+            queue.enqueue_all_with(&tr, items).await.map(drop)
+        };
+        world.runner.run(fill).await.unwrap();
+        let (told, mut tells) = mpsc::unbounded_channel();
+        let reader = world.runner.clone();
+        let in_handler = queue.clone();
+        let handler = move |_: Delivery<u64>| {
+            let told = told.clone();
+            let queue = in_handler.clone();
+            let reader = reader.clone();
+            async move {
+                let queue = &queue;
+                let stats = |tr| async move { queue.stats(&tr).await };
+                told.send(reader.run(stats).await.unwrap().held).unwrap();
+            }
+        };
+        let runner = Still::new().runner(&world.store);
+        let worker = queue.work(&runner, with_handlers(1), handler).await;
+        timeout(LONG, queue.wait_idle(&world.runner)).await.unwrap();
+        worker.unwrap().shut_down(LONG).await.unwrap();
+        let mut held = Vec::new();
+        tells.recv_many(&mut held, usize::MAX).await;
+        assert_eq!(held.len() as u64, ITEMS);
+        assert_eq!(held.iter().any(|held| *held > 1), !has_rate, "{held:?}");
         world.check().await;
     }
 }

@@ -31,7 +31,7 @@ use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
 use crate::protocol::lanes::LaneMemory;
 use crate::protocol::lanes::ring::Ring;
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
-use crate::protocol::request::{Precedence, register, watch_pause, withdraw};
+use crate::protocol::request::{Precedence, Wanted, register, watch_pause, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext, count_wanted};
 use crate::queue::handle::Queue;
@@ -390,8 +390,7 @@ impl Functions {
                 }
             }
             Action::Register { reserve } => {
-                let wanted = self.wanted + usize::from(reserve);
-                match register(tr, context, wanted as u32).await? {
+                match register(tr, context, self.request_for(reserve)).await? {
                     Some(_) => Event::Registered(()),
                     None => Event::SessionLost,
                 }
@@ -448,6 +447,14 @@ impl Functions {
         consumer.into_iter().chain(reserve).collect()
     }
 
+    /// Returns the size of a request of a consumer.
+    fn request_for(&self, reserve: bool) -> Wanted {
+        Wanted::of(&self.demand(OwnDemand {
+            consumer: true,
+            reserve,
+        }))
+    }
+
     /// Returns how many items a demand is for.
     pub(super) fn wanted(&self, own: OwnDemand) -> usize {
         count_wanted(&self.demand(own))
@@ -480,7 +487,7 @@ impl Functions {
             request,
             scope,
             returns: &[],
-            next: asks.then_some(self.wanted as u32),
+            next: asks.then(|| self.request_for(false)),
         }
     }
 

@@ -197,6 +197,7 @@ impl Layout {
         let request = Request {
             session: name,
             wanted: self.wanted + u32::from(db.has(Key::Ahead(session))),
+            for_reserve: db.has(Key::Ahead(session)).into(),
         };
         let id = request_id(db, session);
         if db.has(Key::Request(session)) {

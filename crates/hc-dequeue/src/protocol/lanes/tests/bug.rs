@@ -8,6 +8,7 @@ use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
 use super::spec::{How, Op};
 use crate::items::keys::Keys;
 use crate::items::spot::RANK_OF_SLOT;
+use crate::protocol::lanes::rate::Level;
 
 /// A rule of lanes that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +63,14 @@ pub(super) enum Bug {
     ParkedForever,
     /// A lane that is parked for longer than an item needs stays so.
     ParkedTooLong,
+    /// An item that no handler got gives no token back.
+    TokenKept,
+    /// An item that no handler got gives two tokens back.
+    TokenBackTwice,
+    /// An item that a handler got gives its token back.
+    TokenOfAStartBack,
+    /// A token comes back although the bucket was full since, for all that is known of it.
+    LowsForgotten,
 }
 
 impl Bug {
@@ -95,12 +104,12 @@ impl Bug {
         let promotes = writes.iter().any(|write| clears(write, &is_until));
         match self {
             Self::StartForgotten => {
-                writes.retain(|write| !sets(write, &|key| is_state(key, Keys::full_at)));
+                writes.retain(|write| !sets(write, &|key| is_state(key, Keys::level)));
             }
             Self::EmptierThanEmpty => {
                 let is_item = |key: &[u8]| keys.parse_queued(key).is_ok();
                 if !writes.iter().any(|write| clears(write, &is_item)) {
-                    writes.retain(|write| !sets(write, &|key| is_state(key, Keys::full_at)));
+                    writes.retain(|write| !sets(write, &|key| is_state(key, Keys::level)));
                 }
             }
             Self::ReliesWithoutFence if writes.is_empty() => {
@@ -123,6 +132,36 @@ impl Bug {
         }
     }
 
+    /// Changes the tokens that an operation has recorded.
+    fn change_level(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
+        let is_level = |key: &[u8]| {
+            let lane = keys.parse_lane(key);
+            lane.is_ok_and(|lane| *key == *keys.level(&lane.key))
+        };
+        let gives_back = matches!(op, Op::Return(.., How::Unused));
+        recorded.writes.retain(|write| match write {
+            Write::Set(key, _) => self != Self::TokenKept || !gives_back || !is_level(key),
+            Write::Clear(span) => self != Self::TokenKept || !gives_back || !is_level(&span.begin),
+            Write::Append(..) => true,
+        });
+        for write in &mut recorded.writes {
+            let Write::Set(key, value) = write else {
+                continue;
+            };
+            if !is_level(key) {
+                continue;
+            }
+            let level = Level::parse(value).expect("it was just written");
+            match self {
+                Self::TokenBackTwice if gives_back => {
+                    *value = Level::new(level.full_at - super::RATE.interval()).to_bytes();
+                }
+                Self::LowsForgotten => *value = Level::new(level.full_at).to_bytes(),
+                _ => {}
+            }
+        }
+    }
+
     /// Changes what an operation has recorded.
     pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
         let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some();
@@ -141,6 +180,7 @@ impl Bug {
         if matches!(op, Op::Take(..)) {
             self.change_rate(keys, recorded);
         }
+        self.change_level(op, keys, recorded);
         let atomics = &mut recorded.atomics;
         match self {
             Self::StampAtOwnRank => {

@@ -30,7 +30,9 @@ use std::time::Duration;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::bug::Bug;
-use self::promises::{COVERED, EXACT, IN_TIME, NONE_HIDDEN, PARKED, WITHIN_LIMIT, WITHIN_RATE};
+use self::promises::{
+    COVERED, EXACT, IN_TIME, NONE_HIDDEN, ONLY_STARTS, PARKED, WITHIN_LIMIT, WITHIN_RATE,
+};
 use self::spec::{How, ItemSpec, Op, TIMELESS, Time, World};
 use self::world::LaneModel;
 use crate::items::key_limits::KeyLimits;
@@ -91,7 +93,7 @@ fn catch(bug: Bug, property: &'static str, world: World) {
     let checker = LaneModel::new(world, Some(bug))
         .checker()
         .threads(2)
-        .finish_when(HasDiscoveries::AnyFailures)
+        .finish_when(HasDiscoveries::AnyOf([property].into()))
         .spawn_bfs()
         .join();
     println!("{} states", checker.unique_state_count());
@@ -233,6 +235,28 @@ fn starts_are_within_the_rate_whatever_wall_clocks_say() {
 }
 
 #[test]
+fn only_starts_take_tokens() {
+    for burst in [1, 2] {
+        check(World {
+            limits: vec![(A, KeyLimits::new().with_rate(RATE.with_burst(burst)))],
+            ..unused()
+        });
+    }
+    check(World {
+        ops: vec![Op::Cancel(0)],
+        time: BRIEF,
+        ..unused()
+    });
+    // What a dead session has collected counts as started.
+    check(World {
+        ops: vec![Op::Register, Op::Fulfill, Op::Collect, Op::Die, Op::Reclaim],
+        returns: vec![],
+        time: BRIEF,
+        ..unused()
+    });
+}
+
+#[test]
 fn a_key_has_a_limit_and_a_rate() {
     check(World {
         limits: vec![(A, RATED.with_limit(1))],
@@ -296,6 +320,11 @@ fn bugs_are_caught() {
         (Bug::NotParkedAgain, COVERED, rated()),
         (Bug::ParkedForever, PARKED, rated()),
         (Bug::ParkedTooLong, IN_TIME, bursts()),
+        (Bug::TokenKept, ONLY_STARTS, unused()),
+        (Bug::TokenBackTwice, ONLY_STARTS, unused()),
+        (Bug::TokenBackTwice, WITHIN_RATE, unused_of_a_burst()),
+        (Bug::TokenOfAStartBack, WITHIN_RATE, unused()),
+        (Bug::LowsForgotten, WITHIN_RATE, unused()),
     ] {
         println!("{bug:?}");
         catch(bug, property, world);
@@ -321,6 +350,24 @@ fn rated() -> World {
         purposes: [Purpose::Pop; 2],
         time: TIME,
         ..pair()
+    }
+}
+
+/// A world in which items go back that no handler got.
+fn unused() -> World {
+    World {
+        purposes: [Purpose::Deliver; 2],
+        returns: vec![How::Unused, How::Release],
+        time: Time { end: 3, ..TIME },
+        ..rated()
+    }
+}
+
+/// A world in which two items start at once, and go back.
+fn unused_of_a_burst() -> World {
+    World {
+        limits: vec![(A, KeyLimits::new().with_rate(RATE.with_burst(2)))],
+        ..unused()
     }
 }
 

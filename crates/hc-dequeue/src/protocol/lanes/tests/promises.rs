@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use conformance::checker_store::{Rows, rows_of};
-use microqueue::Item;
 use microqueue::keyspace::{Bytes, KeyValue};
+use microqueue::{Item, ItemId};
 use stateright::Property;
 
-use super::spec::UNIT;
-use super::world::{LaneFlight, LaneModel, LaneState};
+use super::spec::{How, UNIT};
+use super::world::{LaneFlight, LaneModel, LaneState, item_id};
 use crate::items::counters::parse_count;
 use crate::items::key_limits::KeyLimits;
 use crate::items::keys::{Keys, Records};
 use crate::items::rate::Rate;
 use crate::items::record::{Part, Record, is_notice};
 use crate::items::spot::{RANK_OF_SLOT, Spot};
+use crate::protocol::lanes::rate::Level;
 
 /// The number of slots in use is the number of items that have one.
 pub(super) const EXACT: &str = "slots are exact";
@@ -24,6 +25,8 @@ pub(super) const COVERED: &str = "lanes are covered";
 pub(super) const WITHIN_LIMIT: &str = "starts are within the limit";
 /// In any span of versions, no more items of a key start than its rate allows.
 pub(super) const WITHIN_RATE: &str = "starts are within the rate";
+/// The tokens of a key are as if only the items had been granted that handlers got.
+pub(super) const ONLY_STARTS: &str = "only starts take tokens";
 /// Each lane that is parked is among the delayed items, and no other lane is.
 pub(super) const PARKED: &str = "parked lanes are among the delayed items";
 /// A lane that waits for its rate is not parked for too long.
@@ -45,6 +48,7 @@ pub(super) fn properties() -> Vec<Property<LaneModel>> {
         Property::always(WITHIN_RATE, |_, state: &LaneState| {
             state.broken != Some(WITHIN_RATE)
         }),
+        Property::always(ONLY_STARTS, are_spent_by_starts),
         Property::always(PARKED, |model: &LaneModel, state: &LaneState| {
             are_parked(&model.keys, &state.rows)
         }),
@@ -172,7 +176,7 @@ fn heads_of(keys: &Keys, rows: &Rows) -> BTreeMap<Bytes, Head> {
             Some(limit) => rank == RANK_OF_SLOT || slots < limit.into(),
         };
         let from = limits.rate().map(|rate| {
-            let full_at = number(rows, &keys.full_at(&lane)).unwrap_or(0);
+            let full_at = full_at(keys, rows, &lane).unwrap_or(0);
             full_at - (i64::from(rate.burst()) - 1) * rate.interval()
         });
         if has_slot {
@@ -186,6 +190,29 @@ fn heads_of(keys: &Keys, rows: &Rows) -> BTreeMap<Bytes, Head> {
 fn number(rows: &Rows, key: &[u8]) -> Option<i64> {
     let value = rows.get(key)?;
     Some(i64::from_be_bytes((**value).try_into().unwrap()))
+}
+
+/// Returns the version at which all tokens of a key are there, if some are missing.
+fn full_at(keys: &Keys, rows: &Rows, key: &[u8]) -> Option<i64> {
+    let value = rows.get(&*keys.level(key))?;
+    Some(Level::parse(value).unwrap().full_at)
+}
+
+/// The tokens are those of a bucket from which only the starts so far have taken some. Changes of the rate are left
+/// out.
+fn are_spent_by_starts(model: &LaneModel, state: &LaneState) -> bool {
+    let keys = &*model.keys;
+    let of_rates = model.world.limits.iter();
+    let mut of_rates = of_rates.filter_map(|(key, limits)| Some((key, limits.rate()?)));
+    let Some((key, rate)) = of_rates.next().filter(|_| model.world.changes == 0) else {
+        return true;
+    };
+    let now = UNIT * i64::from(state.now);
+    let mut starts = state.starts.clone();
+    starts.sort_unstable();
+    let take = |full_at: i64, start: &u8| full_at.max(UNIT * i64::from(*start)) + rate.interval();
+    let expected = starts.iter().fold(now.min(0), take);
+    full_at(keys, &state.rows, key).unwrap_or(0).max(now) == expected.max(now)
 }
 
 fn is_covered(keys: &Keys, rows: &Rows) -> bool {
@@ -228,7 +255,7 @@ fn are_in_time(model: &LaneModel, state: &LaneState) -> bool {
         let parked = number(&state.rows, &keys.parked_until(key)).unwrap_or(0);
         let from = (from / UNIT).max(state.now.into());
         let all = i64::from(rate.burst()) * rate.interval();
-        let full_at = number(&state.rows, &keys.full_at(key)).unwrap_or(0);
+        let full_at = full_at(keys, &state.rows, key).unwrap_or(0);
         is_stamped(keys, &state.rows, key, head.rank)
             || parked <= from + i64::from(ahead + time.lag + 1)
                 && full_at <= UNIT * i64::from(state.now) + all
@@ -247,8 +274,17 @@ pub(super) fn has_grantable(keys: &Keys, rows: &Rows, at: u8) -> bool {
     !delayed && (has_items || heads_of(keys, rows).iter().any(counts))
 }
 
+/// The token of an item that is held.
+struct HeldToken {
+    key: Bytes,
+    /// The time of the read version.
+    start: u8,
+}
+
 /// The items that are held, and the slots in use.
 pub(super) struct Slots {
+    /// The tokens that items have taken which are held.
+    spent: BTreeMap<ItemId, HeldToken>,
     /// The items that wait for a slot.
     waiting: BTreeSet<(Bytes, Vec<u8>)>,
     held: BTreeSet<(Bytes, Vec<u8>)>,
@@ -259,9 +295,15 @@ impl Slots {
     pub(super) fn of(keys: &Keys, rows: &Rows) -> Self {
         let mut waiting = BTreeSet::new();
         let mut held = BTreeSet::new();
+        let mut spent = BTreeMap::new();
         let mut of_keys: BTreeMap<Bytes, i64> = BTreeMap::new();
         for (place, item) in items(keys, rows) {
             let key = item.value.key;
+            if let Some(token) = item.value.spent {
+                let key = key.clone();
+                let start = (token.version / UNIT) as u8;
+                spent.insert(item.id, HeldToken { key, start });
+            }
             let named = (key.clone(), item.id.key_in(&keys.pointers()));
             if place == Where::Held && !key.is_empty() {
                 held.insert(named);
@@ -271,6 +313,7 @@ impl Slots {
             *of_keys.entry(key).or_default() += i64::from(item.value.has_slot);
         }
         Self {
+            spent,
             waiting,
             held,
             of_keys,
@@ -293,6 +336,15 @@ impl Commit<'_> {
     /// Returns the promise that the commit has broken. Notes what it has started.
     pub(super) fn breaks(&self, keys: &Keys, state: &mut LaneState) -> Option<&'static str> {
         let Self { before, after, .. } = self;
+        let returned = self.flight.returned.map(|(item, how)| (item_id(item), how));
+        for (id, token) in &before.spent {
+            let is_unused = returned == Some((*id, How::Unused))
+                || self.flight.reclaims && !after.spent.contains_key(id);
+            if is_unused {
+                let number = state.starts.iter().position(|start| *start == token.start);
+                state.starts.remove(number.expect("it was noted"));
+            }
+        }
         let is_beyond = |key: &Bytes, slots: i64| {
             let limit = limits_of(keys, &state.rows, key).limit();
             limit.is_some_and(|limit| limit == 0 || slots > limit.into())
@@ -310,7 +362,11 @@ impl Commit<'_> {
             .iter()
             .any(|(key, _)| is_beyond(key, after.of_key(key) + 1));
         let started = held.into_iter().chain(popped);
-        let rates = started.filter_map(|(key, _)| limits_of(keys, &state.rows, key).rate());
+        let again = returned.and_then(|(id, _)| after.spent.get(&id));
+        let started = started
+            .map(|(key, _)| key)
+            .chain(again.map(|token| &token.key));
+        let rates = started.filter_map(|key| limits_of(keys, &state.rows, key).rate());
         let rates: Vec<_> = rates.collect();
         let rate = rates.first().copied();
         let starts = rates.iter().map(|_| self.flight.read_at);

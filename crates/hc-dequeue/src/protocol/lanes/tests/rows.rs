@@ -68,6 +68,7 @@ impl LaneModel {
             simple.has_slot = record.has_slot;
             simple.cancelled_millis = u64::from(record.cancelled_millis != 0);
             simple.deliveries = record.recent_deliveries().min(1);
+            simple.spent = record.spent;
             simple
         };
         if keys.parse_grant(key).is_ok() {

@@ -54,10 +54,12 @@ pub(super) struct World {
 }
 
 /// How a held item goes back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum How {
     Complete,
     Release,
+    /// No handler got it.
+    Unused,
     /// It is due at once, and must be promoted.
     Delay,
     Discard,

@@ -33,7 +33,7 @@ use crate::protocol::lanes::LaneMemory;
 use crate::protocol::lanes::ring::Ring;
 use crate::protocol::lanes::sweep::sweep_step;
 use crate::protocol::reclaim::reclaim_items;
-use crate::protocol::request::{collect, register};
+use crate::protocol::request::{Wanted, collect, register};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::tests::flights::{Flight, is_serializable};
 use crate::protocol::{Demand, Gone, Purpose, SessionContext};
@@ -61,6 +61,10 @@ pub(super) struct LaneFlight {
     pub(super) read_at: u8,
     /// Whether it completes the item that it takes.
     pub(super) pops: bool,
+    /// The item that it gives back.
+    pub(super) returned: Option<(usize, How)>,
+    /// Whether it returns what a dead session was granted.
+    pub(super) reclaims: bool,
 }
 
 /// What an operation sees besides the rows.
@@ -242,7 +246,7 @@ impl LaneModel {
                 let one = &[of_session(session)];
                 let context = self.context(session, one, fronts);
                 let view = view_queue(tr, context, 1, TakeMode::Now).await?;
-                let (_, changes) = give_back(tr, context, &returns(returned)).await?;
+                let (_, changes) = give_back(tr, context, &self.returns(returned)).await?;
                 let taken = take(tr, context, view, changes).await?;
                 if let Some(Taken::Items(items)) = &taken
                     && items.is_empty()
@@ -262,7 +266,7 @@ impl LaneModel {
             }
             Op::Return(session, item, how) => {
                 let context = self.context(session, &[], fronts);
-                let (_, changes) = give_back(tr, context, &returns(Some((item, how)))).await?;
+                let (_, changes) = give_back(tr, context, &self.returns(Some((item, how)))).await?;
                 changes.stage(tr, keys);
                 true
             }
@@ -298,7 +302,7 @@ impl LaneModel {
         let request = StagedId::of_call(0).at(Versionstamp::new(REQUEST, 0));
         let second = self.context(1, one, fronts);
         Ok(match op {
-            Op::Register => register(tr, second, 1).await?.is_some(),
+            Op::Register => register(tr, second, Wanted::of(one)).await?.is_some(),
             Op::Collect => collect(tr, second, &request).await?.is_some(),
             _ => {
                 let first = self.context(0, &[], fronts);
@@ -354,27 +358,29 @@ impl LaneModel {
         gone
     }
 
+    fn returns(&self, returned: Option<(usize, How)>) -> Vec<Return> {
+        let returned = returned.map(|(item, how)| Return {
+            id: item_id(item),
+            delivery: 1,
+            how: match how {
+                How::Complete => GiveBack::Completed(Bytes::new()),
+                How::Release if self.bug == Some(Bug::TokenOfAStartBack) => GiveBack::Unused,
+                How::Release => GiveBack::Returned(When::Now),
+                How::Unused => GiveBack::Unused,
+                How::Delay => GiveBack::Returned(When::At(0)),
+                How::Discard => GiveBack::Discarded,
+            },
+            reason: None,
+        });
+        returned.into_iter().collect()
+    }
+
     /// Returns the items that a session holds.
     fn held(&self, rows: &Rows, session: usize) -> Vec<usize> {
         let held = self.keys.held(session_id(session));
         let is_held = |item: &usize| rows.contains_key(&*item_id(*item).key_in(held.subspace()));
         (0..self.world.items.len()).filter(is_held).collect()
     }
-}
-
-fn returns(returned: Option<(usize, How)>) -> Vec<Return> {
-    let returned = returned.map(|(item, how)| Return {
-        id: item_id(item),
-        delivery: 1,
-        how: match how {
-            How::Complete => GiveBack::Completed(Bytes::new()),
-            How::Release => GiveBack::Returned(When::Now),
-            How::Delay => GiveBack::Returned(When::At(0)),
-            How::Discard => GiveBack::Discarded,
-        },
-        reason: None,
-    });
-    returned.into_iter().collect()
 }
 
 impl Model for LaneModel {
@@ -496,7 +502,14 @@ impl Model for LaneModel {
                     Op::TakeAhead => Some(0),
                     _ => None,
                 };
+                let returned = match op {
+                    Op::Take(_, returned) => returned,
+                    Op::Return(_, item, how) => Some((item, how)),
+                    _ => None,
+                };
                 let flight = LaneFlight {
+                    returned,
+                    reclaims: op == Op::Reclaim,
                     flight: Flight::new(Self::process(op), recorded),
                     waits: op == Op::TakeAhead,
                     read_at: moment.read_at,

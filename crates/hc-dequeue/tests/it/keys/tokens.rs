@@ -1,0 +1,93 @@
+//! Tokens of rates: only an item that a handler gets costs one.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use conformance::stores::TestStore;
+use futures::poll;
+use hc_dequeue::{Delivery, Enqueue, KeyLimits, Queue, Rate, WorkerOptions};
+use keyspace::recipe::OpenOptions;
+use tokio::sync::watch;
+
+use super::{next, of, take_all, values};
+use crate::common::{LONG, World};
+
+conformance::on_every_store!(
+    orderly_restarts_of_workers_cost_no_tokens,
+    an_item_that_does_not_decode_costs_no_token,
+);
+
+/// No second item starts during a test.
+const RARE: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, Duration::from_secs(24 * 60 * 60)));
+
+async fn orderly_restarts_of_workers_cost_no_tokens(store: TestStore) {
+    const KEYS: u64 = 200;
+    const HANDLERS: u64 = 4;
+    /// How many items each worker handles.
+    const HANDLED: u64 = 20;
+    let world = World::with_defaults(&store).await;
+    world.limit_all(RARE).await;
+    let items = (0..KEYS).map(|value| (value, Enqueue::new().with_key(value.to_be_bytes())));
+    let items = &items.collect::<Vec<_>>();
+    let queue = &world.queue;
+    let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
+    world.runner.run(enqueue).await.unwrap();
+    let started = Arc::new(Mutex::new(BTreeSet::new()));
+    for _ in 0..5 {
+        // The first handlers are quick, and the last ones wait until the worker is shutting down.
+        let (open, gate) = watch::channel(false);
+        let calls = Arc::new(AtomicU64::new(0));
+        let called = calls.clone();
+        let starts = started.clone();
+        let handler = move |item: Delivery<u64>| {
+            let call = called.fetch_add(1, Ordering::Relaxed);
+            assert!(starts.lock().unwrap().insert(*item.value()));
+            let mut gate = gate.clone();
+            async move {
+                if call >= HANDLED - HANDLERS {
+                    gate.wait_for(|is_open| *is_open).await.unwrap();
+                }
+            }
+        };
+        let options = WorkerOptions::new().with_concurrency(HANDLERS as usize);
+        let worker = queue.work(&world.runner, options, handler).await.unwrap();
+        while calls.load(Ordering::Relaxed) < HANDLED {
+            tokio::task::yield_now().await;
+        }
+        let mut shut_down = Box::pin(worker.shut_down(LONG));
+        assert!(poll!(&mut shut_down).is_pending());
+        open.send_replace(true);
+        shut_down.await.unwrap();
+    }
+    let consumer = world.consumer().await;
+    let left = values(&take_all(&consumer).await);
+    let mut started = started.lock().unwrap();
+    started.extend(left);
+    assert_eq!(started.len() as u64, KEYS);
+    world.check().await;
+}
+
+async fn an_item_that_does_not_decode_costs_no_token(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", RARE).await;
+    // A queue of another type in the same place.
+    let options = OpenOptions::default();
+    let place = world.store.root.subspace(&"queue");
+    let texts = Queue::<String>::open_with(&world.runner, place, Default::default(), options);
+    let texts = &texts.await.unwrap();
+    let enqueue = |tr| async move {
+        let text = "no number".to_owned();
+        texts.enqueue_with(&tr, &text, &of("a")).await.map(drop)
+    };
+    world.runner.run(enqueue).await.unwrap();
+    let consumer = world.consumer().await;
+    assert!(consumer.dequeue().await.unwrap().is_none());
+    while world.stats().await.delayed == 0 {
+        tokio::task::yield_now().await;
+    }
+    world.enqueue_all_of("a", [7]).await;
+    assert_eq!(*next(&consumer).await.value(), 7);
+    world.check().await;
+}
