@@ -23,17 +23,11 @@ const ITEM_IN_LANE: &str = "queued item in a lane";
 const LANE_STATE: [(&str, &str); 6] = [
     ("a", "slots in use"),
     ("k", "limits of a key"),
-    ("v", "version at which a key has all tokens"),
-    ("p", "time until which a key is parked"),
+    ("v", "tokens of a key"),
+    ("p", "version until which a key is parked"),
     ("f", "fence of a key"),
     ("m", "mark of changed default limits"),
 ];
-
-/// What a queue with consumers keeps under a time at which an item is ready.
-const DELAYED: &str = "delayed item";
-
-/// What it also keeps there: a key that waits for its rate until then.
-const PARKED: &str = "parked key";
 
 /// What a queue with consumers keeps under the id of a batch.
 const BATCH: &str = "batch";
@@ -56,6 +50,7 @@ const PARTS: [(&str, &[(&str, &str)]); 3] = [
             ("p", "pause"),
             ("w", "wake stamp"),
             ("c", "counter"),
+            ("hp", "parked key"),
             ("hs", "stamp of a lane"),
             ("ht", "queued item of a priority above 0"),
             ("i", "queued item"),
@@ -63,7 +58,7 @@ const PARTS: [(&str, &[(&str, &str)]); 3] = [
             ("l", ITEM_IN_LANE),
             ("B", BATCH),
             ("Bs", "stamp of a batch"),
-            ("t", DELAYED),
+            ("t", "delayed item"),
             ("h", "held item"),
             ("d", "dead letter"),
             ("x", "done item"),
@@ -258,7 +253,6 @@ fn part_of(recipe: &RegisteredRecipe, key: &[u8]) -> Option<&'static str> {
     match *part {
         ITEM_IN_LANE => lane_part(rest),
         BATCH => batch_part(rest),
-        DELAYED => Some(delayed_part(rest)),
         part => Some(part),
     }
 }
@@ -268,16 +262,6 @@ fn lane_part(rest: &[u8]) -> Option<&'static str> {
     match elements(rest)?.get(2)? {
         Element::String(name) => part_named(&LANE_STATE, name),
         _ => Some(ITEM_IN_LANE),
-    }
-}
-
-/// Returns what is delayed under a key, without the prefix of its queue: an item, which has a versionstamp, or a key of
-/// items.
-fn delayed_part(rest: &[u8]) -> &'static str {
-    // Only an item has a time that does not decode here: no key is parked for that long.
-    match elements(rest).as_deref() {
-        Some([_, _, Element::Bytes(_)]) => PARKED,
-        _ => DELAYED,
     }
 }
 

@@ -60,7 +60,7 @@ impl ItemsOf {
             "g" if is_notice(row.value()) => return Ok(None),
             "g" => return Ok(Some(Part::decode(row.key(), row.to_value())?.item)),
             "h" => keys.held(keys.parse_holder(row.key())?),
-            "l" | "t" if keys.is_lane_state(row.key()) => return Ok(None),
+            "l" if keys.is_lane_state(row.key()) => return Ok(None),
             "t" => keys.delayed(keys.parse_ready(row)?),
             "d" => keys.dead.clone(),
             _ => keys.parse_queued(row.key())?.records(keys).into_owned(),

@@ -122,26 +122,26 @@ pub enum Finding {
         key: Bytes,
     },
 
-    /// A key waits for its rate until a time, but is missing among the delayed items, so that no session would look at
+    /// A key waits for its rate until a version, but is missing among the parked keys, so that no session would look at
     /// it then. Repaired by adding it.
     #[error(
-        "key `{}` waits for its rate and is missing among the delayed items",
+        "key `{}` waits for its rate and is missing among the parked keys",
         printable(key)
     )]
     NotParked {
         /// The key.
         key: Bytes,
-        /// The time, in milliseconds since the Unix epoch.
-        until_millis: u64,
+        /// The version.
+        until: i64,
     },
 
-    /// There is a key among the delayed items that does not wait for its rate until that time. Repaired by removing it.
-    #[error("key `{}` is among the delayed items by mistake", printable(key))]
+    /// There is a key among the parked ones that does not wait for its rate until that version. Repaired by removing it.
+    #[error("key `{}` is among the parked keys by mistake", printable(key))]
     StrayParked {
         /// The key.
         key: Bytes,
-        /// The time, in milliseconds since the Unix epoch.
-        until_millis: u64,
+        /// The version.
+        until: i64,
     },
 
     /// The number of pending members of a batch differs from the number of items and batches that are members. Repaired

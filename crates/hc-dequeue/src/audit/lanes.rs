@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use async_trait::async_trait;
 use microqueue::Item;
 use microqueue::keyspace::{
-    Bytes, Code, Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, Tx, visit_rows,
+    self, Bytes, Code, Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, Tx, visit_rows,
 };
 
 use super::Finding;
@@ -174,15 +174,15 @@ async fn check_some(
     Ok((findings, last))
 }
 
-/// Checks that a lane that is parked is among the delayed items.
+/// Checks that a lane that is parked is among the parked ones.
 async fn check_parked(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result<Option<Finding>> {
     let row = keys.parked_until(key);
     Ok(match parked_until(tr, keys, key).await {
-        Ok(Some(until_millis)) => {
-            let parked = keys.parked(until_millis, key);
+        Ok(Some(until)) => {
+            let parked = keys.parked(until, key);
             let is_missing = tr.get(&parked, Isolation::Serializable).await?.is_none();
             let key = key.clone();
-            is_missing.then_some(Finding::NotParked { key, until_millis })
+            is_missing.then_some(Finding::NotParked { key, until })
         }
         Ok(None) => None,
         Err(error) if error.corrupt_key().is_some() => {
@@ -193,20 +193,20 @@ async fn check_parked(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result
 }
 
 /// Reads until when a lane is parked.
-async fn parked_until(tr: &AuditTransaction, keys: &Keys, key: &[u8]) -> Result<Option<u64>> {
+async fn parked_until(tr: &AuditTransaction, keys: &Keys, key: &[u8]) -> Result<Option<i64>> {
     let row = keys.parked_until(key);
     let value = tr.get(&row, Isolation::Serializable).await?;
     let until = value.map(|value| parse_parked_until(&KeyValue::new(&row, &value)));
     Ok(until.transpose()?)
 }
 
-/// Checks that each key among the delayed items waits for its rate until that time.
+/// Checks that each key among the parked lanes waits for its rate until that version.
 pub(super) struct ParkedLanes;
 
 #[async_trait]
 impl RowCheck for ParkedLanes {
     fn part(&self) -> &'static str {
-        "t"
+        "hp"
     }
 
     async fn check(
@@ -215,22 +215,34 @@ impl RowCheck for ParkedLanes {
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
-        let Some((until_millis, key)) = keys.parse_parked(row.key()) else {
-            return Ok(None);
+        let Some((until, key)) = keys.parse_parked(row.key()) else {
+            let reason = "expected the key of a parked lane";
+            return Err(keyspace::Error::corrupt(row.key(), reason).into());
         };
-        let is_parked = parked_until(tr, keys, &key).await? == Some(until_millis);
-        Ok((!is_parked).then_some(Finding::StrayParked { key, until_millis }))
+        let is_parked = parked_until(tr, keys, &key).await? == Some(until);
+        Ok((!is_parked).then_some(Finding::StrayParked { key, until }))
     }
 }
 
-/// Returns whether a lane has something to grant, now or when its rate lets it, and nothing that says so.
+/// Returns whether a lane has something to grant, now or when its rate lets it, and nothing that says so: no stamp, no
+/// mark of a change of the default limits, and no row that says until when it is parked, unless it need not wait so
+/// long.
 async fn lacks_stamp(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result<bool> {
     let Some(first) = first_startable(tr, keys, key).await? else {
         return Ok(false);
     };
-    let parked = keys.parked_until(key);
-    if first.waits_for_rate && tr.get(&parked, Isolation::Snapshot).await?.is_some() {
-        // Another check finds out whether it is there.
+    let row = keys.parked_until(key);
+    if first.has_rate
+        && let Some(value) = tr.get(&row, Isolation::Snapshot).await?
+    {
+        // Other checks find out whether it decodes and is among the parked lanes.
+        let until = parse_parked_until(&KeyValue::new(&row, &value)).unwrap_or(i64::MIN);
+        if first.waits_for_rate || until <= tr.read_version().await? {
+            return Ok(false);
+        }
+    }
+    let own_limits = tr.get(&keys.key_limits(key), Isolation::Snapshot).await?;
+    if own_limits.is_none() && tr.get(&keys.mark(), Isolation::Snapshot).await?.is_some() {
         return Ok(false);
     }
     for rank in RANK_OF_SLOT..=first.stamp {
@@ -256,14 +268,14 @@ pub(super) async fn repair(tr: &AuditTransaction, keys: &Keys, finding: &Finding
             stamp_changed(tr, keys, key, changes);
         }
         Finding::NoStamp { key } => stamp_changed(tr, keys, key, Changes::default()),
-        Finding::NotParked { key, until_millis }
+        Finding::NotParked { key, until }
             if check_parked(tr, keys, key).await?.as_ref() == Some(finding) =>
         {
-            tr.set(&keys.parked(*until_millis, key), b"");
+            tr.set(&keys.parked(*until, key), b"");
             keys.wake_all(tr);
         }
-        Finding::StrayParked { key, until_millis } => {
-            let row = keys.parked(*until_millis, key);
+        Finding::StrayParked { key, until } => {
+            let row = keys.parked(*until, key);
             remove_row(tr, keys, &ParkedLanes, &row, finding).await?;
         }
         _ => {}

@@ -33,8 +33,6 @@ struct LaneChange {
     frees: bool,
     /// The lowest rank that is to be stamped.
     stamp: Option<u8>,
-    /// Whether the lane was parked and no look has followed yet, which would make a stamp unnecessary.
-    is_due: bool,
 }
 
 impl LaneChange {
@@ -48,18 +46,12 @@ impl LaneChange {
     /// A transaction that frees a slot, or leaves an item waiting that did not wait before, stamps the lane even if it
     /// has looked at it: another one may commit first that also looks, sees the slot in use or no item, and removes the
     /// stamp of a third.
-    fn must_stamp(self) -> Option<u8> {
+    fn stamp(self) -> Option<u8> {
         if self.frees() {
             Some(RANK_OF_SLOT)
         } else {
             self.stamp
         }
-    }
-
-    /// Returns the rank that is stamped unless a look follows.
-    fn stamp(self) -> Option<u8> {
-        let due = self.is_due.then_some(RANK_OF_SLOT);
-        self.must_stamp().or(due)
     }
 }
 
@@ -88,18 +80,6 @@ impl Changes {
     pub(crate) fn stamp_lane(&mut self, key: &Bytes, rank: u8) {
         let stamp = &mut self.lane(key).stamp;
         *stamp = Some(stamp.map_or(rank, |other| other.min(rank)));
-    }
-
-    /// Adds that a lane is no longer parked, so that a look must follow, in this transaction or in another one.
-    pub(crate) fn unpark(&mut self, key: &Bytes) {
-        self.lane(key).is_due = true;
-    }
-
-    /// Adds that a look at a lane has found out what is left to grant.
-    pub(crate) fn note_look(&mut self, key: &Bytes) {
-        if let Some(lane) = self.lanes.get_mut(key) {
-            lane.is_due = false;
-        }
     }
 
     /// Gives an item with a key a slot, unless it has one.
@@ -180,7 +160,7 @@ impl Changes {
         self.lanes.get(key).map_or(0, |lane| lane.slots)
     }
 
-    /// Returns the keys of the lanes that must be stamped or looked at.
+    /// Returns the keys of the lanes that must be stamped.
     pub(crate) fn stamped(&self) -> impl Iterator<Item = &Bytes> {
         let stamped = |(key, lane): (_, &LaneChange)| lane.stamp().map(|_| key);
         self.lanes.iter().filter_map(stamped)
@@ -188,10 +168,7 @@ impl Changes {
 
     /// Returns the rank at which a lane must be stamped.
     pub(crate) fn stamp_of(&self, key: &Bytes) -> Option<u8> {
-        self.lanes
-            .get(key)
-            .copied()
-            .and_then(LaneChange::must_stamp)
+        self.lanes.get(key).copied().and_then(LaneChange::stamp)
     }
 
     /// Adds the changes of another part of the transaction.
@@ -206,7 +183,6 @@ impl Changes {
             let lane = self.lane(&key);
             lane.slots += change.slots;
             lane.frees |= change.frees;
-            lane.is_due |= change.is_due;
         }
         for (batch, changes) in other.batches {
             for tally in Tally::ALL {

@@ -97,14 +97,15 @@ impl KeyLimits {
     }
 
     /// Makes a dead letter keep its slot until it is redriven, and then until it ends, or until it is purged or
-    /// cancelled.
+    /// cancelled. This applies when an item becomes a dead letter: other limits free no slot that a dead letter has, and
+    /// give none to it.
     #[must_use]
     pub const fn with_dead_letters_blocking(mut self) -> Self {
         self.dead_letters_block = true;
         self
     }
 
-    /// Sets the rate at which items of a key start. Each grant counts, also that of an item which comes back.
+    /// Sets the rate at which items of a key start. An item counts each time that a handler gets it.
     #[must_use]
     pub const fn with_rate(mut self, rate: Rate) -> Self {
         self.rate = Some(rate);

@@ -15,11 +15,12 @@
 //! (queue, "l", key, rank, id)          = record of a queued item in a lane; rank is 0 if it has a slot
 //! (queue, "l", key, "a")               = slots in use: 8 bytes, little-endian; changed by atomic additions
 //! (queue, "l", key, "k")               = limits of the key; those of key "" are the defaults of all keys
-//! (queue, "l", key, "v")               = version at which all tokens of the key's rate are there: 8 bytes
-//! (queue, "l", key, "p")               = time until which the lane is parked
+//! (queue, "l", key, "v")               = tokens of the key's rate
+//! (queue, "l", key, "p")               = version until which the lane is parked: 8 bytes
 //! (queue, "l", key, "f")               = never written; starts of a key with a limit or a rate conflict here
 //! (queue, "l", "", "m")                = versionstamp of the last change of the defaults, until a session has
 //!                                        stamped all lanes
+//! (queue, "hp", until, key)            = empty; the lane is parked until this version
 //! (queue, "hs", rank, hash, key)       = stamp of a lane that may have something to grant at this rank:
 //!                                        versionstamp
 //! (queue, "B", batch)                  = batch
@@ -27,7 +28,6 @@
 //! (queue, "B", batch, tally)           = number of members: 8 bytes, little-endian; changed by atomic additions
 //! (queue, "Bs", batch)                 = stamp of a batch that may be complete: versionstamp
 //! (queue, "t", ready, id)              = record of a delayed item
-//! (queue, "t", ready, key)             = empty; the lane is parked until this time
 //! (queue, "h", session, id)            = record of an item that the session holds
 //! (queue, "d", id)                     = record of a dead letter
 //! (queue, "x", id)                     = record of a done item, while it is kept
@@ -55,8 +55,9 @@
 //!                                        cancelled an item of the session
 //!
 //! id        two tuple elements: versionstamp, call; an item keeps the id of its first enqueue
-//! rank      tuple integer: 10 - priority. One range has the stamps, and then the queued items that are in no lane, in
-//!           the order in which they are granted: no name of another part may sort between "hs" and "j"
+//! rank      tuple integer: 10 - priority. One range has the parked lanes, then the stamps, and then the queued items
+//!           that are in no lane, in the order in which they are granted: no name of another part may sort between "hp"
+//!           and "j"
 //! key       tuple byte string: 1 to 255 bytes of the application's choice, or empty for the lane of the items without
 //!           a key that have come back
 //! batch     tuple byte string: 16 random bytes
@@ -64,7 +65,7 @@
 //!           "d" dead; "x" cancelled
 //! hash      tuple integer: the first 16 bits of the XXH3 of the key
 //! ready, until, next
-//!           tuple integer: time
+//!           tuple integer: time; the "until" of a parked lane is a version
 //! session   tuple byte string: 16 random bytes
 //! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
 //! schedule  tuple string: the name of a schedule, 1 to 255 bytes
@@ -104,8 +105,10 @@
 //!         14  batch of which it is a member; then 01 if dead letters stay members, otherwise 00
 //!         15  only of the callback of a batch: how many of its members were completed, dead and cancelled, in
 //!             8 bytes each
-//!         16..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
-//!             706 bytes with their tags and lengths
+//!         16  only while a session holds it, if its grant has taken a token of its key's rate: read version of the
+//!             grant; after how many versions a token comes back, in 8 bytes each
+//!         17..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
+//!             687 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
@@ -113,6 +116,7 @@
 //!     0       format, 01
 //!     1..17   session
 //!     17..21  wanted: how many items
+//!     21..25  how many of them the session takes ahead of its handlers
 //! part of a grant
 //!     0       format, 01
 //!     1..5    number of parts of the grant; if the value ends after the format, it is not an answer but a
@@ -129,6 +133,10 @@
 //!     10..18  period: duration, or 0
 //!     18..22  burst, or 0
 //!     22..26  weight
+//! tokens of a rate
+//!     0..8    version at which all tokens are there
+//!     next    up to 8 times: version of a grant; how many versions before then all tokens would have been
+//!             there, in 8 bytes each; both grow
 //! batch
 //!     0       format, 01
 //!     1       flags: 1 it has a callback; 2 dead letters stay members; 4 it was cancelled; 8 dead letters stay
@@ -298,9 +306,9 @@ impl Keys {
         (self.part("ht").0, self.part("j").1)
     }
 
-    /// Returns the range of the stamps, followed by the queued items that are in no lane.
-    pub(crate) fn stamps_and_items(&self) -> (Vec<u8>, Vec<u8>) {
-        (self.part("hs").0, self.part("j").1)
+    /// Returns the range of the parked lanes and the stamps, followed by the queued items that are in no lane.
+    pub(crate) fn lanes_and_items(&self) -> (Vec<u8>, Vec<u8>) {
+        (self.part("hp").0, self.part("j").1)
     }
 
     /// Returns where a queued item stands that has this key.

@@ -12,7 +12,8 @@ pub const MAX_RATE_PER_SECOND: u32 = 1_000_000;
 
 const VERSIONS_PER_MILLI: u64 = VERSIONS_PER_SECOND as u64 / 1_000;
 
-/// How many items of a key may start in a time. An item starts each time it is granted or popped.
+/// How many items of a key may start in a time. An item starts each time it is popped, or granted to a handler. One that
+/// goes back before a handler gets it has not started.
 ///
 /// This is a token bucket: the key has up to [`burst`](Self::with_burst) tokens, each start takes one, and tokens come
 /// back evenly, as many as the rate has starts in each of its periods. In any span of time, at most
@@ -29,7 +30,6 @@ const VERSIONS_PER_MILLI: u64 = VERSIONS_PER_SECOND as u64 / 1_000;
 /// ```
 ///
 /// The time is that of the store's versions, of which a store counts a million per second: one clock for all processes.
-/// Wall clocks decide only when a session looks again at a key that had no token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     pub(super) starts: u32,

@@ -18,7 +18,6 @@ use crate::items::places::take_queued;
 use crate::items::record::{Record, Request, Reserve};
 use crate::items::spot::Spot;
 use crate::protocol::lanes::look::{Look, Past, look};
-use crate::protocol::lanes::settle::Granting;
 use crate::session::wall::wall_millis;
 
 /// Items that may be granted, in order.
@@ -67,6 +66,7 @@ impl Grantable {
             stamps,
             items,
             is_complete,
+            ..
         } = ready;
         let mut look = look(tr, keys, &fronts.lanes, stamps, items, past, max).await?;
         Ok(Self {
@@ -175,11 +175,8 @@ impl Grantable {
     ) -> Result<()> {
         match self.look {
             Some(look) => {
-                let granting = Granting {
-                    granted: self.granted,
-                    wall_millis: context.wall_millis(),
-                };
-                look.finish(tr, context.keys, &context.fronts.lanes, granting, changes)
+                let memory = &context.fronts.lanes;
+                look.finish(tr, context.keys, memory, self.granted, changes)
             }
             None => {
                 context.fronts.lanes.note_outside();

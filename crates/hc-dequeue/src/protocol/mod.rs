@@ -41,7 +41,8 @@
 //! A take, a request and the demand in a fulfillment may ask for more items than the session's handlers want: its
 //! *reserve*. The records of these items say so, because their handlers may get them without a transaction. If the
 //! session dies, they go back without a counted death, and are granted the next time only to be handed out. The record
-//! of an item that is to be handed out apart says the same, until the session is about to hand it out.
+//! of an item that is to be handed out apart says the same, until the session is about to hand it out. An item that
+//! takes a token of a rate is not granted for a reserve.
 //!
 //! # Why it is safe
 //!
@@ -107,15 +108,15 @@
 //! | remove expired rows | each `y` that it removes | pages of `y` and `z`; `m` | clears `y`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` |
 //!
 //! For items of lanes, these are added. `a`, `k`, `v`, `p` and `f` are the state rows of a lane: slots in use, limits,
-//! the tokens of a rate, until when it is parked, and the fence.
+//! the tokens of a rate, until when it is parked, and the fence. `hp` names the parked lanes.
 //!
 //! | step | reads | by snapshot | writes | conflicts with a transaction that |
 //! |---|---|---|---|---|
 //! | enqueue with a key, or return to a lane | | | the item's `l` and `o`; a stamp in `hs` | |
-//! | take, fulfill | | the first `hs`; `a`, `k`, `v` and `p` of lanes, with their first items (`l`); the default limits | clears stamps that still have the values that it read | |
-//! | grant from a lane | the key's `k` or, if there is none, also the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a stamp, if something is left to grant | changed these limits; started an item of the same key, if it has a limit or a rate; parked or promoted its lane |
-//! | park a lane, or look at one that waits for its rate | `f` | as take | `t`, `p`, `f`; clears `v` once all tokens are there | started an item of the key; parked or promoted its lane |
-//! | promote a parked lane | `f` | `t` up to now | clears `t` and `p`; `f`; a stamp, unless it looks at the lane | as above |
+//! | take, fulfill | | the first `hp` and `hs`; `a`, `k`, `v` and `p` of lanes, with their first items (`l`); the default limits | clears stamps that still have the values that it read | |
+//! | grant from a lane | the key's `k` or, if there is none, also the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a stamp, if something is left to grant | changed these limits; started an item of the same key, if it has a limit or a rate; parked its lane, or gave a token of it back |
+//! | park a lane, or look at one that is parked or waits for its rate | `f` | as take | `hp`, `p`, `f`; clears `v` once all tokens are there | started an item of the key; parked its lane, or gave a token of it back |
+//! | the return of an item that took a token and that no handler got | the key's `k`; the default limits; `f` | `v` | `v`, `f`; a stamp and `w` | as above; changed these limits |
 //! | the end, or the return, of an item that has a slot | the key's `k`; the default limits | | `a`; a stamp and `w`, if there is a limit | changed these limits |
 //! | set limits | | | `k`; a stamp or, for the default limits, the mark; `w` | |
 //! | sweep lanes after a change of the default limits | | the mark; first rows of lanes | stamps; clears the mark if it still has the value that it read; `w` | |

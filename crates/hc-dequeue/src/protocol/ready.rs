@@ -1,19 +1,21 @@
-//! Reads what could be granted: the stamps of lanes, the items that are in no lane, and the delayed items that are due.
+//! Reads what could be granted: the stamps of lanes, parked lanes that are due, the items that are in no lane, and the
+//! delayed items that are due.
+
+use std::time::Duration;
 
 use futures::try_join;
 use microqueue::Item;
-use microqueue::keyspace::{Bytes, KeyValue, Transaction};
+use microqueue::keyspace::{KeyValue, Transaction};
 
 use super::front::{Head, ReadLimit};
 use super::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_PROMOTIONS, SessionContext};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::find::Location;
-use crate::items::keys::Keys;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
 use crate::protocol::lanes::look::{Stamps, first_stamps};
-use crate::protocol::lanes::settle::stage_fence;
+use crate::protocol::lanes::parked::{Parked, first_parked};
 
 /// What could be granted.
 #[derive(Debug)]
@@ -23,6 +25,8 @@ pub(crate) struct Ready {
     pub(crate) items: Vec<Item<Record>>,
     /// Whether the read has found as many items as wanted or possible.
     pub(crate) is_complete: bool,
+    /// In which time the first parked lane is due, if none is and there is one.
+    pub(crate) next_parked: Option<Duration>,
 }
 
 impl Ready {
@@ -31,6 +35,7 @@ impl Ready {
             stamps: Stamps::default(),
             items: Vec::new(),
             is_complete: true,
+            next_parked: None,
         }
     }
 
@@ -59,7 +64,8 @@ pub(super) async fn ready_items(
     Ok((ready, changes))
 }
 
-/// Reads what could be granted besides `gone` items, or nothing if a delayed item would have to be promoted first.
+/// Reads what could be granted besides `gone` items, or nothing if a delayed item would have to be promoted first, or if
+/// a parked lane is due.
 pub(super) async fn items_unless_due(
     tr: &impl Transaction,
     context: SessionContext<'_>,
@@ -72,15 +78,24 @@ pub(super) async fn items_unless_due(
     };
     let due = due(tr, context, max);
     let (due, ready) = try_join!(due, queued(tr, context, limit, gone))?;
-    Ok(if due.items.is_empty() && due.is_complete {
+    let is_due = !due.items.is_empty() || !ready.stamps.due.is_empty();
+    Ok(if !is_due && due.is_complete {
         ready
     } else {
         Ready::nothing()
     })
 }
 
-/// Reads the first stamps and the first items that are in no lane. While there are no stamps, one read of a range
-/// returns the items and shows that there are none. `gone` of the items that it reads will not be granted.
+/// What a read of the front of the queue has found.
+enum First {
+    Item(Box<Item<Record>>),
+    Stamp,
+    Parked,
+}
+
+/// Reads the first stamps, the parked lanes that are due and the first items that are in no lane. While there are no
+/// stamps and no parked lanes, one read of a range returns the items and shows that there are none. `gone` of the items
+/// that it reads will not be granted.
 pub(crate) async fn queued(
     tr: &impl Transaction,
     context: SessionContext<'_>,
@@ -95,72 +110,74 @@ pub(crate) async fn queued(
         row_bytes: MAX_FULFILLMENT_BYTES,
     };
     let now = keys.env.now();
-    if !fronts.lanes.saw_stamps() && !front.is_known() {
-        // A stamp is a row without an item.
+    let lanes = &fronts.lanes;
+    if !lanes.saw_stamps() && !lanes.saw_parked() && !front.is_known() {
         let decode = |row: &KeyValue| match keys.decode_queued(row) {
-            Ok(item) => Some(Some(item)),
-            Err(_) => keys.parse_stamp(row.key()).map(|_| None),
+            Ok(item) => Some(First::Item(Box::new(item))),
+            Err(_) if keys.parse_parked(row.key()).is_some() => Some(First::Parked),
+            Err(_) => keys.parse_stamp(row.key()).map(|_| First::Stamp),
         };
-        let range = keys.stamps_and_items();
+        let range = keys.lanes_and_items();
         let head = front.read(tr, now, range, max, decode).await?;
         let rows = head.items.len();
-        let items: Vec<_> = head.items.into_iter().map_while(|item| item).collect();
+        lanes.note_parked(matches!(head.items.first(), Some(First::Parked)));
+        let items = head.items.into_iter().map_while(|first| match first {
+            First::Item(item) => Some(*item),
+            First::Stamp | First::Parked => None,
+        });
+        let items: Vec<_> = items.collect();
         if items.len() == rows {
             return Ok(Ready {
                 stamps: Stamps::default(),
                 items,
                 is_complete: head.is_complete,
+                next_parked: None,
             });
         }
     }
     let decode = |row: &KeyValue| keys.decode_queued(row).ok();
     let range = keys.outside_lanes();
-    let (stamps, head) = try_join!(
-        first_stamps(tr, keys, &fronts.lanes, limit),
+    let parked = async {
+        if lanes.saw_parked() {
+            first_parked(tr, keys, lanes).await
+        } else {
+            Ok(Parked::none())
+        }
+    };
+    let (mut stamps, parked, head) = try_join!(
+        first_stamps(tr, keys, lanes, limit),
+        parked,
         front.read(tr, now, range, max, decode)
     )?;
-    fronts.lanes.note_stamps(!stamps.is_empty());
+    lanes.note_stamps(!stamps.is_empty());
+    stamps.due = parked.due;
     Ok(Ready {
         stamps,
         items: head.items,
-        is_complete: head.is_complete,
+        // Otherwise, an item that may start may come after lanes in which nothing waits.
+        is_complete: head.is_complete && parked.is_complete,
+        next_parked: parked.next,
     })
 }
 
-/// A delayed item, or a parked lane.
-pub(crate) struct DelayedRow {
+/// A delayed item.
+pub(crate) struct DelayedItem {
     pub(crate) ready_millis: u64,
-    delayed: Delayed,
+    item: Item<Record>,
 }
 
-enum Delayed {
-    Item(Box<Item<Record>>),
-    /// The lane of a key.
-    Lane(Bytes),
-}
-
-/// Reads the first delayed items and parked lanes between two keys.
+/// Reads the first delayed items between two keys.
 pub(crate) async fn delayed(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     range: (Vec<u8>, Vec<u8>),
     max: ReadLimit,
-) -> Result<Head<DelayedRow>> {
+) -> Result<Head<DelayedItem>> {
     let keys = context.keys;
     let decode = |row: &KeyValue| {
-        if let Some((ready_millis, key)) = keys.parse_parked(row.key()) {
-            let delayed = Delayed::Lane(key);
-            return Some(DelayedRow {
-                ready_millis,
-                delayed,
-            });
-        }
         let ready_millis = keys.parse_ready(row).ok()?;
         let item = keys.delayed(ready_millis).decode(row).ok()?;
-        Some(DelayedRow {
-            ready_millis,
-            delayed: Delayed::Item(Box::new(item)),
-        })
+        Some(DelayedItem { ready_millis, item })
     };
     let front = &context.fronts.delayed;
     front.read(tr, keys.env.now(), range, max, decode).await
@@ -171,23 +188,23 @@ async fn due(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     max: ReadLimit,
-) -> Result<Head<DelayedRow>> {
+) -> Result<Head<DelayedItem>> {
     match context.wall_millis() {
         Some(now) => delayed(tr, context, context.keys.due(now), max).await,
         None => Ok(Head::none()),
     }
 }
 
-/// The delayed items and parked lanes that a transaction has promoted.
+/// The delayed items that a transaction has promoted.
 struct Promoted {
     count: usize,
     is_complete: bool,
 }
 
-/// Moves delayed items that are due to their places in the queue, and ends that lanes are parked which are due.
+/// Moves delayed items that are due to their places in the queue.
 ///
 /// # Conflicts
-/// Reads the key of each of these items. Reads and writes the fence of each of these lanes.
+/// Reads the key of each of these items.
 async fn promote(
     tr: &impl Transaction,
     context: SessionContext<'_>,
@@ -202,17 +219,10 @@ async fn promote(
     let due = due(tr, context, max).await?;
     let count = due.items.len();
     for row in due.items {
-        let DelayedRow {
+        let DelayedItem {
             ready_millis,
-            delayed,
+            mut item,
         } = row;
-        let mut item = match delayed {
-            Delayed::Item(item) => *item,
-            Delayed::Lane(key) => {
-                unpark(tr, keys, ready_millis, &key, changes)?;
-                continue;
-            }
-        };
         item.value.become_ready(ready_millis);
         let id = &item.id;
         let from = Location::Delayed(ready_millis);
@@ -221,26 +231,6 @@ async fn promote(
     }
     Ok(Promoted {
         count,
-        // Otherwise, an item that may start may come after lanes in which nothing waits.
-        is_complete: due.is_complete && count < MAX_FULFILLMENT_PROMOTIONS,
+        is_complete: due.is_complete,
     })
-}
-
-/// Ends that a lane is parked. A look must follow.
-///
-/// # Conflicts
-/// Reads and writes the fence of the lane: a transaction that relies on the row fails, and so does another one that
-/// ends this.
-fn unpark(
-    tr: &impl Transaction,
-    keys: &Keys,
-    ready_millis: u64,
-    key: &Bytes,
-    changes: &mut Changes,
-) -> Result<()> {
-    stage_fence(tr, keys, key)?;
-    tr.clear(&keys.parked(ready_millis, key));
-    tr.clear(&keys.parked_until(key));
-    changes.unpark(key);
-    Ok(())
 }

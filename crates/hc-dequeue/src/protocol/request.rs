@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use futures::try_join;
+use microqueue::keyspace::record::millis;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, Listed, StagedId};
@@ -19,6 +20,7 @@ use crate::items::keys::{Counter, Keys};
 use crate::items::places::put_unread;
 use crate::items::record::Request;
 use crate::items::settings::is_paused;
+use crate::session::wall::wall_millis;
 use crate::session::{Life, SessionId};
 
 /// The largest number of requests before a request that are counted.
@@ -126,7 +128,7 @@ pub(crate) async fn precedence(
 pub(crate) struct Supply {
     /// Whether an item is ready and may be granted.
     pub(crate) has_items: bool,
-    /// When the first delayed item is due, by the wall clock. Always `None` if the session does not promote.
+    /// When the first delayed item, if the session promotes, or the first parked lane is due, by the wall clock.
     pub(crate) due: Option<u64>,
     /// Whether a batch may be complete.
     pub(crate) has_batches: bool,
@@ -148,11 +150,17 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
     let due = delayed.items.first().map(|item| item.ready_millis);
     let now = context.wall_millis();
     let is_due = due.zip(now).is_some_and(|(due, now)| due <= now);
+    let of_delayed = due.filter(|_| now.is_some() && !is_due);
+    // One more, so that it is due then.
+    let in_millis = queued
+        .next_parked
+        .map(|wait| millis(wait).saturating_add(1));
+    let of_parked = in_millis.map(|wait| wall_millis(&keys.env).saturating_add(wait));
     // If only rows that do not decode were read, the next fulfillment reads on.
     let is_complete = queued.is_complete && delayed.is_complete;
     Ok(Supply {
         has_items: !is_paused && (is_due || !queued.is_empty() || !is_complete),
-        due: due.filter(|_| now.is_some() && !is_due),
+        due: of_delayed.into_iter().chain(of_parked).min(),
         has_batches,
     })
 }

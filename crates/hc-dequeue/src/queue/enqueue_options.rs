@@ -114,6 +114,14 @@ impl Enqueue {
     /// Items with the same key and priority are granted in the order of their enqueues, and keys of the same priority
     /// in turns. [`configure_key`](crate::Queue::configure_key) and [`configure_keys`](crate::Queue::configure_keys)
     /// set limits.
+    ///
+    /// ```
+    /// # use hc_dequeue::Enqueue;
+    /// fn of_tenant(tenant: &str) -> Enqueue {
+    ///     Enqueue::new().with_key(tenant)
+    /// }
+    /// # drop(of_tenant("acme"));
+    /// ```
     #[must_use]
     pub fn with_key(mut self, key: impl AsRef<[u8]>) -> Self {
         self.key = Some(Bytes::copy_from_slice(key.as_ref()));

@@ -35,7 +35,7 @@ const MAX_PAGE_KEYS: usize = 1_000;
 pub struct KeyStatus {
     /// The key.
     pub key: Bytes,
-    /// How many items have a slot; zero if the number does not decode.
+    /// How many items have a slot, dead letters among them; zero if the number does not decode.
     pub slots: u64,
     /// The limits that apply to the key.
     pub limits: KeyLimits,
@@ -58,7 +58,7 @@ pub enum KeyState {
     Idle,
     /// The item waits for a consumer, or for the turn of its key.
     Ready,
-    /// All slots are in use.
+    /// All slots are in use: by items that are held or, depending on the limits, wait, are delayed, or are dead letters.
     AtLimit,
     /// The rate lets it start at about this time, by the wall clock of this process.
     UntilRate(SystemTime),
@@ -81,7 +81,7 @@ pub struct KeyPage {
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages the limits of a key, or that the default limits apply to it again. They take effect at the commit: a
     /// lower limit takes no slot from an item that has one, and all items that have slots count, whenever they got
-    /// them.
+    /// them. Dead letters that have slots keep them, also if dead letters do not block any more: redrive or purge them.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;

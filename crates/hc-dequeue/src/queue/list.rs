@@ -256,7 +256,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         for row in &batch.rows {
             let is_state = match place {
                 PlaceKind::Held => is_granted(keys, row) && is_notice(row.value()),
-                PlaceKind::Queued | PlaceKind::Delayed => keys.is_lane_state(row.key()),
+                PlaceKind::Queued => keys.is_lane_state(row.key()),
                 _ => false,
             };
             if is_state {

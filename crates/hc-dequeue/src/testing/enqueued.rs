@@ -59,15 +59,15 @@ impl<T> EnqueuedItem<T> {
 
     /// Sets the key.
     #[must_use]
-    pub fn key(mut self, key: impl Into<Bytes>) -> Self {
-        self.key = Some(key.into());
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.key = Some(Bytes::copy_from_slice(key.as_ref()));
         self
     }
 
     /// Sets the dedupe id.
     #[must_use]
-    pub fn dedupe(mut self, id: impl Into<Bytes>) -> Self {
-        self.dedupe = Some(id.into());
+    pub fn dedupe(mut self, id: impl AsRef<[u8]>) -> Self {
+        self.dedupe = Some(Bytes::copy_from_slice(id.as_ref()));
         self
     }
 }
@@ -200,7 +200,7 @@ async fn read_since<T, C: Codec<T>>(
     }
     let (begin, end) = keys.part("t");
     let delayed = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
-    for row in delayed.iter().filter(|row| !keys.is_lane_state(row.key())) {
+    for row in &delayed {
         let ready = keys.parse_ready(row)?;
         let part = keys.delayed(ready);
         let item = part.decode(row)?;

@@ -23,7 +23,7 @@ pub(super) struct Pacer {
     pub(super) taking: Average,
     /// Whether the present step was granted items.
     pub(super) is_granted: bool,
-    /// When the first delayed item is due, by the wall clock, as of the last check.
+    /// When the first delayed item or parked lane is due, by the wall clock, as of the last check.
     pub(super) due: Option<u64>,
 }
 

@@ -21,6 +21,7 @@ use crate::items::record::{Record, Reserve};
 use crate::items::settings::{is_paused, stored_settings};
 use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::give_back::{GiveBack, When};
+use crate::protocol::lanes::parked::first_parked;
 use crate::protocol::lanes::sweep::{Sweep, sweep_lanes};
 use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
 use crate::queue::stats::{oldest_age, read_stats};
@@ -142,8 +143,13 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Stamps lanes after a change of the default limits. The next heartbeat continues with the rest.
+    /// Looks for parked lanes, and stamps lanes after a change of the default limits. The next heartbeat continues with
+    /// the rest.
     async fn sweep_lanes(&mut self) -> Result<()> {
+        let keys = self.keys();
+        let lanes = &self.fronts.lanes;
+        let look = |tr| async move { first_parked(&tr, keys, lanes).await };
+        self.runner.run(look).await?;
         let until = self.sweep_until();
         loop {
             let lanes = self.upkeep.lanes.take();

@@ -75,20 +75,27 @@ impl Keys {
         self.queue.pack(&("l", key, "v"))
     }
 
-    /// Returns the key of the time until which a lane is parked.
+    /// Returns the key of the version until which a lane is parked.
     pub(crate) fn parked_until(&self, key: &[u8]) -> Vec<u8> {
         self.queue.pack(&("l", key, "p"))
     }
 
-    /// Returns the key of a parked lane among the delayed items.
-    pub(crate) fn parked(&self, ready_millis: u64, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("t", ready_millis, key))
+    /// Returns the key of a lane among those that are parked.
+    pub(crate) fn parked(&self, until: i64, key: &[u8]) -> Vec<u8> {
+        self.queue.pack(&("hp", until, key))
     }
 
-    /// Returns the time and the lane's key in the key of a parked lane.
-    pub(crate) fn parse_parked(&self, key: &[u8]) -> Option<(u64, Bytes)> {
-        let (ready_millis, lane): (u64, Vec<u8>) = self.queue.subspace(&"t").unpack(key).ok()?;
-        Some((ready_millis, lane.into()))
+    /// Returns the version and the lane's key in the key of a parked lane.
+    pub(crate) fn parse_parked(&self, key: &[u8]) -> Option<(i64, Bytes)> {
+        let (until, lane): (i64, Vec<u8>) = self.queue.subspace(&"hp").unpack(key).ok()?;
+        Some((until, lane.into()))
+    }
+
+    /// Returns the range of the lanes that are parked until this version or an earlier one.
+    pub(crate) fn parked_up_to(&self, version: i64) -> (Vec<u8>, Vec<u8>) {
+        let (begin, _) = self.part("hp");
+        let (_, end) = self.queue.subspace(&("hp", version)).range();
+        (begin, end)
     }
 
     /// Returns the key of the mark that the default limits have changed.
@@ -140,11 +147,9 @@ impl Keys {
         (first, self.lane(key).range().1)
     }
 
-    /// Returns whether the row of a key contains state of a lane and no item: in the lane itself, or among the delayed
-    /// items.
+    /// Returns whether the row of a key contains state of a lane and no item.
     pub(crate) fn is_lane_state(&self, key: &[u8]) -> bool {
         matches!(self.parse_lane(key), Ok(LaneRow { rank: None, .. }))
-            || self.parse_parked(key).is_some()
     }
 
     pub(crate) fn stamp(&self, rank: u8, key: &[u8]) -> Vec<u8> {

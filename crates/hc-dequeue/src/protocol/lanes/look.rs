@@ -68,17 +68,19 @@ impl Stamp {
     }
 }
 
-/// The first stamps.
+/// The first stamps, and what else makes a session look at lanes.
 #[derive(Debug, Default)]
 pub(crate) struct Stamps {
     stamps: Vec<Stamp>,
+    /// The keys of parked lanes that are due, with the versions since when.
+    pub(crate) due: BTreeMap<Bytes, i64>,
     /// The rank of the last one, if there may be others after it.
     cut: Option<u8>,
 }
 
 impl Stamps {
     pub(crate) fn is_empty(&self) -> bool {
-        self.stamps.is_empty()
+        self.stamps.is_empty() && self.due.is_empty()
     }
 }
 
@@ -118,6 +120,7 @@ pub(crate) async fn first_stamps(
             return Ok(Stamps {
                 stamps,
                 cut: Some(crowded),
+                due: BTreeMap::new(),
             });
         }
     }
@@ -126,7 +129,10 @@ pub(crate) async fn first_stamps(
     let crowded = last.map(|last| last.rank);
     memory.note_crowded(crowded);
     let Some(crowded) = crowded else {
-        return Ok(Stamps { stamps, cut: None });
+        return Ok(Stamps {
+            stamps,
+            ..Stamps::default()
+        });
     };
     stamps.retain(|stamp| stamp.rank < crowded);
     let (begin, end) = keys.stamps(crowded);
@@ -136,6 +142,7 @@ pub(crate) async fn first_stamps(
     Ok(Stamps {
         stamps,
         cut: Some(crowded),
+        due: BTreeMap::new(),
     })
 }
 
@@ -190,6 +197,8 @@ pub(super) struct LaneState {
     pub(super) rate: RateState,
     /// Whether the transaction before has started an item of the lane.
     pub(super) is_gone: bool,
+    /// Since which version it is due, if it was parked until then.
+    pub(super) due: Option<i64>,
     /// The stamps that were seen: rank and value.
     pub(super) stamps: Vec<(u8, Bytes)>,
     /// Where its items go on after those that were read.
@@ -223,6 +232,7 @@ pub(crate) async fn look(
     let touched = past
         .changes
         .stamped()
+        .chain(stamps.due.keys())
         .map(|key| (RANK_OF_SLOT, LaneId::of(key)));
     let seen = stamps
         .stamps
@@ -240,6 +250,7 @@ pub(crate) async fn look(
         keys,
         past,
         seen,
+        due: stamps.due,
         default: None,
         look: Look {
             items: Vec::new(),
@@ -287,7 +298,9 @@ pub(crate) async fn look(
 pub(crate) struct Startable {
     /// The rank at which the lane is stamped for it.
     pub(crate) stamp: u8,
-    /// Whether it waits for the rate of its key.
+    /// Whether its key has a rate.
+    pub(crate) has_rate: bool,
+    /// Whether it waits for that.
     pub(crate) waits_for_rate: bool,
 }
 
@@ -312,12 +325,14 @@ pub(crate) async fn first_startable(
     let look = look(tr, keys, &memory, stamps, Vec::new(), past, max).await?;
     let picked = look.picked.first().map(|picked| picked.head);
     let lane = look.walk.into_lanes().remove(&LaneId::of(key));
+    let has_rate = lane.as_ref().is_some_and(|lane| lane.bucket.is_some());
     let waiting = lane.and_then(|lane| {
         let head = lane.next()?;
         lane.has_slot_for(head, lane.slots).then_some(head)
     });
     Ok(picked.or(waiting).map(|head| Startable {
         stamp: head.stamp,
+        has_rate,
         waits_for_rate: picked.is_none(),
     }))
 }
@@ -329,6 +344,7 @@ struct Reader<'a, Tr> {
     past: Past<'a>,
     /// The stamps of lanes that were not read.
     seen: BTreeMap<LaneId, Vec<(u8, Bytes)>>,
+    due: BTreeMap<Bytes, i64>,
     default: Option<KeyLimits>,
     look: Look,
 }
@@ -411,6 +427,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             bucket: bucket.clone(),
             rate: stored.rate,
             is_gone: past.gone.keys.contains(&id.key),
+            due: self.due.get(&id.key).copied(),
             stamps: self.seen.remove(&id).unwrap_or_default(),
             next,
             skipped,
@@ -478,10 +495,10 @@ pub(crate) fn level_in(row: &KeyValue) -> Level {
     parse_level(row).unwrap_or(Level::new(i64::MAX))
 }
 
-/// Returns the time in a row which says until when a lane is parked.
-pub(crate) fn parse_parked_until(row: &KeyValue) -> keyspace::Result<u64> {
-    let millis = row.value().try_into().map(u64::from_be_bytes);
-    millis.map_err(|_| keyspace::Error::corrupt(row.key(), "expected a time"))
+/// Returns the version in a row which says until when a lane is parked.
+pub(crate) fn parse_parked_until(row: &KeyValue) -> keyspace::Result<i64> {
+    let version = row.value().try_into().map(i64::from_be_bytes);
+    version.map_err(|_| keyspace::Error::corrupt(row.key(), "expected a version"))
 }
 
 impl StoredState {

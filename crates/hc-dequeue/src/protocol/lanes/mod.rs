@@ -5,6 +5,7 @@
 //! - [`rate`]: when the items of a key with a rate may start.
 //! - [`look`]: reads lanes for a walk.
 //! - [`settle`]: stages what follows from a look.
+//! - [`parked`]: lanes that wait for their rates.
 //! - [`sweep`]: stamps all lanes after a change of the default limits.
 //!
 //! # Stamps
@@ -29,19 +30,24 @@
 //!
 //! # Rates
 //!
-//! The items of a key with a rate start as its [bucket](rate) allows, whose only number is a row of the lane. A lane
-//! that waits for its rate has no stamp but is *parked*: a row among the delayed items names it, with the wall time at
-//! which its next item may start, and another row of the lane contains that time. A session that promotes delayed items
-//! then removes both rows, and looks at the lane. So there is no timer besides that of delayed items.
+//! The items of a key with a rate start as its [bucket](rate) allows, whose level is a row of the lane. A lane that
+//! waits for its rate has no stamp but is *parked*: a row names it, with the version at which its next item may start,
+//! and another row of the lane contains that version. From this version on, a session looks at the lane as if it had a
+//! stamp, and replaces or removes both rows. No wall clock decides that: sessions with a wrong one do not delay starts.
 //!
-//! **Invariant:** if only the rate keeps an item of a lane from being granted, the lane has a stamp or is parked. A
-//! transaction that starts an item of a key with a rate, or that parks its lane, ends that, or relies on it, reads and
-//! writes the fence.
+//! **Invariant:** if only the rate keeps an item of a lane from being granted, the lane has a stamp or is parked, no
+//! longer than the rate needs. A transaction that starts an item of a key with a rate, gives a token back, or parks its
+//! lane, ends that, or relies on it, reads and writes the fence.
+//!
+//! An item that takes a token is granted only for a handler that waits, and not for a [reserve](crate::consume): it
+//! would not be known after the death of its session whether a handler got it. If no handler gets it, its return gives
+//! the token back.
 //!
 //! A lane in which nothing waits is parked, too, until its bucket is full. Then the number is removed: an idle key
 //! leaves nothing. Such a row may be later than an item needs that comes meanwhile, and is replaced.
 
 pub(crate) mod look;
+pub(crate) mod parked;
 pub(crate) mod rate;
 pub(crate) mod ring;
 pub(crate) mod settle;
@@ -54,6 +60,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use microqueue::keyspace::limits::VERSIONS_PER_SECOND;
 use microqueue::keyspace::{Bytes, Environment};
 use parking_lot::Mutex;
 
@@ -88,11 +95,21 @@ impl LaneId {
     }
 }
 
+/// Returns how many versions a store counts in a time.
+fn versions_in(time: Duration) -> i64 {
+    const { assert!(VERSIONS_PER_SECOND == 1_000_000) };
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
 /// What a session remembers of lanes.
 #[derive(Debug)]
 pub(crate) struct LaneMemory {
     /// Whether there were stamps when the session last looked for them.
     saw_stamps: AtomicBool,
+    /// Whether there were parked lanes when the session last looked for them.
+    saw_parked: AtomicBool,
+    /// The newest read version of a look for parked lanes, and when the session learned of it.
+    newest: Mutex<Option<(i64, Duration)>>,
     /// The rank at which there were more stamps than the last read has returned.
     crowded: Mutex<Option<u8>>,
     /// Whether the turn of an item that is in no lane may be next.
@@ -121,6 +138,8 @@ impl LaneMemory {
     pub(crate) fn new(ring: Ring) -> Self {
         Self {
             saw_stamps: AtomicBool::new(false),
+            saw_parked: AtomicBool::new(false),
+            newest: Mutex::default(),
             crowded: Mutex::default(),
             vain: Mutex::default(),
             owes_outside: AtomicBool::new(false),
@@ -210,6 +229,30 @@ impl LaneMemory {
 
     pub(crate) fn note_crowded(&self, rank: Option<u8>) {
         *self.crowded.lock() = rank;
+    }
+
+    pub(crate) fn saw_parked(&self) -> bool {
+        self.saw_parked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_parked(&self, are_there: bool) {
+        self.saw_parked.store(are_there, Ordering::Relaxed);
+    }
+
+    /// Returns the version that the store has reached, as far as a read version and the time since newer ones tell. A
+    /// store in which nothing is committed returns an old read version again. If the store is behind what this returns,
+    /// a look is too early, and its commit makes the next read version a new one.
+    fn version_at(&self, read_version: i64, now: Duration) -> i64 {
+        let mut newest = self.newest.lock();
+        match *newest {
+            Some((version, since)) if read_version <= version => {
+                version.saturating_add(versions_in(now.saturating_sub(since)))
+            }
+            _ => {
+                *newest = Some((read_version, now));
+                read_version
+            }
+        }
     }
 
     pub(crate) fn saw_stamps(&self) -> bool {

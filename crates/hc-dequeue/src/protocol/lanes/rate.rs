@@ -195,8 +195,8 @@ impl Bucket {
 pub(crate) struct RateState {
     /// The level of the bucket. Missing if it is full.
     pub(crate) level: Option<Level>,
-    /// The wall time in milliseconds since the Unix epoch until which the lane is parked, if it is.
-    pub(crate) parked: Option<u64>,
+    /// The version until which the lane is parked, if it is.
+    pub(crate) parked: Option<i64>,
 }
 
 /// What makes a session look at a lane again.
@@ -225,38 +225,29 @@ impl Wake {
 
 impl RateState {
     /// Returns the state after a look at a version, given the bucket after this many starts, or `None` if the key no
-    /// longer has a rate. `wall_millis` is the wall time, if the session trusts its clock. Otherwise, the lane is
-    /// parked as if it were due, and a session that trusts its clock decides.
-    pub(crate) fn after(
-        &self,
-        bucket: Option<Bucket>,
-        starts: usize,
-        wake: Wake,
-        wall_millis: Option<u64>,
-    ) -> Self {
+    /// longer has a rate.
+    pub(crate) fn after(&self, bucket: Option<Bucket>, starts: usize, wake: Wake) -> Self {
         let Some(bucket) = bucket else {
             return Self::default();
         };
+        // The look follows what a lane was parked for that is due.
+        let parked = self.parked.filter(|until| *until > bucket.now);
         match wake {
             Wake::Change => Self::default(),
-            Wake::Stamp if starts == 0 => self.clone(),
+            Wake::Stamp if starts == 0 => Self {
+                level: self.level.clone(),
+                parked,
+            },
             Wake::Stamp => Self {
                 level: Some(bucket.level),
-                parked: self.parked,
+                parked,
             },
-            Wake::At(version) => {
-                let ready =
-                    wall_millis.map(|wall| wall.saturating_add(bucket.millis_until(version)));
-                Self {
-                    // It differs from the stored one after a start, and if that is too far ahead.
-                    level: Some(bucket.level),
-                    parked: match ready {
-                        // An earlier time stays: the lane is parked again then.
-                        Some(ready) => Some(self.parked.map_or(ready, |parked| parked.min(ready))),
-                        None => Some(0),
-                    },
-                }
-            }
+            Wake::At(version) => Self {
+                // It differs from the stored one after a start, and if that is too far ahead.
+                level: Some(bucket.level),
+                // An earlier version stays: the lane is parked again then.
+                parked: Some(parked.map_or(version, |until| until.min(version))),
+            },
         }
     }
 }

@@ -18,17 +18,8 @@ use crate::items::keys::Keys;
 use crate::items::record::Record;
 use crate::items::spot::RANK_OF_SLOT;
 
-/// What a transaction has granted of the items that a look has found.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Granting {
-    /// How many of the first items.
-    pub(crate) granted: usize,
-    /// The wall time in milliseconds since the Unix epoch, if the session trusts its clock.
-    pub(crate) wall_millis: Option<u64>,
-}
-
 impl Look {
-    /// Adds to the changes what follows for the lanes from the grant of the first items, and stages which stamps go,
+    /// Adds to the changes what follows for the lanes from the grant of the first items, which are `granted`, and stages which stamps go,
     /// and which lanes are parked. `changes` must contain the slots of these items. The stamps of a lane with rows that
     /// do not decode stay; if it has no other rows, the session passes over these stamps from now on.
     ///
@@ -40,13 +31,9 @@ impl Look {
         tr: &impl Transaction,
         keys: &Keys,
         memory: &LaneMemory,
-        granting: Granting,
+        granted: usize,
         changes: &mut Changes,
     ) -> Result<()> {
-        let Granting {
-            granted,
-            wall_millis,
-        } = granting;
         let picks = Picks::of(&self.picked, granted);
         let lanes = self.walk.into_lanes();
         let mut follows_default = false;
@@ -69,23 +56,20 @@ impl Look {
                 follows_default |= !state.has_own_limits;
             }
             let wake = Wake::of(rest.has_slot, rest.may_start, rest.bucket.as_ref());
-            let rate = if lanes[id].limits == KeyLimits::UNREADABLE {
-                // They may contain a rate.
-                state.rate.clone()
-            } else {
-                state
-                    .rate
-                    .after(rest.bucket.clone(), rest.starts, wake, wall_millis)
-            };
-            stage_rate(tr, keys, id, &state.rate, &rate);
+            let rate = state.rate_after(&lanes[id].limits, &rest, wake);
+            stage_rate(tr, keys, id, state, &rate);
+            if rate.parked.is_some() {
+                memory.note_parked(true);
+            }
             let follows_rate = matches!(wake, Wake::At(_)) || state.rate != rate;
             if follows_rate || (rest.starts > 0 && lanes[id].limits.have_fence()) {
                 stage_fence(tr, keys, &id.key)?;
             }
             if state.skipped > 0 && rest.head.is_none() {
                 memory.note_vain(keys.env.now(), id, &state.stamps);
-            } else {
-                changes.note_look(&id.key);
+                if state.due.is_some() {
+                    changes.stamp_lane(&id.key, RANK_OF_SLOT);
+                }
             }
             state.stage_stamps(tr, keys, id, &rest, changes);
         }
@@ -163,6 +147,22 @@ impl<'a> Picks<'a> {
 }
 
 impl LaneState {
+    /// Returns the state of the rate after the look.
+    fn rate_after(&self, limits: &KeyLimits, rest: &Rest, wake: Wake) -> RateState {
+        if *limits != KeyLimits::UNREADABLE {
+            return self.rate.after(rest.bucket.clone(), rest.starts, wake);
+        }
+        // They may contain a rate.
+        RateState {
+            level: self.rate.level.clone(),
+            parked: if self.due.is_some() {
+                None
+            } else {
+                self.rate.parked
+            },
+        }
+    }
+
     /// Returns whether the lane has a stamp of this rank or a lower one, as far as was seen.
     fn has_stamp_up_to(&self, rank: u8) -> bool {
         self.stamps.iter().any(|(seen, _)| *seen <= rank)
@@ -258,20 +258,27 @@ fn stage_rate(
     tr: &impl Transaction,
     keys: &Keys,
     LaneId { key, .. }: &LaneId,
-    before: &RateState,
+    state: &LaneState,
     after: &RateState,
 ) {
+    let before = &state.rate;
+    if let Some(due) = state.due
+        && ![before.parked, after.parked].contains(&Some(due))
+    {
+        // The other row of the lane says something else.
+        tr.clear(&keys.parked(due, key));
+    }
     if before.level != after.level {
         stage_level(tr, keys, key, after.level.as_ref());
     }
     if before.parked != after.parked {
-        if let Some(ready) = before.parked {
-            tr.clear(&keys.parked(ready, key));
+        if let Some(until) = before.parked {
+            tr.clear(&keys.parked(until, key));
         }
         match after.parked {
-            Some(ready) => {
-                tr.set(&keys.parked(ready, key), b"");
-                tr.set(&keys.parked_until(key), &ready.to_be_bytes());
+            Some(until) => {
+                tr.set(&keys.parked(until, key), b"");
+                tr.set(&keys.parked_until(key), &until.to_be_bytes());
             }
             None => tr.clear(&keys.parked_until(key)),
         }

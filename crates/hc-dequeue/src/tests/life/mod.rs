@@ -63,6 +63,7 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
         let said = world.step(&op).await.unwrap();
         let before = model.items.clone();
         let tallies_before = model.batches;
+        let spent_before = model.spent;
         assert_eq!(said, model.step(&op));
         for (batch, tallies) in model.batches.0.iter().enumerate() {
             for (tally, count) in tallies.iter().enumerate() {
@@ -78,6 +79,11 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
                 let change = format!("{:?} to {:?}", before.reserve, after.reserve);
                 met.insert(format!("{}: {change}", op.name()));
             }
+            if before.spent && !after.spent {
+                let is_spent = model.spent > spent_before;
+                let end = if is_spent { "is spent" } else { "comes back" };
+                met.insert(format!("{}: a token {end}", op.name()));
+            }
             if before.uncounted < after.uncounted && after.place == At::Queued {
                 met.insert(format!("{}: unused", op.name()));
             }
@@ -87,7 +93,7 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
 }
 
 /// Results and changes that the programs must have produced, so that the test covers them.
-const MET: [&str; 49] = [
+const MET: [&str; 53] = [
     "Enqueue: 0 of batch 0",
     "Take: 1 of batch 0",
     "Collect: 1 of batch 1",
@@ -137,6 +143,10 @@ const MET: [&str; 49] = [
     "Resolve: unused",
     "Die: unused",
     "End: unused",
+    "Resolve: a token comes back",
+    "Resolve: a token is spent",
+    "Die: a token comes back",
+    "Die: a token is spent",
 ];
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use super::batches::Batches;
 use super::program::{Change, How, ItemSpec, Op, purpose_of};
 use super::turns::Turns;
+use super::turns::{RARELY, RATED};
 use crate::items::key_limits::KeyLimits;
 use crate::items::record::{End, Reserve};
 use crate::protocol::Purpose;
@@ -65,6 +66,8 @@ pub(super) struct ModelItem {
     /// How many of these grants do not count.
     pub(super) uncounted: u64,
     pub(super) reserve: Reserve,
+    /// Whether its last grant has taken a token, unless it has come back since.
+    pub(super) spent: bool,
     /// When it was last granted; `None` if it never was.
     pub(super) granted: Option<u64>,
     /// When and why it last failed.
@@ -113,6 +116,8 @@ pub(super) struct Model {
     pub(super) batches: Batches,
     /// The limits of keys; those of the empty key are the default ones.
     limits: BTreeMap<&'static str, KeyLimits>,
+    /// How many tokens items have taken that have come back after a handler got them.
+    pub(super) spent: usize,
 }
 
 impl Model {
@@ -126,7 +131,8 @@ impl Model {
             completions: BTreeMap::new(),
             grants: 0,
             batches: Batches::default(),
-            limits: BTreeMap::new(),
+            limits: BTreeMap::from([(RATED, RARELY)]),
+            spent: 0,
         }
     }
 
@@ -156,6 +162,7 @@ impl Model {
                 let may_take = |(number, item): &(usize, usize)| {
                     purpose_of(*number, purpose) != Purpose::Reserve
                         || self.items[*item].reserve != Reserve::Barred
+                            && self.items[*item].key != RATED
                 };
                 let taken = first.into_iter().enumerate().take_while(may_take);
                 let taken: Vec<_> = taken.map(|(_, item)| item).collect();
@@ -305,6 +312,7 @@ impl Model {
             deliveries: 0,
             uncounted: 0,
             reserve: Reserve::Out,
+            spent: false,
             granted: None,
             failure: None,
             is_cancelled: false,
@@ -360,6 +368,7 @@ impl Model {
             life.deliveries += 1;
             life.granted = Some(self.now);
             life.has_slot = !life.key.is_empty();
+            life.spent = life.key == RATED;
             life.number = number;
         }
     }
@@ -437,6 +446,7 @@ impl Model {
     fn come_back(&mut self, item: usize, how: How) {
         let now = self.now;
         let rules = self.rules;
+        self.settle_token(item, how);
         let life = &mut self.items[item];
         if life.is_cancelled {
             return self.end(item, End::Cancelled, "");
@@ -502,15 +512,6 @@ impl Model {
         }
         self.keep_slot(item, place);
         self.put(item, place);
-    }
-
-    /// Frees the slot of an item that comes back, unless the limits say that it keeps it.
-    fn keep_slot(&mut self, item: usize, place: At) {
-        let limits = self.limits_of(self.items[item].key);
-        self.items[item].has_slot &= match place {
-            At::Dead => limits.dead_letters_block(),
-            _ => limits.is_until_end(),
-        };
     }
 
     /// Puts an item at a place where it is not by its enqueue.

@@ -5,6 +5,7 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::model::{At, Model};
+use super::turns::RATED;
 use super::{BATCH_OF_STAYING, DEDUPE_IDS, SESSIONS};
 use crate::items::key_limits::KeyLimits;
 use crate::protocol::Purpose;
@@ -176,7 +177,7 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
         value,
         delay: [0, 0, 5, 20][rng.random_range(0..4)],
         priority: priority(rng),
-        key: ["", "a", "a", "b"][rng.random_range(0..4)],
+        key: ["", "a", "a", "b", RATED][rng.random_range(0..5)],
         batch: [None, Some(0), Some(BATCH_OF_STAYING)][rng.random_range(0..3)],
         dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],
         mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],

@@ -1,9 +1,22 @@
-//! The order in which the model grants items: by priority, and in turns.
+//! The order in which the model grants items: by priority, and in turns. How they free slots and give tokens back.
 
 use std::collections::BTreeMap;
 
-use super::model::{Model, ModelItem};
+use super::model::{At, Model, ModelItem};
+use super::program::How;
+use crate::items::key_limits::KeyLimits;
 use crate::items::keys::lane_hash;
+use crate::items::rate::{MAX_RATE_PERIOD, Rate};
+use crate::items::record::Reserve;
+
+/// The key whose items take tokens.
+pub(super) const RATED: &str = "r";
+
+/// How many of them there are. None comes back by itself during a program.
+const TOKENS: usize = 3;
+
+pub(super) const RARELY: KeyLimits =
+    KeyLimits::new().with_rate(Rate::new(1, MAX_RATE_PERIOD).with_burst(TOKENS as u32));
 
 impl ModelItem {
     /// Returns the lane in which it waits. Items without a key wait in one if they have come back.
@@ -43,6 +56,10 @@ impl Turns {
             let key = life(item).key;
             let starts = |other: &&usize| life(other).key == key && !life(other).has_slot;
             let slots = model.slots(key) + granted.iter().filter(starts).count();
+            let of_key = granted.iter().filter(|other| life(other).key == key);
+            if key == RATED && model.tokens() <= of_key.count() {
+                return false;
+            }
             match model.limits_of(key).limit() {
                 _ if key.is_empty() => true,
                 None => true,
@@ -86,5 +103,30 @@ impl Turns {
             }
         }
         Some(**item)
+    }
+}
+
+impl Model {
+    /// Returns how many tokens are left.
+    fn tokens(&self) -> usize {
+        let spent = self.items.iter().filter(|item| item.spent).count();
+        TOKENS - self.spent - spent
+    }
+
+    /// Gives back the token of an item that comes back, unless a handler got it.
+    pub(super) fn settle_token(&mut self, item: usize, how: How) {
+        let life = &mut self.items[item];
+        let is_unseen = how == How::Unused || life.reserve != Reserve::Out;
+        self.spent += usize::from(life.spent && !is_unseen);
+        life.spent = false;
+    }
+
+    /// Frees the slot of an item that comes back, unless the limits say that it keeps it.
+    pub(super) fn keep_slot(&mut self, item: usize, place: At) {
+        let limits = self.limits_of(self.items[item].key);
+        self.items[item].has_slot &= match place {
+            At::Dead => limits.dead_letters_block(),
+            _ => limits.is_until_end(),
+        };
     }
 }

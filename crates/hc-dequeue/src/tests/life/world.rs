@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::model::{FIRST_WAIT, Rules, Said};
 use super::program::{Change, How, ItemSpec, Op};
+use super::turns::{RARELY, RATED};
 use super::{BATCH_OF_STAYING, BATCHES, SESSIONS, START};
 use crate::consume::held_item::{Decision, HeldItem, Outstanding, Shared};
 use crate::consume::holdings::Holdings;
@@ -103,6 +104,7 @@ impl LifeWorld {
             sessions_opened: 0,
         };
         world.open(LEADER).await;
+        world.limit(RATED, Some(RARELY)).await.unwrap();
         for batch in 0..BATCHES {
             let options = match batch {
                 BATCH_OF_STAYING => Batch::new().with_dead_letters_staying(),

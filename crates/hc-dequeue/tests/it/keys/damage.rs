@@ -19,6 +19,7 @@ conformance::on_every_store!(
     wrong_slots_and_lost_stamps_are_found_and_repaired,
     a_repair_frees_no_slot_of_an_item_that_does_not_decode,
     lost_rows_of_rates_are_found_and_repaired,
+    a_row_of_a_parked_key_that_contradicts_the_other_goes_with_a_look,
     while_limits_do_not_decode_no_tokens_are_lost,
     a_parked_key_whose_items_do_not_decode_keeps_a_stamp,
 );
@@ -35,11 +36,11 @@ impl World {
         self.runner.run(read).await.unwrap()
     }
 
-    /// Returns until when a key is parked, in milliseconds since the Unix epoch.
-    async fn parked_until(&self, key: &str) -> u64 {
+    /// Returns the version until which a key is parked.
+    async fn parked_until(&self, key: &str) -> i64 {
         let until = self.key("l").pack(&(key.as_bytes(), "p"));
-        let time = self.read(&until).await.unwrap();
-        u64::from_be_bytes((*time).try_into().unwrap())
+        let version = self.read(&until).await.unwrap();
+        i64::from_be_bytes((*version).try_into().unwrap())
     }
 
     /// Lets a key of which this many items wait start one of them, and wait a year for the next start.
@@ -218,24 +219,24 @@ async fn lost_rows_of_rates_are_found_and_repaired(store: TestStore) {
     world.check().await;
     let key = &b"a"[..];
     let until = world.key("l").pack(&(key, "p"));
-    let until_millis = world.parked_until("a").await;
-    let parked = world.key("t").pack(&(until_millis, key));
+    let parked_until = world.parked_until("a").await;
+    let parked = world.key("hp").pack(&(parked_until, key));
     let name = || "a".into();
-    // The key is missing among the delayed items.
+    // The key is missing among the parked ones.
     world.write(&parked, None).await;
     let missing = Finding::NotParked {
         key: name(),
-        until_millis,
+        until: parked_until,
     };
     let repaired = world.queue.repair(&world.runner).await.unwrap();
     assert_eq!(repaired.findings, [missing]);
     world.check().await;
     // It is there by mistake.
-    let other = world.key("t").pack(&(7_u64, key));
+    let other = world.key("hp").pack(&(7, key));
     world.write(&other, Some(b"")).await;
     let stray = Finding::StrayParked {
         key: name(),
-        until_millis: 7,
+        until: 7,
     };
     let repaired = world.queue.repair(&world.runner).await.unwrap();
     assert_eq!(repaired.findings, [stray]);
@@ -260,6 +261,20 @@ async fn lost_rows_of_rates_are_found_and_repaired(store: TestStore) {
     world.check().await;
     world.limit("a", None).await;
     assert_eq!(take_all(&consumer).await.len(), 2);
+    world.check().await;
+}
+
+async fn a_row_of_a_parked_key_that_contradicts_the_other_goes_with_a_look(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.park("a", 2).await;
+    for key in [&b"a"[..], b"unknown"] {
+        let stray = world.key("hp").pack(&(7, key));
+        world.write(&stray, Some(b"")).await;
+    }
+    // Otherwise, sessions would look at these keys again and again.
+    let consumer = world.consumer().await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    assert_eq!(world.count("hp").await, 1);
     world.check().await;
 }
 
@@ -297,13 +312,13 @@ async fn a_parked_key_whose_items_do_not_decode_keeps_a_stamp(store: TestStore) 
     // The key is due.
     let parked = world.parked_until("a").await;
     world
-        .write(&world.key("t").pack(&(parked, key)), None)
+        .write(&world.key("hp").pack(&(parked, key)), None)
         .await;
     world
-        .write(&world.key("t").pack(&(1_u64, key)), Some(b""))
+        .write(&world.key("hp").pack(&(1, key)), Some(b""))
         .await;
     world
-        .write(&lane.pack(&"p"), Some(&1_u64.to_be_bytes()))
+        .write(&lane.pack(&"p"), Some(&1_i64.to_be_bytes()))
         .await;
     assert_eq!(world.count("hs").await, 0);
     let consumer = world.consumer().await;

@@ -2,6 +2,7 @@
 
 mod damage;
 mod prior_art;
+mod quiet;
 mod rates;
 mod tokens;
 
@@ -86,10 +87,8 @@ async fn take_all(consumer: &Consumer<u64>) -> Vec<Delivery<u64>> {
 }
 
 fn values(deliveries: &[Delivery<u64>]) -> Vec<u64> {
-    deliveries
-        .iter()
-        .map(|delivery| *delivery.value())
-        .collect()
+    let values = deliveries.iter().map(|delivery| *delivery.value());
+    values.collect()
 }
 
 async fn next(consumer: &Consumer<u64>) -> Delivery<u64> {

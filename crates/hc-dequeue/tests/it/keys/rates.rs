@@ -17,6 +17,7 @@ use crate::common::{LONG, Wall, World, open};
 
 conformance::on_every_store!(
     wall_clocks_that_jump_let_nothing_start_too_early,
+    a_wall_clock_that_is_a_day_ahead_delays_no_start,
     workers_start_items_at_the_rate_of_each_key,
     a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing,
     an_item_that_comes_back_starts_again_at_the_rate,
@@ -115,6 +116,29 @@ async fn wall_clocks_that_jump_let_nothing_start_too_early(store: TestStore) {
     world.check().await;
 }
 
+async fn a_wall_clock_that_is_a_day_ahead_delays_no_start(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let limits = KeyLimits::new().with_rate(rate(1, 50));
+    world.limit_all(limits).await;
+    for key in ["a", "b"] {
+        world.enqueue_all_of(key, 0..3).await;
+    }
+    let runner = Wall::ahead(DAY).runner(&world.store);
+    let queue = open(&world.store, &runner, Settings::default());
+    let queue = queue.await.unwrap();
+    let ahead = queue.consumer(&runner, WorkerOptions::default());
+    let ahead = ahead.await.unwrap();
+    // It starts an item of each key, and finds that the next ones must wait.
+    let mut started = pop_all(&ahead).await.len();
+    ahead.shut_down(LONG).await.unwrap();
+    let consumer = world.consumer().await;
+    while started < 6 {
+        assert!(consumer.pop_within(LONG).await.unwrap().is_some());
+        started += 1;
+    }
+    world.check().await;
+}
+
 async fn workers_start_items_at_the_rate_of_each_key(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let rate = rate(100, 1_000).with_burst(2);
@@ -165,7 +189,7 @@ async fn a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(sto
     assert!(matches!(status.state, KeyState::UntilRate(_)), "{status:?}");
     assert_eq!((status.slots, status.waiting), (2, 1));
     // The key is parked: no stamp wakes a session, and one row does.
-    assert_eq!((world.count("hs").await, world.count("t").await), (0, 1));
+    assert_eq!((world.count("hs").await, world.count("hp").await), (0, 1));
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.delayed, stats.held), (1, 0, 2));
     let queue = &world.queue;
@@ -182,8 +206,8 @@ async fn a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(sto
         world.ack(&delivery).await.unwrap();
     }
     world.limit("a", None).await;
-    while world.count("l").await + world.count("t").await + world.count("hs").await > 0 {
-        // The session that waits promotes the key.
+    while world.count("l").await + world.count("hp").await + world.count("hs").await > 0 {
+        // The session that waits looks at the key.
         let none = consumer.dequeue_within(Duration::from_millis(5)).await;
         assert!(none.unwrap().is_none());
     }

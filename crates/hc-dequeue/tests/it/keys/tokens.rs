@@ -8,7 +8,7 @@ use std::time::Duration;
 use conformance::stores::TestStore;
 use futures::poll;
 use hc_dequeue::{Delivery, Enqueue, KeyLimits, Queue, Rate, WorkerOptions};
-use keyspace::recipe::OpenOptions;
+use keyspace::OpenOptions;
 use tokio::sync::watch;
 
 use super::{next, of, take_all, values};

@@ -55,11 +55,11 @@ pub(super) enum Bug {
     EmptierThanEmpty,
     /// A look that relies on a lane being parked does not conflict with others.
     ReliesWithoutFence,
-    /// A lane that is parked anew stays among the delayed items twice.
+    /// A lane that is parked anew stays parked until the former version, too.
     ParkedTwice,
-    /// A lane that was promoted is not parked again.
+    /// A lane that was due is not parked again.
     NotParkedAgain,
-    /// A promoted lane still counts as parked.
+    /// A lane that is no longer parked still counts as parked.
     ParkedForever,
     /// A lane that is parked for longer than an item needs stays so.
     ParkedTooLong,
@@ -101,7 +101,6 @@ impl Bug {
         let sets = |write: &Write, of: &dyn Fn(&[u8]) -> bool| matches!(write, Write::Set(key, _) if of(key));
         let clears = |write: &Write, of: &dyn Fn(&[u8]) -> bool| matches!(write, Write::Clear(span) if of(&span.begin));
         let writes = &mut recorded.writes;
-        let promotes = writes.iter().any(|write| clears(write, &is_until));
         match self {
             Self::StartForgotten => {
                 writes.retain(|write| !sets(write, &|key| is_state(key, Keys::level)));
@@ -118,13 +117,17 @@ impl Bug {
                 recorded.written.retain(|span| !is_fence(span));
             }
             Self::ParkedTwice => writes.retain(|write| !clears(write, &is_parked)),
-            Self::NotParkedAgain if promotes => {
-                writes.retain(|write| !sets(write, &is_parked) && !sets(write, &is_until));
+            Self::NotParkedAgain if writes.iter().any(|write| clears(write, &is_parked)) => {
+                for write in writes {
+                    if let Write::Set(key, _) = write
+                        && (is_until(key) || is_parked(key))
+                    {
+                        *write = Write::Clear(Span::key(key));
+                    }
+                }
             }
             Self::ParkedForever => writes.retain(|write| !clears(write, &is_until)),
-            Self::ParkedTooLong
-                if !promotes && writes.iter().any(|write| clears(write, &is_parked)) =>
-            {
+            Self::ParkedTooLong if writes.iter().any(|write| clears(write, &is_parked)) => {
                 let is_row = |key: &[u8]| is_parked(key) || is_until(key);
                 writes.retain(|write| !sets(write, &is_row) && !clears(write, &is_parked));
             }

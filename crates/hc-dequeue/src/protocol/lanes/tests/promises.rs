@@ -27,8 +27,8 @@ pub(super) const WITHIN_LIMIT: &str = "starts are within the limit";
 pub(super) const WITHIN_RATE: &str = "starts are within the rate";
 /// The tokens of a key are as if only the items had been granted that handlers got.
 pub(super) const ONLY_STARTS: &str = "only starts take tokens";
-/// Each lane that is parked is among the delayed items, and no other lane is.
-pub(super) const PARKED: &str = "parked lanes are among the delayed items";
+/// The two rows of a parked lane agree.
+pub(super) const PARKED: &str = "parked lanes have two rows";
 /// A lane that waits for its rate is not parked for too long.
 pub(super) const IN_TIME: &str = "lanes are parked in time";
 /// A take finds nothing only if there is nothing.
@@ -229,36 +229,33 @@ fn is_stamped(keys: &Keys, rows: &Rows, key: &[u8], rank: u8) -> bool {
     (RANK_OF_SLOT..=rank).any(is_stamped)
 }
 
-/// Each lane that is parked is among the delayed items, and nothing else is.
+/// The two rows of each parked lane agree.
 fn are_parked(keys: &Keys, rows: &Rows) -> bool {
     let of_lanes = rows_of(rows, &keys.part("l")).filter_map(|(key, _)| {
         let lane = keys.parse_lane(key).unwrap();
         let is_parked = **key == *keys.parked_until(&lane.key);
         let until = is_parked.then(|| number(rows, key).unwrap())?;
-        Some((until as u64, lane.key))
+        Some((until, lane.key))
     });
-    let delayed = rows_of(rows, &keys.part("t")).filter_map(|(key, _)| keys.parse_parked(key));
-    of_lanes.collect::<BTreeSet<_>>() == delayed.collect()
+    let parked = rows_of(rows, &keys.part("hp")).filter_map(|(key, _)| keys.parse_parked(key));
+    of_lanes.collect::<BTreeSet<_>>() == parked.collect()
 }
 
-/// A lane that waits for its rate is parked no longer than necessary: up to the difference of the wall clocks, and the
-/// age of a read version. Its bucket is not emptier than empty, so that tokens come back.
+/// A lane that waits for its rate is parked no longer than necessary. Its bucket is not emptier than empty, so that
+/// tokens come back.
 fn are_in_time(model: &LaneModel, state: &LaneState) -> bool {
     let keys = &*model.keys;
-    let time = model.world.time;
-    let ahead = time.ahead.iter().flatten().max().unwrap_or(&0);
+    let now = UNIT * i64::from(state.now);
     heads_of(keys, &state.rows).iter().all(|(key, head)| {
         let rate = limits_of(keys, &state.rows, key).rate();
         let Some((from, rate)) = head.from.zip(rate) else {
             return true;
         };
         let parked = number(&state.rows, &keys.parked_until(key)).unwrap_or(0);
-        let from = (from / UNIT).max(state.now.into());
         let all = i64::from(rate.burst()) * rate.interval();
         let full_at = full_at(keys, &state.rows, key).unwrap_or(0);
         is_stamped(keys, &state.rows, key, head.rank)
-            || parked <= from + i64::from(ahead + time.lag + 1)
-                && full_at <= UNIT * i64::from(state.now) + all
+            || parked <= from.max(now) && full_at <= now + all
     })
 }
 

@@ -81,7 +81,7 @@ impl Player {
             let stats = self.stats().await;
             let items = stats.queued + stats.delayed + stats.held + stats.dead;
             // Rows of keys that had waited for their rate.
-            let parked = self.rows("t").await;
+            let parked = self.rows("hp").await;
             let is_drained = batch_rows + parked == 0 && items == 0;
             if is_drained && self.rows("s").await == 1 && self.is_swept().await {
                 return;

@@ -1,0 +1,153 @@
+//! Audits find nothing wrong with keys that wait, and find what is wrong.
+
+use std::time::Duration;
+
+use conformance::scale;
+use conformance::stores::TestStore;
+use hc_dequeue::{Error, Finding, KeyLimits, KeyState, Rate, WorkerOptions};
+use keyspace::{Transaction, Tx};
+use tokio::sync::oneshot;
+
+use super::next;
+use crate::common::{LONG, World, process, settings};
+
+conformance::on_every_store!(
+    a_key_that_comes_due_while_no_session_takes_items_is_no_finding,
+    keys_are_no_findings_before_a_session_has_seen_new_default_limits,
+    a_stamp_that_is_missing_is_found_whether_the_key_is_parked_or_not,
+    keys_are_no_findings_after_a_kill,
+);
+
+/// One start in a few milliseconds.
+const SOON: KeyLimits = KeyLimits::new().with_rate(Rate::new(100, Duration::from_secs(1)));
+
+impl World {
+    /// Waits until the next item of a key may start, and checks that nothing is wrong.
+    async fn check_when_ready(&self, key: &str) {
+        while self.key_status(key).await.state != KeyState::Ready {
+            tokio::task::yield_now().await;
+        }
+        self.check().await;
+    }
+
+    /// Returns what an audit finds that is wrong with keys.
+    async fn wrong_keys(&self) -> Vec<Finding> {
+        let audit = self.queue.audit(&self.runner).await.unwrap();
+        let is_of_key = |finding: &Finding| {
+            let kinds = ["no-stamp", "not-parked", "stray-parked", "slots-off"];
+            kinds.contains(&finding.kind())
+        };
+        audit.findings.into_iter().filter(is_of_key).collect()
+    }
+}
+
+async fn a_key_that_comes_due_while_no_session_takes_items_is_no_finding(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", SOON).await;
+    world.enqueue_all_of("a", 0..3).await;
+    let consumer = world.consumer().await;
+    while consumer.pop().await.unwrap().is_some() {}
+    consumer.shut_down(LONG).await.unwrap();
+    world.check_when_ready("a").await;
+    // The same while the queue is paused.
+    let consumer = world.consumer().await;
+    let _ = consumer.pop_within(LONG).await.unwrap();
+    let queue = &world.queue;
+    let pause = |tr| async move {
+        queue.pause(&tr);
+        Ok::<_, Error>(())
+    };
+    world.runner.run(pause).await.unwrap();
+    world.enqueue_all_of("a", 3..5).await;
+    world.check_when_ready("a").await;
+}
+
+async fn keys_are_no_findings_before_a_session_has_seen_new_default_limits(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit_all(KeyLimits::new().with_limit(0)).await;
+    for key in ["a", "b"] {
+        world.enqueue_all_of(key, 0..2).await;
+    }
+    let consumer = world.consumer().await;
+    assert!(consumer.pop().await.unwrap().is_none());
+    consumer.shut_down(LONG).await.unwrap();
+    world.limit_all(KeyLimits::new()).await;
+    world.check().await;
+    let consumer = world.consumer().await;
+    for _ in 0..4 {
+        assert!(consumer.pop_within(LONG).await.unwrap().is_some());
+    }
+    world.check().await;
+}
+
+async fn a_stamp_that_is_missing_is_found_whether_the_key_is_parked_or_not(store: TestStore) {
+    let no_stamp = || {
+        let key = "a".into();
+        [Finding::NoStamp { key }]
+    };
+    for limits in [KeyLimits::new(), SOON] {
+        let world = World::with_defaults(&store).await;
+        world.limit("a", limits).await;
+        world.enqueue_all_of("a", 0..2).await;
+        let (begin, end) = world.key("hs").range();
+        let queue = &world.queue;
+        let (begin, end) = (&begin, &end);
+        let remove = |tr: Tx<_>| async move {
+            tr.clear_range(begin, end);
+            Ok::<_, Error>(())
+        };
+        world.runner.run(remove).await.unwrap();
+        assert_eq!(
+            queue.audit(&world.runner).await.unwrap().findings,
+            no_stamp()
+        );
+        // Also if the key is parked for longer than its rate needs.
+        let key = &b"a"[..];
+        let until = i64::MAX / 2;
+        let parked = world.key("hp").pack(&(until, key));
+        let row = world.key("l").pack(&(key, "p"));
+        world.write(&parked, Some(b"")).await;
+        world.write(&row, Some(&until.to_be_bytes())).await;
+        assert_eq!(
+            queue.audit(&world.runner).await.unwrap().findings,
+            no_stamp()
+        );
+        let repaired = queue.repair(&world.runner).await.unwrap();
+        assert_eq!(repaired.findings, no_stamp());
+        let consumer = world.consumer().await;
+        let _ = next(&consumer).await;
+        world.check().await;
+    }
+}
+
+async fn keys_are_no_findings_after_a_kill(store: TestStore) {
+    let world = World::new(&store, settings()).await;
+    world.limit_all(SOON).await;
+    world.limit("limited", SOON.with_limit(1)).await;
+    let keys = ["a", "b", "limited"];
+    for round in 0..scale(4, 200) as u64 {
+        for key in keys {
+            world.enqueue_all_of(key, 10 * round..10 * round + 5).await;
+        }
+        let (alive, killed) = oneshot::channel::<()>();
+        let queue = world.queue.clone();
+        let runner = world.runner.clone();
+        let doomed = process(|| async move {
+            let options = WorkerOptions::new().with_concurrency(2);
+            let worker = queue.work(&runner, options, |_| async {}).await.unwrap();
+            let _ = killed.await;
+            drop(worker);
+        });
+        let before = world.stats().await.completed;
+        while world.stats().await.completed == before {
+            assert_eq!(world.wrong_keys().await, []);
+        }
+        drop(alive);
+        doomed.join().unwrap();
+        let waits = |state| matches!(state, KeyState::UntilRate(_));
+        while waits(world.key_status("a").await.state) {
+            assert_eq!(world.wrong_keys().await, []);
+        }
+        assert_eq!(world.wrong_keys().await, []);
+    }
+}
