@@ -33,9 +33,56 @@ pub struct Environment {
     clock: Arc<dyn Clock>,
     rng: Arc<Mutex<StdRng>>,
     calls: Arc<AtomicU64>,
+    #[cfg(test)]
+    shortage: Arc<Shortage>,
+}
+
+/// Which threads, runtimes and sockets cannot be made, counted from now on. For tests.
+#[cfg(test)]
+#[derive(Debug, Default)]
+pub(crate) struct Shortage {
+    made: AtomicU64,
+    missing: Mutex<std::ops::Range<u64>>,
+}
+
+#[cfg(test)]
+impl Environment {
+    /// Returns an environment that has its own count of what is made.
+    pub(crate) fn with_shortage(&self) -> Self {
+        Self {
+            shortage: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Lets the things with these numbers fail. Returns how many were made before.
+    pub(crate) fn miss(&self, missing: std::ops::Range<u64>) -> u64 {
+        *self.shortage.missing.lock() = missing;
+        self.shortage.made.swap(0, Ordering::SeqCst)
+    }
 }
 
 impl Environment {
+    /// Fails if a test says that the system has no more threads or descriptors.
+    #[cfg_attr(
+        not(test),
+        expect(
+            clippy::unused_self,
+            clippy::unnecessary_wraps,
+            reason = "a test decides"
+        )
+    )]
+    pub(crate) fn check_room(&self) -> std::io::Result<()> {
+        #[cfg(test)]
+        {
+            let number = self.shortage.made.fetch_add(1, Ordering::SeqCst);
+            if self.shortage.missing.lock().contains(&number) {
+                return Err(std::io::ErrorKind::WouldBlock.into());
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the machine's environment: its clocks, a random generator seeded by the operating system,
     /// and a call counter. All calls in a process share these. Sleeping needs a tokio runtime with time
     /// enabled.
@@ -48,6 +95,8 @@ impl Environment {
             }),
             rng: Arc::new(Mutex::new(StdRng::from_os_rng())),
             calls: Arc::new(AtomicU64::new(0)),
+            #[cfg(test)]
+            shortage: Arc::default(),
         });
         system.clone()
     }
@@ -61,6 +110,8 @@ impl Environment {
             clock,
             rng: Arc::new(Mutex::new(StdRng::seed_from_u64(seed))),
             calls: Arc::new(AtomicU64::new(0)),
+            #[cfg(test)]
+            shortage: Arc::default(),
         }
     }
 

@@ -68,6 +68,7 @@ mod processes;
 mod runs;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod window;
 
 use std::fmt;
@@ -187,7 +188,7 @@ impl Options {
         let candidate = Candidate::new(path, self, open);
         Ok(match Link::join(candidate, self.patience)? {
             Ok(link) => Seat::Client(Arc::new(link)),
-            Err(owner) => Seat::Owner(Arc::new(owner)),
+            Err(owner) => Seat::Owner(owner),
         })
     }
 }

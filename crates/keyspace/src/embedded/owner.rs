@@ -1,9 +1,9 @@
 //! The store, in the process that owns it.
 
-#[cfg(unix)]
-use std::io;
 use std::ops::Deref;
 use std::path::Path;
+#[cfg(unix)]
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
@@ -12,6 +12,8 @@ use parking_lot::Mutex;
 
 #[cfg(unix)]
 use super::disk::applications::Hold;
+#[cfg(unix)]
+use super::disk::location;
 use super::disk::open::OpenedStore;
 use super::disk::open_errors::open_error;
 #[cfg(unix)]
@@ -23,6 +25,8 @@ use super::link::socket::Listener;
 use super::link::wire::Welcome;
 use super::options::Options;
 use super::options::Sharing;
+#[cfg(unix)]
+use crate::error::chain;
 use crate::error::{OpenError, Result};
 
 /// The engine, and what lets other processes in. Dropping it closes the store.
@@ -41,6 +45,8 @@ pub(crate) struct Owner {
 struct Door {
     presence: Presence,
     hold: Hold,
+    path: PathBuf,
+    options: Options,
     /// `None` if the store is not shared.
     listener: Option<Listener>,
 }
@@ -74,28 +80,29 @@ impl Owner {
         let hosts = Hosts::new(engine.clone(), alone_since, options.durability(), is_viewer);
         let hosts = Arc::new(hosts);
         #[cfg(unix)]
-        let door = seat.map(|(presence, hold)| {
-            let listens = options.sharing != Sharing::Refuse;
-            let listener = listens.then(|| Listener::open(path, hosts.clone()));
-            let listener = listener.and_then(|opened| {
-                let warn = |error: &io::Error| {
-                    tracing::warn!(%error, "other processes cannot use the store: it has no socket");
-                };
-                opened.inspect_err(warn).ok()
-            });
-            Door {
-                presence,
-                hold,
-                listener,
-            }
+        let door = seat.map(|(presence, hold)| Door {
+            presence,
+            hold,
+            path: path.to_owned(),
+            options: options.clone(),
+            listener: None,
         });
-        Ok(Self {
+        let owner = Self {
             engine,
             hosts,
             #[cfg(unix)]
             door: Mutex::new(door),
             alone_since,
-        })
+        };
+        #[cfg(unix)]
+        if options.sharing != Sharing::Refuse
+            && let Some(door) = &mut *owner.door.lock()
+        {
+            // Without it, the store is closed again.
+            let listener = Listener::open(path, owner.hosts.clone());
+            door.listener = Some(listener.map_err(failed)?);
+        }
+        Ok(owner)
     }
 
     pub(crate) fn alone_since(&self) -> Option<i64> {
@@ -120,6 +127,42 @@ impl Owner {
     }
 }
 
+#[cfg(unix)]
+impl Door {
+    fn close(self, ending: Ending, engine: &Engine, hosts: &Hosts) -> Result<()> {
+        self.listener.into_iter().for_each(Listener::close);
+        let is_last = self.presence.leave();
+        let ended = engine.shut_down(if is_last { ending } else { Ending::HandOver });
+        // Only now: as long as a viewer has locked the store's file, applications must not take it for one of theirs.
+        drop(self.hold);
+        hosts.close();
+        if !is_last && ended.is_ok() && self.presence.is_last() {
+            // Those to whom it was left have left meanwhile.
+            drop(self.presence);
+            finish(&self.path, &self.options, hosts.greeting());
+        }
+        ended
+    }
+}
+
+/// Ends a store that its last owner has left to others, who have all left. If another process opens it meanwhile, that
+/// one ends it. If it cannot be opened, it stays as it is.
+#[cfg(unix)]
+pub(crate) fn finish(path: &Path, options: &Options, former: &Welcome) {
+    let opened = match location::open_existing(path, &options.setup()) {
+        Ok(store) if store.files.runs.meta().id == former.store => {
+            Owner::start(store, path, options, Some(former))
+        }
+        Ok(_) | Err(OpenError::StoreInUse { .. } | OpenError::NoStore { .. }) => return,
+        Err(error) => Err(error),
+    };
+    let closed = opened.and_then(|owner| owner.close().map_err(OpenError::Store));
+    if let Err(error) = closed {
+        let error = chain(&error);
+        tracing::warn!(%error, "the store keeps its log: the last process could not end it");
+    }
+}
+
 /// What ends with a store.
 struct End<'a> {
     engine: &'a Engine,
@@ -138,21 +181,10 @@ impl End<'_> {
     fn run(self, ending: Ending) -> Result<()> {
         self.hosts.leave();
         #[cfg(unix)]
-        let mut hold = None;
-        #[cfg(unix)]
-        let ending = match self.door.take() {
-            None => ending,
-            Some(door) => {
-                door.listener.into_iter().for_each(Listener::close);
-                hold = Some(door.hold);
-                let is_last = door.presence.leave();
-                if is_last { ending } else { Ending::HandOver }
-            }
-        };
+        if let Some(door) = self.door.take() {
+            return door.close(ending, self.engine, self.hosts);
+        }
         let ended = self.engine.shut_down(ending);
-        // As long as a viewer has the lock of the store's file, applications must not take it for one of theirs.
-        #[cfg(unix)]
-        drop(hold);
         self.hosts.close();
         ended
     }
@@ -184,6 +216,7 @@ impl Drop for Owner {
         };
         // A thread that serves the store may wake a task that drops the last handle. It cannot wait for itself.
         if self.hosts.is_here() || self.engine.is_here() {
+            // Without a thread, the store ends as after a kill.
             drop(thread::Builder::new().spawn(end));
         } else {
             end();

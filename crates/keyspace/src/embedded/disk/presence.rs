@@ -63,16 +63,25 @@ impl Presence {
         }
     }
 
-    /// Leaves. If no one else takes part, removes what is beside the store: the file, and the socket. Returns whether
-    /// that is so. Only the owner of the store may call this.
-    pub(crate) fn leave(self) -> bool {
-        let is_last = self.file.try_lock().is_ok();
+    /// If no one else takes part, removes what is beside the store: the file, and the socket. Returns whether that is so,
+    /// and goes on taking part otherwise. Only the owner of the store may call this.
+    pub(crate) fn leave(&self) -> bool {
+        let is_last = self.is_last();
         if is_last {
             // Without the permission, they stay. There may be no socket.
             let _ = fs::remove_file(place(&self.main, SOCKET));
             let _ = fs::remove_file(place(&self.main, LOCK));
+        } else {
+            // Without a lock, this process is not seen. If another one leaves meanwhile, the store is still locked.
+            let _ = self.file.lock_shared();
         }
         is_last
+    }
+
+    /// Ends the part, and returns whether no one else takes part. Of processes that leave at the same moment, one finds
+    /// that it is the last.
+    pub(crate) fn is_last(&self) -> bool {
+        self.file.try_lock().is_ok()
     }
 }
 
@@ -152,7 +161,8 @@ mod tests {
         let (folder, store) = store();
         let one = Presence::join(&store).unwrap();
         let other = Presence::join(&store).unwrap();
-        one.leave();
+        assert!(!one.leave());
+        drop(one);
         assert!(folder.path().join("store.lock").exists());
         let late = Presence::join(&store).unwrap();
         assert!(!late.is_alone().unwrap());

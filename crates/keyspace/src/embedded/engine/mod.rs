@@ -71,6 +71,7 @@ use crate::embedded::runs::RunOptions;
 #[cfg(test)]
 use crate::embedded::runs::damage::FileError;
 use crate::embedded::runs::manifest::Meta;
+use crate::embedded::threads;
 use crate::env::Environment;
 use crate::error::{Code, Error, OpenError, Result};
 use crate::selector::KeyValue;
@@ -184,14 +185,12 @@ impl Engine {
         run: impl FnOnce() -> Result<()> + Send + 'static,
     ) -> io::Result<()> {
         let shared = self.shared.clone();
-        let thread = thread::Builder::new()
-            .name(name.to_owned())
-            .spawn(move || {
-                let guard = EndOnPanic(&shared);
-                let ended = run();
-                drop(guard);
-                ended
-            })?;
+        let thread = threads::spawn(self.environment(), name, move || {
+            let guard = EndOnPanic(&shared);
+            let ended = run();
+            drop(guard);
+            ended
+        })?;
         self.threads.lock().push(thread);
         Ok(())
     }

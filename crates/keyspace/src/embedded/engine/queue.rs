@@ -77,7 +77,7 @@ impl CommitRequest {
     }
 
     /// Returns the approximate memory of the request.
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let mutations = self.operand_bytes();
         let sets = [&self.read_conflicts, &self.write_conflicts];
         let ranges: usize = sets

@@ -4,13 +4,13 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use tokio::net::UnixStream;
 
 use super::election::{self, Claim, Next, Outcome, Step};
 use super::greeting::{Greeted, Unreachable, greet};
+use super::repeats::{Repeats, backoff};
 use super::socket;
 use super::wire::{Hello, Refusal, Welcome};
 use crate::embedded::disk::applications::Hold;
@@ -18,7 +18,8 @@ use crate::embedded::disk::location::{self, Open};
 use crate::embedded::disk::open_errors::open_error;
 use crate::embedded::disk::presence::Presence;
 use crate::embedded::options::{Options, Sharing};
-use crate::embedded::owner::Owner;
+use crate::embedded::owner::{self, Owner};
+use crate::embedded::threads;
 use crate::env::Environment;
 use crate::error::{OpenError, chain};
 
@@ -46,12 +47,14 @@ pub(crate) struct Candidate {
     known: Option<Welcome>,
     /// Why an owner has not served this candidate, in this election.
     refusal: Option<Refusal>,
-    has_warned: bool,
+    /// The attempts in a row that have come to nothing.
+    failures: u32,
+    repeats: Repeats,
 }
 
 /// The seat of a candidate.
 pub(super) enum Elected {
-    Owner(Owner),
+    Owner(Arc<Owner>),
     Client(Greeted<UnixStream>),
 }
 
@@ -83,7 +86,8 @@ impl Candidate {
             hold: None,
             known: None,
             refusal: None,
-            has_warned: false,
+            failures: 0,
+            repeats: Repeats::default(),
         }
     }
 
@@ -97,11 +101,6 @@ impl Candidate {
 
     pub(super) fn is_viewer(&self) -> bool {
         self.claim() == Claim::Viewer
-    }
-
-    /// Returns whether the owner of the store sees this candidate.
-    pub(super) fn takes_part(&self) -> bool {
-        self.presence.is_some()
     }
 
     fn claim(&self) -> Claim {
@@ -120,8 +119,10 @@ impl Candidate {
     pub(super) async fn elect(&mut self, limit: Option<Duration>) -> Result<Elected, OpenError> {
         let claim = self.claim();
         let begun = self.environment().now();
-        self.has_warned = false;
         self.refusal = None;
+        if self.failures > 0 {
+            self.environment().sleep(backoff(self.failures)).await;
+        }
         let mut step = election::first(claim, self.known.is_some());
         loop {
             let passed = self.environment().now().saturating_sub(begun);
@@ -133,21 +134,36 @@ impl Candidate {
             };
             step = match election::next(claim, attempt) {
                 Next::Step(step) => step,
-                Next::Own(owner) => return Ok(Elected::Owner(owner)),
+                Next::Own(owner) => return Ok(Elected::Owner(Arc::new(owner))),
                 Next::Follow(client) => return Ok(Elected::Client(client)),
                 Next::Fail(error) => return Err(error),
             };
         }
     }
 
-    /// Opens the store if this candidate may own it and no process does.
-    pub(super) fn open_if_free(&mut self) -> Option<Owner> {
-        if self.claim() == Claim::Client {
-            return None;
+    /// Leaves. If no other process takes part any more, ends the store: its last owner has left it to others.
+    pub(super) fn leave(mut self) {
+        let Some(presence) = self.presence.take() else {
+            return;
+        };
+        if self.is_viewer() {
+            // Not even for a moment does it take a lock that an application may need.
+            let Ok(Some(_hold)) = Hold::viewer(&self.path) else {
+                return;
+            };
+            if !presence.is_last() {
+                return;
+            }
+        } else {
+            if !presence.is_last() {
+                return;
+            }
+            // The store ends at once.
+            self.options.sharing = Sharing::Refuse;
         }
-        match self.open() {
-            Outcome::Opened(owner) => Some(owner),
-            _ => None,
+        drop(presence);
+        if let Some(former) = &self.known {
+            owner::finish(&self.path, &self.options, former);
         }
     }
 
@@ -167,9 +183,9 @@ impl Candidate {
             self.presence = Some(Presence::join(&self.path)?);
         }
         let owner = owner.clone();
-        let thread = thread::Builder::new().name("keyspace-hand-over".to_owned());
         // If the store has failed, its clients learn of it from there.
-        thread.spawn(move || drop(owner.close())).map(drop)
+        let close = move || drop(owner.close());
+        threads::spawn(self.environment(), "keyspace-hand-over", close).map(drop)
     }
 
     fn open(&mut self) -> Attempt {
@@ -182,11 +198,7 @@ impl Candidate {
                 return Outcome::Failed(error);
             }
             Err(OpenError::StoreInUse { .. }) => return Outcome::Held,
-            Err(error) if self.may_pass(&error) => {
-                self.warn(&chain(&error), "a client cannot take the store over");
-                return Outcome::Held;
-            }
-            Err(error) => return Outcome::Failed(error),
+            Err(error) => return self.not_opened(error),
         };
         let former = self.known.as_ref();
         if former.is_some_and(|former| former.store != store.files.runs.meta().id) {
@@ -200,8 +212,17 @@ impl Candidate {
                 self.learn(owner.hosts().greeting().clone());
                 Outcome::Opened(owner)
             }
-            Err(error) => Outcome::Failed(error),
+            Err(error) => self.not_opened(error),
         }
+    }
+
+    fn not_opened(&mut self, error: OpenError) -> Attempt {
+        if !self.may_pass(&error) {
+            return Outcome::Failed(error);
+        }
+        self.failures += 1;
+        self.warn(&chain(&error), "a client cannot take the store over");
+        Outcome::Held
     }
 
     /// Returns whether a client should wait for another owner after it could not open the store: one whose program is
@@ -227,6 +248,9 @@ impl Candidate {
             self.warn(refusal, "the owner of the store does not serve this client");
             self.refusal = Some(refusal.clone());
         }
+        if matches!(&error, Unreachable::Io(error) if !is_nothing(error)) {
+            self.failures += 1;
+        }
         let is_over = left.is_some_and(|left| left.is_zero());
         let is_final = match &error {
             Unreachable::Refused(refusal) => !refusal.may_pass(left.is_none()),
@@ -238,11 +262,22 @@ impl Candidate {
         Outcome::Unanswered
     }
 
-    /// Says once in an election why it takes its time.
+    /// Says why an election takes its time, at doubling intervals.
     fn warn(&mut self, error: &dyn Display, what: &str) {
-        if self.known.is_some() && !self.has_warned {
-            self.has_warned = true;
-            tracing::warn!(%error, "{what}, and waits");
+        let now = self.environment().now();
+        if self.known.is_some()
+            && let Some(times) = self.repeats.count(now)
+        {
+            tracing::warn!(%error, times, "{what}, and waits");
+        }
+    }
+
+    /// Notes the end of a connection. An owner that never answers is not asked at once again.
+    pub(super) fn note_end(&mut self, was_answered: bool) {
+        if was_answered {
+            self.failures = 0;
+        } else {
+            self.failures += 1;
         }
     }
 
@@ -311,7 +346,10 @@ impl Candidate {
         } else {
             PAUSES
         };
-        let pause = shortest + (longest - shortest).mul_f64(env.random_unit());
+        let mut pause = shortest + (longest - shortest).mul_f64(env.random_unit());
+        if self.failures > 0 {
+            pause = pause.max(backoff(self.failures));
+        }
         env.sleep(pause).await;
         Outcome::Paused
     }
@@ -334,6 +372,14 @@ impl Candidate {
             },
         }
     }
+}
+
+/// Returns whether there is nothing at a socket, as between two owners.
+fn is_nothing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::NotConnected
+    )
 }
 
 /// Explains that nothing listens.

@@ -67,9 +67,12 @@ pub(crate) enum Unanswered {
 }
 
 impl Connection {
-    /// Notes that from now on requests reach an owner.
-    pub(super) fn open(&self) {
-        self.calls.lock().may_happen = true;
+    /// Notes that from now on requests reach an owner. Returns false if the connection has ended before: then what waits
+    /// was answered, and must not be sent.
+    pub(super) fn open(&self) -> bool {
+        let mut calls = self.calls.lock();
+        calls.may_happen = calls.end.is_none();
+        calls.may_happen
     }
 
     /// Notes that the owner has answered all that it has carried out, and carries out nothing more.

@@ -136,6 +136,14 @@ impl Outgoing {
     }
 }
 
+/// Returns whether an error says that the other end has gone, as it may at any time.
+pub(super) fn is_hang_up(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset
+    )
+}
+
 /// The frames that arrive.
 pub(super) struct Incoming<R> {
     reader: R,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures::FutureExt;
@@ -19,11 +19,21 @@ use super::wire::{Ask, Found, Malformed, Reply, Request, Row};
 use crate::embedded::checks;
 use crate::embedded::engine::{CommitRequest, Engine, Snapshot};
 use crate::embedded::layers::Layers;
+use crate::embedded::threads;
 use crate::error::{Code, Error, Result};
 use crate::transaction::Commit;
 
 /// The largest number of transactions that a client may have open.
 const MAX_TRANSACTIONS: usize = 10_000;
+
+/// How many copies and verifications a client may have under way.
+const MAX_SCANS: usize = 8;
+
+/// How many bytes of keys and values the watches of a client may have.
+const MAX_WATCH_BYTES: usize = 64 << 20;
+
+/// What a watch counts for besides its key and its value, in bytes.
+const WATCH_BYTES: usize = 256;
 
 /// The size at which a reply with rows ends, in bytes.
 const MAX_REPLY_BYTES: usize = 1 << 20;
@@ -43,8 +53,9 @@ pub(super) struct Host<'a, N> {
     transactions: BTreeMap<u64, (i64, Snapshot)>,
     /// The states that are being copied.
     copies: BTreeMap<u64, (i64, Layers)>,
-    /// The watches that have not fired, by the numbers of their requests.
-    watches: Arc<Mutex<BTreeMap<u64, AbortHandle>>>,
+    watches: Arc<Mutex<Watched>>,
+    /// The number of verifications under way.
+    verifications: Arc<AtomicUsize>,
     /// One permit per byte.
     commit_room: Arc<Semaphore>,
     reply_rows: N,
@@ -64,6 +75,7 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
             copies: BTreeMap::new(),
             transactions: BTreeMap::new(),
             watches: Arc::default(),
+            verifications: Arc::default(),
             commit_room,
             reply_rows,
         }
@@ -105,15 +117,15 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
             }
             Request::Watch { key, baseline } => self.watch(number, key, baseline),
             Request::Unwatch { watch } => {
-                if let Some(watch) = self.watches.lock().remove(&watch) {
-                    watch.abort();
+                if let Some(task) = self.watches.lock().remove(watch) {
+                    task.abort();
                 }
             }
             Request::End { transaction } => {
                 self.transactions.remove(&transaction);
                 self.copies.remove(&transaction);
             }
-            Request::Verify => self.verify(number)?,
+            Request::Verify => self.verify(number),
             Request::Processes => {
                 let processes = Reply::Processes(self.hosts.processes());
                 self.outgoing.send(number, &processes);
@@ -134,7 +146,7 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
 
     /// Reads the next rows of a copy.
     fn copy(&mut self, copy: u64, begin: &[u8]) -> Result<(i64, Found)> {
-        let is_full = self.transactions.len() + self.copies.len() >= MAX_TRANSACTIONS;
+        let is_full = self.copies.len() >= MAX_SCANS;
         let (version, state) = match self.copies.entry(copy) {
             Entry::Occupied(open) => open.into_mut(),
             Entry::Vacant(_) if is_full => {
@@ -148,18 +160,26 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
     }
 
     /// Checks the store's file, on a thread of its own.
-    fn verify(&self, number: u64) -> io::Result<()> {
+    fn verify(&self, number: u64) {
+        let Some(scan) = Scan::begin(&self.verifications) else {
+            let error = Code::GRV_PROXY_MEMORY_LIMIT_EXCEEDED.into();
+            return refuse(&self.outgoing, number, error);
+        };
         let engine = self.engine.clone();
         let outgoing = self.outgoing.clone();
-        let thread = thread::Builder::new().name("keyspace-verify".to_owned());
-        thread.spawn(move || {
+        let verify = move || {
+            let _scan = scan;
             let progress = |read, of| outgoing.send(number, &Reply::Progress { read, of });
             match engine.verify(progress) {
                 Ok(verified) => outgoing.send(number, &Reply::Verified(verified)),
                 Err(error) => refuse(&outgoing, number, error),
             }
-        })?;
-        Ok(())
+        };
+        let spawned = threads::spawn(self.hosts.environment(), "keyspace-verify", verify);
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "a client cannot verify the store");
+            refuse(&self.outgoing, number, Code::PLATFORM_ERROR.into());
+        }
     }
 
     fn find(&mut self, transaction: u64, at: Option<i64>, ask: Ask) -> Result<(i64, Found)> {
@@ -208,7 +228,9 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
             Err(error) => return self.outgoing.send(number, &committed(0, Err(error))),
         };
         let bytes = request.operand_bytes();
-        let permits = u32::try_from(bytes.max(1)).expect("a transaction is limited");
+        // Also its conflict ranges take memory.
+        let permits = u32::try_from(request.bytes()).unwrap_or(u32::MAX);
+        let permits = permits.clamp(1, MAX_COMMIT_BYTES);
         let room = self.commit_room.clone().acquire_many_owned(permits).await;
         let wait = self.engine.wait_for_turn(bytes);
         let mut commit = if wait.is_zero() {
@@ -235,6 +257,10 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
     }
 
     fn watch(&mut self, number: u64, key: Bytes, baseline: Option<Bytes>) {
+        let bytes = WATCH_BYTES + key.len() + baseline.as_ref().map_or(0, Bytes::len);
+        if self.watches.lock().bytes + bytes > MAX_WATCH_BYTES {
+            return refuse(&self.outgoing, number, Code::TOO_MANY_WATCHES.into());
+        }
         // The client limits the number of its watches.
         let (setter, changed) = match self.engine.watches().create(usize::MAX) {
             Ok(watch) => watch,
@@ -247,13 +273,53 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
         let mut armed = self.watches.lock();
         let task = tokio::spawn(async move {
             let changed = changed.await;
-            watches.lock().remove(&number);
+            watches.lock().remove(number);
             match changed {
                 Ok(()) => outgoing.send(number, &Reply::Changed),
                 Err(error) => refuse(&outgoing, number, error),
             }
         });
-        armed.insert(number, task.abort_handle());
+        armed.bytes += bytes;
+        let former = armed.tasks.insert(number, (task.abort_handle(), bytes));
+        if let Some((task, bytes)) = former {
+            // A client that uses a number twice has one watch of that number.
+            armed.bytes -= bytes;
+            task.abort();
+        }
+    }
+}
+
+/// The watches of a client that have not fired, by the numbers of their requests.
+#[derive(Default)]
+struct Watched {
+    tasks: BTreeMap<u64, (AbortHandle, usize)>,
+    bytes: usize,
+}
+
+impl Watched {
+    fn remove(&mut self, watch: u64) -> Option<AbortHandle> {
+        let (task, bytes) = self.tasks.remove(&watch)?;
+        self.bytes -= bytes;
+        Some(task)
+    }
+}
+
+/// A verification under way.
+pub(super) struct Scan(Arc<AtomicUsize>);
+
+impl Scan {
+    /// `None` if too many are under way.
+    pub(super) fn begin(scans: &Arc<AtomicUsize>) -> Option<Self> {
+        let begun = scans.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |scans| {
+            (scans < MAX_SCANS).then(|| scans + 1)
+        });
+        begun.ok().map(|_| Self(scans.clone()))
+    }
+}
+
+impl Drop for Scan {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }
 

@@ -10,15 +10,15 @@ use std::time::Duration;
 use futures::future::{self, Either};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::runtime::Builder;
 use tokio::sync::{Notify, Semaphore, watch};
 
-use super::frames::{Incoming, Outgoing};
+use super::frames::{Incoming, Outgoing, is_hang_up};
 use super::host::{Host, MAX_COMMIT_BYTES};
 use super::wire::{Greeting, Hello, NAME, PROTOCOL, Refusal, Reply, Welcome};
 use crate::embedded::engine::Engine;
 use crate::embedded::options::Durability;
 use crate::embedded::processes::Process;
+use crate::embedded::threads;
 use crate::env::Environment;
 
 /// The largest number of clients.
@@ -79,7 +79,7 @@ impl Hosts {
     }
 
     /// Returns what clients are told of the store.
-    pub(super) fn greeting(&self) -> &Welcome {
+    pub(crate) fn greeting(&self) -> &Welcome {
         &self.welcome
     }
 
@@ -98,16 +98,19 @@ impl Hosts {
         stream: impl FnOnce() -> io::Result<S> + Send + 'static,
         reply_rows: impl FnMut() -> usize + Send + 'static,
     ) -> io::Result<()> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
         let number = self.last_thread.fetch_add(1, Ordering::Relaxed) + 1;
         let hosts = self.clone();
-        let thread = thread::Builder::new().name(format!("keyspace-client-{number}"));
-        let thread = thread.spawn(move || {
+        let name = format!("keyspace-client-{number}");
+        let (_, thread) = threads::spawn_with_runtime(self.environment(), &name, move |runtime| {
             let served = hosts
                 .engine
                 .or_poison(|| runtime.block_on(async { hosts.greet(stream()?, reply_rows).await }));
-            if let Some(Err(error)) = served {
-                tracing::warn!(%error, "the connection of a client has ended");
+            match served {
+                Some(Err(error)) if is_hang_up(&error) => {
+                    tracing::debug!(%error, "the connection of a client has ended");
+                }
+                Some(Err(error)) => tracing::warn!(%error, "the connection of a client has ended"),
+                Some(Ok(())) | None => {}
             }
         })?;
         let mut threads = self.threads.lock();

@@ -34,6 +34,8 @@ mod greeting;
 mod host;
 pub(super) mod hosts;
 #[cfg(unix)]
+mod repeats;
+#[cfg(unix)]
 pub(super) mod socket;
 #[cfg(test)]
 mod tests;
@@ -41,6 +43,7 @@ mod transaction;
 mod whole;
 pub(super) mod wire;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::io;
 use std::sync::{Arc, OnceLock, mpsc};
@@ -52,19 +55,20 @@ use bytes::Bytes;
 use futures::future;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
-use tokio::runtime::{Builder, Handle};
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
 #[cfg(unix)]
 use self::candidate::{Candidate, Elected};
 use self::connection::{Connection, Waiting};
-use self::frames::Incoming;
+use self::frames::{Incoming, is_hang_up};
 use self::greeting::{Greeted, greet};
 use self::wire::{Hello, Reply, Request, Welcome};
 #[cfg(unix)]
 use super::disk::open_errors::open_error;
 use super::engine::watch::{Registry, WatchFuture, WatchSetter};
 use super::owner::Owner;
+use super::threads;
 use crate::env::Environment;
 use crate::error::{Code, Error, OpenError, Result, StorageFailure};
 
@@ -143,7 +147,7 @@ impl Link {
     pub(crate) fn join(
         mut candidate: Candidate,
         limit: Duration,
-    ) -> Result<Result<Self, Owner>, OpenError> {
+    ) -> Result<Result<Self, Arc<Owner>>, OpenError> {
         let (answer, elected) = mpsc::channel();
         let path = candidate.path().to_owned();
         let failed = |cause| open_error(&path, cause);
@@ -156,6 +160,9 @@ impl Link {
                 Err(error) => return drop(answer.send(Err(error))),
             };
             shared.know(first.welcome());
+            if let Elected::Owner(owner) = &first {
+                *shared.viewed.lock() = Some(owner.clone());
+            }
             let _ = answer.send(Ok(None));
             shared.follow(candidate, first).await;
         });
@@ -172,10 +179,8 @@ impl Link {
         environment: Environment,
         run: impl FnOnce(Arc<Shared>) -> F + Send + 'static,
     ) -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
         let shared = Arc::new(Shared {
-            environment,
+            environment: environment.clone(),
             connections: Mutex::default(),
             known: Mutex::default(),
             owner: OnceLock::new(),
@@ -183,10 +188,9 @@ impl Link {
             end: OnceLock::new(),
             stop: Notify::new(),
         });
-        let thread = thread::Builder::new().name("keyspace-link".to_owned());
-        let thread = thread.spawn({
+        let (runtime, thread) = threads::spawn_with_runtime(&environment, "keyspace-link", {
             let shared = shared.clone();
-            move || {
+            move |runtime| {
                 let guard = EndWithThread(&shared);
                 runtime.block_on(run(shared.clone()));
                 drop(guard);
@@ -194,7 +198,7 @@ impl Link {
         })?;
         Ok(Self {
             shared,
-            runtime: handle,
+            runtime,
             watches: Arc::default(),
             thread: Mutex::new(Some(thread)),
         })
@@ -308,7 +312,7 @@ impl Drop for Link {
 impl Shared {
     /// Uses one connection, and then ends.
     async fn use_only<S: AsyncRead + AsyncWrite>(&self, owner: Greeted<S>) {
-        self.talk(owner).await;
+        let _ = self.talk(owner).await;
         let reason = "the process that owned the store has ended";
         self.end(poisoned(io::Error::other(reason)));
     }
@@ -319,7 +323,10 @@ impl Shared {
         let mut seat = first;
         loop {
             match seat {
-                Elected::Client(owner) => self.talk(owner).await,
+                Elected::Client(owner) => {
+                    let was_answered = self.talk(owner).await;
+                    candidate.note_end(was_answered);
+                }
                 Elected::Owner(owner) if candidate.is_viewer() => {
                     self.own_alone(owner, &mut candidate).await;
                 }
@@ -346,11 +353,10 @@ impl Shared {
     /// Owns the store until an application wants it. All transactions reach it over a pipe, so those that can go on with
     /// the next owner.
     #[cfg(unix)]
-    async fn own_alone(&self, owner: Owner, candidate: &mut Candidate) {
-        let owner = Arc::new(owner);
+    async fn own_alone(&self, owner: Arc<Owner>, candidate: &mut Candidate) {
         *self.viewed.lock() = Some(owner.clone());
-        match greet_here(&owner, true).await {
-            Ok(greeted) => {
+        match self.reach_here(&owner, true).await {
+            Some(greeted) => {
                 let handing_over = async {
                     owner.hosts().wanted().await;
                     candidate.hand_over(&owner).await;
@@ -358,22 +364,21 @@ impl Shared {
                 };
                 // Ends with the connection, as that to another owner does.
                 tokio::select! {
-                    () = self.talk(greeted) => {}
+                    _ = self.talk(greeted) => {}
                     () = handing_over => {}
                 }
             }
-            Err(error) => self.end(poisoned(error)),
+            None => {}
         }
         *self.viewed.lock() = None;
     }
 
-    /// Closes the store when this handle was closed and nothing owns the store any more: the last owner has left it to
-    /// this process.
+    /// Leaves the store when this handle was closed. If it is the last one, ends the store that an owner has left.
     #[cfg(unix)]
-    fn close_after(&self, mut candidate: Candidate) {
+    fn close_after(&self, candidate: Candidate) {
         let end = self.end.get().and_then(Error::code);
-        if end == Some(Code::TRANSACTION_CANCELLED) && candidate.takes_part() {
-            drop(candidate.open_if_free());
+        if end == Some(Code::TRANSACTION_CANCELLED) {
+            candidate.leave();
         }
     }
 
@@ -390,12 +395,10 @@ impl Shared {
     /// 2. Those that were sent are in the engine once a later request has its reply.
     /// 3. New transactions use the owner.
     #[cfg(unix)]
-    async fn take_over(&self, owner: Owner) {
+    async fn take_over(&self, owner: Arc<Owner>) {
         tracing::info!("this process owns the store now");
-        let owner = Arc::new(owner);
-        let greeted = match greet_here(&owner, false).await {
-            Ok(greeted) => greeted,
-            Err(error) => return self.end(poisoned(error)),
+        let Some(greeted) = self.reach_here(&owner, false).await else {
+            return;
         };
         let (sender, taken) = oneshot::channel();
         let sent = {
@@ -413,35 +416,73 @@ impl Shared {
         future::join(self.use_only(greeted), open_second_way).await;
     }
 
-    /// Uses a connection until its end.
-    async fn talk<S: AsyncRead + AsyncWrite>(&self, owner: Greeted<S>) {
+    /// Connects to the owner in this process, and tries again as long as there is no thread for that. `None` if this link
+    /// ends.
+    #[cfg(unix)]
+    async fn reach_here(&self, owner: &Owner, is_viewer: bool) -> Option<Greeted<DuplexStream>> {
+        let mut failures = 0;
+        loop {
+            let error = match greet_here(owner, is_viewer).await {
+                Ok(greeted) => return Some(greeted),
+                Err(error) => error,
+            };
+            if failures == 0 {
+                tracing::warn!(%error, "this process owns the store, and its own handle waits");
+            }
+            tokio::select! {
+                () = self.environment.sleep(repeats::backoff(failures)) => failures += 1,
+                () = self.stop.notified() => return None,
+            }
+        }
+    }
+
+    /// Uses a connection until its end. Returns whether the owner has answered anything.
+    async fn talk<S: AsyncRead + AsyncWrite>(&self, owner: Greeted<S>) -> bool {
         let connection = self.connections.lock().next.clone();
-        connection.open();
+        if !connection.open() {
+            // This link was closed meanwhile. What waits was answered, and must not be sent.
+            return true;
+        }
         if let Some(write_now) = owner.write_now {
             connection.outgoing.write_directly(write_now);
         }
-        let reading = std::pin::pin!(self.read(&connection, owner.replies));
+        let was_answered = Cell::new(false);
+        let reading = self.read(&connection, owner.replies, &was_answered);
+        let mut reading = std::pin::pin!(reading);
         let mut writing = std::pin::pin!(connection.outgoing.write(owner.writer));
         let ended = tokio::select! {
-            ended = reading => ended,
-            ended = &mut writing => ended,
+            ended = &mut reading => ended,
+            ended = &mut writing => match ended {
+                // There may be last replies.
+                Err(error) if is_hang_up(&error) => reading.await,
+                ended => ended,
+            },
             () = self.stop.notified() => {
                 let written = self.environment.timeout(LAST_WRITE, writing).await;
                 written.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
             }
         };
-        if let Err(error) = ended {
-            tracing::warn!(%error, "the connection to the owner of the store has ended");
+        match ended {
+            Err(error) if is_hang_up(&error) => {
+                tracing::debug!(%error, "the connection to the owner of the store has ended");
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the connection to the owner of the store has ended");
+            }
+            Ok(()) => {}
         }
         self.lose(&connection);
+        was_answered.get()
     }
 
     async fn read(
         &self,
         connection: &Arc<Connection>,
         mut replies: Incoming<impl AsyncRead + Unpin>,
+        was_answered: &Cell<bool>,
     ) -> io::Result<()> {
         while let Some((number, reply)) = replies.next().await? {
+            was_answered.set(true);
             match reply {
                 Reply::Leaving => self.connections.lock().leave(connection),
                 Reply::Left => connection.note_end(),

@@ -12,82 +12,170 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use tokio::net::{UnixListener, UnixStream};
-use tokio::runtime::Builder;
 use tokio::sync::Notify;
 
 use super::frames::WriteNow;
 use super::greeting::Peer;
 use super::hosts::Hosts;
+use super::repeats::{Repeats, backoff};
 use crate::embedded::disk::presence::{SOCKET, place};
 use crate::embedded::log::files::{canonical, folder_of};
+use crate::embedded::threads;
+use crate::env::Environment;
 
 /// The longest path that all systems take as the address of a socket, in bytes.
 const MAX_ADDRESS_BYTES: usize = 100;
 
-/// How long a listener waits after it could not take a connection.
-const ACCEPT_DELAY: Duration = Duration::from_millis(100);
+/// How often an owner looks whether its socket still has its name.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The door of an owner: takes the connections of clients, on a thread of its own.
 pub(crate) struct Listener {
     stop: Arc<Notify>,
-    thread: JoinHandle<()>,
+    /// `None` after the end.
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A socket that has its name.
+struct Socket {
+    listener: net::UnixListener,
+    /// The device and the number of its name.
+    place: (u64, u64),
 }
 
 impl Listener {
-    /// Opens the socket of the store at `main`.
+    /// Opens the socket of the store at `main`. If there is none yet, or no more, tries again.
+    ///
+    /// # Errors
+    /// There is no thread for it.
     pub(crate) fn open(main: &Path, hosts: Arc<Hosts>) -> io::Result<Self> {
         let main = canonical(main)?;
-        let store = fs::metadata(&main)?;
-        let folder = tempfile::Builder::new()
-            .prefix(".keyspace-")
-            .tempdir_in(folder_of(&main))?;
-        let new = folder.path().join("socket");
-        let address = Address::of(&new)?;
-        let listener = net::UnixListener::bind(&address.path)?;
-        // Only root can give a file away. Anyone else who can open the store is its owner or in its group.
-        let _ = chown(&new, Some(store.uid()), Some(store.gid()));
-        fs::set_permissions(&new, Permissions::from_mode(store.mode() & 0o777))?;
-        listener.set_nonblocking(true)?;
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        fs::rename(&new, place(&main, SOCKET))?;
+        let first = bind(&main, hosts.environment());
         let stop = Arc::new(Notify::new());
-        let thread = thread::Builder::new().name("keyspace-listener".to_owned());
-        let thread = thread.spawn({
-            let stop = stop.clone();
-            move || runtime.block_on(listen(listener, &hosts, &stop))
+        let stopped = stop.clone();
+        let env = hosts.environment().clone();
+        let (_, thread) = threads::spawn_with_runtime(&env, "keyspace-listener", move |runtime| {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = listen(&main, first, &hosts) => {}
+                    () = stopped.notified() => {}
+                }
+            });
         })?;
-        Ok(Self { stop, thread })
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
     }
 
     /// Takes no more connections. Blocks until that is so.
-    pub(crate) fn close(self) {
+    pub(crate) fn close(mut self) {
         self.stop.notify_one();
-        // The thread has nothing that panics.
-        let _ = self.thread.join();
+        if let Some(thread) = self.thread.take() {
+            // The thread has nothing that panics.
+            let _ = thread.join();
+        }
     }
 }
 
-async fn listen(listener: net::UnixListener, hosts: &Arc<Hosts>, stop: &Notify) {
-    let listener = match UnixListener::from_std(listener) {
-        Ok(listener) => listener,
-        Err(error) => return tracing::error!(%error, "the store takes no clients"),
-    };
-    let accept_all = async {
-        loop {
-            if let Err(error) = accept(&listener, hosts).await {
-                // The process has no descriptors or no threads left, for the moment.
-                tracing::warn!(%error, "a client could not be let in");
-                hosts.environment().sleep(ACCEPT_DELAY).await;
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+    }
+}
+
+/// Makes a socket, and gives it its name.
+fn bind(main: &Path, env: &Environment) -> io::Result<Socket> {
+    env.check_room()?;
+    let store = fs::metadata(main)?;
+    let folder = tempfile::Builder::new()
+        .prefix(".keyspace-")
+        .tempdir_in(folder_of(main))?;
+    let new = folder.path().join("socket");
+    let address = Address::of(&new)?;
+    let listener = net::UnixListener::bind(&address.path)?;
+    // Only root can give a file away. Anyone else who can open the store is its owner or in its group.
+    let _ = chown(&new, Some(store.uid()), Some(store.gid()));
+    fs::set_permissions(&new, Permissions::from_mode(store.mode() & 0o777))?;
+    listener.set_nonblocking(true)?;
+    let made = fs::symlink_metadata(&new)?;
+    fs::rename(&new, place(main, SOCKET))?;
+    Ok(Socket {
+        listener,
+        place: (made.dev(), made.ino()),
+    })
+}
+
+/// Takes connections. If the socket cannot be made, or loses its name, makes another one.
+async fn listen(main: &Path, first: io::Result<Socket>, hosts: &Arc<Hosts>) {
+    // A simulated clock must not go on by itself.
+    let env = Environment::system();
+    let mut socket = first;
+    let mut failures = 0;
+    let mut repeats = Repeats::default();
+    loop {
+        let opened = socket.and_then(|socket| {
+            let listener = UnixListener::from_std(socket.listener)?;
+            Ok((listener, socket.place))
+        });
+        match opened {
+            Ok((listener, place)) => {
+                failures = 0;
+                tokio::select! {
+                    () = accept_all(&listener, hosts) => {}
+                    () = lose_name(main, place) => {}
+                }
+                tracing::warn!("the socket of the store is gone, and is made again");
+            }
+            Err(error) => {
+                if let Some(times) = repeats.count(env.now()) {
+                    let what = "other processes cannot use the store: it has no socket";
+                    tracing::warn!(%error, times, "{what}, and one is tried again");
+                }
+                env.sleep(backoff(failures)).await;
+                failures += 1;
             }
         }
-    };
-    tokio::select! {
-        () = accept_all => {}
-        () = stop.notified() => {}
+        socket = bind(main, hosts.environment());
+    }
+}
+
+async fn accept_all(listener: &UnixListener, hosts: &Arc<Hosts>) {
+    let env = Environment::system();
+    let mut failures = 0;
+    let mut repeats = Repeats::default();
+    loop {
+        match accept(listener, hosts).await {
+            Ok(()) => failures = 0,
+            Err(error) => {
+                // The process has no descriptors or no threads left, for the moment.
+                if let Some(times) = repeats.count(env.now()) {
+                    tracing::warn!(%error, times, "a client could not be let in");
+                }
+                env.sleep(backoff(failures)).await;
+                failures += 1;
+            }
+        }
+    }
+}
+
+/// Waits until the name of a socket leads elsewhere.
+async fn lose_name(main: &Path, socket: (u64, u64)) {
+    let name = place(main, SOCKET);
+    let env = Environment::system();
+    loop {
+        env.sleep(LOOK_INTERVAL).await;
+        let is_there = match fs::symlink_metadata(&name) {
+            Ok(found) => (found.dev(), found.ino()) == socket,
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        };
+        if !is_there {
+            return;
+        }
     }
 }
 

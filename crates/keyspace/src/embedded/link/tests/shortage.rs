@@ -1,0 +1,207 @@
+//! A system that has no thread, runtime or socket for a moment, at each place where a store makes one.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use bytes::BytesMut;
+use conformance::timeout;
+
+use super::{LIMIT, messages};
+use crate::embedded::link::repeats::backoff;
+use crate::embedded::link::wire;
+use crate::embedded::{Embedded, Options, Role, Sharing};
+use crate::env::{Environment, ManualClock};
+use crate::error::{OpenError, chain};
+use crate::run::Runner;
+use crate::transaction::Transaction;
+
+fn options() -> Options {
+    Options::new().with_patience(LIMIT)
+}
+
+/// Options with an environment that counts what is made.
+fn counted() -> (Environment, Options) {
+    let env = Environment::system().with_shortage();
+    (env.clone(), options().with_environment(env))
+}
+
+async fn write(db: &Embedded) {
+    let runner = Runner::new(db.clone());
+    let written = runner.run(|tr| async move {
+        tr.set(b"a", b"1");
+        Ok::<_, crate::Error>(())
+    });
+    timeout(LIMIT, written).await.unwrap();
+}
+
+fn is_alone(folder: &Path) -> bool {
+    fs::read_dir(folder).unwrap().count() == 1
+}
+
+/// Opens a store again and again, while one more thing cannot be made. Returns how many there are.
+fn open_each(options: &Options, env: &Environment, path: &Path) -> u64 {
+    for missing in 0.. {
+        env.miss(missing..missing + 1);
+        let opened = options.open(path);
+        let made = env.miss(0..0);
+        if let Err(refused) = &opened {
+            let text = chain(refused).to_string();
+            assert!(matches!(refused, OpenError::Open { .. }), "{refused:?}");
+            assert!(text.contains("cannot start a"), "{text}");
+        }
+        if made <= missing {
+            return made;
+        }
+        if let Ok(db) = opened {
+            db.close().unwrap();
+        }
+    }
+    unreachable!()
+}
+
+#[tokio::test]
+async fn an_opening_without_a_thread_says_so_and_leaves_the_store_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let (env, options) = counted();
+    // Four threads of the engine, the socket, and a thread with a runtime for it.
+    assert_eq!(open_each(&options, &env, &path), 7);
+    assert!(is_alone(folder.path()));
+    let owner = Options::new().open(&path).unwrap();
+    // A thread with a runtime.
+    assert_eq!(open_each(&options, &env, &path), 2);
+    write(&options.open(&path).unwrap()).await;
+    owner.close().unwrap();
+    let viewer = options.with_sharing(Sharing::Yield);
+    assert!(open_each(&viewer, &env, &path) >= 9);
+    assert!(is_alone(folder.path()));
+}
+
+#[tokio::test]
+async fn a_client_that_lacks_anything_at_a_takeover_tries_again() {
+    for missing in 0..10 {
+        for count in [1, 3] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("store");
+            let owner = Options::new().open(&path).unwrap();
+            let (env, options) = counted();
+            let client = options.open(&path).unwrap();
+            write(&client).await;
+            env.miss(missing..missing + count);
+            owner.close().unwrap();
+            write(&client).await;
+            while client.role() != Role::Owner {
+                write(&client).await;
+            }
+            // Also one that has come meanwhile.
+            let next = Options::new().with_patience(LIMIT).open(&path).unwrap();
+            write(&next).await;
+            client.close().unwrap();
+            write(&next).await;
+            next.close().unwrap();
+            assert!(is_alone(folder.path()), "{missing} {count}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_owner_that_lacks_a_thread_for_a_client_lets_it_in_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let (env, shared) = counted();
+    let owner = shared.open(&path).unwrap();
+    for missing in 0..2 {
+        env.miss(missing..missing + 3);
+        let client = options().open(&path).unwrap();
+        write(&client).await;
+    }
+    owner.close().unwrap();
+    assert!(is_alone(folder.path()));
+}
+
+#[tokio::test]
+async fn a_viewer_that_lacks_anything_hands_the_store_over_later() {
+    for missing in 0..4 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let (env, viewer) = counted();
+        let viewer = viewer.with_sharing(Sharing::Yield).open(&path).unwrap();
+        write(&viewer).await;
+        env.miss(missing..missing + 2);
+        let application = options().open(&path).unwrap();
+        write(&application).await;
+        write(&viewer).await;
+        env.miss(0..0);
+        application.close().unwrap();
+        viewer.close().unwrap();
+        assert!(is_alone(folder.path()), "{missing}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_whose_socket_cannot_be_made_gets_one_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    let socket = folder.path().join("store.socket");
+    Options::new().open(&path).unwrap().close().unwrap();
+    fs::create_dir(&socket).unwrap();
+    let owner = Options::new().open(&path).unwrap();
+    write(&owner).await;
+    fs::remove_dir(&socket).unwrap();
+    write(&options().open(&path).unwrap()).await;
+    // One that is removed is made again.
+    fs::remove_file(&socket).unwrap();
+    write(&options().open(&path).unwrap()).await;
+    owner.close().unwrap();
+    assert!(is_alone(folder.path()));
+}
+
+#[test]
+fn an_owner_that_answers_nonsense_is_asked_less_and_less_often() {
+    const CONNECTIONS: u32 = 6;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("store");
+    Options::new().open(&path).unwrap().close().unwrap();
+    let file = fs::File::options().read(true).write(true).open(&path);
+    let file = file.unwrap();
+    file.lock().unwrap();
+    let listener = UnixListener::bind(folder.path().join("store.socket")).unwrap();
+    let clock = ManualClock::new();
+    let env = Environment::seeded(1, Arc::new(clock.clone()));
+    let opening = thread::spawn({
+        let options = options().with_environment(env.clone());
+        move || options.open(&path).unwrap()
+    });
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                clock.advance(std::time::Duration::from_millis(1));
+                thread::yield_now();
+            }
+        });
+        let mut passed = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let (mut stream, _) = listener.accept().unwrap();
+            passed.push(env.now());
+            // Its greeting.
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            let mut frames = BytesMut::new();
+            wire::put(&mut frames, 0, &messages::greetings().remove(0));
+            frames.extend_from_slice(&[0xff; 64]);
+            stream.write_all(&frames).unwrap();
+        }
+        is_over.store(true, Ordering::SeqCst);
+        let waits = passed.windows(2).map(|pair| pair[1] - pair[0]);
+        for (failures, wait) in (1..).zip(waits) {
+            assert!(wait >= backoff(failures), "{passed:?}");
+        }
+    });
+    drop(listener);
+    opening.join().unwrap().close().unwrap();
+}
