@@ -7,6 +7,8 @@ mod bad_input;
 mod crash;
 mod damage;
 mod damaged_store;
+#[cfg(unix)]
+mod ends;
 mod exactly_once;
 mod ids;
 mod ledger;

@@ -6,7 +6,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Barrier;
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -53,15 +52,6 @@ fn beside(folder: &TempDir) -> Vec<String> {
     let entries = fs::read_dir(folder.path()).unwrap().map(Result::unwrap);
     let names = entries.map(|entry| entry.file_name().into_string().unwrap());
     let mut names: Vec<_> = names.filter(|name| !name.contains(".log.")).collect();
-    names.sort_unstable();
-    names
-}
-
-/// All files in the folder of a store.
-fn all_files(folder: &TempDir) -> Vec<String> {
-    let entries = fs::read_dir(folder.path()).unwrap().map(Result::unwrap);
-    let names = entries.map(|entry| entry.file_name().into_string().unwrap());
-    let mut names: Vec<_> = names.collect();
     names.sort_unstable();
     names
 }
@@ -131,65 +121,6 @@ fn the_last_process_leaves_one_file_even_if_it_has_not_become_the_owner_yet() {
         // The next one may be looking for the owner that has just ended.
         handles.drain(..).for_each(|handle| handle.close().unwrap());
         assert_eq!(beside(&folder), ["store"]);
-    }
-}
-
-#[test]
-fn processes_that_close_at_the_same_moment_leave_one_file() {
-    const HANDLES: usize = 4;
-    for round in 0..conformance::scale(30, 1_000) {
-        let (folder, path) = folder();
-        let begin = Barrier::new(HANDLES);
-        let handles: Vec<_> = (0..HANDLES).map(|_| open(&path)).collect();
-        thread::scope(|scope| {
-            for handle in handles {
-                scope.spawn(|| {
-                    begin.wait();
-                    // Of each second round, as many are dropped as are closed.
-                    if round % 2 == 0 {
-                        handle.close().unwrap();
-                    }
-                    drop(handle);
-                });
-            }
-        });
-        assert_eq!(all_files(&folder), ["store"], "{round}");
-    }
-}
-
-#[test]
-fn a_handle_that_is_only_a_client_ends_the_store_if_it_is_the_last() {
-    let (folder, path) = folder();
-    let owner = open(&path);
-    let client = Options::new().with_sharing(Sharing::ClientOnly);
-    let client = client.open(&path).unwrap();
-    owner.close().unwrap();
-    client.close().unwrap();
-    assert_eq!(all_files(&folder), ["store"]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_waits_while_its_client_closes_has_a_known_end_or_none() {
-    for _ in 0..conformance::scale(40, 1_000) {
-        let (_folder, path) = folder();
-        let owner = open(&path);
-        let client = share().with_sharing(Sharing::ClientOnly);
-        let client = client.open(&path).unwrap();
-        owner.close().unwrap();
-        let commit = tokio::spawn({
-            let client = client.clone();
-            async move { set(&client, "a", "1").await }
-        });
-        let closing = tokio::task::spawn_blocking(move || client.close());
-        let next = open(&path);
-        closing.await.unwrap().unwrap();
-        let outcome = commit.await.unwrap();
-        let happened = get(&next, "a").await.unwrap().is_some();
-        match outcome {
-            Ok(()) => assert!(happened),
-            Err(error) if error.code() == Some(Code::COMMIT_UNKNOWN_RESULT) => {}
-            Err(error) => assert!(!happened, "{error}"),
-        }
     }
 }
 

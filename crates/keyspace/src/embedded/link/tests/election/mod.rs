@@ -6,14 +6,16 @@
 //!
 //! A broken rule is a [`Bug`], and each one makes a property fail.
 
+mod ends;
 mod steps;
+mod viewers;
 
 use std::collections::BTreeSet;
 
 use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
-use self::steps::{Action, Budget, Bug, Call, ElectionModel, Phase, Process, Seat, State};
+use self::steps::{Action, Budget, Bug, Call, Commit, ElectionModel, Phase, Process, Seat, State};
 use crate::embedded::link::election::{self, Claim};
 
 /// The number of threads that check the model.
@@ -27,6 +29,8 @@ const ONCE: &str = "a transaction commits once";
 const SERIAL: &str = "a commit has read what the commit before it wrote";
 const STRICT: &str = "a transaction reads what was acknowledged before it began";
 const SETTLES: &str = "unless an owner is stopped, all processes come to have seats";
+const KNOWN: &str = "a commit that was refused did not happen";
+const CLEAN: &str = "the last process to close a store leaves one file";
 const VIEWED: &str = "no viewer owns a store that an application has open";
 
 impl Model for ElectionModel {
@@ -43,6 +47,8 @@ impl Model for ElectionModel {
             known: None,
             has_hold: false,
             is_wanted: false,
+            is_present: false,
+            is_last: false,
         };
         vec![State {
             processes: self.claims.iter().map(process).collect(),
@@ -54,6 +60,10 @@ impl Model for ElectionModel {
             budget: self.budget,
             has_mixed: false,
             has_stale: false,
+            has_lost_socket: false,
+            is_closed: true,
+            has_killed: false,
+            refused: Vec::new(),
         }]
     }
 
@@ -73,6 +83,9 @@ impl Model for ElectionModel {
                 Action::Request(me),
                 Action::Reply(me),
                 Action::Lose(me),
+                Action::Queue(me),
+                Action::Leave(me),
+                Action::LoseSocket(me),
             ]);
         }
     }
@@ -91,7 +104,7 @@ impl Model for ElectionModel {
                 let is_serving =
                     |me: &usize| state.processes[*me].seat == Seat::Owner(Phase::Serving);
                 let mut serving = (0..state.processes.len()).filter(is_serving);
-                serving.all(|me| state.socket == Some(me))
+                state.has_lost_socket || serving.all(|me| state.socket == Some(me))
             }),
             Property::always(ONE_OWNER, |_, state: &State| !state.has_mixed),
             Property::always(KEPT, |_, state: &State| {
@@ -114,6 +127,15 @@ impl Model for ElectionModel {
             }),
             Property::always(STRICT, |_, state: &State| !state.has_stale),
             Property::always(SETTLES, Self::settles),
+            Property::always(KNOWN, |_, state: &State| {
+                let is_refused = |it: &Commit| state.refused.contains(&(it.process, it.attempt));
+                !state.log.iter().any(is_refused)
+            }),
+            Property::always(CLEAN, |_, state: &State| {
+                let mut seats = state.processes.iter().map(|process| &process.seat);
+                let has_ended = seats.all(|seat| *seat == Seat::Gone) && !state.has_killed;
+                state.is_closed || !has_ended
+            }),
             Property::always(VIEWED, |model: &Self, state: &State| {
                 !(model.is_viewed(state) && state.processes.iter().any(|it| it.has_hold))
             }),
@@ -129,7 +151,10 @@ fn model(bug: Option<Bug>) -> ElectionModel {
             kills: 1,
             closes: 1,
             stops: 1,
+            leaves: 0,
+            losses: 0,
         },
+        has_ends: false,
         bug,
     }
 }
@@ -171,7 +196,10 @@ fn the_rules_hold_among_three_processes() {
             kills: 1,
             closes: scale(0, 1) as u8,
             stops: 0,
+            leaves: 0,
+            losses: 0,
         },
+        has_ends: false,
         bug: None,
     });
 }
@@ -215,7 +243,10 @@ fn viewers(claims: &[Claim], bug: Option<Bug>) -> ElectionModel {
             kills: 1,
             closes: 1,
             stops: u8::from(claims.len() == 2),
+            leaves: 0,
+            losses: 0,
         },
+        has_ends: false,
         bug,
     }
 }
@@ -255,4 +286,57 @@ fn catches_viewers_that_wait_for_each_other() {
         viewers(&viewers_alone, Some(Bug::GivesWayToViewers)),
         SETTLES,
     );
+}
+
+/// A model of processes that close the store, of commits that wait for an owner, and of sockets that are lost.
+fn ends(claims: &[Claim], bug: Option<Bug>) -> ElectionModel {
+    ElectionModel {
+        claims: claims.to_vec(),
+        attempts: 1,
+        budget: Budget {
+            kills: u8::from(claims.len() == 2),
+            closes: 2,
+            stops: 0,
+            leaves: 2,
+            losses: u8::from(claims.len() == 2),
+        },
+        has_ends: true,
+        bug,
+    }
+}
+
+#[test]
+fn the_rules_hold_when_processes_close_the_store_in_every_order() {
+    use Claim::{Client, Owner, Viewer};
+    let groups: [&[Claim]; 6] = [
+        &[Owner, Owner],
+        &[Owner, Client],
+        &[Owner, Viewer],
+        &[Viewer, Viewer],
+        &[Owner, Client, Viewer],
+        &[Owner, Client, Owner],
+    ];
+    for group in groups {
+        let attempts = u8::from(!group.contains(&Viewer) || group.len() == 2);
+        check(ElectionModel {
+            attempts,
+            ..ends(group, None)
+        });
+    }
+}
+
+#[test]
+fn catches_an_owner_that_makes_no_other_socket() {
+    catch_in(ends(&[Claim::Owner; 2], Some(Bug::KeepsNoSocket)), SETTLES);
+}
+
+#[test]
+fn catches_an_owner_that_does_not_look_whether_its_heirs_have_left() {
+    catch_in(ends(&[Claim::Owner; 2], Some(Bug::LooksOnce)), CLEAN);
+}
+
+#[test]
+fn catches_a_client_that_answers_a_commit_before_it_sends_it() {
+    let beside = [Claim::Owner, Claim::Client, Claim::Owner];
+    catch_in(ends(&beside, Some(Bug::AnswersFirst)), KNOWN);
 }

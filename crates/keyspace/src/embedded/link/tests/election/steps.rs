@@ -23,6 +23,12 @@ pub(super) enum Bug {
     KeepsStore,
     /// A viewer opens the store only if no other one waits for it.
     GivesWayToViewers,
+    /// An owner whose socket is gone, or could not be made, makes no other one.
+    KeepsNoSocket,
+    /// An owner that has left the store to others does not look whether they are still there.
+    LooksOnce,
+    /// A client that closes has answered a commit that waits, and sends it as it is welcomed.
+    AnswersFirst,
 }
 
 #[derive(Clone)]
@@ -32,6 +38,8 @@ pub(super) struct ElectionModel {
     /// The number of transactions that each process begins.
     pub(super) attempts: u8,
     pub(super) budget: Budget,
+    /// Whether commits wait for owners.
+    pub(super) has_ends: bool,
     pub(super) bug: Option<Bug>,
 }
 
@@ -41,6 +49,10 @@ pub(super) struct Budget {
     pub(super) kills: u8,
     pub(super) closes: u8,
     pub(super) stops: u8,
+    /// How often a client may close the store.
+    pub(super) leaves: u8,
+    /// How often a socket may be lost, or not be made.
+    pub(super) losses: u8,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -60,6 +72,14 @@ pub(super) struct State {
     pub(super) has_mixed: bool,
     /// Whether a transaction has got a read version that is too old.
     pub(super) has_stale: bool,
+    /// Whether the socket of the owner is gone.
+    pub(super) has_lost_socket: bool,
+    /// Whether nothing is left of the store but its file.
+    pub(super) is_closed: bool,
+    /// Whether a process was killed.
+    pub(super) has_killed: bool,
+    /// The commits that were answered as not committed: their processes and attempts.
+    pub(super) refused: Vec<(usize, u8)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,6 +105,10 @@ pub(super) struct Process {
     pub(super) has_hold: bool,
     /// Whether an application has asked this viewer for the store.
     pub(super) is_wanted: bool,
+    /// Whether the owner sees that it has the store open.
+    pub(super) is_present: bool,
+    /// Whether it closes the store as the last process.
+    pub(super) is_last: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -124,6 +148,10 @@ pub(super) enum Request {
     Version {
         attempt: u8,
     },
+    /// A commit that has read nothing.
+    Blind {
+        attempt: u8,
+    },
     Commit {
         attempt: u8,
         read: u8,
@@ -151,6 +179,8 @@ pub(super) enum Call {
         from: Option<usize>,
     },
     Sent,
+    /// A commit that has read nothing waits for an owner.
+    Queued,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -174,6 +204,12 @@ pub(super) enum Action {
     Reply(usize),
     /// A client finds the end of its connection.
     Lose(usize),
+    /// A process without an owner begins a commit that has read nothing.
+    Queue(usize),
+    /// A client closes the store.
+    Leave(usize),
+    /// The socket of an owner is removed, or was not made.
+    LoseSocket(usize),
 }
 
 pub(super) type IsSet = bool;
@@ -196,12 +232,12 @@ impl ElectionModel {
             Action::Proceed(me) => self.proceed(&mut next, me)?,
             Action::Close(me) => {
                 next.budget.closes = next.budget.closes.checked_sub(1)?;
-                let others = next.processes.iter().filter(|it| it.seat != Seat::Gone);
-                let is_last = others.count() == 1;
+                let is_last = next.is_last(me);
                 let process = next.running(me)?;
                 (process.seat == Seat::Owner(Phase::Serving)).then_some(())?;
                 process.seat = Seat::Owner(Phase::Leaving);
                 process.is_wanted = false;
+                process.is_last = is_last;
                 if is_last {
                     next.socket = None;
                 }
@@ -209,6 +245,7 @@ impl ElectionModel {
             Action::Kill(me) => {
                 next.budget.kills = next.budget.kills.checked_sub(1)?;
                 (next.processes[me].seat != Seat::Gone).then_some(())?;
+                next.has_killed = true;
                 next.processes[me].end();
                 next.lock = next.lock.filter(|owner| *owner != me);
             }
@@ -231,6 +268,9 @@ impl ElectionModel {
             Action::Request(me) => self.answer(&mut next, me)?,
             Action::Reply(me) => self.receive(&mut next, me)?,
             Action::Lose(me) => self.lose(&mut next, me)?,
+            Action::Queue(me) => self.queue(&mut next, me)?,
+            Action::Leave(me) => self.leave(&mut next, me)?,
+            Action::LoseSocket(me) => next.lose_socket(me)?,
         }
         Some(next)
     }
@@ -254,81 +294,16 @@ impl ElectionModel {
             Next::Own(()) => {
                 next.lock = Some(me);
                 next.clock += 1;
+                next.is_closed = false;
+                next.processes[me].is_present = true;
                 next.processes[me].opened_at = next.clock;
                 next.processes[me].has_hold = claim != Claim::Viewer;
                 Seat::Owner(Phase::Opening)
             }
-            Next::Follow(owner) => Seat::Client(Line {
-                owner,
-                requests: Vec::new(),
-                replies: Vec::new(),
-                is_over: false,
-            }),
+            Next::Follow(owner) => Seat::Client(next.processes[me].follow(owner)),
             Next::Fail(()) => Seat::Gone,
         };
         Some(())
-    }
-
-    /// Returns whether a candidate may take the lock, if it is free.
-    fn may_open(&self, state: &State, me: usize) -> bool {
-        if self.claims[me] != Claim::Viewer {
-            return !self.is_viewed(state);
-        }
-        let is_viewer_waiting = |other: usize| {
-            other != me
-                && self.claims[other] == Claim::Viewer
-                && state.processes[other].seat != Seat::Gone
-        };
-        match self.bug {
-            Some(Bug::ViewsAlone) => true,
-            Some(Bug::GivesWayToViewers) if (0..self.claims.len()).any(is_viewer_waiting) => false,
-            _ => !state.processes.iter().any(|process| process.has_hold),
-        }
-    }
-
-    /// Returns whether an application will have its part of the lock before the pause of a viewer is over: its own pauses
-    /// are shorter.
-    fn is_sought(&self, state: &State) -> bool {
-        let mut processes = state.processes.iter().zip(&self.claims);
-        processes.any(|(process, claim)| {
-            let is_seeking = matches!(process.seat, Seat::Seeking(_)) && !process.is_stopped;
-            *claim != Claim::Viewer && is_seeking && !process.has_hold
-        })
-    }
-
-    /// Returns whether a viewer has the lock that applications share.
-    pub(super) fn is_viewed(&self, state: &State) -> bool {
-        let processes = state.processes.iter().zip(&self.claims);
-        let mut viewers = processes.filter(|(_, claim)| **claim == Claim::Viewer);
-        viewers.any(|(viewer, _)| match viewer.seat {
-            Seat::Owner(phase) => phase != Phase::Unlocked,
-            _ => false,
-        })
-    }
-
-    fn connect(&self, next: &mut State, me: usize) -> Option<Outcome<(), usize, ()>> {
-        let is_viewer = self.claims[me] == Claim::Viewer;
-        if !is_viewer && !self.is_viewed(next) {
-            next.processes[me].has_hold = true;
-        }
-        let Some(owner) = next.socket else {
-            return Some(Outcome::Unanswered);
-        };
-        let has_hold = next.processes[me].has_hold;
-        let process = &mut next.processes[owner];
-        if process.seat != Seat::Owner(Phase::Serving) {
-            return Some(Outcome::Unanswered);
-        }
-        // One that is stopped takes connections, and does not answer.
-        (!process.is_stopped).then_some(())?;
-        if !is_viewer && self.claims[owner] == Claim::Viewer {
-            process.is_wanted = true;
-            return Some(Outcome::Unanswered);
-        }
-        if !is_viewer && !has_hold {
-            return Some(Outcome::Unanswered);
-        }
-        Some(Outcome::Welcomed(owner))
     }
 
     fn proceed(&self, next: &mut State, me: usize) -> Option<()> {
@@ -339,6 +314,13 @@ impl ElectionModel {
         let phase = match phase {
             Phase::Opening => {
                 next.socket = Some(me);
+                next.has_lost_socket = false;
+                self.serve_queued(next, me);
+                Phase::Serving
+            }
+            Phase::Serving if next.socket != Some(me) && self.bug != Some(Bug::KeepsNoSocket) => {
+                next.socket = Some(me);
+                next.has_lost_socket = false;
                 Phase::Serving
             }
             Phase::Serving if !next.processes[me].is_wanted => return None,
@@ -363,6 +345,7 @@ impl ElectionModel {
                     next.socket = None;
                 }
                 next.end_lines(me);
+                self.look_again(next, me);
                 let process = &mut next.processes[me];
                 if process.is_wanted {
                     process.is_wanted = false;
@@ -442,7 +425,7 @@ impl ElectionModel {
     }
 
     /// Judges a commit in the engine of `owner`. Returns its version if it was committed.
-    fn judge(
+    pub(super) fn judge(
         &self,
         next: &mut State,
         owner: usize,
@@ -486,6 +469,10 @@ impl ElectionModel {
         }
         let reply = match request {
             Request::Version { attempt } => Reply::Version { attempt, version },
+            Request::Blind { attempt } => {
+                let version = self.judge(next, owner, (me, attempt), version, None);
+                Reply::Verdict { attempt, version }
+            }
             Request::Commit {
                 attempt,
                 read,
@@ -540,45 +527,6 @@ impl ElectionModel {
         next.running(me)?.seek_next(self.claims[me]);
         Some(())
     }
-
-    /// Returns whether all processes come to have seats if nothing more happens to them.
-    pub(super) fn settles(&self, state: &State) -> bool {
-        const ROUNDS: usize = 8;
-        let mut state = state.clone();
-        for _ in 0..ROUNDS * state.processes.len() {
-            for me in 0..state.processes.len() {
-                let steps = [
-                    Action::Request(me),
-                    Action::Reply(me),
-                    Action::Lose(me),
-                    Action::Proceed(me),
-                    Action::Seek(me),
-                ];
-                for step in steps {
-                    state = self.take(&state, step).unwrap_or(state);
-                }
-            }
-        }
-        let is_stopped_owner =
-            |process: &Process| process.is_stopped && matches!(process.seat, Seat::Owner(_));
-        let is_waiting = state.processes.iter().any(is_stopped_owner);
-        // An application that cannot or must not own the store keeps viewers waiting.
-        let claims = || state.processes.iter().zip(&self.claims);
-        let waits = |(process, claim): (&Process, &Claim)| {
-            process.has_hold && (process.is_stopped || *claim == Claim::Client)
-        };
-        let owns = |(process, claim): (&Process, &Claim)| {
-            *claim == Claim::Owner && process.seat != Seat::Gone && !process.is_stopped
-        };
-        let is_waiting = is_waiting || (claims().any(waits) && !claims().any(owns));
-        let has_seat = |process: &Process| match &process.seat {
-            Seat::Gone | Seat::Owner(Phase::Serving) => true,
-            Seat::Client(line) => state.processes[line.owner].seat == Seat::Owner(Phase::Serving),
-            Seat::Seeking(_) | Seat::Owner(_) => false,
-        };
-        let mut processes = state.processes.iter();
-        is_waiting || processes.all(|process| process.is_stopped || has_seat(process))
-    }
 }
 
 impl State {
@@ -604,6 +552,8 @@ impl Process {
         self.is_stopped = false;
         self.has_hold = false;
         self.is_wanted = false;
+        self.is_present = false;
+        self.is_last = false;
     }
 
     /// Takes part in the next election.
