@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 
@@ -22,6 +23,7 @@ use super::frames::WriteNow;
 use super::greeting::Peer;
 use super::hosts::Hosts;
 use super::repeats::{Repeats, backoff};
+use super::wire::{self, Greeting, Refusal};
 use crate::embedded::disk::presence::{SOCKET, place};
 use crate::embedded::log::files::{canonical, folder_of};
 use crate::embedded::threads;
@@ -181,8 +183,26 @@ async fn lose_name(main: &Path, socket: (u64, u64)) {
 
 async fn accept(listener: &UnixListener, hosts: &Arc<Hosts>) -> io::Result<()> {
     let (stream, _) = listener.accept().await?;
-    let stream = stream.into_std()?;
-    hosts.serve(move || UnixStream::from_std(stream), || usize::MAX)
+    let mut accepted = Accepted(Some(stream.into_std()?));
+    let stream = move || {
+        let stream = accepted.0.take().ok_or(io::ErrorKind::NotConnected)?;
+        UnixStream::from_std(stream)
+    };
+    hosts.serve(stream, || usize::MAX)
+}
+
+/// A connection that was taken. If nothing serves it, its client is told so.
+struct Accepted(Option<net::UnixStream>);
+
+impl Drop for Accepted {
+    fn drop(&mut self) {
+        if let Some(stream) = &mut self.0 {
+            let mut refusal = BytesMut::new();
+            wire::put(&mut refusal, 0, &Greeting::Refused(Refusal::Short));
+            // It may have gone.
+            let _ = stream.write(&refusal);
+        }
+    }
 }
 
 /// Connects to the socket of the store at `main`, if its owner may be trusted: it is this user, that of the store's

@@ -79,6 +79,10 @@ pub(crate) enum Refusal {
     /// To an application, from a viewer.
     #[error("a viewer owns it, and is handing it over")]
     Yields,
+    #[error(
+        "its owner has no thread or file descriptor left for this client: end others, or raise its limits"
+    )]
+    Short,
 }
 
 impl Refusal {
@@ -86,7 +90,7 @@ impl Refusal {
     /// A client of the last owner waits until the next one has room.
     pub(super) fn may_pass(&self, has_seen_store: bool) -> bool {
         match self {
-            Self::Leaving | Self::Yields | Self::Durability(_) => true,
+            Self::Leaving | Self::Yields | Self::Short | Self::Durability(_) => true,
             Self::Full(_) => has_seen_store,
             Self::Protocol(_) => false,
         }

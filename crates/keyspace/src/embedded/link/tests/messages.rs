@@ -51,6 +51,7 @@ pub(super) fn greetings() -> Vec<Greeting> {
         Refusal::Full(128),
         Refusal::Leaving,
         Refusal::Yields,
+        Refusal::Short,
     ];
     let welcome = Greeting::Welcome(Welcome {
         version: 1,

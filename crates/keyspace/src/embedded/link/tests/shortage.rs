@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use conformance::timeout;
@@ -120,6 +121,11 @@ async fn an_owner_that_lacks_a_thread_for_a_client_lets_it_in_later() {
         let client = options().open(&path).unwrap();
         write(&client).await;
     }
+    env.miss(0..u64::MAX);
+    let soon = Options::new().with_patience(Duration::from_millis(100));
+    let refused = soon.open(&path).unwrap_err().to_string();
+    assert!(refused.contains("its owner has no thread"), "{refused}");
+    env.miss(0..0);
     owner.close().unwrap();
     assert!(is_alone(folder.path()));
 }
@@ -181,7 +187,7 @@ fn an_owner_that_answers_nonsense_is_asked_less_and_less_often() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_over.load(Ordering::SeqCst) {
-                clock.advance(std::time::Duration::from_millis(1));
+                clock.advance(Duration::from_millis(1));
                 thread::yield_now();
             }
         });
