@@ -12,7 +12,7 @@ use tokio::sync::{RwLock, watch};
 use tokio::task::JoinSet;
 use tokio::task::coop::consume_budget;
 
-use crate::consume::held_item::HandedOut;
+use crate::consume::held_item::{HandedOut, HeldItem};
 use crate::consume::untyped::UntypedConsumer;
 use crate::items::error::{Error, Result};
 use crate::options::{DispatcherOptions, WorkerOptions};
@@ -213,7 +213,7 @@ impl Slot {
                             shared = turns.read().await;
                         } else {
                             let item = handed_out.item.clone();
-                            if let Some((how, reason)) = self.handle(handed_out).await {
+                            if let Some((how, reason)) = self.handle(&item, handed_out).await {
                                 item.conclude(how, reason.as_deref());
                             }
                         }
@@ -246,7 +246,7 @@ impl Slot {
         match is_confirmed.and_then(|()| handed_out.item.keep_alive()) {
             Ok(()) => {
                 let item = handed_out.item.clone();
-                if let Some((how, reason)) = self.handle(handed_out).await {
+                if let Some((how, reason)) = self.handle(&item, handed_out).await {
                     // The next item may end the process. The dispatcher logs its failures.
                     let _ = item.concluded(how, reason.as_deref()).await;
                 }
@@ -261,15 +261,18 @@ impl Slot {
     }
 
     /// Calls the handler for an item. Returns what happens to the item then, unless the handler was dropped.
-    async fn handle(&self, handed_out: HandedOut) -> Option<(GiveBack, Option<String>)> {
+    async fn handle(
+        &self,
+        item: &HeldItem,
+        handed_out: HandedOut,
+    ) -> Option<(GiveBack, Option<String>)> {
         // Dropped last: until then, what the handler holds may block the thread.
         let _busy = Busy::new(&self.busy);
-        let item = handed_out.item.clone();
         self.consumer.let_dispatcher_run().await;
         let handle = async { (self.handler)(handed_out).await };
         // Without an outcome, dropping the item gives it back.
-        let outcome = self.calls.call(&item, handle).await?;
-        Some(self.calls.resolution(&item, outcome))
+        let outcome = self.calls.call(item, handle).await?;
+        Some(self.calls.resolution(item, outcome))
     }
 }
 

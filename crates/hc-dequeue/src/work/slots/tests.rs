@@ -115,7 +115,9 @@ async fn a_slot_that_is_dropped_before_its_handler_begins_gives_the_item_back_un
     let handed_out = consumer.dequeue(1, LONG).await.unwrap().pop().unwrap();
     let slot = world.slot();
     // Never polled, as when it waits for its turn.
-    drop(slot.handle(handed_out));
+    let item = handed_out.item.clone();
+    drop(slot.handle(&item, handed_out));
+    drop(item);
     drop(slot);
     world.is_untouched().await;
 }
