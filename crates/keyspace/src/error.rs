@@ -19,6 +19,7 @@ use foundationdb_tuple::Subspace;
 pub use self::open::OpenError;
 pub use self::source::{RecordKey, StorageFailure};
 use crate::foreign;
+use crate::limits::MAX_VALUE_BYTES;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -246,6 +247,22 @@ pub enum Error {
         reason: String,
     },
 
+    /// An encoded value is larger than a value of the store can be. Nothing was staged. The code is `value_too_large`
+    /// (2103).
+    #[error(
+        "value of {bytes} bytes under key {} is too large: the limit is {MAX_VALUE_BYTES} bytes ({code})",
+        printable(key)
+    )]
+    ValueTooLarge {
+        /// The key of the value.
+        key: Bytes,
+        /// The size of the encoded value.
+        bytes: usize,
+        /// `value_too_large`.
+        #[source]
+        code: Code,
+    },
+
     /// The cluster gave no answer within the transaction's time limit. The code is `transaction_timed_out`
     /// (1031).
     ///
@@ -310,9 +327,10 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> Option<Code> {
         match self {
-            Self::Store(code) | Self::Unreachable { code, .. } | Self::Damaged { code, .. } => {
-                Some(*code)
-            }
+            Self::Store(code)
+            | Self::ValueTooLarge { code, .. }
+            | Self::Unreachable { code, .. }
+            | Self::Damaged { code, .. } => Some(*code),
             Self::Poisoned { .. } => Some(Code::IO_ERROR),
             _ => None,
         }

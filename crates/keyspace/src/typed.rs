@@ -3,8 +3,11 @@
 //! A recipe encodes and decodes its records itself. For its other keys, an application can use these
 //! functions, with the codec of its queues or another one.
 
+use bytes::Bytes;
+
 use crate::codec::{self, Codec};
-use crate::error::Result;
+use crate::error::{Code, Error, Result};
+use crate::limits::MAX_VALUE_BYTES;
 use crate::transaction::{Isolation, Transaction};
 
 /// Reads the value under a key.
@@ -59,24 +62,28 @@ pub async fn get<T>(
 /// As for [`Transaction::set`].
 ///
 /// # Errors
-/// [`Error::Encode`](crate::Error::Encode), before anything is staged. A value that is too large is
-/// reported as for [`Transaction::set`].
+/// [`Error::Encode`] and [`Error::ValueTooLarge`], before anything is staged.
 pub fn set<T>(tr: &impl Transaction, codec: &impl Codec<T>, key: &[u8], value: &T) -> Result<()> {
     let mut bytes = Vec::new();
     codec::encode(codec, value, &mut bytes)?;
+    if bytes.len() > MAX_VALUE_BYTES {
+        return Err(Error::ValueTooLarge {
+            key: Bytes::copy_from_slice(key),
+            bytes: bytes.len(),
+            code: Code::VALUE_TOO_LARGE,
+        });
+    }
     tr.set(key, &bytes);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-
     use super::*;
     use crate::Database;
-    use crate::codec::DecodeError;
+    use crate::codec::{DecodeError, Raw};
     use crate::embedded::Options;
-    use crate::error::Error;
+    use crate::error::code_of;
 
     #[derive(Clone)]
     struct Panicking;
@@ -91,6 +98,23 @@ mod tests {
         fn decode(&self, _bytes: Bytes) -> Result<u64, DecodeError> {
             panic!("it is planned")
         }
+    }
+
+    #[tokio::test]
+    async fn a_value_that_is_too_large_is_refused_with_its_key_before_it_is_staged() {
+        let db = Options::new().memory().unwrap();
+        let tr = db.begin().unwrap();
+        let set = |bytes| set(&tr, &Raw, b"key", &Bytes::from(vec![7; bytes]));
+        let refused = set(MAX_VALUE_BYTES + 1).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "value of 100001 bytes under key key is too large: the limit is 100000 bytes (value_too_large 2103)"
+        );
+        assert_eq!(code_of(&refused), Some(Code::VALUE_TOO_LARGE));
+        assert_eq!(refused.code(), Some(Code::VALUE_TOO_LARGE));
+        let staged = tr.get(b"key", Isolation::Serializable).await.unwrap();
+        assert_eq!(staged, None);
+        set(MAX_VALUE_BYTES).unwrap();
     }
 
     #[tokio::test]
