@@ -4,6 +4,7 @@
 
 mod blocks;
 mod common;
+mod extremes;
 mod foreign;
 mod inspect;
 mod metrics;

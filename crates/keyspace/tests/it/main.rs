@@ -10,6 +10,7 @@ mod damaged_store;
 #[cfg(unix)]
 mod ends;
 mod exactly_once;
+mod extremes;
 mod ids;
 mod ledger;
 mod life_cycle;
