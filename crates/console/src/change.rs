@@ -164,6 +164,17 @@ impl Selection {
         self.count
     }
 
+    /// Returns what a bulk change says that has changed a number of items.
+    fn outcome(&self, changed: u64) -> String {
+        match self.count.saturating_sub(changed) {
+            0 => "done".to_owned(),
+            left => format!(
+                "{left} of the {} that were selected had moved or ended: pause the queue and run it again to reach all",
+                self.count
+            ),
+        }
+    }
+
     /// Returns the items among up to `limit` rows after a cursor, and where the next page begins.
     async fn page(
         &self,
@@ -390,7 +401,12 @@ impl Console {
             progress(count);
             after = next;
             if after.is_none() {
-                return Ok(changed(name, action.name(), count, "done"));
+                return Ok(changed(
+                    name,
+                    action.name(),
+                    count,
+                    &selection.outcome(count),
+                ));
             }
         }
     }

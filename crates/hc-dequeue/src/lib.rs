@@ -14,7 +14,7 @@ pub mod testing;
 mod tests;
 mod work;
 
-pub use crate::audit::{Audit, Finding};
+pub use crate::audit::{Audit, Finding, Unchecked};
 pub use crate::consume::consumer::Consumer;
 pub use crate::consume::delivery::Delivery;
 pub use crate::items::batch::{BatchCounts, BatchRef};
@@ -32,6 +32,7 @@ pub use crate::items::trace_context::TraceContext;
 pub use crate::options::{Backoff, MAX_CONCURRENCY, WorkerOptions};
 pub use crate::queue::batches::{Batch, BatchPage, BatchStatus};
 pub use crate::queue::change::{Cancelled, Replaced};
+pub use crate::queue::clear::Cleared;
 pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 pub use crate::queue::handle::Queue;
 pub use crate::queue::inspect::{SessionPage, SessionState};

@@ -25,6 +25,7 @@ impl Console {
             queue: found.name,
             repaired: repair,
             findings: findings.collect(),
+            unchecked: audit.unchecked.iter().map(ToString::to_string).collect(),
         })
     }
 }

@@ -169,6 +169,7 @@ impl Console {
             dead: stats.dead,
             completed: stats.completed,
             cancelled: stats.cancelled,
+            removed: stats.removed,
             oldest_seconds: oldest.map(|age| age.as_secs_f64()),
             problem,
             sessions: self.living(queue.sessions()).await?,
@@ -385,7 +386,7 @@ fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> rep
         expected: entry.expected.map(Time::from),
         last: entry.last.map(Time::from),
         payload: Some(decode(codec, payload)),
-        problem: None,
+        problem: entry.error,
     }
 }
 

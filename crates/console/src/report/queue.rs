@@ -80,6 +80,8 @@ pub struct DequeueState {
     pub completed: u64,
     /// Items that were cancelled since the queue was created.
     pub cancelled: u64,
+    /// Items that were purged or cleared since the queue was created.
+    pub removed: u64,
     /// The longest time since an item became ready, among the first 100 that wait, or among fewer if they are large.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oldest_seconds: Option<f64>,

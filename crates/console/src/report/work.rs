@@ -158,6 +158,8 @@ pub struct Audit {
     pub repaired: bool,
     /// The findings. None: all that was checked agrees.
     pub findings: Vec<Finding>,
+    /// What was not checked, because the queue has too many items.
+    pub unchecked: Vec<String>,
 }
 
 /// Something in a queue that contradicts something else in it.

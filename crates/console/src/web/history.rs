@@ -28,7 +28,7 @@ impl Sample {
     pub(super) fn of(at: Duration, state: &QueueState) -> Self {
         let (flow, age) = match state {
             QueueState::HcDequeue(state) => {
-                let left = state.completed + state.cancelled;
+                let left = state.completed + state.cancelled + state.removed;
                 let entered = left + state.queued + state.delayed + state.held + state.dead;
                 (Some((entered, left)), state.oldest_seconds)
             }

@@ -26,13 +26,6 @@ pub enum Finding {
         counted: i64,
     },
 
-    /// A part of the queue has more items than one transaction can count in time.
-    #[error("counter `{counter}` was not checked: there are too many items")]
-    Uncounted {
-        /// The counter that was not checked, `slots` for those of all keys, or `batches` for members.
-        counter: &'static str,
-    },
-
     /// A session that does not exist holds items or grants. Repaired by returning the items to the queue.
     #[error("session {} holds items but does not exist", SessionId(*session))]
     NoSession {
@@ -55,8 +48,8 @@ pub enum Finding {
         session: [u8; 16],
     },
 
-    /// A request belongs to a session that is not alive. Repaired by removing it.
-    #[error("request {} belongs to a session that is not alive", IdText(request))]
+    /// A request belongs to a session that does not exist. Repaired by removing it.
+    #[error("request {} belongs to a session that does not exist", IdText(request))]
     StrayRequest {
         /// The request.
         request: ItemId,
@@ -236,6 +229,17 @@ pub enum Finding {
         time_millis: u64,
     },
 
+    /// A schedule fires no more although it should: this version of the library does not understand its expression or
+    /// its time zone, its times cannot be determined, or it has no next time although its expression has one. Not
+    /// repaired: [schedule](crate::Queue::schedule) it again.
+    #[error("schedule `{schedule}` does not fire: {reason}")]
+    StoppedSchedule {
+        /// The name of the schedule.
+        schedule: String,
+        /// Why.
+        reason: String,
+    },
+
     /// A row does not decode. Not repaired: a newer version of this library may understand it.
     #[error("the row under key {} does not decode", printable(key))]
     Undecodable {
@@ -243,17 +247,29 @@ pub enum Finding {
         key: Bytes,
     },
 
-    /// Sessions hold more than the 100,000 items that an audit compares with each other. An item that two sessions
-    /// hold may have been missed.
-    #[error("sessions hold too many items to compare all of them with each other")]
-    Uncompared,
-
     /// A part of the queue has more findings than an audit lists. Run the repair again to repair them.
     #[error("part `{part}` has more findings than are listed")]
     More {
         /// The part, named by the second element of its keys.
         part: &'static str,
     },
+}
+
+/// Something that an audit has not checked, because the queue has too many items. It says nothing about the queue.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unchecked {
+    /// A part of the queue has more items than one transaction can count in time.
+    #[error("counter `{counter}` was not checked: there are too many items")]
+    Counter {
+        /// The counter, `slots` for those of all keys, or `batches` for members.
+        counter: &'static str,
+    },
+
+    /// Sessions hold more than the 100,000 items that an audit compares with each other. An item that two sessions
+    /// hold may have been missed.
+    #[error("held items were not compared with each other: sessions hold too many")]
+    HeldItems,
 }
 
 /// The text of the id of a request: its bytes, in hexadecimal digits.
@@ -271,7 +287,6 @@ impl Finding {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::CounterOff { .. } => "counter-off",
-            Self::Uncounted { .. } => "uncounted",
             Self::NoSession { .. } => "no-session",
             Self::NoHeartbeat { .. } => "no-heartbeat",
             Self::StrayHeartbeat { .. } => "stray-heartbeat",
@@ -294,8 +309,8 @@ impl Finding {
             Self::StrayCancel { .. } => "stray-cancel",
             Self::NoFireTime { .. } => "no-fire-time",
             Self::StrayFireTime { .. } => "stray-fire-time",
+            Self::StoppedSchedule { .. } => "stopped-schedule",
             Self::Undecodable { .. } => "undecodable",
-            Self::Uncompared => "uncompared",
             Self::More { .. } => "more",
         }
     }

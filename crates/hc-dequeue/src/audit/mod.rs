@@ -23,7 +23,7 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{Database, Runner, Store};
 
-pub use self::finding::Finding;
+pub use self::finding::{Finding, Unchecked};
 use self::rows::{AuditTransaction, check_rows, remove_row};
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
@@ -38,10 +38,12 @@ use crate::session::SessionId;
 pub struct Audit {
     /// The contradictions that were found.
     pub findings: Vec<Finding>,
+    /// What was not checked.
+    pub unchecked: Vec<Unchecked>,
 }
 
 impl Audit {
-    /// Returns whether everything was checked and nothing was found.
+    /// Returns whether nothing was found. A large queue may have parts that were [not checked](Self::unchecked).
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.findings.is_empty()
@@ -55,7 +57,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// items and schedules with each other. Each counter is checked in one transaction with the items that it counts.
     /// The other rows are checked page by page, each page in one transaction together with the rows that it must agree
     /// with. Each check of a part of the queue lists at most a thousand findings. A row that does not decode is a
-    /// finding.
+    /// finding. What takes more time than a transaction has is [not checked](Audit::unchecked).
     ///
     /// # Errors
     /// Those of [`Runner::run`].
@@ -87,12 +89,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
 /// Checks a queue for contradictions.
 fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<Audit>> {
     Box::pin(async move {
-        let mut found = sessions::check_sessions(runner, keys).await?;
+        let mut unchecked = Vec::new();
+        let mut found = sessions::check_sessions(runner, keys, &mut unchecked).await?;
         for (counter, parts) in Counter::OF_ITEMS {
-            found.extend(counters::check_counter(runner, keys, counter, parts).await?);
+            let check = counters::check_counter(runner, keys, counter, parts, &mut unchecked);
+            found.extend(check.await?);
         }
-        found.extend(lanes::check_lanes(runner, keys).await?);
-        found.extend(batches::check_batches(runner, keys).await?);
+        found.extend(lanes::check_lanes(runner, keys, &mut unchecked).await?);
+        found.extend(batches::check_batches(runner, keys, &mut unchecked).await?);
         found.extend(check_all_rows(runner, keys).await?);
         let mut findings: Vec<Finding> = Vec::new();
         for finding in found {
@@ -100,7 +104,10 @@ fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
                 findings.push(finding);
             }
         }
-        Ok(Audit { findings })
+        Ok(Audit {
+            findings,
+            unchecked,
+        })
     })
 }
 
@@ -223,10 +230,9 @@ async fn repair_step(
         }
         // These repairs take more than one transaction.
         Finding::NoSession { .. } | Finding::NoHeartbeat { .. } => {}
-        Finding::Uncounted { .. }
-        | Finding::Twice { .. }
+        Finding::Twice { .. }
+        | Finding::StoppedSchedule { .. }
         | Finding::Undecodable { .. }
-        | Finding::Uncompared
         | Finding::More { .. } => {}
     }
     Ok(())

@@ -8,10 +8,11 @@ use super::Finding;
 use super::rows::{AuditTransaction, RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::keys::Keys;
-use crate::schedule::operations::stored_schedule;
+use crate::schedule::operations::{stored_schedule, why_stopped};
 use crate::schedule::record::ScheduleCodec;
+use crate::session::wall::wall_millis;
 
-/// Checks that each schedule that fires again is in the index.
+/// Checks that each schedule that fires again is in the index, and that none has stopped that should fire.
 pub(super) struct Schedules;
 
 #[async_trait]
@@ -30,16 +31,17 @@ impl RowCheck for Schedules {
         let record = ScheduleCodec
             .decode(row.to_value())
             .map_err(|error| error.at(row.key().to_vec()))?;
-        let Some(time_millis) = record.next_millis else {
-            return Ok(None);
-        };
-        let key = keys.fire_time(time_millis, &schedule);
-        let entry = tr.get(&key, Isolation::Serializable).await?;
-        let missing = Finding::NoFireTime {
-            schedule,
-            time_millis,
-        };
-        Ok(entry.is_none().then_some(missing))
+        if let Some(time_millis) = record.next_millis {
+            let key = keys.fire_time(time_millis, &schedule);
+            if tr.get(&key, Isolation::Serializable).await?.is_none() {
+                return Ok(Some(Finding::NoFireTime {
+                    schedule,
+                    time_millis,
+                }));
+            }
+        }
+        let reason = why_stopped(&record, wall_millis(&keys.env));
+        Ok(reason.map(|reason| Finding::StoppedSchedule { schedule, reason }))
     }
 }
 

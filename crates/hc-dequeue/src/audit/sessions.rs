@@ -12,9 +12,9 @@ use microqueue::ItemId;
 use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, read_all};
 use parking_lot::Mutex;
 
-use super::Finding;
 use super::pointers::stored_pointer;
 use super::rows::{AuditTransaction, RowCheck, check_rows};
+use super::{Finding, Unchecked};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
@@ -32,7 +32,11 @@ const MAX_COMPARED: usize = 100_000;
 const PARTS_OF_HELD_ITEMS: [&str; 2] = ["h", "g"];
 
 /// Checks all rows of sessions. Findings that cause others come first.
-pub(super) async fn check_sessions(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
+pub(super) async fn check_sessions(
+    runner: &Runner<Store>,
+    keys: &Keys,
+    unchecked: &mut Vec<Unchecked>,
+) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for part in PARTS_OF_HELD_ITEMS {
         findings.extend(check_rows(runner, keys, &Holders(part)).await?);
@@ -47,7 +51,7 @@ pub(super) async fn check_sessions(runner: &Runner<Store>, keys: &Keys) -> Resul
         findings.extend(check_rows(runner, keys, places).await?);
     }
     if seen.lock().is_full {
-        findings.push(Finding::Uncompared);
+        unchecked.push(Unchecked::HeldItems);
     }
     findings.extend(check_rows(runner, keys, &CancelStamps).await?);
     Ok(findings)
@@ -120,7 +124,8 @@ impl RowCheck for Heartbeats {
     }
 }
 
-/// Checks that each request belongs to a living session.
+/// Checks that each request belongs to a session. Those of a session that is dead or has ended are removed together with
+/// the session.
 struct Requests;
 
 #[async_trait]
@@ -137,11 +142,8 @@ impl RowCheck for Requests {
     ) -> Result<Option<Finding>> {
         let request = keys.requests.decode(row)?;
         let session = request.value.session;
-        let is_stray = match keys.sessions.life(tr, session).await? {
-            Some(life) => life != Life::Alive,
-            // The requests of a missing session that holds something are removed together with the session.
-            None => !holds(tr, keys, session).await?,
-        };
+        // The requests of a missing session that holds something are removed together with the session.
+        let is_stray = !exists(tr, keys, session).await? && !holds(tr, keys, session).await?;
         let request = request.id;
         Ok(is_stray.then_some(Finding::StrayRequest { request }))
     }

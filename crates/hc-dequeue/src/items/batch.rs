@@ -154,7 +154,8 @@ impl Member {
 }
 
 /// How the members of a batch have ended. A batch in it counts as one member: completed, or cancelled if it was
-/// [cancelled](crate::Queue::cancel_batch). If it has a callback, that counts instead.
+/// [cancelled](crate::Queue::cancel_batch), and not at all if it had no members. If it has a callback, that counts
+/// instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct BatchCounts {

@@ -113,11 +113,13 @@ impl Changes {
         }
     }
 
-    /// Adds that a member leaves its batch, and how.
-    pub(crate) fn leave(&mut self, member: Option<Member>, how: Tally) {
+    /// Adds that a member leaves its batch, and as what it counts.
+    pub(crate) fn leave(&mut self, member: Option<Member>, how: Option<Tally>) {
         if let Some(member) = member {
             self.tally(member.batch, Tally::Pending, -1);
-            self.tally(member.batch, how, 1);
+            if let Some(how) = how {
+                self.tally(member.batch, how, 1);
+            }
         }
     }
 
@@ -127,14 +129,14 @@ impl Changes {
             End::Completed => Tally::Completed,
             End::Cancelled | End::Removed => Tally::Cancelled,
         };
-        self.leave(record.member, how);
+        self.leave(record.member, Some(how));
     }
 
     /// Adds that an item becomes a dead letter: it leaves its batch, unless it stays a member.
     pub(crate) fn become_dead(&mut self, record: &mut Record) {
         match record.member {
             Some(member) if member.dead_letters_stay => self.tally(member.batch, Tally::Dead, 1),
-            _ => self.leave(record.member.take(), Tally::Dead),
+            _ => self.leave(record.member.take(), Some(Tally::Dead)),
         }
     }
 

@@ -49,11 +49,12 @@ pub(crate) fn end(
         how,
         result,
     } = ending;
-    match how {
-        End::Completed => changes.add(Counter::Completed, 1),
-        End::Cancelled => changes.add(Counter::Cancelled, 1),
-        End::Removed => {}
-    }
+    let counter = match how {
+        End::Completed => Counter::Completed,
+        End::Cancelled => Counter::Cancelled,
+        End::Removed => Counter::Removed,
+    };
+    changes.add(counter, 1);
     let settings = rules.settings;
     changes.end_slot(record, rules.limits);
     changes.end_member(record, how);

@@ -173,6 +173,15 @@ pub enum Error {
         batch: BatchRef,
     },
 
+    /// The item that has the dedupe id is a member of another batch than the enqueue names. Nothing was staged.
+    #[error(
+        "the item with this dedupe id is a member of batch {batch}: enqueue it again when it has ended"
+    )]
+    OtherBatch {
+        /// The batch of the item.
+        batch: BatchRef,
+    },
+
     /// The options of the callback of a batch, or those of a schedule, cannot be kept. Nothing was staged.
     #[error("enqueue options: {reason}")]
     EnqueueOptions {
@@ -210,6 +219,20 @@ pub enum Error {
     CronNeverFires {
         /// The expression.
         text: String,
+    },
+
+    /// The times of a cron expression cannot be determined from a wall clock that shows the year 5000 or a later one, or
+    /// the search for them has failed. The schedule stays as it is, and sessions try it again.
+    #[error(
+        "the times of cron expression `{text}` in {time_zone} cannot be determined: check the wall clock"
+    )]
+    CronTimes {
+        /// The expression.
+        text: String,
+        /// The name of the time zone.
+        time_zone: String,
+        /// Why.
+        source: Arc<dyn std::error::Error + Send + Sync>,
     },
 
     /// The time zone of a schedule is not in the IANA database that this library was built with. Nothing was staged.

@@ -70,7 +70,8 @@
 //! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
 //! schedule  tuple string: the name of a schedule, 1 to 255 bytes
 //! number    tuple integer: 0 for the first item of the grant
-//! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled"
+//! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled",
+//!           "removed"
 //!
 //! record    01 (microqueue's format), then
 //!     0       format, 01
@@ -215,16 +216,18 @@ pub(crate) enum Counter {
     Dead,
     Completed,
     Cancelled,
+    Removed,
 }
 
 impl Counter {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Queued,
         Self::Delayed,
         Self::Held,
         Self::Dead,
         Self::Completed,
         Self::Cancelled,
+        Self::Removed,
     ];
 
     /// The counters of existing items, with the parts of the queue whose keys they count.
@@ -243,6 +246,7 @@ impl Counter {
             Self::Dead => "dead",
             Self::Completed => "completed",
             Self::Cancelled => "cancelled",
+            Self::Removed => "removed",
         }
     }
 }

@@ -4,19 +4,19 @@ use std::ops::ControlFlow;
 
 use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, Store, StreamingMode, Transaction,
-    Tx, visit_rows,
+    Tx, Versionstamp, visit_rows,
 };
 use microqueue::{Item, ItemId};
 
 use crate::items::changes::Changes;
+use crate::items::counters::read_counter;
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result};
 use crate::items::find::Location;
 use crate::items::key_limits::KnownLimits;
-use crate::items::keys::Keys;
+use crate::items::keys::{Counter, Keys};
 use crate::items::places::take_out;
 use crate::items::priority::Priority;
 use crate::items::record::{End, Record};
@@ -24,11 +24,26 @@ use crate::items::settings::{Settings, current_settings};
 use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::queue::handle::Queue;
 
+/// What [`clear`](Queue::clear) has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub struct Cleared {
+    /// How many items it removed.
+    pub removed: u64,
+    /// How many items sessions held when it ended. They stay, and wait in the queue again if they come back.
+    pub held: u64,
+}
+
 impl<T, C: Codec<T>> Queue<T, C> {
-    /// Removes all queued and delayed items, which frees their dedupe ids. Returns how many it removed.
+    /// Removes all queued and delayed items, which frees their dedupe ids.
     ///
     /// It removes them in as many transactions as necessary, and keeps the counters exact. Items that are enqueued
     /// after the call starts, held items, dead letters and rows that do not decode stay.
+    ///
+    /// It begins with the items that would be granted last, and goes on until it finds none. Beside busy sessions, it
+    /// removes what they have not taken before; [`Cleared::held`] says how many items they hold. To remove those, too,
+    /// that come back, pause the queue, wait until none is held, and clear it then.
     ///
     /// # Conflicts
     /// Reads and writes the keys of the removed items.
@@ -38,41 +53,67 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Cancel safety
     /// If the future is dropped, items that were already removed stay removed.
-    pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<u64> {
+    pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<Cleared> {
         clear(&runner.on_store(), &self.keys).await
     }
 }
 
-/// Removes all queued and delayed items. Returns how many it removed.
-fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<u64>> {
+/// Removes all queued and delayed items.
+fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<Cleared>> {
     Box::pin(async move {
         let now = |tr: Tx<_>| async move {
             Ok::<_, Error>((tr.read_version().await?, current_settings(&tr, keys).await?))
         };
         let (until, settings) = runner.run(now).await?;
-        let settings = &settings;
         let mut removed = 0;
-        // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-        let queued = Priority::all().map(ClearedPart::Queued);
-        let parts = [ClearedPart::Delayed].into_iter().chain(queued);
-        for part in parts.chain([ClearedPart::Lanes]) {
-            let mut after: Option<Vec<u8>> = None;
-            loop {
-                let page = ClearedPage {
-                    part,
-                    after: after.as_deref(),
-                };
-                let some = |tr| async move { remove_some(&tr, keys, settings, until, page).await };
-                let (some, last) = runner.run(some).await?;
-                removed += some;
-                if last.is_none() {
-                    break;
-                }
-                after = last;
+        // An item that comes back while a pass is under way may come to a place that the pass has left.
+        loop {
+            let some = clear_once(runner, keys, &settings, until).await?;
+            removed += some;
+            if some == 0 {
+                break;
             }
         }
-        Ok(removed)
+        let held = |tr| async move { read_counter(&tr, keys, Counter::Held).await };
+        let held = runner.run(held).await?;
+        Ok(Cleared { removed, held })
     })
+}
+
+/// Goes through all parts once, and removes the items that were enqueued at or before a version. Returns how many.
+async fn clear_once(
+    runner: &Runner<Store>,
+    keys: &Keys,
+    settings: &Settings,
+    until: i64,
+) -> Result<u64> {
+    let mut removed = 0;
+    // Delayed items come first: those that become due meanwhile are then found among the queued ones.
+    let queued = Priority::all().map(ClearedPart::Queued);
+    let parts = [ClearedPart::Delayed].into_iter().chain(queued);
+    for part in parts.chain([ClearedPart::Lanes]) {
+        let mut before: Option<Vec<u8>> = None;
+        loop {
+            let before_last = before.as_deref();
+            let some = |tr: Tx<_>| async move {
+                // Fewer items conflict with fewer grants, so that a busy queue lets the step commit in the end.
+                let failed = tr.attempt().number.saturating_sub(1);
+                let page = ClearedPage {
+                    part,
+                    before: before_last,
+                    items: MAX_FULFILLMENT_ITEMS >> failed.min(MAX_FULFILLMENT_ITEMS.ilog2()),
+                };
+                remove_some(&tr, keys, settings, until, page).await
+            };
+            let (some, last) = runner.run(some).await?;
+            removed += some;
+            if last.is_none() {
+                break;
+            }
+            before = last;
+        }
+    }
+    Ok(removed)
 }
 
 /// The parts from which items are removed.
@@ -83,29 +124,39 @@ enum ClearedPart {
     Delayed,
 }
 
-/// The next rows of a part after a key.
+/// The last rows of a part before a key, up to a number of them.
 #[derive(Debug, Clone, Copy)]
 struct ClearedPage<'a> {
     part: ClearedPart,
-    after: Option<&'a [u8]>,
+    before: Option<&'a [u8]>,
+    items: usize,
 }
 
-/// Removes the items on a page that were enqueued at or before a version. Returns how many were removed, and the last
-/// key that was read, or `None` at the end. Rows that do not decode stay.
+/// Removes the items on a page that were enqueued at or before a version. Returns how many were removed, and the first
+/// key of the page, or `None` if it was the last page. Rows that do not decode stay.
+///
+/// A page is read from its end: sessions take items from the beginning.
 async fn remove_some(
     tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
     until: i64,
-    ClearedPage { part, after }: ClearedPage<'_>,
+    page: ClearedPage<'_>,
 ) -> Result<(u64, Option<Vec<u8>>)> {
-    let (begin, end_of_part) = match part {
-        ClearedPart::Queued(priority) => keys.queued(priority).subspace().range(),
+    let (begin, end_of_part) = match page.part {
+        ClearedPart::Queued(priority) => {
+            let queued = keys.queued(priority);
+            let (begin, _) = queued.subspace().range();
+            // Items of a priority are in the order of their enqueues.
+            (begin, first_after(until).key_in(queued.subspace()))
+        }
         ClearedPart::Lanes => keys.part("l"),
         ClearedPart::Delayed => keys.part("t"),
     };
-    let query = RangeQuery::keys(after.map_or(begin, key_after), end_of_part)
-        .limit(MAX_FULFILLMENT_ITEMS)
+    let end_of_page = page.before.map_or(end_of_part, <[u8]>::to_vec);
+    let query = RangeQuery::keys(begin, end_of_page)
+        .limit(page.items)
+        .reversed()
         .mode(StreamingMode::WantAll);
     let mut items = Vec::new();
     let mut rows = 0;
@@ -121,20 +172,12 @@ async fn remove_some(
             ControlFlow::Break(())
         };
         last = Some(row.to_key());
-        let Some((location, item)) = parse(keys, part, &row) else {
-            return Ok(next);
-        };
-        if is_of(&item.id, until) {
-            items.push((location, item));
-        } else if matches!(part, ClearedPart::Queued(_)) {
-            // Items of a priority are in the order of their enqueues, so all others are newer, too.
-            last = None;
-            return Ok(ControlFlow::Break(()));
-        }
+        let item = parse(keys, page.part, &row);
+        items.extend(item.filter(|(_, item)| is_of(&item.id, until)));
         Ok::<_, Error>(next)
     });
     visited.await?;
-    if rows < MAX_FULFILLMENT_ITEMS && bytes < MAX_FULFILLMENT_BYTES {
+    if rows < page.items && bytes < MAX_FULFILLMENT_BYTES {
         last = None;
     }
     let records = items.iter().map(|(_, item)| &item.value);
@@ -167,6 +210,14 @@ fn parse(keys: &Keys, part: ClearedPart, row: &KeyValue) -> Option<(Location, It
     Some((Location::Queued(spot), keys.decode_queued(row).ok()?))
 }
 
+/// Returns the first id that an item may have which was enqueued after a version.
+fn first_after(version: i64) -> ItemId {
+    ItemId::Commit {
+        versionstamp: Versionstamp::new(version.saturating_add(1), 0),
+        call: 0,
+    }
+}
+
 /// Returns whether an item was enqueued at or before a version.
 pub(crate) fn is_of(id: &ItemId, until: i64) -> bool {
     matches!(id, ItemId::Commit { versionstamp, .. } if versionstamp.commit_version() <= until)
@@ -179,7 +230,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_clear_ends_at_the_first_item_that_is_newer_and_at_the_end_of_the_queue() {
+    async fn a_clear_reads_no_newer_items_and_ends_at_the_beginning_of_the_queue() {
         let db = keyspace::open("memory:").unwrap();
         let runner = Runner::new(db.clone());
         let settings = Settings::new();
@@ -192,10 +243,11 @@ mod tests {
         let add = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
         let before = db.begin().unwrap().read_version().await.unwrap();
         runner.run(add).await.unwrap();
-        let step = async |until, after: Option<&[u8]>| {
+        let step = async |until, before: Option<&[u8]>| {
             let page = ClearedPage {
                 part: ClearedPart::Queued(Priority::DEFAULT),
-                after,
+                before,
+                items: MAX_FULFILLMENT_ITEMS,
             };
             let mut tr = db.begin().unwrap();
             let (removed, last) = remove_some(&tr, keys, &settings, until, page)

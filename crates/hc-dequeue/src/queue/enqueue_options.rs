@@ -129,7 +129,10 @@ impl Enqueue {
     }
 
     /// Makes the item a member of a [batch](crate::Queue::open_batch), which is not complete before the item has ended.
-    /// If the item exists because of its dedupe id, its batch stays as it is.
+
+    /// If an item with the dedupe id exists, [`OnRepeat::Keep`] leaves its batch as it is. With `Replace` or `Debounce`,
+    /// an item without a batch joins this one, also if it was a dead letter, and one of another batch is refused with
+    /// [`Error::OtherBatch`](crate::Error::OtherBatch).
     #[must_use]
     pub fn with_batch(mut self, batch: &BatchRef) -> Self {
         self.batch = Some(*batch);
@@ -272,7 +275,8 @@ impl Enqueue {
 /// over the id. A dead letter that is replaced goes back to the queue as by a
 /// [redrive](crate::Queue::redrive). The limits and the trace context of the new enqueue, or their absence,
 /// replace the old ones. The priority changes only if the item gets a new place: with `Debounce`, or if it was a dead
-/// letter.
+/// letter. An enqueue with a [batch](Enqueue::with_batch) makes the item a member of it; without one, the item stays in
+/// its batch.
 ///
 /// All enqueues of an id in one transaction count as made at the time of the first one: equal delays give equal times.
 /// With `Debounce`, another time or priority than that of the enqueue before is refused with

@@ -20,7 +20,7 @@ use futures::future::try_join_all;
 use microqueue::StagedId;
 use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::items::batch::{Member, join};
+use crate::items::batch::{BatchRef, Member, join};
 use crate::items::changes::Changes;
 use crate::items::counters::read_counter;
 use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
@@ -165,6 +165,28 @@ async fn check_new(
     }
 }
 
+/// Returns of which batch an item becomes a member that gets a new value, or `None` if its membership stays as it is.
+///
+/// # Errors
+/// [`Error::OtherBatch`] if it is a member of another batch, and those of [`join`].
+async fn joined(
+    tr: &impl Transaction,
+    keys: &Keys,
+    options: &Enqueue,
+    member: Option<Member>,
+) -> Result<Option<Member>> {
+    let Some(batch) = &options.batch else {
+        return Ok(None);
+    };
+    match member {
+        None => join(tr, keys, batch).await.map(Some),
+        Some(member) if member.batch == batch.id_in(keys)? => Ok(None),
+        Some(member) => Err(Error::OtherBatch {
+            batch: BatchRef::new(keys, member.batch),
+        }),
+    }
+}
+
 /// Returns an error if the queue has as many items as the options of a new item allow.
 async fn check_depth(
     tr: &impl Transaction,
@@ -277,12 +299,15 @@ async fn repeat(
         rewrite(tr, keys, &id, &location, record)?;
         return Ok(None);
     }
+    // Before anything is staged, too.
+    let joined = joined(tr, keys, new.options, record.member).await?;
     record.payload = new.record.payload.clone();
     record.limits = new.record.limits;
     record.trace_context = new.record.trace_context.clone();
     match location {
         Location::Held(_) | Location::Granted { .. } | Location::Done => return Ok(None),
         Location::Queued(_) | Location::Delayed(_) if on_repeat == OnRepeat::Replace => {
+            record.member = joined.or(record.member);
             rewrite(tr, keys, &id, &location, record)?;
         }
         Location::Queued(_) | Location::Delayed(_) | Location::Dead => {
@@ -295,9 +320,11 @@ async fn repeat(
             let ready = new.options.ready_millis(enqueued, began, now);
             record.priority = new.record.priority;
             take_out(tr, keys, &id, &record, &location, changes)?;
+            record.member = joined.or(record.member);
             put_in(tr, keys, &id, record, Destination::of_due(ready), changes)?;
         }
     }
+    changes.join(joined);
     Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
 }
 

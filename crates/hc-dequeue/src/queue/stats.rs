@@ -38,6 +38,8 @@ pub struct Stats {
     pub completed: u64,
     /// Items that were cancelled since the queue was created.
     pub cancelled: u64,
+    /// Items that were purged or cleared since the queue was created, by a version that counts them.
+    pub removed: u64,
 }
 
 impl<T, C: Codec<T>> Queue<T, C> {
@@ -98,7 +100,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
 pub(crate) async fn read_stats(tr: &impl Transaction, keys: &Keys) -> Result<Stats> {
     let reads = Counter::ALL.map(|counter| read_counter(tr, keys, counter));
     let counts = try_join_all(reads).await?;
-    let [queued, delayed, held, dead, completed, cancelled] =
+    let [queued, delayed, held, dead, completed, cancelled, removed] =
         counts.try_into().expect("one for each counter");
     Ok(Stats {
         queued,
@@ -107,6 +109,7 @@ pub(crate) async fn read_stats(tr: &impl Transaction, keys: &Keys) -> Result<Sta
         dead,
         completed,
         cancelled,
+        removed,
     })
 }
 

@@ -37,8 +37,8 @@ pub(crate) struct Fired {
     pub(crate) after: Option<Vec<u8>>,
     /// Whether schedules that were read are still due, since they have more times than fit in a transaction.
     pub(crate) has_left: bool,
-    /// Schedules that do not decode, or whose expression or time zone this version does not understand. They stay
-    /// unchanged.
+    /// Schedules that do not decode, or whose expression or time zone this version does not understand, or whose times
+    /// cannot be determined. They stay unchanged.
     pub(crate) refused: Vec<Error>,
 }
 
@@ -153,13 +153,23 @@ impl Firing {
             return Ok(());
         }
         let missed = stored.schedule.missed();
-        let mut due = times.due(entry.time, self.now, missed, max, &stored.fired);
+        let due = times.due(entry.time, self.now, missed, max, &stored.fired);
+        let mut due = match due {
+            Ok(due) => due,
+            Err(error) => {
+                self.fired.refused.push(error);
+                return Ok(());
+            }
+        };
         let mut record = stored.clone();
         let mut is_refused = false;
         for (index, time) in due.times.iter().enumerate() {
             match self.enqueue(tr, keys, &entry.name, &stored, *time).await {
                 Ok(()) => {
-                    record.fired.add(*time, |time| times.after(time));
+                    // A time whose next one cannot be determined ends its run.
+                    record
+                        .fired
+                        .add(*time, |time| times.after(time).ok().flatten());
                     continue;
                 }
                 // Another item of this transaction has the dedupe id. The next transaction tries this time again.
@@ -278,12 +288,14 @@ pub(crate) async fn find_late(
         let Some(Ok((record, times))) = stored else {
             return Ok(None);
         };
-        let late = times.expected(&record, now).map(|expected_millis| Late {
+        let late = |expected_millis| Late {
             schedule,
             next_millis,
             expected_millis,
-        });
-        Ok::<_, Error>(late)
+        };
+        // The firing reports an error, too.
+        let expected = times.expected(&record, now).ok().flatten();
+        Ok::<_, Error>(expected.map(late))
     });
     let late = try_join_all(checks).await?.into_iter().flatten().collect();
     Ok((late, page.next_after().map(<[u8]>::to_vec)))

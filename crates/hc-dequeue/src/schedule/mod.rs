@@ -93,8 +93,16 @@ pub enum Missed {
 /// A list or range of hours or minutes, such as `30 2,14 * * *`, does not count as a fixed time: 02:30 is skipped in
 /// the gap and fires twice in the overlap. The tests cover both clock changes of 2026 and 2027 in two time zones.
 ///
+/// A gap may cross midnight, or be a whole day that a zone leaves out when it crosses the date line. A fixed time in it
+/// fires at the first second after the gap if the expression also has that date: `0 9 * * *` fires at midnight in place
+/// of the day that is missing, and `0 9 30 * *` does not fire.
+///
 /// If the wall clock of a process was ahead, times may have fired in advance, and the next time may be too far ahead.
 /// Sessions log a warning, and [`schedule`](crate::Queue::schedule) sets the next time right.
+///
+/// A schedule ends only if its expression has no more times before the year 5000. One whose times cannot be determined
+/// keeps its next time: sessions log the error and try again, [listings](ScheduleEntry::error) and
+/// [audits](crate::Finding::StoppedSchedule) show it.
 ///
 /// ```
 /// use hc_dequeue::{Missed, Schedule};
@@ -138,7 +146,7 @@ impl Schedule {
         self
     }
 
-    /// Sets the options of the enqueues. A delay begins at the scheduled time; a fixed time is refused by
+    /// Sets the options of the enqueues. A delay begins at the scheduled time; a fixed time and a batch are refused by
     /// [`schedule`](crate::Queue::schedule), and a trace context has no effect.
     ///
     /// If the dedupe id is [refused](crate::Enqueued::Repeated) or the queue is [full](crate::Error::Full), nothing is
@@ -223,6 +231,9 @@ pub struct ScheduleEntry<T> {
     /// The next time that its cron expression allows, by the wall clock of this process, if `next` is more than a
     /// minute later: a wall clock was ahead. [`schedule`](crate::Queue::schedule) sets it right.
     pub expected: Option<SystemTime>,
+    /// Why it does not fire: its expression or time zone is not understood by this version of the library, or its times
+    /// cannot be determined.
+    pub error: Option<String>,
     /// The newest time that has fired.
     pub last: Option<SystemTime>,
     /// The value that it enqueues, or why it does not decode.

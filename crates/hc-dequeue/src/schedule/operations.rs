@@ -1,6 +1,7 @@
 //! Operations of applications on schedules, each in the caller's transaction.
 
 use microqueue::keyspace::codec::{self, Codec, DecodeError};
+use microqueue::keyspace::error::chain;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     self, Bytes, Isolation, KeyValue, RangeQuery, Transaction, Undecodable, read_all,
@@ -53,10 +54,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads the schedule, which each of its firings writes. Writes it if anything changes.
     ///
     /// # Errors
-    /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::TimeZone`],
-    /// [`Error::FixedTime`], [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::PayloadTooLarge`] and
-    /// the codec's [`Encode`]; [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is
-    /// staged.
+    /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::CronTimes`],
+    /// [`Error::TimeZone`], [`Error::FixedTime`], [`Error::EnqueueOptions`] if the options have a batch,
+    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::PayloadTooLarge`] and the codec's [`Encode`];
+    /// [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is staged.
     ///
     /// [`Corrupt`]: microqueue::keyspace::Error::Corrupt
     /// [`Encode`]: microqueue::keyspace::Error::Encode
@@ -101,15 +102,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
             };
             record.unknown = stored.unknown.clone();
         }
-        let kept = stored
+        let same = stored
             .as_ref()
-            .filter(|stored| has_same_times(&stored.schedule, schedule))
-            .filter(|stored| times.expected(stored, now).is_none());
-        record.next_millis = match kept {
-            Some(stored) => stored.next_millis,
-            None => {
+            .filter(|stored| has_same_times(&stored.schedule, schedule));
+        record.next_millis = match same {
+            Some(stored) if times.expected(stored, now)?.is_none() => stored.next_millis,
+            _ => {
                 let text = schedule.cron().to_owned();
-                let next = times.next_after(now, &record.fired);
+                let next = times.next_after(now, &record.fired)?;
                 Some(next.ok_or(Error::CronNeverFires { text })?)
             }
         };
@@ -199,22 +199,41 @@ impl<T, C: Codec<T>> Queue<T, C> {
             |bytes: Bytes, error: DecodeError| Undecodable::new(row.key().to_vec(), bytes, error);
         let record = ScheduleCodec.decode(row.to_value());
         let now = wall_millis(&self.keys.env);
-        let expected = |record: &ScheduleRecord| {
-            let times = Times::parse(&record.schedule).ok()?;
-            times.expected(record, now)
-        };
-        let entry = record.map(|record| ScheduleEntry {
-            next: record.next_millis.map(unix_time),
-            expected: expected(&record).map(unix_time),
-            last: record.fired.newest().map(unix_time),
-            schedule: record.schedule,
-            payload: (codec::decode(&self.codec, record.payload.clone()))
-                .map_err(|error| undecodable(record.payload, error)),
+        let entry = record.map(|record| {
+            let expected = expected(&record, now);
+            ScheduleEntry {
+                next: record.next_millis.map(unix_time),
+                error: expected
+                    .as_ref()
+                    .err()
+                    .map(|error| chain(error).to_string()),
+                expected: expected.unwrap_or(None).map(unix_time),
+                last: record.fired.newest().map(unix_time),
+                schedule: record.schedule,
+                payload: (codec::decode(&self.codec, record.payload.clone()))
+                    .map_err(|error| undecodable(record.payload, error)),
+            }
         });
         Ok(ListedSchedule {
             name: self.keys.parse_schedule(row.key())?,
             entry: entry.map_err(|error| undecodable(row.to_value(), error)),
         })
+    }
+}
+
+/// Returns the next time that a schedule should have, if its next time is too late, or if it has none.
+fn expected(record: &ScheduleRecord, now: u64) -> Result<Option<u64>> {
+    Times::parse(&record.schedule)?.expected(record, now)
+}
+
+/// Returns why a schedule fires no more although it should, or `None` if it fires, or if its times are over.
+pub(crate) fn why_stopped(record: &ScheduleRecord, now: u64) -> Option<String> {
+    match expected(record, now) {
+        Err(error) => Some(chain(&error).to_string()),
+        Ok(Some(_)) if record.next_millis.is_none() => {
+            Some("it has no next time, although its expression has one".to_owned())
+        }
+        Ok(_) => None,
     }
 }
 

@@ -1,13 +1,18 @@
 //! The times of a cron expression in a time zone. All times are in milliseconds since the Unix epoch.
+//!
+//! croner finds the wall-clock times of an expression, which know no zone. This module says when a wall clock shows
+//! them: once as a rule, never in a gap that a clock change leaves, and twice where it repeats a range. A gap may be a
+//! whole day, when a zone crosses the date line.
 
 use std::collections::VecDeque;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, TimeZone};
-use chrono_tz::Tz;
-use croner::Cron;
+use chrono::{DateTime, Datelike, LocalResult, NaiveDateTime, TimeZone};
+use chrono_tz::{GapInfo, Tz};
+use croner::errors::CronError;
+use croner::{Cron, Direction, JobType, YEAR_UPPER_LIMIT};
 use microqueue::keyspace::record::millis;
 
 use super::fired::FiredTimes;
@@ -57,6 +62,8 @@ pub(super) struct Due {
 pub(super) struct Times {
     cron: Cron,
     zone: Tz,
+    /// Whether the expression has one second, one minute and one hour, so that it fires once on each of its days.
+    has_fixed_time: bool,
 }
 
 impl Times {
@@ -77,45 +84,154 @@ impl Times {
         }
         let cron = Cron::from_str(text).map_err(|error| refuse(error.into()))?;
         let zone = Tz::from_str(zone).map_err(|_| Error::TimeZone { name: zone.clone() })?;
-        Ok(Self { cron, zone })
+        Ok(Self {
+            has_fixed_time: cron.determine_job_type() == JobType::FixedTime,
+            cron,
+            zone,
+        })
     }
 
-    /// Returns the first time after `millis`, or `None` if there is none.
-    pub(super) fn after(&self, millis: u64) -> Option<u64> {
-        let found = self.cron.find_next_occurrence(&self.zoned(millis)?, false);
-        // Croner returns an error if it finds no time.
-        to_millis(&found.ok()?).filter(|found| *found > millis)
+    /// Returns the first time after `millis`, or `None` if there is none before the year 5000.
+    ///
+    /// # Errors
+    /// [`Error::CronTimes`].
+    pub(super) fn after(&self, millis: u64) -> Result<Option<u64>> {
+        let found = self.nearest(&self.zoned(millis)?, Direction::Forward)?;
+        Ok(found.and_then(|found| to_millis(&found)))
     }
 
     /// Returns the first time after `millis` that has not fired, or `None` if there is none.
-    pub(super) fn next_after(&self, millis: u64, fired: &FiredTimes) -> Option<u64> {
+    ///
+    /// # Errors
+    /// [`Error::CronTimes`].
+    pub(super) fn next_after(&self, millis: u64, fired: &FiredTimes) -> Result<Option<u64>> {
         let mut after = millis;
-        loop {
-            let time = self.after(after)?;
+        while let Some(time) = self.after(after)? {
             let Some(run) = fired.run_of(time) else {
-                return Some(time);
+                return Ok(Some(time));
             };
             after = run.last;
         }
+        Ok(None)
     }
 
     /// Returns the next time that a schedule should have at the wall time `now`, if its next time is later by more than
     /// clocks may differ: a clock was ahead when its next time was determined.
-    pub(super) fn expected(&self, record: &ScheduleRecord, now: u64) -> Option<u64> {
-        let expected = self.next_after(now, &record.fired)?;
+    ///
+    /// # Errors
+    /// [`Error::CronTimes`].
+    pub(super) fn expected(&self, record: &ScheduleRecord, now: u64) -> Result<Option<u64>> {
+        let Some(expected) = self.next_after(now, &record.fired)? else {
+            return Ok(None);
+        };
         // A time that a firing has passed over is missed by that firing's clock, and its next time is as much later.
         let ahead = millis(MAX_CLOCK_ERROR.min(MISSED_AFTER));
-        let latest = self.after(now.saturating_add(ahead))?.max(expected);
+        let Some(latest) = self.after(now.saturating_add(ahead))? else {
+            return Ok(None);
+        };
+        let latest = latest.max(expected);
         let is_late = record.next_millis.is_none_or(|next| next > latest);
-        is_late.then_some(expected)
+        Ok(is_late.then_some(expected))
     }
 
     /// Returns the last time at or before `millis`, or `None` if there is none.
-    fn up_to(&self, millis: u64) -> Option<u64> {
-        let found = self
-            .cron
-            .find_previous_occurrence(&self.zoned(millis)?, true);
-        to_millis(&found.ok()?).filter(|found| *found <= millis)
+    fn up_to(&self, millis: u64) -> Result<Option<u64>> {
+        let found = self.nearest(&self.zoned(millis)?, Direction::Backward)?;
+        Ok(found.and_then(|found| to_millis(&found)))
+    }
+
+    /// Returns the first time after `from`, or the last one up to it.
+    fn nearest(&self, from: &DateTime<Tz>, direction: Direction) -> Result<Option<DateTime<Tz>>> {
+        let wall = from.naive_local();
+        // Upward, the walk begins after `wall`: a second time of the same wall clock may not be the nearest one.
+        let is_inclusive = direction == Direction::Backward;
+        let found = self.walk(wall, is_inclusive, from, direction)?;
+        let LocalResult::Ambiguous(first, second) = self.zone.from_local_datetime(&wall) else {
+            return Ok(found);
+        };
+        // The wall clock shows a range twice, and `from` is in it. Its other part may have nearer times, which the walk
+        // has passed.
+        let goes_back_by = second - first;
+        let other = match direction {
+            Direction::Forward if *from < second => wall - goes_back_by,
+            Direction::Backward if *from >= second => wall + goes_back_by,
+            _ => return Ok(found),
+        };
+        let other = self.walk(other, true, from, direction)?;
+        let both = found.into_iter().chain(other);
+        Ok(match direction {
+            Direction::Forward => both.min(),
+            Direction::Backward => both.max(),
+        })
+    }
+
+    /// Goes through the wall-clock times of the expression from `wall` on, up or down, and returns the first time that
+    /// one of them gives after `from`, or up to it.
+    fn walk(
+        &self,
+        mut wall: NaiveDateTime,
+        mut is_inclusive: bool,
+        from: &DateTime<Tz>,
+        direction: Direction,
+    ) -> Result<Option<DateTime<Tz>>> {
+        let is_on = |time: &DateTime<Tz>| match direction {
+            Direction::Forward => time > from,
+            Direction::Backward => time <= from,
+        };
+        while let Some(found) = self.wall_time(wall, is_inclusive, direction)? {
+            let times = self.times_of(&found)?.into_iter().flatten().filter(is_on);
+            let nearest = match direction {
+                Direction::Forward => times.min(),
+                Direction::Backward => times.max(),
+            };
+            if nearest.is_some() {
+                return Ok(nearest);
+            }
+            wall = found;
+            is_inclusive = false;
+        }
+        Ok(None)
+    }
+
+    /// Returns the times at which an expression fires for one of its wall-clock times.
+    fn times_of(&self, wall: &NaiveDateTime) -> Result<[Option<DateTime<Tz>>; 2]> {
+        Ok(match self.zone.from_local_datetime(wall) {
+            LocalResult::Single(time) => [Some(time), None],
+            LocalResult::Ambiguous(first, _) if self.has_fixed_time => [Some(first), None],
+            LocalResult::Ambiguous(first, second) => [Some(first), Some(second)],
+            LocalResult::None if self.has_fixed_time => [self.after_gap(wall)?, None],
+            LocalResult::None => [None, None],
+        })
+    }
+
+    /// Returns the end of the gap that contains a wall-clock time, if the expression also has its date.
+    fn after_gap(&self, wall: &NaiveDateTime) -> Result<Option<DateTime<Tz>>> {
+        let Some(end) = GapInfo::new(wall, &self.zone).and_then(|gap| gap.end) else {
+            return Ok(None);
+        };
+        let on_its_date = end.date_naive().and_time(wall.time());
+        let matches = self.cron.is_time_matching(&on_its_date);
+        Ok(matches.map_err(|error| self.fail(error))?.then_some(end))
+    }
+
+    /// Returns the next wall-clock time of the expression, up or down, or `None` if there is none up to the first or
+    /// the last year that croner knows.
+    fn wall_time(
+        &self,
+        from: NaiveDateTime,
+        is_inclusive: bool,
+        direction: Direction,
+    ) -> Result<Option<NaiveDateTime>> {
+        let found = match direction {
+            Direction::Forward => self.cron.find_next_occurrence(&from, is_inclusive),
+            Direction::Backward => self.cron.find_previous_occurrence(&from, is_inclusive),
+        };
+        match found {
+            Ok(found) => Ok(Some(found)),
+            // Wall-clock times have no gaps, so that croner only gives up at the end of its years.
+            Err(CronError::TimeSearchLimitExceeded) => Ok(None),
+            Err(error) => Err(self.fail(error)),
+        }
     }
 
     /// Returns the times from `next` to `now` that fire: those that were not missed, and the newest missed ones as
@@ -127,13 +243,13 @@ impl Times {
         missed: Missed,
         max: usize,
         fired: &FiredTimes,
-    ) -> Due {
+    ) -> Result<Due> {
         let mut times = VecDeque::new();
         let mut until = Some(now);
-        while let Some(time) = until.and_then(|until| self.up_to(until)) {
-            if time < next {
+        while let Some(last) = until {
+            let Some(time) = self.up_to(last)?.filter(|time| *time >= next) else {
                 break;
-            }
+            };
             if let Some(run) = fired.run_of(time) {
                 until = run.first.checked_sub(1);
                 continue;
@@ -146,393 +262,41 @@ impl Times {
             until = time.checked_sub(1);
         }
         let rest = times.split_off(times.len().min(max));
-        Due {
+        let next = match rest.front() {
+            Some(next) => Some(*next),
+            None => self.next_after(now, fired)?,
+        };
+        Ok(Due {
             times: times.into(),
-            next: rest
-                .front()
-                .copied()
-                .or_else(|| self.next_after(now, fired)),
-        }
+            next,
+        })
     }
 
-    /// Returns the second that contains a time, or `None` if it is outside the calendar.
-    fn zoned(&self, millis: u64) -> Option<DateTime<Tz>> {
-        let seconds = i64::try_from(millis / 1_000).ok()?;
-        self.zone.timestamp_opt(seconds, 0).single()
+    /// Returns the second that contains a time.
+    ///
+    /// # Errors
+    /// [`Error::CronTimes`] if croner does not know its year. Otherwise a wall clock that shows such a year would end
+    /// every schedule.
+    fn zoned(&self, millis: u64) -> Result<DateTime<Tz>> {
+        let seconds = i64::try_from(millis / 1_000).ok();
+        let time = seconds.and_then(|seconds| self.zone.timestamp_opt(seconds, 0).single());
+        time.filter(|time| time.naive_local().year() < YEAR_UPPER_LIMIT)
+            .ok_or_else(|| {
+                self.fail(format!(
+                    "{millis} ms after the Unix epoch is the year {YEAR_UPPER_LIMIT} or later"
+                ))
+            })
+    }
+
+    fn fail(&self, source: impl Into<BoxError>) -> Error {
+        Error::CronTimes {
+            text: self.cron.as_str().to_owned(),
+            time_zone: self.zone.name().to_owned(),
+            source: Arc::from(source.into()),
+        }
     }
 }
 
 fn to_millis(time: &DateTime<Tz>) -> Option<u64> {
     u64::try_from(time.timestamp_millis()).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use conformance::scale;
-    use rand::rngs::StdRng;
-    use rand::{Rng, SeedableRng};
-
-    use super::*;
-
-    fn times(cron: &str, zone: &str) -> Times {
-        Times::parse(&Schedule::new(cron).with_time_zone(zone)).unwrap()
-    }
-
-    fn utc(text: &str) -> u64 {
-        to_millis(
-            &DateTime::parse_from_rfc3339(text)
-                .unwrap()
-                .with_timezone(&Tz::UTC),
-        )
-        .unwrap()
-    }
-
-    /// Returns the times after one and up to another one, in UTC.
-    fn between(times: &Times, after: &str, until: &str) -> Vec<String> {
-        let firsts = std::iter::successors(times.after(utc(after)), |time| times.after(*time))
-            .take_while(|time| *time <= utc(until));
-        let text = |time| Tz::UTC.timestamp_millis_opt(time as i64).unwrap();
-        firsts
-            .map(|time| text(time).format("%Y-%m-%dT%H:%M:%SZ").to_string())
-            .collect()
-    }
-
-    const BERLIN: &str = "Europe/Berlin";
-    const NEW_YORK: &str = "America/New_York";
-
-    /// A daily time, a half-hourly one and a two-hourly one around the clock changes of two zones. When
-    /// daylight-saving time begins, local times from 02:00 to 03:00 do not exist. When it ends, those from 02:00 to
-    /// 03:00 in Berlin and from 01:00 to 02:00 in New York occur twice.
-    const SUMMER_TIME: [(&str, &str, [&str; 2], &[&str]); 14] = [
-        // A fixed time that does not exist fires at the first time after the gap.
-        (
-            "30 2 * * *",
-            BERLIN,
-            ["2026-03-28T00:00:00Z", "2026-03-30T12:00:00Z"],
-            &[
-                "2026-03-28T01:30:00Z",
-                "2026-03-29T01:00:00Z",
-                "2026-03-30T00:30:00Z",
-            ],
-        ),
-        (
-            "30 2 * * *",
-            BERLIN,
-            ["2027-03-27T00:00:00Z", "2027-03-29T12:00:00Z"],
-            &[
-                "2027-03-27T01:30:00Z",
-                "2027-03-28T01:00:00Z",
-                "2027-03-29T00:30:00Z",
-            ],
-        ),
-        (
-            "30 2 * * *",
-            NEW_YORK,
-            ["2026-03-07T00:00:00Z", "2026-03-09T12:00:00Z"],
-            &[
-                "2026-03-07T07:30:00Z",
-                "2026-03-08T07:00:00Z",
-                "2026-03-09T06:30:00Z",
-            ],
-        ),
-        (
-            "30 2 * * *",
-            NEW_YORK,
-            ["2027-03-13T00:00:00Z", "2027-03-15T12:00:00Z"],
-            &[
-                "2027-03-13T07:30:00Z",
-                "2027-03-14T07:00:00Z",
-                "2027-03-15T06:30:00Z",
-            ],
-        ),
-        // A fixed time that occurs twice fires at the first occurrence.
-        (
-            "30 2 * * *",
-            BERLIN,
-            ["2026-10-24T12:00:00Z", "2026-10-26T12:00:00Z"],
-            &["2026-10-25T00:30:00Z", "2026-10-26T01:30:00Z"],
-        ),
-        (
-            "30 2 * * *",
-            BERLIN,
-            ["2027-10-30T12:00:00Z", "2027-11-01T12:00:00Z"],
-            &["2027-10-31T00:30:00Z", "2027-11-01T01:30:00Z"],
-        ),
-        (
-            "30 1 * * *",
-            NEW_YORK,
-            ["2026-10-31T12:00:00Z", "2026-11-02T12:00:00Z"],
-            &["2026-11-01T05:30:00Z", "2026-11-02T06:30:00Z"],
-        ),
-        (
-            "30 1 * * *",
-            NEW_YORK,
-            ["2027-11-06T12:00:00Z", "2027-11-08T12:00:00Z"],
-            &["2027-11-07T05:30:00Z", "2027-11-08T06:30:00Z"],
-        ),
-        // A time with a wildcard is skipped in the gap, and fires at both occurrences.
-        (
-            "*/30 * * * *",
-            BERLIN,
-            ["2026-03-29T00:00:00Z", "2026-03-29T02:00:00Z"],
-            &[
-                "2026-03-29T00:30:00Z",
-                "2026-03-29T01:00:00Z",
-                "2026-03-29T01:30:00Z",
-                "2026-03-29T02:00:00Z",
-            ],
-        ),
-        (
-            "30 * * * *",
-            NEW_YORK,
-            ["2026-11-01T05:00:00Z", "2026-11-01T08:00:00Z"],
-            &[
-                "2026-11-01T05:30:00Z",
-                "2026-11-01T06:30:00Z",
-                "2026-11-01T07:30:00Z",
-            ],
-        ),
-        (
-            "0 */2 * * *",
-            BERLIN,
-            ["2027-10-30T21:00:00Z", "2027-10-31T04:00:00Z"],
-            &[
-                "2027-10-30T22:00:00Z",
-                "2027-10-31T00:00:00Z",
-                "2027-10-31T01:00:00Z",
-                "2027-10-31T03:00:00Z",
-            ],
-        ),
-        (
-            "0 */2 * * *",
-            NEW_YORK,
-            ["2027-03-14T04:00:00Z", "2027-03-14T11:00:00Z"],
-            &[
-                "2027-03-14T05:00:00Z",
-                "2027-03-14T08:00:00Z",
-                "2027-03-14T10:00:00Z",
-            ],
-        ),
-        // So is a list of hours, which croner does not count as a fixed time.
-        (
-            "30 2,14 * * *",
-            BERLIN,
-            ["2026-03-28T20:00:00Z", "2026-03-29T20:00:00Z"],
-            &["2026-03-29T12:30:00Z"],
-        ),
-        (
-            "30 2,14 * * *",
-            BERLIN,
-            ["2026-10-24T20:00:00Z", "2026-10-25T20:00:00Z"],
-            &[
-                "2026-10-25T00:30:00Z",
-                "2026-10-25T01:30:00Z",
-                "2026-10-25T13:30:00Z",
-            ],
-        ),
-    ];
-
-    #[test]
-    fn changes_to_and_from_summer_time_have_croners_rules() {
-        for (cron, zone, [after, until], expected) in SUMMER_TIME {
-            assert_eq!(
-                between(&times(cron, zone), after, until),
-                expected,
-                "{cron} {zone} {after}"
-            );
-        }
-    }
-
-    /// Due times are searched backward from the present, and the next time is searched forward.
-    #[test]
-    fn the_times_are_the_same_in_both_directions() {
-        let weeks = [
-            ("Europe/Berlin", "2026-03-27T00:00:00Z"),
-            ("Europe/Berlin", "2026-10-23T00:00:00Z"),
-            ("Europe/Berlin", "2027-03-26T00:00:00Z"),
-            ("America/New_York", "2026-03-06T00:00:00Z"),
-            ("America/New_York", "2026-10-30T00:00:00Z"),
-            ("America/New_York", "2027-11-05T00:00:00Z"),
-            ("Australia/Lord_Howe", "2026-04-03T00:00:00Z"),
-            ("Australia/Lord_Howe", "2026-10-02T00:00:00Z"),
-            ("Europe/London", "2026-03-27T00:00:00Z"),
-        ];
-        let crons = [
-            "30 2 * * *",
-            "0 0 * * *",
-            "0 3 * * *",
-            "59 1 * * *",
-            "45 1 * * *",
-            "*/20 * * * *",
-            "7 */2 * * *",
-            "30 1,2,3 * * *",
-            "0-30/10 2 * * *",
-            "0 3 * * SUN",
-        ];
-        let mut compared = 0;
-        for (zone, from) in weeks {
-            for cron in crons {
-                let times = times(cron, zone);
-                let begin = utc(from);
-                let hour = 3_600_000;
-                for hours in [1, 20, 47, 49, 53, 60, 96] {
-                    let now = begin + hours * hour;
-                    let forward: Vec<_> =
-                        std::iter::successors(times.after(begin), |time| times.after(*time))
-                            .take_while(|time| *time <= now)
-                            .collect();
-                    let missed = Missed::All { cap: MAX_MISSED };
-                    let due = times.due(begin + 1, now, missed, usize::MAX, &FiredTimes::default());
-                    assert_eq!(due.times, forward, "{cron} {zone} {from} {hours}");
-                    assert!(due.next.unwrap() > now);
-                    compared += forward.len();
-                }
-            }
-        }
-        assert!(compared > 5_000, "{compared}");
-    }
-
-    #[test]
-    fn what_was_missed_fires_as_the_schedule_says() {
-        let times = times("*/10 * * * *", "UTC");
-        let at = |minute: u64| utc("2026-11-22T12:00:00Z") + minute * 60_000;
-        let all = |cap| Missed::All { cap };
-        let none = &FiredTimes::default();
-        // The schedule's next time is 12:10.
-        let table: [(u64, Missed, &[u64], u64); 14] = [
-            (at(10) - 1, Missed::Once, &[], 10),
-            // Not missed yet.
-            (at(10), Missed::Skip, &[10], 20),
-            (at(11), Missed::Skip, &[10], 20),
-            (at(11), Missed::Once, &[10], 20),
-            (at(11), all(5), &[10], 20),
-            // Missed.
-            (at(11) + 1, Missed::Skip, &[], 20),
-            (at(11) + 1, Missed::Once, &[10], 20),
-            (at(45), Missed::Skip, &[], 50),
-            (at(45), Missed::Once, &[40], 50),
-            (at(45), all(1), &[40], 50),
-            (at(45), all(3), &[20, 30, 40], 50),
-            (at(45), all(9), &[10, 20, 30, 40], 50),
-            // The newest time is not missed, and stands for the missed ones.
-            (at(40), Missed::Skip, &[40], 50),
-            (at(40), Missed::Once, &[40], 50),
-        ];
-        for (now, missed, minutes, next) in table {
-            let due = times.due(at(10), now, missed, 100, none);
-            let expected: Vec<_> = minutes.iter().map(|minute| at(*minute)).collect();
-            assert_eq!(
-                (due.times, due.next),
-                (expected, Some(at(next))),
-                "{now} {missed:?}"
-            );
-        }
-        // Two calls return all due times.
-        let due = times.due(at(10), at(45), all(3), 2, none);
-        assert_eq!((due.times, due.next), (vec![at(20), at(30)], Some(at(40))));
-        let due = times.due(at(40), at(45), all(3), 2, none);
-        assert_eq!((due.times, due.next), (vec![at(40)], Some(at(50))));
-    }
-
-    #[test]
-    fn each_second_fires_that_is_not_missed() {
-        let times = times("* * * * * *", "UTC");
-        let now = utc("2026-11-22T12:00:00Z") + 500;
-        let count = |missed| {
-            times
-                .due(
-                    now - 3_600_000,
-                    now,
-                    missed,
-                    usize::MAX,
-                    &FiredTimes::default(),
-                )
-                .times
-                .len()
-        };
-        // Sixty times within the minute, and the one at its start.
-        assert_eq!(count(Missed::Skip), 60);
-        assert_eq!(count(Missed::Once), 60);
-        assert_eq!(count(Missed::All { cap: 100 }), 100);
-        assert_eq!(count(Missed::All { cap: u32::MAX }), MAX_MISSED as usize);
-    }
-
-    #[test]
-    fn a_text_that_never_fires_has_no_time() {
-        let now = utc("2026-11-22T12:00:00Z");
-        for cron in ["0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 0 1 1 * 2025"] {
-            assert_eq!(times(cron, "Europe/Berlin").after(now), None, "{cron}");
-        }
-        let last = times("0 0 0 1 1 * 2027", "UTC");
-        let new_year = utc("2027-01-01T00:00:00Z");
-        assert_eq!(last.after(now), Some(new_year));
-        let due = last.due(
-            new_year,
-            new_year + 1,
-            Missed::Once,
-            9,
-            &FiredTimes::default(),
-        );
-        assert_eq!((due.times, due.next), (vec![new_year], None));
-        assert_eq!(
-            times("0 0 29 2 *", "UTC").after(now),
-            Some(utc("2028-02-29T00:00:00Z"))
-        );
-        assert_eq!(last.after(u64::MAX), None);
-    }
-
-    #[test]
-    fn texts_that_mean_nothing_are_refused_and_none_panics() {
-        let parse = |cron: &str| Times::parse(&Schedule::new(cron));
-        for cron in [
-            "",
-            "* * * *",
-            "60 * * * *",
-            "a b c d e",
-            "* * 0 * *",
-            "😀 * * * *",
-        ] {
-            assert!(
-                matches!(parse(cron), Err(Error::CronExpression { .. })),
-                "{cron}"
-            );
-        }
-        let long = format!("{} * * * *", "1,".repeat(200));
-        assert!(matches!(parse(&long), Err(Error::CronExpression { .. })));
-        for zone in ["", "Berlin", "europe/berlin", "UTC+1"] {
-            let schedule = Schedule::new("@daily").with_time_zone(zone);
-            assert!(
-                matches!(Times::parse(&schedule), Err(Error::TimeZone { .. })),
-                "{zone}"
-            );
-        }
-        let words = [
-            "*", "0", "*/5", "1-5", "1,3", "L", "MON", "JAN", "?", "5#2", "15W", "+MON",
-        ];
-        let alphabet: Vec<char> = "0123456789*,-/L#W?+@éJANMONdaily".chars().collect();
-        let mut parsed = 0;
-        for seed in 0..scale(20_000, 1_000_000) as u64 {
-            let mut rng = StdRng::seed_from_u64(seed);
-            let field = |rng: &mut StdRng| -> String {
-                if rng.random() {
-                    return words[rng.random_range(0..words.len())].to_owned();
-                }
-                let length = rng.random_range(1..4);
-                (0..length)
-                    .map(|_| alphabet[rng.random_range(0..alphabet.len())])
-                    .collect()
-            };
-            let fields: Vec<_> = (0..5).map(|_| field(&mut rng)).collect();
-            if let Ok(times) = parse(&fields.join(" ")) {
-                parsed += 1;
-                let now = utc("2026-11-22T12:00:00Z");
-                let next = times.after(now);
-                assert!(
-                    next.is_none_or(|next| next > now),
-                    "seed {seed}: {fields:?}"
-                );
-            }
-        }
-        assert!(parsed > 100, "{parsed}");
-    }
 }

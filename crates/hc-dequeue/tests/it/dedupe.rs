@@ -42,7 +42,7 @@ impl World {
     }
 
     async fn clear(&self) -> u64 {
-        self.queue.clear(&self.runner).await.unwrap()
+        self.queue.clear(&self.runner).await.unwrap().removed
     }
 
     async fn set(&self, settings: &Settings) {

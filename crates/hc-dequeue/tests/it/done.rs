@@ -104,7 +104,7 @@ async fn the_end_of_each_item_is_kept_however_it_comes(store: TestStore) {
     assert_eq!(world.place(&items[4]).await, Some(Place::Dead));
     assert!(world.purge(&items[4]).await);
     assert_eq!(world.cancel(&items[5]).await, Cancelled::Removed);
-    assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 1);
+    assert_eq!(world.queue.clear(&world.runner).await.unwrap().removed, 1);
 
     let ends: [(End, &[u8]); 7] = [
         (End::Completed, b"zero"),

@@ -212,7 +212,7 @@ async fn an_inspection_makes_no_other_transaction_fail(store: TestStore) {
     let done = consumer.dequeue().await.unwrap().unwrap();
     done.discard("no good").await.unwrap();
     world.enqueue(4..6).await;
-    queue.clear(&world.runner).await.unwrap();
+    let _ = queue.clear(&world.runner).await.unwrap();
     let change = |tr: Tx<_>| async move {
         queue.pause(&tr);
         queue.configure(&tr, &crate::common::settings()).await

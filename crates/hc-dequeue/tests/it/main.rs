@@ -12,6 +12,7 @@ mod attempts;
 mod audit;
 mod backoff;
 mod batches;
+mod clear;
 mod configure;
 mod costs;
 mod dedupe;

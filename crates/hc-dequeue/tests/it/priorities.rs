@@ -330,7 +330,7 @@ async fn items_of_all_priorities_are_cleared(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let mut items = one_of_each(&world).await;
     items.push(world.enqueue_ref(1, &priority(3).with_delay(LONG)).await);
-    assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 20);
+    assert_eq!(world.queue.clear(&world.runner).await.unwrap().removed, 20);
     for item in &items {
         assert_eq!(world.status(item).await, None);
     }

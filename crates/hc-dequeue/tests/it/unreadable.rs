@@ -497,12 +497,12 @@ async fn a_clear_removes_everything_else(store: TestStore) {
         damage(&world, "i", 2, Damage::Empty).await,
         damage(&world, "t", 0, Damage::CutShort).await,
     ];
-    assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 5);
+    assert_eq!(world.queue.clear(&world.runner).await.unwrap().removed, 5);
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.delayed), (2, 1));
     for row in &damaged {
         repair(&world, row).await;
     }
-    assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 3);
+    assert_eq!(world.queue.clear(&world.runner).await.unwrap().removed, 3);
     world.check().await;
 }

@@ -23,7 +23,7 @@ use microqueue::keyspace::{
     ConflictKind, Isolation, MutationOp, RangeQuery, Runner, Store, StreamingMode, Transaction,
 };
 
-use crate::items::batch::{BatchId, Callback, StoredBatch, Tally, read_batch};
+use crate::items::batch::{BatchCounts, BatchId, Callback, StoredBatch, Tally, read_batch};
 use crate::items::changes::Changes;
 use crate::items::error::{Result, keep_corrupt};
 use crate::items::keys::Keys;
@@ -141,9 +141,11 @@ async fn finish(
     let row = batch.row;
     let Some(callback) = row.callback else {
         let how = if row.is_cancelled {
-            Tally::Cancelled
+            Some(Tally::Cancelled)
+        } else if counts == BatchCounts::default() {
+            None
         } else {
-            Tally::Completed
+            Some(Tally::Completed)
         };
         changes.leave(row.parent, how);
         return Ok(());
@@ -158,9 +160,7 @@ async fn finish(
     record.batch_counts = Some(counts);
     record.member = row.parent;
     // It takes over the place of the batch.
-    if let Some(parent) = row.parent {
-        changes.tally(parent.batch, Tally::Pending, -1);
-    }
+    changes.leave(row.parent, None);
     let ready = now.saturating_add(delay_millis).max(due_millis);
     put_new(tr, keys, &record, (ready > now).then_some(ready), changes).await?;
     Ok(())

@@ -214,7 +214,7 @@ impl Minutely {
         let schedule = minutely().with_missed(missed);
         let times = Times::parse(&schedule).unwrap();
         let record = ScheduleRecord {
-            next_millis: times.after(now),
+            next_millis: times.after(now).unwrap(),
             fired: FiredTimes::default(),
             schedule,
             unknown: Default::default(),
@@ -239,7 +239,10 @@ impl Minutely {
             _ => &self.record.fired,
         };
         let missed = self.record.schedule.missed();
-        let due = self.times.due(next, now, missed, usize::MAX, fired);
+        let due = self
+            .times
+            .due(next, now, missed, usize::MAX, fired)
+            .unwrap();
         for time in due.times {
             self.items.push(time);
             if self.plant == Plant::RunsWithoutGaps
@@ -252,19 +255,20 @@ impl Minutely {
                 };
                 self.record.fired = FiredTimes::of_runs(vec![all]).unwrap();
             } else if self.record.fired.run_of(time).is_none() {
-                self.record.fired.add(time, |time| self.times.after(time));
+                let after = |time| self.times.after(time).unwrap();
+                self.record.fired.add(time, after);
             }
         }
         self.record.next_millis = due.next;
     }
 
     fn schedule(&mut self, now: u64) {
-        let expected = self.times.expected(&self.record, now);
+        let expected = self.times.expected(&self.record, now).unwrap();
         let newest = self.record.fired.newest().unwrap_or(0);
         match self.plant {
             Plant::KeepsNext => {}
             Plant::ContinuesAfterNewest => {
-                self.record.next_millis = self.times.after(now.max(newest));
+                self.record.next_millis = self.times.after(now.max(newest)).unwrap();
             }
             _ => self.record.next_millis = expected.or(self.record.next_millis),
         }

@@ -4,6 +4,8 @@ mod ahead;
 mod once;
 mod options;
 mod policy;
+mod stopped;
+mod times;
 
 use std::time::{Duration, SystemTime};
 

@@ -41,7 +41,7 @@ async fn a_paused_queue_gets_one_item_of_a_schedule_with_a_dedupe_id(store: Test
     assert_eq!(skipped, 29);
     assert_eq!(world.times().await, [utc(NOON)]);
     // The schedule goes on, and fires as soon as the item is gone.
-    assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 1);
+    assert_eq!(world.queue.clear(&world.runner).await.unwrap().removed, 1);
     assert_eq!(world.fire().await, 1);
     let entry = world.entry().await;
     assert_eq!(entry.last, Some(utc(NOON) + 30 * MINUTE));

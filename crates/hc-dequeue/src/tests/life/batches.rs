@@ -1,5 +1,6 @@
 //! The numbers that the batches of the model have.
 
+use super::model::Model;
 use super::{BATCH_OF_STAYING, BATCHES};
 use crate::items::record::End;
 
@@ -38,6 +39,22 @@ impl Batches {
         if let Some(batch) = batch {
             self.0[batch][0] -= 1;
             self.0[batch][if how == End::Completed { 1 } else { 3 }] += 1;
+        }
+    }
+}
+
+impl Model {
+    /// Returns whether an item is a member of another batch than the one that comes with a new value.
+    pub(super) fn is_of_other_batch(&self, item: usize, batch: Option<usize>) -> bool {
+        let own = self.items[item].batch;
+        own.is_some() && batch.is_some() && own != batch
+    }
+
+    /// An item without a batch joins the one that comes with a new value.
+    pub(super) fn join_again(&mut self, item: usize, batch: Option<usize>) {
+        if self.items[item].batch.is_none() {
+            self.batches.join(batch);
+            self.items[item].batch = batch;
         }
     }
 }

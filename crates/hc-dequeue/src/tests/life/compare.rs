@@ -25,7 +25,7 @@ impl LifeWorld {
     pub(super) async fn compare(&self, model: &mut Model) -> Result<()> {
         assert_eq!(self.clock_millis(), model.now);
         // Slots agree with their numbers, and what may be granted has a stamp.
-        let lanes = check_lanes(&self.runner, &self.queue.keys).await?;
+        let lanes = check_lanes(&self.runner, &self.queue.keys, &mut Vec::new()).await?;
         assert_eq!(lanes, []);
         assert_eq!(self.items.len(), model.items.len());
         for number in 0..self.items.len() {
@@ -73,8 +73,8 @@ impl LifeWorld {
             model.count(|place| place == At::Dead),
         ];
         assert_eq!(counts, expected, "queued, delayed, held, dead");
-        let ended = (stats.completed, stats.cancelled);
-        assert_eq!(ended, (model.completed, model.cancelled));
+        let ended = [stats.completed, stats.cancelled, stats.removed];
+        assert_eq!(ended, [model.completed, model.cancelled, model.removed]);
         Ok(())
     }
 

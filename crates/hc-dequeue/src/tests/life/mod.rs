@@ -93,7 +93,7 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
 }
 
 /// Results and changes that the programs must have produced, so that the test covers them.
-const MET: [&str; 53] = [
+const MET: [&str; 54] = [
     "Enqueue: 0 of batch 0",
     "Take: 1 of batch 0",
     "Collect: 1 of batch 1",
@@ -106,6 +106,7 @@ const MET: [&str; 53] = [
     "Enqueue: Staged",
     "Enqueue: Replaced(0)",
     "Enqueue: Repeated",
+    "Enqueue: OfOtherBatch",
     "Resolve: GivenBack(Accepted)",
     "Resolve: GivenBack(Cancelled)",
     "Resolve: GivenBack(Lost)",

@@ -88,6 +88,8 @@ pub(super) enum Said {
     Nothing,
     Staged,
     Replaced(usize),
+    /// The item is a member of another batch.
+    OfOtherBatch,
     Repeated,
     /// The values of the granted items, and whether each is popped.
     Granted(Vec<(u64, bool)>),
@@ -110,6 +112,7 @@ pub(super) struct Model {
     pub(super) items: Vec<ModelItem>,
     pub(super) completed: u64,
     pub(super) cancelled: u64,
+    pub(super) removed: u64,
     /// When the last item with each dedupe id was completed, if the queue retained the id.
     completions: BTreeMap<u8, u64>,
     grants: usize,
@@ -128,6 +131,7 @@ impl Model {
             items: Vec::new(),
             completed: 0,
             cancelled: 0,
+            removed: 0,
             completions: BTreeMap::new(),
             grants: 0,
             batches: Batches::default(),
@@ -279,6 +283,9 @@ impl Model {
                     // The new item takes over the id.
                     (At::Held(_) | At::Granted(..), _) => self.items[holder].dedupe = None,
                     (there, mode) => {
+                        if self.is_of_other_batch(holder, new.batch) {
+                            return Said::OfOtherBatch;
+                        }
                         match (there, mode) {
                             (At::Dead, _) => self.reset_counts(holder, place),
                             (_, OnRepeat::Debounce) => self.put(holder, place),
@@ -287,6 +294,7 @@ impl Model {
                         if there == At::Dead || mode == OnRepeat::Debounce {
                             self.items[holder].priority = new.priority;
                         }
+                        self.join_again(holder, new.batch);
                         self.items[holder].value = new.value;
                         self.items[holder].max_attempts = new.max_attempts;
                         return Said::Replaced(holder);
@@ -577,7 +585,7 @@ impl Model {
         match how {
             End::Completed => self.completed += 1,
             End::Cancelled => self.cancelled += 1,
-            End::Removed => {}
+            End::Removed => self.removed += 1,
         }
         let life = &mut self.items[item];
         if life.place == At::Dead {

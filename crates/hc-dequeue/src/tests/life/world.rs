@@ -175,7 +175,7 @@ impl LifeWorld {
                 self.leave(slot, matches!(op, Op::Die(_))).await?;
                 Said::Nothing
             }
-            Op::Clear => Said::Removed(self.queue.clear(&self.runner).await?),
+            Op::Clear => Said::Removed(self.queue.clear(&self.runner).await?.removed),
             Op::Sweep => {
                 let keys = &self.queue.keys;
                 let sweep = |tr| async move {
@@ -272,7 +272,10 @@ impl LifeWorld {
         let options = &options;
         let value = new.value;
         let enqueue = |tr| async move { queue.enqueue_with(&tr, &value, options).await };
-        let (enqueued, commit) = self.runner.run_committed(enqueue).await?;
+        let (enqueued, commit) = match self.runner.run_committed(enqueue).await {
+            Err(Error::OtherBatch { .. }) => return Ok(Said::OfOtherBatch),
+            enqueued => enqueued?,
+        };
         Ok(match enqueued {
             Enqueued::Staged(staged) => {
                 self.items

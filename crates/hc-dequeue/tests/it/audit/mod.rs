@@ -3,9 +3,12 @@
 mod busy;
 mod rows;
 
+use std::time::SystemTime;
+
 use crate::common::World;
 use conformance::stores::TestStore;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
+use hc_dequeue::session::SessionId;
 use hc_dequeue::{Consumer, Delivery, Error, Finding, Settings};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Isolation, KeyValue, MutationOp, RangeQuery, Transaction, Tx, read_all};
@@ -16,6 +19,7 @@ conformance::on_every_store!(
     items_of_a_session_that_is_gone_are_returned,
     a_session_without_a_heartbeat_is_reclaimed,
     strays_are_removed,
+    requests_of_a_session_that_is_being_removed_are_no_finding,
     the_rest_of_a_grant_without_its_first_item_is_returned,
     an_item_in_two_places_is_reported,
     an_item_that_two_sessions_hold_is_reported,
@@ -45,6 +49,16 @@ impl World {
         let query = &RangeQuery::keys(begin, end);
         let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
         self.runner.run(read).await.unwrap()
+    }
+
+    /// Stages a request of a session: format, session, wanted number.
+    async fn request(&self, session: [u8; 16]) -> ItemId {
+        let requests = &MicroQueue::<Bytes, Raw>::new(self.key("r"));
+        let record = [&[1][..], &session, &1_u32.to_be_bytes()].concat();
+        let record = &Bytes::from(record);
+        let enqueue = |tr: Tx<_>| async move { requests.enqueue(&tr, record).await };
+        let (staged, commit) = self.runner.run_committed(enqueue).await.unwrap();
+        staged.at(commit.versionstamp.unwrap())
     }
 
     /// Panics unless the audit finds exactly these contradictions, repairs them, and finds nothing afterwards.
@@ -108,6 +122,42 @@ async fn a_session_without_a_heartbeat_is_reclaimed(store: TestStore) {
     assert_eq!(world.values().await.len(), 3);
 }
 
+async fn requests_of_a_session_that_is_being_removed_are_no_finding(store: TestStore) {
+    for is_dead in [true, false] {
+        let world = World::new(&store, Settings::default()).await;
+        let session = SessionId([9; 16]);
+        let sessions = world.queue.sessions();
+        let open = |tr: Tx<_>| async move {
+            sessions.open(&tr, session, crate::common::LONG, SystemTime::UNIX_EPOCH);
+            Ok::<_, Error>(())
+        };
+        world.runner.run(open).await.unwrap();
+        let request = world.request(session.0).await;
+        world.check().await;
+        // The steps of the removal: the state, what it holds and its requests, the session.
+        let declare = |tr: Tx<_>| async move {
+            if is_dead {
+                let is_declared = sessions.declare_dead(&tr, session, |_| Some(i64::MAX));
+                assert!(is_declared.await?);
+            } else {
+                sessions.end(&tr, session).await?;
+            }
+            Ok::<_, Error>(())
+        };
+        world.runner.run(declare).await.unwrap();
+        let audit = world.queue.audit(&world.runner).await.unwrap();
+        assert_eq!(audit.findings, [], "dead: {is_dead}");
+        let remove = |tr: Tx<_>| async move {
+            sessions.remove(&tr, session);
+            Ok::<_, Error>(())
+        };
+        world.runner.run(remove).await.unwrap();
+        world
+            .finds_and_repairs(&[Finding::StrayRequest { request }])
+            .await;
+    }
+}
+
 async fn strays_are_removed(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
     let session = [9; 16];
@@ -117,14 +167,7 @@ async fn strays_are_removed(store: TestStore) {
         .finds_and_repairs(&[Finding::StrayHeartbeat { session }])
         .await;
 
-    // A request of a session that does not exist: format, session, wanted number.
-    let requests = MicroQueue::<Bytes, Raw>::new(world.key("r"));
-    let record = [&[1][..], &session, &1_u32.to_be_bytes()].concat();
-    let requests = &requests;
-    let record = &Bytes::from(record);
-    let enqueue = |tr: Tx<_>| async move { requests.enqueue(&tr, record).await };
-    let (staged, commit) = world.runner.run_committed(enqueue).await.unwrap();
-    let request = staged.at(commit.versionstamp.unwrap());
+    let request = world.request(session).await;
     world
         .finds_and_repairs(&[Finding::StrayRequest { request }])
         .await;

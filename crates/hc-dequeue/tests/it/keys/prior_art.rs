@@ -91,7 +91,7 @@ async fn solid_queue_125_804_silo_255_what_is_discarded_before_it_starts_leaks_n
         let last = next(&consumer).await;
         assert_eq!(*last.value(), 2);
         consumer.shut_down(Duration::ZERO).await.unwrap();
-        assert_eq!(world.queue.clear(&world.runner).await.unwrap(), 1);
+        assert_eq!(world.queue.clear(&world.runner).await.unwrap().removed, 1);
         assert_eq!(world.key_status("a").await.slots, 0);
         world.check().await;
     }

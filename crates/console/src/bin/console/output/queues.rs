@@ -192,6 +192,7 @@ fn dequeue_fields(state: &DequeueState) -> Vec<(&'static str, String)> {
         ("dead", state.dead),
         ("completed", state.completed),
         ("cancelled", state.cancelled),
+        ("removed", state.removed),
     ]
     .map(|(name, count)| (name, count.to_string()));
     let rest = [

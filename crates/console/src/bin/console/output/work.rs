@@ -142,8 +142,18 @@ impl Show for StoreCheck {
 
 impl Show for Audit {
     fn show(&self) -> String {
+        let notes: String = self
+            .unchecked
+            .iter()
+            .map(|note| format!("Not a finding: {note}\n"))
+            .collect();
         if self.findings.is_empty() {
-            return format!("{}: everything agrees\n", self.queue);
+            let checked = if notes.is_empty() {
+                "everything"
+            } else {
+                "all that was checked"
+            };
+            return format!("{}: {checked} agrees\n{notes}", self.queue);
         }
         let rows = self
             .findings
@@ -155,7 +165,7 @@ impl Show for Audit {
         } else {
             "To repair what can be repaired: console repair"
         };
-        format!("{shown}\n{next}\n")
+        format!("{shown}\n{notes}{next}\n")
     }
 }
 

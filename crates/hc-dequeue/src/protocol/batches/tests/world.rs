@@ -384,6 +384,17 @@ impl BatchModel {
         });
         state.flights.retain(|other| !flight.dooms(other));
         let after = members(&state.rows);
+        // A batch that had no members counts as none.
+        let joined_before = state.joined;
+        let is_empty = |member: &&u8| {
+            let child = usize::from(**member).checked_sub(BATCH);
+            child.is_some_and(|child| {
+                let stored = promises::stored_batch(keys, &before.0, child);
+                let is_cancelled = stored.is_some_and(|stored| stored.row.is_cancelled);
+                let is_silent = !self.world.batches[child].has_callback;
+                is_silent && !is_cancelled && joined_before[child] == 0
+            })
+        };
         for ((joined, before), after) in state.joined.iter_mut().zip(&before.1).zip(&after) {
             let new = after.difference(before).count();
             // The callback of a batch takes its place.
@@ -392,7 +403,8 @@ impl BatchModel {
                 usize::from(**member) >= BATCH && callback.is_some_and(|item| after.contains(&item))
             };
             let replaced = before.difference(after).filter(is_replaced).count();
-            *joined += (new - replaced) as u8;
+            let empty = before.difference(after).filter(is_empty).count();
+            *joined = *joined + new as u8 - replaced as u8 - empty as u8;
         }
         for (batch, record) in callbacks {
             self.judge(state, &before.0, batch, &record);
