@@ -14,6 +14,7 @@
 //! |---|---|
 //! | [`MessagePack`], [`Json`], `Bincode` | more than 127 arrays, maps, structs, enum variants and `Some` inside each other |
 //! | [`MessagePack`], [`Json`] | `Some` of `None`, of `()`, or with [`Json`] of a struct without fields: it would be read as `None` |
+//! | [`MessagePack`], [`Json`] | a key that is written twice, as with `#[serde(flatten)]` or `#[serde(tag)]` over a map that has it |
 //! | [`Json`] | NaN and infinity; maps whose keys are not strings, numbers, booleans or variants without content |
 //! | `Bincode` | values without a known length, as of `#[serde(flatten)]`; fields that `skip_serializing_if` leaves out; values of more than 100,000 bytes |
 //! | [`Tuple`] | incomplete versionstamps; `Some` of a tuple of several elements that begins with `None` |
@@ -32,6 +33,7 @@
 
 mod bounded;
 mod checked;
+mod keys;
 #[cfg(test)]
 mod tests;
 
@@ -156,6 +158,7 @@ impl Rules for MessagePack {
     const HAS_NULL: bool = true;
     const UNIT_STRUCT_IS_NULL: bool = false;
     const IS_SELF_DESCRIBING: bool = true;
+    const KEYS_ARE_TEXT: bool = false;
 }
 
 impl<T: Serialize + DeserializeOwned> Codec<T> for MessagePack {
@@ -265,6 +268,7 @@ impl Rules for Json {
     const HAS_NULL: bool = true;
     const UNIT_STRUCT_IS_NULL: bool = true;
     const IS_SELF_DESCRIBING: bool = true;
+    const KEYS_ARE_TEXT: bool = true;
 }
 
 impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
@@ -306,6 +310,7 @@ impl Rules for Bincode {
     const HAS_NULL: bool = false;
     const UNIT_STRUCT_IS_NULL: bool = false;
     const IS_SELF_DESCRIBING: bool = false;
+    const KEYS_ARE_TEXT: bool = false;
 }
 
 #[cfg(feature = "bincode")]

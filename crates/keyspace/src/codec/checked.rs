@@ -10,6 +10,8 @@ use serde::ser::{
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
+use super::keys::{FirstNames, MapKeys, repeated};
+
 /// How many arrays, maps and `Some` a value may nest. The decoders of the codecs read no more: they would overflow the
 /// stack at some depth.
 pub(super) const MAX_DEPTH: u8 = 127;
@@ -26,6 +28,8 @@ pub(super) trait Rules {
     const UNIT_STRUCT_IS_NULL: bool;
     /// Whether the bytes say where each field and each element is, so that some may be left out.
     const IS_SELF_DESCRIBING: bool;
+    /// Whether a number and its text are the same key of a map.
+    const KEYS_ARE_TEXT: bool;
 }
 
 /// Returns a value whose serialization fails if the rules refuse a piece of it.
@@ -153,9 +157,9 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
     type SerializeTuple = Pieces<S::SerializeTuple, R>;
     type SerializeTupleStruct = Pieces<S::SerializeTupleStruct, R>;
     type SerializeTupleVariant = Pieces<S::SerializeTupleVariant, R>;
-    type SerializeMap = Pieces<S::SerializeMap, R>;
-    type SerializeStruct = Pieces<S::SerializeStruct, R>;
-    type SerializeStructVariant = Pieces<S::SerializeStructVariant, R>;
+    type SerializeMap = Pieces<S::SerializeMap, R, MapKeys>;
+    type SerializeStruct = Pieces<S::SerializeStruct, R, FirstNames>;
+    type SerializeStructVariant = Pieces<S::SerializeStructVariant, R, FirstNames>;
 
     forward! {
         serialize_bool(bool);
@@ -344,17 +348,20 @@ impl<S: Serializer, R: Rules> Serializer for Checked<S, R> {
 }
 
 /// The pieces of an array or a map, all with the same nesting.
-struct Pieces<S, R> {
+struct Pieces<S, R, K = ()> {
     inner: S,
     nesting: Nesting,
+    /// Those that there were.
+    keys: K,
     rules: PhantomData<R>,
 }
 
-impl<S, R> Pieces<S, R> {
+impl<S, R, K: Default> Pieces<S, R, K> {
     fn new(inner: S, nesting: Nesting) -> Self {
         Self {
             inner,
             nesting,
+            keys: K::default(),
             rules: PhantomData,
         }
     }
@@ -398,7 +405,7 @@ array! {
 macro_rules! named {
     ($($of:ident;)*) => {
         $(
-            impl<S: $of, R: Rules> $of for Pieces<S, R> {
+            impl<S: $of, R: Rules> $of for Pieces<S, R, FirstNames> {
                 type Ok = S::Ok;
                 type Error = S::Error;
 
@@ -408,6 +415,9 @@ macro_rules! named {
                     key: &'static str,
                     value: &T,
                 ) -> Result<(), S::Error> {
+                    if R::IS_SELF_DESCRIBING && self.keys.has(key) {
+                        return Err(repeated(key));
+                    }
                     let piece = self.piece(value);
                     self.inner.serialize_field(key, &piece)
                 }
@@ -442,14 +452,32 @@ fn left_out<E: serde::ser::Error>(field: &str) -> E {
     ))
 }
 
-impl<S: SerializeMap, R: Rules> SerializeMap for Pieces<S, R> {
+impl<S, R: Rules> Pieces<S, R, MapKeys> {
+    /// Refuses a key that the map has already. The key was serialized before, so that it does not nest too deep.
+    #[inline]
+    fn refuse_repeated<E: serde::ser::Error>(
+        &mut self,
+        key: &(impl Serialize + ?Sized),
+    ) -> Result<(), E> {
+        if !R::IS_SELF_DESCRIBING {
+            return Ok(());
+        }
+        match self.keys.add(key, R::KEYS_ARE_TEXT) {
+            Ok(()) => Ok(()),
+            Err(key) => Err(repeated(&key)),
+        }
+    }
+}
+
+impl<S: SerializeMap, R: Rules> SerializeMap for Pieces<S, R, MapKeys> {
     type Ok = S::Ok;
     type Error = S::Error;
 
     #[inline]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), S::Error> {
         let piece = self.piece(key);
-        self.inner.serialize_key(&piece)
+        self.inner.serialize_key(&piece)?;
+        self.refuse_repeated(key)
     }
 
     #[inline]
@@ -464,9 +492,10 @@ impl<S: SerializeMap, R: Rules> SerializeMap for Pieces<S, R> {
         key: &K,
         value: &V,
     ) -> Result<(), S::Error> {
-        let key = self.piece(key);
+        let key_piece = self.piece(key);
         let value = self.piece(value);
-        self.inner.serialize_entry(&key, &value)
+        self.inner.serialize_entry(&key_piece, &value)?;
+        self.refuse_repeated(key)
     }
 
     #[inline]
