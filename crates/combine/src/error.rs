@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hc_dequeue::keyspace::error::corrupt_key;
+use hc_dequeue::keyspace::names::queue_name;
 use hc_dequeue::keyspace::recipe::SettingsDiffer;
 use hc_dequeue::keyspace::{self, Bytes, Subspace};
 use hc_dequeue::{NotEnded, microqueue};
@@ -44,7 +45,10 @@ pub enum Error {
 
     /// The encoded key, with the prefix of the queue's subspace, is longer than a key of the store can
     /// be. Nothing was staged.
-    #[error("key of {bytes} bytes is {excess} bytes too long for queue `{queue}`")]
+    #[error(
+        "key of {bytes} bytes is {excess} bytes too long for queue `{queue}`",
+        queue = queue_name(queue)
+    )]
     KeyTooLarge {
         /// The queue's subspace.
         queue: Subspace,
@@ -56,7 +60,8 @@ pub enum Error {
 
     /// The encoded update, together with its key, is larger than a block can hold. Nothing was staged.
     #[error(
-        "key and update of {bytes} bytes are too large for queue `{queue}`: the limit is {limit} bytes"
+        "key and update of {bytes} bytes are too large for queue `{queue}`: the limit is {limit} bytes",
+        queue = queue_name(queue)
     )]
     UpdateTooLarge {
         /// The queue's subspace.
@@ -68,7 +73,10 @@ pub enum Error {
     },
 
     /// The encoded value is larger than a record can hold. Nothing was staged.
-    #[error("value of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes")]
+    #[error(
+        "value of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes",
+        queue = queue_name(queue)
+    )]
     ValueTooLarge {
         /// The queue's subspace.
         queue: Subspace,
@@ -79,7 +87,10 @@ pub enum Error {
     },
 
     /// The key to initialize already has a value. Nothing was staged.
-    #[error("queue `{queue}` already has a value for key {key:?}: add an update instead")]
+    #[error(
+        "queue `{queue}` already has a value for key {key:?}: add an update instead",
+        queue = queue_name(queue)
+    )]
     AlreadyPresent {
         /// The queue's subspace.
         queue: Subspace,
@@ -90,7 +101,8 @@ pub enum Error {
     /// The bucket of the key has more bytes of pending updates than the read allows.
     #[error(
         "bucket {bucket} of queue `{queue}` has more than {limit} bytes of pending updates: read the \
-         settled value, or wait for the workers"
+         settled value, or wait for the workers",
+        queue = queue_name(queue)
     )]
     TooManyPending {
         /// The queue's subspace.
@@ -131,5 +143,40 @@ impl Error {
     /// Returns whether the error is about a record that does not decode.
     pub(crate) fn is_corrupt(&self) -> bool {
         corrupt_key(self).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_a_queue_as_the_console_does() {
+        let queue = Subspace::from(("orders", "a b", 7));
+        let errors = [
+            Error::KeyTooLarge {
+                queue: queue.clone(),
+                bytes: 2,
+                excess: 1,
+            },
+            Error::UpdateTooLarge {
+                queue: queue.clone(),
+                bytes: 2,
+                limit: 1,
+            },
+            Error::ValueTooLarge {
+                queue: queue.clone(),
+                bytes: 2,
+                limit: 1,
+            },
+            Error::AlreadyPresent {
+                queue: queue.clone(),
+                key: Bytes::new(),
+            },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains(r#"`orders/"a b"/7`"#), "{text}");
+        }
     }
 }

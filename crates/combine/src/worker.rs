@@ -5,6 +5,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use hc_dequeue::WorkerOptions;
 use hc_dequeue::keyspace::codec::{Codec, Raw};
+use hc_dequeue::keyspace::names::queue_name;
 use hc_dequeue::keyspace::{Bytes, Database, Runner, Store};
 
 use crate::bucket_worker::{BucketWorker, BucketWorkerOptions, Job, WorkerHandle};
@@ -118,7 +119,7 @@ fn start(
         });
         let worker = BucketWorker::open(job, runner, bucket_options).await?;
         let session = worker.session();
-        let span = tracing::debug_span!("combine", queue = %subspace, %session);
+        let span = tracing::debug_span!("combine", queue = %queue_name(&subspace), %session);
         Ok(WorkerHandle::spawn(worker, span))
     })
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use combine::keyspace::error::corrupt_key;
+use combine::keyspace::names::queue_name;
 use combine::keyspace::recipe::SettingsDiffer;
 use combine::keyspace::{self, Subspace};
 use combine::{InvalidSettings, NotEnded, microqueue};
@@ -42,14 +43,20 @@ pub enum Error {
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 
     /// The subspace contains no queue, for example because it has been cleared.
-    #[error("subspace `{queue}` contains no export queue: open the queue to create it")]
+    #[error(
+        "subspace `{queue}` contains no export queue: open the queue to create it",
+        queue = queue_name(queue)
+    )]
     NoQueue {
         /// The queue's subspace.
         queue: Subspace,
     },
 
     /// The queue has no subscription of this name. It may have been removed.
-    #[error("queue `{queue}` has no subscription `{subscription}`")]
+    #[error(
+        "queue `{queue}` has no subscription `{subscription}`",
+        queue = queue_name(queue)
+    )]
     NoSubscription {
         /// The queue's subspace.
         queue: Subspace,
@@ -69,14 +76,20 @@ pub enum Error {
     },
 
     /// The names of the subscriptions do not fit the record of the settings. Nothing was changed.
-    #[error("queue `{queue}` has too many subscriptions: remove the ones that are not needed")]
+    #[error(
+        "queue `{queue}` has too many subscriptions: remove the ones that are not needed",
+        queue = queue_name(queue)
+    )]
     TooManySubscriptions {
         /// The queue's subspace.
         queue: Subspace,
     },
 
     /// The encoded entry is larger than a block can hold. Nothing was staged.
-    #[error("entry of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes")]
+    #[error(
+        "entry of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes",
+        queue = queue_name(queue)
+    )]
     EntryTooLarge {
         /// The queue's subspace.
         queue: Subspace,
@@ -109,5 +122,36 @@ impl Error {
     /// Returns whether the error is about a record that does not decode.
     pub(crate) fn is_corrupt(&self) -> bool {
         corrupt_key(self).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_a_queue_as_the_console_does() {
+        let queue = Subspace::from(("orders", "a b", 7));
+        let errors = [
+            Error::NoQueue {
+                queue: queue.clone(),
+            },
+            Error::NoSubscription {
+                queue: queue.clone(),
+                subscription: "a".to_owned(),
+            },
+            Error::TooManySubscriptions {
+                queue: queue.clone(),
+            },
+            Error::EntryTooLarge {
+                queue: queue.clone(),
+                bytes: 2,
+                limit: 1,
+            },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains(r#"`orders/"a b"/7`"#), "{text}");
+        }
     }
 }

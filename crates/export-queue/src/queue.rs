@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use combine::bucket_logs::{encode_pairs, verify_stamps};
 use combine::keyspace::codec::{self, Codec, DecodeError, MessagePack};
+use combine::keyspace::names::queue_name;
 use combine::keyspace::recipe::stored_settings;
 use combine::keyspace::{
     Database, Environment, Isolation, KeyValue, OpenOptions, Runner, Subspace, Transaction,
@@ -291,7 +292,7 @@ impl<K, V, C: Clone> Clone for ExportQueue<K, V, C> {
 impl<K, V, C> fmt::Debug for ExportQueue<K, V, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExportQueue")
-            .field("subspace", &self.keys.queue.to_string())
+            .field("subspace", &queue_name(&self.keys.queue))
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use combine::WorkerOptions;
 use combine::bucket_worker::{BucketWorker, BucketWorkerOptions, Job, WorkerHandle};
 use combine::keyspace::codec::{Codec, Raw};
+use combine::keyspace::names::queue_name;
 use combine::keyspace::{Bytes, Database, Runner, Store};
 use futures::future::BoxFuture;
 
@@ -100,7 +101,7 @@ fn start(
         });
         let worker = BucketWorker::open(job, runner, bucket_options).await?;
         let session = worker.session();
-        let span = tracing::debug_span!("export", %queue, subscription = &*name, %session);
+        let span = tracing::debug_span!("export", queue = queue_name(&queue), subscription = &*name, %session);
         Ok(WorkerHandle::spawn(worker, span))
     })
 }

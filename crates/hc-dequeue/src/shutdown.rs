@@ -10,6 +10,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::{Environment, Subspace};
 use tokio::task::JoinSet;
 
@@ -52,7 +53,8 @@ pub struct ShutdownReport {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the store did not end the session of `{recipe}` within {limit:?}: other sessions take over what it \
-     holds after its lease"
+     holds after its lease",
+    recipe = queue_name(.recipe)
 )]
 pub struct NotEnded {
     /// The subspace of the recipe.

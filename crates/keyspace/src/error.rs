@@ -20,6 +20,7 @@ pub use self::open::OpenError;
 pub use self::source::{RecordKey, StorageFailure};
 use crate::foreign;
 use crate::limits::MAX_VALUE_BYTES;
+use crate::names::queue_name;
 
 /// The result of every operation of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -227,7 +228,9 @@ pub enum Error {
     /// A subspace overlaps one in the registry of [ids](crate::ids). Nothing was changed. Choose another
     /// subspace for the recipe.
     #[error(
-        "subspace `{given}` overlaps `{registered}`, which belongs to `{recipe}`: choose another subspace"
+        "subspace `{given}` overlaps `{registered}`, which belongs to `{recipe}`: choose another subspace",
+        given = queue_name(given),
+        registered = queue_name(registered)
     )]
     Overlap {
         /// The requested subspace.

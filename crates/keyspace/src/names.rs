@@ -209,6 +209,25 @@ mod tests {
     }
 
     #[test]
+    fn errors_name_a_subspace_as_the_console_does() {
+        let subspace = Subspace::from(("orders", "a b", 7));
+        let differ = crate::recipe::SettingsDiffer {
+            subspace: subspace.clone(),
+            stored: 1,
+            given: 2,
+        };
+        let overlap = crate::Error::Overlap {
+            given: Box::new(Subspace::from("jobs")),
+            registered: Box::new(subspace),
+            recipe: "hc-dequeue".to_owned(),
+        };
+        for text in [differ.to_string(), overlap.to_string()] {
+            assert!(text.contains(r#"`orders/"a b"/7`"#), "{text}");
+        }
+        assert!(overlap.to_string().contains("`jobs`"));
+    }
+
+    #[test]
     fn a_tuple_is_shown_with_its_types() {
         let packed = tuple::pack(&("a\"", 7, (true, 1.5), &b"\xab"[..]));
         let text = tuple_text(&packed).unwrap();

@@ -12,6 +12,7 @@ use crate::codec::MessagePack;
 use crate::env::Environment;
 use crate::error::{Result, RunError};
 use crate::ids::Ids;
+use crate::names::queue_name;
 use crate::record::{self, Fields};
 use crate::run::{Runner, Tx};
 use crate::transaction::{Database, Isolation, Transaction};
@@ -166,7 +167,8 @@ pub trait StoredSettings: Sized + Send + Sync {
 /// A recipe was opened with settings that do not agree with its stored ones. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{subspace}` was created with {stored}, not with {given}: open it with the settings that it was created with"
+    "`{subspace}` was created with {stored}, not with {given}: open it with the settings that it was created with",
+    subspace = queue_name(.subspace)
 )]
 #[non_exhaustive]
 pub struct SettingsDiffer<S> {

@@ -1,5 +1,6 @@
 //! The errors of queue operations.
 
+use keyspace::names::queue_name;
 use keyspace::{Subspace, Versionstamp};
 
 use crate::order::Order;
@@ -22,14 +23,20 @@ pub enum Error {
     ///
     /// The new items get their places only at the commit, so the read has no answer. Read before the
     /// first enqueue, or use two transactions. This transaction can no longer commit.
-    #[error("queue `{queue}` was read after an enqueue in the same transaction: read first")]
+    #[error(
+        "queue `{queue}` was read after an enqueue in the same transaction: read first",
+        queue = queue_name(queue)
+    )]
     ReadAfterWrite {
         /// The queue's subspace.
         queue: Subspace,
     },
 
     /// The encoded item is larger than a value can be. Nothing was staged.
-    #[error("item of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes")]
+    #[error(
+        "item of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes",
+        queue = queue_name(queue)
+    )]
     ItemTooLarge {
         /// The queue's subspace.
         queue: Subspace,
@@ -49,7 +56,10 @@ pub enum Error {
     },
 
     /// The id belongs to an item of a queue in another order.
-    #[error("queue `{queue}` is in {order:?} order, but the id is of the other order")]
+    #[error(
+        "queue `{queue}` is in {order:?} order, but the id is of the other order",
+        queue = queue_name(queue)
+    )]
     WrongOrder {
         /// The queue's subspace.
         queue: Subspace,
@@ -66,7 +76,8 @@ pub enum Error {
     #[error(
         "queue `{queue}` contains an item of version {}, but the store is at version {read_version}: \
          advance the store's version before you enqueue (`advanceversion` in fdbcli)",
-        stamp.commit_version()
+        stamp.commit_version(),
+        queue = queue_name(queue)
     )]
     StampAhead {
         /// The queue's subspace.
@@ -76,4 +87,37 @@ pub enum Error {
         /// The version of the store, as the transaction reads it.
         read_version: i64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_a_queue_as_the_console_does() {
+        let queue = Subspace::from(("orders", "a b", 7));
+        let errors = [
+            Error::ReadAfterWrite {
+                queue: queue.clone(),
+            },
+            Error::ItemTooLarge {
+                queue: queue.clone(),
+                bytes: 2,
+                limit: 1,
+            },
+            Error::WrongOrder {
+                queue: queue.clone(),
+                order: Order::Index,
+            },
+            Error::StampAhead {
+                queue: queue.clone(),
+                stamp: Versionstamp::INCOMPLETE,
+                read_version: 1,
+            },
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains(r#"`orders/"a b"/7`"#), "{text}");
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use keyspace::codec::{Codec, MessagePack};
+use keyspace::names::queue_name;
 use keyspace::{Environment, Subspace};
 
 use crate::keys::Layout;
@@ -144,7 +145,7 @@ impl<T, C: Clone> Clone for MicroQueue<T, C> {
 impl<T, C> fmt::Debug for MicroQueue<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MicroQueue")
-            .field("subspace", &self.layout.subspace.to_string())
+            .field("subspace", &queue_name(&self.layout.subspace))
             .field("order", &self.layout.order)
             .finish_non_exhaustive()
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures::{TryFutureExt, try_join};
 use hc_dequeue::keyspace::error::chain;
 use hc_dequeue::keyspace::foreign::{self, Panicked};
+use hc_dequeue::keyspace::names::queue_name;
 use hc_dequeue::keyspace::{Environment, Runner, Store, Subspace, Transaction, Tx};
 use hc_dequeue::session::{Alarm, Alarms, Life, Member, SessionId, Tick};
 use hc_dequeue::shutdown::{ShutdownReport, end_tasks};
@@ -217,7 +218,7 @@ impl<J: Job + ?Sized> BucketWorker<J> {
         for bucket in self.roster.stalled(own, marked) {
             if !self.agenda.contains(bucket) {
                 let recipe = self.options.sessions.subspace();
-                tracing::info!(%recipe, %bucket, "takes over a bucket that makes no progress");
+                tracing::info!(recipe = %queue_name(recipe), %bucket, "takes over a bucket that makes no progress");
                 self.agenda.add(bucket, true);
             }
         }
@@ -295,7 +296,7 @@ impl<J: Job + ?Sized> BucketWorker<J> {
         };
         self.runner.run(remove).await?;
         let recipe = options.sessions.subspace();
-        tracing::info!(%recipe, sessions = dead.len(), "removed dead sessions");
+        tracing::info!(recipe = %queue_name(recipe), sessions = dead.len(), "removed dead sessions");
         Ok(())
     }
 
@@ -317,7 +318,7 @@ impl<J: Job + ?Sized> BucketWorker<J> {
     fn warn(&self, result: Result<(), J::Error>, problem: &'static str) {
         if let Err(error) = result {
             let error = chain(&error);
-            tracing::warn!(recipe = %self.recipe(), %error, problem);
+            tracing::warn!(recipe = %queue_name(self.recipe()), %error, problem);
         }
     }
 

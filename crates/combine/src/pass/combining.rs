@@ -7,6 +7,7 @@ use futures::future::try_join_all;
 use hc_dequeue::keyspace::codec::Raw;
 use hc_dequeue::keyspace::error::{chain, code_of};
 use hc_dequeue::keyspace::foreign;
+use hc_dequeue::keyspace::names::queue_name;
 use hc_dequeue::keyspace::{Bytes, Code, Isolation, Runner, Store, Transaction, limits};
 use parking_lot::Mutex;
 
@@ -274,7 +275,7 @@ impl Combining {
             .after(retry.failures, self.runner.environment());
         self.metrics.failures.increment(1);
         let error = chain(error);
-        tracing::warn!(queue = %self.queue.subspace(), %bucket, %error, ?wait, "a pass failed");
+        tracing::warn!(queue = %queue_name(self.queue.subspace()), %bucket, %error, ?wait, "a pass failed");
         (retry, Next::After(wait))
     }
 }

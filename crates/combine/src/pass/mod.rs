@@ -47,6 +47,7 @@ pub(crate) mod typed;
 mod values;
 
 use futures::try_join;
+use hc_dequeue::keyspace::names::queue_name;
 use hc_dequeue::keyspace::{Bytes, ConflictKind, Isolation, Transaction};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -193,7 +194,7 @@ fn set_broken_aside(
 ) {
     for (block, broken) in portion.broken(taken) {
         let reason = &broken.reason;
-        tracing::warn!(queue = %keys.queue, %bucket, id = ?block.id, reason, "set a block aside");
+        tracing::warn!(queue = %queue_name(&keys.queue), %bucket, id = ?block.id, reason, "set a block aside");
         let row = keys.aside(bucket, &block.id);
         let record = encode_block_aside(reason, broken.folded, &block.bytes);
         pass.set_aside += 1;
@@ -213,7 +214,8 @@ fn set_updates_aside(
 ) {
     for (place, reason) in &key.aside {
         let update = &portion.updates[*place];
-        tracing::warn!(queue = %keys.queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
+        let queue = queue_name(&keys.queue);
+        tracing::warn!(queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
         let row = keys.aside(bucket, &update.id);
         let record = encode_update_aside(reason, &update.key, &update.update);
         pass.set_aside += 1;
@@ -346,7 +348,7 @@ fn stage_withheld(
     reason: &str,
     staged: &mut StagedPass,
 ) {
-    tracing::warn!(queue = %keys.queue, ?key, reason, "the reports of a key are withheld");
+    tracing::warn!(queue = %queue_name(&keys.queue), ?key, reason, "the reports of a key are withheld");
     tr.set(&keys.withheld(key), &encode_withheld(reason));
     staged.pass.set_aside += 1;
     staged.leaves_withheld = true;

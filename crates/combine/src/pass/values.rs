@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
 use hc_dequeue::keyspace::error::chain;
+use hc_dequeue::keyspace::names::queue_name;
 use hc_dequeue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows};
 
 use crate::bucket::Bucket;
@@ -132,7 +133,7 @@ pub(crate) async fn waiting(
                 Ok(key) => key,
                 // It belongs to no key, so it must not keep those of the bucket from being reported.
                 Err(error) => {
-                    tracing::warn!(queue = %keys.queue, %bucket, error = %chain(&error), "left out a row");
+                    tracing::warn!(queue = %queue_name(&keys.queue), %bucket, error = %chain(&error), "left out a row");
                     return Ok(ControlFlow::Continue(()));
                 }
             };

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use hc_dequeue::keyspace::codec::{self, Codec, MessagePack};
+use hc_dequeue::keyspace::names::queue_name;
 use hc_dequeue::keyspace::{
     Bytes, Database, Environment, KeyValue, OpenOptions, Runner, Subspace, Transaction,
     Versionstamp,
@@ -350,7 +351,7 @@ impl<K, U, V, C: Clone> Clone for CombineQueue<K, U, V, C> {
 impl<K, U, V, C> fmt::Debug for CombineQueue<K, U, V, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CombineQueue")
-            .field("subspace", &self.keys.queue.to_string())
+            .field("subspace", &queue_name(&self.keys.queue))
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }

@@ -309,6 +309,7 @@ mod tests {
             dead: 0,
             completed: 0,
             cancelled: 0,
+            removed: 0,
             oldest_seconds: Some(1.0),
             problem: Some(EVIL.to_owned()),
             sessions: 1,

@@ -223,6 +223,7 @@ mod tests {
             dead: 0,
             completed: 0,
             cancelled: 0,
+            removed: 0,
             oldest_seconds: None,
             problem: None,
             sessions,

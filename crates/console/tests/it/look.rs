@@ -72,7 +72,7 @@ async fn queues_of_every_recipe_are_listed_with_how_they_stand(store: TestStore)
     assert_eq!(
         state(jobs),
         json!({ "recipe": "hc-dequeue", "paused": false, "queued": 5, "delayed": 2, "held": 2, "dead": 3,
-            "completed": 1, "cancelled": 1, "sessions": 1 })
+            "completed": 1, "cancelled": 1, "removed": 0, "sessions": 1 })
     );
     assert_eq!(
         state(mail),
@@ -81,7 +81,7 @@ async fn queues_of_every_recipe_are_listed_with_how_they_stand(store: TestStore)
     assert_eq!(
         state(orders),
         json!({ "recipe": "hc-dequeue", "paused": true, "queued": 2, "delayed": 0, "held": 0, "dead": 0,
-            "completed": 0, "cancelled": 0, "sessions": 0 })
+            "completed": 0, "cancelled": 0, "removed": 0, "sessions": 0 })
     );
     for (queue, recipe, problem) in [
         (newer, "hc-dequeue", "format 99 is newer"),

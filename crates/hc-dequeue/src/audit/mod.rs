@@ -118,11 +118,11 @@ fn repair_all<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Re
         let read = |tr| async move { current_settings(&tr, keys).await };
         let settings = &runner.run(read).await?;
         for finding in &audit.findings {
-            tracing::warn!(queue = %keys.queue, ?finding, "repairing");
+            tracing::warn!(queue = %keys.name, ?finding, "repairing");
             match repair(runner, keys, settings, finding).await {
                 // A row that does not decode stops one repair, and not the others.
                 Err(error) if error.corrupt_key().is_some() => {
-                    tracing::warn!(queue = %keys.queue, error = %chain(&error), "not repaired");
+                    tracing::warn!(queue = %keys.name, error = %chain(&error), "not repaired");
                 }
                 repaired => repaired?,
             }

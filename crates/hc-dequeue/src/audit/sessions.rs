@@ -124,8 +124,8 @@ impl RowCheck for Heartbeats {
     }
 }
 
-/// Checks that each request belongs to a session. Those of a session that is dead or has ended are removed together with
-/// the session.
+/// Checks that each request belongs to a session. Those of a session that is dead or has ended are removed together
+/// with the session.
 struct Requests;
 
 #[async_trait]

@@ -8,6 +8,7 @@ use futures::Stream;
 use futures::stream::unfold;
 use microqueue::Item;
 use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::{Database, Runner};
 
 use crate::consume::delivery::Delivery;
@@ -211,7 +212,7 @@ impl<T> Clone for Consumer<T> {
 impl<T> fmt::Debug for Consumer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Consumer")
-            .field("queue", &self.untyped.queue().to_string())
+            .field("queue", &queue_name(self.untyped.queue()))
             .finish_non_exhaustive()
     }
 }

@@ -264,6 +264,11 @@ impl HeldItem {
         &self.shared.keys.queue
     }
 
+    /// Returns the name of the queue, as the console shows it.
+    pub(crate) fn queue_name(&self) -> &str {
+        &self.shared.keys.name
+    }
+
     /// Returns a reference to the item.
     pub(crate) fn item_ref(&self) -> ItemRef {
         ItemRef::new(&self.shared.keys, self.id)

@@ -13,7 +13,7 @@ impl HeldItem {
     pub(crate) fn handler_span(&self) -> Span {
         let span = tracing::info_span!(
             "handler",
-            queue = %self.queue(),
+            queue = self.queue_name(),
             item = %self.item_ref(),
             attempt = self.attempt(),
         );

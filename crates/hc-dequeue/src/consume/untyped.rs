@@ -66,6 +66,7 @@ impl UntypedConsumer {
     ) -> BoxFuture<'static, Result<Self>> {
         Box::pin(async move {
             let subspace = queue.keys.queue.clone();
+            let name = queue.keys.name.clone();
             let (commands, received) = mpsc::unbounded_channel();
             let dispatcher = Dispatcher::open(
                 queue,
@@ -76,7 +77,8 @@ impl UntypedConsumer {
             );
             let dispatcher = dispatcher.await?;
             let shared = dispatcher.shared();
-            let span = tracing::debug_span!("dispatcher", queue = %subspace, session = %dispatcher.session());
+            let span =
+                tracing::debug_span!("dispatcher", queue = %name, session = %dispatcher.session());
             let run = async {
                 if let Err(panicked) = foreign::run(dispatcher.run()).await {
                     let panic = panicked.message();

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use microqueue::keyspace::limits::MAX_TRANSACTION_BYTES;
+use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::recipe::SettingsDiffer;
 use microqueue::keyspace::{self, Bytes, Code, Subspace};
 
@@ -90,7 +91,8 @@ pub enum Error {
 
     /// The encoded value is too large to be stored in every place of the queue. Nothing was staged.
     #[error(
-        "payload of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes"
+        "payload of {bytes} bytes is too large for queue `{queue}`: the limit is {limit} bytes",
+        queue = queue_name(queue)
     )]
     PayloadTooLarge {
         /// The queue's subspace.
@@ -128,7 +130,10 @@ pub enum Error {
     MalformedCursor,
 
     /// The reference belongs to an item or a batch of another queue. Nothing was read or staged.
-    #[error("the reference belongs to another queue than `{queue}`")]
+    #[error(
+        "the reference belongs to another queue than `{queue}`",
+        queue = queue_name(queue)
+    )]
     ForeignRef {
         /// The subspace of the queue that was called.
         queue: Subspace,
@@ -221,8 +226,8 @@ pub enum Error {
         text: String,
     },
 
-    /// The times of a cron expression cannot be determined from a wall clock that shows the year 5000 or a later one, or
-    /// the search for them has failed. The schedule stays as it is, and sessions try it again.
+    /// The times of a cron expression cannot be determined: the wall clock shows the year 5000 or a later one, or the
+    /// search for them has failed. The schedule stays as it is, and sessions try it again.
     #[error(
         "the times of cron expression `{text}` in {time_zone} cannot be determined: check the wall clock"
     )]
@@ -248,7 +253,10 @@ pub enum Error {
     FixedTime,
 
     /// The queue already has as many items as the enqueue allows. Nothing was staged.
-    #[error("queue `{queue}` is full: {depth} items are queued, and the enqueue allows {limit}")]
+    #[error(
+        "queue `{queue}` is full: {depth} items are queued, and the enqueue allows {limit}",
+        queue = queue_name(queue)
+    )]
     Full {
         /// The queue's subspace.
         queue: Subspace,
@@ -279,7 +287,10 @@ pub enum Error {
     },
 
     /// The consumer was shut down, or its dispatcher has ended.
-    #[error("consumer of queue `{queue}` was shut down")]
+    #[error(
+        "consumer of queue `{queue}` was shut down",
+        queue = queue_name(queue)
+    )]
     ShutDown {
         /// The queue's subspace.
         queue: Subspace,
@@ -333,5 +344,41 @@ pub(crate) fn keep_corrupt<T>(read: Result<T>) -> Result<Result<T>> {
     match read {
         Err(error) if error.corrupt_key().is_none() => Err(error),
         read => Ok(read),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_a_queue_as_the_console_does() {
+        let queue = Subspace::from(("orders", "a b", 7));
+        let errors = [
+            Error::PayloadTooLarge {
+                queue: queue.clone(),
+                bytes: 2,
+                limit: 1,
+            },
+            Error::ForeignRef {
+                queue: queue.clone(),
+            },
+            Error::Full {
+                queue: queue.clone(),
+                depth: 2,
+                limit: 1,
+            },
+            Error::ShutDown {
+                queue: queue.clone(),
+            },
+            Error::NotEnded(NotEnded {
+                recipe: queue.clone(),
+                limit: Duration::ZERO,
+            }),
+        ];
+        for error in errors {
+            let text = error.to_string();
+            assert!(text.contains(r#"`orders/"a b"/7`"#), "{text}");
+        }
     }
 }

@@ -190,6 +190,7 @@ use std::array;
 use std::cmp::Ordering;
 
 use futures::future::try_join_all;
+use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
     self, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
@@ -263,6 +264,8 @@ fn queue_tag(queue: &Subspace) -> QueueTag {
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
     pub(crate) queue: Subspace,
+    /// The name of the queue, for logs.
+    pub(crate) name: String,
     pub(crate) env: Environment,
     /// The items that are queued, by priority: the highest one comes first.
     queued: [Records; Priority::COUNT],
@@ -295,6 +298,7 @@ impl Keys {
             requests: MicroQueue::new(part("r")).with_environment(env.clone()),
             sessions: Sessions::new(queue.clone()),
             tag: queue_tag(&queue),
+            name: queue_name(&queue),
             env,
             queue,
         }

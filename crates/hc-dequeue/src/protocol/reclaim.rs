@@ -227,7 +227,7 @@ pub(crate) async fn reclaim_step(
     let some = |tr| async move { reclaim_items(&tr, keys, settings, session).await };
     let returned = runner.run(some).await?;
     if returned > 0 {
-        tracing::info!(queue = %keys.queue, %session, returned, "returned items of the dead");
+        tracing::info!(queue = %keys.name, %session, returned, "returned items of the dead");
         return Ok(Progress::Returned(returned));
     }
     let rest = |tr| async move {

@@ -97,8 +97,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::Full`] and those of
     /// [`enqueue`](Self::enqueue); with a batch, [`Error::ForeignRef`], [`Error::OtherBatch`],
     /// [`Error::BatchOver`] and [`Corrupt`](microqueue::keyspace::Error::Corrupt), of which the last two only if a new
-    /// item is enqueued or one joins the batch; [`Error::EnqueuedWithOtherPlace`]; [`Error::ReadAfterWrite`] if this transaction has enqueued before, and an
-    /// item that exists is to be replaced. In all cases nothing is staged.
+    /// item is enqueued or one joins the batch; [`Error::EnqueuedWithOtherPlace`]; [`Error::ReadAfterWrite`] if this
+    /// transaction has enqueued before, and an item that exists is to be replaced. In all cases nothing is staged.
     ///
     /// # Cancel safety
     /// As for all [operations](Queue#cancel-safety), except with another `OnRepeat` than `Keep`. If a session holds the

@@ -282,7 +282,7 @@ impl<T, C: Clone> Clone for Queue<T, C> {
 impl<T, C> fmt::Debug for Queue<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Queue")
-            .field("subspace", &self.keys.queue.to_string())
+            .field("subspace", &self.keys.name)
             .field("settings", &self.settings.get())
             .finish_non_exhaustive()
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::{self, Database, Result, Runner, Store, Transaction, Tx, VersionClock};
 
 use super::clocks::ClockCheck;
@@ -111,7 +112,7 @@ impl Member {
         };
         self.runner.run(open).await?;
         self.promised = lease;
-        tracing::debug!(recipe = %sessions.subspace(), %session, "opened a session");
+        tracing::debug!(recipe = %queue_name(sessions.subspace()), %session, "opened a session");
         Ok(())
     }
 
@@ -157,7 +158,7 @@ impl Member {
             self.promised = lease;
             return Ok(Tick::Heartbeat);
         }
-        tracing::warn!(recipe = %sessions.subspace(), %session, "the session was declared dead");
+        tracing::warn!(recipe = %queue_name(sessions.subspace()), %session, "the session was declared dead");
         Ok(Tick::Dead)
     }
 

@@ -101,7 +101,7 @@ impl Dispatcher {
             let unreadable = mem::take(&mut timer.unreadable);
             if mem::replace(&mut timer.known_unreadable, unreadable) < unreadable {
                 tracing::warn!(
-                    queue = %self.shared.keys.queue,
+                    queue = %self.shared.keys.name,
                     batches = unreadable,
                     "batches do not decode: a newer version may end them"
                 );

@@ -127,7 +127,7 @@ impl Dispatcher {
 
     /// Gives back an item that does not decode, like any other failed item: another process may be able to decode it.
     fn undecodable(&mut self, id: ItemId, record: &Record, error: &DecodeError) {
-        let queue = &self.keys().queue;
+        let queue = &self.keys().name;
         let item = ItemRef::new(self.keys(), id);
         tracing::error!(%queue, %item, %error, "an item does not decode");
         // A version that cannot decode many items would otherwise take them again and again before all others.

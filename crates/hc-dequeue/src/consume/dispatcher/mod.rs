@@ -257,7 +257,7 @@ impl Dispatcher {
             && !was_leading
         {
             self.shared.metrics.patience_expiries.increment(1);
-            tracing::warn!(queue = %self.keys().queue, "the first request waits too long");
+            tracing::warn!(queue = %self.keys().name, "the first request waits too long");
         }
     }
 
@@ -371,7 +371,7 @@ impl Dispatcher {
 
     /// Returns the error to all waiting callers, and waits before the next step.
     async fn fail(&mut self, error: &Error) {
-        tracing::warn!(queue = %self.keys().queue, error = %chain(error), "dispatcher failed");
+        tracing::warn!(queue = %self.keys().name, error = %chain(error), "dispatcher failed");
         self.callers.fail(error);
         self.returns.fail(error);
         self.runner.environment().sleep(PAUSE_AFTER_FAILURE).await;

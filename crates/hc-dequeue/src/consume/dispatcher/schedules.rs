@@ -98,7 +98,7 @@ impl Dispatcher {
                 self.note(Err(error.clone()));
             }
         }
-        let queue = &self.keys().queue;
+        let queue = &self.keys().name;
         for skipped in &fired.skipped {
             let schedule = &skipped.schedule;
             let time = time_text(skipped.time_millis);
@@ -139,7 +139,7 @@ impl Dispatcher {
         let check = &mut self.fire_timer.late;
         for late in late.iter().filter(|late| check.is_new(late)) {
             tracing::warn!(
-                queue = %keys.queue,
+                queue = %keys.name,
                 schedule = late.schedule,
                 next = time_text(late.next_millis),
                 expected = time_text(late.expected_millis),

@@ -130,7 +130,7 @@ impl Dispatcher {
         let stamp = commit
             .versionstamp
             .expect("a transaction that wrote a request has a versionstamp");
-        tracing::debug!(queue = %self.keys().queue, "registered a request");
+        tracing::debug!(queue = %self.keys().name, "registered a request");
         self.pacer.register();
         staged.at(stamp)
     }
@@ -180,7 +180,7 @@ impl Dispatcher {
             self.batch_timer.look_at_once();
         }
         let has_items = supply.map(|supply| supply.has_items);
-        tracing::trace!(queue = %self.keys().queue, is_first, ?has_items, "waits");
+        tracing::trace!(queue = %self.keys().name, is_first, ?has_items, "waits");
         if has_items == Some(false) {
             self.callers.find_none();
         }
@@ -212,7 +212,7 @@ impl Dispatcher {
             Tried::Succeeded(both) => both,
             Tried::Conflicted => {
                 self.shared.metrics.conflicts.increment(1);
-                tracing::debug!(queue = %self.keys().queue, "a fulfillment met a conflict");
+                tracing::debug!(queue = %self.keys().name, "a fulfillment met a conflict");
                 self.pacer.note_contention();
                 return Ok(Event::FulfillConflicted);
             }
@@ -223,7 +223,7 @@ impl Dispatcher {
             .fulfilled
             .record(fulfilled.granted as f64);
         tracing::debug!(
-            queue = %self.keys().queue,
+            queue = %self.keys().name,
             answered = fulfilled.answered,
             granted = fulfilled.granted,
             "fulfilled requests"
@@ -257,7 +257,7 @@ impl Dispatcher {
         let Some(items) = collected.items else {
             return Event::NotAnswered;
         };
-        tracing::debug!(queue = %self.keys().queue, items = items.len(), "collected a grant");
+        tracing::debug!(queue = %self.keys().name, items = items.len(), "collected a grant");
         self.hand_out(items);
         let next = collected.next;
         Event::Answered {

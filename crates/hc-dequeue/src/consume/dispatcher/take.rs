@@ -89,7 +89,7 @@ impl Dispatcher {
             Tried::Succeeded(both) => both,
             Tried::Conflicted => {
                 self.shared.metrics.conflicts.increment(1);
-                tracing::debug!(queue = %self.keys().queue, "a take met a conflict");
+                tracing::debug!(queue = %self.keys().name, "a take met a conflict");
                 self.pacer.note_contention();
                 return Ok(Event::Contended);
             }

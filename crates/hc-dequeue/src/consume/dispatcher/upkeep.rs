@@ -79,7 +79,7 @@ impl Dispatcher {
     /// Logs the failure of a task that will be tried again.
     pub(super) fn note(&self, result: Result<()>) {
         if let Err(error) = result {
-            tracing::warn!(queue = %self.keys().queue, error = %chain(&error), "upkeep failed");
+            tracing::warn!(queue = %self.keys().name, error = %chain(&error), "upkeep failed");
         }
     }
 
@@ -103,7 +103,7 @@ impl Dispatcher {
             .report(&stats, is_paused, age, unreadable);
         if unreadable > 0 {
             tracing::warn!(
-                queue = %keys.queue,
+                queue = %keys.name,
                 unreadable,
                 "records at the front of the queue do not decode and are skipped: upgrade this process if a newer \
                  version has written them, or else look for damage with `audit`"
@@ -114,7 +114,7 @@ impl Dispatcher {
             self.return_reserve();
         }
         if stored != *self.settings {
-            tracing::info!(queue = %keys.queue, ?stored, "the settings have changed");
+            tracing::info!(queue = %keys.name, ?stored, "the settings have changed");
             self.settings = Arc::new(stored);
             self.queue.settings.set(self.settings.clone());
             self.member.set_lease(self.settings.lease);
@@ -174,7 +174,7 @@ impl Dispatcher {
         self.shared.metrics.clock_error.set(error);
         if trusted_clock && !self.member.trusts_clock() {
             tracing::warn!(
-                queue = %self.keys().queue,
+                queue = %self.keys().name,
                 seconds = error,
                 "the wall clock differs from those of other processes: this process promotes no delayed \
                  items and fires no schedules"
@@ -182,7 +182,7 @@ impl Dispatcher {
         }
         for session in found {
             if !self.upkeep.dead.contains(&session) {
-                tracing::info!(queue = %self.keys().queue, %session, "found a dead session");
+                tracing::info!(queue = %self.keys().name, %session, "found a dead session");
                 self.upkeep.dead.push(session);
                 self.upkeep.fulfills_first = true;
                 self.report(Event::FoundDead);
@@ -200,7 +200,7 @@ impl Dispatcher {
                 Ok(Progress::Removed) => {}
                 // The next census finds the session again.
                 Ok(Progress::Undecodable) => tracing::warn!(
-                    queue = %self.keys().queue,
+                    queue = %self.keys().name,
                     %session,
                     "a dead session holds items that do not decode"
                 ),
@@ -357,7 +357,7 @@ impl Dispatcher {
             Ok(lost)
         };
         let ended = end.await;
-        tracing::debug!(queue = %self.keys().queue, session = %self.session(), "ended a session");
+        tracing::debug!(queue = %self.keys().name, session = %self.session(), "ended a session");
         while let Ok(command) = self.commands.try_recv() {
             if let Command::ShutDown { done: another, .. } = command {
                 done.extend(another);

@@ -1,6 +1,7 @@
 //! Schedules, one transaction at a time, on every store, with a wall clock that the tests set.
 
 mod ahead;
+mod clock_changes;
 mod once;
 mod options;
 mod policy;

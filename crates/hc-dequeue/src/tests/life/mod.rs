@@ -6,6 +6,7 @@
 
 mod batches;
 mod compare;
+mod expiry;
 mod model;
 mod program;
 mod turns;

@@ -114,7 +114,7 @@ pub(super) struct Model {
     pub(super) cancelled: u64,
     pub(super) removed: u64,
     /// When the last item with each dedupe id was completed, if the queue retained the id.
-    completions: BTreeMap<u8, u64>,
+    pub(super) completions: BTreeMap<u8, u64>,
     grants: usize,
     pub(super) batches: Batches,
     /// The limits of keys; those of the empty key are the default ones.
@@ -219,27 +219,6 @@ impl Model {
                 Said::Nothing
             }
         }
-    }
-
-    /// Forgets the done items and the dedupe ids whose time is over.
-    fn sweep(&mut self) -> Said {
-        let now = self.now;
-        let kept = self.rules.keep_done;
-        for item in &mut self.items {
-            if matches!(item.place, At::Done(_, at) if at + kept <= now) {
-                item.place = At::Unknown;
-            }
-        }
-        let retention = self.rules.retention;
-        self.completions
-            .retain(|_, completed| now < *completed + retention);
-        Said::Nothing
-    }
-
-    /// Returns whether a dedupe id is refused although no item has it.
-    fn is_retained(&self, dedupe: u8) -> bool {
-        let completed = self.completions.get(&dedupe);
-        completed.is_some_and(|completed| self.now < completed + self.rules.retention)
     }
 
     fn change(&mut self, item: usize, change: Change) -> Said {

@@ -258,3 +258,30 @@ impl Show for Key {
         ])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_audit_has_not_checked_is_a_note_and_no_finding() {
+        let audit = |findings, unchecked: &[&str]| Audit {
+            queue: "jobs".to_owned(),
+            repaired: false,
+            findings,
+            unchecked: unchecked.iter().map(|note| (*note).to_owned()).collect(),
+        };
+        assert_eq!(audit(vec![], &[]).show(), "jobs: everything agrees\n");
+        let note = "counter `slots` was not checked: there are too many items";
+        assert_eq!(
+            audit(vec![], &[note]).show(),
+            format!("jobs: all that was checked agrees\nNot a finding: {note}\n")
+        );
+        let finding = console::report::Finding {
+            kind: "no-pointer".to_owned(),
+            detail: "item 1 has no pointer".to_owned(),
+        };
+        let shown = audit(vec![finding], &[note]).show();
+        assert!(shown.contains("no-pointer") && shown.contains(note) && shown.contains("repair"));
+    }
+}
