@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use conformance::by_hand::ByHand;
 use conformance::stores::TestStore;
+use conformance::timeout;
 use futures::poll;
 use hc_dequeue::{Delivery, Enqueue, KeyLimits, Queue, Rate, WorkerOptions};
 use keyspace::OpenOptions;
@@ -16,6 +18,7 @@ use crate::common::{LONG, World};
 
 conformance::on_every_store!(
     orderly_restarts_of_workers_cost_no_tokens,
+    a_call_that_is_dropped_with_its_answer_costs_no_token,
     an_item_that_does_not_decode_costs_no_token,
 );
 
@@ -66,6 +69,19 @@ async fn orderly_restarts_of_workers_cost_no_tokens(store: TestStore) {
     let mut started = started.lock().unwrap();
     started.extend(left);
     assert_eq!(started.len() as u64, KEYS);
+    world.check().await;
+}
+
+async fn a_call_that_is_dropped_with_its_answer_costs_no_token(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit("a", RARE).await;
+    let consumer = world.consumer().await;
+    let mut call = ByHand::new(consumer.dequeue_within(LONG));
+    assert!(call.poll().is_none());
+    world.enqueue_all_of("a", [7]).await;
+    timeout(LONG, call.until_woken()).await;
+    drop(call);
+    assert_eq!(*next(&consumer).await.value(), 7);
     world.check().await;
 }
 
