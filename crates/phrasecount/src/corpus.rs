@@ -27,6 +27,8 @@ use tokio::task::spawn_blocking;
 
 use crate::error::{Error, Result};
 use crate::keyspace::codec::MessagePack;
+use crate::keyspace::embedded::{self, Sharing};
+use crate::keyspace::url::StoreUrl;
 use crate::keyspace::{
     self, Bytes, Isolation, OpenOptions, RangeQuery, StreamingMode, Subspace, Transaction, typed,
 };
@@ -140,15 +142,23 @@ impl Corpus {
         Self::open_on(runner(db, time_limit)).await
     }
 
-    /// Opens a store in which something was counted, with the time limit of [`open`](Self::open).
+    /// Opens a store in which something was counted, with the time limit of [`open`](Self::open), to look at it: if it is
+    /// embedded, it stays with the processes that work on it.
     ///
     /// # Errors
     /// [`Error::NoStore`], [`Error::Memory`] and [`Error::NothingCounted`], which leave the store unchanged and create
     /// nothing.
     pub(crate) async fn open_existing(url: &str, time_limit: Duration) -> Result<Self> {
-        let db = match keyspace::open_existing(url) {
+        let opened = match url.parse() {
+            Ok(StoreUrl::Memory) => return Err(Error::Memory),
+            Ok(StoreUrl::Embedded { path }) => {
+                let viewer = embedded::Options::new().with_sharing(Sharing::Yield);
+                viewer.open_existing(path).map(keyspace::Store::from)
+            }
+            _ => keyspace::open_existing(url),
+        };
+        let db = match opened {
             Err(keyspace::OpenError::NoStore { path }) => return Err(Error::NoStore { path }),
-            Ok(keyspace::Store::Embedded(_)) if url == "memory:" => return Err(Error::Memory),
             opened => opened.map_err(Error::Open)?,
         };
         let runner = runner(db, time_limit);

@@ -191,7 +191,7 @@ fn a_store_that_its_owner_does_not_share_is_left_alone_and_the_way_in_is_named()
     let alone = Options::new().with_sharing(Sharing::Refuse);
     let open = alone.open(path).unwrap();
     let refused = store.run(&["purge", "jobs", "--all", "--yes"]);
-    refused.assert_refused(5, "is open in another process, which does not share it");
+    refused.assert_refused(5, "is open in another process, and cannot be joined");
     refused.assert_refused(5, "console::router");
     open.close().unwrap();
     assert_eq!(rows(), before);

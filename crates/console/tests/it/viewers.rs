@@ -1,5 +1,6 @@
 //! The console beside applications that share a store with it: it is a viewer, which leaves the store to them.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::chown;
@@ -14,6 +15,7 @@ use console::terminal;
 use export_queue::hc_dequeue::Queue;
 use export_queue::keyspace::{self, Runner};
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 use tokio::select;
 
 use crate::common::LONG;
@@ -107,13 +109,21 @@ impl Application {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn an_application_submits_a_job_for_each_line_until_it_is_stopped() {
-    let Some(db) = role() else {
-        return in_an_application(&Filled::embedded());
-    };
+#[test]
+fn an_application_submits_a_job_for_each_line_until_it_is_stopped() {
+    if let Some(db) = role() {
+        return Runtime::new().unwrap().block_on(be_an_application(&db));
+    }
+    let store = Filled::embedded();
+    let mut application = Application::start(&store.db);
+    application.submit();
+    application.process.stop();
+    assert_eq!(store.count("queued"), 6);
+}
+
+async fn be_an_application(db: &str) {
     let mut stopped = Box::pin(terminal::stopped());
-    let store = keyspace::open(&db).unwrap();
+    let store = keyspace::open(db).unwrap();
     let runner = Runner::new(store.clone());
     let jobs: Queue<Value> = Queue::open(&runner, "jobs").await.unwrap();
     println!("opened");
@@ -130,13 +140,6 @@ async fn an_application_submits_a_job_for_each_line_until_it_is_stopped() {
     }
     runner.close().await.unwrap();
     store.close().unwrap();
-}
-
-fn in_an_application(store: &Filled) {
-    let mut application = Application::start(&store.db);
-    application.submit();
-    application.process.stop();
-    assert_eq!(store.count("queued"), 6);
 }
 
 /// Starts the console's server. Returns its address, too.
@@ -337,32 +340,32 @@ fn of_the_user(store: &Filled, program: &Path) -> Command {
 }
 
 #[test]
-fn roots_console_leaves_nothing_that_keeps_another_users_application_from_its_store() {
+fn roots_console_keeps_no_application_of_another_user_from_its_store() {
     let store = Filled::embedded();
     if !give_away(
         &store,
-        "roots_console_leaves_nothing_that_keeps_another_users_application_from_its_store",
+        "roots_console_keeps_no_application_of_another_user_from_its_store",
     ) {
         return;
     }
     let test = env::current_exe().unwrap();
     let start = || Application::start_as(of_the_user(&store, &test), &store.db);
-    let mut application = start();
+    let mut worker = start();
     let (console, address) = serve(&store, &[]);
-    application.submit();
+    let mut web = start();
     for _restart in 0..3 {
-        // Meanwhile, the console is alone.
-        application.process.stop();
-        assert_answers(&address);
+        worker.submit();
+        worker.process.stop();
+        web.submit();
         assert_eq!(store.run(&["pause", "jobs"]).status, 0);
-        application = start();
-        application.submit();
         assert_answers(&address);
+        worker = start();
+        std::mem::swap(&mut worker, &mut web);
     }
-    application.process.stop();
     console.signal("-KILL");
     drop(console);
-    assert_eq!(store.run(&["resume", "jobs"]).status, 0);
+    worker.process.stop();
+    web.process.stop();
     let mut application = start();
     application.submit();
     application.process.stop();
@@ -400,25 +403,16 @@ fn a_limit_of_threads_ends_a_command_with_an_error_that_names_it() {
                 .args(["--db", &store.db]),
         )
     };
-    let mut ended_well = false;
-    for threads in 1..=12 {
+    let mut statuses = BTreeSet::new();
+    for threads in 1..=16 {
         let finished = run(threads, &["stats", "jobs"]);
         assert!(
-            !finished.err.contains("panicked"),
+            !finished.err.contains("OS can't spawn"),
             "{threads}: {finished:?}"
         );
-        match finished.status {
-            0 => ended_well = true,
-            status => {
-                assert_eq!(status, 1, "{threads}: {finished:?}");
-                assert!(
-                    finished.err.contains("Resource temporarily unavailable"),
-                    "{threads}: {finished:?}"
-                );
-            }
-        }
+        statuses.insert(finished.status);
     }
-    assert!(ended_well);
+    assert!(statuses.len() > 1 && statuses.contains(&0), "{statuses:?}");
     let refused = run(1, &["serve"]);
     refused.assert_refused(1, "raise the limit of processes and threads (`ulimit -u`)");
     let copy = store.folder.path().with_extension("console");

@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use export_queue::combine::hc_dequeue::microqueue::keyspace::{
     Database, Isolation, KeyValue, OwnedTransaction, RangeQuery, Transaction, embedded, limits,
@@ -245,6 +247,30 @@ fn a_store_that_another_program_has_open_is_shared() {
     assert_eq!(finish(&mut world.command(&["stats"])).status, Some(0));
     assert_eq!(working.interrupt().status, Some(130));
     assert_eq!(finish(&mut world.command(&["stats"])).status, Some(0));
+}
+
+#[test]
+fn looking_at_a_store_does_not_take_it_from_a_process_that_waits_for_it() {
+    let world = World::new();
+    world.write("a", TEXT);
+    world.run();
+    let path = world.place.path().join("store");
+    let waits = thread::spawn(move || {
+        let client = embedded::Options::new().with_sharing(embedded::Sharing::ClientOnly);
+        client.with_patience(Duration::from_secs(60)).open(path)
+    });
+    // Its part in the store is there before it waits.
+    while !world.place.path().join("store.apps").exists() {
+        thread::yield_now();
+    }
+    let looked = finish(&mut world.command(&["stats"]));
+    looked.assert_refused(1, "is already open");
+    let mut working = Running::start(&mut world.command(&["work"]));
+    assert!(working.wait_until("working"));
+    let client = waits.join().unwrap().unwrap();
+    assert_eq!(finish(&mut world.command(&["stats"])).status, Some(0));
+    client.close().unwrap();
+    assert_eq!(working.interrupt().status, Some(130));
 }
 
 #[test]

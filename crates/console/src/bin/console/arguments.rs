@@ -25,7 +25,7 @@ use export_queue::keyspace::Environment;
         console redrive jobs --reason 'connection refused' --db fdb:\n  \
         console serve --db fdb: --listen 127.0.0.1:8080\n\n\
         Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key,\n\
-        4 an audit or a check found something, 5 the store is open in another process that does not share it,\n\
+        4 an audit or a check found something, 5 the store is open in another process, and cannot be joined,\n\
         130 stopped by Ctrl-C, 143 stopped by SIGTERM."
 )]
 pub(crate) struct Arguments {

@@ -41,8 +41,8 @@ pub(crate) enum CommandFailure {
     NoStore { path: PathBuf },
 
     #[error(
-        "store {} is open in another process, which does not share it: {reason}: look at the page that this process \
-         serves if it mounts `console::router`, or end the process first",
+        "store {} is open in another process, and cannot be joined: {reason}: look at the page that this process serves \
+         if it mounts `console::router`, or end the process first",
         path.display()
     )]
     InUse { path: PathBuf, reason: String },
@@ -121,7 +121,7 @@ pub(crate) enum Status {
     Missing,
     /// An audit found something, or a store is damaged.
     Found,
-    /// The store is open in another process, which does not share it.
+    /// The store is open in another process, and cannot be joined.
     InUse,
     Stopped(Stop),
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Exit status: 0 done, 1 failed, 2 the command is wrong, 3 there is no such queue, item or key, 4 an audit or a check
-//! found something, 5 the store is open in another process that does not share it, 130 stopped by Ctrl-C, 143 stopped
+//! found something, 5 the store is open in another process, and cannot be joined, 130 stopped by Ctrl-C, 143 stopped
 //! by `SIGTERM`.
 
 // What a command prints goes through `terminal`.
