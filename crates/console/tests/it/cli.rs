@@ -1,6 +1,6 @@
 //! Every command of the program, as tables and as JSON.
 
-use crate::common::program::{Filled, finish, program, run};
+use crate::common::program::{Filled, OWNS, finish, program, run};
 use crate::common::{QUEUES, RETAINED, assert_valid};
 use conformance::server::Server;
 use conformance::stores;
@@ -553,7 +553,7 @@ fn on_a_terminal(store: &Filled, columns: u16, command: &str) -> String {
         .stdin(std::process::Stdio::null());
     let finished = finish(&mut terminal);
     assert_eq!(finished.status, 0, "{finished:?}");
-    finished.out.replace("\r\n", "\n")
+    finished.out.replace("\r\n", "\n").replace(OWNS, "")
 }
 
 #[cfg(target_os = "linux")]

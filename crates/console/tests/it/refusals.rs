@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 #[cfg(target_os = "linux")]
 use crate::common::program::Asking;
-use crate::common::program::{Filled, finish, program, run};
+use crate::common::program::{Filled, OWNS, finish, program, run};
 use crate::common::{QUEUES, REASONS};
 use export_queue::keyspace::embedded::{Options, Role, Sharing};
 use export_queue::keyspace::{self, Subspace};
@@ -161,7 +161,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     drop(list.stdout.take());
     let ended = list.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
-    assert_eq!(ended.stderr, b"");
+    assert_eq!(String::from_utf8(ended.stderr).unwrap(), OWNS);
 }
 
 #[cfg(target_os = "linux")]

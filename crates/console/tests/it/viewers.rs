@@ -1,6 +1,6 @@
 //! The console beside applications that share a store with it: it is a viewer, which leaves the store to them.
 
-use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::chown;
@@ -326,16 +326,26 @@ fn give_away(store: &Filled, test: &str) -> bool {
     given
 }
 
-/// Returns a program of the user's: a copy, since the folder of this one may not be theirs to read.
-fn of_the_user(store: &Filled, program: &Path) -> Command {
+/// Copies a program for the user, who may not be able to read the folder of this one. Returns where it is, beside the
+/// folder of the store.
+fn copy_for_the_user(store: &Filled, program: &Path) -> PathBuf {
     let copy = store
         .folder
         .path()
         .with_extension(program.file_name().unwrap());
     let copied = finish(Command::new("cp").arg(program).arg(&copy));
     assert_eq!(copied.status, 0, "{copied:?}");
-    let mut command = Command::new(copy);
-    command.uid(USER).gid(USER).current_dir("/");
+    copy
+}
+
+/// Prepares a call as the user.
+fn as_the_user(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new(program);
+    command
+        .uid(USER)
+        .gid(USER)
+        .current_dir("/")
+        .stdin(Stdio::null());
     command
 }
 
@@ -348,8 +358,8 @@ fn roots_console_keeps_no_application_of_another_user_from_its_store() {
     ) {
         return;
     }
-    let test = env::current_exe().unwrap();
-    let start = || Application::start_as(of_the_user(&store, &test), &store.db);
+    let program = copy_for_the_user(&store, &env::current_exe().unwrap());
+    let start = || Application::start_as(as_the_user(&program), &store.db);
     let mut worker = start();
     let (console, address) = serve(&store, &[]);
     let mut web = start();
@@ -370,13 +380,10 @@ fn roots_console_keeps_no_application_of_another_user_from_its_store() {
     application.submit();
     application.process.stop();
     assert_eq!(files(&store), [store.folder.path().join("store")]);
-    let copy = store
-        .folder
-        .path()
-        .with_extension(test.file_name().unwrap());
-    fs::remove_file(copy).unwrap();
+    fs::remove_file(program).unwrap();
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn a_limit_of_threads_ends_a_command_with_an_error_that_names_it() {
     let store = Filled::embedded();
@@ -386,24 +393,13 @@ fn a_limit_of_threads_ends_a_command_with_an_error_that_names_it() {
     ) {
         return;
     }
+    let copy = copy_for_the_user(&store, Path::new(env!("CARGO_BIN_EXE_console")));
     let run = |threads: u32, arguments: &[&str]| -> Finished {
-        let limit = format!("--nproc={threads}");
-        let program = of_the_user(&store, Path::new(env!("CARGO_BIN_EXE_console")));
-        let mut command = Command::new("prlimit");
-        command
-            .uid(USER)
-            .gid(USER)
-            .current_dir("/")
-            .stdin(Stdio::null());
-        finish(
-            command
-                .arg(limit)
-                .arg(program.get_program())
-                .args(arguments)
-                .args(["--db", &store.db]),
-        )
+        let mut command = as_the_user("prlimit");
+        command.arg(format!("--nproc={threads}")).arg(&copy);
+        finish(command.args(arguments).args(["--db", &store.db]))
     };
-    let mut statuses = BTreeSet::new();
+    let mut statuses = std::collections::BTreeSet::new();
     for threads in 1..=16 {
         let finished = run(threads, &["stats", "jobs"]);
         assert!(
@@ -415,6 +411,5 @@ fn a_limit_of_threads_ends_a_command_with_an_error_that_names_it() {
     assert!(statuses.len() > 1 && statuses.contains(&0), "{statuses:?}");
     let refused = run(1, &["serve"]);
     refused.assert_refused(1, "raise the limit of processes and threads (`ulimit -u`)");
-    let copy = store.folder.path().with_extension("console");
     fs::remove_file(copy).unwrap();
 }

@@ -156,7 +156,7 @@ impl Asking {
 }
 
 /// What a command says if it has to own the store.
-const OWNS: &str =
+pub(crate) const OWNS: &str =
     "no other process has the store open: this one owns it until an application opens it\n";
 
 pub(crate) fn finish(command: &mut Command) -> Finished {
