@@ -24,6 +24,7 @@
 //! properties of decoders for any bytes. [`hostile`] is code that panics wherever it can.
 //! [`checker_store`] is a store whose rows are a value, for models of recipes. [`documents`] finds the commands that
 //! documents of the repository show.
+//! A test waits with [`until`] and [`timeout`], whose bound, [`HANG`], is reached only by what hangs.
 //!
 //! ## Example
 //!
@@ -102,13 +103,10 @@ pub mod replay;
 pub mod server;
 pub mod stores;
 pub mod trace;
+mod wait;
 
+pub use self::wait::{HANG, let_pass, timeout, until};
 pub use keyspace;
-
-use std::panic::Location;
-use std::time::Duration;
-
-use keyspace::Environment;
 
 /// Chooses how often a test repeats: `long` if the environment variable `TEST_RUN` is `long`, otherwise
 /// `short`.
@@ -118,38 +116,5 @@ pub fn scale(short: usize, long: usize) -> usize {
         long
     } else {
         short
-    }
-}
-
-/// Awaits a future, and panics if it takes longer than `limit`, so that a test fails instead of hanging.
-///
-/// # Panics
-/// If the future is not ready within `limit`. The message names the place of the call.
-#[track_caller]
-pub fn timeout<F: Future>(limit: Duration, future: F) -> impl Future<Output = F::Output> {
-    let caller = Location::caller();
-    // The box keeps the test's own future small.
-    let future = Box::pin(future);
-    async move {
-        let output = Environment::system().timeout(limit, future).await;
-        output.unwrap_or_else(|| panic!("not ready within {limit:?}, at {caller}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::future::{pending, ready};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_future_that_is_ready_in_time_passes_its_output_on() {
-        assert_eq!(timeout(Duration::from_secs(60), ready(7)).await, 7);
-    }
-
-    #[tokio::test]
-    #[should_panic(expected = "not ready within 1ms, at crates/conformance/src/lib.rs")]
-    async fn a_future_that_is_never_ready_fails_the_test() {
-        timeout(Duration::from_millis(1), pending::<()>()).await;
     }
 }

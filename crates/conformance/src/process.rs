@@ -12,18 +12,24 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::Duration;
 use std::{env, fmt, io, thread};
 
 use keyspace::Store;
 use keyspace::embedded::{Options, Sharing};
 use keyspace::store::FDB_API_VERSION;
 
+use crate::HANG;
+
 /// The environment variable that gives a child its role.
 const ROLE: &str = "TEST_PROCESS_ROLE";
 
 /// The prefix of the lines that report acknowledgements.
 const ACKNOWLEDGED: &str = "acknowledged ";
+
+/// After a silence of this length, a parent looks whether a child has ended by itself.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Returns the role of this process, if it is a child.
 #[must_use]
@@ -36,10 +42,18 @@ pub fn acknowledge(item: &str) {
     println!("{ACKNOWLEDGED}{item}");
 }
 
+/// Waits, in a child, until the parent lets it [end](Herd::finish), or has ended.
+pub fn until_asked_to_end() {
+    // An error is also an end.
+    let _ = io::copy(&mut io::stdin(), &mut io::sink());
+}
+
 /// A child process. Dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
+    /// Disconnected once the child has ended.
+    output: Receiver<()>,
 }
 
 impl Process {
@@ -53,12 +67,15 @@ impl Process {
         let mut child = Command::new(program)
             .args(["--exact", test, "--nocapture"])
             .env(ROLE, role)
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .expect("a test can start itself");
         let output = child.stdout.take().expect("its output is piped");
         let acknowledged = acknowledged.clone();
+        let (writes, reads) = mpsc::channel();
         thread::spawn(move || {
+            let _until_its_end: Sender<()> = writes;
             for line in BufReader::new(output).lines().map_while(io::Result::ok) {
                 if let Some(item) = line.strip_prefix(ACKNOWLEDGED) {
                     // The test may have ended.
@@ -66,7 +83,10 @@ impl Process {
                 }
             }
         });
-        Self { child }
+        Self {
+            child,
+            output: reads,
+        }
     }
 
     /// Kills the child.
@@ -77,6 +97,27 @@ impl Process {
         self.child.kill().expect("a child can be killed");
         let status = self.child.wait().expect("a child can be waited for");
         assert_eq!(status.code(), None, "a process ended by itself: {status}");
+    }
+
+    fn ask_to_end(&mut self) {
+        self.child.stdin = None;
+    }
+
+    /// Waits until the child ends. Panics if it fails, or hangs.
+    fn join(&mut self) {
+        let ended = self.output.recv_timeout(HANG);
+        assert_eq!(
+            ended,
+            Err(RecvTimeoutError::Disconnected),
+            "a process hangs"
+        );
+        let status = self.child.wait().expect("a child can be waited for");
+        assert!(status.success(), "a process failed: {status}");
+    }
+
+    fn has_ended(&mut self) -> bool {
+        let ended = self.child.try_wait();
+        ended.expect("a child can be waited for").is_some()
     }
 }
 
@@ -127,9 +168,24 @@ impl Herd {
     }
 
     /// Waits until the children have reported `count` more acknowledgements.
+    ///
+    /// # Panics
+    /// If a child has ended by itself, or none reports anything.
     pub fn hear(&mut self, count: usize) {
-        let heard = self.acknowledgements.iter().take(count);
-        self.acknowledged.extend(heard);
+        let mut missing = count;
+        let mut silence = Duration::ZERO;
+        while missing > 0 {
+            if let Ok(item) = self.acknowledgements.recv_timeout(LOOK) {
+                self.acknowledged.insert(item);
+                missing -= 1;
+                silence = Duration::ZERO;
+                continue;
+            }
+            silence += LOOK;
+            let has_ended = self.places.iter_mut().any(Process::has_ended);
+            assert!(!has_ended, "a process ended by itself");
+            assert!(silence < HANG, "the processes hang");
+        }
         self.acknowledged.extend(self.acknowledgements.try_iter());
     }
 
@@ -140,6 +196,24 @@ impl Herd {
     pub fn replace(&mut self, place: usize) {
         self.places[place].kill();
         self.places[place] = self.child(place);
+    }
+
+    /// Lets the child at a place end that [waits for that](until_asked_to_end), and starts another one there.
+    ///
+    /// # Panics
+    /// If the child fails.
+    pub fn restart(&mut self, place: usize) {
+        self.places[place].ask_to_end();
+        self.places[place].join();
+        self.places[place] = self.child(place);
+    }
+
+    /// Kills the child at a place, and starts none there. The last child takes its place.
+    ///
+    /// # Panics
+    /// If the child has already ended.
+    pub fn remove(&mut self, place: usize) {
+        self.places.swap_remove(place).kill();
     }
 
     /// Stops the child at a place until it is [resumed](Self::resume). It holds what it has.
@@ -165,6 +239,28 @@ impl Herd {
     #[must_use]
     pub fn end(mut self) -> BTreeSet<String> {
         self.places.iter_mut().for_each(Process::kill);
+        self.rest()
+    }
+
+    /// Lets all children end that [wait for that](until_asked_to_end), at the same moment or one after another, and
+    /// returns everything that was acknowledged.
+    ///
+    /// # Panics
+    /// If a child fails.
+    #[must_use]
+    pub fn finish(mut self, at_once: bool) -> BTreeSet<String> {
+        if at_once {
+            self.places.iter_mut().for_each(Process::ask_to_end);
+        }
+        for child in &mut self.places {
+            child.ask_to_end();
+            child.join();
+        }
+        self.rest()
+    }
+
+    /// Returns everything that was acknowledged by children that have ended.
+    fn rest(mut self) -> BTreeSet<String> {
         // After this, all senders are gone once the pipes are read to their ends.
         drop(self.lines);
         self.acknowledged.extend(self.acknowledgements);
@@ -181,6 +277,15 @@ impl fmt::Debug for Herd {
     }
 }
 
+/// Opens the store at a URL in a child. An owner that is stopped, or slow on a busy machine, only delays that.
+///
+/// # Panics
+/// If the store cannot be opened.
+#[must_use]
+pub fn open(url: &str) -> Store {
+    open_with(url, Sharing::Share)
+}
+
 /// Opens the store at a URL in a parent that must not own it, because its children are to be killed as owners. If it is
 /// in a file, waits until a child owns it.
 ///
@@ -188,11 +293,13 @@ impl fmt::Debug for Herd {
 /// If the store cannot be opened.
 #[must_use]
 pub fn join(url: &str) -> Store {
+    open_with(url, Sharing::ClientOnly)
+}
+
+fn open_with(url: &str, sharing: Sharing) -> Store {
+    let options = Options::new().with_patience(HANG).with_sharing(sharing);
     let opened = match url.strip_prefix("embedded:") {
-        Some(path) => Options::new()
-            .with_sharing(Sharing::ClientOnly)
-            .open(path)
-            .map(Store::from),
+        Some(path) => options.open(path).map(Store::from),
         None => keyspace::open(url),
     };
     opened.expect("the store opens")

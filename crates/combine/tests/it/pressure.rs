@@ -1,11 +1,10 @@
 //! Buckets whose blocks, values or changes are too much for one pass. Each still reports.
 
-use std::time::Duration;
-
 use crate::common::{LONG, Log, Stages, World, open_sums, settings};
 use combine::microqueue::{self, ItemId};
 use combine::{BoxError, Change, ChangeObserver, Error, Exact, Unobserved, WorkerOptions};
 use conformance::stores::TestStore;
+use conformance::until;
 use keyspace::{Transaction, Versionstamp};
 
 conformance::on_every_store!(threads:
@@ -89,10 +88,7 @@ async fn a_bucket_that_is_added_to_between_passes_goes_on_reporting(store: TestS
         while stages.log.reports(&world.runner).await.len() < KEYS {
             world.add_all(updates.clone()).await;
             added += 1;
-            while world.rows("x").await == seen {
-                let look_again = Duration::from_millis(5);
-                world.runner.environment().sleep(look_again).await;
-            }
+            until(async || world.rows("x").await != seen).await;
             seen = world.rows("x").await;
         }
     };

@@ -8,11 +8,11 @@ use std::time::Duration;
 use crate::common::{LONG, Log, World, settings};
 use combine::hc_dequeue::Backoff;
 use combine::{CombineQueue, Sum, WorkerOptions};
-use conformance::process::{Herd, acknowledge, misaccounted, role};
+use conformance::process::{self, Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
-use conformance::{scale, stores};
+use conformance::{let_pass, scale, stores, until};
 use futures::future::try_join_all;
-use keyspace::{Environment, OpenOptions, Runner, Subspace};
+use keyspace::{OpenOptions, Runner, Subspace};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -28,7 +28,7 @@ const DIGITS: u32 = 32;
 type Digits = World<u128, u128>;
 
 async fn open(url: &str) -> Digits {
-    let runner = Runner::new(keyspace::open(url).unwrap());
+    let runner = Runner::new(process::open(url));
     let settings = settings(7).with_lease(Duration::from_secs(1));
     let root = Subspace::from("test");
     let queue = CombineQueue::open_with(
@@ -113,14 +113,11 @@ async fn kill_again_and_again(test: &'static str, url: String) {
     let role = move |_| format!("{} {store}", names.next().unwrap());
     let mut herd = Herd::start(test, PROCESSES, role);
 
-    let env = Environment::system();
     let mut rng = StdRng::seed_from_u64(5);
-    let end = env.now() + Duration::from_secs(scale(6, 300) as u64);
-    while env.now() < end {
+    for _ in 0..scale(16, 800) {
         herd.hear(1);
         // Most of the four processes live longer than a lease, and take over from the dead.
-        env.sleep(Duration::from_millis(rng.random_range(0..700)))
-            .await;
+        let_pass(Duration::from_millis(rng.random_range(0..700))).await;
         herd.replace(rng.random_range(0..PROCESSES));
     }
     let acknowledged = herd.end();
@@ -129,9 +126,7 @@ async fn kill_again_and_again(test: &'static str, url: String) {
     let log = Log::new(&world.root);
     let worker = world.work(log.clone()).await;
     world.wait_idle().await;
-    while world.rows("s").await.len() > 1 {
-        env.sleep(Duration::from_millis(50)).await;
-    }
+    until(async || world.rows("s").await.len() == 1).await;
     worker.shut_down(LONG).await.unwrap();
     world.assert_nothing_left().await;
     log.check(&world).await;

@@ -9,13 +9,12 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use conformance::process::{get, join, misaccounted};
-use conformance::timeout;
+use conformance::{HANG, timeout, until};
 use futures::future::join_all;
 use hc_dequeue::Queue;
-use keyspace::{Code, Environment, Isolation, RangeQuery, Runner, Store, Subspace, Tx, read_all};
+use keyspace::{Code, Isolation, RangeQuery, Runner, Store, Subspace, Tx, read_all};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -182,9 +181,7 @@ impl Deployment {
             let name = self.reports.recv().await.unwrap();
             self.acknowledged.insert(name);
         }
-        while self.done() == done {
-            Environment::system().sleep(Duration::from_millis(10)).await;
-        }
+        until(async || self.done() != done).await;
     }
 
     /// Takes what was reported.
@@ -279,8 +276,7 @@ async fn effects(store: Store) -> BTreeMap<String, u64> {
 async fn every_acknowledged_job_takes_effect_exactly_once() {
     let folder = TempDir::new().unwrap();
     let url = format!("embedded:{}", folder.path().join("store").display());
-    let limit = Duration::from_secs(120);
-    let acknowledged = timeout(limit, kill_and_deploy(&url)).await;
+    let acknowledged = timeout(HANG, kill_and_deploy(&url)).await;
 
     // The process that ended last has closed the store.
     let files: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();

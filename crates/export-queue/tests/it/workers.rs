@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::{LONG, Receiver, World, no_backoff, settings};
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use export_queue::combine::Bucket;
 use export_queue::{BoxError, Error, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
 use keyspace::error::corrupt_key;
@@ -339,13 +339,7 @@ async fn a_damaged_record_does_not_stop_takeovers_of_dead_workers(store: TestSto
     let mut expected = values(1);
     expected.retain(|key, _| world.queue.bucket(key).unwrap() != Bucket(0));
     assert!(expected.len() < entries(1).len());
-    let others = async {
-        while receiver.values() != expected {
-            let look_again = Duration::from_millis(10);
-            world.runner.environment().sleep(look_again).await;
-        }
-    };
-    timeout(LONG, others).await;
+    until(async || receiver.values() == expected).await;
     let idle = timeout(LONG, world.reader.wait_idle(&world.runner)).await;
     assert_eq!(corrupt_key(&idle.unwrap_err()), Some(&claim[..]));
     worker.shut_down(LONG).await.unwrap();

@@ -4,13 +4,16 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod recorder;
+pub(crate) mod still;
 
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use conformance::stores::TestStore;
+use conformance::until;
 use futures::future::BoxFuture;
+use hc_dequeue::session::{SessionId, Sessions};
 use hc_dequeue::{
     Backoff, Cancelled, Consumer, Enqueue, Enqueued, ItemRef, Place, PlaceKind, Settings, Status,
     WorkerOptions,
@@ -27,7 +30,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 /// Longer than anything takes that is not stuck.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = conformance::HANG;
 
 pub(crate) type Queue = hc_dequeue::Queue<u64>;
 pub(crate) type Result<T, E = hc_dequeue::Error> = std::result::Result<T, E>;
@@ -153,6 +156,25 @@ impl World {
         while self.count("r").await != count {
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Returns the sessions.
+    pub(crate) async fn sessions(&self) -> Vec<SessionId> {
+        let sessions = &Sessions::new(self.queue.subspace().clone());
+        let read = |tr| async move { sessions.all(&tr).await };
+        let all = self.runner.run(read).await.unwrap();
+        all.into_iter().map(|(session, _)| session).collect()
+    }
+
+    /// Returns after a session has written another heartbeat.
+    pub(crate) async fn next_heartbeat(&self, session: SessionId) {
+        let key = &self.queue.subspace().pack(&("b", session.0.as_slice()));
+        let read = || {
+            let read = |tr: Tx<_>| async move { tr.get(key, Isolation::Snapshot).await };
+            async move { self.runner.run(read).await.unwrap().unwrap() }
+        };
+        let last = read().await;
+        until(async || read().await != last).await;
     }
 
     /// Returns how many keys a part of the queue has.

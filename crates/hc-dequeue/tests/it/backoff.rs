@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::common::still::Still;
 use crate::common::{LONG, Wall, World, settings};
 use conformance::stores::TestStore;
+use conformance::until;
 use hc_dequeue::{Backoff, Delivery, Enqueue, ItemRef, Place, Queue, WorkerOptions};
 use keyspace::codec::Bincode;
 use keyspace::record::millis;
@@ -133,12 +135,16 @@ async fn handlers_that_hang_leave_the_slots_to_others(store: TestStore) {
     };
     let options = WorkerOptions::new()
         .with_concurrency(2)
-        .with_time_limit(Duration::from_millis(20))
+        .with_time_limit(MINUTE)
         .with_backoff(DAILY);
-    let worker = world.queue.work(&world.runner, options, handler).await;
-    while world.stats().await.completed == 0 {
-        tokio::task::yield_now().await;
+    let clock = Still::new();
+    let runner = clock.runner(&world.store);
+    let worker = world.queue.work(&runner, options, handler).await;
+    for called in [HANGING / 2, HANGING] {
+        until(async || calls.load(Ordering::Relaxed) == called).await;
+        clock.advance(MINUTE);
     }
+    until(async || world.stats().await.completed == 1).await;
     worker.unwrap().shut_down(LONG).await.unwrap();
     assert_eq!(calls.load(Ordering::Relaxed), HANGING + 1);
     assert_eq!(world.stats().await.delayed, HANGING as u64);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{DeadLetter, LONG, World, process, settings};
+use conformance::let_pass;
 use conformance::stores::TestStore;
 use hc_dequeue::{
     Backoff, Delivery, Enqueue, Enqueued, Error, ItemRef, MAX_FAILURE_BYTES, OnRepeat, Outcome,
@@ -316,14 +317,12 @@ async fn an_item_that_kills_its_process_becomes_a_dead_letter_and_no_other_does(
         let died = process(move || async move {
             let killed = Arc::new(Notify::new());
             let kill = killed.clone();
-            let env = runner.environment().clone();
             let handler = move |delivery: Delivery<u64>| {
                 if *delivery.value() == PILL {
                     kill.notify_one();
                 }
-                let env = env.clone();
                 async move {
-                    env.sleep(Duration::from_millis(5)).await;
+                    let_pass(Duration::from_millis(5)).await;
                     Outcome::Done
                 }
             };

@@ -7,12 +7,10 @@ use std::time::Duration;
 use crate::common::{LONG, Wall, World, open, settings};
 use conformance::stores::TestStore;
 use conformance::timeout;
-use hc_dequeue::session::{SessionId, Sessions};
 use hc_dequeue::{
     Cancelled, Delivery, End, Enqueue, Enqueued, Error, ItemRef, MAX_RESULT_BYTES, Outcome, Place,
     Settings, WorkerOptions,
 };
-use keyspace::{Isolation, Transaction, Tx};
 
 conformance::on_every_store!(
     the_end_of_each_item_is_kept_however_it_comes,
@@ -41,26 +39,6 @@ impl World {
         let queue = &self.queue;
         let purge = |tr| async move { queue.purge(&tr, item).await };
         self.runner.run(purge).await.unwrap()
-    }
-
-    async fn sessions(&self) -> Vec<SessionId> {
-        let sessions = &Sessions::new(self.queue.subspace().clone());
-        let read = |tr| async move { sessions.all(&tr).await };
-        let all = self.runner.run(read).await.unwrap();
-        all.into_iter().map(|(session, _)| session).collect()
-    }
-
-    /// Returns after a session has written another heartbeat.
-    async fn next_heartbeat(&self, session: SessionId) {
-        let key = &self.queue.subspace().pack(&("b", session.0.as_slice()));
-        let read = || {
-            let read = |tr: Tx<_>| async move { tr.get(key, Isolation::Snapshot).await };
-            async move { self.runner.run(read).await.unwrap().unwrap() }
-        };
-        let last = read().await;
-        while read().await == last {
-            tokio::task::yield_now().await;
-        }
     }
 
     /// Returns the numbers of done items, of entries in the index by expiry time, and of dedupe ids.

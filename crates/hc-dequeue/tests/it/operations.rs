@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use crate::common::still::Still;
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
 use conformance::timeout;
@@ -132,18 +133,20 @@ async fn a_delivery_whose_time_is_over_is_lost(store: TestStore) {
 
 async fn the_end_of_an_earlier_delivery_does_not_end_a_later_one(store: TestStore) {
     let settings = Settings::new().with_lease(Duration::from_millis(60));
-    let world = World::new(&store, settings).await;
-    let options = WorkerOptions::default().with_time_limit(Duration::from_secs(2));
+    let clock = Still::new();
+    let world = clock.world(&store, settings.clone()).await;
+    let options = WorkerOptions::default().with_time_limit(LONG);
     let consumer = world.quick_consumer(options).await;
     world.enqueue([1]).await;
     let late = consumer.dequeue().await.unwrap().unwrap();
+    clock.advance(LONG);
     late.lost().await;
     let again = consumer.dequeue_within(LONG).await.unwrap().unwrap();
     drop(late);
-    // Wait for some heartbeats. Each of them searches for items without a delivery.
-    Environment::system()
-        .sleep(Duration::from_millis(120))
-        .await;
+    // Each heartbeat searches for items without a delivery.
+    for _ in 0..2 {
+        clock.next_heartbeats(&world, settings.lease()).await;
+    }
     assert!(!again.is_lost());
     world.ack(&again).await.unwrap();
     assert_eq!(again.attempt(), 2);

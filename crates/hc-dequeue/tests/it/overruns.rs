@@ -1,17 +1,16 @@
 //! Handlers that take longer than their transactions live.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use crate::common::{DeadLetter, LONG, World, open};
+use crate::common::still::Still;
+use crate::common::{DeadLetter, LONG, World};
 use conformance::stores::TestStore;
 use futures::future::BoxFuture;
 use hc_dequeue::testing::drain_process;
 use hc_dequeue::{Delivery, Outcome, Settings, WorkerOptions};
-use keyspace::env::Clock;
-use keyspace::run::RunOptions;
-use keyspace::{Code, Environment, Error, Runner, Store, Transaction, Tx};
+use keyspace::{Code, Error, Store, Transaction, Tx};
 
 conformance::on_every_store!(
     a_handler_that_takes_too_long_twice_in_a_row_has_failed,
@@ -20,30 +19,6 @@ conformance::on_every_store!(
     a_handler_that_takes_long_in_other_calls_has_not_failed,
     a_handler_that_takes_long_and_fails_keeps_its_own_reason,
 );
-
-/// The system's clock, which handlers set forward instead of taking time.
-#[derive(Debug, Clone, Default)]
-struct Ahead(Arc<Mutex<Duration>>);
-
-impl Ahead {
-    fn advance(&self, by: Duration) {
-        *self.0.lock().unwrap() += by;
-    }
-}
-
-impl Clock for Ahead {
-    fn now(&self) -> Duration {
-        Environment::system().now() + *self.0.lock().unwrap()
-    }
-
-    fn wall(&self) -> SystemTime {
-        Environment::system().wall()
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        Environment::system().sleep(duration)
-    }
-}
 
 /// What a call of the handler does: how long it takes, and the code with which its transaction fails, if it does.
 type HandlerCall = (u64, Option<Code>);
@@ -57,26 +32,17 @@ const DONE: HandlerCall = (6_000, None);
 
 struct Slow {
     world: World,
-    clock: Ahead,
+    clock: Still,
     calls: Arc<AtomicUsize>,
 }
 
 impl Slow {
     /// Returns a queue whose only item has one attempt.
     async fn new(store: &TestStore) -> Self {
-        let store = store.fresh();
-        let clock = Ahead::default();
-        let options = RunOptions::default()
-            .with_ledger_subspace(store.root.subspace(&"ledgers"))
-            .with_environment(Environment::seeded(1, Arc::new(clock.clone())));
-        let runner = Runner::with_options(store.db.clone(), options);
+        // Handlers set the clock forward instead of taking time.
+        let clock = Still::new();
         let settings = Settings::new().with_max_attempts(1).with_lease(LONG * 60);
-        let queue = open(&store, &runner, settings).await.unwrap();
-        let world = World {
-            store,
-            runner,
-            queue,
-        };
+        let world = clock.world(store, settings).await;
         world.enqueue([7]).await;
         Self {
             world,

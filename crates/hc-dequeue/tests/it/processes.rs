@@ -7,16 +7,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use conformance::process::{Herd, acknowledge, join, misaccounted, role};
+use conformance::process::{self, Herd, acknowledge, join, misaccounted, role};
 use conformance::server::Server;
-use conformance::{scale, stores};
+use conformance::{HANG, let_pass, scale, stores, timeout, until};
 use hc_dequeue::{
     Backoff, Cancelled, Delivery, Error, Missed, Outcome, Result, Schedule, Scheduled, Settings,
     Worker, WorkerOptions,
 };
 use keyspace::{
-    Environment, Isolation, MutationOp, OpenOptions, RangeQuery, Runner, Store, Subspace,
-    Transaction, read_all,
+    Isolation, MutationOp, OpenOptions, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -87,7 +86,7 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
                 Some(b'6') => Duration::from_millis(700),
                 _ => Duration::ZERO,
             };
-            store.environment().sleep(length).await;
+            let_pass(length).await;
             let name = &name_of(&delivery);
             let delivery = &delivery;
             let acknowledge = store.run(|tr| async move {
@@ -109,14 +108,12 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
 /// and the URL of the store.
 async fn work(role: &str) -> Result<()> {
     let (name, url) = role.split_once(' ').unwrap();
-    let runner = Runner::new(keyspace::open(url).unwrap());
+    let runner = Runner::new(process::open(url));
     let queue = &open(&runner).await?;
     let _worker = handle(queue, &runner).await?;
     for number in 0_u64.. {
         let depth = |tr| async move { queue.len(&tr).await };
-        while runner.run(depth).await? > BACKLOG {
-            runner.environment().sleep(Duration::from_millis(5)).await;
-        }
+        until(async || runner.run(depth).await.unwrap() <= BACKLOG).await;
         let items: Vec<_> = (0..10)
             .map(|item| format!("{name}-{number}-{item}"))
             .collect();
@@ -169,19 +166,15 @@ async fn kill_again_and_again(test: &'static str, url: &str, stops: bool) {
     let runner = Runner::new(join(url));
     let queue = open(&runner).await.unwrap();
 
-    let env = Environment::system();
     let mut rng = StdRng::seed_from_u64(4);
-    let end = env.now() + Duration::from_secs(scale(8, 600) as u64);
-    while env.now() < end {
+    for _ in 0..scale(16, 1_000) {
         herd.hear(1);
         // Most of the eight processes live longer than a lease, and return the items of the dead ones.
-        let pause = Duration::from_millis(rng.random_range(0..500));
-        env.sleep(pause).await;
+        let_pass(Duration::from_millis(rng.random_range(0..500))).await;
         let place = rng.random_range(0..PROCESSES);
         if stops && rng.random_range(0..4) == 0 {
             herd.pause(place);
-            let pause = Duration::from_millis(rng.random_range(0..3_000));
-            env.sleep(pause).await;
+            let_pass(Duration::from_millis(rng.random_range(0..3_000))).await;
             herd.resume(place);
         } else {
             herd.replace(place);
@@ -209,21 +202,14 @@ async fn schedule(url: &str) {
 async fn check(url: &str, acknowledged: &BTreeSet<String>) {
     let runner = Runner::new(keyspace::open(url).unwrap());
     let queue = &open(&runner).await.unwrap();
+    let worker = handle(queue, &runner).await.unwrap();
+    until(async || scheduled(&counted(&runner).await).len() > 2).await;
     let unschedule = |tr| async move { queue.unschedule(&tr, "tick").await };
     assert!(runner.run(unschedule).await.unwrap());
-
-    let worker = handle(queue, &runner).await.unwrap();
+    timeout(HANG, queue.wait_idle(&runner)).await.unwrap();
     let stats = |tr| async move { queue.stats(&tr).await };
-    loop {
-        let stats = runner.run(stats).await.unwrap();
-        if stats.queued + stats.held + stats.delayed == 0 {
-            assert_eq!(stats.dead, 0);
-            break;
-        }
-        let env = runner.environment();
-        env.sleep(Duration::from_millis(50)).await;
-    }
-    worker.shut_down(Duration::from_secs(60)).await.unwrap();
+    assert_eq!(runner.run(stats).await.unwrap().dead, 0);
+    worker.shut_down(HANG).await.unwrap();
     let audit = queue.audit(&runner).await.unwrap();
     assert!(audit.is_clean(), "{audit:?}");
     let effects = counted(&runner).await;
@@ -255,15 +241,16 @@ async fn on_embedded_every_acknowledged_item_takes_effect_exactly_once() {
     kill_again_and_again(NAME, &url, true).await;
 }
 
+/// Returns the times of the schedule's items that took effect.
+fn scheduled(effects: &BTreeMap<String, u64>) -> Vec<u64> {
+    let names = effects.keys();
+    let times = names.filter_map(|name| name.strip_prefix(SCHEDULED));
+    times.map(|millis| millis.trim().parse().unwrap()).collect()
+}
+
 /// Panics if the schedule has skipped a second.
 fn assert_each_second(effects: &BTreeMap<String, u64>) {
-    let times: Vec<_> = effects
-        .keys()
-        .filter_map(|name| {
-            let millis = name.strip_prefix(SCHEDULED)?.trim();
-            Some(millis.parse::<u64>().unwrap())
-        })
-        .collect();
+    let times = scheduled(effects);
     assert!(times.len() > 2, "{times:?}");
     for pair in times.windows(2) {
         assert_eq!(pair[1] - pair[0], 1_000, "{times:?}");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
+use conformance::timeout;
 use hc_dequeue::{Backoff, Delivery, Settings, WorkerOptions};
 use tokio::sync::{Notify, mpsc};
 
@@ -137,6 +138,9 @@ async fn a_handler_that_hangs_is_dropped_and_its_item_goes_to_another(store: Tes
         .with_time_limit(Duration::from_millis(500));
     let worker = world.queue.work(&world.runner, options, handler).await;
     done.notified().await;
+    timeout(LONG, world.queue.wait_idle(&world.runner))
+        .await
+        .unwrap();
     worker.unwrap().shut_down(LONG).await.unwrap();
     assert_eq!(world.stats().await.completed, 1);
     world.check().await;

@@ -4,10 +4,10 @@ use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use conformance::let_pass;
 use keyspace::embedded::{Durability, Embedded, Options};
 use keyspace::{
-    Code, Database, Environment, Isolation, OpenError, OwnedTransaction, RangeQuery, Transaction,
-    read_all,
+    Code, Database, Isolation, OpenError, OwnedTransaction, RangeQuery, Transaction, read_all,
 };
 
 fn options() -> Options {
@@ -99,7 +99,7 @@ async fn a_copy_that_meets_the_close_of_its_store_is_whole_or_fails() {
         let target = folder.path().join("copy");
         let copy = std::thread::spawn(move || source.backup(target));
         let wait = Duration::from_micros(200 * round);
-        Environment::system().sleep(wait).await;
+        let_pass(wait).await;
         db.close().unwrap();
         match copy.join().unwrap() {
             Ok(()) => {

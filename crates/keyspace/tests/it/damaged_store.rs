@@ -7,9 +7,8 @@ use std::path::Path;
 use std::process;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
 
-use conformance::scale;
+use conformance::{HANG, scale};
 use keyspace::embedded::{self, Embedded, Options};
 use keyspace::{
     Code, Database, Error, Isolation, OpenError, OwnedTransaction, RangeQuery, Transaction, limits,
@@ -289,12 +288,11 @@ fn copy(db: &Embedded, folder: &Path) -> Result<Rows, OpenError> {
 
 /// Aborts the process if a case takes so long that it will probably never end.
 fn watch() -> Sender<u64> {
-    const LIMIT: Duration = Duration::from_secs(120);
     let (sender, cases) = mpsc::channel();
     thread::spawn(move || {
         let mut last = 0;
         loop {
-            match cases.recv_timeout(LIMIT) {
+            match cases.recv_timeout(HANG) {
                 Ok(seed) => last = seed,
                 Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => {

@@ -3,16 +3,15 @@
 //! exactly once, and all of them are serializable in commit order: each one has read what those before it have written.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use conformance::process::{Herd, acknowledge, misaccounted, role};
-use conformance::scale;
+use conformance::{HANG, let_pass, scale};
 use futures::future::{try_join, try_join_all};
 use keyspace::embedded::{Embedded, Options};
 use keyspace::{
-    Environment, Error, Isolation, KeyValue, MutationOp, RangeQuery, Result, Runner, Subspace,
-    Transaction, read_all,
+    Error, Isolation, KeyValue, MutationOp, RangeQuery, Result, Runner, Subspace, Transaction,
+    read_all,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -26,7 +25,7 @@ const PROCESSES: usize = 4;
 const IN_FLIGHT: usize = 4;
 
 /// The number of counters that the transactions read and write.
-const COUNTERS: u64 = 6;
+pub(crate) const COUNTERS: u64 = 6;
 
 fn counter(number: u64) -> Vec<u8> {
     Subspace::from("counters").pack(&number)
@@ -39,11 +38,11 @@ const HISTORY_END: &[u8] = b"history0";
 
 /// What a transaction has read and written: its name, the counters that it has read with their values, and the counter
 /// to which it has written their sum and one.
-#[derive(Debug, PartialEq)]
-struct Record {
-    name: String,
-    read: [(u64, u64); 2],
-    written: u64,
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Record {
+    pub(crate) name: String,
+    pub(crate) read: [(u64, u64); 2],
+    pub(crate) written: u64,
 }
 
 impl Record {
@@ -76,32 +75,29 @@ fn number(value: Option<&[u8]>) -> u64 {
     value.map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
 }
 
-/// Reads two counters at once, and writes to one.
-async fn update(runner: &Runner<Embedded>, name: &str, counters: [u64; 3]) -> Result<()> {
+/// Reads two counters at once, and stages a write to one.
+pub(crate) async fn update(tr: &impl Transaction, name: &str, counters: [u64; 3]) -> Result<()> {
     let [one, other, written] = counters;
-    let operation = runner.run(|tr| async move {
-        let first = tr.get(&counter(one), Isolation::Serializable);
-        let second = tr.get(&counter(other), Isolation::Serializable);
-        let (first, second) = try_join(first, second).await?;
-        let record = Record {
-            name: name.to_owned(),
-            read: [
-                (one, number(first.as_deref())),
-                (other, number(second.as_deref())),
-            ],
-            written,
-        };
-        tr.set(&counter(written), &record.sum().to_le_bytes());
-        let offset = u32::try_from(HISTORY.len()).unwrap();
-        let key = [HISTORY, &[0; 10], &offset.to_le_bytes()].concat();
-        tr.atomic(
-            MutationOp::SetVersionstampedKey,
-            &key,
-            record.to_text().as_bytes(),
-        );
-        Ok::<_, Error>(())
-    });
-    operation.await
+    let first = tr.get(&counter(one), Isolation::Serializable);
+    let second = tr.get(&counter(other), Isolation::Serializable);
+    let (first, second) = try_join(first, second).await?;
+    let record = Record {
+        name: name.to_owned(),
+        read: [
+            (one, number(first.as_deref())),
+            (other, number(second.as_deref())),
+        ],
+        written,
+    };
+    tr.set(&counter(written), &record.sum().to_le_bytes());
+    let offset = u32::try_from(HISTORY.len()).unwrap();
+    let key = [HISTORY, &[0; 10], &offset.to_le_bytes()].concat();
+    tr.atomic(
+        MutationOp::SetVersionstampedKey,
+        &key,
+        record.to_text().as_bytes(),
+    );
+    Ok(())
 }
 
 /// Does the work of a child process until it is killed. The role is its name and the path of the store.
@@ -109,7 +105,8 @@ async fn work(role: &str) {
     let (process, path) = role.split_once(' ').unwrap();
     let mut rng = StdRng::seed_from_u64(process.parse().unwrap());
     for opening in 0_u64.. {
-        let db = Options::new().open(path).unwrap();
+        let options = Options::new().with_patience(HANG);
+        let db = options.open(path).unwrap();
         let runner = &Runner::new(db.clone());
         let tasks = (0..IN_FLIGHT).map(|task| {
             let mut rng = StdRng::seed_from_u64(rng.random());
@@ -117,7 +114,8 @@ async fn work(role: &str) {
                 for number in 0..rng.random_range(1..400) {
                     let name = format!("{process}-{opening}-{task}-{number}");
                     let counters = [(); 3].map(|()| rng.random_range(0..COUNTERS));
-                    update(runner, &name, counters).await?;
+                    let update = async |tr| update(&tr, &name, counters).await;
+                    runner.run(update).await?;
                     acknowledge(&name);
                 }
                 Ok::<_, Error>(())
@@ -131,8 +129,7 @@ async fn work(role: &str) {
 }
 
 /// Returns all records in commit order, and the counters.
-async fn read(path: &Path) -> (Vec<Record>, BTreeMap<u64, u64>) {
-    let db = Options::new().open(path).unwrap();
+pub(crate) async fn read(db: Embedded) -> (Vec<Record>, BTreeMap<u64, u64>) {
     let runner = Runner::new(db);
     let rows = async |(begin, end): (Vec<u8>, Vec<u8>)| {
         let query = &RangeQuery::keys(begin, end);
@@ -152,7 +149,7 @@ async fn read(path: &Path) -> (Vec<Record>, BTreeMap<u64, u64>) {
 }
 
 /// Returns the names of the transactions that have not read what those before them have written.
-fn unserializable(records: &[Record], counters: &BTreeMap<u64, u64>) -> Vec<String> {
+pub(crate) fn unserializable(records: &[Record], counters: &BTreeMap<u64, u64>) -> Vec<String> {
     let mut values: BTreeMap<u64, u64> = BTreeMap::new();
     let mut wrong = Vec::new();
     for record in records {
@@ -195,10 +192,8 @@ async fn every_acknowledged_transaction_takes_effect_once_and_in_commit_order() 
     let role = move |_| format!("{} {}", names.next().unwrap(), store.display());
     let mut herd = Herd::start(NAME, PROCESSES, role);
 
-    let env = Environment::system();
     let mut rng = StdRng::seed_from_u64(6);
-    let end = env.now() + Duration::from_secs(scale(10, 600) as u64);
-    while env.now() < end {
+    for _ in 0..scale(60, 4_000) {
         herd.hear(rng.random_range(1..300));
         let place = rng.random_range(0..PROCESSES);
         if rng.random_range(0..4) > 0 {
@@ -209,12 +204,12 @@ async fn every_acknowledged_transaction_takes_effect_once_and_in_commit_order() 
         let is_long = rng.random_range(0..scale(usize::MAX, 8)) == 0;
         let millis = rng.random_range(0..if is_long { 8_000 } else { 200 });
         herd.pause(place);
-        env.sleep(Duration::from_millis(millis)).await;
+        let_pass(Duration::from_millis(millis)).await;
         herd.resume(place);
     }
     let acknowledged = herd.end();
 
-    let (records, counters) = read(&path).await;
+    let (records, counters) = read(Options::new().open(path).unwrap()).await;
     assert_eq!(unserializable(&records, &counters), [""; 0]);
     let mut effects = BTreeMap::new();
     for record in records {

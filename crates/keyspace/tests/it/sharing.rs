@@ -17,13 +17,27 @@ use keyspace::{
 };
 use tempfile::TempDir;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = conformance::HANG;
 
 const CANCELLED: Code = Code::TRANSACTION_CANCELLED;
 
 /// What is to be refused does not wait for long.
 fn share() -> Options {
     Options::new().with_patience(Duration::from_millis(500))
+}
+
+/// Panics if openings are not refused with this reason. An owner that is slow on a busy machine may not answer all of
+/// them in time.
+#[track_caller]
+fn assert_refused(options: &Options, path: &Path, expected: &str) {
+    let mut reason = String::new();
+    for _ in 0..100 {
+        reason = options.open(path).unwrap_err().to_string();
+        if reason.contains(expected) {
+            return;
+        }
+    }
+    panic!("{reason}");
 }
 
 fn open(path: &Path) -> Embedded {
@@ -227,8 +241,7 @@ async fn the_next_owner_has_the_durability_of_the_last() {
     assert_eq!(get(&client, "a").await.unwrap(), None);
     set(&client, "a", "1").await.unwrap();
     let immediate = share().with_durability(Durability::Immediate);
-    let refused = immediate.open(&path).unwrap_err();
-    assert!(refused.to_string().contains("5ms"), "{refused}");
+    assert_refused(&immediate, &path, "5ms");
 }
 
 #[tokio::test]
@@ -361,9 +374,8 @@ fn a_client_with_another_durability_is_refused() {
     let relaxed = Durability::Relaxed {
         interval: Duration::from_millis(5),
     };
-    let refused = share().with_durability(relaxed).open(&path).unwrap_err();
     let expected = "its owner has the durability Immediate: open it with the same";
-    assert!(refused.to_string().contains(expected), "{refused}");
+    assert_refused(&share().with_durability(relaxed), &path, expected);
     share()
         .with_patience(LIMIT)
         .with_durability(Durability::Immediate)
@@ -376,9 +388,11 @@ async fn at_most_128_clients_are_served() {
     let (_folder, path) = folder();
     let _owner = open(&path);
     let mut clients: Vec<_> = (0..128).map(|_| open(&path)).collect();
-    let refused = share().open(&path).unwrap_err();
-    let expected = "its owner has 128 clients, and takes no more";
-    assert!(refused.to_string().contains(expected), "{refused}");
+    assert_refused(
+        &share(),
+        &path,
+        "its owner has 128 clients, and takes no more",
+    );
     drop(clients.pop());
     // The owner learns of it in its own time.
     let mut one_more = share().open(&path);

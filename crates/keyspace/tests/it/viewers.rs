@@ -17,7 +17,7 @@ use keyspace::{
 use tempfile::TempDir;
 
 /// Only a hang takes as long.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = conformance::HANG;
 
 fn options(sharing: Sharing) -> Options {
     Options::new().with_patience(LIMIT).with_sharing(sharing)

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use conformance::process::{Herd, acknowledge, misaccounted, role};
+use conformance::process::{self, Herd, acknowledge, misaccounted, role};
 use conformance::server::Server;
 use conformance::{scale, stores};
 use microqueue::keyspace::{
@@ -32,7 +32,7 @@ fn takes() -> Subspace {
 async fn work(role: &str) -> Result<()> {
     let (verb, rest) = role.split_once(' ').unwrap();
     let (name, url) = rest.split_once(' ').unwrap();
-    let runner = Runner::new(keyspace::open(url).unwrap());
+    let runner = Runner::new(process::open(url));
     for number in 0_u64.. {
         if verb == "enqueue" {
             let item = format!("{name}-{number}");
@@ -101,7 +101,7 @@ async fn kill_again_and_again(test: &'static str, url: String, server: Option<&m
     }
     let acknowledged = herd.end();
 
-    let runner = Runner::new(keyspace::open(&url).unwrap());
+    let runner = Runner::new(process::open(&url));
     while take(&runner).await.unwrap() {}
     let takes = counted(runner.database()).await;
     assert_eq!(misaccounted(&acknowledged, &takes), [""; 0]);

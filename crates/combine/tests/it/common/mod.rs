@@ -17,7 +17,7 @@ use keyspace::{
 };
 
 /// More time than any operation takes that is not stuck.
-pub(crate) const LONG: Duration = Duration::from_secs(300);
+pub(crate) const LONG: Duration = conformance::HANG;
 
 pub(crate) type Queue<U = i64, V = i64> = CombineQueue<String, U, V>;
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use combine::{CombineQueue, Error, Exact, WorkerOptions};
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
+use conformance::{let_pass, timeout};
 use futures::future::try_join_all;
 use keyspace::{
     Environment, Isolation, KeyValue, OpenOptions, RangeQuery, RunOptions, Runner, Store, Subspace,
@@ -171,7 +172,7 @@ where
 
     async fn pause(&mut self, longest: Duration) {
         let pause = longest.mul_f64(self.rng.random());
-        self.runner.environment().sleep(pause).await;
+        let_pass(pause).await;
     }
 
     /// Several updates in one transaction, whose writer may be dropped at any moment.
@@ -339,20 +340,13 @@ where
             .with_poll_interval(LONG * 60)
             .with_takeover_after(LONG * 60);
         let last = self.world.work_with(deaf, self.log.clone()).await;
-        let env = Environment::system();
-        let finished = env.timeout(LONG, async {
-            self.world.wait_idle().await;
+        self.world.wait_idle().await;
+        let others_end = async {
             while self.world.rows("s").await.len() > 1 {
-                self.runner
-                    .environment()
-                    .sleep(Duration::from_millis(20))
-                    .await;
+                let_pass(Duration::from_millis(20)).await;
             }
-        });
-        assert!(
-            finished.await.is_some(),
-            "something was never combined, or some session never ends"
-        );
+        };
+        timeout(LONG, others_end).await;
         last.shut_down(LONG).await.unwrap();
         self.judge().await;
         self.course.writes = self.writes.len();

@@ -17,7 +17,7 @@ use export_queue::{ExportQueue, Start};
 use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
-use crate::common::{LONG, enqueue};
+use crate::common::{LONG, MINUTE, enqueue};
 
 type Mails = Queue<Value, Json>;
 
@@ -59,7 +59,9 @@ impl Shop {
         let env = Environment::seeded(1, Arc::new(ShopClock(clock.clone())));
         let options = RunOptions::default().with_environment(env);
         let runner = Runner::with_options(TestStore::memory().db, options);
-        let settings = Settings::new().with_keep_done(LONG * 60).with_lease(LONG);
+        let settings = Settings::new()
+            .with_keep_done(MINUTE * 60)
+            .with_lease(MINUTE);
         let mails = Mails::open_with(&runner, queue("mails"), settings, OpenOptions::default())
             .await
             .unwrap();
@@ -97,7 +99,7 @@ impl Shop {
             self.next().await.discard(reason).await.unwrap();
         }
         for number in 4..8 {
-            self.add(&mail(number), LONG * 30).await;
+            self.add(&mail(number), MINUTE * 30).await;
         }
     }
 

@@ -26,7 +26,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// More time than anything takes that is not stuck.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = conformance::HANG;
+
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// How long ago the first dead letter was enqueued.
 pub(crate) const AGE: Duration = Duration::from_secs(2 * 60 * 60);
@@ -103,9 +105,9 @@ impl World {
     pub(crate) async fn on(store: Store, root: Subspace, ids: Ids) -> Self {
         let runner = runner(&store, &root, "ledgers", Environment::system());
         let settings = Settings::new()
-            .with_lease(LONG)
-            .with_keep_done(LONG * 60)
-            .with_dedupe_retention(LONG * 60);
+            .with_lease(MINUTE)
+            .with_keep_done(MINUTE * 60)
+            .with_dedupe_retention(MINUTE * 60);
         let place = (&runner, &root, &ids);
         let jobs: Jobs = open_jobs(place, "jobs", settings).await;
         let consumer = jobs.consumer(&runner, WorkerOptions::default());

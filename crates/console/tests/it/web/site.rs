@@ -23,7 +23,7 @@ use tower::ServiceExt;
 pub(crate) const EVIL: &str = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>";
 
 /// A guard of tests, not a part of them.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = conformance::HANG;
 
 pub(crate) type JsonJobs = Queue<String, Json>;
 

@@ -18,7 +18,7 @@ use keyspace::{
 };
 
 /// More time than any operation takes that is not stuck.
-pub(crate) const LONG: Duration = Duration::from_secs(300);
+pub(crate) const LONG: Duration = conformance::HANG;
 
 pub(crate) type Queue = ExportQueue<String, Option<i64>>;
 pub(crate) type Reader = Subscription<String, Option<i64>>;

@@ -4,7 +4,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::channel;
 use std::thread::ThreadId;
-use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
@@ -191,7 +190,7 @@ fn a_wake_up_during_the_poll_of_a_caller_is_passed_on() {
         gone.recv().unwrap();
         Poll::Pending
     }));
-    let next_poll = || polls.recv_timeout(Duration::from_secs(10)).unwrap();
+    let next_poll = || polls.recv_timeout(conformance::HANG).unwrap();
     next_poll();
     go.send(()).unwrap();
     thread::scope(|scope| {

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::still::{ITEMS, PATIENCE, RESERVE, Still, StillWorker, until, with_handlers};
+use self::still::{ITEMS, PATIENCE, RESERVE, StillWorker, until, with_handlers};
 
+use crate::common::still::Still;
 use crate::common::{LONG, World, open, process, settings};
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;

@@ -1,18 +1,12 @@
 //! A worker on a clock that stands still.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use crate::common::{LONG, World, open};
-use conformance::stores::TestStore;
+use crate::common::still::Still;
+use crate::common::{LONG, World};
 use conformance::timeout;
-use futures::future::BoxFuture;
-use hc_dequeue::{Delivery, Settings, Worker, WorkerOptions};
-use keyspace::env::{Clock, ManualClock};
-use keyspace::run::RunOptions;
-use keyspace::{Environment, Runner, Store};
+use hc_dequeue::{Delivery, Worker, WorkerOptions};
 use tokio::sync::{mpsc, watch};
 
 /// How many items a test enqueues.
@@ -23,72 +17,6 @@ pub(super) const RESERVE: u64 = 10;
 
 /// How long an item may be in a reserve if takes take no time.
 pub(super) const PATIENCE: Duration = Duration::from_millis(20);
-
-/// A clock that stands still until it is moved. Sleeps also end after their real time, so that retries go on. The wall
-/// clock shows another time whenever it is read.
-#[derive(Debug, Clone)]
-pub(super) struct Still {
-    clock: ManualClock,
-    began: SystemTime,
-    reads: Arc<AtomicU64>,
-}
-
-impl Still {
-    pub(super) fn new() -> Self {
-        Self {
-            clock: ManualClock::new(),
-            began: Environment::system().wall(),
-            reads: Arc::default(),
-        }
-    }
-
-    pub(super) fn advance(&self, by: Duration) {
-        self.clock.advance(by);
-    }
-
-    /// Returns a world with this clock.
-    pub(super) async fn world(&self, store: &TestStore, settings: Settings) -> World {
-        let store = store.fresh();
-        let runner = self.runner(&store);
-        let queue = open(&store, &runner, settings).await.unwrap();
-        World {
-            store,
-            runner,
-            queue,
-        }
-    }
-
-    /// Returns a runner of a process with this clock.
-    pub(super) fn runner(&self, store: &TestStore) -> Runner<Store> {
-        let seed = u64::from_le_bytes(Environment::system().random_bytes());
-        let options = RunOptions::default()
-            .with_ledger_subspace(store.root.subspace(&"ledgers"))
-            .with_environment(Environment::seeded(seed, Arc::new(self.clone())));
-        Runner::with_options(store.db.clone(), options)
-    }
-}
-
-impl Clock for Still {
-    fn now(&self) -> Duration {
-        self.clock.now()
-    }
-
-    fn wall(&self) -> SystemTime {
-        let reads = self.reads.fetch_add(1, Ordering::Relaxed);
-        self.began + self.now() + Duration::from_millis(reads)
-    }
-
-    fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let moved = self.clock.sleep(duration);
-        let real = Environment::system().sleep(duration);
-        Box::pin(async move {
-            tokio::select! {
-                () = moved => {}
-                () = real => {}
-            }
-        })
-    }
-}
 
 /// A worker on a clock that stands still. Its handlers wait before some of the items.
 pub(super) struct StillWorker {

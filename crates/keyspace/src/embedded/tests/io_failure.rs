@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use bytes::Bytes;
-use conformance::scale;
+use conformance::{HANG, let_pass, scale};
 use futures::FutureExt;
 use futures::future::{Either, select};
 use rand::rngs::StdRng;
@@ -313,7 +313,6 @@ fn close_on_a_full_disk(disk: &Disk) -> std::ops::Range<u32> {
     let files = Arc::new(disk.clone());
     let store = OpenedStore::open(Arc::new(disk.clone()), files, path(), &setup).unwrap();
     let engine = Engine::start(store, &Options::new()).unwrap();
-    let env = engine.environment().clone();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -330,7 +329,7 @@ fn close_on_a_full_disk(disk: &Disk) -> std::ops::Range<u32> {
         // A commit that takes longer waits for room.
         while let Either::Left((Ok(_), _)) = select(
             pin!(engine.commit(row(acknowledged))),
-            pin!(env.sleep(Duration::from_millis(50))),
+            pin!(let_pass(Duration::from_millis(50))),
         )
         .await
         {
@@ -340,7 +339,7 @@ fn close_on_a_full_disk(disk: &Disk) -> std::ops::Range<u32> {
     });
     let (sender, closed) = mpsc::channel();
     std::thread::spawn(move || sender.send(engine.shut_down(Ending::Close)));
-    let closed = closed.recv_timeout(Duration::from_secs(60));
+    let closed = closed.recv_timeout(HANG);
     let closed = closed.expect("closing does not wait for room");
     closed.inspect_err(assert_poisoned).ok();
     0..acknowledged

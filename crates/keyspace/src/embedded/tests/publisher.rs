@@ -7,6 +7,7 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
+use conformance::{HANG, until};
 use futures::FutureExt;
 use parking_lot::Mutex;
 
@@ -188,20 +189,13 @@ async fn the_thread_flushes_what_callers_have_written() {
     let interval = Duration::from_millis(5);
     let options = Options::new().with_durability(Durability::Relaxed { interval });
     let engine = Engine::start(open_with_room(&disk), &options).unwrap();
-    let env = engine.environment().clone();
-    let until = env.now() + Duration::from_secs(60);
-    let mut by_caller = false;
-    while !by_caller {
-        assert!(env.now() < until, "callers never publish");
-        // The thread is likely to be waiting by then.
-        env.sleep(interval).await;
+    until(async || {
         let mut commit = Box::pin(commit(&engine));
-        by_caller = (&mut commit).now_or_never().is_some();
-        while disk.image() != disk.flushed() {
-            assert!(env.now() < until, "it is never flushed");
-            env.sleep(interval).await;
-        }
-    }
+        let by_caller = (&mut commit).now_or_never().is_some();
+        until(async || disk.image() == disk.flushed()).await;
+        by_caller
+    })
+    .await;
 }
 
 #[test]
@@ -260,7 +254,6 @@ fn a_task_that_commits_again_when_it_is_answered_is_still_alone() {
 #[test]
 fn the_publisher_waits_until_all_it_expects_are_there() {
     const EXPECTED: usize = 3;
-    const LONG: Duration = Duration::from_secs(60);
     let PublisherWorld {
         engine, committer, ..
     } = PublisherWorld::new();
@@ -269,7 +262,7 @@ fn the_publisher_waits_until_all_it_expects_are_there() {
     let first = commit(&engine);
     thread::scope(|scope| {
         let gathered = scope.spawn(|| {
-            pipeline.gather(EXPECTED, LONG);
+            pipeline.gather(EXPECTED, HANG);
             pipeline.len()
         });
         while pipeline.awaited() != Some(EXPECTED) {
@@ -332,20 +325,13 @@ fn a_part_that_has_stopped_growing_is_moved_to_the_runs() {
 async fn the_thread_moves_what_callers_have_written() {
     let disk = Disk::with(new_store());
     let engine = Engine::start(open_with_room(&disk), &Options::new()).unwrap();
-    let env = engine.environment().clone();
-    let until = env.now() + Duration::from_secs(60);
-    let pause = Duration::from_millis(5);
     let mut by_callers = 0;
     // The thread may be as quick as a caller, so that one commit proves little.
-    while by_callers < 5 {
-        assert!(env.now() < until, "callers never publish");
-        // The thread is likely to be waiting by then.
-        env.sleep(pause).await;
+    until(async || {
         let mut large = Box::pin(large_commit(&engine));
         by_callers += usize::from((&mut large).now_or_never().is_some());
-        while replays_rows(&disk) {
-            assert!(env.now() < until, "it is never moved");
-            env.sleep(pause).await;
-        }
-    }
+        until(async || !replays_rows(&disk)).await;
+        by_callers == 5
+    })
+    .await;
 }

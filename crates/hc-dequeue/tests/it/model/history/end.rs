@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use conformance::chaos::{Chaos, Faults};
+use conformance::let_pass;
 use hc_dequeue::session::Sessions;
 use hc_dequeue::{Delivery, End, Error, Place, PlaceKind, WorkerOptions};
 use keyspace::{Environment, Isolation, RangeQuery, read_all};
@@ -68,8 +69,7 @@ impl Player {
             {
                 return;
             }
-            let pause = Duration::from_millis(10);
-            self.runner.environment().sleep(pause).await;
+            let_pass(Duration::from_millis(10)).await;
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::chaos::{Chaos, Faults};
+use conformance::let_pass;
 use conformance::stores::TestStore;
 use hc_dequeue::{
     Backoff, Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, Settings,
@@ -211,7 +212,7 @@ impl Player {
 
     async fn pause(&mut self, longest: Duration) {
         let pause = longest.mul_f64(self.rng.random());
-        self.runner.environment().sleep(pause).await;
+        let_pass(pause).await;
     }
 
     async fn enqueue(&mut self) {

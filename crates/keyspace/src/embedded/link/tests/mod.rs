@@ -39,7 +39,7 @@ use crate::mutation::MutationOp;
 use crate::selector::{KeySelector, RangeQuery};
 use crate::transaction::{Database, Isolation, OwnedTransaction, Transaction, TransactionOption};
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = conformance::HANG;
 
 fn key(number: u64) -> Bytes {
     Bytes::copy_from_slice(&number.to_be_bytes())
