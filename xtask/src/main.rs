@@ -1,6 +1,7 @@
 //! Drives the tests, the checks, the benchmarks and the recorded traces: `cargo xtask <command>`.
 
 mod bench;
+mod busy;
 mod ci;
 mod compare;
 mod dependencies;
@@ -78,13 +79,15 @@ mod tests {
                         arguments: [\"handle\", \"--plot\"] }";
         assert_eq!(format!("{options:?}"), expected);
 
-        let parsed = parse("xtask test --require-fdb --db memory:");
+        let parsed = parse("xtask test --require-fdb --db memory: --busy 6");
         let options = test::TestOptions::from(parsed.subcommand().unwrap().1);
-        let expected = "TestOptions { long: false, require_fdb: true, require_browser: false, db: Some(\"memory:\") }";
+        let expected = "TestOptions { long: false, require_fdb: true, require_browser: false, db: Some(\"memory:\"), \
+                        busy: 6 }";
         assert_eq!(format!("{options:?}"), expected);
         for line in [
             "xtask",
             "xtask test --db disk:",
+            "xtask test --busy",
             "xtask fdb up --processes 0",
         ] {
             assert!(

@@ -21,8 +21,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
+use crate::busy::Busy;
 use crate::workspace::cargo;
 use crate::{fdb, tidy};
 
@@ -39,6 +40,8 @@ pub(crate) struct TestOptions {
     require_fdb: bool,
     require_browser: bool,
     db: Option<String>,
+    /// How many loops keep the machine busy meanwhile.
+    busy: usize,
 }
 
 /// Describes the command.
@@ -68,6 +71,11 @@ pub(crate) fn command() -> Command {
                 .long("db")
                 .value_parser(["memory:", "embedded:", "fdb:"])
                 .help("Runs only the tests of one store"),
+            Arg::new("busy")
+                .long("busy")
+                .value_name("LOOPS")
+                .value_parser(value_parser!(usize))
+                .help("Builds the tests, and then runs them beside this many loops that keep the machine busy"),
         ])
 }
 
@@ -78,6 +86,7 @@ impl From<&ArgMatches> for TestOptions {
             require_fdb: parsed.get_flag("require-fdb"),
             require_browser: parsed.get_flag("require-browser"),
             db: parsed.get_one("db").cloned(),
+            busy: parsed.get_one("busy").copied().unwrap_or_default(),
         }
     }
 }
@@ -99,10 +108,6 @@ pub(crate) fn run(options: &TestOptions) -> anyhow::Result<Tally> {
     if options.require_browser {
         find_browser()?;
     }
-    let mut command = cargo(&["test", "--workspace", "--no-fail-fast"])?;
-    if options.long {
-        command.env("TEST_RUN", "long");
-    }
     let other_store = options.db.as_deref().is_some_and(|db| db != "fdb:");
     let cluster = match serve() {
         _ if other_store => None,
@@ -113,11 +118,30 @@ pub(crate) fn run(options: &TestOptions) -> anyhow::Result<Tally> {
             None
         }
     };
-    if let Some((features, served)) = &cluster {
-        command.args(["--features", features]);
-        if let Some(file) = served.cluster_file() {
-            command.env(fdb::CLUSTER_FILE, file);
-        }
+    let features = cluster.as_ref().map_or("", |(features, _)| features);
+    let arguments = [
+        "test",
+        "--workspace",
+        "--no-fail-fast",
+        "--features",
+        features,
+    ];
+    if options.busy > 0 {
+        let built = cargo(&arguments)?.arg("--no-run").status();
+        ensure!(
+            built.context("cannot run cargo")?.success(),
+            "the tests do not build"
+        );
+    }
+    let mut command = cargo(&arguments)?;
+    if options.long {
+        command.env("TEST_RUN", "long");
+    }
+    if let Some(file) = cluster
+        .as_ref()
+        .and_then(|(_, served)| served.cluster_file())
+    {
+        command.env(fdb::CLUSTER_FILE, file);
     }
     if let Some(filter) = options.filter() {
         command.args(["--", filter]);
@@ -127,6 +151,7 @@ pub(crate) fn run(options: &TestOptions) -> anyhow::Result<Tally> {
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
         command.env(TEST_THREADS, (cores + 2).to_string());
     }
+    let _busy = Busy::start(options.busy);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

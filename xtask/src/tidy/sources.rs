@@ -15,6 +15,9 @@ const MAX_COMMENT_COLUMNS: usize = 120;
 /// The one place that asks the machine for time and randomness.
 const ENVIRONMENT: &str = "crates/keyspace/src/env.rs";
 
+/// A test that simulates time, in which a sleep takes none.
+const SIMULATION: &str = "crates/hc-dequeue/tests/it/slow_store/mod.rs";
+
 /// The one place that may name FoundationDB's crate.
 const FOUNDATIONDB: &str = "crates/keyspace/src/fdb/";
 
@@ -110,6 +113,34 @@ fn check_rust(path: &str, text: &str, stream: TokenStream, violations: &mut Vec<
         violations.push(Violation::new(path, message));
     }
     check_siblings(path, &tokens, violations);
+    if path.contains("/tests/") && path != SIMULATION {
+        check_waits(path, &tokens, violations);
+    }
+}
+
+/// Checks that a test does not sleep. A clock does, in its function `sleep`.
+fn check_waits(path: &str, tokens: &[TokenTree], violations: &mut Vec<Violation>) {
+    let mut in_clock = false;
+    for (index, token) in tokens.iter().enumerate() {
+        if let [keyword, name, ..] = &tokens[index..]
+            && is(name, "sleep")
+        {
+            in_clock |= is(keyword, "fn");
+            if is(keyword, ".") {
+                let message = "a test waits for a condition: conformance::until";
+                let line = name.span().start().line;
+                violations.push(Violation::at(path, line, message));
+            }
+        }
+        if let TokenTree::Group(group) = token {
+            let is_body = group.delimiter() == Delimiter::Brace;
+            if !(in_clock && is_body) {
+                let inside: Vec<_> = group.stream().into_iter().collect();
+                check_waits(path, &inside, violations);
+            }
+            in_clock &= !is_body;
+        }
+    }
 }
 
 /// Returns the line at which the tests at the end of a file begin.
@@ -320,6 +351,24 @@ mod tests {
             violations_of(ENVIRONMENT, &format!("//! Documented.\n{line}")),
             []
         );
+        let message = "a test waits for a condition: conformance::until";
+        let path = "crates/combine/tests/it/a.rs";
+        let line = "async fn f() { if is_slow { env.sleep(moment).await; } }";
+        assert_caught(path, line, message);
+        assert_caught("crates/combine/src/tests/a.rs", line, message);
+        let line =
+            "impl Clock for A { fn sleep(&self) { self.0.sleep(moment) } fn f() { a.sleep() } }";
+        assert_caught(path, line, message);
+        for (path, line) in [
+            (
+                path,
+                "impl Clock for A { fn sleep(&self) { self.0.sleep(moment) } }",
+            ),
+            ("crates/combine/src/work.rs", "fn f() { env.sleep(moment) }"),
+            (SIMULATION, "fn f() { env.sleep(moment) }"),
+        ] {
+            assert_eq!(violations_of(path, &format!("//! Documented.\n{line}")), []);
+        }
     }
 
     #[test]
