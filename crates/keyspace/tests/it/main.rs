@@ -11,6 +11,8 @@ mod damaged_store;
 mod ends;
 mod exactly_once;
 mod extremes;
+#[cfg(unix)]
+mod herd;
 mod ids;
 mod ledger;
 mod life_cycle;
