@@ -29,6 +29,17 @@ pub(super) fn spawn<T: Send + 'static>(
     })
 }
 
+/// Makes a runtime, for this thread.
+pub(super) fn runtime(env: &Environment) -> io::Result<Runtime> {
+    let built = env
+        .check_room()
+        .and_then(|()| Builder::new_current_thread().enable_all().build());
+    built.map_err(|error| {
+        let text = format!("cannot start a runtime: {error}");
+        io::Error::new(error.kind(), text)
+    })
+}
+
 /// Starts a thread with a runtime. Returns once both are there.
 ///
 /// # Errors
@@ -41,10 +52,7 @@ pub(super) fn spawn_with_runtime(
     let (sender, started) = mpsc::channel();
     let room = env.clone();
     let thread = spawn(env, name, move || {
-        let built = room
-            .check_room()
-            .and_then(|()| Builder::new_current_thread().enable_all().build());
-        match built {
+        match runtime(&room) {
             Ok(runtime) => {
                 // The caller waits for it.
                 let _ = sender.send(Ok(runtime.handle().clone()));
@@ -55,9 +63,5 @@ pub(super) fn spawn_with_runtime(
     })?;
     // A panic of the thread was reported there.
     let built = started.recv().map_err(io::Error::other)?;
-    let handle = built.map_err(|error| {
-        let text = format!("cannot start a runtime: {error}");
-        io::Error::new(error.kind(), text)
-    })?;
-    Ok((handle, thread))
+    Ok((built?, thread))
 }

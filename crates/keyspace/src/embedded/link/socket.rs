@@ -12,11 +12,13 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
 use super::frames::WriteNow;
@@ -37,9 +39,16 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The door of an owner: takes the connections of clients, on a thread of its own.
 pub(crate) struct Listener {
-    stop: Arc<Notify>,
+    stop: Arc<Stop>,
     /// `None` after the end.
     thread: Option<JoinHandle<()>>,
+}
+
+/// Ends the thread of a listener.
+#[derive(Default)]
+struct Stop {
+    is_set: AtomicBool,
+    notify: Notify,
 }
 
 /// A socket that has its name.
@@ -57,14 +66,17 @@ impl Listener {
     pub(crate) fn open(main: &Path, hosts: Arc<Hosts>) -> io::Result<Self> {
         let main = canonical(main)?;
         let first = bind(&main, hosts.environment());
-        let stop = Arc::new(Notify::new());
+        let stop = Arc::new(Stop::default());
         let stopped = stop.clone();
         let env = hosts.environment().clone();
-        let (_, thread) = threads::spawn_with_runtime(&env, "keyspace-listener", move |runtime| {
+        let thread = threads::spawn(&env, "keyspace-listener", move || {
+            let Some(runtime) = wait_for_runtime(hosts.environment(), &stopped) else {
+                return;
+            };
             runtime.block_on(async {
                 tokio::select! {
                     () = listen(&main, first, &hosts) => {}
-                    () = stopped.notified() => {}
+                    () = stopped.notify.notified() => {}
                 }
             });
         })?;
@@ -76,36 +88,70 @@ impl Listener {
 
     /// Takes no more connections. Blocks until that is so.
     pub(crate) fn close(mut self) {
-        self.stop.notify_one();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.stop() {
             // The thread has nothing that panics.
             let _ = thread.join();
         }
+    }
+
+    fn stop(&mut self) -> Option<JoinHandle<()>> {
+        self.stop.is_set.store(true, Ordering::SeqCst);
+        self.stop.notify.notify_one();
+        let thread = self.thread.take();
+        thread.inspect(|thread| thread.thread().unpark())
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.stop.notify_one();
+        self.stop();
     }
+}
+
+/// Makes the runtime of a listener, and tries again as long as there are no descriptors for it. `None` if the store is
+/// closed meanwhile.
+fn wait_for_runtime(env: &Environment, stop: &Stop) -> Option<Runtime> {
+    let mut failures = 0;
+    while !stop.is_set.load(Ordering::SeqCst) {
+        match threads::runtime(env) {
+            Ok(runtime) => return Some(runtime),
+            Err(error) if failures == 0 => {
+                tracing::warn!(%error, "other processes cannot use the store yet");
+            }
+            Err(_) => {}
+        }
+        thread::park_timeout(backoff(failures));
+        failures += 1;
+    }
+    None
 }
 
 /// Makes a socket, and gives it its name.
 fn bind(main: &Path, env: &Environment) -> io::Result<Socket> {
     env.check_room()?;
-    let store = fs::metadata(main)?;
     let folder = tempfile::Builder::new()
         .prefix(".keyspace-")
         .tempdir_in(folder_of(main))?;
-    let new = folder.path().join("socket");
-    let address = Address::of(&new)?;
+    // To remove it with all that is in it would take a descriptor.
+    let folder = folder.keep();
+    let new = folder.join("socket");
+    let bound = bind_at(&new, main);
+    // If it was not moved.
+    let _ = fs::remove_file(new);
+    let _ = fs::remove_dir(folder);
+    bound
+}
+
+fn bind_at(new: &Path, main: &Path) -> io::Result<Socket> {
+    let store = fs::metadata(main)?;
+    let address = Address::of(new)?;
     let listener = net::UnixListener::bind(&address.path)?;
     // Only root can give a file away. Anyone else who can open the store is its owner or in its group.
-    let _ = chown(&new, Some(store.uid()), Some(store.gid()));
-    fs::set_permissions(&new, Permissions::from_mode(store.mode() & 0o777))?;
+    let _ = chown(new, Some(store.uid()), Some(store.gid()));
+    fs::set_permissions(new, Permissions::from_mode(store.mode() & 0o777))?;
     listener.set_nonblocking(true)?;
-    let made = fs::symlink_metadata(&new)?;
-    fs::rename(&new, place(main, SOCKET))?;
+    let made = fs::symlink_metadata(new)?;
+    fs::rename(new, place(main, SOCKET))?;
     Ok(Socket {
         listener,
         place: (made.dev(), made.ino()),
