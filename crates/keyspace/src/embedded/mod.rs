@@ -10,8 +10,8 @@
 //! - One process at a time owns the store: the one that holds the lock of its file. Every other opening, in this
 //!   process
 //!   or another, becomes a client of the owner, unless one of the two has [`Sharing::Refuse`]. When the owner ends, a
-//!   client becomes the next one. A viewer, which has [`Sharing::Yield`], owns the store only while no other process has
-//!   it open.
+//!   client becomes the next one. A viewer, which has [`Sharing::Yield`], owns the store only while no other process
+//!   has it open.
 //! - After an I/O failure, the store refuses all further work with
 //!   [`Error::Poisoned`](crate::Error::Poisoned), so that nothing builds on data that may not be on disk.
 //!   Opening it again recovers the commits that were acknowledged and flushed.

@@ -37,8 +37,8 @@ pub enum Sharing {
     /// This process owns the store, or fails to open it. It has no clients: other openings fail with
     /// [`OpenError::StoreInUse`](crate::OpenError::StoreInUse).
     Refuse,
-    /// This process is always a client of the process that owns the store. If there is none, it waits. Only when it is the
-    /// last one that leaves does it open the store, to end it.
+    /// This process is always a client of the process that owns the store. If there is none, it waits. Only when it is
+    /// the last one that leaves does it open the store, to end it.
     ClientOnly,
     /// This process is a viewer, such as a tool of operators: it owns the store only as long as nothing but viewers has
     /// it open. As soon as another process opens the store, the viewer hands it over, becomes a client and goes on. It

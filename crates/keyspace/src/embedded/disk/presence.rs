@@ -63,8 +63,8 @@ impl Presence {
         }
     }
 
-    /// If no one else takes part, removes what is beside the store: the file, and the socket. Returns whether that is so,
-    /// and goes on taking part otherwise. Only the owner of the store may call this.
+    /// If no one else takes part, removes what is beside the store: the file, and the socket. Returns whether that is
+    /// so, and goes on taking part otherwise. Only the owner of the store may call this.
     pub(crate) fn leave(&self) -> bool {
         let is_last = self.is_last();
         if is_last {

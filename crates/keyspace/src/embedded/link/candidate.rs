@@ -23,7 +23,7 @@ use crate::embedded::threads;
 use crate::env::Environment;
 use crate::error::{OpenError, chain};
 
-/// How long a client waits for the next owner before it says so.
+/// How long a client waits for the answer of the next owner before it says so, for the first time.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// The shortest and the longest pause between two attempts. They differ so that processes that wait for the same thing
@@ -304,8 +304,14 @@ impl Candidate {
             None if left.is_some() => Err(Unreachable::Silent(owner)),
             None => {
                 let path = self.path.display();
-                tracing::warn!(%path, "the owner of the store{owner} does not answer, and this client waits");
-                greeting.await
+                let mut silence = SILENCE;
+                loop {
+                    tracing::warn!(%path, "the owner of the store{owner} does not answer, and this client waits");
+                    silence = silence.saturating_mul(2);
+                    if let Some(greeted) = env.timeout(silence, &mut greeting).await {
+                        break greeted;
+                    }
+                }
             }
         };
         Ok(Greeted {

@@ -67,8 +67,8 @@ pub(crate) enum Unanswered {
 }
 
 impl Connection {
-    /// Notes that from now on requests reach an owner. Returns false if the connection has ended before: then what waits
-    /// was answered, and must not be sent.
+    /// Notes that from now on requests reach an owner. Returns false if the connection has ended before: then what
+    /// waits was answered, and must not be sent.
     pub(super) fn open(&self) -> bool {
         let mut calls = self.calls.lock();
         calls.may_happen = calls.end.is_none();

@@ -8,15 +8,19 @@
 //!   have sent, ends the engine, unlocks the file, and only then ends the connections. So their end is the sign for the
 //!   next election.
 //! - No time limit leads to taking the lock. An owner that is stopped keeps its store waiting.
-//! - The socket's name changes only under the lock, and by a rename.
+//! - The socket's name changes only under the lock, and by a rename. If it is lost, or the socket could not be made,
+//!   the owner makes another one.
+//! - An owner that has left the store to others looks, once it has unlocked it, whether they are still there. The last
+//!   one that leaves, owner or client, ends the store.
+//! - What waits for an owner is answered as not done only if it will not be sent.
 //! - A transaction sends all requests to one owner, and takes replies only from there.
 //! - An owner refuses all read versions from before its opening. So a transaction from before it can read the rows that
 //!   it has, but never commit.
 //! - A request for a read version is never joined with one that was already sent.
-//! - A viewer owns the store only as long as no application has it open. Before it takes the lock, it takes the one that
-//!   applications share, and keeps it as long as it owns the store. It refuses an application that connects, hands the
-//!   store over, and lets applications go first at the next election. An application counts from when it has its part of
-//!   that lock, even while it waits for another owner.
+//! - A viewer owns the store only as long as no application has it open. Before it takes the lock, it takes the one
+//!   that applications share, and keeps it as long as it owns the store. It refuses an application that connects, hands
+//!   the store over, and lets applications go first at the next election. An application counts from when it has its
+//!   part of that lock, even while it waits for another owner.
 //!
 //! `tests/election` is a model of these rules, and of what happens if one is broken.
 
@@ -34,8 +38,8 @@ pub(super) enum Claim {
 /// What a candidate does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Step {
-    /// Takes the lock of the store's file without waiting for it, and opens the store. A viewer first takes the lock that
-    /// applications share.
+    /// Takes the lock of the store's file without waiting for it, and opens the store. A viewer first takes the lock
+    /// that applications share.
     Open,
     /// Connects to the owner, and waits for its answer.
     Connect,

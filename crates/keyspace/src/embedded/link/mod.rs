@@ -350,25 +350,22 @@ impl Shared {
         }
     }
 
-    /// Owns the store until an application wants it. All transactions reach it over a pipe, so those that can go on with
-    /// the next owner.
+    /// Owns the store until an application wants it. All transactions reach it over a pipe, so those that can go on
+    /// with the next owner.
     #[cfg(unix)]
     async fn own_alone(&self, owner: Arc<Owner>, candidate: &mut Candidate) {
         *self.viewed.lock() = Some(owner.clone());
-        match self.reach_here(&owner, true).await {
-            Some(greeted) => {
-                let handing_over = async {
-                    owner.hosts().wanted().await;
-                    candidate.hand_over(&owner).await;
-                    future::pending().await
-                };
-                // Ends with the connection, as that to another owner does.
-                tokio::select! {
-                    _ = self.talk(greeted) => {}
-                    () = handing_over => {}
-                }
+        if let Some(greeted) = self.reach_here(&owner, true).await {
+            let handing_over = async {
+                owner.hosts().wanted().await;
+                candidate.hand_over(&owner).await;
+                future::pending::<()>().await;
+            };
+            // Ends with the connection, as that to another owner does.
+            tokio::select! {
+                _ = self.talk(greeted) => {}
+                () = handing_over => {}
             }
-            None => {}
         }
         *self.viewed.lock() = None;
     }
@@ -416,8 +413,8 @@ impl Shared {
         future::join(self.use_only(greeted), open_second_way).await;
     }
 
-    /// Connects to the owner in this process, and tries again as long as there is no thread for that. `None` if this link
-    /// ends.
+    /// Connects to the owner in this process, and tries again as long as there is no thread for that. `None` if this
+    /// link ends.
     #[cfg(unix)]
     async fn reach_here(&self, owner: &Owner, is_viewer: bool) -> Option<Greeted<DuplexStream>> {
         let mut failures = 0;

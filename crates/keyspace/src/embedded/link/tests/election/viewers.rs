@@ -21,8 +21,8 @@ impl ElectionModel {
         }
     }
 
-    /// Returns whether an application will have its part of the lock before the pause of a viewer is over: its own pauses
-    /// are shorter.
+    /// Returns whether an application will have its part of the lock before the pause of a viewer is over: its own
+    /// pauses are shorter.
     pub(super) fn is_sought(&self, state: &State) -> bool {
         let mut processes = state.processes.iter().zip(&self.claims);
         processes.any(|(process, claim)| {
