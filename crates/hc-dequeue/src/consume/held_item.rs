@@ -23,7 +23,7 @@ use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys, Records};
-use crate::items::record::{End, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record};
+use crate::items::record::{End, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record, Reserve};
 use crate::items::settings::KnownSettings;
 use crate::items::trace_context::TraceContext;
 use crate::items::value::Value;
@@ -277,7 +277,13 @@ impl HeldItem {
     /// Returns whether the item must be handed out [apart](crate::items::settings::Settings::hands_out_apart).
     pub(crate) fn is_apart(&self) -> bool {
         // Most items have not seen a death.
-        self.record.deaths > 0 && self.shared.settings.get().hands_out_apart(&self.record)
+        if self.record.deaths == 0 {
+            return false;
+        }
+        // The settings may have changed since the grant, but the token comes back if the record does not say that a
+        // handler got the item.
+        let was_apart = self.record.reserve != Reserve::Out && self.record.spent.is_some();
+        was_apart || self.shared.settings.get().hands_out_apart(&self.record)
     }
 
     /// Returns the number of this attempt, starting at 1.
