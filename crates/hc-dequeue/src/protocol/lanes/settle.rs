@@ -61,6 +61,7 @@ impl Look {
             if rate.parked.is_some() {
                 memory.note_parked(true);
             }
+            // A look that is too early commits by that, so that the next read version is a new one.
             let follows_rate = matches!(wake, Wake::At(_)) || state.rate != rate;
             if follows_rate || (rest.starts > 0 && lanes[id].limits.have_fence()) {
                 stage_fence(tr, keys, &id.key)?;

@@ -18,8 +18,8 @@ conformance::on_every_store!(
     keys_are_no_findings_after_a_kill,
 );
 
-/// One start in a few milliseconds.
-const SOON: KeyLimits = KeyLimits::new().with_rate(Rate::new(100, Duration::from_secs(1)));
+/// One start in a second.
+const SOON: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, Duration::from_secs(1)));
 
 impl World {
     /// Waits until the next item of a key may start, and checks that nothing is wrong.
@@ -44,7 +44,7 @@ impl World {
 async fn a_key_that_comes_due_while_no_session_takes_items_is_no_finding(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.limit("a", SOON).await;
-    world.enqueue_all_of("a", 0..3).await;
+    world.enqueue_all_of("a", 0..20).await;
     let consumer = world.consumer().await;
     while consumer.pop().await.unwrap().is_some() {}
     consumer.shut_down(LONG).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_key_that_comes_due_while_no_session_takes_items_is_no_finding(store: 
         Ok::<_, Error>(())
     };
     world.runner.run(pause).await.unwrap();
-    world.enqueue_all_of("a", 3..5).await;
+    world.enqueue_all_of("a", 20..22).await;
     world.check_when_ready("a").await;
 }
 

@@ -53,8 +53,6 @@ pub(super) enum Bug {
     StartForgotten,
     /// A look that starts nothing keeps the tokens that a slower rate has left.
     EmptierThanEmpty,
-    /// A look that relies on a lane being parked does not conflict with others.
-    ReliesWithoutFence,
     /// A lane that is parked anew stays parked until the former version, too.
     ParkedTwice,
     /// A lane that was due is not parked again.
@@ -110,11 +108,6 @@ impl Bug {
                 if !writes.iter().any(|write| clears(write, &is_item)) {
                     writes.retain(|write| !sets(write, &|key| is_state(key, Keys::level)));
                 }
-            }
-            Self::ReliesWithoutFence if writes.is_empty() => {
-                let is_fence = |span: &Span| is_state(&span.begin, Keys::fence);
-                recorded.conflicts.retain(|span| !is_fence(span));
-                recorded.written.retain(|span| !is_fence(span));
             }
             Self::ParkedTwice => writes.retain(|write| !clears(write, &is_parked)),
             Self::NotParkedAgain if writes.iter().any(|write| clears(write, &is_parked)) => {

@@ -315,7 +315,6 @@ fn bugs_are_caught() {
         (Bug::WallClock, WITHIN_RATE, rated()),
         (Bug::StartForgotten, WITHIN_RATE, rated()),
         (Bug::EmptierThanEmpty, IN_TIME, slow_before()),
-        (Bug::ReliesWithoutFence, IN_TIME, bursts()),
         (Bug::ParkedTwice, PARKED, rated()),
         (Bug::NotParkedAgain, COVERED, rated()),
         (Bug::ParkedForever, PARKED, rated()),
