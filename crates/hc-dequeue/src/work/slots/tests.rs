@@ -71,7 +71,7 @@ impl World {
     }
 
     /// Panics unless the item is queued again, and another session gets it as if it had never been granted.
-    async fn is_untouched(self) {
+    async fn check_untouched(self) {
         self.consumer.shut_down(LONG).await.unwrap();
         let queue = &self.queue;
         let stats = self.runner.run(|tr| async move { queue.stats(&tr).await });
@@ -91,7 +91,7 @@ async fn a_slot_that_stops_with_its_answer_gives_the_item_back_uncounted(store: 
     assert_eq!(turns.poll(), Some(()));
     drop(turns);
     drop(slot);
-    world.is_untouched().await;
+    world.check_untouched().await;
 }
 
 async fn a_slot_that_is_dropped_with_its_answer_gives_the_item_back_uncounted(store: TestStore) {
@@ -103,7 +103,7 @@ async fn a_slot_that_is_dropped_with_its_answer_gives_the_item_back_uncounted(st
     turns.until_woken().await;
     drop(turns);
     drop(slot);
-    world.is_untouched().await;
+    world.check_untouched().await;
 }
 
 async fn a_slot_that_is_dropped_before_its_handler_begins_gives_the_item_back_uncounted(
@@ -119,5 +119,5 @@ async fn a_slot_that_is_dropped_before_its_handler_begins_gives_the_item_back_un
     drop(slot.handle(&item, handed_out));
     drop(item);
     drop(slot);
-    world.is_untouched().await;
+    world.check_untouched().await;
 }
