@@ -83,32 +83,3 @@ pub(super) fn add(tr: &AuditTransaction, keys: &Keys, counter: &str, difference:
         .expect("a finding names a counter");
     keys.count(tr, counter, difference);
 }
-
-#[cfg(test)]
-mod tests {
-    use conformance::chaos::{Chaos, Faults};
-    use microqueue::keyspace::{self, Environment};
-
-    use super::*;
-    use crate::Queue;
-
-    #[tokio::test]
-    async fn a_count_that_never_ends_in_time_is_no_finding() {
-        let db = keyspace::open("memory:").unwrap();
-        let runner = Runner::new(db.clone());
-        let queue = Queue::<u64>::open(&runner, "queue").await.unwrap();
-        let faults = Faults {
-            too_old_at_read: 1.0,
-            ..Faults::default()
-        };
-        let slow = Runner::new(Chaos::new(db, Environment::system(), faults)).on_store();
-        let mut unchecked = Vec::new();
-        let counter = Counter::Queued;
-        let found = check_counter(&slow, &queue.keys, counter, &["i"], &mut unchecked).await;
-        assert_eq!(found.unwrap(), None);
-        assert_eq!(unchecked, [Unchecked::Counter { counter: "queued" }]);
-        let slots = super::super::lanes::check_slots(&slow, &queue.keys, &mut unchecked).await;
-        assert_eq!(slots.unwrap(), []);
-        assert_eq!(unchecked.len(), 2);
-    }
-}

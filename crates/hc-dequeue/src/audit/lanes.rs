@@ -49,7 +49,7 @@ pub(crate) async fn check_lanes(
 }
 
 /// Compares the numbers of slots in use with the items that have slots.
-pub(super) async fn check_slots(
+async fn check_slots(
     runner: &Runner<Store>,
     keys: &Keys,
     unchecked: &mut Vec<Unchecked>,

@@ -51,10 +51,10 @@ impl World {
         self.runner.run(read).await.unwrap()
     }
 
-    /// Stages a request of a session: format, session, wanted number.
+    /// Commits a request of a session: format, session, wanted number, number for the reserve.
     async fn request(&self, session: [u8; 16]) -> ItemId {
         let requests = &MicroQueue::<Bytes, Raw>::new(self.key("r"));
-        let record = [&[1][..], &session, &1_u32.to_be_bytes()].concat();
+        let record = [&[1][..], &session, &1_u32.to_be_bytes(), &[0; 4]].concat();
         let record = &Bytes::from(record);
         let enqueue = |tr: Tx<_>| async move { requests.enqueue(&tr, record).await };
         let (staged, commit) = self.runner.run_committed(enqueue).await.unwrap();
