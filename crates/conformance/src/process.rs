@@ -20,7 +20,7 @@ use keyspace::Store;
 use keyspace::embedded::{Options, Sharing};
 use keyspace::store::FDB_API_VERSION;
 
-use crate::HANG;
+use crate::wait::HANG;
 
 /// The environment variable that gives a child its role.
 const ROLE: &str = "TEST_PROCESS_ROLE";

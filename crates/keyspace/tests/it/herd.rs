@@ -1,6 +1,6 @@
-//! Herds of five processes that share a store in a file. Each opens the store, commits, closes or drops it, and opens it
-//! again. They are killed, stopped and continued, and asked to end, also all at the same moment, and some herds have a
-//! disk that is full at times, or few descriptors. Of each herd,
+//! Herds of five processes that share a store in a file. Each opens the store, commits, closes or drops it, and opens
+//! it again. They are killed, stopped and continued, and asked to end, also all at the same moment, and some herds have
+//! a disk that is full at times, or few descriptors. Of each herd,
 //!
 //! - every acknowledged commit happened once, and no commit whose end was known as a failure did;
 //! - all commits are serializable in their order, and none is before one that its task had made and known before;
@@ -55,8 +55,8 @@ fn report(what: &str, rest: impl std::fmt::Display) {
     acknowledge(&format!("{what} {rest}"));
 }
 
-/// Does the work of a child until it is asked to end. The role is its name, its seed, what it lacks, and the path of the
-/// store.
+/// Does the work of a child until it is asked to end. The role is its name, its seed, what it lacks, and the path of
+/// the store.
 async fn live(role: &str) {
     let parts: Vec<_> = role.splitn(4, ' ').collect();
     let [name, seed, lack, path] = parts[..] else {
