@@ -11,7 +11,7 @@ use keyspace::{Code, Database, Isolation, OwnedTransaction, Transaction};
 use tempfile::TempDir;
 
 /// Only a hang takes as long.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = conformance::HANG;
 
 fn open(path: &Path, sharing: Sharing) -> Embedded {
     let options = Options::new().with_patience(LIMIT).with_sharing(sharing);
