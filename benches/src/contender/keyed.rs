@@ -43,7 +43,7 @@ impl<const ACKNOWLEDGES: bool, const KEYS: u64, const LIMIT: u32, const WEIGHT: 
     async fn enqueue(&self, items: &[Bytes]) {
         let keyed = |item: &Bytes| {
             let key = number_of(item) % KEYS;
-            let options = Enqueue::new().with_key(key.to_be_bytes().to_vec());
+            let options = Enqueue::new().with_key(key.to_be_bytes());
             (item.clone(), options)
         };
         let items: Vec<_> = items.iter().map(keyed).collect();

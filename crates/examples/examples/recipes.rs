@@ -87,7 +87,7 @@ async fn enqueue_for_tenant(
     jobs: &Jobs,
     (tenant, job): (&str, String),
 ) -> Result<()> {
-    let of_tenant = Enqueue::new().with_key(tenant.to_owned());
+    let of_tenant = Enqueue::new().with_key(tenant);
     let _ = jobs.enqueue_with(tr, &job, &of_tenant).await?;
     Ok(())
 }

@@ -299,7 +299,7 @@ async fn set_document(
 
 /// Stages an item that makes a worker check a content.
 async fn enqueue(store: &Corpus, tr: &impl Transaction, id: ContentId) -> Result<()> {
-    let once = Enqueue::new().with_dedupe(id.bytes().to_vec());
+    let once = Enqueue::new().with_dedupe(id.bytes());
     // If the queue already has an item for this content, its worker reads the writes of this transaction, or its own
     // transaction conflicts.
     let _ = store.work.enqueue_with(tr, &id, &once).await?;

@@ -41,13 +41,14 @@ pub(crate) struct QueueView {
     is_paused: bool,
     has_requests: bool,
     supply: Supply,
+    /// What the promotion of delayed items has changed.
+    promoted: Changes,
 }
 
 /// The items that a take has read.
 enum Supply {
-    /// What could be granted, and what the promotion of delayed items has changed. Lanes are read after the returns of
-    /// the transaction.
-    Ready(Ready, Changes),
+    /// What could be granted. Lanes are read after the returns of the transaction.
+    Ready(Ready),
     Ahead(Box<Grantable>),
 }
 
@@ -67,7 +68,7 @@ pub(crate) async fn view_queue(
         Ok(match mode {
             TakeMode::Now => {
                 let (ready, promoted) = ready_items(tr, context, limit).await?;
-                Supply::Ready(ready, promoted)
+                (Supply::Ready(ready), promoted)
             }
             TakeMode::Ahead(gone) => {
                 let mut ready = items_unless_due(tr, context, limit, gone.items.len()).await?;
@@ -75,11 +76,11 @@ pub(crate) async fn view_queue(
                 let changes = &Changes::default();
                 let past = Past { changes, gone };
                 let grantable = Grantable::find(tr, context, ready, past, limit).await?;
-                Supply::Ahead(Box::new(grantable))
+                (Supply::Ahead(Box::new(grantable)), Changes::default())
             }
         })
     };
-    let (is_paused, requests, life, supply) = try_join!(
+    let (is_paused, requests, life, (supply, promoted)) = try_join!(
         is_paused(tr, keys, Isolation::Serializable),
         first_request.map_err(Error::from),
         keys.sessions.life(tr, context.session).map_err(Error::from),
@@ -90,6 +91,7 @@ pub(crate) async fn view_queue(
         is_paused,
         has_requests: !requests.rows.is_empty(),
         supply,
+        promoted,
     })
 }
 
@@ -123,9 +125,9 @@ async fn take_from(
 ) -> Result<Option<Taken>> {
     let is_alive = view.life == Some(Life::Alive);
     let (ready, has_supply) = match view.supply {
-        Supply::Ready(ready, promoted) => {
-            let has_supply = !ready.is_empty() || promoted.stamped().next().is_some();
-            changes.merge(promoted);
+        Supply::Ready(ready) => {
+            let has_supply = !ready.is_empty() || view.promoted.stamped().next().is_some();
+            changes.merge(view.promoted);
             (ready, has_supply)
         }
         Supply::Ahead(grantable) => {

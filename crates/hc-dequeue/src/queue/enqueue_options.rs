@@ -129,7 +129,7 @@ impl Enqueue {
     }
 
     /// Makes the item a member of a [batch](crate::Queue::open_batch), which is not complete before the item has ended.
-
+    ///
     /// If an item with the dedupe id exists, [`OnRepeat::Keep`] leaves its batch as it is. With `Replace` and
     /// `Debounce`, an item without a batch joins this one, also if it was a dead letter, and one of another batch is
     /// refused with [`Error::OtherBatch`](crate::Error::OtherBatch).

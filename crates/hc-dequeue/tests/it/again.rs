@@ -176,7 +176,7 @@ async fn many_ids_that_are_enqueued_many_times_in_one_transaction_are_one_item_e
             queue.enqueue(&tr, &(100 + round)).await?;
             for number in 0..10_u64 {
                 let id = Enqueue::new()
-                    .with_dedupe(number.to_be_bytes().to_vec())
+                    .with_dedupe(number.to_be_bytes())
                     .with_on_repeat([OnRepeat::Replace, OnRepeat::Debounce][number as usize % 2]);
                 let id = if number < 5 { id } else { id.with_delay(LONG) };
                 let item = queue.enqueue_with(&tr, &(10 * round + number), &id).await?;

@@ -327,7 +327,7 @@ async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestS
     let consumer = world.consumer().await;
     // More than one transaction checks.
     for number in 0..150_u64 {
-        let once = Enqueue::new().with_dedupe(number.to_be_bytes().to_vec());
+        let once = Enqueue::new().with_dedupe(number.to_be_bytes());
         let _ = world.enqueue_with(number, &once).await.unwrap();
     }
     for _ in 0..149 {

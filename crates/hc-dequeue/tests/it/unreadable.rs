@@ -469,7 +469,7 @@ async fn sweeps_remove_everything_else(store: TestStore) {
             .await;
     }
     for value in 0..3_u64 {
-        let options = Enqueue::new().with_dedupe(value.to_be_bytes().to_vec());
+        let options = Enqueue::new().with_dedupe(value.to_be_bytes());
         let enqueued = world.enqueue_with(value, &options).await.unwrap();
         assert!(matches!(enqueued, Enqueued::Staged(_)));
         complete(consumer.dequeue_within(LONG).await.unwrap()).await;

@@ -59,7 +59,7 @@ async fn bad_keys_and_limits_are_refused_before_anything_is_staged(store: TestSt
     let queue = &world.queue;
     let long = vec![0; MAX_KEY_BYTES + 1];
     for key in [&b""[..], &long] {
-        let options = Enqueue::new().with_key(key.to_vec());
+        let options = Enqueue::new().with_key(key);
         let schedule = &Schedule::new("@daily").with_enqueue_options(options.clone());
         let options = &options;
         let refused = |tr: Tx<_>| async move {

@@ -358,7 +358,7 @@ async fn all_of_many_keys_have_their_turns(store: TestStore) {
     const KEYS: u64 = 300;
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
-    let keyed = |number: u64| Enqueue::new().with_key(number.to_be_bytes().to_vec());
+    let keyed = |number: u64| Enqueue::new().with_key(number.to_be_bytes());
     let items: Vec<_> = (0..3)
         .flat_map(|_| (0..KEYS).map(|key| (key, keyed(key))))
         .collect();
@@ -399,7 +399,7 @@ async fn what_may_be_granted_is_found_behind_many_keys_that_may_not(store: TestS
     world.limit("free", KeyLimits::new()).await;
     let consumer = world.consumer().await;
     for wanted in [1, 200] {
-        let keyed = |number: u64| Enqueue::new().with_key(number.to_be_bytes().to_vec());
+        let keyed = |number: u64| Enqueue::new().with_key(number.to_be_bytes());
         let items: Vec<_> = (0..KEYS).map(|key| (key, keyed(key))).collect();
         let items = &items;
         let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
@@ -430,7 +430,7 @@ async fn the_priority_comes_first_behind_keys_of_two_priorities_that_may_not_sta
     assert!(consumer.dequeue().await.unwrap().is_none());
     for key in 0..KEYS {
         let priority = if key % 2 == 0 { 2 } else { 1 };
-        let options = Enqueue::new().with_key(key.to_be_bytes().to_vec());
+        let options = Enqueue::new().with_key(key.to_be_bytes());
         let options = options.with_priority(priority);
         let _ = world.enqueue_with(key, &options).await.unwrap();
     }

@@ -328,7 +328,7 @@ async fn many_keys_in_which_nothing_waits_hide_none(store: TestStore) {
     world
         .limit("z", KeyLimits::new().with_rate(rate(1, 400)))
         .await;
-    let idle = (0..IDLE).map(|key| Enqueue::new().with_key(key.to_be_bytes().to_vec()));
+    let idle = (0..IDLE).map(|key| Enqueue::new().with_key(key.to_be_bytes()));
     let items = idle.chain([of("z"), of("z")]).map(|options| (7, options));
     let items = &items.collect::<Vec<_>>();
     let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };

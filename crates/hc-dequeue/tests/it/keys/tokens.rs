@@ -66,9 +66,8 @@ async fn orderly_restarts_of_workers_cost_no_tokens(store: TestStore) {
     }
     let consumer = world.consumer().await;
     let left = values(&take_all(&consumer).await);
-    let mut started = started.lock().unwrap();
-    started.extend(left);
-    assert_eq!(started.len() as u64, KEYS);
+    started.lock().unwrap().extend(left);
+    assert_eq!(started.lock().unwrap().len() as u64, KEYS);
     world.check().await;
 }
 

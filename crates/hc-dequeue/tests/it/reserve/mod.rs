@@ -175,7 +175,7 @@ async fn an_item_that_takes_a_token_of_a_rate_is_not_taken_ahead(store: TestStor
             KeyLimits::new()
         };
         let items = (0..ITEMS).map(|value| {
-            let options = Enqueue::new().with_key(value.to_be_bytes().to_vec());
+            let options = Enqueue::new().with_key(value.to_be_bytes());
             (value, options)
         });
         let items = &items.collect::<Vec<_>>();
