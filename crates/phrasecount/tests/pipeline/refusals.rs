@@ -153,15 +153,15 @@ fn no_file_beside_an_open_store_is_taken_for_the_sqlite_file() {
         assert!(files.contains(&world.place.path().join(end)), "{files:?}");
     }
     for out in &files {
-        let mut command = world.command(&["export", "--until-idle", "--out"]);
-        let refused = finish(command.arg(out));
+        let mut command = world.command(&["export", "--until-idle"]);
+        let refused = finish(command.arg("--out").arg(out));
         refused.assert_refused(2, "is a file of the store itself");
     }
     assert_eq!(working.interrupt().status, Some(130));
     // Also while they are not there.
     for end in ["store.lock", "store.socket", ".keyspace-a1B2"] {
-        let mut command = world.command(&["export", "--until-idle", "--out"]);
-        let refused = finish(command.arg(world.place.path().join(end)));
+        let mut command = world.command(&["export", "--until-idle"]);
+        let refused = finish(command.arg("--out").arg(world.place.path().join(end)));
         refused.assert_refused(2, "is a file of the store itself");
     }
     let left = fs::read_dir(world.place.path()).unwrap().count();
