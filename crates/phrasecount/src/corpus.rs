@@ -142,8 +142,8 @@ impl Corpus {
         Self::open_on(runner(db, time_limit)).await
     }
 
-    /// Opens a store in which something was counted, with the time limit of [`open`](Self::open), to look at it: if it is
-    /// embedded, it stays with the processes that work on it.
+    /// Opens a store in which something was counted, with the time limit of [`open`](Self::open), to look at it. If it
+    /// is embedded, it stays with the processes that work on it.
     ///
     /// # Errors
     /// [`Error::NoStore`], [`Error::Memory`] and [`Error::NothingCounted`], which leave the store unchanged and create
