@@ -33,7 +33,7 @@
 
 mod bounded;
 mod checked;
-mod keys;
+mod repeats;
 #[cfg(test)]
 mod tests;
 

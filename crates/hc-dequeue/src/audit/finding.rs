@@ -128,7 +128,8 @@ pub enum Finding {
         until: i64,
     },
 
-    /// There is a key among the parked ones that does not wait for its rate until that version. Repaired by removing it.
+    /// There is a key among the parked ones that does not wait for its rate until that version. Repaired by removing
+    /// it.
     #[error("key `{}` is among the parked keys by mistake", printable(key))]
     StrayParked {
         /// The key.

@@ -49,7 +49,8 @@ use crate::queue::handle::Queue;
 ///
 /// # Cancel safety
 /// If the future of a call is dropped after an item was granted to it, another waiting call gets the item, or it goes
-/// back to its place. This counts neither as an attempt nor as a delivery. An item that [`pop`](Self::pop) has taken by then is lost.
+/// back to its place. This counts neither as an attempt nor as a delivery. An item that [`pop`](Self::pop) has taken by
+/// then is lost.
 pub struct Consumer<T> {
     untyped: UntypedConsumer,
     value: PhantomData<fn() -> T>,

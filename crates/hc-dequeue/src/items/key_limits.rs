@@ -97,8 +97,8 @@ impl KeyLimits {
     }
 
     /// Makes a dead letter keep its slot until it is redriven, and then until it ends, or until it is purged or
-    /// cancelled. This applies when an item becomes a dead letter: other limits free no slot that a dead letter has, and
-    /// give none to it.
+    /// cancelled. This applies when an item becomes a dead letter: other limits free no slot that a dead letter has,
+    /// and give none to it.
     #[must_use]
     pub const fn with_dead_letters_blocking(mut self) -> Self {
         self.dead_letters_block = true;

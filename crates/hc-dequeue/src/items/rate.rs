@@ -12,8 +12,8 @@ pub const MAX_RATE_PER_SECOND: u32 = 1_000_000;
 
 const VERSIONS_PER_MILLI: u64 = VERSIONS_PER_SECOND as u64 / 1_000;
 
-/// How many items of a key may start in a time. An item starts each time it is popped, or granted to a handler. One that
-/// goes back before a handler gets it has not started.
+/// How many items of a key may start in a time. An item starts each time it is popped, or granted to a handler. One
+/// that goes back before a handler gets it has not started.
 ///
 /// This is a token bucket: the key has up to [`burst`](Self::with_burst) tokens, each start takes one, and tokens come
 /// back evenly, as many as the rate has starts in each of its periods. In any span of time, at most

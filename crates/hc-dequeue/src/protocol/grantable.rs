@@ -126,8 +126,8 @@ impl Grantable {
         Ok(granted)
     }
 
-    /// Grants items to the session of a request. Returns how many. What the session wants for its reserve ends before an
-    /// item that takes a token.
+    /// Grants items to the session of a request. Returns how many. What the session wants for its reserve ends before
+    /// an item that takes a token.
     pub(super) fn grant(
         &mut self,
         tr: &impl Transaction,

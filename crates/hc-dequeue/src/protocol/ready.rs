@@ -64,8 +64,8 @@ pub(super) async fn ready_items(
     Ok((ready, changes))
 }
 
-/// Reads what could be granted besides `gone` items, or nothing if a delayed item would have to be promoted first, or if
-/// a parked lane is due.
+/// Reads what could be granted besides `gone` items, or nothing if a delayed item would have to be promoted first, or
+/// if a parked lane is due.
 pub(super) async fn items_unless_due(
     tr: &impl Transaction,
     context: SessionContext<'_>,

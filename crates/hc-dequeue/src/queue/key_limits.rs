@@ -58,7 +58,8 @@ pub enum KeyState {
     Idle,
     /// The item waits for a consumer, or for the turn of its key.
     Ready,
-    /// All slots are in use: by items that are held or, depending on the limits, wait, are delayed, or are dead letters.
+    /// All slots are in use: by items that are held or, depending on the limits, wait, are delayed, or are dead
+    /// letters.
     AtLimit,
     /// The rate lets it start at about this time, by the wall clock of this process.
     UntilRate(SystemTime),

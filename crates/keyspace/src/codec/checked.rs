@@ -10,7 +10,7 @@ use serde::ser::{
     SerializeTuple, SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-use super::keys::{FirstNames, MapKeys, repeated};
+use super::repeats::{FirstNames, MapKeys, repeated};
 
 /// How many arrays, maps and `Some` a value may nest. The decoders of the codecs read no more: they would overflow the
 /// stack at some depth.

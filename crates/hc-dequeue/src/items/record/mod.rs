@@ -273,8 +273,8 @@ pub(crate) enum Reserve {
     /// It is not: if a session holds it, it was handed out.
     #[default]
     Out,
-    /// Its session has taken it into its reserve, and may have handed it out since. Or it is to be handed out apart, and
-    /// was not yet.
+    /// Its session has taken it into its reserve, and may have handed it out since. Or it is to be handed out apart,
+    /// and was not yet.
     In,
     /// A session has died that held it. It goes into no reserve before it was handed out for certain, so that only the
     /// first of its deaths may not count.

@@ -19,9 +19,10 @@ use crate::items::record::Record;
 use crate::items::spot::RANK_OF_SLOT;
 
 impl Look {
-    /// Adds to the changes what follows for the lanes from the grant of the first items, which are `granted`, and stages which stamps go,
-    /// and which lanes are parked. `changes` must contain the slots of these items. The stamps of a lane with rows that
-    /// do not decode stay; if it has no other rows, the session passes over these stamps from now on.
+    /// Adds to the changes what follows for the lanes from the grant of the first items, which are `granted`, and
+    /// stages which stamps go, and which lanes are parked. `changes` must contain the slots of these items. The stamps
+    /// of a lane with rows that do not decode stay; if it has no other rows, the session passes over these stamps from
+    /// now on.
     ///
     /// # Conflicts
     /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.

@@ -1,7 +1,7 @@
 //! The bytes of every codec, and what the codecs refuse.
 
 mod depth;
-mod keys;
+mod repeats;
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
