@@ -19,7 +19,9 @@
 //!   store then fails only if it is closed while they wait.
 //! - A file that does not hold what was written to it is refused, or the store stops with
 //!   [`Error::Damaged`](crate::Error::Damaged) when it reads the damage: no read returns damaged rows. Only damage to
-//!   the last flush of the log may look like its end. An opening that is refused changes no file.
+//!   the last flush of the log, and zeros up to its end, may look like its end. An opening that is refused changes no
+//!   file.
+//! - If the file is moved, removed or replaced while the store is open, the store stops and keeps its log.
 //!
 //! # What the caller must do
 //!
@@ -101,9 +103,9 @@ use crate::transaction::{Database, DatabaseOption};
 impl Options {
     /// Opens the store in the file at `path`, and creates the file if it does not exist.
     ///
-    /// Only the owner can read a new file. Its folder must exist. If the store was not closed properly, the
-    /// call blocks until it is recovered. A process that is killed while it creates a store may leave a
-    /// file `.keyspace-*` in the folder, which can be removed.
+    /// Only the user of this process can read a new file. Files beside it have its permissions. Its folder must exist.
+    /// If the store was not closed properly, the call blocks until it is recovered. A process that is killed while it
+    /// creates a store may leave a file `.keyspace-*` in the folder, which can be removed.
     ///
     /// # Errors
     /// No file is changed, except possibly with `Open`.
@@ -114,6 +116,7 @@ impl Options {
     /// - [`OpenError::NotAStore`], [`OpenError::NewerFormat`], [`OpenError::Damaged`]
     /// - for its log, [`OpenError::LogMissing`], [`OpenError::LogWithoutStore`], [`OpenError::LogNewer`],
     ///   [`OpenError::LogForeign`], [`OpenError::LogDamaged`]
+    /// - [`OpenError::NameTaken`] for the other files beside it
     /// - [`OpenError::Open`] for errors of the operating system
     ///
     /// # Examples
@@ -226,7 +229,8 @@ impl Embedded {
     ///
     /// # Errors
     /// [`Error::Poisoned`](crate::Error::Poisoned) if the store has failed, or fails while it closes. The
-    /// store also fails if commits still find no room in the log on a full disk. Acknowledged commits are
+    /// store also fails if commits still find no room in the log on a full disk, or if its file was moved, removed or
+    /// replaced. Acknowledged commits are
     /// then in the store's file or in the log, and the next opening finds them.
     pub fn close(&self) -> Result<()> {
         match &self.seat {

@@ -63,6 +63,7 @@ impl Owner {
         let failed = |cause| open_error(path, cause);
         #[cfg(unix)]
         let (seat, store) = store.take_presence();
+        let file = store.files.place.as_ref().map(|place| place.id);
         let engine = Arc::new(Engine::start(store, options).map_err(failed)?);
         #[cfg(unix)]
         let is_alone = match &seat {
@@ -77,7 +78,8 @@ impl Owner {
             None => is_alone.then(|| engine.opened_at()),
         };
         let is_viewer = options.sharing == Sharing::Yield;
-        let hosts = Hosts::new(engine.clone(), alone_since, options.durability(), is_viewer);
+        let durability = options.durability();
+        let hosts = Hosts::new(engine.clone(), file, alone_since, durability, is_viewer);
         let hosts = Arc::new(hosts);
         #[cfg(unix)]
         let door = seat.map(|(presence, hold)| Door {
@@ -150,9 +152,7 @@ impl Door {
 #[cfg(unix)]
 pub(crate) fn finish(path: &Path, options: &Options, former: &Welcome) {
     let opened = match location::open_existing(path, &options.setup()) {
-        Ok(store) if store.files.runs.meta().id == former.store => {
-            Owner::start(store, path, options, Some(former))
-        }
+        Ok(store) if former.is_of(&store) => Owner::start(store, path, options, Some(former)),
         Ok(_) | Err(OpenError::StoreInUse { .. } | OpenError::NoStore { .. }) => return,
         Err(error) => Err(error),
     };

@@ -124,10 +124,17 @@ pub enum OpenError {
         path: PathBuf,
     },
 
-    /// A file has the name of a part of the store's log, but belongs to another store or program. Move it
-    /// away.
+    /// A file has the name of a part of the store's log, but belongs to another store or program, or is a link or a
+    /// folder. Move it away.
     #[error("{} does not belong to the log of its store: move it away", path.display())]
     LogForeign {
+        /// The file.
+        path: PathBuf,
+    },
+
+    /// A file has the name of the socket or of the lock of a store, but is none. It was not changed. Move it away.
+    #[error("{} has the name of a file of the store, and is none: move it away", path.display())]
+    NameTaken {
         /// The file.
         path: PathBuf,
     },

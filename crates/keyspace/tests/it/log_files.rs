@@ -345,6 +345,44 @@ fn a_dropped_store_leaves_what_takes_long_to_move_in_its_log() {
     }
 }
 
+/// Without a later frame, zeros look like a part of the log that was not written yet: they are written in pieces of
+/// 4 MiB, and the segment records what was flushed before each.
+#[test]
+fn zeros_up_to_the_end_of_a_log_hide_at_most_4_mib_of_commits() {
+    const COMMITS: u32 = 100;
+    const PIECE_BYTES: usize = 4 << 20;
+    let work = tempfile::tempdir().unwrap();
+    let db = open(&work.path().join("store")).unwrap();
+    set_large(&db, 0..COMMITS);
+    let killed = files(work.path());
+    drop(db);
+    let log = "store.log.0000000000000001";
+    let [mut refused, mut opened] = [0, 0];
+    for zeros_from in (FRAMES..killed[log].len()).step_by(PIECE_BYTES / 4) {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in &killed {
+            fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        let mut bytes = killed[log].clone();
+        bytes[zeros_from..].fill(0);
+        fs::write(folder.path().join(log), bytes).unwrap();
+        match open(&folder.path().join("store")) {
+            Err(OpenError::LogDamaged { .. }) => refused += 1,
+            Err(error) => panic!("{error:?}"),
+            Ok(db) => {
+                let kept = (0..COMMITS).filter(|number| has(&db, &number.to_be_bytes()));
+                let lost = COMMITS as usize - kept.count();
+                assert!(
+                    lost * 100_000 <= PIECE_BYTES,
+                    "{lost} commits from {zeros_from}"
+                );
+                opened += 1;
+            }
+        }
+    }
+    assert!(refused > 0 && opened > 0, "{refused}, {opened}");
+}
+
 #[test]
 fn a_closed_store_takes_no_more_room_than_its_rows_need() {
     let folder = tempfile::tempdir().unwrap();

@@ -18,7 +18,11 @@ mod ledger;
 mod life_cycle;
 mod log_files;
 mod model;
+#[cfg(unix)]
+mod openings;
 mod oracle;
+#[cfg(unix)]
+mod places;
 #[cfg(unix)]
 mod processes;
 mod recipe;

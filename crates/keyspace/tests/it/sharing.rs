@@ -256,7 +256,7 @@ async fn a_client_fails_when_another_store_is_at_the_path_of_its_own() {
     drop(owner);
     let refused = get(&client, "a").await.unwrap_err();
     assert!(matches!(refused, Error::Poisoned { .. }), "{refused:?}");
-    let expected = "the file was replaced by another store";
+    let expected = "was moved, removed or replaced while the store was open";
     let text = keyspace::error::chain(&refused).to_string();
     assert!(text.contains(expected), "{text}");
 }

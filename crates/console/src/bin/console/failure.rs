@@ -158,7 +158,10 @@ impl CommandFailure {
     /// Returns why a check of a store failed.
     pub(crate) fn check(error: OpenError) -> Self {
         match error {
-            OpenError::Damaged { path, reason } => Self::Damaged { path, reason },
+            OpenError::Damaged { path, reason }
+            | OpenError::Store(keyspace::Error::Damaged { path, reason, .. }) => {
+                Self::Damaged { path, reason }
+            }
             OpenError::LogDamaged { path, reason } => Self::LogDamaged { path, reason },
             error => Self::open(error),
         }
@@ -216,6 +219,8 @@ impl CommandFailure {
 
 #[cfg(test)]
 mod tests {
+    use export_queue::keyspace::error::chain;
+
     use super::*;
 
     #[test]
@@ -249,9 +254,13 @@ mod tests {
             CommandFailure::Backup(opening.clone()),
             CommandFailure::Open(opening.clone()),
             CommandFailure::check(opening),
+            CommandFailure::check(OpenError::Store(read())),
         ] {
             assert_eq!(failure.status(), Status::Found, "{failure:?}");
         }
+        let checked = CommandFailure::check(OpenError::Store(read()));
+        let text = "store store is damaged: a page is damaged: restore a backup";
+        assert_eq!(chain(&checked).to_string(), text);
         let full = CommandFailure::Store(Code::IO_ERROR.into());
         assert_eq!(full.status(), Status::Failed);
     }

@@ -12,7 +12,7 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::presence;
+use super::presence::{self, APPLICATIONS};
 use crate::embedded::log::files::canonical;
 
 /// A lock on the file `<path>.apps`.
@@ -25,8 +25,6 @@ pub(crate) struct Hold {
     /// Whether the file stays.
     stays: bool,
 }
-
-const APPLICATIONS: &str = ".apps";
 
 impl Hold {
     /// Notes that an application has the store at `main` open. `None` while a viewer owns the store, or tries to.
@@ -41,10 +39,16 @@ impl Hold {
 
     fn take(main: &Path, lock: fn(&File) -> Result<(), TryLockError>) -> io::Result<Option<Self>> {
         let main = canonical(main)?;
-        let store = fs::metadata(&main)?;
         let path = presence::place(&main, APPLICATIONS);
         loop {
-            let (file, is_new) = presence::open(&path, &store)?;
+            if !presence::is_lock(&path)? {
+                let text = format!(
+                    "{} is not a file of the store: move it away",
+                    path.display()
+                );
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
+            let (file, is_new) = presence::open(&path, &main)?;
             match lock(&file) {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
@@ -72,7 +76,8 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let is_last = !self.stays && self.file.try_lock().is_ok();
         // One that has left while this lock changed has removed the file, and there may be a new one.
-        if is_last && presence::is_at(&self.file, &self.path).unwrap_or(false) {
+        let is_ours = || presence::is_at(&self.file, &self.path).unwrap_or(false);
+        if is_last && is_ours() && presence::is_lock(&self.path).unwrap_or(false) {
             // Without the permission, it stays.
             let _ = fs::remove_file(&self.path);
         }

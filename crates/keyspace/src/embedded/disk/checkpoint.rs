@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::place::Place;
 use crate::embedded::layers::FrozenPart;
 use crate::embedded::log::slots::Slots;
 use crate::embedded::runs::damage::FileError;
@@ -22,12 +23,20 @@ pub(crate) struct Checkpoint {
 /// The runs, and the slots of their log.
 #[derive(Clone)]
 pub(crate) struct StoreFiles {
+    /// `None` if the store is not a file of this machine.
+    pub(crate) place: Option<Place>,
     pub(crate) runs: Arc<Runs>,
     /// The slots of the log, `None` for a store in memory.
     pub(crate) slots: Option<Arc<Mutex<Slots>>>,
 }
 
 impl StoreFiles {
+    /// Fails if the store's file is no longer where it was opened. The log may be needed then.
+    pub(crate) fn check_place(&self) -> Result<(), FileError> {
+        self.place.as_ref().map_or(Ok(()), Place::check)?;
+        Ok(())
+    }
+
     /// Writes a part as a run, and frees the log before the part's end. Calls `installed` with the new runs.
     pub(crate) fn checkpoint(
         &self,
@@ -40,6 +49,8 @@ impl StoreFiles {
         };
         self.runs
             .add_entries(checkpoint.part.part.entries(), set_meta, installed)?;
+        // Last, so that little time is left for a change.
+        self.check_place()?;
         if let Some(slots) = &self.slots {
             let mut slots = slots.lock();
             match checkpoint.log {

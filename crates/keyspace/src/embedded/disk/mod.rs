@@ -9,6 +9,7 @@ pub(super) mod location;
 pub(super) mod names;
 pub(super) mod open;
 pub(super) mod open_errors;
+pub(super) mod place;
 #[cfg(unix)]
 pub(super) mod presence;
 pub(super) mod verify;

@@ -35,12 +35,12 @@ use crate::embedded::log::files::{Files, Slot};
 use crate::embedded::log::frame::Record;
 use crate::embedded::log::recover::{LogError, Recovered, Replayed, leftovers, recover};
 use crate::embedded::log::segment::{LogId, Sizes};
-use crate::embedded::log::slots::Slots;
+use crate::embedded::log::slots::{Slots, has_segment};
 #[cfg(test)]
 use crate::embedded::runs::RunList;
 use crate::embedded::runs::damage::FileError;
 use crate::embedded::runs::manifest::{LogStart, Meta};
-use crate::embedded::runs::{Layout, Limits, RunOptions, Runs};
+use crate::embedded::runs::{Layout, Limits, OpenRunsError, RunOptions, Runs};
 use crate::env::Environment;
 use crate::error::OpenError;
 use crate::limits::RECOVERY_VERSIONS;
@@ -122,6 +122,7 @@ impl OpenedStore {
             window: Window::new(&checkpointed, setup.window_bytes),
             checkpointed,
             files: StoreFiles {
+                place: None,
                 runs: Arc::new(runs),
                 slots: None,
             },
@@ -186,7 +187,12 @@ impl OpenedStore {
     ) -> Result<(Self, Recovered), OpenError> {
         Self::check_not_empty(&file, files, path)?;
         let runs = Runs::open(file, setup.run_options());
-        let runs = runs.map_err(|error| runs_refusal(path, error))?;
+        let runs = runs.map_err(|error| match error {
+            OpenRunsError::NotAStore if has_segment(files).unwrap_or(false) => {
+                damaged(path, "it is not a store, and the log of one is beside it")
+            }
+            error => runs_refusal(path, error),
+        })?;
         let mut store = Self::over(runs, path, setup);
         let recovered = store
             .recover(files)

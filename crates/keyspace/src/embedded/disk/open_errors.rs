@@ -1,10 +1,10 @@
 //! The errors of opening a store.
 
 use std::error::Error as StdError;
+use std::io;
 use std::path::Path;
-use std::sync::Arc;
 
-use crate::embedded::log::files::{Files, Slot};
+use crate::embedded::log::files::{Files, Slot, is_limit_of_files};
 use crate::embedded::log::recover::LogError;
 use crate::embedded::runs::OpenRunsError;
 use crate::embedded::runs::damage::FileError;
@@ -19,11 +19,25 @@ pub(crate) fn not_a_store(path: &Path, found: &str) -> OpenError {
     }
 }
 
+/// What an error of the system does not say.
+#[derive(Debug, thiserror::Error)]
+#[error("too many open files: raise the limit (`ulimit -n`)")]
+struct TooManyFiles(#[source] io::Error);
+
 /// Returns the error for a file that the operating system cannot open.
 pub(crate) fn open_error(path: &Path, cause: impl StdError + Send + Sync + 'static) -> OpenError {
+    let cause: Box<dyn StdError + Send + Sync> = Box::new(cause);
+    let cause = match cause.downcast::<io::Error>() {
+        Ok(error) if is_limit_of_files(&error) => {
+            let kind = error.kind();
+            io::Error::new(kind, TooManyFiles(*error)).into()
+        }
+        Ok(error) => error,
+        Err(cause) => cause,
+    };
     OpenError::Open {
         path: path.to_owned(),
-        cause: Arc::new(cause),
+        cause: cause.into(),
     }
 }
 

@@ -9,10 +9,11 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::embedded::log::files::canonical;
+use super::place::adopt;
+use crate::embedded::log::files::{canonical, folder_of, no_new_file};
 
 /// A part in the file `<path>.lock`.
 #[derive(Debug)]
@@ -25,6 +26,7 @@ pub(crate) struct Presence {
 }
 
 const LOCK: &str = ".lock";
+pub(super) const APPLICATIONS: &str = ".apps";
 pub(crate) const SOCKET: &str = ".socket";
 
 impl Presence {
@@ -32,12 +34,26 @@ impl Presence {
     /// which must exist.
     pub(crate) fn join(main: &Path) -> io::Result<Self> {
         let main = canonical(main)?;
-        let store = fs::metadata(&main)?;
         let path = place(&main, LOCK);
         loop {
-            let (file, is_new) = open(&path, &store)?;
+            let (file, is_new) = open(&path, &main)?;
             file.lock_shared()?;
             if is_at(&file, &path)? {
+                return Ok(Self { file, main, is_new });
+            }
+        }
+    }
+
+    /// Joins those who have the store at `main` open, of whom the owner is one. Fails with `NotFound` if there is none
+    /// any more.
+    pub(crate) fn join_owner(main: &Path) -> io::Result<Self> {
+        let main = canonical(main)?;
+        let path = place(&main, LOCK);
+        loop {
+            let file = File::options().read(true).write(true).open(&path)?;
+            file.lock_shared()?;
+            if is_at(&file, &path)? {
+                let is_new = false;
                 return Ok(Self { file, main, is_new });
             }
         }
@@ -68,9 +84,17 @@ impl Presence {
     pub(crate) fn leave(&self) -> bool {
         let is_last = self.is_last();
         if is_last {
-            // Without the permission, they stay. There may be no socket.
-            let _ = fs::remove_file(place(&self.main, SOCKET));
-            let _ = fs::remove_file(place(&self.main, LOCK));
+            // Without the permission, they stay. There may be no socket, or files of others with these names.
+            let socket = place(&self.main, SOCKET);
+            if is_socket(&socket).is_ok_and(|is_socket| is_socket) {
+                let _ = fs::remove_file(socket);
+            }
+            let lock = place(&self.main, LOCK);
+            if is_at(&self.file, &lock).is_ok_and(|is_at| is_at)
+                && is_lock(&lock).is_ok_and(|is_lock| is_lock)
+            {
+                let _ = fs::remove_file(lock);
+            }
         } else {
             // Without a lock, this process is not seen. If another one leaves meanwhile, the store is still locked.
             let _ = self.file.lock_shared();
@@ -99,21 +123,56 @@ impl Drop for Presence {
     }
 }
 
-/// Opens a file beside `store`, and creates it if it is not there. Returns whether it is new.
-pub(super) fn open(path: &Path, store: &fs::Metadata) -> io::Result<(File, bool)> {
+/// Returns the path of a file beside the store at `main` that has the name of its socket or of a lock and is none.
+///
+/// A folder with the name of the socket is left alone: the store is then not shared.
+pub(crate) fn foreign(main: &Path) -> io::Result<Option<PathBuf>> {
+    for lock in [LOCK, APPLICATIONS].map(|name| place(main, name)) {
+        if !is_lock(&lock)? {
+            return Ok(Some(lock));
+        }
+    }
+    let socket = place(main, SOCKET);
+    let is_free = is_socket(&socket)? || fs::symlink_metadata(&socket)?.is_dir();
+    Ok(if is_free { None } else { Some(socket) })
+}
+
+/// Returns whether a path is that of a lock: an empty file. It may be free, too.
+pub(super) fn is_lock(path: &Path) -> io::Result<bool> {
+    check(path, |file| file.is_file() && file.len() == 0)
+}
+
+/// Returns whether a path is that of a socket. It may be free, too.
+pub(crate) fn is_socket(path: &Path) -> io::Result<bool> {
+    check(path, |file| file.file_type().is_socket())
+}
+
+fn check(path: &Path, is_right: impl Fn(&fs::Metadata) -> bool) -> io::Result<bool> {
+    match fs::symlink_metadata(path) {
+        Ok(file) => Ok(is_right(&file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens a file beside the store at `main`, and creates it if it is not there. Returns whether it is new.
+pub(super) fn open(path: &Path, main: &Path) -> io::Result<(File, bool)> {
     let mut options = File::options();
     options.read(true).write(true);
     let new = options.clone().create_new(true).mode(0o600).open(path);
     match new {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match options.open(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => open(path, store),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => open(path, main),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let text = format!("{} must be readable and writable: {error}", path.display());
+                Err(io::Error::new(error.kind(), text))
+            }
             opened => Ok((opened?, false)),
         },
-        Err(error) => Err(error),
+        Err(error) => Err(no_new_file(folder_of(path), error)),
         Ok(file) => {
-            // Only root can give a file away. Anyone else who can open the store is its owner or in its group.
-            let _ = fchown(&file, Some(store.uid()), Some(store.gid()));
-            file.set_permissions(fs::Permissions::from_mode(store.mode() & 0o777))?;
+            let adopted = fs::metadata(main).and_then(|store| adopt(&file, &store));
+            adopted.inspect_err(|_| drop(fs::remove_file(path)))?;
             Ok((file, true))
         }
     }
@@ -131,6 +190,7 @@ pub(super) fn is_at(file: &File, path: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::thread;
 

@@ -183,7 +183,11 @@ impl Checkpointer {
 
     /// Ends the store, and closes its file.
     pub(super) fn finish(self) -> Result<()> {
-        let ended = self.shared.timeline.check();
+        let checked = self.shared.timeline.check();
+        let ended = checked.and_then(|()| {
+            let is_there = self.files.check_place();
+            is_there.map_err(|cause| self.shared.fail(cause))
+        });
         self.files.runs.stop_merging();
         self.shared.merges.close();
         self.shared.merges.wait_for_end();

@@ -204,8 +204,16 @@ impl Publisher {
         self.flush()?;
         let pipeline = &self.shared.pipeline;
         let checkpoints = &self.shared.checkpoints;
+        // Before the store's file is unlocked: it unlocks the log.
+        let Some(journal) = self.journal.take() else {
+            checkpoints.abandon();
+            return Ok(());
+        };
+        let is_whole = journal.slots().lock().are_whole();
+        drop(journal);
         match pipeline.take_last_part() {
-            Some(part) if self.journal.is_some() && !self.shared.keeps_log(part.bytes) => {
+            // What is not in the log is in memory.
+            Some(part) if !is_whole || !self.shared.keeps_log(part.bytes) => {
                 checkpoints.push(Checkpoint {
                     part,
                     last_version: self.newest_version,

@@ -18,7 +18,7 @@ use super::timeline::Timeline;
 use super::watch::Registry;
 use crate::embedded::runs::Runs;
 use crate::embedded::runs::damage::FileError;
-use crate::error::{Code, Error, Result, StorageFailure};
+use crate::error::{Code, Error, Result, StorageFailure, chain};
 
 /// What an engine that ends does with its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl EngineShared {
 
     /// Ends the store because its storage failed. Returns the error that every later operation gets.
     pub(super) fn poison(&self, cause: impl StdError + Send + Sync + 'static) -> Error {
-        tracing::error!(%cause, "the store stops: its storage failed");
+        tracing::error!(cause = %chain(&cause), "the store stops: its storage failed");
         let cause = StorageFailure::new(cause);
         self.end(Error::Poisoned { cause })
     }

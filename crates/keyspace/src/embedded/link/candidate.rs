@@ -16,6 +16,7 @@ use super::wire::{Hello, Refusal, Welcome};
 use crate::embedded::disk::applications::Hold;
 use crate::embedded::disk::location::{self, Open};
 use crate::embedded::disk::open_errors::open_error;
+use crate::embedded::disk::place::{FileId, replaced};
 use crate::embedded::disk::presence::Presence;
 use crate::embedded::options::{Options, Sharing};
 use crate::embedded::owner::{self, Owner};
@@ -47,6 +48,8 @@ pub(crate) struct Candidate {
     known: Option<Welcome>,
     /// Why an owner has not served this candidate, in this election.
     refusal: Option<Refusal>,
+    /// Why there is no owner for the file at the path, although there is one.
+    reason: Option<String>,
     /// The attempts in a row that have come to nothing.
     failures: u32,
     repeats: Repeats,
@@ -86,6 +89,7 @@ impl Candidate {
             hold: None,
             known: None,
             refusal: None,
+            reason: None,
             failures: 0,
             repeats: Repeats::default(),
         }
@@ -120,6 +124,7 @@ impl Candidate {
         let claim = self.claim();
         let begun = self.environment().now();
         self.refusal = None;
+        self.reason = None;
         if self.failures > 0 {
             self.environment().sleep(backoff(self.failures)).await;
         }
@@ -197,11 +202,14 @@ impl Candidate {
             {
                 return Outcome::Failed(error);
             }
-            Err(OpenError::StoreInUse { .. }) => return Outcome::Held,
+            Err(OpenError::StoreInUse { reason, .. }) => {
+                self.reason = reason;
+                return Outcome::Held;
+            }
             Err(error) => return self.not_opened(error),
         };
         let former = self.known.as_ref();
-        if former.is_some_and(|former| former.store != store.files.runs.meta().id) {
+        if former.is_some_and(|former| !former.is_of(&store)) {
             return Outcome::Failed(self.replaced());
         }
         match Owner::start(store, &self.path, &self.options, former) {
@@ -289,11 +297,11 @@ impl Candidate {
                 return Err(io::Error::from(io::ErrorKind::NotConnected).into());
             }
         }
+        let stream = socket::connect(&self.path).await.map_err(silent)?;
         // Before the owner is asked: a client that could write and is not seen would be taken for one that has ended.
         if self.presence.is_none() {
-            self.presence = Some(Presence::join(&self.path)?);
+            self.presence = Some(Presence::join_owner(&self.path).map_err(silent)?);
         }
-        let stream = socket::connect(&self.path).await.map_err(silent)?;
         let write_now = socket::write_now(&stream)?;
         let owner = socket::peer(&stream);
         let env = self.environment();
@@ -314,9 +322,16 @@ impl Candidate {
                 }
             }
         };
+        let greeted = greeted?;
+        // The socket may be that of another store, by a link or a second name.
+        if greeted.welcome.file != Some(FileId::at(&self.path)?) {
+            let text = "the owner at its socket has another file open";
+            self.reason.get_or_insert_with(|| text.to_owned());
+            return Err(io::Error::other(text).into());
+        }
         Ok(Greeted {
             write_now: Some(write_now),
-            ..greeted?
+            ..greeted
         })
     }
 
@@ -327,7 +342,7 @@ impl Candidate {
         }
         let welcome = &mut client.welcome;
         if let Some(former) = &self.known {
-            if former.store != welcome.store {
+            if (former.store, former.file) != (welcome.store, welcome.file) {
                 return Outcome::Failed(self.replaced());
             }
             // What an earlier owner knew stays true.
@@ -361,15 +376,15 @@ impl Candidate {
     }
 
     fn replaced(&self) -> OpenError {
-        let text = "the file was replaced by another store";
-        open_error(&self.path, io::Error::other(text))
+        open_error(&self.path, replaced(&self.path))
     }
 
     fn unreached(&self, error: &Unreachable) -> OpenError {
         let path = self.path.clone();
         // An attempt that the limit has cut short says less.
         let refusal = self.refusal.as_ref().map(Refusal::to_string);
-        let reason = refusal.unwrap_or_else(|| error.to_string());
+        let reason = refusal.or_else(|| self.reason.clone());
+        let reason = reason.unwrap_or_else(|| error.to_string());
         match self.options.sharing {
             Sharing::ClientOnly => OpenError::NoOwner { path, reason },
             Sharing::Share | Sharing::Refuse | Sharing::Yield => OpenError::StoreInUse {

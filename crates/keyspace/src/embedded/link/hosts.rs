@@ -15,6 +15,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use super::frames::{Incoming, Outgoing, is_hang_up};
 use super::host::{Host, MAX_COMMIT_BYTES};
 use super::wire::{Greeting, Hello, NAME, PROTOCOL, Refusal, Reply, Welcome};
+use crate::embedded::disk::place::FileId;
 use crate::embedded::engine::Engine;
 use crate::embedded::options::Durability;
 use crate::embedded::processes::Process;
@@ -56,6 +57,7 @@ struct Client {
 impl Hosts {
     pub(crate) fn new(
         engine: Arc<Engine>,
+        file: Option<FileId>,
         alone_since: Option<i64>,
         durability: Durability,
         is_viewer: bool,
@@ -64,6 +66,7 @@ impl Hosts {
             welcome: Welcome {
                 version: PROTOCOL,
                 store: engine.id(),
+                file,
                 alone_since,
                 durability,
             },

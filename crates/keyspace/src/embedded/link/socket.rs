@@ -4,11 +4,12 @@
 //! its place. So the name never stands for a socket with other permissions, and replaces that of a former owner at
 //! once. The kernel lets a process connect only if the permissions allow it.
 
-use std::fs::{self, File, Permissions};
+use std::ffi::OsStr;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,7 +27,8 @@ use super::greeting::Peer;
 use super::hosts::Hosts;
 use super::repeats::{Repeats, backoff};
 use super::wire::{self, Greeting, Refusal};
-use crate::embedded::disk::presence::{SOCKET, place};
+use crate::embedded::disk::place::take_over;
+use crate::embedded::disk::presence::{SOCKET, is_socket, place};
 use crate::embedded::log::files::{canonical, folder_of};
 use crate::embedded::threads;
 use crate::env::Environment;
@@ -144,14 +146,18 @@ fn bind(main: &Path, env: &Environment) -> io::Result<Socket> {
 
 fn bind_at(new: &Path, main: &Path) -> io::Result<Socket> {
     let store = fs::metadata(main)?;
-    let address = Address::of(new)?;
+    let address = Address::in_folder(new)?;
     let listener = net::UnixListener::bind(&address.path)?;
-    // Only root can give a file away. Anyone else who can open the store is its owner or in its group.
-    let _ = chown(new, Some(store.uid()), Some(store.gid()));
-    fs::set_permissions(new, Permissions::from_mode(store.mode() & 0o777))?;
+    let permissions = take_over(&store, |user, group| chown(new, user, group));
+    fs::set_permissions(new, permissions)?;
     listener.set_nonblocking(true)?;
     let made = fs::symlink_metadata(new)?;
-    fs::rename(new, place(main, SOCKET))?;
+    let place = place(main, SOCKET);
+    if !is_socket(&place)? {
+        let text = format!("{} is not a socket", place.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    fs::rename(new, place)?;
     Ok(Socket {
         listener,
         place: (made.dev(), made.ino()),
@@ -258,7 +264,7 @@ impl Drop for Accepted {
 pub(super) async fn connect(main: &Path) -> io::Result<UnixStream> {
     const ROOT: u32 = 0;
     let main = canonical(main)?;
-    let address = Address::of(&place(&main, SOCKET))?;
+    let address = Address::of_socket(&place(&main, SOCKET))?;
     let stream = UnixStream::connect(&address.path).await?;
     let uid = stream.peer_cred()?.uid();
     let store = fs::metadata(main)?.uid();
@@ -289,31 +295,58 @@ pub(super) fn write_now(stream: &UnixStream) -> io::Result<WriteNow> {
     Ok(Box::new(move |bytes| (&stream).write(bytes)))
 }
 
-/// A path that can be the address of a socket. If a path is too long for one, it is that of its folder's descriptor.
+/// A path that can be the address of a socket. In the place of one that is too long, it begins with a descriptor.
 struct Address {
     path: PathBuf,
     /// Open as long as the path is used.
-    _folder: Option<File>,
+    _file: Option<File>,
 }
 
 impl Address {
-    fn of(path: &Path) -> io::Result<Self> {
+    /// Returns an address of the socket at `path`.
+    fn of_socket(path: &Path) -> io::Result<Self> {
+        Self::of(path, |path| {
+            #[cfg(target_os = "linux")]
+            let options = {
+                use std::os::unix::fs::OpenOptionsExt;
+
+                let flags = rustix::fs::OFlags::PATH.bits().cast_signed();
+                File::options().read(true).custom_flags(flags).clone()
+            };
+            #[cfg(not(target_os = "linux"))]
+            let options = File::options().read(true).clone();
+            Ok((options.open(path)?, None))
+        })
+    }
+
+    /// Returns an address of a socket that is to be made at `path`, whose name is short.
+    fn in_folder(path: &Path) -> io::Result<Self> {
+        Self::of(path, |path| {
+            let folder = File::open(folder_of(path))?;
+            Ok((folder, path.file_name()))
+        })
+    }
+
+    fn of<'a>(
+        path: &'a Path,
+        open: impl FnOnce(&'a Path) -> io::Result<(File, Option<&'a OsStr>)>,
+    ) -> io::Result<Self> {
         if path.as_os_str().as_bytes().len() <= MAX_ADDRESS_BYTES {
             return Ok(Self {
                 path: path.to_owned(),
-                _folder: None,
+                _file: None,
             });
         }
         if !cfg!(target_os = "linux") {
             let text = format!("the path of its socket is longer than {MAX_ADDRESS_BYTES} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let folder = File::open(folder_of(path))?;
-        let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let folder_path = format!("/proc/self/fd/{}", folder.as_raw_fd());
+        let (file, name) = open(path)?;
+        let mut path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        path.extend(name);
         Ok(Self {
-            path: Path::new(&folder_path).join(name),
-            _folder: Some(folder),
+            path,
+            _file: Some(file),
         })
     }
 }

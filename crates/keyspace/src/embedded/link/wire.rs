@@ -9,11 +9,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
+#[cfg(unix)]
+use crate::embedded::disk::open::OpenedStore;
+use crate::embedded::disk::place::FileId;
 use crate::embedded::disk::verify::Verified;
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::options::Durability;
 use crate::embedded::processes::Process;
-use crate::error::{Code, Error, StorageFailure};
+use crate::error::{Code, Error, StorageFailure, chain};
 use crate::selector::KeyValue;
 
 /// The largest frame, in bytes. A transaction of 10,000,000 bytes counts more per operation than its frame has
@@ -60,8 +63,19 @@ pub(crate) struct Welcome {
     pub(super) version: u16,
     /// Names the store.
     pub(crate) store: [u8; 16],
+    /// Names the store's file, which a copy of the store does not share. `None` over a pipe.
+    pub(crate) file: Option<FileId>,
     pub(crate) alone_since: Option<i64>,
     pub(crate) durability: Durability,
+}
+
+impl Welcome {
+    /// Returns whether this is said of a store that was opened.
+    #[cfg(unix)]
+    pub(crate) fn is_of(&self, store: &OpenedStore) -> bool {
+        let file = store.files.place.as_ref().map(|place| place.id);
+        (self.store, self.file) == (store.files.runs.meta().id, file)
+    }
 }
 
 /// Why a client is not served.
@@ -266,7 +280,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         match error {
             Error::Poisoned { cause } => Self::Poisoned {
-                cause: cause.to_string(),
+                cause: chain(&cause).to_string(),
             },
             Error::Damaged { path, reason, .. } => Self::Damaged {
                 path: path.display().to_string(),

@@ -10,6 +10,7 @@
 //! header has the number of the segment that the file holds. A segment has at most 64 MiB, of which the last 4,096
 //! bytes are reserved for its Seal.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -19,7 +20,9 @@ use std::sync::Arc;
 
 #[cfg(target_os = "linux")]
 use super::direct::DirectFile;
-use crate::embedded::backend::{File, FileBackend};
+use crate::embedded::backend::{Access, File, FileBackend};
+#[cfg(unix)]
+use crate::embedded::disk::place::adopt;
 
 /// The name of a slot: the number of the segment that the file was created for.
 ///
@@ -53,9 +56,14 @@ pub(crate) trait Files: fmt::Debug + Send + Sync + 'static {
 
 /// The slots beside a store's file: `<name of the store's file>.log.<slot, 16 hex digits>`, in the
 /// folder of that file.
+///
+/// A slot that is open for writing is locked, so a process that writes a log is noticed although its store's file is no
+/// longer there. A new slot has the owner, the group and the permissions of that file.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
+    /// The path of the store's file.
+    main: PathBuf,
     /// The prefix of the names of slots.
     prefix: OsString,
     /// Whether small writes bypass the page cache.
@@ -91,6 +99,7 @@ impl Folder {
         prefix.push(".log.");
         Ok(Self {
             path: folder_of(&main).to_owned(),
+            main,
             prefix,
             is_direct: false,
             is_read_only: false,
@@ -111,8 +120,65 @@ impl Folder {
         self
     }
 
+    /// Returns the path of the store's file, without links.
+    #[cfg(unix)]
+    pub(crate) fn main(&self) -> &Path {
+        &self.main
+    }
+
+    /// Checks that slots can have names: each is longer than that of the store's file.
+    pub(crate) fn check_names(&self) -> io::Result<()> {
+        match fs::symlink_metadata(self.path(Slot(0))) {
+            Err(error) if error.kind() == io::ErrorKind::InvalidFilename => {
+                let added = SLOT_BYTES;
+                let text = format!("its name is too long: that of its log has {added} bytes more");
+                Err(io::Error::new(io::ErrorKind::InvalidFilename, text))
+            }
+            // Whatever else is wrong is noticed later.
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns whether a process writes to a slot.
+    ///
+    /// It has at least one slot open at any time. So if all slots are locked here at once, and there is no other, there
+    /// is no such process.
+    pub(crate) fn is_in_use(&self) -> io::Result<bool> {
+        let mut locked = BTreeMap::new();
+        loop {
+            let slots = self.list()?.into_iter();
+            let new: Vec<Slot> = slots.filter(|slot| !locked.contains_key(slot)).collect();
+            if new.is_empty() {
+                return Ok(false);
+            }
+            for slot in new {
+                let file = match open_regular(&self.path(slot), OpenOptions::new().read(true)) {
+                    Ok(file) => FileBackend::lock(file, Access::Read)?,
+                    // It was removed, or was never a slot.
+                    Err(error) if is_none(&error) => {
+                        locked.insert(slot, None);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                };
+                if file.is_none() {
+                    return Ok(true);
+                }
+                locked.insert(slot, file);
+            }
+        }
+    }
+
     fn backend(&self, file: fs::File, path: &Path) -> io::Result<File> {
-        let file = FileBackend::new(file);
+        let file = if self.is_read_only {
+            FileBackend::new(file)
+        } else {
+            let locked = FileBackend::lock(file, Access::Write)?;
+            locked.ok_or_else(|| {
+                let text = format!("another process writes to {}", path.display());
+                io::Error::other(text)
+            })?
+        };
         #[cfg(target_os = "linux")]
         if self.is_direct {
             return Ok(Arc::new(DirectFile::new(file, path)?));
@@ -120,6 +186,22 @@ impl Folder {
         // Other systems do not have such writes.
         let _ = (self.is_direct, path);
         Ok(Arc::new(file))
+    }
+
+    /// Gives a new slot to the owner of the store's file.
+    #[cfg(unix)]
+    fn adopt(&self, file: &fs::File) -> io::Result<()> {
+        match fs::metadata(&self.main) {
+            Ok(store) => adopt(file, &store),
+            // It was removed, which the store notices before it frees a slot.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cfg(not(unix))]
+    fn adopt(&self, _file: &fs::File) -> io::Result<()> {
+        Ok(())
     }
 
     /// Returns the slot with this file name, or `None` for other names.
@@ -137,19 +219,12 @@ impl Folder {
 impl Files for Folder {
     fn open(&self, slot: Slot) -> io::Result<Option<File>> {
         let path = self.path(slot);
-        // Opening a path that is not a regular file may block.
-        match fs::metadata(&path) {
-            Ok(metadata) if metadata.is_file() => {}
-            Ok(_) => {
-                let text = format!("{} is not a regular file", path.display());
-                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
-        }
         let mut options = OpenOptions::new();
         options.read(true).write(!self.is_read_only);
-        let file = options.open(&path)?;
+        let file = match open_regular(&path, &options) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened?,
+        };
         Ok(Some(self.backend(file, &path)?))
     }
 
@@ -159,7 +234,10 @@ impl Files for Folder {
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         let path = self.path(slot);
-        let created = self.backend(options.open(&path)?, &path);
+        let file = options
+            .open(&path)
+            .map_err(|error| no_new_file(&self.path, error))?;
+        let created = self.adopt(&file).and_then(|()| self.backend(file, &path));
         // The call may be repeated.
         created.inspect_err(|_| drop(fs::remove_file(&path)))
     }
@@ -191,6 +269,42 @@ impl Files for Folder {
     }
 }
 
+/// How many bytes the name of a slot has more than that of its store's file.
+const SLOT_BYTES: usize = ".log.".len() + 16;
+
+/// Opens a regular file. Opening another one may block, and a link may lead to a file that is not of the store.
+fn open_regular(path: &Path, options: &OpenOptions) -> io::Result<fs::File> {
+    if !fs::symlink_metadata(path)?.is_file() {
+        let text = format!("{} is not a regular file", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    options.open(path)
+}
+
+/// Returns whether there is no regular file.
+fn is_none(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::InvalidData
+    )
+}
+
+/// Says what a folder needs in which a file cannot be made. Other errors stay as they are.
+pub(crate) fn no_new_file(folder: &Path, error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound
+        | io::ErrorKind::PermissionDenied
+        | io::ErrorKind::ReadOnlyFilesystem => {
+            let folder = folder.display();
+            let text = format!(
+                "no file can be made in {folder}, which must exist and be writable: {error}"
+            );
+            io::Error::new(error.kind(), text)
+        }
+        _ => error,
+    }
+}
+
 /// Returns whether the system is short of something that it may have again soon: room on the disk,
 /// descriptors of files, or memory.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
@@ -202,25 +316,23 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 }
 
 /// Returns whether the process or the system has too many open files.
-#[cfg(unix)]
 fn is_shortage_of_descriptors(error: &io::Error) -> bool {
-    use rustix::io::Errno;
-
-    let limits = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
-    error
-        .raw_os_error()
-        .is_some_and(|code| limits.contains(&code))
+    #[cfg(unix)]
+    if error.raw_os_error() == Some(rustix::io::Errno::NFILE.raw_os_error()) {
+        return true;
+    }
+    is_limit_of_files(error)
 }
 
-#[cfg(windows)]
-fn is_shortage_of_descriptors(error: &io::Error) -> bool {
-    const ERROR_TOO_MANY_OPEN_FILES: i32 = 4;
-    error.raw_os_error() == Some(ERROR_TOO_MANY_OPEN_FILES)
-}
-
-#[cfg(not(any(unix, windows)))]
-fn is_shortage_of_descriptors(_error: &io::Error) -> bool {
-    false
+/// Returns whether the process has as many open files as it may have.
+pub(crate) fn is_limit_of_files(error: &io::Error) -> bool {
+    #[cfg(unix)]
+    let limit = Some(rustix::io::Errno::MFILE.raw_os_error());
+    #[cfg(windows)]
+    let limit = Some(4);
+    #[cfg(not(any(unix, windows)))]
+    let limit = None;
+    limit.is_some() && error.raw_os_error() == limit
 }
 
 /// Returns the path of the store at `main` without links. Its folder must exist, the store's file need not.
@@ -270,6 +382,7 @@ mod tests {
         created.set_len(10).unwrap();
         created.write(4, b"log").unwrap();
         created.sync_data().unwrap();
+        drop(created);
         drop(files.create(Slot(1)).unwrap());
         files.sync_folder().unwrap();
         let again = files.create(Slot(1)).unwrap_err();
@@ -323,8 +436,30 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let files = Folder::beside(&folder.path().join("store")).unwrap();
         fs::create_dir(files.path(Slot(1))).unwrap();
-        let error = files.open(Slot(1)).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        #[cfg(unix)]
+        std::os::unix::fs::symlink("elsewhere", files.path(Slot(2))).unwrap();
+        for slot in files.list().unwrap() {
+            let error = files.open(slot).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        }
+        assert!(!files.is_in_use().unwrap());
+    }
+
+    #[test]
+    fn a_slot_that_is_open_is_noticed_until_it_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Folder::beside(&folder.path().join("store")).unwrap();
+        assert!(!files.is_in_use().unwrap());
+        drop(files.create(Slot(1)).unwrap());
+        let second = files.create(Slot(2)).unwrap();
+        assert!(files.is_in_use().unwrap());
+        assert!(files.open(Slot(2)).is_err());
+        drop(second);
+        assert!(!files.is_in_use().unwrap());
+        let first = files.open(Slot(1)).unwrap();
+        assert!(files.is_in_use().unwrap());
+        drop(first);
+        assert!(!files.is_in_use().unwrap());
     }
 
     #[test]
@@ -339,19 +474,20 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn slots_are_named_by_the_canonical_path_and_belong_to_their_owner_only() {
+    fn slots_are_named_by_the_canonical_path_and_have_the_permissions_of_the_store() {
         use std::os::unix::fs::{PermissionsExt, symlink};
 
         let folder = tempfile::tempdir().unwrap();
         let main = folder.path().join("store");
         fs::write(&main, "").unwrap();
+        fs::set_permissions(&main, fs::Permissions::from_mode(0o640)).unwrap();
         let link = folder.path().join("link");
         symlink(&main, &link).unwrap();
         let files = Folder::beside(&link).unwrap();
         drop(files.create(Slot(7)).unwrap());
         let path = folder.path().join("store.log.0000000000000007");
         let mode = fs::metadata(path).unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(mode & 0o777, 0o640);
         let same = Folder::beside(&main).unwrap();
         assert_eq!(same.list().unwrap(), [Slot(7)]);
     }

@@ -15,7 +15,9 @@
 //!
 //! The first guarantee has one exception. No later frame covers the frames of the last flush: with
 //! immediate durability those of one batch, with relaxed durability all since the flush before. If one of
-//! them is damaged after its flush, it is taken for torn, and is lost together with the frames after it.
+//! them is damaged after its flush, it is taken for torn, and is lost together with the frames after it. Zeros from a
+//! frame up to the end of the log look as if nothing had been written there since the last [`Mark`](segment::Mark), so
+//! they may hide frames of `grow_bytes` bytes.
 //!
 //! All numbers are big-endian.
 

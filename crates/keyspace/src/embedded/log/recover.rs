@@ -553,9 +553,13 @@ fn corrupt(slot: Slot, offset: u64, reason: String) -> LogError {
     }
 }
 
-fn open(files: &dyn Files, slot: Slot) -> io::Result<File> {
+fn open(files: &dyn Files, slot: Slot) -> Result<File, LogError> {
     let gone = || io::Error::from(io::ErrorKind::NotFound);
-    files.open(slot)?.ok_or_else(gone)
+    match files.open(slot) {
+        // It is no regular file.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(LogError::Foreign { slot }),
+        opened => Ok(opened?.ok_or_else(gone)?),
+    }
 }
 
 /// The content of a slot.

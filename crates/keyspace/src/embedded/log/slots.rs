@@ -57,7 +57,7 @@ impl Slots {
             file.sync_data()?;
         }
         for &slot in &recovered.unused {
-            files.remove(slot)?;
+            remove(&*files, slot)?;
         }
         // An unused later segment must be gone before another slot gets its number.
         files.sync_folder()?;
@@ -111,9 +111,12 @@ impl Slots {
 
     /// Opens the first free slot, or creates one.
     fn open_free(&mut self) -> io::Result<(Slot, File)> {
-        if let Some(&slot) = self.free.front() {
-            let file = self.files.open(slot)?;
-            return Ok((slot, file.ok_or(io::ErrorKind::NotFound)?));
+        while let Some(&slot) = self.free.front() {
+            if let Some(file) = self.files.open(slot)? {
+                return Ok((slot, file));
+            }
+            // It was removed from outside.
+            self.free.pop_front();
         }
         let slot = Slot(self.next_segment);
         self.folder_is_synced = false;
@@ -130,18 +133,36 @@ impl Slots {
         while self.free.len() > MAX_FREE
             && let Some(slot) = self.free.pop_back()
         {
-            self.files.remove(slot)?;
+            remove(&*self.files, slot)?;
         }
         Ok(())
+    }
+
+    /// Returns whether the files of all segments are there.
+    pub(crate) fn are_whole(&self) -> bool {
+        let listed = self.files.list().unwrap_or_default();
+        self.segments.values().all(|slot| listed.contains(slot))
     }
 
     /// Removes every slot durably. The record that the store has no log must already be on disk.
     pub(crate) fn remove_all(&mut self) -> io::Result<()> {
         let segments = std::mem::take(&mut self.segments);
         for slot in segments.into_values().chain(self.free.drain(..)) {
-            self.files.remove(slot)?;
+            remove(&*self.files, slot)?;
         }
         self.files.sync_folder()
+    }
+}
+
+/// Removes a slot whose content is no longer needed, unless it was removed from outside.
+fn remove(files: &dyn Files, slot: Slot) -> io::Result<()> {
+    match files.remove(slot) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let path = files.path(slot);
+            tracing::warn!(path = %path.display(), "a file of the log was removed while the store was open");
+            Ok(())
+        }
+        removed => removed,
     }
 }
 
@@ -162,18 +183,35 @@ fn fill(file: &File, least_bytes: u64) -> io::Result<u64> {
 ///
 /// A header and a mark are written after what they count.
 fn filled_bytes(file: &File) -> io::Result<u64> {
-    let len = file.len()?;
-    let mut block = [0; BLOCK_BYTES];
-    if len < FRAMES_START {
-        return Ok(0);
-    }
-    file.read(0, &mut block)?;
-    let Ok(Some(header)) = Header::decode(&block) else {
+    let Some((block, header)) = read_header(file)? else {
         return Ok(0);
     };
     let mark = Mark::decode(&block, header.salt);
     let file_bytes = mark.map_or(header.file_bytes, |mark| mark.file_bytes);
-    Ok(file_bytes.min(len))
+    Ok(file_bytes.min(file.len()?))
+}
+
+/// Returns whether a slot holds a segment of a log.
+pub(crate) fn has_segment(files: &dyn Files) -> io::Result<bool> {
+    for slot in files.list()? {
+        if let Some(file) = files.open(slot)?
+            && read_header(&file)?.is_some()
+        {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Reads the first block of a segment. `None` if the file holds none.
+fn read_header(file: &File) -> io::Result<Option<([u8; BLOCK_BYTES], Header)>> {
+    let mut block = [0; BLOCK_BYTES];
+    if file.len()? < FRAMES_START {
+        return Ok(None);
+    }
+    file.read(0, &mut block)?;
+    let header = Header::decode(&block).ok().flatten();
+    Ok(header.map(|header| (block, header)))
 }
 
 /// Writes zeros from an offset up to another one, where the file ends. If they cannot be written, the file ends at

@@ -5,6 +5,7 @@ mod batch;
 pub(super) mod disk;
 mod engine;
 mod io_failure;
+pub(super) mod openings;
 mod power_loss;
 mod publisher;
 mod rest;

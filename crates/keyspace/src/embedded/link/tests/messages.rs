@@ -12,6 +12,7 @@ use crate::embedded::Durability;
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
 use crate::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::embedded::disk::place::FileId;
 use crate::embedded::disk::verify::Verified;
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::engine::queue::Mutation;
@@ -56,6 +57,10 @@ pub(super) fn greetings() -> Vec<Greeting> {
     let welcome = Greeting::Welcome(Welcome {
         version: 1,
         store: [9; 16],
+        file: Some(FileId {
+            device: 7,
+            inode: 300,
+        }),
         alone_since: Some(5),
         durability: Durability::Immediate,
     });

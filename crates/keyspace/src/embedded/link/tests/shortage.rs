@@ -13,8 +13,9 @@ use bytes::BytesMut;
 use conformance::timeout;
 
 use super::{LIMIT, messages};
+use crate::embedded::disk::place::FileId;
 use crate::embedded::link::repeats::backoff;
-use crate::embedded::link::wire;
+use crate::embedded::link::wire::{self, Greeting};
 use crate::embedded::{Embedded, Options, Role, Sharing};
 use crate::env::{Environment, ManualClock};
 use crate::error::{OpenError, chain};
@@ -176,7 +177,12 @@ fn an_owner_that_answers_nonsense_is_asked_less_and_less_often() {
     let file = fs::File::options().read(true).write(true).open(&path);
     let file = file.unwrap();
     file.lock().unwrap();
+    fs::write(folder.path().join("store.lock"), "").unwrap();
     let listener = UnixListener::bind(folder.path().join("store.socket")).unwrap();
+    let mut greeting = messages::greetings().remove(0);
+    if let Greeting::Welcome(welcome) = &mut greeting {
+        welcome.file = Some(FileId::at(&path).unwrap());
+    }
     let clock = ManualClock::new();
     let env = Environment::seeded(1, Arc::new(clock.clone()));
     let opening = thread::spawn({
@@ -198,7 +204,7 @@ fn an_owner_that_answers_nonsense_is_asked_less_and_less_often() {
             // Its greeting.
             let _ = stream.read(&mut [0; 4096]).unwrap();
             let mut frames = BytesMut::new();
-            wire::put(&mut frames, 0, &messages::greetings().remove(0));
+            wire::put(&mut frames, 0, &greeting);
             frames.extend_from_slice(&[0xff; 64]);
             stream.write_all(&frames).unwrap();
         }

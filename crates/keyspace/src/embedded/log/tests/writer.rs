@@ -272,6 +272,7 @@ fn a_log_in_a_folder_has_the_sizes_that_are_documented_and_is_recovered() {
     let bytes = std::fs::read(folder.path().join("store.log.0000000000000001")).unwrap();
     assert_eq!(bytes.len(), BLOCK_BYTES + (4 << 20));
     assert_eq!(bytes[2 * BLOCK_BYTES + 48..][..5], *b"\x02\x03key");
+    drop(writer);
     let start = Start {
         segment: 1,
         frame: 1,

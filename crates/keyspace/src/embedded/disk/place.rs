@@ -1,0 +1,105 @@
+//! Where a store lies: whether its file is still there, and to whom the files beside it belong.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// Names a file of this machine, whatever its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
+
+impl FileId {
+    /// Returns the id of the file at a path.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        fs::metadata(path).map(|file| Self::of(&file))
+    }
+
+    #[cfg(unix)]
+    pub(super) fn of(file: &Metadata) -> Self {
+        use std::os::unix::fs::MetadataExt;
+
+        Self {
+            device: file.dev(),
+            inode: file.ino(),
+        }
+    }
+
+    /// All files have one id.
+    #[cfg(not(unix))]
+    pub(super) fn of(_file: &Metadata) -> Self {
+        Self {
+            device: 0,
+            inode: 0,
+        }
+    }
+}
+
+/// The path of a store without links, and the file that was opened there.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(super) path: PathBuf,
+    pub(crate) id: FileId,
+}
+
+impl Place {
+    pub(super) fn of(file: &File, path: PathBuf) -> io::Result<Self> {
+        let id = FileId::of(&file.metadata()?);
+        Ok(Self { path, id })
+    }
+
+    /// Returns whether the path still names the file.
+    pub(super) fn is_current(&self) -> io::Result<bool> {
+        match FileId::at(&self.path) {
+            Ok(found) => Ok(found == self.id),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Fails if the path no longer names the file: then the log beside the path has commits that no file there has.
+    pub(crate) fn check(&self) -> io::Result<()> {
+        if self.is_current()? {
+            Ok(())
+        } else {
+            Err(replaced(&self.path))
+        }
+    }
+}
+
+/// Returns the error for a store whose path names another file, or none.
+pub(crate) fn replaced(path: &Path) -> io::Error {
+    let path = path.display();
+    io::Error::other(format!(
+        "the file {path} was moved, removed or replaced while the store was open: put it back beside {path}.log.*"
+    ))
+}
+
+/// Gives a new file beside a store the owner, the group and the permissions of the store's file.
+#[cfg(unix)]
+pub(crate) fn adopt(new: &File, store: &Metadata) -> io::Result<()> {
+    let permissions = take_over(store, |user, group| {
+        std::os::unix::fs::fchown(new, user, group)
+    });
+    new.set_permissions(permissions)
+}
+
+/// Changes the owner and the group of a new file with `chown`, and returns its permissions.
+#[cfg(unix)]
+pub(crate) fn take_over(
+    store: &Metadata,
+    chown: impl Fn(Option<u32>, Option<u32>) -> io::Result<()>,
+) -> fs::Permissions {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    // Only root can give a file to another user. Any other user who can open the store is its owner or in its group.
+    let has_group = chown(None, Some(store.gid())).is_ok();
+    let _ = chown(Some(store.uid()), None);
+    // The group of this process may have members that the group of the store has not.
+    let mask = if has_group { 0o777 } else { 0o707 };
+    fs::Permissions::from_mode(store.mode() & mask)
+}
