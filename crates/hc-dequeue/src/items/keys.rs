@@ -136,8 +136,8 @@
 //!     22..26  weight
 //! tokens of a rate
 //!     0..8    version at which all tokens are there
-//!     next    up to 8 times: version of a grant; how many versions before then all tokens would have been
-//!             there, in 8 bytes each; both grow
+//!     next    up to 8 times: version of a grant; after how many versions all tokens would have been there
+//!             without it, in 8 bytes each; both grow
 //! batch
 //!     0       format, 01
 //!     1       flags: 1 it has a callback; 2 dead letters stay members; 4 it was cancelled; 8 dead letters stay
