@@ -164,7 +164,7 @@ impl Selection {
         self.count
     }
 
-    /// Returns what a bulk change says that has changed a number of items.
+    /// Returns what a bulk change reports that has changed this many items.
     fn outcome(&self, changed: u64) -> String {
         match self.count.saturating_sub(changed) {
             0 => "done".to_owned(),

@@ -70,8 +70,8 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, &'static str> {
         .map_err(|_| "expected an IP address and a port, such as 127.0.0.1:8080")
 }
 
-/// Checks that the system lets this process start a number of threads. A runtime does not tell of one that it cannot
-/// start: it panics, or waits for it without end.
+/// Checks that the system lets this process start a number of threads. A runtime does not report a thread that it
+/// cannot start: it panics, or waits for that thread without end.
 ///
 /// # Errors
 /// A limit of the system, such as that of the processes and threads of a user.
@@ -115,7 +115,7 @@ impl Stop {
 /// Signals cannot be received. Then they go on ending the process.
 ///
 /// # Panics
-/// Outside of a tokio runtime.
+/// Panics outside a tokio runtime.
 ///
 /// # Cancel safety
 /// Dropping the future loses a signal that nothing else waits for.

@@ -208,10 +208,14 @@ fn of_xtask(workspace: &Workspace, arguments: &[String]) -> Option<String> {
         let is_known = names
             .get_subcommands()
             .any(|command| command.get_name() == name);
-        return (!is_known).then(|| format!("xtask knows no `{name}`"));
+        if is_known {
+            return None;
+        }
+        return Some(format!("xtask knows no `{name}`"));
     }
-    let benchmark = arguments.get(1).filter(|_| arguments[0] == "bench");
-    if let Some(name) = benchmark.filter(|name| !name.starts_with('<'))
+    if let Some(name) = arguments.get(1)
+        && arguments[0] == "bench"
+        && !name.starts_with('<')
         && !workspace.has_target("benches", "bench", name)
     {
         return Some(format!("benchmark `{name}`"));

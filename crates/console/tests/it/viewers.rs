@@ -305,7 +305,7 @@ fn a_server_that_is_stopped_beside_applications_stops_none_of_them() {
     assert_eq!(files(&store), [store.folder.path().join("store")]);
 }
 
-/// A user who is not root, and whom no other test uses.
+/// A user that is not root, and that no other test uses.
 const USER: u32 = 65_533;
 
 /// Gives a store to the user. Returns `false`, and says so, if this process may not.

@@ -183,7 +183,7 @@ async fn check_some(
     Ok((findings, last))
 }
 
-/// Checks that a lane that is parked is among the parked ones.
+/// Checks that a lane whose state says that it is parked is among the parked lanes.
 async fn check_parked(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result<Option<Finding>> {
     let row = keys.parked_until(key);
     Ok(match parked_until(tr, keys, key).await {
@@ -229,13 +229,16 @@ impl RowCheck for ParkedLanes {
             return Err(keyspace::Error::corrupt(row.key(), reason).into());
         };
         let is_parked = parked_until(tr, keys, &key).await? == Some(until);
-        Ok((!is_parked).then_some(Finding::StrayParked { key, until }))
+        if is_parked {
+            return Ok(None);
+        }
+        Ok(Some(Finding::StrayParked { key, until }))
     }
 }
 
 /// Returns whether a lane has something to grant, now or when its rate lets it, and nothing that says so: no stamp, no
-/// mark of a change of the default limits, and no row that says until when it is parked, unless it need not wait so
-/// long.
+/// mark of a change of the default limits, and no row that says until when it is parked, except one for longer than the
+/// rate needs.
 async fn lacks_stamp(tr: &AuditTransaction, keys: &Keys, key: &Bytes) -> Result<bool> {
     let Some(first) = first_startable(tr, keys, key).await? else {
         return Ok(false);

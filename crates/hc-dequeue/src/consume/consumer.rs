@@ -47,6 +47,10 @@ use crate::queue::handle::Queue;
 /// call returns the error. The session continues: call again. Items that such a transaction may have taken for
 /// deliveries come back at a heartbeat, as after a failure with the backoff; items that it may have popped are lost.
 ///
+/// If an item has survived a death and its next one would be its last, a transaction records that the item is handed
+/// out before a call returns it. If this one fails for good, only that call returns the error, and its items go back as
+/// if they had not been granted.
+///
 /// # Cancel safety
 /// If the future of a call is dropped after an item was granted to it, another waiting call gets the item, or it goes
 /// back to its place. This counts neither as an attempt nor as a delivery. An item that [`pop`](Self::pop) has taken by

@@ -34,7 +34,7 @@ use crate::session::wall::unix_time;
 /// | is [released](Self::release) | goes back to its place | nothing |
 /// | is [snoozed](Self::snooze) | comes back later | nothing |
 /// | ends because its consumer or worker shuts down | goes back to its place | nothing |
-/// | is never received, because the call that takes it is dropped | stays at its place | nothing |
+/// | is never received, because the call that takes it is dropped | goes back to its place | nothing |
 /// | is [discarded](Self::discard) | becomes a dead letter | |
 ///
 /// The [settings](crate::Settings) limit the attempts, deaths and deliveries of each item, and an

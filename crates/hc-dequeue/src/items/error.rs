@@ -180,7 +180,7 @@ pub enum Error {
 
     /// The item that has the dedupe id is a member of another batch than the enqueue names. Nothing was staged.
     #[error(
-        "the item with this dedupe id is a member of batch {batch}: enqueue it again when it has ended"
+        "the item with this dedupe id is a member of batch {batch}: enqueue it again when that item has ended"
     )]
     OtherBatch {
         /// The batch of the item.
@@ -236,7 +236,7 @@ pub enum Error {
         text: String,
         /// The name of the time zone.
         time_zone: String,
-        /// Why.
+        /// Why they cannot be determined.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
 

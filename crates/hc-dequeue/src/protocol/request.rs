@@ -150,7 +150,7 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
     let due = delayed.items.first().map(|item| item.ready_millis);
     let now = context.wall_millis();
     let is_due = due.zip(now).is_some_and(|(due, now)| due <= now);
-    let of_delayed = due.filter(|_| now.is_some() && !is_due);
+    let of_delayed = if now.is_some() && !is_due { due } else { None };
     // One more, so that it is due then.
     let in_millis = queued
         .next_parked

@@ -158,7 +158,10 @@ async fn take_from(
     // What was found may be nothing for a reserve.
     let is_sufficient = grantable.is_complete() || grantable.len() > 0;
     let taken = grantable.grant_all(tr, context, limit, changes)?;
-    Ok(is_sufficient.then_some(Taken::Items(taken)))
+    if !is_sufficient {
+        return Ok(None);
+    }
+    Ok(Some(Taken::Items(taken)))
 }
 
 /// Returns how many items the first demands want together, counting as many demands as `items` items can serve

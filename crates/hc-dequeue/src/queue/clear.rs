@@ -42,8 +42,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// after the call starts, held items, dead letters and rows that do not decode stay.
     ///
     /// It begins with the items that would be granted last, and goes on until it finds none. Beside busy sessions, it
-    /// removes what they have not taken before; [`Cleared::held`] says how many items they hold. To remove those, too,
-    /// that come back, pause the queue, wait until none is held, and clear it then.
+    /// removes what they have not taken before; [`Cleared::held`] says how many items they hold. To remove those that
+    /// come back, too, pause the queue, wait until none is held, and clear it again.
     ///
     /// # Conflicts
     /// Reads and writes the keys of the removed items.

@@ -131,7 +131,10 @@ impl Times {
         };
         let latest = latest.max(expected);
         let is_late = record.next_millis.is_none_or(|next| next > latest);
-        Ok(is_late.then_some(expected))
+        if !is_late {
+            return Ok(None);
+        }
+        Ok(Some(expected))
     }
 
     /// Returns the last time at or before `millis`, or `None` if there is none.
@@ -211,7 +214,10 @@ impl Times {
         };
         let on_its_date = end.date_naive().and_time(wall.time());
         let matches = self.cron.is_time_matching(&on_its_date);
-        Ok(matches.map_err(|error| self.fail(error))?.then_some(end))
+        if !matches.map_err(|error| self.fail(error))? {
+            return Ok(None);
+        }
+        Ok(Some(end))
     }
 
     /// Returns the next wall-clock time of the expression, up or down, or `None` if there is none up to the first or

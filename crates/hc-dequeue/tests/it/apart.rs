@@ -143,7 +143,7 @@ impl Handlers {
     }
 }
 
-/// Returns a handler that reports each item, and ends when it is told to.
+/// Returns a handler that reports each item, and ends when the test lets it.
 fn reporting() -> (
     impl Fn(Delivery<u64>) -> BoxFuture<'static, Outcome> + Send + Sync,
     Handlers,

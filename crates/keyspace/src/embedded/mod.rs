@@ -8,10 +8,9 @@
 //!   never there without all commits before it.
 //! - Versionstamps grow in commit order, across openings too.
 //! - One process at a time owns the store: the one that holds the lock of its file. Every other opening, in this
-//!   process
-//!   or another, becomes a client of the owner, unless one of the two has [`Sharing::Refuse`]. When the owner ends, a
-//!   client becomes the next one. A viewer, which has [`Sharing::Yield`], owns the store only while no other process
-//!   has it open.
+//!   process or another, becomes a client of the owner, unless one of the two has [`Sharing::Refuse`]. When the owner
+//!   ends, a client becomes the next one. A viewer, which has [`Sharing::Yield`], owns the store only while nothing but
+//!   viewers has it open.
 //! - After an I/O failure, the store refuses all further work with
 //!   [`Error::Poisoned`](crate::Error::Poisoned), so that nothing builds on data that may not be on disk.
 //!   Opening it again recovers the commits that were acknowledged and flushed.
@@ -51,8 +50,8 @@
 //!
 //! An open store `path` has its log beside it, in files `path.log.*`. Each starts with 4 MiB and grows to
 //! at most 64 MiB. A copy of `path` without these files is not a copy of an open store. A store that was
-//! closed with [`Embedded::close`] is the single file `path`. The files `path.lock`, `path.apps` and `path.socket` tell
-//! other processes of those that have it open. They hold no data.
+//! closed with [`Embedded::close`] is the single file `path`. The files `path.lock`, `path.apps` and `path.socket` show
+//! other processes that it is open. They hold no data.
 
 mod backend;
 mod checks;
@@ -111,8 +110,7 @@ impl Options {
     /// No file is changed, except possibly with `Open`.
     ///
     /// - [`OpenError::StoreInUse`] if the owner of the store does not serve this process, and [`OpenError::NoOwner`]
-    ///   with
-    ///   [`Sharing::ClientOnly`]
+    ///   with [`Sharing::ClientOnly`]
     /// - [`OpenError::NotAStore`], [`OpenError::NewerFormat`], [`OpenError::Damaged`]
     /// - for its log, [`OpenError::LogMissing`], [`OpenError::LogWithoutStore`], [`OpenError::LogNewer`],
     ///   [`OpenError::LogForeign`], [`OpenError::LogDamaged`]
@@ -222,7 +220,8 @@ impl Embedded {
     /// Waits until all commits that were sent are done, those of clients too, moves them to the store's file, removes
     /// the log and releases the file. If cleared rows take about as much room in the file as the others and 32 MiB,
     /// merges all runs before. Then moves chunks to free places, if many are free, and cuts off the end. If another
-    /// process owns the store, only ends the connection to it. Every later call fails with `transaction_cancelled`.
+    /// process owns the store, only ends the connection to it. If the last owner has left the store and no other
+    /// process has it open, opens it to do the same. Every later call fails with `transaction_cancelled`.
     ///
     /// Blocks until the store is closed, which takes seconds if there is much to move, and the time to copy the rows
     /// if it merges. Does not wait for transactions that are not committing.

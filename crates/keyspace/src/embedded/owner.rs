@@ -40,7 +40,7 @@ pub(crate) struct Owner {
     alone_since: Option<i64>,
 }
 
-/// What tells other processes of the owner.
+/// What shows other processes that there is an owner.
 #[cfg(unix)]
 struct Door {
     presence: Presence,
@@ -139,7 +139,7 @@ impl Door {
         drop(self.hold);
         hosts.close();
         if !is_last && ended.is_ok() && self.presence.is_last() {
-            // Those to whom it was left have left meanwhile.
+            // The processes to which it was left have left meanwhile.
             drop(self.presence);
             finish(&self.path, &self.options, hosts.greeting());
         }

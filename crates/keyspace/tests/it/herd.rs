@@ -191,7 +191,7 @@ async fn attempt(db: &Embedded, name: &str, rng: &mut StdRng) -> Result<(), Erro
             }
             return fatal(error);
         }
-        // What nobody waits for may happen or not.
+        // A commit that no task waits for may happen or not.
         None => {}
     }
     Ok(())
@@ -211,7 +211,9 @@ impl Ends {
     fn note(&mut self, line: &str) {
         let (what, rest) = line.split_once(' ').unwrap();
         match what {
-            "committed" => drop(self.committed.insert(rest.to_owned())),
+            "committed" => {
+                self.committed.insert(rest.to_owned());
+            }
             "failed" => {
                 let (name, error) = rest.split_once(' ').unwrap();
                 self.failed.insert(name.to_owned(), error.to_owned());

@@ -177,7 +177,7 @@ async fn one_of_several_viewers_owns_the_store_and_all_give_way() {
 
 const NAME: &str = "viewers::no_viewer_stops_an_application_in_any_order_of_ends";
 
-/// A process that has a store open and does what it is told.
+/// A process that has a store open and carries out orders.
 struct Member {
     child: Child,
     orders: ChildStdin,

@@ -67,8 +67,8 @@ fn start(command: &Command) -> Result<Runtime> {
         .map_err(CommandFailure::Runtime)
 }
 
-/// Opens the store of a URL, if there is anything to see in it. Unless it `owns` an embedded store as applications do,
-/// it is a viewer, which says so if it has to own the store because no other process has it open.
+/// Opens the store of a URL, if there is anything to see in it. Unless this process `owns` an embedded store as
+/// applications do, it is a viewer, and says so if it owns the store because no other process has it open.
 fn open(db: &str, owns: bool, json: bool) -> Result<Store> {
     let path = match db.parse() {
         Ok(StoreUrl::Memory) => return Err(CommandFailure::Memory),

@@ -141,7 +141,10 @@ impl Dispatcher {
         let pace = self.pacer.pace();
         let wanted = Wanted::of(&self.demand());
         let is_known = pace.asks_again && pace.is_contended && self.callers.len() > 0;
-        is_known.then_some(wanted)
+        if !is_known {
+            return None;
+        }
+        Some(wanted)
     }
 
     /// Checks the request.

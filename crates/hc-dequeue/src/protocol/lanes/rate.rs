@@ -41,7 +41,7 @@ pub(crate) struct Level {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Low {
     version: i64,
-    /// How many versions before the bucket was full, just before the grant at that version.
+    /// After how many versions the bucket would have been full, just before the grant at that version.
     lacking: i64,
 }
 
@@ -70,7 +70,10 @@ impl Level {
             .all(|pair| pair[0].version < pair[1].version && pair[0].lacking < pair[1].lacking);
         let is_valid = rest.is_empty() && lows.len() <= MAX_LOWS && ascends;
         let full_at = i64::from_be_bytes(*full_at);
-        is_valid.then_some(Self { full_at, lows })
+        if !is_valid {
+            return None;
+        }
+        Some(Self { full_at, lows })
     }
 
     /// Notes what was lacking at a version.
@@ -169,7 +172,10 @@ impl Bucket {
     /// Gives back a token. Returns the level to store, or `None` if all tokens are there.
     pub(crate) fn give_back(mut self, spent: Spent) -> Option<Level> {
         self.level.give_back(spent);
-        (!self.is_full()).then_some(self.level)
+        if self.is_full() {
+            return None;
+        }
+        Some(self.level)
     }
 
     /// Returns the bucket after this many starts.

@@ -234,7 +234,7 @@ pub(crate) async fn give_token_back(
         return Ok(());
     };
     let row = keys.level(key);
-    // Safe as a snapshot read: whatever changes the row writes the fence.
+    // Safe as a snapshot read: each transaction that changes the row writes the fence.
     let Some(value) = tr.get(&row, Isolation::Snapshot).await? else {
         return Ok(());
     };

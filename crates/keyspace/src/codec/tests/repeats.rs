@@ -116,7 +116,7 @@ fn fates<C: Codec<Keyed>>(codec: &C, encode: impl Fn(&Keyed, &mut Vec<u8>) -> bo
 }
 
 #[test]
-fn whatever_types_share_a_map_a_value_that_is_encoded_is_read_as_it_was() {
+fn a_value_of_types_that_share_a_map_is_read_as_it_was_encoded() {
     let message_pack = fates(&MessagePack, |value, buffer| {
         MessagePack.encode(value, buffer).is_ok()
     });

@@ -311,7 +311,11 @@ impl Scan {
     /// `None` if too many are under way.
     pub(super) fn begin(scans: &Arc<AtomicUsize>) -> Option<Self> {
         let begun = scans.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |scans| {
-            (scans < MAX_SCANS).then(|| scans + 1)
+            if scans < MAX_SCANS {
+                Some(scans + 1)
+            } else {
+                None
+            }
         });
         begun.ok().map(|_| Self(scans.clone()))
     }

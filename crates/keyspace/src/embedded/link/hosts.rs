@@ -40,7 +40,7 @@ pub(crate) struct Hosts {
     is_closing: AtomicBool,
     /// Notified when `is_closing` is set.
     closing: Notify,
-    /// What an application tells a viewer that owns the store: it wants the store. `None` in an application.
+    /// Notified when an application wants the store that a viewer owns. `None` in an application.
     wanted: Option<Notify>,
 }
 
@@ -81,7 +81,7 @@ impl Hosts {
         }
     }
 
-    /// Returns what clients are told of the store.
+    /// Returns what the owner says of the store to its clients.
     pub(crate) fn greeting(&self) -> &Welcome {
         &self.welcome
     }

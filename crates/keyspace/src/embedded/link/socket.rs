@@ -188,7 +188,7 @@ async fn listen(main: &Path, first: io::Result<Socket>, hosts: &Arc<Hosts>) {
             Err(error) => {
                 if let Some(times) = repeats.count(env.now()) {
                     let what = "other processes cannot use the store: it has no socket";
-                    tracing::warn!(%error, times, "{what}, and one is tried again");
+                    tracing::warn!(%error, times, "{what}, and the owner tries again to make one");
                 }
                 env.sleep(backoff(failures)).await;
                 failures += 1;
@@ -243,7 +243,7 @@ async fn accept(listener: &UnixListener, hosts: &Arc<Hosts>) -> io::Result<()> {
     hosts.serve(stream, || usize::MAX)
 }
 
-/// A connection that was taken. If nothing serves it, its client is told so.
+/// A connection that was taken. Dropping it before it is served refuses the client.
 struct Accepted(Option<net::UnixStream>);
 
 impl Drop for Accepted {

@@ -201,10 +201,13 @@ fn full_at(keys: &Keys, rows: &Rows, key: &[u8]) -> Option<i64> {
 /// The tokens are those of a bucket from which only the starts so far have taken some. Changes of the rate are left
 /// out.
 fn are_spent_by_starts(model: &LaneModel, state: &LaneState) -> bool {
+    if model.world.changes > 0 {
+        return true;
+    }
     let keys = &*model.keys;
     let of_rates = model.world.limits.iter();
     let mut of_rates = of_rates.filter_map(|(key, limits)| Some((key, limits.rate()?)));
-    let Some((key, rate)) = of_rates.next().filter(|_| model.world.changes == 0) else {
+    let Some((key, rate)) = of_rates.next() else {
         return true;
     };
     let now = UNIT * i64::from(state.now);

@@ -8,7 +8,9 @@ impl ElectionModel {
         let process = next.running(me)?;
         let is_waiting = matches!(process.seat, Seat::Seeking(_)) && process.is_present;
         let may_begin = process.call == Call::Idle && process.attempts < self.attempts;
-        (self.has_ends && is_waiting && may_begin).then_some(())?;
+        if !(self.has_ends && is_waiting && may_begin) {
+            return None;
+        }
         process.attempts += 1;
         process.call = Call::Queued;
         Some(())
@@ -30,7 +32,9 @@ impl ElectionModel {
         next.budget.leaves = next.budget.leaves.checked_sub(1)?;
         let process = next.running(me)?;
         let is_client = matches!(process.seat, Seat::Seeking(_) | Seat::Client(_));
-        (is_client && process.is_present).then_some(())?;
+        if !(is_client && process.is_present) {
+            return None;
+        }
         let attempt = process.attempts;
         if process.call == Call::Queued {
             next.refused.push((me, attempt));
@@ -47,7 +51,7 @@ impl ElectionModel {
         Some(())
     }
 
-    /// An owner that has unlocked the store looks whether those are still there to whom it was left.
+    /// An owner that has unlocked the store looks whether the processes to which it left the store are still there.
     pub(super) fn look_again(&self, next: &mut State, me: usize) {
         let was_last = next.processes[me].is_last;
         let is_left = next.is_last(me) && next.lock.is_none() && self.bug != Some(Bug::LooksOnce);
@@ -65,7 +69,9 @@ impl State {
     pub(super) fn lose_socket(&mut self, me: usize) -> Option<()> {
         self.budget.losses = self.budget.losses.checked_sub(1)?;
         let is_serving = self.processes[me].seat == Seat::Owner(Phase::Serving);
-        (is_serving && self.socket == Some(me)).then_some(())?;
+        if !is_serving || self.socket != Some(me) {
+            return None;
+        }
         self.socket = None;
         self.has_lost_socket = true;
         Some(())

@@ -331,7 +331,7 @@ fn catches_an_owner_that_makes_no_other_socket() {
 }
 
 #[test]
-fn catches_an_owner_that_does_not_look_whether_its_heirs_have_left() {
+fn catches_an_owner_that_does_not_look_whether_the_others_have_left() {
     catch_in(ends(&[Claim::Owner; 2], Some(Bug::LooksOnce)), CLEAN);
 }
 

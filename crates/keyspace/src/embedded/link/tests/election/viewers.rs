@@ -1,4 +1,5 @@
-//! What viewers and applications do with the lock that keeps viewers from owning the store, and who waits for whom.
+//! What viewers and applications do with the lock that keeps viewers from owning the store, and which of them wait for
+//! others.
 
 use super::steps::{Action, Bug, ElectionModel, Phase, Process, Seat, State};
 use crate::embedded::link::election::{Claim, Outcome};
