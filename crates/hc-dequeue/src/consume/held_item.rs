@@ -276,14 +276,12 @@ impl HeldItem {
 
     /// Returns whether the item must be handed out [apart](crate::items::settings::Settings::hands_out_apart).
     pub(crate) fn is_apart(&self) -> bool {
+        let record = &self.record;
+        // The token comes back if the record does not say that a handler got the item. The settings may have changed
+        // since the grant, or a caller gets what a request wanted for the reserve.
+        let must_say_so = record.reserve != Reserve::Out && record.spent.is_some();
         // Most items have not seen a death.
-        if self.record.deaths == 0 {
-            return false;
-        }
-        // The settings may have changed since the grant, but the token comes back if the record does not say that a
-        // handler got the item.
-        let was_apart = self.record.reserve != Reserve::Out && self.record.spent.is_some();
-        was_apart || self.shared.settings.get().hands_out_apart(&self.record)
+        must_say_so || record.deaths > 0 && self.shared.settings.get().hands_out_apart(record)
     }
 
     /// Returns the number of this attempt, starting at 1.

@@ -154,9 +154,12 @@ impl UntypedConsumer {
                 .map(|item| (item.id, item.out.delivery))
                 .collect();
             let held = &first.held;
-            let deliveries = &deliveries;
-            let confirm = |tr| async move { confirm_handed_out(&tr, held, deliveries).await };
-            self.runner.run(confirm).await
+            let mut left = &deliveries[..];
+            while !left.is_empty() {
+                let confirm = |tr| async move { confirm_handed_out(&tr, held, left).await };
+                left = &left[self.runner.run(confirm).await?..];
+            }
+            Ok(())
         })
     }
 

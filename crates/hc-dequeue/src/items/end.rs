@@ -70,6 +70,7 @@ pub(crate) fn end(
         };
         let mut record = record.clone();
         record.has_slot = false;
+        record.spent = None;
         record.end = Some(end);
         keys.done.insert(tr, id, &record)?;
         tr.set(&id.key_in(&keys.kept_until(until_millis)), b"");

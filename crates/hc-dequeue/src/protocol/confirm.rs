@@ -15,7 +15,7 @@ use crate::items::record::Reserve;
 use crate::protocol::MAX_FULFILLMENT_BYTES;
 
 /// Stages that these deliveries of items that a session holds were handed out: as many of the first ones as fit in a
-/// transaction. Those that the session no longer holds are left out.
+/// transaction, whose number it returns. Those that the session no longer holds are left out.
 ///
 /// # Conflicts
 /// Reads and writes each item.
@@ -23,11 +23,11 @@ pub(crate) async fn confirm_handed_out(
     tr: &impl Transaction,
     held: &Records,
     deliveries: &[(ItemId, u64)],
-) -> Result<()> {
+) -> Result<usize> {
     let mut bytes = 0;
-    for (id, delivery) in deliveries {
+    for (number, (id, delivery)) in deliveries.iter().enumerate() {
         if bytes >= MAX_FULFILLMENT_BYTES {
-            break;
+            return Ok(number);
         }
         let Some(mut record) = held.get(tr, id).await? else {
             continue;
@@ -38,5 +38,5 @@ pub(crate) async fn confirm_handed_out(
             held.insert(tr, id, &record)?;
         }
     }
-    Ok(())
+    Ok(deliveries.len())
 }

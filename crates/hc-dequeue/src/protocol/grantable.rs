@@ -15,7 +15,7 @@ use crate::items::error::Result;
 use crate::items::key_limits::KnownLimits;
 use crate::items::keys::Counter;
 use crate::items::places::take_queued;
-use crate::items::record::{Record, Request, Reserve};
+use crate::items::record::{Record, Request};
 use crate::items::spot::Spot;
 use crate::protocol::lanes::look::{Look, Past, look};
 use crate::session::wall::wall_millis;
@@ -101,10 +101,8 @@ impl Grantable {
         let granted_millis = wall_millis(&context.keys.env);
         let mut granted = Vec::new();
         for purpose in purposes(context.demand).take(limit) {
-            let may_take = |item: &Item<Record>| {
-                let may_keep = item.value.reserve != Reserve::Barred && item.value.spent.is_none();
-                purpose != Purpose::Reserve || may_keep
-            };
+            let may_take =
+                |item: &Item<Record>| purpose != Purpose::Reserve || item.value.may_be_reserved();
             let Some(mut item) = self.items.next_if(may_take) else {
                 break;
             };
@@ -127,7 +125,7 @@ impl Grantable {
     }
 
     /// Grants items to the session of a request. Returns how many. What the session wants for its reserve ends before
-    /// an item that takes a token.
+    /// an item that takes a token, or that no reserve may get.
     pub(super) fn grant(
         &mut self,
         tr: &impl Transaction,
@@ -143,7 +141,7 @@ impl Grantable {
         let mut granted = Vec::new();
         while granted.len() < limit {
             let is_wanted = granted.len() < for_consumers;
-            let may_take = |item: &Item<Record>| is_wanted || item.value.spent.is_none();
+            let may_take = |item: &Item<Record>| is_wanted || item.value.may_be_reserved();
             let Some(item) = self.items.next_if(may_take) else {
                 break;
             };

@@ -15,7 +15,7 @@ use crate::items::find::Location;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
 use crate::protocol::lanes::look::{Stamps, first_stamps};
-use crate::protocol::lanes::parked::{Parked, first_parked};
+use crate::protocol::lanes::parked::first_parked;
 
 /// What could be granted.
 #[derive(Debug)]
@@ -137,16 +137,9 @@ pub(crate) async fn queued(
     }
     let decode = |row: &KeyValue| keys.decode_queued(row).ok();
     let range = keys.outside_lanes();
-    let parked = async {
-        if lanes.saw_parked() {
-            first_parked(tr, keys, lanes).await
-        } else {
-            Ok(Parked::none())
-        }
-    };
     let (mut stamps, parked, head) = try_join!(
         first_stamps(tr, keys, lanes, limit),
-        parked,
+        first_parked(tr, keys, lanes),
         front.read(tr, now, range, max, decode)
     )?;
     lanes.note_stamps(!stamps.is_empty());

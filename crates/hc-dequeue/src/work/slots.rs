@@ -234,9 +234,12 @@ impl Slot {
         let turns = self.turns.clone();
         let orders = self.orders.clone();
         let wanted = Apart::new(&orders);
+        let item = handed_out.item.clone();
         let _alone = tokio::select! {
             biased;
             _ = next_order(&mut self.ordered, false) => return,
+            // Or lost: its time limit has passed while other handlers went on.
+            () = item.cancelled() => return,
             alone = turns.write() => alone,
         };
         let handed_out = [handed_out];
@@ -245,14 +248,13 @@ impl Slot {
         // The wait does not count against the time limit.
         match is_confirmed.and_then(|()| handed_out.item.keep_alive()) {
             Ok(()) => {
-                let item = handed_out.item.clone();
                 if let Some((how, reason)) = self.handle(&item, handed_out).await {
                     // The next item may end the process. The dispatcher logs its failures.
                     let _ = item.concluded(how, reason.as_deref()).await;
                 }
             }
             Err(error) => {
-                let item = handed_out.item.item_ref();
+                let item = item.item_ref();
                 let error = chain(&error);
                 tracing::warn!(%item, %error, "an item that must be handled apart goes back");
             }

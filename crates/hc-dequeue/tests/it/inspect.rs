@@ -113,7 +113,7 @@ async fn a_session_is_shown_with_its_life_its_heartbeat_and_its_requests(store: 
     let requests = MicroQueue::<Bytes, Raw>::new(requests);
     let mut records = Vec::new();
     for (session, wanted) in [(named(1), 5_u32), (named(3), 2), (named(1), 6)] {
-        let record = [&[1][..], &session.0, &wanted.to_be_bytes()].concat();
+        let record = [&[1][..], &session.0, &wanted.to_be_bytes(), &[0; 4]].concat();
         records.push(Bytes::from(record));
     }
     records.push(Bytes::from("damaged"));

@@ -94,6 +94,7 @@ async fn items_are_changed_by_clicking(driver: &Driver) {
     expected.delayed -= 1;
     expected.dead -= 2;
     expected.cancelled += 1;
+    expected.removed += 1;
     assert_eq!(after, expected);
 }
 

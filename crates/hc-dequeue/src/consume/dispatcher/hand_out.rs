@@ -71,8 +71,11 @@ impl Dispatcher {
                     self.pacer.served += 1;
                     let count = ready.len().min(want.wanted);
                     let items: Vec<_> = ready.drain(..count).collect();
-                    // `None` if the last consumer is gone: then the session ends and returns its items.
+                    // `None` if the last consumer is gone.
                     let Some(commands) = self.sender.upgrade() else {
+                        for item in items {
+                            self.return_unused(item.id, item.record.deliveries);
+                        }
                         continue;
                     };
                     let hand_out = |item| self.shared.hand_out(item, &commands);

@@ -275,8 +275,9 @@ impl Dispatcher {
         }
         let held = &self.keys().held(self.session());
         let deliveries = &deliveries;
+        // The next heartbeat continues with the rest.
         let confirm = |tr| async move { confirm_handed_out(&tr, held, deliveries).await };
-        self.runner.run(confirm).await
+        self.runner.run(confirm).await.map(drop)
     }
 
     /// Notifies the delivery of an item that was cancelled, or gives the item back if it is in the reserve.
@@ -338,6 +339,11 @@ impl Dispatcher {
     /// Ends the session.
     pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<usize>>>) {
         let lost = self.shared.holdings.lose_all();
+        for (id, out) in &lost {
+            if !out.is_received() {
+                self.return_unused(*id, out.delivery);
+            }
+        }
         // Other sessions will remove them.
         self.upkeep.dead.clear();
         self.report(Event::Closing);
@@ -354,7 +360,7 @@ impl Dispatcher {
             self.member.end().await?;
             while let Progress::Returned(_) = self.reclaim_step(self.session()).await? {}
             // The session need not lead any more, since it has no request.
-            Ok(lost)
+            Ok(lost.len())
         };
         let ended = end.await;
         tracing::debug!(queue = %self.keys().name, session = %self.session(), "ended a session");

@@ -76,11 +76,11 @@ impl Deliveries {
         over
     }
 
-    /// Marks all deliveries as lost, and forgets them. Returns how many there were.
-    pub(super) fn lose_all(&mut self) -> usize {
+    /// Marks all deliveries as lost, forgets them, and returns them.
+    pub(super) fn lose_all(&mut self) -> BTreeMap<ItemId, Arc<Outstanding>> {
         let lost = std::mem::take(self).out;
         lost.values().for_each(|out| out.lose());
-        lost.len()
+        lost
     }
 }
 

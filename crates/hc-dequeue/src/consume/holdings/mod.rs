@@ -7,7 +7,7 @@ mod deliveries;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -206,8 +206,8 @@ impl Holdings {
         self.0.lock().is_closing = true;
     }
 
-    /// Forgets the reserve and all deliveries, which are lost. Returns how many deliveries there were.
-    pub(crate) fn lose_all(&self) -> usize {
+    /// Forgets the reserve and all deliveries, which are lost. Returns the deliveries.
+    pub(crate) fn lose_all(&self) -> BTreeMap<ItemId, Arc<Outstanding>> {
         let mut state = self.0.lock();
         state.empty();
         state.deliveries.lose_all()

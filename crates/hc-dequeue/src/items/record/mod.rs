@@ -357,6 +357,12 @@ impl Limits {
 }
 
 impl Record {
+    /// Returns whether the item may be granted for a reserve. One that takes a token may not: a token is spent only for
+    /// a handler.
+    pub(crate) fn may_be_reserved(&self) -> bool {
+        self.reserve != Reserve::Barred && self.spent.is_none()
+    }
+
     /// Returns the record of an item that has never been granted.
     pub(crate) fn new(enqueued_millis: u64, payload: Bytes) -> Self {
         Self {

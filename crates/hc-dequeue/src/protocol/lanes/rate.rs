@@ -24,8 +24,8 @@ use crate::items::record::Spent;
 
 const VERSIONS_PER_MILLI: i64 = VERSIONS_PER_SECOND / 1_000;
 
-/// The largest number of lows. If there are more, grants before the second one are worth what they are before the
-/// first one.
+/// The largest number of lows. If there are more, the newest two become one: grants between them are worth what they
+/// are before both.
 const MAX_LOWS: usize = 8;
 
 /// What is stored of a bucket.
@@ -85,8 +85,8 @@ impl Level {
             self.lows.push(Low { version, lacking });
         }
         if self.lows.len() > MAX_LOWS {
-            let first = self.lows.remove(0);
-            self.lows[0].lacking = first.lacking;
+            let merged = self.lows.remove(MAX_LOWS - 1);
+            self.lows[MAX_LOWS - 1].lacking = merged.lacking;
         }
     }
 

@@ -1,7 +1,9 @@
 //! Batches of items with dedupe ids: an item that gets a new value joins the batch of the enqueue.
 
 use conformance::stores::TestStore;
-use hc_dequeue::{Batch, BatchRef, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat};
+use hc_dequeue::{
+    Batch, BatchRef, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat,
+};
 use keyspace::Tx;
 
 use super::{DONE, complete_next, counts, expect, of, then};
@@ -66,6 +68,9 @@ enum State {
     Cancelled,
     Over,
 }
+
+/// What holds an item.
+type Held = (Consumer<u64>, Delivery<u64>);
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -196,7 +201,7 @@ impl Case {
         world: &World,
         batch: &BatchRef,
         other: &BatchRef,
-    ) -> (ItemRef, Option<Delivery<u64>>) {
+    ) -> (ItemRef, Option<Held>) {
         let first = match self.of {
             Of::None => Enqueue::new(),
             Of::Same => of(batch),
@@ -213,7 +218,7 @@ impl Case {
         let consumer = world.consumer().await;
         let delivery = expect(&consumer, 1).await;
         match self.at {
-            At::Held => return (item, Some(delivery)),
+            At::Held => return (item, Some((consumer, delivery))),
             At::Done => delivery.complete().await.unwrap(),
             _ => delivery.discard("no").await.unwrap(),
         }

@@ -22,6 +22,7 @@ conformance::on_every_store!(
     a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing,
     an_item_that_comes_back_starts_again_at_the_rate,
     a_rate_that_changes_takes_effect_at_once,
+    a_session_that_has_just_seen_a_stamp_finds_the_key_that_another_one_has_parked,
     default_limits_have_a_rate_for_each_key,
     a_key_has_a_limit_and_a_rate,
     many_keys_in_which_nothing_waits_hide_none,
@@ -395,5 +396,28 @@ async fn sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes(store: Tes
         .unwrap();
     let consumer = world.consumer().await;
     assert!(consumer.pop().await.unwrap().is_none());
+    world.check().await;
+}
+
+async fn a_session_that_has_just_seen_a_stamp_finds_the_key_that_another_one_has_parked(
+    store: TestStore,
+) {
+    let world = World::with_defaults(&store).await;
+    let limits = KeyLimits::new().with_rate(rate(1, 500));
+    world.limit("a", limits).await;
+    let consumer = world.consumer().await;
+    world.enqueue_all_of("b", [7]).await;
+    assert_eq!(pop_all(&consumer).await, [7]);
+    // The last look has seen no stamp. The next one sees that of the key without a limit, and removes it.
+    world.enqueue_all_of("b", [8]).await;
+    assert_eq!(consumer.pop().await.unwrap().unwrap().value, 8);
+    world.enqueue_all_of("a", [1, 2]).await;
+    let other = world.consumer().await;
+    assert_eq!(other.pop().await.unwrap().unwrap().value, 1);
+    other.shut_down(LONG).await.unwrap();
+    while world.key_status("a").await.state != KeyState::Ready {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(consumer.pop().await.unwrap().unwrap().value, 2);
     world.check().await;
 }

@@ -122,7 +122,7 @@ impl Bugs for PlantedBug {
     fn rearrange(&self, query: &RangeQuery, rows: &mut Vec<KeyValue>) {
         let begin = &query.begin.key;
         match self.bug {
-            Some(Bug::LastItemsFirst) if self.fulfills() && self.is_in("hs", begin) => {
+            Some(Bug::LastItemsFirst) if self.fulfills() && self.is_in("hp", begin) => {
                 rows.reverse();
             }
             // Only the last check of a session reads a single row.

@@ -81,6 +81,8 @@ pub(super) fn item_in(keys: &Keys, row: &KeyValue) -> Option<(Records, Item<Reco
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Where {
     Queued,
+    /// Its session has not collected it.
+    Granted,
     Held,
     Elsewhere,
 }
@@ -92,7 +94,7 @@ fn items(keys: &Keys, rows: &Rows) -> Vec<(Where, Item<Record>)> {
         let row = KeyValue::new(key, value);
         if keys.parse_grant(key).is_ok() && !is_notice(value) {
             let part = Part::decode(key, value.clone()).unwrap();
-            items.push((Where::Held, part.item));
+            items.push((Where::Granted, part.item));
         } else if let Some((_, item)) = item_in(keys, &row) {
             let place = if keys.parse_queued(key).is_ok() {
                 Where::Queued
@@ -279,6 +281,7 @@ struct HeldToken {
     key: Bytes,
     /// The time of the read version.
     start: u8,
+    is_collected: bool,
 }
 
 /// The items that are held, and the slots in use.
@@ -302,10 +305,16 @@ impl Slots {
             if let Some(token) = item.value.spent {
                 let key = key.clone();
                 let start = (token.version / UNIT) as u8;
-                spent.insert(item.id, HeldToken { key, start });
+                let is_collected = place == Where::Held;
+                let token = HeldToken {
+                    key,
+                    start,
+                    is_collected,
+                };
+                spent.insert(item.id, token);
             }
             let named = (key.clone(), item.id.key_in(&keys.pointers()));
-            if place == Where::Held && !key.is_empty() {
+            if matches!(place, Where::Granted | Where::Held) && !key.is_empty() {
                 held.insert(named);
             } else if place == Where::Queued && !item.value.has_slot {
                 waiting.insert(named);
@@ -339,7 +348,7 @@ impl Commit<'_> {
         let returned = self.flight.returned.map(|(item, how)| (item_id(item), how));
         for (id, token) in &before.spent {
             let is_unused = returned == Some((*id, How::Unused))
-                || self.flight.reclaims && !after.spent.contains_key(id);
+                || self.flight.reclaims && !token.is_collected && !after.spent.contains_key(id);
             if is_unused {
                 let number = state.starts.iter().position(|start| *start == token.start);
                 state.starts.remove(number.expect("it was noted"));
