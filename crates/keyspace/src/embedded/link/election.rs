@@ -9,7 +9,7 @@
 //!   next election.
 //! - No time limit leads to taking the lock. An owner that is stopped keeps its store waiting.
 //! - The socket's name changes only under the lock, and by a rename. If it is lost, or the socket could not be made,
-//!   the owner makes another one.
+//!   the owner makes another one. One whose store has failed makes none, and listens no more: its lock may be free.
 //! - An owner that has left the store to others looks, once it has unlocked it, whether they are still there. The last
 //!   one that leaves, owner or client, ends the store.
 //! - What waits for an owner is answered as not done only if it will not be sent.

@@ -18,6 +18,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use futures::FutureExt;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -77,6 +78,9 @@ impl Listener {
             };
             runtime.block_on(async {
                 tokio::select! {
+                    biased;
+                    // The lock of the store's file may be free.
+                    _ = hosts.engine().failed() => {}
                     () = listen(&main, first, &hosts) => {}
                     () = stopped.notify.notified() => {}
                 }
@@ -164,7 +168,7 @@ fn bind_at(new: &Path, main: &Path) -> io::Result<Socket> {
     })
 }
 
-/// Takes connections. If the socket cannot be made, or loses its name, makes another one.
+/// Takes connections. If the socket cannot be made, or loses its name, makes another one, unless the store has failed.
 async fn listen(main: &Path, first: io::Result<Socket>, hosts: &Arc<Hosts>) {
     // A simulated clock must not go on by itself.
     let env = Environment::system();
@@ -194,8 +198,17 @@ async fn listen(main: &Path, first: io::Result<Socket>, hosts: &Arc<Hosts>) {
                 failures += 1;
             }
         }
+        // Another owner may have taken the name.
+        if has_failed(hosts) {
+            return;
+        }
         socket = bind(main, hosts.environment());
     }
+}
+
+/// Returns whether the store has failed, so that another process may own it by now.
+fn has_failed(hosts: &Hosts) -> bool {
+    hosts.engine().failed().now_or_never().is_some()
 }
 
 async fn accept_all(listener: &UnixListener, hosts: &Arc<Hosts>) {

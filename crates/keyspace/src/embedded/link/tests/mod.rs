@@ -3,6 +3,8 @@
 mod bounds;
 #[cfg(unix)]
 mod election;
+#[cfg(unix)]
+mod failed;
 mod messages;
 #[cfg(unix)]
 mod shortage;
