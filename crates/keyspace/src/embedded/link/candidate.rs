@@ -256,7 +256,7 @@ impl Candidate {
             self.warn(refusal, "the owner of the store does not serve this client");
             self.refusal = Some(refusal.clone());
         }
-        if matches!(&error, Unreachable::Io(error) if !is_nothing(error)) {
+        if is_failure(&error) {
             self.failures += 1;
         }
         let is_over = left.is_some_and(|left| left.is_zero());
@@ -392,6 +392,17 @@ impl Candidate {
                 reason: Some(reason),
             },
         }
+    }
+}
+
+/// Returns whether the next attempt waits longer, because only what others do later lets it succeed.
+fn is_failure(error: &Unreachable) -> bool {
+    match error {
+        // The next owner is about to come.
+        Unreachable::Refused(Refusal::Leaving | Refusal::Yields) => false,
+        Unreachable::Refused(_) => true,
+        Unreachable::Io(error) => !is_nothing(error),
+        Unreachable::Silent(_) => false,
     }
 }
 

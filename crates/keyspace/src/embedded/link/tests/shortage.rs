@@ -15,8 +15,8 @@ use conformance::timeout;
 use super::{LIMIT, messages};
 use crate::embedded::disk::place::FileId;
 use crate::embedded::link::repeats::backoff;
-use crate::embedded::link::wire::{self, Greeting};
-use crate::embedded::{Embedded, Options, Role, Sharing};
+use crate::embedded::link::wire::{self, Greeting, Refusal};
+use crate::embedded::{Durability, Embedded, Options, Role, Sharing};
 use crate::env::{Environment, ManualClock};
 use crate::error::{OpenError, chain};
 use crate::run::Runner;
@@ -170,6 +170,31 @@ async fn a_store_whose_socket_cannot_be_made_gets_one_later() {
 
 #[test]
 fn an_owner_that_answers_nonsense_is_asked_less_and_less_often() {
+    check_backoff(|file| {
+        let mut greeting = messages::greetings().remove(0);
+        if let Greeting::Welcome(welcome) = &mut greeting {
+            welcome.file = Some(file);
+        }
+        let mut frames = BytesMut::new();
+        wire::put(&mut frames, 0, &greeting);
+        frames.extend_from_slice(&[0xff; 64]);
+        frames
+    });
+}
+
+#[test]
+fn an_owner_that_refuses_a_client_is_asked_less_and_less_often() {
+    for refusal in [Refusal::Short, Refusal::Durability(Durability::Immediate)] {
+        check_backoff(|_| {
+            let mut frames = BytesMut::new();
+            wire::put(&mut frames, 0, &Greeting::Refused(refusal));
+            frames
+        });
+    }
+}
+
+/// Opens a store whose owner gives each client the same answer.
+fn check_backoff(answer: impl FnOnce(FileId) -> BytesMut) {
     const CONNECTIONS: u32 = 6;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("store");
@@ -179,14 +204,13 @@ fn an_owner_that_answers_nonsense_is_asked_less_and_less_often() {
     file.lock().unwrap();
     fs::write(folder.path().join("store.lock"), "").unwrap();
     let listener = UnixListener::bind(folder.path().join("store.socket")).unwrap();
-    let mut greeting = messages::greetings().remove(0);
-    if let Greeting::Welcome(welcome) = &mut greeting {
-        welcome.file = Some(FileId::at(&path).unwrap());
-    }
+    let frames = answer(FileId::at(&path).unwrap());
     let clock = ManualClock::new();
     let env = Environment::seeded(1, Arc::new(clock.clone()));
     let opening = thread::spawn({
         let options = options().with_environment(env.clone());
+        // The clock is ahead of what others do.
+        let options = options.with_patience(Duration::from_secs(u32::MAX.into()));
         move || options.open(&path).unwrap()
     });
     let is_over = AtomicBool::new(false);
@@ -203,17 +227,15 @@ fn an_owner_that_answers_nonsense_is_asked_less_and_less_often() {
             passed.push(env.now());
             // Its greeting.
             let _ = stream.read(&mut [0; 4096]).unwrap();
-            let mut frames = BytesMut::new();
-            wire::put(&mut frames, 0, &greeting);
-            frames.extend_from_slice(&[0xff; 64]);
             stream.write_all(&frames).unwrap();
         }
+        drop((listener, file));
+        let opened = opening.join();
         is_over.store(true, Ordering::SeqCst);
+        opened.unwrap().close().unwrap();
         let waits = passed.windows(2).map(|pair| pair[1] - pair[0]);
         for (failures, wait) in (1..).zip(waits) {
             assert!(wait >= backoff(failures), "{passed:?}");
         }
     });
-    drop(listener);
-    opening.join().unwrap().close().unwrap();
 }
