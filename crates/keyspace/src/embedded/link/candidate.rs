@@ -217,6 +217,7 @@ impl Candidate {
                 // The owner has its own.
                 self.presence = None;
                 self.hold = None;
+                self.failures = 0;
                 self.learn(owner.hosts().greeting().clone());
                 Outcome::Opened(owner)
             }
@@ -233,12 +234,16 @@ impl Candidate {
         Outcome::Held
     }
 
-    /// Returns whether a client should wait for another owner after it could not open the store: one whose program is
-    /// newer, or has what this one lacks at the moment.
+    /// Returns whether a client should wait after it could not open the store: for another owner, whose program is newer
+    /// or has what this one lacks at the moment, or for files that are put back or moved away.
     fn may_pass(&self, error: &OpenError) -> bool {
         let passes = matches!(
             error,
-            OpenError::NewerFormat { .. } | OpenError::Open { .. }
+            OpenError::NewerFormat { .. }
+                | OpenError::NameTaken { .. }
+                | OpenError::NoStore { .. }
+                | OpenError::LogWithoutStore { .. }
+                | OpenError::Open { .. }
         );
         self.known.is_some() && passes
     }
@@ -422,5 +427,76 @@ fn silent(error: io::Error) -> io::Error {
             "no process listens at its socket: its owner does not share it, or has just ended",
         ),
         _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// A client of a store in a folder of its own, whose owner has just closed it.
+    async fn left_alone(path: impl FnOnce(&Path) -> PathBuf) -> (TempDir, Candidate) {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options::new();
+        let owner = options.open(folder.path().join("store")).unwrap();
+        let mut client = Candidate::new(&path(folder.path()), &options, location::open);
+        let elected = client.elect(None).await.unwrap();
+        assert!(matches!(elected, Elected::Client(_)));
+        drop(elected);
+        owner.close().unwrap();
+        (folder, client)
+    }
+
+    /// Asserts that the client waits while a file is away or taken, and opens the store after that.
+    fn check_waits(mut client: Candidate, put_back: impl FnOnce()) {
+        for failures in 1..3 {
+            let attempt = client.open();
+            assert!(matches!(attempt, Outcome::Held));
+            assert_eq!(client.failures, failures);
+        }
+        put_back();
+        let Outcome::Opened(owner) = client.open() else {
+            panic!("the store can be opened again");
+        };
+        owner.close().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_waits_at_a_takeover_until_a_name_of_the_store_is_free() {
+        for name in ["store.lock", "store.apps", "store.socket"] {
+            let (folder, client) = left_alone(|folder| folder.join("store")).await;
+            let taken = folder.path().join(name);
+            let aside = folder.path().join("aside");
+            fs::rename(&taken, &aside).unwrap();
+            fs::write(&taken, "a file of another program").unwrap();
+            check_waits(client, || fs::rename(&aside, &taken).unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_waits_at_a_takeover_until_files_that_were_moved_are_back() {
+        for has_log in [true, false] {
+            let (folder, client) = left_alone(|folder| folder.join("store")).await;
+            let aside = tempfile::tempdir_in(folder.path()).unwrap();
+            let mut moved = vec![];
+            for entry in fs::read_dir(folder.path()).unwrap() {
+                let entry = entry.unwrap();
+                let name = entry.file_name().into_string().unwrap();
+                if name == "store" || name.contains(".log.") && !has_log {
+                    let place = aside.path().join(name);
+                    fs::rename(entry.path(), &place).unwrap();
+                    moved.push((place, entry.path()));
+                }
+            }
+            check_waits(client, || {
+                for (place, path) in moved {
+                    fs::rename(place, path).unwrap();
+                }
+            });
+        }
     }
 }
