@@ -95,6 +95,8 @@ impl Presence {
             {
                 let _ = fs::remove_file(lock);
             }
+            // A process that waits to join must not wait for the end of the store. It finds that the file is gone.
+            let _ = self.file.unlock();
         } else {
             // Without a lock, this process is not seen. If another one leaves meanwhile, the store is still locked.
             let _ = self.file.lock_shared();
@@ -228,6 +230,22 @@ mod tests {
         assert!(!late.is_alone().unwrap());
         drop(other);
         assert!(late.is_alone().unwrap());
+    }
+
+    #[test]
+    fn a_process_that_joins_does_not_wait_for_the_end_of_the_last_one() {
+        let (folder, store) = store();
+        let last = Presence::join(&store).unwrap();
+        // Opened by a process that has not locked it yet.
+        let joining = File::open(folder.path().join("store.lock")).unwrap();
+        assert!(last.leave());
+        joining.try_lock_shared().unwrap();
+        assert!(!is_at(&joining, &folder.path().join("store.lock")).unwrap());
+        let gone = Presence::join_owner(&store).unwrap_err();
+        assert_eq!(gone.kind(), io::ErrorKind::NotFound);
+        let next = Presence::join(&store).unwrap();
+        assert!(next.is_alone().unwrap());
+        drop(last);
     }
 
     #[test]
