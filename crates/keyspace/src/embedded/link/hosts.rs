@@ -219,17 +219,18 @@ impl Hosts {
         let commit_room = Arc::new(Semaphore::new(MAX_COMMIT_BYTES as usize));
         let mut host = Host::new(self, outgoing.clone(), commit_room.clone(), reply_rows);
         let served = {
-            let reading = std::pin::pin!(host.read(requests));
+            let reading = Box::pin(host.read(requests));
             let ended = std::pin::pin!(self.tell_end(&outgoing, &client.stop));
             let mut writing = std::pin::pin!(outgoing.write(writer));
             let serving = future::select(reading, ended);
             match future::select(serving, &mut writing).await {
                 // The client has gone.
                 Either::Left((Either::Left((ended, _)), _)) | Either::Right((ended, _)) => ended,
-                Either::Left((Either::Right(((), _)), _)) => {
+                Either::Left((Either::Right(((), reading)), _)) => {
+                    // No request is read any more. One that waits for room for its commit would never get it.
+                    drop(reading);
                     let last = async {
                         wait_for_commits(&commit_room).await;
-                        // No request is read any more.
                         outgoing.send(0, &Reply::Left);
                         outgoing.close();
                     };
