@@ -175,8 +175,8 @@ impl Folder {
         } else {
             let locked = FileBackend::lock(file, Access::Write)?;
             locked.ok_or_else(|| {
-                let text = format!("another process writes to {}", path.display());
-                io::Error::other(text)
+                let text = format!("another process has {} open", path.display());
+                io::Error::new(io::ErrorKind::ResourceBusy, text)
             })?
         };
         #[cfg(target_os = "linux")]
@@ -305,12 +305,15 @@ pub(crate) fn no_new_file(folder: &Path, error: io::Error) -> io::Error {
     }
 }
 
-/// Returns whether the system is short of something that it may have again soon: room on the disk,
-/// descriptors of files, or memory.
+/// Returns whether the system is short of something that it may have again soon: room on the disk, descriptors of
+/// files, memory, or a lock that another process has only to [look](Folder::is_in_use).
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     let has_kind = matches!(
         error.kind(),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::OutOfMemory
+        io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::OutOfMemory
+            | io::ErrorKind::ResourceBusy
     );
     has_kind || is_shortage_of_descriptors(error)
 }
@@ -460,6 +463,19 @@ mod tests {
         assert!(files.is_in_use().unwrap());
         drop(first);
         assert!(!files.is_in_use().unwrap());
+    }
+
+    #[test]
+    fn a_slot_that_another_process_looks_at_is_a_shortage() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = Folder::beside(&folder.path().join("store")).unwrap();
+        drop(files.create(Slot(1)).unwrap());
+        let looking = fs::File::open(files.path(Slot(1))).unwrap();
+        looking.lock_shared().unwrap();
+        let error = files.open(Slot(1)).unwrap_err();
+        assert!(is_shortage(&error), "{error:?}");
+        drop(looking);
+        assert!(files.open(Slot(1)).unwrap().is_some());
     }
 
     #[test]
