@@ -305,7 +305,7 @@ impl Candidate {
         let stream = socket::connect(&self.path).await.map_err(silent)?;
         // Before the owner is asked: a client that could write and is not seen would be taken for one that has ended.
         if self.presence.is_none() {
-            self.presence = Some(Presence::join_owner(&self.path).map_err(silent)?);
+            self.presence = Some(Presence::join_owner(&self.path).map_err(unlisted)?);
         }
         let write_now = socket::write_now(&stream)?;
         let owner = socket::peer(&stream);
@@ -419,6 +419,16 @@ fn is_nothing(error: &io::Error) -> bool {
     )
 }
 
+/// Explains that an owner listens, and the file is gone that shows it who has the store open.
+fn unlisted(error: io::Error) -> io::Error {
+    if error.kind() != io::ErrorKind::NotFound {
+        return error;
+    }
+    io::Error::other(
+        "its owner is closing it, or its file `.lock` was removed: close it in all processes, and open it again",
+    )
+}
+
 /// Explains that nothing listens.
 fn silent(error: io::Error) -> io::Error {
     match error.kind() {
@@ -462,6 +472,20 @@ mod tests {
         let Outcome::Opened(owner) = client.open() else {
             panic!("the store can be opened again");
         };
+        owner.close().unwrap();
+    }
+
+    #[test]
+    fn a_store_without_its_lock_says_so_and_is_asked_less_and_less_often() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("store");
+        let owner = Options::new().open(&path).unwrap();
+        fs::remove_file(folder.path().join("store.lock")).unwrap();
+        let refused = Options::new().with_patience(Duration::ZERO).open(&path);
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("its file `.lock` was removed"), "{text}");
+        let gone = unlisted(io::ErrorKind::NotFound.into());
+        assert!(is_failure(&gone.into()));
         owner.close().unwrap();
     }
 
