@@ -164,6 +164,7 @@ impl Options {
             log: Sizes::default(),
             is_log_direct: self.durability() == Durability::Immediate,
             is_viewer: self.sharing == Sharing::Yield,
+            expected: None,
             env: self.environment.clone(),
         }
     }

@@ -15,7 +15,11 @@ use super::disk::applications::Hold;
 #[cfg(unix)]
 use super::disk::location;
 use super::disk::open::OpenedStore;
+#[cfg(unix)]
+use super::disk::open::Setup;
 use super::disk::open_errors::open_error;
+#[cfg(unix)]
+use super::disk::place::is_replaced;
 #[cfg(unix)]
 use super::disk::presence::Presence;
 use super::engine::{Ending, Engine};
@@ -151,9 +155,14 @@ impl Door {
 /// one ends it. If it cannot be opened, it stays as it is.
 #[cfg(unix)]
 pub(crate) fn finish(path: &Path, options: &Options, former: &Welcome) {
-    let opened = match location::open_existing(path, &options.setup()) {
-        Ok(store) if former.is_of(&store) => Owner::start(store, path, options, Some(former)),
-        Ok(_) | Err(OpenError::StoreInUse { .. } | OpenError::NoStore { .. }) => return,
+    let setup = Setup {
+        expected: Some(former.identity()),
+        ..options.setup()
+    };
+    let opened = match location::open_existing(path, &setup) {
+        Ok(store) => Owner::start(store, path, options, Some(former)),
+        Err(OpenError::StoreInUse { .. } | OpenError::NoStore { .. }) => return,
+        Err(error) if is_replaced(&error) => return,
         Err(error) => Err(error),
     };
     let closed = opened.and_then(|owner| owner.close().map_err(OpenError::Store));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::applications::Hold;
 use super::open::{OpenedStore, Setup};
 use super::open_errors::{not_a_store, open_error, refusal};
-use super::place::Place;
+use super::place::{Place, replaced};
 #[cfg(unix)]
 use super::presence::{self, Presence};
 use super::verify::{self, Verified};
@@ -169,6 +169,10 @@ fn without_its_file(path: &Path) -> OpenError {
 /// Opens the store in a file. `None` if the path names another one by now.
 fn open_found(found: Found, path: &Path, setup: &Setup) -> Result<Option<OpenedStore>, OpenError> {
     let failed = |error| open_error(path, error);
+    let file = Some(found.place.id);
+    if setup.expected.is_some_and(|expected| expected.file != file) {
+        return Err(failed(replaced(path)));
+    }
     let files = Folder::open_beside(&found.place.path).map_err(failed)?;
     // Before a file is made beside the store.
     check_names(&files, path)?;

@@ -27,6 +27,7 @@ use super::checkpoint::{Checkpoint, StoreFiles};
 use super::journal::Journal;
 use super::location::IN_MEMORY;
 use super::open_errors::{damaged, log_refusal, not_a_store, open_error, refusal, runs_refusal};
+use super::place::{Identity, replaced};
 #[cfg(unix)]
 use super::presence::Presence;
 use crate::embedded::backend::File;
@@ -57,6 +58,8 @@ pub(crate) struct Setup {
     pub(crate) is_log_direct: bool,
     /// Whether the opening must not keep applications from owning the store.
     pub(crate) is_viewer: bool,
+    /// The store that this process goes on with. An opening leaves another one as it is. `None` for any.
+    pub(crate) expected: Option<Identity>,
     pub(crate) env: Environment,
 }
 
@@ -146,6 +149,10 @@ impl OpenedStore {
         setup: &Setup,
     ) -> Result<Self, OpenError> {
         let (mut store, recovered) = Self::read(file, &*files, path, setup)?;
+        let id = store.files.runs.meta().id;
+        if setup.expected.is_some_and(|expected| expected.store != id) {
+            return Err(open_error(path, replaced(path)));
+        }
         let log = store.files.runs.meta().log.unwrap_or_else(|| LogStart {
             id: setup.env.random_bytes(),
             start: recovered.end.next_start(),

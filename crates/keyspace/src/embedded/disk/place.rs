@@ -6,6 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+#[cfg(unix)]
+use crate::error::OpenError;
+
 /// Names a file of this machine, whatever its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileId {
@@ -37,6 +40,14 @@ impl FileId {
             inode: 0,
         }
     }
+}
+
+/// Names a store, in the file that it was opened with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) store: [u8; 16],
+    /// `None` if it is not a file.
+    pub(crate) file: Option<FileId>,
 }
 
 /// The path of a store without links, and the file that was opened there.
@@ -71,12 +82,28 @@ impl Place {
     }
 }
 
+/// The path of a store names another file, or none.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the file {} was moved, removed or replaced while the store was open: put it back beside {}.log.*",
+    .0.display(), .0.display()
+)]
+struct Replaced(PathBuf);
+
 /// Returns the error for a store whose path names another file, or none.
 pub(crate) fn replaced(path: &Path) -> io::Error {
-    let path = path.display();
-    io::Error::other(format!(
-        "the file {path} was moved, removed or replaced while the store was open: put it back beside {path}.log.*"
-    ))
+    io::Error::other(Replaced(path.to_owned()))
+}
+
+/// Returns whether an opening found [another store](replaced) than the one that it was to go on with.
+#[cfg(unix)]
+pub(crate) fn is_replaced(error: &OpenError) -> bool {
+    let OpenError::Open { cause, .. } = error else {
+        return false;
+    };
+    let cause = cause.downcast_ref::<io::Error>();
+    let cause = cause.and_then(io::Error::get_ref);
+    cause.is_some_and(|cause| cause.is::<Replaced>())
 }
 
 /// Gives a new file beside a store the owner, the group and the permissions of the store's file.

@@ -15,8 +15,9 @@ use super::socket;
 use super::wire::{Hello, Refusal, Welcome};
 use crate::embedded::disk::applications::Hold;
 use crate::embedded::disk::location::{self, Open};
+use crate::embedded::disk::open::Setup;
 use crate::embedded::disk::open_errors::open_error;
-use crate::embedded::disk::place::{FileId, replaced};
+use crate::embedded::disk::place::{FileId, is_replaced, replaced};
 use crate::embedded::disk::presence::Presence;
 use crate::embedded::options::{Options, Sharing};
 use crate::embedded::owner::{self, Owner};
@@ -194,7 +195,11 @@ impl Candidate {
     }
 
     fn open(&mut self) -> Attempt {
-        let store = match (self.open)(&self.path, &self.options.setup()) {
+        let setup = Setup {
+            expected: self.known.as_ref().map(Welcome::identity),
+            ..self.options.setup()
+        };
+        let store = match (self.open)(&self.path, &setup) {
             Ok(store) => store,
             // Without its hold, it may be a viewer that owns the store.
             Err(error @ OpenError::StoreInUse { .. })
@@ -209,9 +214,6 @@ impl Candidate {
             Err(error) => return self.not_opened(error),
         };
         let former = self.known.as_ref();
-        if former.is_some_and(|former| !former.is_of(&store)) {
-            return Outcome::Failed(self.replaced());
-        }
         match Owner::start(store, &self.path, &self.options, former) {
             Ok(owner) => {
                 // The owner has its own.
@@ -245,7 +247,7 @@ impl Candidate {
                 | OpenError::LogWithoutStore { .. }
                 | OpenError::Open { .. }
         );
-        self.known.is_some() && passes
+        self.known.is_some() && passes && !is_replaced(error)
     }
 
     async fn connect(&mut self, left: Option<Duration>) -> Attempt {
@@ -347,7 +349,7 @@ impl Candidate {
         }
         let welcome = &mut client.welcome;
         if let Some(former) = &self.known {
-            if (former.store, former.file) != (welcome.store, welcome.file) {
+            if former.identity() != welcome.identity() {
                 return Outcome::Failed(self.replaced());
             }
             // What an earlier owner knew stays true.
@@ -443,6 +445,7 @@ fn silent(error: io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::unix::fs::symlink;
 
     use tempfile::TempDir;
 
@@ -473,6 +476,51 @@ mod tests {
             panic!("the store can be opened again");
         };
         owner.close().unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_at_a_takeover_leaves_another_store_as_it_is() {
+        let names = |folder: &Path| {
+            let entries = fs::read_dir(folder).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort_unstable();
+            names
+        };
+        for is_linked in [true, false] {
+            let (folder, mut client) = left_alone(|folder| {
+                let link = folder.join("link");
+                symlink("store", &link).unwrap();
+                link
+            })
+            .await;
+            let store = folder.path().join("store");
+            let other = folder.path().join("other");
+            Options::new().open(&other).unwrap().close().unwrap();
+            let bytes = fs::read(&other).unwrap();
+            let changed = if is_linked {
+                fs::remove_file(folder.path().join("link")).unwrap();
+                symlink("other", folder.path().join("link")).unwrap();
+                other
+            } else {
+                // The file stays, and another store is written to it, without the log of the former one.
+                for name in names(folder.path()) {
+                    if name.to_str().unwrap().contains(".log.") {
+                        fs::remove_file(folder.path().join(name)).unwrap();
+                    }
+                }
+                fs::write(&store, &bytes).unwrap();
+                store
+            };
+            let before = names(folder.path());
+            let Outcome::Failed(error) = client.open() else {
+                panic!("another store is at the path");
+            };
+            assert!(is_replaced(&error), "{error:?}");
+            let known = client.known.clone().unwrap();
+            owner::finish(&client.path, &client.options, &known);
+            assert_eq!(fs::read(changed).unwrap(), bytes);
+            assert_eq!(names(folder.path()), before);
+        }
     }
 
     #[test]

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::embedded::collections::direction::Direction;
 use crate::embedded::collections::limits::Limits;
-#[cfg(unix)]
-use crate::embedded::disk::open::OpenedStore;
 use crate::embedded::disk::place::FileId;
+#[cfg(unix)]
+use crate::embedded::disk::place::Identity;
 use crate::embedded::disk::verify::Verified;
 use crate::embedded::engine::CommitRequest;
 use crate::embedded::options::Durability;
@@ -70,11 +70,13 @@ pub(crate) struct Welcome {
 }
 
 impl Welcome {
-    /// Returns whether this is said of a store that was opened.
+    /// Returns the store that this is said of.
     #[cfg(unix)]
-    pub(crate) fn is_of(&self, store: &OpenedStore) -> bool {
-        let file = store.files.place.as_ref().map(|place| place.id);
-        (self.store, self.file) == (store.files.runs.meta().id, file)
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            store: self.store,
+            file: self.file,
+        }
     }
 }
 

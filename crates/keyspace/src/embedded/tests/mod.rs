@@ -42,6 +42,7 @@ pub(super) fn setup() -> Setup {
         },
         is_log_direct: false,
         is_viewer: false,
+        expected: None,
         env: Environment::system(),
     }
 }
