@@ -155,6 +155,12 @@ impl Hosts {
         let _ = self.own.set(client);
     }
 
+    /// Returns whether no more clients are let in.
+    #[cfg(unix)]
+    pub(super) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::SeqCst)
+    }
+
     /// Lets no more clients in, and tells those that are there that the store is being closed.
     pub(crate) fn leave(&self) {
         let clients = self.clients.lock();

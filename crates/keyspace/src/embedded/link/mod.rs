@@ -34,7 +34,7 @@ mod greeting;
 mod host;
 pub(super) mod hosts;
 #[cfg(unix)]
-mod repeats;
+pub(super) mod repeats;
 #[cfg(unix)]
 pub(super) mod socket;
 #[cfg(test)]
@@ -355,17 +355,20 @@ impl Shared {
     #[cfg(unix)]
     async fn own_alone(&self, owner: Arc<Owner>, candidate: &mut Candidate) {
         *self.viewed.lock() = Some(owner.clone());
-        if let Some(greeted) = self.reach_here(&owner, true).await {
-            let handing_over = async {
-                owner.hosts().wanted().await;
-                candidate.hand_over(&owner).await;
-                future::pending::<()>().await;
-            };
-            // Ends with the connection, as that to another owner does.
-            tokio::select! {
-                _ = self.talk(greeted) => {}
-                () = handing_over => {}
+        // Ends with the connection, as that to another owner does.
+        let using = async {
+            if let Some(greeted) = self.reach_here(&owner, true).await {
+                self.talk(greeted).await;
             }
+        };
+        let handing_over = async {
+            owner.hosts().wanted().await;
+            candidate.hand_over(&owner).await;
+            future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = using => {}
+            () = handing_over => {}
         }
         *self.viewed.lock() = None;
     }
@@ -414,13 +417,16 @@ impl Shared {
     }
 
     /// Connects to the owner in this process, and tries again as long as there is no thread for that. `None` if this
-    /// link ends.
+    /// link ends, or the owner.
     #[cfg(unix)]
     async fn reach_here(&self, owner: &Owner, is_viewer: bool) -> Option<Greeted<DuplexStream>> {
+        let hello = Hello::new(self.environment.random_bytes(), None, is_viewer);
+        owner.hosts().expect(hello.client);
         let mut failures = 0;
         loop {
-            let error = match greet_here(owner, is_viewer).await {
+            let error = match greet_here(owner, &hello).await {
                 Ok(greeted) => return Some(greeted),
+                Err(_) if owner.hosts().is_closing() => return None,
                 Err(error) => error,
             };
             if failures == 0 {
@@ -539,12 +545,10 @@ impl Connections {
 
 /// Connects to the owner in this process.
 #[cfg(unix)]
-async fn greet_here(owner: &Owner, is_viewer: bool) -> Result<Greeted<DuplexStream>, Unreachable> {
+async fn greet_here(owner: &Owner, hello: &Hello) -> Result<Greeted<DuplexStream>, Unreachable> {
     let (pipe, stream) = tokio::io::duplex(PIPE_BYTES);
-    let hello = Hello::new(owner.environment().random_bytes(), None, is_viewer);
-    owner.hosts().expect(hello.client);
     owner.hosts().serve(|| Ok(stream), || usize::MAX)?;
-    greet(pipe, &hello).await
+    greet(pipe, hello).await
 }
 
 fn poisoned(cause: impl std::error::Error + Send + Sync + 'static) -> Error {
