@@ -25,6 +25,8 @@ use super::disk::presence::Presence;
 use super::engine::{Ending, Engine};
 use super::link::hosts::Hosts;
 #[cfg(unix)]
+use super::link::repeats::backoff;
+#[cfg(unix)]
 use super::link::socket::Listener;
 use super::link::wire::Welcome;
 use super::options::Options;
@@ -153,17 +155,27 @@ impl Door {
 
 /// Ends a store that its last owner has left to others, who have all left. If another process opens it meanwhile, that
 /// one ends it. If it cannot be opened, it stays as it is.
+///
+/// The store may be in use for a moment although nothing has it open: a process that leaves looks for others.
 #[cfg(unix)]
 pub(crate) fn finish(path: &Path, options: &Options, former: &Welcome) {
+    const MAX_REPEATS: u32 = 3;
     let setup = Setup {
         expected: Some(former.identity()),
         ..options.setup()
     };
-    let opened = match location::open_existing(path, &setup) {
-        Ok(store) => Owner::start(store, path, options, Some(former)),
-        Err(OpenError::StoreInUse { .. } | OpenError::NoStore { .. }) => return,
-        Err(error) if is_replaced(&error) => return,
-        Err(error) => Err(error),
+    let mut attempts = 0;
+    let opened = loop {
+        match location::open_existing(path, &setup) {
+            Ok(store) => break Owner::start(store, path, options, Some(former)),
+            Err(OpenError::StoreInUse { .. }) if attempts < MAX_REPEATS => {
+                thread::park_timeout(backoff(attempts));
+                attempts += 1;
+            }
+            Err(OpenError::StoreInUse { .. } | OpenError::NoStore { .. }) => return,
+            Err(error) if is_replaced(&error) => return,
+            Err(error) => break Err(error),
+        }
     };
     let closed = opened.and_then(|owner| owner.close().map_err(OpenError::Store));
     if let Err(error) = closed {

@@ -29,7 +29,7 @@ impl Repeats {
 }
 
 /// Returns how long to wait before the next attempt, after this many that have failed in a row.
-pub(super) fn backoff(failures: u32) -> Duration {
+pub(in crate::embedded) fn backoff(failures: u32) -> Duration {
     const SHORTEST: Duration = Duration::from_millis(10);
     const MAX_DOUBLINGS: u32 = 7;
     SHORTEST * (1 << failures.min(MAX_DOUBLINGS))
