@@ -236,8 +236,8 @@ impl Candidate {
         Outcome::Held
     }
 
-    /// Returns whether a client should wait after it could not open the store: for another owner, whose program is newer
-    /// or has what this one lacks at the moment, or for files that are put back or moved away.
+    /// Returns whether a client should wait after it could not open the store: for another owner, whose program is
+    /// newer or has what this one lacks at the moment, or for files that are put back or moved away.
     fn may_pass(&self, error: &OpenError) -> bool {
         let passes = matches!(
             error,
