@@ -247,8 +247,8 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
     const REQUESTS_PER_STEP: usize = 128;
     let settings = Settings::new().with_lease(Duration::from_millis(300));
     let world = World::recorded(&store, settings).await;
-    // Format, session, wanted number, and how many of these are for the reserve, as sessions that are gone may have left
-    // them.
+    // Format, session, wanted number, and how many of these are for the reserve, as sessions that are gone may have
+    // left them.
     let record = |number: usize| {
         let session = (number as u128).to_be_bytes();
         Bytes::from([&[1][..], &session, &1_u32.to_be_bytes(), &[0; 4]].concat())
