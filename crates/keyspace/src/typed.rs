@@ -16,7 +16,7 @@ use crate::transaction::{Isolation, Transaction};
 /// As [`Transaction::get`].
 ///
 /// # Errors
-/// Those of the read, and [`Error::Corrupt`](crate::Error::Corrupt) with the key if the codec cannot decode
+/// Those of the read, and [`Error::Corrupt`] with the key if the codec cannot decode
 /// the value.
 ///
 /// # Cancel safety
