@@ -91,7 +91,8 @@ async fn a_stamp_that_is_missing_is_found_whether_the_key_is_parked_or_not(store
         world.enqueue_all_of("a", 0..2).await;
         let (begin, end) = world.key("hs").range();
         let queue = &world.queue;
-        let (begin, end) = (&begin, &end);
+        let begin = &begin;
+        let end = &end;
         let remove = |tr: Tx<_>| async move {
             tr.clear_range(begin, end);
             Ok::<_, Error>(())

@@ -421,7 +421,7 @@ fn is_nothing(error: &io::Error) -> bool {
     )
 }
 
-/// Explains that an owner listens, and the file is gone that shows it who has the store open.
+/// Says that an owner listens, but that the lock file is gone by which it sees its clients.
 fn unlisted(error: io::Error) -> io::Error {
     if error.kind() != io::ErrorKind::NotFound {
         return error;
