@@ -13,6 +13,7 @@ use conformance::stores::TestStore;
 use hc_dequeue::{
     Backoff, Consumer, Delivery, Enqueue, Enqueued, Error, OnRepeat, TraceContext, WorkerOptions,
 };
+use keyspace::names::queue_name;
 use keyspace::{Isolation, RangeQuery, Tx, read_all};
 use opentelemetry::Context;
 use opentelemetry::trace::{
@@ -238,10 +239,8 @@ async fn a_first_attempt_has_the_enqueuer_as_parent_and_a_later_one_as_a_link(st
     let item = refs.recv().await.unwrap();
     assert_eq!(attribute(first, "item"), item.to_string());
     assert_eq!(attribute(first, "attempt"), "1");
-    assert_eq!(
-        attribute(first, "queue"),
-        world.queue.subspace().to_string()
-    );
+    let name = queue_name(world.queue.subspace());
+    assert_eq!(attribute(first, "queue"), name);
 }
 
 async fn handlers_in_transactions_have_the_enqueuer_as_parent(store: TestStore) {

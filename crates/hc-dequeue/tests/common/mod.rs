@@ -322,13 +322,14 @@ impl Doomed {
     }
 }
 
-/// Runs a future in its own runtime, and drops the runtime with all tasks that are still running.
-pub(crate) fn process<F: Future<Output = ()>>(
+/// Runs a future in its own runtime, and drops the runtime with all tasks that are still running. What the future
+/// returns outlives them.
+pub(crate) fn process<F: Future<Output: Send + 'static>>(
     work: impl FnOnce() -> F + Send + 'static,
-) -> thread::JoinHandle<()> {
+) -> thread::JoinHandle<F::Output> {
     thread::spawn(move || {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(work());
+        runtime.block_on(work())
     })
 }
 
