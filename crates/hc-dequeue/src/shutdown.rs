@@ -4,8 +4,8 @@
 //! 1. A worker stops taking work, and its tasks may finish for the grace period.
 //! 2. It drops the tasks that have not finished. A task that blocks its thread cannot be dropped: after [`DROP_LIMIT`],
 //!    the worker goes on without it.
-//! 3. It ends its session, so that other sessions take over what it holds. If the store does not answer within
-//!    [`SESSION_END_LIMIT`], the call fails with [`NotEnded`].
+//! 3. It ends its session, so that other sessions take over what it holds. If the store does not answer within what is
+//!    left of the grace period and [`SESSION_END_LIMIT`], the call fails with [`NotEnded`].
 
 use std::future::Future;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use tokio::task::JoinSet;
 /// How long a shutdown waits after the grace period until the futures of handlers, observers or exporters are dropped.
 pub const DROP_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a shutdown then waits for the end of the session.
+/// How long a shutdown waits for the end of the session after the grace period, and after [`DROP_LIMIT`] if tasks had to
+/// be dropped.
 pub const SESSION_END_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a shutdown has found.

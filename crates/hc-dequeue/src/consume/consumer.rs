@@ -140,9 +140,21 @@ impl<T: Send + Sync + 'static> Consumer<T> {
         limit: usize,
         time: Duration,
     ) -> Result<Vec<Delivery<T>>> {
-        let handed_out = self.untyped.dequeue(limit, time).await?;
-        self.untyped.confirm(&handed_out).await?;
-        Ok(handed_out.into_iter().map(Delivery::new).collect())
+        let until = self.untyped.env().now().saturating_add(time);
+        loop {
+            let left = until.saturating_sub(self.untyped.env().now());
+            let handed_out = self.untyped.dequeue(limit, left).await?;
+            self.untyped.confirm(&handed_out).await?;
+            let is_none = handed_out.is_empty();
+            let received: Vec<_> = handed_out
+                .into_iter()
+                .filter_map(Delivery::receive)
+                .collect();
+            // Otherwise this call was polled so late that the time limits of the items had passed.
+            if is_none || !received.is_empty() {
+                return Ok(received);
+            }
+        }
     }
 
     /// Removes the first item from the queue and returns it, or `None` if there is none.

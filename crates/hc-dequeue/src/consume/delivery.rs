@@ -63,13 +63,15 @@ pub struct Delivery<T> {
 
 impl<T: Send + Sync + 'static> Delivery<T> {
     /// Gives an item that a dispatcher has handed out the type of its value, for the application: no await follows
-    /// before it has the delivery.
-    pub(crate) fn new(HandedOut { item, value }: HandedOut) -> Self {
-        item.out.receive();
-        Self {
+    /// before it has the delivery. Returns `None` if the dispatcher has taken the item back.
+    pub(crate) fn receive(HandedOut { item, value }: HandedOut) -> Option<Self> {
+        if !item.out.receive() {
+            return None;
+        }
+        Some(Self {
             item,
             value: value.into_shared(),
-        }
+        })
     }
 }
 

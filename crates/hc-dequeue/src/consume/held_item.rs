@@ -67,8 +67,8 @@ pub(crate) struct Outstanding {
     pub(crate) began: Duration,
     /// When the delivery's time limit passes, by the environment's clock.
     deadline: Mutex<Duration>,
-    /// Whether the application has the item.
-    is_received: AtomicBool,
+    /// A [`Reception`].
+    reception: AtomicU8,
     /// Why its handler was called again, if it was.
     repeats: Mutex<Option<Repeats>>,
     /// A [`HoldState`].
@@ -94,6 +94,18 @@ impl fmt::Display for Repeats {
     }
 }
 
+/// What became of an item that was handed out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Reception {
+    /// The call that takes it has not returned.
+    Expected,
+    /// The application has it.
+    Received,
+    /// The dispatcher has taken it back before the application got it.
+    TakenBack,
+}
+
 /// Whether a delivery still holds its item, as far as this process knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -112,7 +124,7 @@ impl Outstanding {
             delivery,
             began,
             deadline: Mutex::new(deadline),
-            is_received: AtomicBool::new(false),
+            reception: AtomicU8::new(Reception::Expected as u8),
             repeats: Mutex::default(),
             hold: AtomicU8::new(HoldState::Held as u8),
             hold_changed: Notify::new(),
@@ -129,13 +141,27 @@ impl Outstanding {
         *current = deadline.max(*current);
     }
 
-    /// Records that the application has the item. From now on, dropping the delivery counts as a failure.
-    pub(crate) fn receive(&self) {
-        self.is_received.store(true, Ordering::Relaxed);
+    /// Records that the application has the item. From now on, dropping the delivery counts as a failure. Returns
+    /// `false` if the dispatcher has taken it back: then the application must not get it.
+    pub(crate) fn receive(&self) -> bool {
+        self.settle(Reception::Received)
+    }
+
+    /// Takes the item back, unless the application has it.
+    pub(crate) fn take_back(&self) -> bool {
+        self.settle(Reception::TakenBack)
+    }
+
+    fn settle(&self, as_what: Reception) -> bool {
+        let expected = Reception::Expected as u8;
+        let order = Ordering::Relaxed;
+        self.reception
+            .compare_exchange(expected, as_what as u8, order, order)
+            .is_ok()
     }
 
     pub(crate) fn is_received(&self) -> bool {
-        self.is_received.load(Ordering::Relaxed)
+        self.reception.load(Ordering::Relaxed) == Reception::Received as u8
     }
 
     /// Records that the handler is called again.
@@ -549,5 +575,19 @@ impl Drop for HeldItem {
                 self.send_decision(how, Some("its delivery was dropped"));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_is_received_or_taken_back_and_never_both() {
+        let outstanding = || Outstanding::new(1, Duration::ZERO, Duration::ZERO);
+        let received = outstanding();
+        assert!(received.receive() && !received.take_back() && received.is_received());
+        let taken_back = outstanding();
+        assert!(taken_back.take_back() && !taken_back.receive() && !taken_back.is_received());
     }
 }

@@ -105,7 +105,7 @@ impl UntypedConsumer {
         &self.queue
     }
 
-    fn env(&self) -> &Environment {
+    pub(crate) fn env(&self) -> &Environment {
         self.runner.environment()
     }
 
@@ -170,13 +170,21 @@ impl UntypedConsumer {
 
     /// Ends the session, and returns how many deliveries were lost.
     pub(crate) fn shut_down(self, grace: Duration) -> BoxFuture<'static, Result<usize>> {
+        self.end_within(grace.saturating_add(SESSION_END_LIMIT), grace)
+    }
+
+    /// Ends the session as [`shut_down`](Self::shut_down) does. Fails if it has not ended within `limit`.
+    pub(crate) fn end_within(
+        self,
+        limit: Duration,
+        grace: Duration,
+    ) -> BoxFuture<'static, Result<usize>> {
         Box::pin(async move {
             self.release();
             let end = |done| Command::ShutDown {
                 grace,
                 done: Some(done),
             };
-            let limit = grace.saturating_add(SESSION_END_LIMIT);
             let ended = within(self.env(), limit, self.ask(end)).await;
             ended.unwrap_or_else(|| {
                 let recipe = self.queue.clone();

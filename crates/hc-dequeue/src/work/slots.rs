@@ -18,7 +18,7 @@ use crate::items::error::{Error, Result};
 use crate::options::{DispatcherOptions, WorkerOptions};
 use crate::protocol::give_back::GiveBack;
 use crate::queue::handle::UntypedQueue;
-use crate::shutdown::{ShutdownReport, end_tasks};
+use crate::shutdown::{SESSION_END_LIMIT, ShutdownReport, end_tasks};
 use crate::work::calls::Calls;
 use crate::work::outcome::Outcome;
 
@@ -90,7 +90,8 @@ impl Slots {
         })
     }
 
-    /// Stops taking items, lets the handlers finish for up to `grace`, and ends the session.
+    /// Stops taking items, lets the handlers finish for up to `grace`, and ends the session, which may take what is left
+    /// of the grace.
     pub(crate) fn shut_down(
         mut self,
         grace: Duration,
@@ -98,6 +99,7 @@ impl Slots {
         Box::pin(async move {
             self.orders.send_modify(|orders| orders.stops = true);
             self.consumer.end_reserve();
+            let until = self.env.now().saturating_add(grace);
             let busy = || self.busy.load(Ordering::Relaxed);
             let mut unfinished = 0;
             let release = || {
@@ -107,7 +109,12 @@ impl Slots {
             end_tasks(&self.env, &mut self.handlers, grace, release).await;
             // Slots without an item may end late, too.
             let running = busy();
-            self.consumer.clone().shut_down(Duration::ZERO).await?;
+            let left = until.saturating_sub(self.env.now());
+            let limit = left.saturating_add(SESSION_END_LIMIT);
+            self.consumer
+                .clone()
+                .end_within(limit, Duration::ZERO)
+                .await?;
             Ok(ShutdownReport {
                 dropped: unfinished.saturating_sub(running),
                 running,

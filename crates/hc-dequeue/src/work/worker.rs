@@ -1,6 +1,6 @@
 //! A loop around a consumer: takes items, handles them, and acknowledges or retries them.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -102,7 +102,11 @@ where
     {
         // A slot catches a panic, wherever it happens.
         let handle = move |item: HandedOut| -> BoxFuture<'static, Outcome> {
-            let handled = handler(Delivery::new(item));
+            let Some(delivery) = Delivery::receive(item) else {
+                // It is lost, so that this future is dropped.
+                return Box::pin(pending());
+            };
+            let handled = handler(delivery);
             Box::pin(async move { Outcome::of(handled.await) })
         };
         let slots = Slots::open(

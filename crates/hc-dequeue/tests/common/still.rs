@@ -63,11 +63,14 @@ impl Still {
 
     /// Returns a runner of a process with this clock.
     pub(crate) fn runner(&self, store: &TestStore) -> Runner<Store> {
+        Runner::with_options(store.db.clone(), self.options(store))
+    }
+
+    pub(crate) fn options(&self, store: &TestStore) -> RunOptions {
         let seed = u64::from_le_bytes(Environment::system().random_bytes());
-        let options = RunOptions::default()
+        RunOptions::default()
             .with_ledger_subspace(store.root.subspace(&"ledgers"))
-            .with_environment(Environment::seeded(seed, Arc::new(self.clone())));
-        Runner::with_options(store.db.clone(), options)
+            .with_environment(Environment::seeded(seed, Arc::new(self.clone())))
     }
 }
 

@@ -6,11 +6,13 @@ use std::sync::{Arc, Mutex, mpsc as blocking};
 use std::thread;
 use std::time::Duration;
 
+use crate::common::still::Still;
 use crate::common::{LONG, Queue, World};
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use conformance::timeout;
 use futures::FutureExt;
+use hc_dequeue::shutdown::SESSION_END_LIMIT;
 use hc_dequeue::{
     Delivery, Error, NotEnded, Outcome, Settings, ShutdownReport, Worker, WorkerOptions,
 };
@@ -23,6 +25,7 @@ conformance::on_every_store!(threads:
     a_shutdown_lets_handlers_finish_and_reports_nothing,
     a_store_that_does_not_answer_fails_the_shutdown_of_a_worker,
     a_store_that_does_not_answer_fails_the_shutdown_of_a_consumer,
+    the_end_of_a_session_may_take_what_is_left_of_the_grace,
     a_shutdown_that_is_dropped_halfway_returns_the_items,
     a_consumer_counts_the_deliveries_that_are_lost,
     clones_that_are_shut_down_side_by_side_end_once,
@@ -204,6 +207,30 @@ async fn a_store_that_does_not_answer_fails_the_shutdown_of_a_worker(store: Test
     // The session ends as soon as the store answers.
     chaos.go_on();
     are_first_attempts(&world, [3, 4]).await;
+}
+
+async fn the_end_of_a_session_may_take_what_is_left_of_the_grace(store: TestStore) {
+    let still = Still::new();
+    let world = still.world(&store, Settings::default()).await;
+    let options = still.options(&world.store);
+    let env = world.runner.environment().clone();
+    let chaos = Chaos::new(world.store.db.clone(), env, Faults::default());
+    let runner = Runner::with_options(chaos.clone(), options);
+    let queue = Queue::open(&runner, world.queue.subspace().clone()).await;
+    let handler = |_: Item| async { Outcome::Done };
+    let options = WorkerOptions::new();
+    let worker = queue.unwrap().work(&runner, options, handler).await;
+    chaos.stop();
+    // No handler needs the grace, and the store answers after twice the time that a session's end may take otherwise.
+    let outage = async {
+        for _ in 0..100 {
+            still.advance(SESSION_END_LIMIT / 50);
+            tokio::task::yield_now().await;
+        }
+        chaos.go_on();
+    };
+    let (ended, ()) = tokio::join!(worker.unwrap().shut_down(LONG), outage);
+    assert_eq!(ended.unwrap(), ShutdownReport::default());
 }
 
 async fn a_store_that_does_not_answer_fails_the_shutdown_of_a_consumer(store: TestStore) {

@@ -334,7 +334,7 @@ impl Dispatcher {
         for (id, out) in self.shared.holdings.take_over(now) {
             out.lose();
             self.shared.metrics.lost.increment(1);
-            if !out.is_received() {
+            if out.take_back() {
                 self.return_unused(id, out.delivery);
                 continue;
             }

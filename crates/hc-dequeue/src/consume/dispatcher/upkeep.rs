@@ -340,7 +340,7 @@ impl Dispatcher {
     pub(super) async fn close(mut self, mut done: Vec<oneshot::Sender<Result<usize>>>) {
         let lost = self.shared.holdings.lose_all();
         for (id, out) in &lost {
-            if !out.is_received() {
+            if out.take_back() {
                 self.return_unused(*id, out.delivery);
             }
         }

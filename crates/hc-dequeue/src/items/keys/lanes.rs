@@ -137,6 +137,23 @@ impl Keys {
             .map(|row| row.key))
     }
 
+    /// Returns the keys of up to `limit` lanes after another one, by snapshot.
+    pub(crate) async fn lanes_after(
+        &self,
+        tr: &impl Transaction,
+        after: Option<&Bytes>,
+        limit: usize,
+    ) -> Result<Vec<Bytes>> {
+        let mut lanes = Vec::new();
+        while lanes.len() < limit {
+            let Some(lane) = self.next_lane(tr, lanes.last().or(after)).await? else {
+                break;
+            };
+            lanes.push(lane);
+        }
+        Ok(lanes)
+    }
+
     /// Returns the range of the items in a lane, without its state.
     pub(crate) fn items_of_lane(&self, key: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let first = self

@@ -4,6 +4,7 @@
 //! necessary, and then removes the mark, unless it was written again. Several sessions may do so at the same time, and
 //! one that dies leaves the mark.
 
+use futures::future::try_join_all;
 use microqueue::keyspace::{
     Bytes, Isolation, MutationOp, RangeQuery, Runner, Store, Transaction, Tx,
 };
@@ -13,8 +14,9 @@ use crate::items::error::Result;
 use crate::items::keys::Keys;
 use crate::items::spot::RANK_OF_SLOT;
 
-/// The largest number of lanes that one transaction stamps.
-const MAX_SWEPT_LANES: usize = 100;
+/// The largest number of lanes that one transaction stamps, which finds one after the other: also on a store that takes
+/// a tenth of a second for each read, it is not too old at its end.
+const MAX_SWEPT_LANES: usize = 30;
 
 /// The progress of a sweep.
 #[derive(Debug)]
@@ -68,22 +70,23 @@ async fn stamp_some(
     keys: &Keys,
     after: Option<Bytes>,
 ) -> Result<Option<Bytes>> {
-    let mut changes = Changes::default();
-    let mut last = after;
-    for _ in 0..MAX_SWEPT_LANES {
-        let Some(key) = keys.next_lane(tr, last.as_ref()).await? else {
-            changes.stage(tr, keys);
-            return Ok(None);
-        };
-        let (begin, end) = keys.items_of_lane(&key);
+    let mut lanes = keys
+        .lanes_after(tr, after.as_ref(), MAX_SWEPT_LANES)
+        .await?;
+    let first_rows = lanes.iter().map(|key| {
+        let (begin, end) = keys.items_of_lane(key);
         let first = RangeQuery::keys(begin, end).limit(1);
-        let batch = tr.get_range(&first, Isolation::Snapshot).await?;
+        async move { tr.get_range(&first, Isolation::Snapshot).await }
+    });
+    let first_rows = try_join_all(first_rows).await?;
+    let mut changes = Changes::default();
+    for (key, batch) in lanes.iter().zip(first_rows) {
         if !batch.rows.is_empty() {
-            changes.stamp_lane(&key, RANK_OF_SLOT);
+            changes.stamp_lane(key, RANK_OF_SLOT);
             changes.wake();
         }
-        last = Some(key);
     }
     changes.stage(tr, keys);
-    Ok(last)
+    let may_be_more = lanes.len() == MAX_SWEPT_LANES;
+    Ok(if may_be_more { lanes.pop() } else { None })
 }

@@ -37,7 +37,7 @@ pub(super) const NONE_HIDDEN: &str = "nothing is hidden";
 pub(super) fn properties() -> Vec<Property<LaneModel>> {
     vec![
         Property::always(EXACT, |model: &LaneModel, state: &LaneState| {
-            is_exact(&model.keys, &state.rows)
+            is_exact(model, &state.rows)
         }),
         Property::always(COVERED, |model: &LaneModel, state: &LaneState| {
             is_covered(&model.keys, &state.rows)
@@ -79,7 +79,7 @@ pub(super) fn item_in(keys: &Keys, row: &KeyValue) -> Option<(Records, Item<Reco
 
 /// Where an item is, as far as the promises depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Where {
+pub(super) enum Where {
     Queued,
     /// Its session has not collected it.
     Granted,
@@ -88,25 +88,27 @@ enum Where {
 }
 
 /// Returns all items.
-fn items(keys: &Keys, rows: &Rows) -> Vec<(Where, Item<Record>)> {
-    let mut items = Vec::new();
-    for (key, value) in rows {
-        let row = KeyValue::new(key, value);
-        if keys.parse_grant(key).is_ok() && !is_notice(value) {
-            let part = Part::decode(key, value.clone()).unwrap();
-            items.push((Where::Granted, part.item));
-        } else if let Some((_, item)) = item_in(keys, &row) {
-            let place = if keys.parse_queued(key).is_ok() {
-                Where::Queued
-            } else if keys.parse_holder(key).is_ok() {
-                Where::Held
-            } else {
-                Where::Elsewhere
-            };
-            items.push((place, item));
-        }
+fn items(model: &LaneModel, rows: &Rows) -> impl Iterator<Item = (Where, Item<Record>)> {
+    rows.iter().filter_map(|(key, value)| {
+        let place = || placed_item(&model.keys, key, value);
+        model.placed.get(key, value, place)
+    })
+}
+
+fn placed_item(keys: &Keys, key: &Bytes, value: &Bytes) -> Option<(Where, Item<Record>)> {
+    if keys.parse_grant(key).is_ok() && !is_notice(value) {
+        let part = Part::decode(key, value.clone()).unwrap();
+        return Some((Where::Granted, part.item));
     }
-    items
+    let (_, item) = item_in(keys, &KeyValue::new(key, value))?;
+    let place = if keys.parse_queued(key).is_ok() {
+        Where::Queued
+    } else if keys.parse_holder(key).is_ok() {
+        Where::Held
+    } else {
+        Where::Elsewhere
+    };
+    Some((place, item))
 }
 
 fn slots_of(keys: &Keys, rows: &Rows, key: &[u8]) -> i64 {
@@ -123,9 +125,10 @@ fn limits_of(keys: &Keys, rows: &Rows, key: &[u8]) -> KeyLimits {
     })
 }
 
-fn is_exact(keys: &Keys, rows: &Rows) -> bool {
+fn is_exact(model: &LaneModel, rows: &Rows) -> bool {
+    let keys = &*model.keys;
     let mut counted: BTreeMap<Bytes, i64> = BTreeMap::new();
-    for (_, item) in items(keys, rows) {
+    for (_, item) in items(model, rows) {
         if item.value.has_slot {
             *counted.entry(item.value.key).or_default() += 1;
         }
@@ -295,12 +298,13 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn of(keys: &Keys, rows: &Rows) -> Self {
+    pub(super) fn of(model: &LaneModel, rows: &Rows) -> Self {
+        let keys = &*model.keys;
         let mut waiting = BTreeSet::new();
         let mut held = BTreeSet::new();
         let mut spent = BTreeMap::new();
         let mut of_keys: BTreeMap<Bytes, i64> = BTreeMap::new();
-        for (place, item) in items(keys, rows) {
+        for (place, item) in items(model, rows) {
             let key = item.value.key;
             if let Some(token) = item.value.spent {
                 let key = key.clone();

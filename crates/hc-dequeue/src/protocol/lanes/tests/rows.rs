@@ -1,15 +1,28 @@
 //! What a commit does with the rows, and the form in which equal states have equal rows.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use conformance::checker_store::{CheckerTransaction, NoBugs, Write};
 use microqueue::StagedId;
 use microqueue::keyspace::{Bytes, KeyValue, Versionstamp};
+use parking_lot::Mutex;
 
 use super::promises;
 use super::world::{LaneFlight, LaneModel, LaneState};
 use crate::items::record::{Part, Record, is_notice};
 use crate::protocol::tests::flights::number_stamps;
+
+/// What was made of each row: a world has few rows, and each in many states.
+#[derive(Debug, Default)]
+pub(super) struct Memo<V>(Mutex<HashMap<(Bytes, Bytes), V>>);
+
+impl<V: Clone> Memo<V> {
+    pub(super) fn get(&self, key: &Bytes, value: &Bytes, make: impl FnOnce() -> V) -> V {
+        let row = (key.clone(), value.clone());
+        self.0.lock().entry(row).or_insert_with(make).clone()
+    }
+}
 
 /// The version of the only request.
 pub(super) const REQUEST: i64 = 300;
@@ -19,7 +32,7 @@ impl LaneModel {
     pub(super) fn commit(&self, state: &mut LaneState, of_lanes: &LaneFlight) {
         let keys = &*self.keys;
         let LaneFlight { flight, .. } = of_lanes;
-        let before = promises::Slots::of(keys, &state.rows);
+        let before = promises::Slots::of(self, &state.rows);
         let of = |part, key: &[u8]| {
             let (begin, end) = keys.part(part);
             *begin <= *key && *key < *end
@@ -33,7 +46,7 @@ impl LaneModel {
         });
         state.flights.retain(|other| !flight.dooms(&other.flight));
         state.last = state.now;
-        let after = promises::Slots::of(keys, &state.rows);
+        let after = promises::Slots::of(self, &state.rows);
         let commit = promises::Commit {
             before: &before,
             after: &after,
@@ -52,7 +65,8 @@ impl LaneModel {
         let flights = state.flights.iter_mut().map(|flight| &mut flight.flight);
         number_stamps(&mut state.rows, flights, is_stamp);
         for (key, value) in &mut state.rows {
-            *value = self.normalized(key, value);
+            let normalized = self.normal.get(key, value, || self.normalized(key, value));
+            *value = normalized;
         }
         state.flights.sort();
     }

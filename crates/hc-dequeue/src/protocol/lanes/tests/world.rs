@@ -10,12 +10,12 @@ use microqueue::keyspace::codec::{Codec, MessagePack};
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::recipe::StoredSettings;
 use microqueue::keyspace::{Bytes, Environment, Subspace, Versionstamp};
-use microqueue::{ItemId, StagedId};
+use microqueue::{Item, ItemId, StagedId};
 use stateright::{Model, Property};
 
 use super::bug::{Bug, PlantedBug};
-use super::promises;
-use super::rows::REQUEST;
+use super::promises::{self, Where};
+use super::rows::{Memo, REQUEST};
 use super::spec::{How, Op, SESSIONS, UNIT, World};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
@@ -110,6 +110,10 @@ pub(super) struct LaneModel {
     queue: Queue<u8>,
     settings: Settings,
     decode: Arc<Decode>,
+    /// The item in each row, and where it is.
+    pub(super) placed: Memo<Option<(Where, Item<Record>)>>,
+    /// The [normal](Self::normalize) value of each row.
+    pub(super) normal: Memo<Bytes>,
 }
 
 pub(super) fn item_id(item: usize) -> ItemId {
@@ -147,6 +151,8 @@ impl LaneModel {
             at,
             settings,
             decode: decoder::<u8, _>(MessagePack),
+            placed: Memo::default(),
+            normal: Memo::default(),
         }
     }
 
