@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 /// How long a shutdown waits after the grace period until the futures of handlers, observers or exporters are dropped.
 pub const DROP_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a shutdown waits for the end of the session after the grace period, and after [`DROP_LIMIT`] if tasks had to
-/// be dropped.
+/// How long a shutdown waits for the end of the session after the grace period, and after [`DROP_LIMIT`] if tasks had
+/// to be dropped.
 pub const SESSION_END_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a shutdown has found.

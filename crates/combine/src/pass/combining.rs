@@ -47,6 +47,8 @@ pub(crate) struct Attempted {
     changes: usize,
     /// The key of the change, if there was only one.
     only: Option<Bytes>,
+    /// How often the budgets were halved because attempts had taken too long for a transaction.
+    halvings: u32,
 }
 
 impl Attempted {
@@ -58,6 +60,16 @@ impl Attempted {
                 [only] => Some(only.clone()),
                 _ => None,
             },
+            halvings: 0,
+        }
+    }
+
+    /// Returns this for an attempt with a number, from 1, after one that has failed with a code.
+    fn in_attempt(self, number: u32, after: Option<Code>) -> Self {
+        let is_slow = after == Some(Code::TRANSACTION_TOO_OLD);
+        Self {
+            halvings: if is_slow { number - 1 } else { 0 },
+            ..self
         }
     }
 }
@@ -96,10 +108,15 @@ impl RetryState {
         }
     }
 
-    /// Returns the state after a successful pass.
-    pub(crate) fn after_success(&self) -> Self {
+    /// Returns the state after a successful pass. On a store that is too slow for a whole budget, the next pass begins
+    /// with what this one could do.
+    pub(crate) fn after_success(&self, attempted: &Attempted, bytes_per_pass: usize) -> Self {
+        let shrunk_bits = match attempted.halvings {
+            0 => self.shrunk_bits.saturating_sub(1),
+            halvings => self.shrunk_bits.saturating_add(halvings),
+        };
         Self {
-            shrunk_bits: self.shrunk_bits.saturating_sub(1),
+            shrunk_bits: shrunk_bits.min(max_shrunk_bits(bytes_per_pass)),
             max_changes: self.max_changes.and_then(|max| max.checked_mul(2)),
             ..Self::default()
         }
@@ -116,13 +133,12 @@ impl RetryState {
             bytes,
             changes,
             only,
+            halvings: _,
         } = attempted;
         let is_too_large = matches!(failure, Failure::TooLarge(_));
         if is_too_large && (bytes > MAX_OWN_BYTES || changes == 0) {
-            // The budget shrinks no further than to one update, since the way back would otherwise take
-            // as long.
-            let max_bits = usize::BITS - bytes_per_pass.leading_zeros();
-            self.shrunk_bits = (self.shrunk_bits + SHRINK_BITS).min(max_bits);
+            self.shrunk_bits =
+                (self.shrunk_bits + SHRINK_BITS).min(max_shrunk_bits(bytes_per_pass));
         } else if is_too_large || *failure == Failure::TooSlow {
             // The budget of bytes stays. With a smaller one, a bucket might never reach the end of its
             // log and then would report nothing.
@@ -138,6 +154,12 @@ impl RetryState {
         }
         self
     }
+}
+
+/// Returns the number of bits by which a budget shrinks at most: to one update, since the way back would otherwise take
+/// as long.
+fn max_shrunk_bits(bytes_per_pass: usize) -> u32 {
+    usize::BITS - bytes_per_pass.leading_zeros()
 }
 
 /// Begins the part of a pass that knows the types of keys and values.
@@ -192,7 +214,11 @@ impl Job for Combining {
                 } else {
                     Next::Done
                 };
-                (retry.after_success(), next)
+                let attempted = attempted.into_inner();
+                (
+                    retry.after_success(&attempted, self.options.max_bytes),
+                    next,
+                )
             }
             Ok(None) => (retry, Next::Done),
             Err(error) => {
@@ -249,7 +275,7 @@ impl Combining {
             let mut typed = (self.begin_pass)();
             let keys = &self.queue.keys;
             let staged = stage_pass(&tr, keys, assignment.bucket, &plan, &mut *typed).await?;
-            *attempted.lock() = Attempted::of(&staged);
+            *attempted.lock() = Attempted::of(&staged).in_attempt(attempt.number, attempt.after);
             typed.observe(&tr, limit).await?;
             Ok(Some(staged.pass))
         };
@@ -277,5 +303,36 @@ impl Combining {
         let error = chain(error);
         tracing::warn!(queue = %queue_name(self.queue.subspace()), %bucket, %error, ?wait, "a pass failed");
         (retry, Next::After(wait))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_begins_with_what_the_last_one_could_do_on_a_slow_store() {
+        const BYTES: usize = 1 << 10;
+        let after = |number, code| Attempted::default().in_attempt(number, Some(code));
+        let quick = Attempted::default();
+        let budget = |retry: &RetryState| retry.plan(BYTES).budget;
+        let slow = after(4, Code::TRANSACTION_TOO_OLD);
+        let mut retry = RetryState::default().after_success(&slow, BYTES);
+        assert_eq!(budget(&retry), BYTES >> 3);
+        for bits in [2, 1, 0, 0] {
+            retry = retry.after_success(&quick, BYTES);
+            assert_eq!(budget(&retry), BYTES >> bits);
+        }
+        // Other failures say nothing of its size.
+        retry = retry.after_success(&after(4, Code::NOT_COMMITTED), BYTES);
+        assert_eq!(budget(&retry), BYTES);
+        // The way back is as short as one from a single update.
+        let slow = after(1_000, Code::TRANSACTION_TOO_OLD);
+        retry = retry.after_success(&slow, BYTES);
+        assert_eq!(budget(&retry), 1);
+        for _ in 0..11 {
+            retry = retry.after_success(&quick, BYTES);
+        }
+        assert_eq!(budget(&retry), BYTES);
     }
 }

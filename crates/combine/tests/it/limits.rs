@@ -406,7 +406,7 @@ async fn any_number_of_buckets_does_the_same(store: TestStore) {
 
 async fn adds_to_one_key_never_conflict(store: TestStore) {
     const WRITERS: usize = 64;
-    let adds = scale(20_000, 100_000).div_ceil(WRITERS);
+    let adds = scale(5_000, 100_000).div_ceil(WRITERS);
     let world = Arc::new(World::sums(&store, Settings::default().bucket_count()).await);
     let conflicts = Arc::new(AtomicUsize::new(0));
     // Also with the updates that are combined in the meantime.

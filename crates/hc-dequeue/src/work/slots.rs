@@ -90,8 +90,8 @@ impl Slots {
         })
     }
 
-    /// Stops taking items, lets the handlers finish for up to `grace`, and ends the session, which may take what is left
-    /// of the grace.
+    /// Stops taking items, lets the handlers finish for up to `grace`, and ends the session, which may take what is
+    /// left of the grace.
     pub(crate) fn shut_down(
         mut self,
         grace: Duration,

@@ -390,10 +390,18 @@ async fn check(place: &Place, lack: Lack, ends: &Ends) {
         ends.refused.len()
     );
     assert_eq!(ends.wrong(&records, &counters), [""; 0]);
+    ends.refused
+        .iter()
+        .for_each(|refusal| println!("{refusal}"));
     if lack == Lack::Nothing {
         assert_eq!(ends.refused, [""; 0]);
     }
-    assert_eq!(left, ["store"]);
+    // What was refused may have been what would have ended the store: the last owner has left it to a process that then
+    // lacked what it needed. The end above did the rest.
+    if ends.refused.is_empty() {
+        assert_eq!(left, ["store"]);
+    }
+    assert_eq!(place.files(), ["store"]);
 }
 
 #[test]

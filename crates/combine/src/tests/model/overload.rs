@@ -51,7 +51,7 @@ fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
             for change in pass.changes {
                 *counts.entry(change.key).or_default() += 1;
             }
-            retry = retry.after_success();
+            retry = retry.after_success(&Attempted::default(), BYTES_PER_PASS);
             break;
         }
     }

@@ -225,9 +225,21 @@ pub(crate) fn encoded(key: &str) -> Vec<u8> {
 
 /// Returns the records that were set aside.
 pub(crate) async fn set_aside(world: &World) -> Vec<Listed<AsideId, SetAside>> {
+    /// As many as a transaction can read in time on a store that is slow.
+    const PAGE: usize = 1_000;
     let queue = &world.queue;
-    let read = |tr| async move { queue.set_aside(&tr, None, usize::MAX).await };
-    world.runner.run(read).await.unwrap()
+    let mut found: Vec<Listed<AsideId, SetAside>> = Vec::new();
+    loop {
+        let after = found.last().map(|last| last.id.clone());
+        let after = after.as_ref();
+        let read = |tr| async move { queue.set_aside(&tr, after, PAGE).await };
+        let page = world.runner.run(read).await.unwrap();
+        let is_last = page.len() < PAGE;
+        found.extend(page);
+        if is_last {
+            return found;
+        }
+    }
 }
 
 /// Redrives a record that was set aside. Returns false if it is no longer set aside.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use conformance::chaos::{Chaos, Faults};
 use hc_dequeue::session::{Member, SessionId, Sessions, Tick};
-use hc_dequeue::{Queue, Settings, WorkerOptions};
+use hc_dequeue::{Enqueue, Queue, Settings, WorkerOptions};
 use keyspace::env::ManualClock;
 use keyspace::{
     Embedded, Environment, Error, OpenOptions, RunOptions, Runner, Subspace, Transaction,
@@ -259,6 +259,23 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     let delivery = heir.dequeue_within(1000 * LEASE).await.unwrap().unwrap();
     assert_eq!((*delivery.value(), delivery.deaths()), (7, 1));
     assert_eq!(held.id(), delivery.id());
+}
+
+/// In real time: with one read after the other, a transaction over a hundred keys would be too old.
+#[tokio::test]
+async fn an_audit_of_many_keys_ends_on_a_slow_store() {
+    let env = Environment::system();
+    let db = keyspace::embedded::Options::new().memory().unwrap();
+    let chaos = Chaos::new(db, env, Faults::default());
+    let runner = &Runner::new(chaos.clone());
+    let queue = &Queue::<u64>::open(runner, "queue").await.unwrap();
+    let items = (0..100_u64).map(|value| (value, Enqueue::new().with_key(value.to_be_bytes())));
+    let items = &items.collect::<Vec<_>>();
+    let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
+    runner.run(enqueue).await.unwrap();
+    chaos.set_latency(Duration::from_millis(15));
+    let audit = queue.audit(runner).await.unwrap();
+    assert!(audit.is_clean(), "{audit:?}");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! What a commit does with the rows, and the form in which equal states have equal rows.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use conformance::checker_store::{CheckerTransaction, NoBugs, Write};
@@ -15,7 +15,7 @@ use crate::protocol::tests::flights::number_stamps;
 
 /// What was made of each row: a world has few rows, and each in many states.
 #[derive(Debug, Default)]
-pub(super) struct Memo<V>(Mutex<HashMap<(Bytes, Bytes), V>>);
+pub(super) struct Memo<V>(Mutex<BTreeMap<(Bytes, Bytes), V>>);
 
 impl<V: Clone> Memo<V> {
     pub(super) fn get(&self, key: &Bytes, value: &Bytes, make: impl FnOnce() -> V) -> V {
