@@ -5,24 +5,13 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use conformance::{timeout, until};
+use conformance::until;
 
-use super::LIMIT;
+use super::{LIMIT, write};
 use crate::embedded::{Embedded, Options, Role, Seat};
-use crate::run::Runner;
-use crate::transaction::Transaction;
 
 fn open(path: &Path) -> Embedded {
     Options::new().with_patience(LIMIT).open(path).unwrap()
-}
-
-async fn write(db: &Embedded) {
-    let runner = Runner::new(db.clone());
-    let written = runner.run(|tr| async move {
-        tr.set(b"a", b"1");
-        Ok::<_, crate::Error>(())
-    });
-    timeout(LIMIT, written).await.unwrap();
 }
 
 #[tokio::test]

@@ -38,6 +38,8 @@ use crate::embedded::{Embedded, Options, Seat};
 use crate::env::Environment;
 use crate::error::{Code, Error, chain};
 use crate::mutation::MutationOp;
+#[cfg(unix)]
+use crate::run::Runner;
 use crate::selector::{KeySelector, RangeQuery};
 use crate::transaction::{Database, Isolation, OwnedTransaction, Transaction, TransactionOption};
 
@@ -45,6 +47,17 @@ const LIMIT: Duration = conformance::HANG;
 
 fn key(number: u64) -> Bytes {
     Bytes::copy_from_slice(&number.to_be_bytes())
+}
+
+/// Commits a key.
+#[cfg(unix)]
+async fn write(db: &Embedded) {
+    let runner = Runner::new(db.clone());
+    let written = runner.run(|tr| async move {
+        tr.set(b"a", b"1");
+        Ok::<_, crate::Error>(())
+    });
+    timeout(LIMIT, written).await.unwrap();
 }
 
 /// A client that says what a test wants.

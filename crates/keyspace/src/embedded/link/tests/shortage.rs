@@ -10,17 +10,14 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use conformance::timeout;
 
-use super::{LIMIT, messages};
+use super::{LIMIT, messages, write};
 use crate::embedded::disk::place::FileId;
 use crate::embedded::link::repeats::backoff;
 use crate::embedded::link::wire::{self, Greeting, Refusal};
-use crate::embedded::{Durability, Embedded, Options, Role, Sharing};
+use crate::embedded::{Durability, Options, Role, Sharing};
 use crate::env::{Environment, ManualClock};
 use crate::error::{OpenError, chain};
-use crate::run::Runner;
-use crate::transaction::Transaction;
 
 fn options() -> Options {
     Options::new().with_patience(LIMIT)
@@ -30,15 +27,6 @@ fn options() -> Options {
 fn counted() -> (Environment, Options) {
     let env = Environment::system().with_shortage();
     (env.clone(), options().with_environment(env))
-}
-
-async fn write(db: &Embedded) {
-    let runner = Runner::new(db.clone());
-    let written = runner.run(|tr| async move {
-        tr.set(b"a", b"1");
-        Ok::<_, crate::Error>(())
-    });
-    timeout(LIMIT, written).await.unwrap();
 }
 
 fn is_alone(folder: &Path) -> bool {
