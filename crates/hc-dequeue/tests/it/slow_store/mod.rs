@@ -274,7 +274,8 @@ async fn an_audit_of_many_keys_ends_on_a_slow_store() {
     let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
     runner.run(enqueue).await.unwrap();
     chaos.set_latency(Duration::from_millis(15));
-    let audit = queue.audit(runner).await.unwrap();
+    let audit = conformance::timeout(conformance::HANG, queue.audit(runner)).await;
+    let audit = audit.unwrap();
     assert!(audit.is_clean(), "{audit:?}");
 }
 
