@@ -38,8 +38,8 @@ use keyspace::limits::{END_OF_KEYSPACE, time_between};
 use keyspace::store::FDB_API_VERSION;
 use keyspace::{
     Bytes, Database, Environment, Ids, Isolation, KeyValue, OpenError, OwnedTransaction,
-    RangeQuery, Result, RunOptions, Runner, Store, Subspace, Transaction, Versionstamp, embedded,
-    read_all,
+    RangeQuery, Result, RunOptions, Runner, Store, StreamingMode, Subspace, Transaction,
+    Versionstamp, embedded, key_after,
 };
 use tempfile::TempDir;
 
@@ -179,10 +179,8 @@ impl TestStore {
     /// # Panics
     /// If the rows cannot be read.
     pub async fn rows(&self) -> Vec<KeyValue> {
-        let tr = self.db.begin().expect("a store for a test is open");
-        let mut rows = read_all(&tr, self.everything(), Isolation::Snapshot)
-            .await
-            .expect("a test's part of a store can be read");
+        let (begin, end) = self.root.range();
+        let mut rows = rows_between(&self.db, begin, end).await;
         let ledgers = self.root.subspace(&"ledgers");
         rows.retain(|row| !row.key().starts_with(ledgers.bytes()));
         rows
@@ -219,6 +217,34 @@ impl TestStore {
             }
         }
     }
+}
+
+/// Returns the rows of a range, however slow the store is: a read that took too long goes on at a later version. So rows
+/// that change meanwhile may be of different versions.
+///
+/// # Panics
+/// If the rows cannot be read.
+pub async fn rows_between(db: &impl Database, begin: Vec<u8>, end: Vec<u8>) -> Vec<KeyValue> {
+    let mut tr = db.begin().expect("a store for a test is open");
+    let mut begin = begin;
+    let mut rows = Vec::new();
+    while begin < end {
+        let query = RangeQuery::keys(begin.clone(), end.clone()).mode(StreamingMode::WantAll);
+        let batch = match tr.get_range(&query, Isolation::Snapshot).await {
+            Ok(batch) => batch,
+            Err(error) => {
+                let again = tr.on_error(error).await;
+                again.expect("a test's part of a store can be read");
+                continue;
+            }
+        };
+        match batch.next_after() {
+            Some(last) => begin = key_after(last),
+            None => begin.clone_from(&end),
+        }
+        rows.extend(batch.rows);
+    }
+    rows
 }
 
 /// Opens a store in memory, and a handle that reaches it as from another process. Replies have a random number of rows,

@@ -20,7 +20,7 @@ use combine::{
 use conformance::chaos::{Chaos, Faults};
 use conformance::hostile::{Bomb, Place};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use keyspace::{Bytes, Environment, Transaction};
 use serde::{Deserialize, Deserializer, Serialize};
 use tokio::sync::mpsc;
@@ -309,9 +309,7 @@ async fn a_worker_that_a_fault_of_the_library_ends_starts_again_and_is_reported(
         .await
         .unwrap();
     let worker = WorkerHandle::spawn(opened, tracing::Span::none());
-    while job.reads.load(Ordering::Relaxed) < 3 {
-        tokio::task::yield_now().await;
-    }
+    until(async || job.reads.load(Ordering::Relaxed) >= 3).await;
     let report = worker.shut_down(LONG).await.unwrap();
     let restarts = job.restarts.load(Ordering::Relaxed);
     assert_eq!((report.restarted, restarts), (1, 1));

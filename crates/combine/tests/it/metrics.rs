@@ -6,6 +6,7 @@ use std::iter;
 use crate::common::{LONG, short_lived};
 use combine::Unobserved;
 use conformance::stores::TestStore;
+use conformance::until;
 use keyspace::names::queue_name;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
@@ -64,10 +65,11 @@ async fn passes_updates_changes_and_backlogs_are_counted() {
         "combine_lag_seconds".to_owned(),
     ];
     let mut missing: BTreeSet<_> = gauges.iter().collect();
-    while !missing.is_empty() {
+    until(async || {
         let seen = counted();
         missing.retain(|gauge| seen.get(*gauge).is_none_or(|value| *value == 0.0));
-        tokio::task::yield_now().await;
-    }
+        missing.is_empty()
+    })
+    .await;
     worker.shut_down(LONG).await.unwrap();
 }

@@ -7,6 +7,7 @@ use combine::{
     BoxError, Change, ChangeObserver, Error, Exact, LastWriter, Unobserved, WorkerOptions,
 };
 use conformance::stores::TestStore;
+use conformance::until;
 use keyspace::{Bytes, Isolation, MutationOp, Subspace, Transaction};
 
 conformance::on_every_store!(threads:
@@ -236,9 +237,7 @@ async fn waiting_ends_with_the_report(store: TestStore) {
         let queue = &world.queue;
         let is_settled = |tr| async move { queue.is_all_settled(&tr, stamp).await };
         let all_settled = async {
-            while !world.runner.run(is_settled).await.unwrap() {
-                tokio::task::yield_now().await;
-            }
+            until(async || world.runner.run(is_settled).await.unwrap()).await;
         };
         conformance::timeout(LONG, all_settled).await;
         assert_eq!(world.settled("b").await, Some((1..=update).sum()));

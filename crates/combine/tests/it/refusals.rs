@@ -12,7 +12,7 @@ use combine::{
     WorkerOptions,
 };
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use keyspace::codec::Json;
 use keyspace::error::corrupt_key;
 use keyspace::ids::Ids;
@@ -478,9 +478,7 @@ async fn a_damaged_row_of_a_session_keeps_no_bucket(store: TestStore) {
         let tr = world.runner.database().begin().unwrap();
         dies.life(&tr, dead).await.unwrap().is_none()
     };
-    while !is_gone().await {
-        tokio::task::yield_now().await;
-    }
+    until(async || is_gone().await).await;
     worker.shut_down(LONG).await.unwrap();
     log.check(&world).await;
 }

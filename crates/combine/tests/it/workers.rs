@@ -12,7 +12,7 @@ use combine::{BoxError, Change, ChangeObserver, CombineQueue, Sum, Unobserved, W
 use conformance::chaos::{Chaos, Faults};
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use keyspace::{Environment, RunOptions, Runner, Transaction};
 
 conformance::on_every_store!(threads:
@@ -324,13 +324,9 @@ async fn a_worker_that_was_found_dead_opens_another_session(store: TestStore) {
         .collect();
     assert_eq!(before.len(), 2);
     chaos.stop();
-    while world.rows("s").await.len() > 1 {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.rows("s").await.len() <= 1).await;
     chaos.go_on();
-    while world.rows("s").await.len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.rows("s").await.len() >= 2).await;
     let after: BTreeSet<_> = world
         .rows("s")
         .await
@@ -361,9 +357,7 @@ async fn after_a_restart_everything_continues(store: TestStore) {
     world.wait_idle().await;
     assert!(world.values().await.values().all(|sum| *sum == 5));
     // The dead sessions are found, including those that left no bucket.
-    while world.rows("s").await.len() > 1 {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.rows("s").await.len() <= 1).await;
     worker.shut_down(LONG).await.unwrap();
     log.check(&world).await;
     world.assert_nothing_left().await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Receiver, World, no_backoff, settings};
 use conformance::stores::TestStore;
+use conformance::until;
 use export_queue::{BoxError, Exporter, SequencedExport, Start, WorkerOptions, async_trait};
 use keyspace::names::queue_name;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
@@ -85,11 +86,12 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
         "export_queue_repeats reader",
     ];
     let mut missing: BTreeSet<_> = expected.into();
-    while !missing.is_empty() {
+    until(async || {
         let seen = counted();
         missing.retain(|name| seen.get(*name).is_none_or(|value| *value == 0.0));
-        tokio::task::yield_now().await;
-    }
+        missing.is_empty()
+    })
+    .await;
 
     // A pause has a gauge of its own.
     let unused = &world.subscribe("unused", export_queue::Start::Oldest).await;
@@ -98,9 +100,7 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
         Ok::<_, export_queue::Error>(())
     };
     world.runner.run(pause).await.unwrap();
-    while counted().get("export_queue_paused unused") != Some(&1.0) {
-        tokio::task::yield_now().await;
-    }
+    until(async || counted().get("export_queue_paused unused") == Some(&1.0)).await;
     assert_eq!(
         counted()
             .get("export_queue_paused reader")
@@ -113,8 +113,6 @@ async fn batches_failures_and_backlogs_are_counted_even_without_a_worker() {
     let queue = &world.queue;
     let remove = |tr| async move { queue.unsubscribe(&tr, "unused").await };
     assert!(world.runner.run(remove).await.unwrap());
-    while counted().get("export_queue_lag_seconds unused") != Some(&0.0) {
-        tokio::task::yield_now().await;
-    }
+    until(async || counted().get("export_queue_lag_seconds unused") == Some(&0.0)).await;
     worker.shut_down(LONG).await.unwrap();
 }

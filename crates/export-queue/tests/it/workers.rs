@@ -184,9 +184,7 @@ impl Late {
     }
 
     async fn begun(&self) {
-        while !self.has_begun.load(Ordering::Relaxed) {
-            tokio::task::yield_now().await;
-        }
+        until(async || self.has_begun.load(Ordering::Relaxed)).await;
     }
 }
 

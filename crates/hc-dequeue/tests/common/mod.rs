@@ -32,6 +32,9 @@ use tokio::sync::oneshot;
 /// Longer than anything takes that is not stuck.
 pub(crate) const LONG: Duration = conformance::HANG;
 
+/// How many cases a test tries at the same time: a store that answers slowly serves them side by side.
+pub(crate) const AT_ONCE: usize = 24;
+
 pub(crate) type Queue = hc_dequeue::Queue<u64>;
 pub(crate) type Result<T, E = hc_dequeue::Error> = std::result::Result<T, E>;
 
@@ -153,9 +156,7 @@ impl World {
 
     /// Returns when `count` requests are registered.
     pub(crate) async fn until_requested(&self, count: usize) {
-        while self.count("r").await != count {
-            tokio::task::yield_now().await;
-        }
+        until(async || self.count("r").await == count).await;
     }
 
     /// Returns the sessions.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use conformance::stores::TestStore;
+use conformance::until;
 use hc_dequeue::testing::ManualWall;
 use hc_dequeue::{Enqueue, Enqueued, Error, ItemRef, OnRepeat, Settings, WorkerOptions};
 use keyspace::{Isolation, RangeQuery, read_all};
@@ -150,9 +151,7 @@ async fn an_item_of_a_dead_session_waits_since_it_was_returned(store: TestStore)
     wall.advance(WEEK);
     // It takes nothing: it only returns what the dead session held.
     let _consumer = world.consumer().await;
-    while world.stats().await.queued == 0 {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.stats().await.queued != 0).await;
     assert_three_seconds(&world, &wall, &item).await;
 }
 

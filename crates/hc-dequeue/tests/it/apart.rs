@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use futures::future::BoxFuture;
 use hc_dequeue::{Delivery, Enqueue, ItemRef, Outcome, Place, WorkerOptions};
 use keyspace::{Runner, Store};
@@ -123,9 +123,7 @@ async fn an_item_that_ends_the_process_of_its_consumer_becomes_a_dead_letter(sto
     }
     let consumer = world.consumer().await;
     let is_dead = async {
-        while world.stats().await.dead == 0 {
-            yield_now().await;
-        }
+        until(async || world.stats().await.dead != 0).await;
     };
     timeout(LONG, is_dead).await;
     consumer.shut_down(LONG).await.unwrap();
@@ -180,17 +178,12 @@ async fn with_a_death(store: &TestStore) -> (World, ItemRef) {
 
 /// Waits until the session of this process holds an item that has died once.
 async fn until_held(runner: &Runner<Store>, queue: &Queue, item: &ItemRef) {
-    let is_held = async {
-        loop {
-            let status = runner.run(|tr| async move { queue.status(&tr, item).await });
-            let status = status.await.unwrap().unwrap();
-            if status.deaths == 1 && matches!(status.place, Place::Held { .. }) {
-                break;
-            }
-            yield_now().await;
-        }
-    };
-    timeout(LONG, is_held).await;
+    until(async || {
+        let status = runner.run(|tr| async move { queue.status(&tr, item).await });
+        let status = status.await.unwrap().unwrap();
+        status.deaths == 1 && matches!(status.place, Place::Held { .. })
+    })
+    .await;
 }
 
 async fn an_item_that_is_handled_apart_waits_for_others_and_others_for_it(store: TestStore) {
@@ -211,9 +204,7 @@ async fn an_item_that_is_handled_apart_waits_for_others_and_others_for_it(store:
     let (apart, ends_apart) = handlers.next().await;
     assert_eq!(apart, 7);
     let is_completed = async {
-        while world.stats().await.completed == 0 {
-            yield_now().await;
-        }
+        until(async || world.stats().await.completed != 0).await;
     };
     timeout(LONG, is_completed).await;
     // No other one is even taken.

@@ -38,13 +38,8 @@ fn daily() -> WorkerOptions {
 
 /// Waits until the item has failed, and panics unless it waits for the backoff.
 async fn waits(world: &World, item: &ItemRef, reason: &str) {
-    let status = loop {
-        let status = world.status(item).await.unwrap();
-        if !matches!(status.place, Place::Held { .. }) {
-            break status;
-        }
-        tokio::task::yield_now().await;
-    };
+    until(async || !matches!(world.place(item).await, Some(Place::Held { .. }))).await;
+    let status = world.status(item).await.unwrap();
     let failure = status.failure.unwrap();
     assert_eq!((&*failure.reason, status.attempts), (reason, 1));
     let Place::Delayed { until } = status.place else {
@@ -98,9 +93,7 @@ async fn a_panic_comes_back_after_the_backoff(store: TestStore) {
         .work::<_, _, _, ()>(&world.runner, options, handler)
         .await
         .unwrap();
-    while world.stats().await.delayed == 0 {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.stats().await.delayed != 0).await;
     waits(&world, &item, "it panicked: no luck").await;
     worker.shut_down(LONG).await.unwrap();
 }

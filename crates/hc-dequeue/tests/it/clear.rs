@@ -7,7 +7,7 @@ use std::time::Duration;
 use conformance::scale;
 use conformance::stores::TestStore;
 use hc_dequeue::{Delivery, Enqueue, Outcome, WorkerOptions};
-use keyspace::{Database, DatabaseOption, Error, Runner, Store};
+use keyspace::{Database, DatabaseOption, Error, Store};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
@@ -70,7 +70,7 @@ async fn what_comes_back_while_a_clear_is_under_way_is_removed(store: TestStore)
                 left: Arc::new(AtomicUsize::new(transactions_before)),
                 interruption: Arc::new(Mutex::new(Some(interruption))),
             };
-            let runner = Runner::new(db.clone());
+            let runner = world.store.runner_on(db.clone());
             let cleared = world.queue.clear(&runner).await.unwrap();
             let case = format!("{transactions_before} {way}");
             assert!(db.interruption.lock().is_none(), "{case}");

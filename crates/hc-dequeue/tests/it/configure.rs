@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, World, open, settings};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use hc_dequeue::session::Sessions;
 use hc_dequeue::{Error, Place, Settings};
 use keyspace::{Isolation, OpenOptions, Transaction};
@@ -44,9 +44,7 @@ impl World {
 
     async fn until_promised(&self, lease: Duration) {
         let promised = async {
-            while self.leases().await.into_iter().any(|other| other != lease) {
-                tokio::task::yield_now().await;
-            }
+            until(async || self.leases().await.into_iter().all(|other| other == lease)).await;
         };
         timeout(LONG, promised).await;
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
+use conformance::until;
 use hc_dequeue::{Cancelled, Consumer, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Settings};
 use keyspace::{Code, Database, OwnedTransaction, Runner, Transaction};
 
@@ -215,9 +216,7 @@ async fn sessions_remove_what_a_shorter_retention_no_longer_refuses(store: TestS
     world
         .set(&settings.with_dedupe_retention(Duration::ZERO))
         .await;
-    while world.count("y").await != 0 {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.count("y").await == 0).await;
     assert!(!world.is_refused().await);
 }
 

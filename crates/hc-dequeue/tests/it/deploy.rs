@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Wall};
 use conformance::stores::TestStore;
+use conformance::until;
 use hc_dequeue::{Backoff, Delivery, Queue, Settings, Worker, WorkerOptions};
 use keyspace::{OpenOptions, Runner, Store};
 use serde::de::DeserializeOwned;
@@ -156,9 +157,7 @@ async fn a_variant_that_a_version_does_not_know_waits_for_one_that_does(store: T
     enqueue(&new, &runner, &texts).await;
     let mails: Vec<_> = (0..10).map(Old::Mail).collect();
     enqueue(&old, &runner, &mails).await;
-    while handled.lock().unwrap().len() < 10 {
-        tokio::task::yield_now().await;
-    }
+    until(async || handled.lock().unwrap().len() >= 10).await;
     // For its clock, all backoffs are over.
     let later = Wall::ahead(Duration::from_secs(24 * 60 * 60)).runner(&store);
     let new = open::<New>(&store, &later).await;

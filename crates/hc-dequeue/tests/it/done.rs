@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Wall, World, open, settings};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use hc_dequeue::{
     Cancelled, Delivery, End, Enqueue, Enqueued, Error, ItemRef, MAX_RESULT_BYTES, Outcome, Place,
     Settings, WorkerOptions,
@@ -167,9 +167,7 @@ async fn what_is_done_is_kept_for_its_time(store: TestStore) {
     assert_eq!(consumer.pop_within(LONG).await.unwrap().unwrap().value, 2);
     wall.set(HOUR);
     let swept = async {
-        while world.count("z").await == 2 {
-            tokio::task::yield_now().await;
-        }
+        until(async || world.count("z").await != 2).await;
     };
     timeout(LONG, swept).await;
     assert_eq!((world.count("x").await, world.count("z").await), (1, 1));
@@ -212,9 +210,7 @@ async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore)
     consumer.shut_down(Duration::ZERO).await.unwrap();
     other.shut_down(Duration::ZERO).await.unwrap();
     let swept = async {
-        while world.kept().await != [0, 0, 0] {
-            tokio::task::yield_now().await;
-        }
+        until(async || world.kept().await == [0, 0, 0]).await;
     };
     timeout(LONG, swept).await;
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use hc_dequeue::{
     Backoff, Enqueue, Error, MAX_CONCURRENCY, Place, PlaceKind, Settings, WorkerOptions,
 };
@@ -30,8 +30,8 @@ fn last_time() -> SystemTime {
     last
 }
 
-/// Returns until when an item is delayed.
-async fn until(world: &World, item: &hc_dequeue::ItemRef) -> SystemTime {
+/// Returns the time until which an item is delayed.
+async fn ready_of(world: &World, item: &hc_dequeue::ItemRef) -> SystemTime {
     match world.place(item).await {
         Some(Place::Delayed { until }) => until,
         other => panic!("{other:?}"),
@@ -66,7 +66,7 @@ async fn items_for_the_end_of_time_are_listed_and_can_be_made_ready(store: TestS
     let thousand_years = Duration::from_secs(1_000 * 31_556_952);
     for item in &items {
         let far = SystemTime::UNIX_EPOCH + thousand_years;
-        assert!(until(&world, item).await > far);
+        assert!(ready_of(&world, item).await > far);
         let expedite = |tr| async move { queue.expedite(&tr, item).await };
         assert!(world.runner.run(expedite).await.unwrap());
     }
@@ -138,14 +138,14 @@ async fn waits_of_any_length_work(store: TestStore) {
     let fails = world.enqueue_ref(1, &Enqueue::new()).await;
     let works = world.enqueue_ref(2, &Enqueue::new()).await;
     let settled = async {
-        while world.place(&works).await.is_some()
-            || !matches!(world.place(&fails).await, Some(Place::Delayed { .. }))
-        {
-            tokio::task::yield_now().await;
-        }
+        until(async || {
+            world.place(&works).await.is_none()
+                && matches!(world.place(&fails).await, Some(Place::Delayed { .. }))
+        })
+        .await;
     };
     timeout(LONG, settled).await;
-    until(&world, &fails).await;
+    ready_of(&world, &fails).await;
     worker.shut_down(LONG).await.unwrap();
     let consumer = world
         .queue

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::common::{Doomed, LONG, World};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use hc_dequeue::{
     Cancelled, Delivery, End, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, Replaced,
     Settings, WorkerOptions,
@@ -254,9 +254,7 @@ async fn cancel_granted(world: &World) -> ItemRef {
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
     let granted = async {
-        while world.place(&item).await == Some(Place::Queued) {
-            tokio::task::yield_now().await;
-        }
+        until(async || world.place(&item).await != Some(Place::Queued)).await;
     };
     // The consumer loses patience with the first request, and answers it.
     tokio::select! {

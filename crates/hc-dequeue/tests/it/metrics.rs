@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::common::{Doomed, LONG, World, process, settings};
 use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::stores::TestStore;
+use conformance::until;
 use hc_dequeue::{
     Delivery, Enqueue, Error, KeyLimits, MAX_RATE_PERIOD, Outcome, Rate, Settings, WorkerOptions,
 };
@@ -26,9 +27,7 @@ impl World {
     async fn until_recorded<const N: usize>(&self, expected: [(&str, f64); N]) {
         let sums = || expected.map(|(metric, _)| self.recorded_sum(metric));
         let reached = async {
-            while sums() != expected.map(|(_, value)| value) {
-                tokio::task::yield_now().await;
-            }
+            until(async || sums() == expected.map(|(_, value)| value)).await;
         };
         let reached = Environment::system().timeout(LONG, reached).await;
         assert!(reached.is_some(), "{expected:?}: {:?}", sums());

@@ -5,8 +5,9 @@ use std::time::{Duration, SystemTime};
 use crate::common::still::Still;
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use futures::StreamExt;
+use futures::future::try_join_all;
 use hc_dequeue::{Enqueue, Enqueued, Error, PlaceKind, Settings, WorkerOptions};
 use keyspace::Environment;
 
@@ -326,17 +327,15 @@ async fn dedupe_ids_are_removed_once_they_were_kept_for_long_enough(store: TestS
     let world = World::new(&store, settings).await;
     let consumer = world.consumer().await;
     // More than one transaction checks.
-    for number in 0..150_u64 {
-        let once = Enqueue::new().with_dedupe(number.to_be_bytes());
-        let _ = world.enqueue_with(number, &once).await.unwrap();
-    }
-    for _ in 0..149 {
-        assert!(consumer.pop().await.unwrap().is_some());
-    }
+    let once = |number: u64| (number, Enqueue::new().with_dedupe(number.to_be_bytes()));
+    let items = &(0..150).map(once).collect::<Vec<_>>();
+    let queue = &world.queue;
+    let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
+    world.runner.run(enqueue).await.unwrap();
+    let popped = try_join_all((0..149).map(|_| consumer.pop_within(LONG)));
+    assert!(popped.await.unwrap().iter().all(Option::is_some));
     // Only the id of the item that is still queued stays.
-    while world.count("k").await != 1 {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.count("k").await == 1).await;
     world.check().await;
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use conformance::stores::TestStore;
+use conformance::until;
 use futures::future::join_all;
 use hc_dequeue::microqueue::Error as PartError;
 use hc_dequeue::{
@@ -116,9 +117,7 @@ async fn an_item_that_comes_back_keeps_its_priority(store: TestStore) {
             3 => delivery.snooze(AGAIN).await.unwrap(),
             _ => delivery.discard("no good").await.unwrap(),
         }
-        while matches!(world.place(&high).await, Some(Place::Held { .. })) {
-            tokio::task::yield_now().await;
-        }
+        until(async || !matches!(world.place(&high).await, Some(Place::Held { .. }))).await;
         if way == 4 {
             let queue = &world.queue;
             let redrive = |tr| async move { queue.redrive(&tr, &high).await };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, World, dead_letters, open};
 use conformance::stores::TestStore;
+use conformance::until;
 use hc_dequeue::{
     Backoff, Enqueue, Enqueued, Error, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, PlaceKind, Queue,
     Settings, WorkerOptions, microqueue,
@@ -234,9 +235,7 @@ async fn a_payload_of_exactly_the_limit_goes_everywhere(store: TestStore) {
     let query = &RangeQuery::keys(begin, end);
     let requests = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
     let enqueue = async {
-        while runner.run(requests).await.unwrap().len() < 2 {
-            tokio::task::yield_now().await;
-        }
+        until(async || runner.run(requests).await.unwrap().len() >= 2).await;
         let four = &vec![largest.clone(); 4];
         let enqueue = |tr| async move { queue.enqueue_all(&tr, four).await };
         runner.run(enqueue).await.unwrap();
@@ -279,9 +278,7 @@ async fn more_than_a_transaction_holds_comes_back_in_several(store: TestStore) {
     }
     drop(held);
     let stats = |tr| async move { queue.stats(&tr).await };
-    while runner.run(stats).await.unwrap().delayed != ITEMS {
-        tokio::task::yield_now().await;
-    }
+    until(async || runner.run(stats).await.unwrap().delayed == ITEMS).await;
     assert!(queue.audit(&runner).await.unwrap().is_clean());
 }
 

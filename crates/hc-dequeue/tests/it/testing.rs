@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use hc_dequeue::testing::{
     Drained, EnqueuedItem, EnqueuedSince, ManualWall, drain, drain_process, enqueued,
 };
@@ -329,9 +329,7 @@ async fn a_drain_that_is_dropped_holds_nothing(store: TestStore) {
         handled = is_handled => handled.unwrap(),
     }
     let ended = async {
-        while world.count("s").await > 0 {
-            tokio::task::yield_now().await;
-        }
+        until(async || world.count("s").await == 0).await;
     };
     timeout(LONG, ended).await;
     // The dropped delivery has not failed.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Wall, World, process, settings};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use hc_dequeue::session::SessionId;
 use hc_dequeue::{
     Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, Place, Settings,
@@ -405,13 +405,13 @@ async fn of_a_dead_session_everything_else_comes_back(store: TestStore) {
         delivery.complete().await.unwrap();
         let removed = async {
             let state = world.key("s").pack(&&session.0[..]);
-            while rows(&world, &world.key("s"))
-                .await
-                .iter()
-                .any(|row| row.key() == state)
-            {
-                tokio::task::yield_now().await;
-            }
+            until(async || {
+                !rows(&world, &world.key("s"))
+                    .await
+                    .iter()
+                    .any(|row| row.key() == state)
+            })
+            .await;
         };
         timeout(LONG, removed).await;
         world.check().await;
@@ -444,17 +444,19 @@ async fn a_session_that_holds_such_an_item_continues(store: TestStore) {
             .await
             .unwrap();
         drop(lost);
-        while matches!(world.place(&item).await, Some(Place::Held { .. })) {
-            tokio::task::yield_now().await;
-        }
+        until(async || !matches!(world.place(&item).await, Some(Place::Held { .. }))).await;
         timeout(LONG, consumer.shut_down(Duration::ZERO))
             .await
             .unwrap();
         assert_eq!(rows(&world, &world.key("h")).await.len(), 1);
         repair(&world, &damaged).await;
         let consumer = world.consumer().await;
-        let delivery = consumer.dequeue_within(LONG).await.unwrap();
-        assert_eq!(complete(delivery).await, 1, "{how:?}");
+        let mut value = complete(consumer.dequeue_within(LONG).await.unwrap()).await;
+        if value == 4 {
+            // It is there at once, and the other one after the session that held it was found.
+            value = complete(consumer.dequeue_within(LONG).await.unwrap()).await;
+        }
+        assert_eq!(value, 1, "{how:?}");
     }
 }
 
@@ -476,9 +478,7 @@ async fn sweeps_remove_everything_else(store: TestStore) {
     }
     let swept = async {
         for (part, left) in [("y", 1), ("z", 1), ("x", 0)] {
-            while world.count(part).await != left {
-                tokio::task::yield_now().await;
-            }
+            until(async || world.count(part).await == left).await;
         }
     };
     timeout(LONG, swept).await;

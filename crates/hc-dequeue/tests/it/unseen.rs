@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance::by_hand::ByHand;
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use futures::StreamExt;
 use hc_dequeue::testing::{Drained, drain, drain_process};
 use hc_dequeue::{Consumer, Delivery, Settings, WorkerOptions};
@@ -110,9 +110,7 @@ async fn an_answer_that_its_caller_does_not_fetch_in_time_costs_nothing(store: T
     world.enqueue([7]).await;
     timeout(LONG, call.until_woken()).await;
     let back = async {
-        while world.stats().await.queued == 0 {
-            tokio::task::yield_now().await;
-        }
+        until(async || world.stats().await.queued != 0).await;
     };
     timeout(LONG, back).await;
     // It waits for the next item, which may be the same one.
@@ -134,9 +132,7 @@ async fn a_delivery_that_was_received_and_dropped_has_failed(store: TestStore) {
     drop(call.poll().unwrap().unwrap().unwrap());
     drop(call);
     let failed = async {
-        while world.stats().await.dead == 0 {
-            tokio::task::yield_now().await;
-        }
+        until(async || world.stats().await.dead != 0).await;
     };
     timeout(LONG, failed).await;
     consumer.shut_down(LONG).await.unwrap();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, World};
 use conformance::stores::TestStore;
+use conformance::until;
 use hc_dequeue::microqueue::{ItemId, MicroQueue};
 use hc_dequeue::{Consumer, Delivery, Enqueue, Enqueued, Error, PlaceKind};
 use keyspace::codec::Raw;
@@ -161,9 +162,7 @@ async fn what_a_newer_version_has_added_goes_wherever_the_item_goes(store: TestS
     }
     are_in(&world, ["t"; 4]).await;
     let due = Environment::system().wall() + Duration::from_millis(1);
-    while Environment::system().wall() <= due {
-        tokio::task::yield_now().await;
-    }
+    until(async || Environment::system().wall() > due).await;
     // A session that takes an item promotes all delayed ones that are due.
     let mut held = vec![consumer.dequeue().await.unwrap().unwrap()];
     are_in(&world, ["h", "l", "l", "l"]).await;

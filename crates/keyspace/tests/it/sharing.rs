@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use conformance::{stores, timeout};
+use conformance::{stores, timeout, until};
 use keyspace::embedded::{Durability, Embedded, Options, Role, Sharing};
 use keyspace::{
     Bytes, Code, Database, Environment, Error, Isolation, OpenError, OwnedTransaction, RangeQuery,
@@ -186,9 +186,7 @@ async fn each_commit_that_is_under_way_when_the_owner_closes_has_a_known_result(
             })
         })
         .collect();
-    while get(&owner, "003 010").await.unwrap().is_none() {
-        tokio::task::yield_now().await;
-    }
+    until(async || get(&owner, "003 010").await.unwrap().is_some()).await;
     owner.close().unwrap();
     for committer in committers {
         for key in committer.await.unwrap() {

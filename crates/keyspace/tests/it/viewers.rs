@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 use std::{env, thread};
 
-use conformance::{process, timeout};
+use conformance::{process, timeout, until};
 use keyspace::embedded::{Embedded, Options, Role, Sharing};
 use keyspace::{
     Bytes, Database, Isolation, MutationOp, OpenError, OwnedTransaction, Result, Runner,
@@ -131,9 +131,7 @@ async fn a_viewer_waits_beside_an_application_that_must_not_own_the_store() {
         let path = path.clone();
         move || open(&path, Sharing::ClientOnly)
     });
-    while viewer.role() == Role::Owner {
-        tokio::task::yield_now().await;
-    }
+    until(async || viewer.role() != Role::Owner).await;
     let application = open(&path, Sharing::Share);
     let client = waiting.await.unwrap();
     add(&client).await.unwrap();

@@ -9,7 +9,7 @@ use combine::{
     AsideId, BoxError, Change, ChangeObserver, CombineQueue, Combiner, Error, Exact, SetAside,
     Settings, Sum, Worker, WorkerOptions,
 };
-use conformance::stores::TestStore;
+use conformance::stores::{TestStore, rows_between};
 use keyspace::codec::{Codec, MessagePack};
 use keyspace::{
     Database, Isolation, KeyValue, Listed, OpenOptions, RangeQuery, Runner, Store, Subspace,
@@ -180,9 +180,7 @@ where
     /// Returns the rows of a subspace.
     pub(crate) async fn rows_of(&self, subspace: &Subspace) -> Vec<KeyValue> {
         let (begin, end) = subspace.range();
-        let query = &RangeQuery::keys(begin, end);
-        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-        self.runner.run(rows).await.unwrap()
+        rows_between(self.runner.database(), begin, end).await
     }
 
     /// Panics if there are other rows than values, states of passes and settings.

@@ -5,7 +5,7 @@ pub(crate) mod program;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use conformance::stores::TestStore;
+use conformance::stores::{TestStore, rows_between};
 use console::Console;
 use export_queue::combine::{CombineQueue, Combiner, Sum, Unobserved};
 use export_queue::hc_dequeue::{
@@ -15,8 +15,8 @@ use export_queue::hc_dequeue::{
 use export_queue::keyspace::codec::{Codec, Json, MessagePack, Tuple};
 use export_queue::keyspace::env::Clock;
 use export_queue::keyspace::{
-    self, Environment, Ids, Isolation, KeyValue, OpenOptions, RangeQuery, RunOptions, Runner,
-    Store, Subspace, Transaction, Tx, read_all,
+    self, Environment, Ids, KeyValue, OpenOptions, RunOptions, Runner, Store, Subspace,
+    Transaction, Tx,
 };
 use export_queue::microqueue::MicroQueue;
 use export_queue::{BoxError, ExportQueue, Exporter, SequencedExport, Start, async_trait};
@@ -361,9 +361,7 @@ impl World {
     /// Returns the rows of a part of the world.
     pub(crate) async fn rows(&self, part: &Subspace) -> Vec<KeyValue> {
         let (begin, end) = part.range();
-        let query = &RangeQuery::keys(begin, end);
-        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-        self.runner.run(rows).await.unwrap()
+        rows_between(self.runner.database(), begin, end).await
     }
 
     /// Returns every row but for those that the session of `jobs` and its runner write whenever they like.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use conformance::stores::TestStore;
+use conformance::stores::{TestStore, rows_between};
 use export_queue::combine::Bucket;
 use export_queue::hc_dequeue::Backoff;
 use export_queue::microqueue::blocks::{EntryId, decode_block};
@@ -13,8 +13,8 @@ use export_queue::{
     Settings, Start, Subscription, Worker, WorkerOptions, async_trait,
 };
 use keyspace::{
-    Bytes, Database, Isolation, KeyValue, Listed, OpenOptions, RangeQuery, Runner, Store, Subspace,
-    Transaction, Tx, Versionstamp, read_all,
+    Bytes, Database, Isolation, KeyValue, Listed, OpenOptions, Runner, Store, Subspace,
+    Transaction, Tx, Versionstamp,
 };
 
 /// More time than any operation takes that is not stuck.
@@ -115,9 +115,7 @@ impl<D: Database> World<D> {
 
     /// Returns the rows of a range of keys.
     pub(crate) async fn rows_between(&self, begin: Vec<u8>, end: Vec<u8>) -> Vec<KeyValue> {
-        let query = &RangeQuery::keys(begin, end);
-        let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-        self.runner.run(rows).await.unwrap()
+        rows_between(self.runner.database(), begin, end).await
     }
 
     /// Returns the number of entries in the logs.

@@ -29,7 +29,9 @@ conformance::on_every_store!(
 
 /// A queue with a held item, and one item of each other kind.
 async fn world_in_use(store: &TestStore) -> (World, Delivery<u64>, Consumer<u64>) {
-    let world = World::new(store, Settings::default()).await;
+    // No heartbeat comes while a test changes rows.
+    let settings = Settings::new().with_lease(crate::common::LONG);
+    let world = World::new(store, settings).await;
     let consumer = world.consumer().await;
     world.enqueue(0..5).await;
     let held = consumer.dequeue().await.unwrap().unwrap();

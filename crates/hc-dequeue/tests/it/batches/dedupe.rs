@@ -1,13 +1,14 @@
 //! Batches of items with dedupe ids: an item that gets a new value joins the batch of the enqueue.
 
 use conformance::stores::TestStore;
+use futures::{StreamExt, stream};
 use hc_dequeue::{
     Batch, BatchRef, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat,
 };
 use keyspace::Tx;
 
 use super::{DONE, complete_next, counts, expect, of, then};
-use crate::common::{LONG, World};
+use crate::common::{AT_ONCE, LONG, World};
 
 conformance::on_every_store!(
     a_callback_comes_after_the_new_value_of_a_dead_letter,
@@ -243,9 +244,9 @@ impl Case {
 }
 
 async fn an_item_that_gets_a_new_value_joins_the_batch_or_the_enqueue_is_refused(store: TestStore) {
-    for case in Case::all() {
-        case.run(&store).await;
-    }
+    let cases = stream::iter(Case::all());
+    let run = cases.for_each_concurrent(AT_ONCE, |case| case.run(&store));
+    run.await;
 }
 
 async fn an_enqueue_that_keeps_the_item_adds_no_member(store: TestStore) {

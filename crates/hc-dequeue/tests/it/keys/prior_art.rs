@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use futures::future::join_all;
 use hc_dequeue::{Enqueued, Error, KeyLimits, KeyState, OnRepeat, Place, Settings, WorkerOptions};
 
@@ -216,9 +216,7 @@ async fn sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordere
     };
     let heir = async || {
         let consumer = world.consumer().await;
-        while world.stats().await.held > 0 {
-            tokio::task::yield_now().await;
-        }
+        until(async || world.stats().await.held == 0).await;
         consumer.shut_down(LONG).await.unwrap();
     };
     let died = die();

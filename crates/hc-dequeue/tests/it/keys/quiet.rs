@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use conformance::scale;
 use conformance::stores::TestStore;
+use conformance::{scale, until};
 use hc_dequeue::{Error, Finding, KeyLimits, KeyState, Rate, WorkerOptions};
 use keyspace::{Transaction, Tx};
 use tokio::sync::oneshot;
@@ -24,9 +24,7 @@ const SOON: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, Duration::from_s
 impl World {
     /// Waits until the next item of a key may start, and checks that nothing is wrong.
     async fn check_when_ready(&self, key: &str) {
-        while self.key_status(key).await.state != KeyState::Ready {
-            tokio::task::yield_now().await;
-        }
+        until(async || self.key_status(key).await.state == KeyState::Ready).await;
         self.check().await;
     }
 

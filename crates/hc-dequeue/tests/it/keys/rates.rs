@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance::stores::TestStore;
+use conformance::until;
 use futures::future::join_all;
 use hc_dequeue::{
     Consumer, Enqueue, KeyLimits, KeyState, PlaceKind, Rate, Settings, WorkerOptions,
@@ -340,9 +341,7 @@ async fn many_keys_in_which_nothing_waits_hide_none(store: TestStore) {
         assert!(popped.unwrap().is_some());
     }
     // Until then, all keys are due, and those without items come first.
-    while world.key_status("z").await.state != KeyState::Ready {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.key_status("z").await.state == KeyState::Ready).await;
     assert!(consumer.pop().await.unwrap().is_some());
     world.check().await;
 }
@@ -415,9 +414,7 @@ async fn a_session_that_has_just_seen_a_stamp_finds_the_key_that_another_one_has
     let other = world.consumer().await;
     assert_eq!(other.pop().await.unwrap().unwrap().value, 1);
     other.shut_down(LONG).await.unwrap();
-    while world.key_status("a").await.state != KeyState::Ready {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.key_status("a").await.state == KeyState::Ready).await;
     assert_eq!(consumer.pop().await.unwrap().unwrap().value, 2);
     world.check().await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use conformance::by_hand::ByHand;
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use futures::poll;
 use hc_dequeue::{Delivery, Enqueue, KeyLimits, Queue, Rate, WorkerOptions};
 use keyspace::OpenOptions;
@@ -55,9 +55,7 @@ async fn orderly_restarts_of_workers_cost_no_tokens(store: TestStore) {
         };
         let options = WorkerOptions::new().with_concurrency(HANDLERS as usize);
         let worker = queue.work(&world.runner, options, handler).await.unwrap();
-        while calls.load(Ordering::Relaxed) < HANDLED {
-            tokio::task::yield_now().await;
-        }
+        until(async || calls.load(Ordering::Relaxed) >= HANDLED).await;
         let mut shut_down = Box::pin(worker.shut_down(LONG));
         assert!(poll!(&mut shut_down).is_pending());
         open.send_replace(true);
@@ -100,9 +98,7 @@ async fn an_item_that_does_not_decode_costs_no_token(store: TestStore) {
     world.runner.run(enqueue).await.unwrap();
     let consumer = world.consumer().await;
     assert!(consumer.dequeue().await.unwrap().is_none());
-    while world.stats().await.delayed == 0 {
-        tokio::task::yield_now().await;
-    }
+    until(async || world.stats().await.delayed != 0).await;
     world.enqueue_all_of("a", [7]).await;
     assert_eq!(*next(&consumer).await.value(), 7);
     world.check().await;

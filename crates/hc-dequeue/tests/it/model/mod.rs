@@ -10,12 +10,10 @@ use conformance::scale;
 use conformance::stores::{Kind, TestStore};
 use futures::StreamExt;
 
+use crate::common::AT_ONCE;
 use history::{Course, HOUR, Play, play};
 
 conformance::on_every_store!(threads: whatever_dies_nothing_is_lost_and_nothing_is_effective_twice);
-
-/// How many histories are played at the same time.
-const AT_ONCE: usize = 48;
 
 /// Less than the time between two heartbeats.
 const SHORT: Duration = Duration::from_millis(20);
@@ -45,7 +43,7 @@ fn seeds(store: &TestStore) -> Vec<u64> {
         return vec![seed.parse().expect("SEED is a number")];
     }
     let share = if store.kind == Kind::Memory { 1 } else { 2 };
-    (0..(scale(96, 10_000) / share) as u64).collect()
+    (0..(scale(48, 10_000) / share) as u64).collect()
 }
 
 async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: TestStore) {

@@ -9,13 +9,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use self::still::{ITEMS, PATIENCE, RESERVE, StillWorker, until, with_handlers};
+use self::still::{ITEMS, PATIENCE, RESERVE, StillWorker, until_stats, with_handlers};
 
 use crate::common::still::Still;
 use crate::common::{LONG, World, open, process, settings};
 use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
-use conformance::timeout;
+use conformance::{timeout, until};
 use hc_dequeue::{
     Cancelled, Delivery, Enqueue, Error, KeyLimits, Outcome, Place, PlaceKind, Rate, Settings,
     ShutdownReport, Status, WorkerOptions,
@@ -229,7 +229,7 @@ async fn a_shutdown_gives_the_reserve_back_while_a_handler_finishes(store: TestS
     let world = World::with_defaults(&store).await;
     let (mut worker, reserve) = StillWorker::with_reserve(&world, &Still::new()).await;
     let shut_down = tokio::spawn(worker.worker.shut_down(LONG));
-    until(&world, |stats| stats.held == 1).await;
+    until_stats(&world, |stats| stats.held == 1).await;
     assert!(!shut_down.is_finished());
     are_unused(&world, &reserve).await;
     worker.blocked.send_replace(BTreeSet::new());
@@ -251,7 +251,7 @@ async fn a_pause_gives_the_reserve_back(store: TestStore) {
     world.runner.run(pause).await.unwrap();
     // The session sees the pause when it completes an item, since it would take others with that.
     worker.blocked.send_replace((2..ITEMS).collect());
-    until(&world, |stats| stats.completed == 2 && stats.held <= 1).await;
+    until_stats(&world, |stats| stats.completed == 2 && stats.held <= 1).await;
     // The handler was perhaps faster than the dispatcher.
     let seen = worker.seen();
     assert!(seen.is_empty() || seen == [2], "{seen:?}");
@@ -259,7 +259,7 @@ async fn a_pause_gives_the_reserve_back(store: TestStore) {
     let returned = returned.filter(|value| !seen.contains(value));
     are_unused(&world, &returned.collect()).await;
     worker.blocked.send_replace(BTreeSet::new());
-    until(&world, |stats| stats.held == 0).await;
+    until_stats(&world, |stats| stats.held == 0).await;
     assert_eq!(worker.seen(), [0; 0]);
     let resume = |tr| async move {
         queue.resume(&tr);
@@ -291,17 +291,12 @@ async fn changed_settings_give_the_reserve_back(store: TestStore) {
     let before = grants().await;
     clock.advance(settings.lease() / 6);
     // They are then taken again, in a transaction that knows the settings.
-    let taken_again = async {
-        loop {
-            let grants = grants().await;
-            let is_another = |(now, before)| now != before;
-            if grants.len() == before.len() && grants.iter().zip(&before).all(is_another) {
-                return;
-            }
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(LONG, taken_again).await;
+    until(async || {
+        let grants = grants().await;
+        let is_another = |(now, before)| now != before;
+        grants.len() == before.len() && grants.iter().zip(&before).all(is_another)
+    })
+    .await;
     let held = listed(&world, PlaceKind::Held).await;
     assert!(
         held.iter()
@@ -328,7 +323,7 @@ async fn a_cancelled_item_leaves_the_reserve(store: TestStore) {
     let in_hand = cancelled;
     worker.pass(100);
     assert_eq!(worker.next().await, 0);
-    until(&world, |stats| {
+    until_stats(&world, |stats| {
         stats.completed == 1 && stats.held >= RESERVE
     })
     .await;
@@ -353,7 +348,7 @@ async fn a_cancelled_item_leaves_the_reserve(store: TestStore) {
         ));
         assert_eq!(world.cancel(item).await, Cancelled::Requested);
     }
-    until(&world, |stats| stats.cancelled == 2).await;
+    until_stats(&world, |stats| stats.cancelled == 2).await;
     worker.pass(0);
     timeout(LONG, world.queue.wait_idle(&world.runner))
         .await
@@ -387,7 +382,7 @@ async fn die_with(world: &World, in_hand: u64, held: u64) {
         let clock = Still::new();
         let mut worker = StillWorker::start(&world, &clock, with_handlers(1), [in_hand]).await;
         while worker.next().await != in_hand {}
-        until(&world, |stats| stats.held >= held).await;
+        until_stats(&world, |stats| stats.held >= held).await;
         says.send(world.stats().await.held).unwrap();
         std::mem::forget(worker);
     });
@@ -398,7 +393,7 @@ async fn die_with(world: &World, in_hand: u64, held: u64) {
     assert_eq!(world.stats().await.held, at_death);
     // Another session returns what it held.
     let heir = world.consumer().await;
-    until(world, |stats| stats.held == 0).await;
+    until_stats(world, |stats| stats.held == 0).await;
     heir.shut_down(LONG).await.unwrap();
 }
 
@@ -437,10 +432,10 @@ async fn a_handler_that_takes_long_leaves_the_reserve_to_other_workers(store: Te
     let options = WorkerOptions::new();
     let other = world.queue.work(&world.runner, options, handler).await;
     let reserved = reserve.len() as u64;
-    until(&world, |stats| stats.completed == ITEMS - 1 - reserved).await;
+    until_stats(&world, |stats| stats.completed == ITEMS - 1 - reserved).await;
     assert_eq!(world.stats().await.held, reserved + 1);
     clock.advance(PATIENCE);
-    until(&world, |stats| stats.completed == ITEMS - 1).await;
+    until_stats(&world, |stats| stats.completed == ITEMS - 1).await;
     worker.blocked.send_replace(BTreeSet::new());
     timeout(LONG, worker.worker.shut_down(LONG)).await.unwrap();
     assert!(worker.calls.try_recv().is_err());
@@ -466,7 +461,7 @@ async fn the_time_limit_begins_at_the_hand_out(store: TestStore) {
         assert_eq!(worker.next().await, value);
     }
     let early = worker.next_delivery().await;
-    until(&world, |stats| {
+    until_stats(&world, |stats| {
         stats.completed == 1 && stats.held >= RESERVE
     })
     .await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::still::Still;
 use crate::common::{LONG, World};
-use conformance::timeout;
+use conformance::{timeout, until};
 use hc_dequeue::{Delivery, Worker, WorkerOptions};
 use tokio::sync::{mpsc, watch};
 
@@ -68,7 +68,7 @@ impl StillWorker {
             assert_eq!(self.next().await, value);
         }
         let mut reserved = 0;
-        until(world, |stats| {
+        until_stats(world, |stats| {
             // Handlers may take the first items of a full reserve.
             reserved = stats.held.saturating_sub(held);
             stats.completed == 1 && stats.held >= RESERVE
@@ -108,11 +108,6 @@ pub(super) fn with_handlers(handlers: usize) -> WorkerOptions {
 }
 
 /// Returns when the numbers of items are as wanted.
-pub(super) async fn until(world: &World, mut is_so: impl FnMut(&hc_dequeue::Stats) -> bool) {
-    let reached = async {
-        while !is_so(&world.stats().await) {
-            tokio::task::yield_now().await;
-        }
-    };
-    timeout(LONG, reached).await;
+pub(super) async fn until_stats(world: &World, mut is_so: impl FnMut(&hc_dequeue::Stats) -> bool) {
+    until(async || is_so(&world.stats().await)).await;
 }
