@@ -219,8 +219,8 @@ impl TestStore {
     }
 }
 
-/// Returns the rows of a range, however slow the store is: a read that took too long goes on at a later version. So rows
-/// that change meanwhile may be of different versions.
+/// Returns the rows of a range, however slow the store is: a read that took too long goes on at a later version.
+/// So rows that change meanwhile may be of different versions.
 ///
 /// # Panics
 /// If the rows cannot be read.

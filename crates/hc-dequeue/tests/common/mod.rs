@@ -154,20 +154,6 @@ impl World {
         self.runner.run(dead).await.unwrap()
     }
 
-    /// Declares all sessions dead.
-    pub(crate) async fn declare_dead(&self) {
-        let sessions = self.queue.sessions();
-        let declare = |tr| async move {
-            for (session, _) in sessions.all(&tr).await? {
-                let _ = sessions
-                    .declare_dead(&tr, session, |_| Some(i64::MAX))
-                    .await?;
-            }
-            Ok::<_, Error>(())
-        };
-        self.runner.run(declare).await.unwrap();
-    }
-
     /// Returns when `count` requests are registered.
     pub(crate) async fn until_requested(&self, count: usize) {
         until(async || self.count("r").await == count).await;

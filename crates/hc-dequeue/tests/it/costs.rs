@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{DeadLetter, LONG, World, process, settings};
+use conformance::let_pass;
 use conformance::stores::TestStore;
-use conformance::{let_pass, until};
 use hc_dequeue::{
     Backoff, Delivery, Enqueue, Enqueued, Error, ItemRef, MAX_FAILURE_BYTES, OnRepeat, Outcome,
     Settings, WorkerOptions,
@@ -164,22 +164,18 @@ async fn the_death_of_a_session_costs_a_death_and_no_attempt(store: TestStore) {
 }
 
 async fn what_was_granted_and_not_collected_costs_nothing(store: TestStore) {
-    // With such a lease, only the test declares the dead session dead.
-    let world = World::new(&store, settings().with_lease(LONG).with_max_deaths(1)).await;
+    let lease = Duration::from_millis(600);
+    let world = World::new(&store, settings().with_lease(lease).with_max_deaths(1)).await;
     let doomed = crate::common::Doomed::start(&world).await;
     doomed.die();
     world.enqueue([7]).await;
-    // The session loses patience with the first request, and answers it.
+    // The session loses patience with the first request, and answers it, long before it declares the other session
+    // dead.
     let options = WorkerOptions::new().with_poll_interval(SOON);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
-    tokio::select! {
-        other = consumer.dequeue_within(LONG) => panic!("{other:?}"),
-        () = until(async || world.count("g").await > 0) => {}
-    }
-    consumer.shut_down(Duration::ZERO).await.unwrap();
-    world.declare_dead().await;
-    let consumer = world.consumer().await;
-    let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+    let granted = async { while world.count("g").await == 0 {} };
+    let (delivery, ()) = tokio::join!(consumer.dequeue_within(LONG), granted);
+    let delivery = delivery.unwrap().unwrap();
     assert_eq!((delivery.attempt(), delivery.deaths()), (1, 0));
     world.ack(&delivery).await.unwrap();
     world.check().await;

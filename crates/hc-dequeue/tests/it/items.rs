@@ -314,13 +314,11 @@ async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(st
 async fn an_item_that_is_cancelled_before_a_dead_session_has_collected_it_is_done(
     store: TestStore,
 ) {
-    // With such a lease, only the test declares the dead session dead.
-    let settings = crate::common::settings().with_lease(LONG);
+    let settings = crate::common::settings().with_lease(Duration::from_millis(600));
     let world = World::new(&store, settings.with_keep_done(LONG)).await;
     let doomed = Doomed::start(&world).await;
     doomed.die();
     let item = cancel_granted(&world).await;
-    world.declare_dead().await;
     let consumer = world.consumer().await;
     let done = timeout(LONG, world.queue.await_done(&world.runner, &item)).await;
     let end = done.unwrap().map(|status| status.place);

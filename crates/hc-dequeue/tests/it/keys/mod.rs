@@ -391,8 +391,7 @@ async fn all_of_many_keys_have_their_turns(store: TestStore) {
 }
 
 async fn what_may_be_granted_is_found_behind_many_keys_that_may_not(store: TestStore) {
-    // More than one look reads lanes of, and than a small one reads stamps of.
-    const KEYS: u64 = 150;
+    const KEYS: u64 = 150; // More than one look reads lanes of, and than a small one reads stamps of.
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
     world.limit_all(KeyLimits::new().with_limit(0)).await;
@@ -411,13 +410,11 @@ async fn what_may_be_granted_is_found_behind_many_keys_that_may_not(store: TestS
         assert_eq!(values(&found), [7, 8][..wanted.min(2)]);
         found.extend(take_all(&consumer).await);
         assert_eq!(values(&found), [7, 8]);
-        for delivery in found {
-            delivery.complete().await.unwrap();
-        }
+        let completed = found.iter().map(Delivery::complete);
+        futures::future::try_join_all(completed).await.unwrap();
     }
-    // All stamps were looked at.
     assert!(consumer.dequeue().await.unwrap().is_none());
-    assert_eq!(world.count("hs").await, 0);
+    assert_eq!(world.count("hs").await, 0, "all were looked at");
     world.check().await;
 }
 
