@@ -149,7 +149,7 @@ pub(crate) fn run(options: &TestOptions) -> anyhow::Result<Tally> {
     if env::var_os(TEST_THREADS).is_none() {
         // Tests wait for half of their time: for leases, for processes, for pages.
         let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        command.env(TEST_THREADS, (cores + 2).to_string());
+        command.env(TEST_THREADS, (4 * cores).to_string());
     }
     let _busy = Busy::start(options.busy);
     let mut child = command

@@ -369,8 +369,10 @@ mod tests {
     use std::sync::Mutex;
 
     use keyspace::Error;
+    use keyspace::env::ManualClock;
 
     use super::*;
+    use crate::chaos::{Chaos, Faults};
 
     crate::on_every_store!(a_test_has_an_empty_root_and_fresh_ones_that_differ);
 
@@ -382,6 +384,25 @@ mod tests {
         let other = store.fresh();
         assert_ne!(one.root, other.root);
         assert!(one.root.bytes().starts_with(store.root.bytes()));
+    }
+
+    #[tokio::test]
+    async fn each_row_is_read_once_however_often_a_read_comes_too_late() {
+        let (_owner, db) = remote(3).unwrap();
+        let mut tr = db.begin().unwrap();
+        for number in 0..100 {
+            tr.set(&[number], b"");
+        }
+        tr.commit().await.unwrap();
+        let env = Environment::seeded(1, Arc::new(ManualClock::moved_by_sleepers()));
+        let faults = Faults {
+            too_old_at_read: 0.5,
+            ..Faults::default()
+        };
+        let late = Chaos::new(db, env, faults);
+        let rows = rows_between(&late, vec![], vec![u8::MAX]).await;
+        let numbers = rows.iter().map(|row| row.key()[0]);
+        assert!(numbers.eq(0..100));
     }
 
     #[tokio::test]

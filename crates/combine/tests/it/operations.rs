@@ -236,10 +236,7 @@ async fn waiting_ends_with_the_report(store: TestStore) {
         let stamp = world.add("b", update).await;
         let queue = &world.queue;
         let is_settled = |tr| async move { queue.is_all_settled(&tr, stamp).await };
-        let all_settled = async {
-            until(async || world.runner.run(is_settled).await.unwrap()).await;
-        };
-        conformance::timeout(LONG, all_settled).await;
+        until(async || world.runner.run(is_settled).await.unwrap()).await;
         assert_eq!(world.settled("b").await, Some((1..=update).sum()));
     }
     worker.shut_down(LONG).await.unwrap();

@@ -154,6 +154,32 @@ impl World {
         self.runner.run(dead).await.unwrap()
     }
 
+    /// Returns a world, and a dead session whose request is the first. Others judge that session by its own lease,
+    /// which is long: only [`declare_dead`](Self::declare_dead) lets them return what it was granted.
+    pub(crate) async fn with_dead(store: &TestStore, settings: Settings) -> (Self, SessionId) {
+        let mut world = Self::new(store, settings.clone().with_lease(LONG)).await;
+        Doomed::start(&world).await.die();
+        let [dead] = world.sessions().await[..] else {
+            panic!("one session");
+        };
+        let (queue, stored) = (&world.queue, &settings);
+        let configure = |tr| async move { queue.configure(&tr, stored).await };
+        world.runner.run(configure).await.unwrap();
+        let queue = open(&world.store, &world.runner, settings).await;
+        world.queue = queue.unwrap();
+        (world, dead)
+    }
+
+    /// Declares a session dead, as another one does after its lease.
+    pub(crate) async fn declare_dead(&self, session: SessionId) {
+        let sessions = &self.queue.sessions();
+        let declare = |tr| async move {
+            let version_ago = |_| Some(i64::MAX);
+            sessions.declare_dead(&tr, session, version_ago).await
+        };
+        assert!(self.runner.run(declare).await.unwrap());
+    }
+
     /// Returns when `count` requests are registered.
     pub(crate) async fn until_requested(&self, count: usize) {
         until(async || self.count("r").await == count).await;

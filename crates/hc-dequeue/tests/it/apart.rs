@@ -122,10 +122,7 @@ async fn an_item_that_ends_the_process_of_its_consumer_becomes_a_dead_letter(sto
             .unwrap();
     }
     let consumer = world.consumer().await;
-    let is_dead = async {
-        until(async || world.stats().await.dead != 0).await;
-    };
-    timeout(LONG, is_dead).await;
+    until(async || world.stats().await.dead != 0).await;
     consumer.shut_down(LONG).await.unwrap();
     world.check().await;
 }
@@ -203,10 +200,7 @@ async fn an_item_that_is_handled_apart_waits_for_others_and_others_for_it(store:
     ends_first.send(()).unwrap();
     let (apart, ends_apart) = handlers.next().await;
     assert_eq!(apart, 7);
-    let is_completed = async {
-        until(async || world.stats().await.completed != 0).await;
-    };
-    timeout(LONG, is_completed).await;
+    until(async || world.stats().await.completed != 0).await;
     // No other one is even taken.
     let stats = world.stats().await;
     assert_eq!((stats.held, stats.queued), (1, 1));

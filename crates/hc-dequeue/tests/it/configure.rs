@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, World, open, settings};
 use conformance::stores::TestStore;
-use conformance::{timeout, until};
+use conformance::until;
 use hc_dequeue::session::Sessions;
 use hc_dequeue::{Error, Place, Settings};
 use keyspace::{Isolation, OpenOptions, Transaction};
@@ -43,10 +43,7 @@ impl World {
     }
 
     async fn until_promised(&self, lease: Duration) {
-        let promised = async {
-            until(async || self.leases().await.into_iter().all(|other| other == lease)).await;
-        };
-        timeout(LONG, promised).await;
+        until(async || self.leases().await.into_iter().all(|other| other == lease)).await;
     }
 }
 

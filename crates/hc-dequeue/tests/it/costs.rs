@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::common::{DeadLetter, LONG, World, process, settings};
-use conformance::let_pass;
 use conformance::stores::TestStore;
+use conformance::{let_pass, until};
 use hc_dequeue::{
     Backoff, Delivery, Enqueue, Enqueued, Error, ItemRef, MAX_FAILURE_BYTES, OnRepeat, Outcome,
     Settings, WorkerOptions,
@@ -164,16 +164,15 @@ async fn the_death_of_a_session_costs_a_death_and_no_attempt(store: TestStore) {
 }
 
 async fn what_was_granted_and_not_collected_costs_nothing(store: TestStore) {
-    let lease = Duration::from_millis(600);
-    let world = World::new(&store, settings().with_lease(lease).with_max_deaths(1)).await;
-    let doomed = crate::common::Doomed::start(&world).await;
-    doomed.die();
+    let (world, dead) = World::with_dead(&store, settings().with_max_deaths(1)).await;
     world.enqueue([7]).await;
-    // The session loses patience with the first request, and answers it, long before it declares the other session
-    // dead.
+    // The session loses patience with the first request, and answers it.
     let options = WorkerOptions::new().with_poll_interval(SOON);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
-    let granted = async { while world.count("g").await == 0 {} };
+    let granted = async {
+        until(async || world.count("g").await > 0).await;
+        world.declare_dead(dead).await;
+    };
     let (delivery, ()) = tokio::join!(consumer.dequeue_within(LONG), granted);
     let delivery = delivery.unwrap().unwrap();
     assert_eq!((delivery.attempt(), delivery.deaths()), (1, 0));

@@ -166,10 +166,7 @@ async fn what_is_done_is_kept_for_its_time(store: TestStore) {
     wall.set(HOUR / 2);
     assert_eq!(consumer.pop_within(LONG).await.unwrap().unwrap().value, 2);
     wall.set(HOUR);
-    let swept = async {
-        until(async || world.count("z").await != 2).await;
-    };
-    timeout(LONG, swept).await;
+    until(async || world.count("z").await != 2).await;
     assert_eq!((world.count("x").await, world.count("z").await), (1, 1));
     assert_eq!(world.status(&first).await, None);
     let waited = world.queue.await_done(&world.runner, &first);
@@ -209,10 +206,7 @@ async fn a_session_whose_clock_is_an_hour_ahead_sweeps_nothing(store: TestStore)
     // Alone, the session has no other clock to compare its own with, by which everything has expired.
     consumer.shut_down(Duration::ZERO).await.unwrap();
     other.shut_down(Duration::ZERO).await.unwrap();
-    let swept = async {
-        until(async || world.kept().await == [0, 0, 0]).await;
-    };
-    timeout(LONG, swept).await;
+    until(async || world.kept().await == [0, 0, 0]).await;
 }
 
 async fn a_caller_waits_until_an_item_is_done(store: TestStore) {

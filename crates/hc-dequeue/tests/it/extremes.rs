@@ -137,14 +137,11 @@ async fn waits_of_any_length_work(store: TestStore) {
         .unwrap();
     let fails = world.enqueue_ref(1, &Enqueue::new()).await;
     let works = world.enqueue_ref(2, &Enqueue::new()).await;
-    let settled = async {
-        until(async || {
-            world.place(&works).await.is_none()
-                && matches!(world.place(&fails).await, Some(Place::Delayed { .. }))
-        })
-        .await;
-    };
-    timeout(LONG, settled).await;
+    until(async || {
+        world.place(&works).await.is_none()
+            && matches!(world.place(&fails).await, Some(Place::Delayed { .. }))
+    })
+    .await;
     ready_of(&world, &fails).await;
     worker.shut_down(LONG).await.unwrap();
     let consumer = world

@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::time::{Duration, SystemTime};
 
-use crate::common::{Doomed, LONG, World};
+use crate::common::{LONG, World};
 use conformance::stores::TestStore;
 use conformance::{timeout, until};
 use hc_dequeue::{
@@ -253,13 +253,10 @@ async fn cancel_granted(world: &World) -> ItemRef {
     let options = WorkerOptions::new().with_poll_interval(SOON);
     let consumer = world.queue.consumer(&world.runner, options).await.unwrap();
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
-    let granted = async {
-        until(async || world.place(&item).await != Some(Place::Queued)).await;
-    };
     // The consumer loses patience with the first request, and answers it.
     tokio::select! {
         other = consumer.dequeue_within(LONG) => panic!("{other:?}"),
-        () = granted => {}
+        () = until(async || world.place(&item).await != Some(Place::Queued)) => {}
     }
     assert_eq!((world.count("h").await, world.stats().await.held), (0, 1));
     assert_eq!(world.cancel(&item).await, Cancelled::Requested);
@@ -314,11 +311,10 @@ async fn an_item_that_is_cancelled_before_it_is_collected_is_never_handed_out(st
 async fn an_item_that_is_cancelled_before_a_dead_session_has_collected_it_is_done(
     store: TestStore,
 ) {
-    let settings = crate::common::settings().with_lease(Duration::from_millis(600));
-    let world = World::new(&store, settings.with_keep_done(LONG)).await;
-    let doomed = Doomed::start(&world).await;
-    doomed.die();
+    let settings = crate::common::settings().with_keep_done(LONG);
+    let (world, dead) = World::with_dead(&store, settings).await;
     let item = cancel_granted(&world).await;
+    world.declare_dead(dead).await;
     let consumer = world.consumer().await;
     let done = timeout(LONG, world.queue.await_done(&world.runner, &item)).await;
     let end = done.unwrap().map(|status| status.place);

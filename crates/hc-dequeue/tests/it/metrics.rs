@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::common::{Doomed, LONG, World, process, settings};
 use conformance::chaos::{Chaos, CommitFault, Faults};
+use conformance::let_pass;
 use conformance::stores::TestStore;
-use conformance::until;
 use hc_dequeue::{
     Delivery, Enqueue, Error, KeyLimits, MAX_RATE_PERIOD, Outcome, Rate, Settings, WorkerOptions,
 };
@@ -22,12 +22,17 @@ conformance::on_every_store!(
     what_handlers_return_is_counted,
 );
 
+/// The pause between two looks.
+const PAUSE: Duration = Duration::from_millis(5);
+
 impl World {
     /// Returns when the sums of the values recorded under these names equal the expected ones.
     async fn until_recorded<const N: usize>(&self, expected: [(&str, f64); N]) {
         let sums = || expected.map(|(metric, _)| self.recorded_sum(metric));
         let reached = async {
-            until(async || sums() == expected.map(|(_, value)| value)).await;
+            while sums() != expected.map(|(_, value)| value) {
+                let_pass(PAUSE).await;
+            }
         };
         let reached = Environment::system().timeout(LONG, reached).await;
         assert!(reached.is_some(), "{expected:?}: {:?}", sums());

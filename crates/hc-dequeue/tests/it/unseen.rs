@@ -109,10 +109,7 @@ async fn an_answer_that_its_caller_does_not_fetch_in_time_costs_nothing(store: T
     assert!(call.poll().is_none());
     world.enqueue([7]).await;
     timeout(LONG, call.until_woken()).await;
-    let back = async {
-        until(async || world.stats().await.queued != 0).await;
-    };
-    timeout(LONG, back).await;
+    until(async || world.stats().await.queued != 0).await;
     // It waits for the next item, which may be the same one.
     assert!(call.poll().is_none());
     drop(call);
@@ -131,10 +128,7 @@ async fn a_delivery_that_was_received_and_dropped_has_failed(store: TestStore) {
     timeout(LONG, call.until_woken()).await;
     drop(call.poll().unwrap().unwrap().unwrap());
     drop(call);
-    let failed = async {
-        until(async || world.stats().await.dead != 0).await;
-    };
-    timeout(LONG, failed).await;
+    until(async || world.stats().await.dead != 0).await;
     consumer.shut_down(LONG).await.unwrap();
     world.check().await;
 }

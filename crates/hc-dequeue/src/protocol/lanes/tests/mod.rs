@@ -94,7 +94,7 @@ fn catch(bug: Bug, property: &'static str, world: World) {
         .checker()
         .threads(2)
         .finish_when(HasDiscoveries::AnyOf([property].into()))
-        .spawn_bfs()
+        .spawn_dfs()
         .join();
     println!("{} states", checker.unique_state_count());
     checker.assert_any_discovery(property);
