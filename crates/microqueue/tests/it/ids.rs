@@ -54,7 +54,7 @@ async fn more_enqueues_than_a_user_version_counts_are_all_there_in_call_order(st
     while (found.len() as u64) < ITEMS {
         let tr = db.begin().unwrap();
         let after = found.last().map(|item: &Item<u64>| item.id);
-        let page = items(one.items(&tr, after, 10_000).await.unwrap());
+        let page = items(one.items(&tr, after, 1_000).await.unwrap());
         assert!(!page.is_empty());
         found.extend(page);
     }
