@@ -126,8 +126,8 @@ impl Candidate {
         let begun = self.environment().now();
         self.refusal = None;
         self.reason = None;
-        if self.failures > 0 {
-            self.environment().sleep(backoff(self.failures)).await;
+        if self.failures > 1 {
+            self.environment().sleep(self.backoff()).await;
         }
         let mut step = election::first(claim, self.known.is_some());
         loop {
@@ -367,6 +367,15 @@ impl Candidate {
         self.known = Some(welcome);
     }
 
+    /// Returns how long the attempts in a row that have come to nothing delay the next one. The first of them does not:
+    /// an owner that was killed may just have had nothing to answer.
+    fn backoff(&self) -> Duration {
+        match self.failures {
+            0 | 1 => Duration::ZERO,
+            failures => backoff(failures - 1),
+        }
+    }
+
     async fn pause(&self) -> Attempt {
         let env = self.environment();
         let (shortest, longest) = if self.is_viewer() {
@@ -374,11 +383,8 @@ impl Candidate {
         } else {
             PAUSES
         };
-        let mut pause = shortest + (longest - shortest).mul_f64(env.random_unit());
-        if self.failures > 0 {
-            pause = pause.max(backoff(self.failures));
-        }
-        env.sleep(pause).await;
+        let pause = shortest + (longest - shortest).mul_f64(env.random_unit());
+        env.sleep(pause.max(self.backoff())).await;
         Outcome::Paused
     }
 
