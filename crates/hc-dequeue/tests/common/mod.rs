@@ -162,8 +162,7 @@ impl World {
         let [dead] = world.sessions().await[..] else {
             panic!("one session");
         };
-        let (queue, stored) = (&world.queue, &settings);
-        let configure = |tr| async move { queue.configure(&tr, stored).await };
+        let configure = async |tr| world.queue.configure(&tr, &settings).await;
         world.runner.run(configure).await.unwrap();
         let queue = open(&world.store, &world.runner, settings).await;
         world.queue = queue.unwrap();

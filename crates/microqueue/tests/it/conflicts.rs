@@ -2,6 +2,7 @@
 
 use crate::common::{code, contents, enqueue_committed, items, jobs_of, set_committed};
 use conformance::stores::TestStore;
+use conformance::{HANG, timeout};
 use microqueue::keyspace::error::code_of;
 use microqueue::keyspace::{Code, Database, OwnedTransaction, Transaction};
 use microqueue::{Item, ItemId, MicroQueue, Order, Result, SUFFIX_BYTES};
@@ -47,13 +48,16 @@ async fn stage(op: Op, queue: &MicroQueue<u64>, tr: &impl Transaction) -> Result
 
 /// Returns whether `second` fails if `first` commits between its reads and its commit.
 async fn conflicts(store: &TestStore, order: Order, items: u64, first: Op, second: Op) -> bool {
-    loop {
-        match conflicts_in_time(store, order, items, first, second).await {
-            // Neither has an answer on a machine that was busy for a transaction's life.
-            Err(error) if code_of(&error) == Some(Code::TRANSACTION_TOO_OLD) => {}
-            answer => return answer.unwrap(),
+    let answered = async {
+        loop {
+            match conflicts_in_time(store, order, items, first, second).await {
+                // On a busy machine, the transactions may be too old before there is an answer.
+                Err(error) if code_of(&error) == Some(Code::TRANSACTION_TOO_OLD) => {}
+                answer => return answer.unwrap(),
+            }
         }
-    }
+    };
+    timeout(HANG, answered).await
 }
 
 async fn conflicts_in_time(

@@ -126,8 +126,9 @@ impl Candidate {
         let begun = self.environment().now();
         self.refusal = None;
         self.reason = None;
-        if self.failures > 1 {
-            self.environment().sleep(self.backoff()).await;
+        let delay = self.delay();
+        if !delay.is_zero() {
+            self.environment().sleep(delay).await;
         }
         let mut step = election::first(claim, self.known.is_some());
         loop {
@@ -369,7 +370,7 @@ impl Candidate {
 
     /// Returns how long the attempts in a row that have come to nothing delay the next one. The first of them does not:
     /// an owner that was killed may just have had nothing to answer.
-    fn backoff(&self) -> Duration {
+    fn delay(&self) -> Duration {
         match self.failures {
             0 | 1 => Duration::ZERO,
             failures => backoff(failures - 1),
@@ -384,7 +385,7 @@ impl Candidate {
             PAUSES
         };
         let pause = shortest + (longest - shortest).mul_f64(env.random_unit());
-        env.sleep(pause.max(self.backoff())).await;
+        env.sleep(pause.max(self.delay())).await;
         Outcome::Paused
     }
 

@@ -88,7 +88,7 @@ fn check(world: World) {
     checker.assert_properties();
 }
 
-/// Breaks a rule, and expects that a property fails.
+/// Breaks a rule, and expects that a property fails. Looks depth first: most rules fail only after many steps.
 fn catch(bug: Bug, property: &'static str, world: World) {
     let checker = LaneModel::new(world, Some(bug))
         .checker()
