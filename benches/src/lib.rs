@@ -24,7 +24,6 @@ use std::time::Duration;
 use keyspace::embedded::{Embedded, Options};
 use keyspace::url::StoreUrl;
 use keyspace::{Database, Environment, OwnedTransaction, Transaction};
-use rustix::param::clock_ticks_per_second;
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -103,24 +102,6 @@ pub fn cores() -> usize {
 pub fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).expect("a process has not used less than no time")
-}
-
-/// Returns the processor time of the children of this process that have ended and were waited for. `None` if the system
-/// does not report it in `/proc`.
-#[must_use]
-pub fn processor_time_of_children() -> Option<Duration> {
-    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program may contain any character, so the fields are counted from its end, where the third field
-    // of all begins. The sixteenth and seventeenth are the children's user time and system time.
-    let (_, fields) = stat.rsplit_once(')')?;
-    let ticks: Option<u64> = fields
-        .split_whitespace()
-        .skip(13)
-        .take(2)
-        .map(|field| field.parse::<u64>().ok())
-        .sum();
-    let seconds = ticks? as f64 / clock_ticks_per_second() as f64;
-    Some(Duration::from_secs_f64(seconds))
 }
 
 /// Returns a figure about the memory of this process: see [`memory_bytes_of`].

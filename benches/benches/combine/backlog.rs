@@ -58,7 +58,7 @@ pub(crate) fn measure(stage: &Stage) -> Vec<Drained> {
 }
 
 /// Puts updates into a queue, and lets the store digest them.
-pub(crate) async fn fill(site: &Site, updates: u64) {
+async fn fill(site: &Site, updates: u64) {
     let queue = Arc::new(Added::open(site).await);
     let spread = Spread::Even(updates / UPDATES_PER_KEY);
     let add = move |number| {

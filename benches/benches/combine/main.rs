@@ -1,7 +1,7 @@
 //! Many writers that add to the counts of keys, and a worker that combines the additions, on any store.
 //!
 //! `cargo xtask bench combine [-- [--plot] [<workload>...]]`. The workloads are
-//! `writers`, `spread`, `batches`, `settled`, `backlog` and `memory`, all of them unless named. Prints
+//! `writers`, `spread`, `batches`, `settled` and `backlog`, all of them unless named. Prints
 //! tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
 //! `--db` is the URL of the store. All keys lie under a random prefix, which is cleared. `--long`
@@ -11,7 +11,6 @@
 //! rounds, and ratios are medians of the rounds' ratios.
 
 mod backlog;
-mod memory;
 mod spread;
 mod table;
 mod trial;
@@ -23,9 +22,6 @@ use benches::arguments::Arguments;
 use benches::stage::Stage;
 
 fn main() -> io::Result<()> {
-    if memory::play_part() {
-        return Ok(());
-    }
     let arguments = Arguments::get();
     let stage = match Stage::open() {
         Ok(stage) => stage,
@@ -50,9 +46,6 @@ fn main() -> io::Result<()> {
         if arguments.wants_plots() {
             writeln!(out, "\n{}", backlog::draw(&stage, &drained).display())?;
         }
-    }
-    if arguments.wants("memory") {
-        writeln!(out, "\n{}", memory::measure(&stage))?;
     }
     Ok(())
 }

@@ -9,7 +9,6 @@
 //! - `written`: bytes written to the store's files for short-lived items;
 //! - `recovery`: opening a store whose process was killed;
 //! - `takeover`: the first commit of a client whose owner has ended;
-//! - `get`: reads of random keys, compared with a `BTreeMap`;
 //! - `first-key`: the first key of a range whose head was cleared;
 //! - `layers`: reads of rows that were just written, compared with rows in the file alone.
 //!
@@ -37,7 +36,7 @@ use crate::row::Row;
 /// A workload's name, and how it is measured.
 type Workload = (&'static str, fn(Extent) -> Vec<Row>);
 
-const WORKLOADS: [Workload; 10] = [
+const WORKLOADS: [Workload; 9] = [
     ("hundred", commits::hundred),
     ("lone", commits::lone),
     ("tasks", commits::tasks),
@@ -45,7 +44,6 @@ const WORKLOADS: [Workload; 10] = [
     ("written", written::measure),
     ("recovery", recovery::measure),
     ("takeover", recovery::takeover),
-    ("get", reads::get),
     ("first-key", reads::first_key),
     ("layers", reads::layers),
 ];

@@ -1,8 +1,7 @@
-//! Reads: compared with a map, at the head of a range that was cleared, and through rows that were just written.
+//! Reads: at the head of a range that was cleared, and through rows that were just written.
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, RwLock};
 
 use benches::arguments::Extent;
 use benches::{TempStore, cores, fill, runtime};
@@ -10,12 +9,11 @@ use keyspace::embedded::{Embedded, EmbeddedTransaction, Options};
 use keyspace::{
     Database, Environment, Isolation, OwnedTransaction, RangeQuery, StreamingMode, Transaction,
 };
-use rand::Rng;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 use tokio::runtime::Runtime;
 
-use crate::keys::{ROW_BYTES, VALUE, all_spread, any_spread, random};
+use crate::keys::{ROW_BYTES, VALUE, all_spread, any_spread};
 use crate::row::{self, Pairs, Row};
 use crate::setter::{NO_HURRY, Setter, scattered, work};
 
@@ -51,43 +49,6 @@ fn seconds_in_transaction(
         }
         read(&tr);
     })
-}
-
-/// Reads of random keys among a million: a `BTreeMap` in a lock, and snapshot reads.
-pub(crate) fn get(extent: Extent) -> Vec<Row> {
-    let count = extent.choose(1_000, 1_000_000, 1_000_000);
-    let reads = extent.choose(100, 100_000, 300_000);
-    let mut rng = StdRng::seed_from_u64(1);
-    let keys: Vec<[u8; 16]> = (0..count).map(|_| random(&mut rng)).collect();
-    let value = [7; 16];
-    let rows = keys.iter().map(|key| (key.to_vec(), value.to_vec()));
-    let map: RwLock<BTreeMap<Vec<u8>, Vec<u8>>> = RwLock::new(rows.collect());
-    let db = Options::new().memory().expect("a new store");
-    runtime(cores()).block_on(fill(&db, keys.iter().map(|key| (*key, value))));
-
-    let mut in_map = StdRng::seed_from_u64(2);
-    let mut in_store = StdRng::seed_from_u64(2);
-    let from_map = || {
-        seconds_per_read(reads, || {
-            let key = &keys[in_map.random_range(0..count)];
-            let map = map.read().expect("no reader panics");
-            assert!(map.get(&key[..]).cloned().is_some());
-        })
-    };
-    let from_store = || {
-        seconds_in_transaction(&db, reads, |tr| {
-            let key = &keys[in_store.random_range(0..count)];
-            let value = ready(tr.get(key, Isolation::Snapshot));
-            assert!(value.expect("the store serves").is_some());
-        })
-    };
-    vec![Row {
-        workload: "snapshot get among 1,000,000 16-byte keys, `memory:`".to_owned(),
-        yardstick: "`BTreeMap` in a lock".to_owned(),
-        pairs: Pairs::by_turns(rounds(extent), from_map, from_store),
-        unit: row::time,
-        target: "at most 3",
-    }]
 }
 
 /// Two ranges of rows in one store; of one of them the head is cleared.

@@ -65,15 +65,6 @@ impl Corpus {
         }
         folder
     }
-
-    /// Cuts the text into documents of one size.
-    pub(crate) fn documents(&self, bytes: usize) -> Vec<String> {
-        let text = self.0.concat().into_bytes();
-        let documents = text.chunks_exact(bytes);
-        documents
-            .map(|document| String::from_utf8_lossy(document).into_owned())
-            .collect()
-    }
 }
 
 fn folder() -> Option<PathBuf> {

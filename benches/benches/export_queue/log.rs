@@ -29,13 +29,6 @@ pub(crate) struct Log {
     pub(crate) entries: u64,
 }
 
-/// The outcome of exporting a log.
-pub(crate) struct Exported {
-    pub(crate) took: Duration,
-    /// How often the exporter was called.
-    pub(crate) calls: u64,
-}
-
 impl Log {
     /// Makes a log, and lets the store digest it.
     pub(crate) async fn fill(stage: &Stage, place: &Subspace, commits: u64) -> Self {
@@ -74,10 +67,10 @@ impl Log {
         self.runner.run(add).await.expect("nothing conflicts");
     }
 
-    /// Lets a worker export everything, with an exporter whose calls take the given time.
-    pub(crate) async fn export(&self, options: WorkerOptions, call_takes: Duration) -> Exported {
+    /// Lets a worker export everything, and returns how long it took.
+    pub(crate) async fn export(&self, options: WorkerOptions) -> Duration {
         let runner = &self.runner;
-        let counter = Arc::new(Counter::new(call_takes));
+        let counter = Arc::new(Counter::default());
         let subscription = self
             .queue
             .subscribe(runner, "counter", Start::Oldest)
@@ -90,41 +83,19 @@ impl Log {
         idle.expect("the store serves");
         let worker = worker.expect("nothing conflicts");
         worker.shut_down(GRACE).await.expect("the store serves");
-        let [entries, calls] =
-            [&counter.entries, &counter.calls].map(|count| count.load(Ordering::Relaxed));
-        assert_eq!(entries, self.entries);
-        Exported { took, calls }
+        assert_eq!(counter.0.load(Ordering::Relaxed), self.entries);
+        took
     }
 }
 
-/// Counts entries, and calls.
-struct Counter {
-    call_takes: Duration,
-    env: Environment,
-    entries: AtomicU64,
-    calls: AtomicU64,
-}
-
-impl Counter {
-    fn new(call_takes: Duration) -> Self {
-        Self {
-            call_takes,
-            env: Environment::system(),
-            entries: AtomicU64::new(0),
-            calls: AtomicU64::new(0),
-        }
-    }
-}
+/// Counts entries.
+#[derive(Default)]
+struct Counter(AtomicU64);
 
 #[async_trait]
 impl Exporter<String, u64> for Counter {
     async fn export(&self, batch: &[SequencedExport<String, u64>]) -> Result<(), BoxError> {
-        if !self.call_takes.is_zero() {
-            self.env.sleep(self.call_takes).await;
-        }
-        self.entries
-            .fetch_add(batch.len() as u64, Ordering::Relaxed);
-        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.0.fetch_add(batch.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -4,8 +4,6 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 /// How many words a phrase has.
 const WORDS: usize = 4;
 
@@ -13,7 +11,7 @@ const WORDS: usize = 4;
 const MAX_PHRASE_BYTES: usize = 1_000;
 
 /// How often there is a phrase.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Count {
     /// In how many documents.
     pub(crate) documents: u64,
@@ -43,14 +41,6 @@ pub(crate) fn normalize(text: &str) -> String {
     }
     normal.make_ascii_lowercase();
     normal
-}
-
-/// Counts the phrases of one document.
-pub(crate) fn of_document(document: &str) -> Counts {
-    let text = normalize(document);
-    let mut counts = Counts::new();
-    add_document(&mut counts, &text);
-    counts
 }
 
 /// Counts the phrases of all files in a folder: the plain way, and the yardstick.

@@ -1,12 +1,10 @@
-//! phrasecount, the program, as processes.
+//! phrasecount, the program, as a process.
 
-use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use benches::{memory_bytes_of, runtime};
-use conformance::process::program;
 use keyspace::Environment;
 use rusqlite::Connection;
 
@@ -14,12 +12,6 @@ use crate::phrases::{Count, Counts};
 
 /// How often the memory of a process is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
-
-/// The program, on a store.
-pub(crate) struct Program {
-    path: PathBuf,
-    db: String,
-}
 
 /// How a process has been.
 #[must_use]
@@ -29,63 +21,36 @@ pub(crate) struct Ended {
     pub(crate) peak_bytes: Option<u64>,
 }
 
-impl Program {
-    /// Builds the program.
-    pub(crate) fn build() -> PathBuf {
-        program("phrasecount")
-    }
-
-    pub(crate) fn on(path: &Path, db: String) -> Self {
-        Self {
-            path: path.to_owned(),
-            db,
-        }
-    }
-
-    /// Starts a process.
-    pub(crate) fn start(&self, arguments: &[&OsStr]) -> Process {
-        let child = Command::new(&self.path)
-            .args(arguments)
-            .args(["--quiet", "--db", &self.db])
-            .stdout(Stdio::null())
-            .spawn();
-        Process(child.expect("the system starts processes"))
-    }
-}
-
-/// A process, which does not outlive its trial.
-pub(crate) struct Process(Child);
-
-impl Process {
-    /// Waits until the process ends, and samples its memory.
-    pub(crate) fn finish(mut self) -> Ended {
-        let env = Environment::system();
-        let id = self.0.id().to_string();
-        let began = env.now();
-        let mut peak_bytes = None;
-        let status = runtime(1).block_on(async {
-            loop {
-                // The system keeps the most there was for as long as the process lives.
-                peak_bytes = memory_bytes_of(&id, "VmHWM").or(peak_bytes);
-                let ended = self.0.try_wait().expect("a child can be waited for");
-                match ended {
-                    Some(status) => return status,
-                    None => env.sleep(LOOK_INTERVAL).await,
-                }
+/// Lets a process count a folder, on a store of its own and into a SQLite file, and samples its memory.
+pub(crate) fn run(program: &Path, folder: &Path, store: &Path, out: &Path) -> Ended {
+    let env = Environment::system();
+    let began = env.now();
+    let child = Command::new(program)
+        .arg("run")
+        .arg(folder)
+        .arg("--out")
+        .arg(out)
+        .args(["--quiet", "--db"])
+        .arg(format!("embedded:{}", store.display()))
+        .stdout(Stdio::null())
+        .spawn();
+    let mut child = child.expect("the system starts processes");
+    let id = child.id().to_string();
+    let mut peak_bytes = None;
+    let status = runtime(1).block_on(async {
+        loop {
+            // The system keeps the most there was for as long as the process lives.
+            peak_bytes = memory_bytes_of(&id, "VmHWM").or(peak_bytes);
+            let ended = child.try_wait().expect("a child can be waited for");
+            match ended {
+                Some(status) => return status,
+                None => env.sleep(LOOK_INTERVAL).await,
             }
-        });
-        assert!(status.success(), "phrasecount failed: {status}");
-        let took = env.now() - began;
-        Ended { took, peak_bytes }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It has ended by itself, unless the trial failed.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+        }
+    });
+    assert!(status.success(), "phrasecount failed: {status}");
+    let took = env.now() - began;
+    Ended { took, peak_bytes }
 }
 
 /// Makes sure that the program has exported the right counts into a SQLite file: as many phrases, with as

@@ -3,19 +3,19 @@
 use benches::figures::{Figures, Rounds};
 use benches::statistics::median;
 use benches::table::Table;
+use conformance::process::program;
 use conformance::scale;
 use keyspace::Environment;
 
-use crate::Told;
 use crate::corpus::Corpus;
 use crate::phrases;
-use crate::program::{Program, assert_exported};
+use crate::program::{assert_exported, run};
 
-/// Counts a folder, by the program and in memory.
-pub(crate) fn measure() -> Told {
+/// Counts a folder, by the program and in memory. Returns what it prints, or why there is nothing to print.
+pub(crate) fn measure() -> Result<String, String> {
     let corpus = Corpus::read(scale(8, 50))?;
     let folder = corpus.write();
-    let path = Program::build();
+    let program = program("phrasecount");
     let megabytes = corpus.megabytes();
     let env = Environment::system();
     let mut plain = Rounds::default();
@@ -29,15 +29,8 @@ pub(crate) fn measure() -> Told {
         plain.push(Figures::of_rate(megabytes / took.as_secs_f64()));
         let place = tempfile::tempdir().expect("the system has a temporary folder");
         let store = place.path().join("store");
-        let program = Program::on(&path, format!("embedded:{}", store.display()));
         let out = place.path().join("phrases.sqlite");
-        let run = [
-            "run".as_ref(),
-            folder.path().as_os_str(),
-            "--out".as_ref(),
-            out.as_os_str(),
-        ];
-        let ended = program.start(&run).finish();
+        let ended = run(&program, folder.path(), &store, &out);
         counted.push(Figures::of_rate(megabytes / ended.took.as_secs_f64()));
         peaks.extend(ended.peak_bytes);
         assert_exported(&out, &counts);

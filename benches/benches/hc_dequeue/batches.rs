@@ -7,18 +7,16 @@ use std::time::Duration;
 use benches::contender::{ITEM, Site};
 use benches::load::commits_of;
 use benches::memory_bytes;
-use benches::meter::Metered;
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use conformance::scale;
-use hc_dequeue::{Batch, BatchRef, Consumer, Enqueue, Error, Queue, WorkerOptions};
-use keyspace::codec::Raw;
-use keyspace::{Bytes, Environment, RunOptions, Runner, Store, Tx};
+use hc_dequeue::{Batch, BatchRef, Enqueue, Error};
+use keyspace::{Bytes, Environment, Tx};
 use tokio::task::JoinSet;
 
 use crate::idle::{PATIENCE, SETTLING, Times, site};
 use crate::keys::{Comparison, table_of};
-use crate::slots::{acknowledge, wait};
+use crate::slots::{Place, acknowledge, wait};
 use crate::trial::Way;
 use crate::workload::pop;
 
@@ -27,8 +25,6 @@ const CONSUMERS: usize = 64;
 
 /// The value of a callback.
 const CALLBACK: Bytes = Bytes::from_static(b"done");
-
-type Jobs = Queue<Bytes, Raw>;
 
 /// Returns the table of members against items that are none.
 pub(crate) fn members(stage: &Stage) -> Table {
@@ -49,28 +45,7 @@ pub(crate) fn members(stage: &Stage) -> Table {
     )
 }
 
-struct Place {
-    runner: Runner<Metered<Store>>,
-    queue: Jobs,
-}
-
 impl Place {
-    async fn open(site: &Site) -> Self {
-        let options = RunOptions::default().with_ledger_subspace(site.ledger());
-        let runner = Runner::with_options(site.db.clone(), options);
-        let queue = Queue::open(&runner, site.queue()).await;
-        Self {
-            queue: queue.expect("nothing conflicts"),
-            runner,
-        }
-    }
-
-    async fn consumer(&self) -> Arc<Consumer<Bytes>> {
-        let options = WorkerOptions::default();
-        let consumer = self.queue.consumer(&self.runner, options).await;
-        Arc::new(consumer.expect("nothing conflicts"))
-    }
-
     async fn open_batch(&self) -> BatchRef {
         let queue = &self.queue;
         let batch = &Batch::new().with_callback(CALLBACK, Enqueue::new());
@@ -80,14 +55,10 @@ impl Place {
     }
 
     /// Enqueues members of a batch, in one commit.
-    async fn enqueue(&self, batch: &BatchRef, items: Vec<Bytes>) {
-        let queue = &self.queue;
+    async fn enqueue_members(&self, batch: &BatchRef, items: Vec<Bytes>) {
         let member = Enqueue::new().with_batch(batch);
         let items = items.into_iter().map(|item| (item, member.clone()));
-        let items = &items.collect::<Vec<_>>();
-        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
-        let enqueued: Result<(), Error> = self.runner.run(enqueue).await;
-        enqueued.expect("nothing conflicts");
+        self.enqueue(&items.collect::<Vec<_>>()).await;
     }
 
     async fn close(&self, batch: &BatchRef) {
@@ -118,7 +89,7 @@ async fn measure_latency(site: &Site) -> Times {
     let mut times = Times::default();
     for _ in 0..scale(100, 1_000) {
         let batch = place.open_batch().await;
-        place.enqueue(&batch, vec![ITEM]).await;
+        place.enqueue_members(&batch, vec![ITEM]).await;
         place.close(&batch).await;
         let (held, _) = wait(holder.clone()).await;
         let waiting = tokio::spawn(wait(waiter.clone()));
@@ -161,7 +132,7 @@ async fn measure_large(site: &Site, members: u64) -> [f64; 3] {
     let place = Place::open(site).await;
     let batch = place.open_batch().await;
     for items in commits_of(members, 0) {
-        place.enqueue(&batch, items).await;
+        place.enqueue_members(&batch, items).await;
     }
     place.close(&batch).await;
     let consumer = place.consumer().await;

@@ -76,7 +76,7 @@ fn main() -> io::Result<()> {
     }
     if arguments.wants("keys") {
         writeln!(out, "\nItems of keys\n\n{}", keys::table(&stage))?;
-        for table in [slots::latency, slots::cost, rates::reached] {
+        for table in [slots::latency, rates::reached] {
             writeln!(out, "\n{}", table(&stage))?;
         }
     }

@@ -67,7 +67,10 @@ pub(crate) fn reached(stage: &Stage) -> String {
 async fn measure(site: &Site, case: &Case) -> [f64; 2] {
     let env = Environment::system();
     let time = SECOND * scale(3, 20) as u32;
-    let place = Place::open(site, &KeyLimits::new().with_rate(case.rate)).await;
+    let place = Place::open(site).await;
+    place
+        .limit_keys(&KeyLimits::new().with_rate(case.rate))
+        .await;
     let allowed_of_each =
         f64::from(case.rate.burst()) + time.as_secs_f64() * f64::from(case.rate.starts());
     let waiting = allowed_of_each as u64 + 10;

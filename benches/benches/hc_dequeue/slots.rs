@@ -1,5 +1,4 @@
-//! Slots of limited keys: how soon an idle consumer gets one that was freed, and what freeing them costs while a
-//! session waits that they do not concern.
+//! Slots of limited keys: how soon an idle consumer gets one that was freed.
 
 use std::mem::swap;
 use std::sync::Arc;
@@ -7,9 +6,7 @@ use std::time::Duration;
 
 use benches::contender::{ITEM, Site};
 use benches::meter::Metered;
-use benches::processor_time;
 use benches::stage::{Stage, runtime};
-use benches::table::Table;
 use conformance::scale;
 use hc_dequeue::{Consumer, Delivery, Enqueue, Error, KeyLimits, Queue, WorkerOptions};
 use keyspace::codec::Raw;
@@ -17,29 +14,28 @@ use keyspace::{Bytes, Environment, RunOptions, Runner, Store};
 
 use crate::idle::{PATIENCE, SETTLING, Times, site};
 
-/// How many items the holder takes at once.
-const BATCH: usize = 500;
-
-/// How many tasks acknowledge items at once.
-const ACKNOWLEDGERS: usize = 16;
-
-/// A queue whose keys have limits.
+/// A queue.
 pub(crate) struct Place {
-    runner: Runner<Metered<Store>>,
-    queue: Queue<Bytes, Raw>,
+    pub(crate) runner: Runner<Metered<Store>>,
+    pub(crate) queue: Queue<Bytes, Raw>,
 }
 
 impl Place {
-    pub(crate) async fn open(site: &Site, limits: &KeyLimits) -> Self {
+    pub(crate) async fn open(site: &Site) -> Self {
         let options = RunOptions::default().with_ledger_subspace(site.ledger());
         let runner = Runner::with_options(site.db.clone(), options);
         let queue = Queue::open(&runner, site.queue()).await;
-        let queue: Queue<Bytes, Raw> = queue.expect("nothing conflicts");
-        let place = Self { runner, queue };
-        let queue = &place.queue;
+        Self {
+            queue: queue.expect("nothing conflicts"),
+            runner,
+        }
+    }
+
+    /// Sets the default limits of keys.
+    pub(crate) async fn limit_keys(&self, limits: &KeyLimits) {
+        let queue = &self.queue;
         let limit = |tr| async move { queue.configure_keys(&tr, limits).await };
-        place.runner.run(limit).await.expect("nothing conflicts");
-        place
+        self.runner.run(limit).await.expect("nothing conflicts");
     }
 
     pub(crate) async fn consumer(&self) -> Arc<Consumer<Bytes>> {
@@ -56,10 +52,10 @@ impl Place {
         enqueued.expect("nothing conflicts");
     }
 
-    /// Enqueues this many items of one key.
-    async fn enqueue_some(&self, count: usize) {
-        let item = (ITEM, Enqueue::new().with_key("key"));
-        self.enqueue(&vec![item; count]).await;
+    /// Enqueues an item of a key that is always the same.
+    async fn enqueue_one(&self) {
+        self.enqueue(&[(ITEM, Enqueue::new().with_key("key"))])
+            .await;
     }
 }
 
@@ -92,14 +88,15 @@ pub(crate) fn latency(stage: &Stage) -> String {
 
 async fn measure_latency(site: &Site) -> Times {
     let env = Environment::system();
-    let place = Place::open(site, &KeyLimits::ordered()).await;
+    let place = Place::open(site).await;
+    place.limit_keys(&KeyLimits::ordered()).await;
     let mut holder = place.consumer().await;
     let mut waiter = place.consumer().await;
-    place.enqueue_some(1).await;
+    place.enqueue_one().await;
     let (mut held, _) = wait(holder.clone()).await;
     let mut times = Times::default();
     for _ in 0..scale(200, 2_000) {
-        place.enqueue_some(1).await;
+        place.enqueue_one().await;
         let waiting = tokio::spawn(wait(waiter.clone()));
         env.sleep(SETTLING).await;
         let began = env.now();
@@ -111,73 +108,4 @@ async fn measure_latency(site: &Site) -> Times {
         times.push(began, [acknowledged, delivered]);
     }
     times
-}
-
-/// Returns a table of what acknowledgements cost if no item waits: of keys with and without a limit, and while a
-/// session waits or not.
-pub(crate) fn cost(stage: &Stage) -> String {
-    let mut table = Table::new([
-        "the key has a limit",
-        "a session waits",
-        "acknowledgements per second",
-        "processor time for each",
-    ]);
-    for limited in [false, true] {
-        for waits in [false, true] {
-            let [rate, micros] = stage.on_a_clean_place(|place| {
-                let site = site(stage, place);
-                runtime().block_on(measure_cost(&site, limited, waits))
-            });
-            let yes = |is: bool| if is { "yes" } else { "no" };
-            table.push([
-                yes(limited).to_owned(),
-                yes(waits).to_owned(),
-                format!("{rate:.0}"),
-                format!("{micros:.0} µs"),
-            ]);
-        }
-    }
-    format!("Acknowledgements that concern no session that waits\n\n{table}")
-}
-
-/// Returns how many items are acknowledged in a second, and the processor time for each in microseconds.
-async fn measure_cost(site: &Site, limited: bool, waits: bool) -> [f64; 2] {
-    let env = Environment::system();
-    let count = scale(2_000, 5_000);
-    let mut limits = KeyLimits::new();
-    if limited {
-        limits = limits.with_limit(1_000_000);
-    }
-    let place = Place::open(site, &limits).await;
-    let holder = place.consumer().await;
-    place.enqueue_some(count).await;
-    let mut held = Vec::new();
-    while held.len() < count {
-        let batch = holder.dequeue_batch(BATCH.min(count - held.len())).await;
-        held.extend(batch.expect("the store serves"));
-    }
-    if waits {
-        tokio::spawn(wait(place.consumer().await));
-    }
-    env.sleep(10 * SETTLING).await;
-    let began = (env.now(), processor_time());
-    let mut tasks = Vec::new();
-    for _ in 0..ACKNOWLEDGERS {
-        let part = held.split_off(held.len() - count / ACKNOWLEDGERS);
-        let runner = place.runner.clone();
-        tasks.push(tokio::spawn(async move {
-            for delivery in &part {
-                acknowledge(&runner, delivery).await;
-            }
-            part.len()
-        }));
-    }
-    let mut acknowledged = 0;
-    for task in tasks {
-        acknowledged += task.await.expect("no task panics");
-    }
-    let took = (env.now() - began.0).as_secs_f64();
-    let processor = (processor_time() - began.1).as_secs_f64();
-    let acknowledged = acknowledged as f64;
-    [acknowledged / took, processor * 1e6 / acknowledged]
 }
