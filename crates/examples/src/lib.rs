@@ -4,12 +4,8 @@
 // What an example prints goes through `console::terminal`.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod append;
 pub mod inverted_index;
 pub mod payments;
-pub mod relay;
-pub mod rollup;
-pub mod word_count;
 
 use std::fmt::Display;
 

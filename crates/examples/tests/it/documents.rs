@@ -1,7 +1,6 @@
 //! The commands of the documents. Programs that run until they are stopped are stopped by Ctrl-C.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -78,10 +77,7 @@ fn the_commands_of_the_documents_run() {
             .as_ref()
             .is_none_or(|(name, _)| *name != shown.document)
         {
-            let new = TempDir::new().unwrap();
-            fs::create_dir(new.path().join("docs")).unwrap();
-            fs::write(new.path().join("docs/page.md"), "one\ntwo\n").unwrap();
-            folder = Some((shown.document.clone(), new));
+            folder = Some((shown.document.clone(), TempDir::new().unwrap()));
         }
         let (_, folder) = folder.as_ref().unwrap();
         run(&shown, &call, &program, folder.path());

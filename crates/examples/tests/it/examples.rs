@@ -3,15 +3,12 @@
 use std::fmt::Debug;
 
 use conformance::stores::TestStore;
-use examples::{append, inverted_index, payments, rollup, word_count};
+use examples::{inverted_index, payments};
 use keyspace::{Runner, Store, Subspace};
 
 conformance::on_every_store!(threads:
-    the_text_is_in_the_order_of_commits,
     the_index_is_in_step_with_the_values,
     each_payment_is_booked_once,
-    every_level_sums_up_what_was_measured,
-    words_are_counted_as_documents_come_and_go,
 );
 
 async fn twice<E: Debug>(
@@ -23,22 +20,10 @@ async fn twice<E: Debug>(
     }
 }
 
-async fn the_text_is_in_the_order_of_commits(store: TestStore) {
-    twice(store, append::run).await;
-}
-
 async fn the_index_is_in_step_with_the_values(store: TestStore) {
     twice(store, inverted_index::run).await;
 }
 
 async fn each_payment_is_booked_once(store: TestStore) {
     twice(store, payments::run).await;
-}
-
-async fn every_level_sums_up_what_was_measured(store: TestStore) {
-    twice(store, rollup::run).await;
-}
-
-async fn words_are_counted_as_documents_come_and_go(store: TestStore) {
-    twice(store, word_count::run).await;
 }

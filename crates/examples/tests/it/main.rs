@@ -6,6 +6,5 @@ mod console;
 mod documents;
 mod examples;
 mod programs;
-mod relay;
 #[cfg(unix)]
 mod several_processes;
