@@ -290,9 +290,8 @@ impl<T: Serialize + DeserializeOwned> Codec<T> for Json {
 ///
 /// Adding, removing or reordering a field changes the meaning of stored bytes. Types with
 /// `#[serde(untagged)]` or `#[serde(tag)]` do not decode, nor do those with fields that only
-/// `skip_serializing` leaves out; `encode` cannot find this. The `bincode` crate is no
-/// longer maintained (RUSTSEC-2025-0141). Use [`MessagePack`], unless your stored bytes are already
-/// bincode's.
+/// `skip_serializing` leaves out; `encode` cannot find this. Use [`MessagePack`], unless your stored bytes are
+/// already bincode's.
 #[cfg(feature = "bincode")]
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Bincode;
