@@ -25,8 +25,8 @@
 //! # Constants
 //!
 //! The table shows the measurements that justify each constant: items per second on a cluster of one process, with and
-//! without the mechanism, in alternating rounds of `cargo xtask bench hc_dequeue`. In rows with *64 sessions*, each
-//! session has one consumer.
+//! without the mechanism, in alternating rounds of `cargo xtask bench hc_dequeue`. Compare them within a row only: they
+//! were measured at other times than `docs/benchmarks.md`. In rows with *64 sessions*, each session has one consumer.
 //!
 //! | constant | value | effect | with | without |
 //! |---|---|---|---|---|
