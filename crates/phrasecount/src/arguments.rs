@@ -26,8 +26,8 @@ pub(crate) struct Options {
     /// The store: `embedded:<path>`, `memory:`, `fdb:` or `fdb:<cluster file>`.
     ///
     /// `memory:` suits a few megabytes of text: it takes about 100 MB of memory, and 50 MB more for each megabyte
-    /// of text. An embedded store takes 200 to 550 MB of memory, and a file about 10 times as large as the text, plus
-    /// up to 64 MB.
+    /// of text. An embedded store takes 200 to 550 MB of memory, and a file 5 to 10 times as large as the text, plus
+    /// about 130 MB while the program runs.
     #[arg(
         long,
         global = true,
