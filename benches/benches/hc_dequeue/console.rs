@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use ::console::{Console, WebOptions};
 use benches::contender::ITEM;
+use benches::runtime_with_sockets;
 use benches::stage::Stage;
 use benches::statistics::median;
 use benches::table::Table;
-use benches::{memory_bytes, runtime_with_sockets};
 use conformance::scale;
 use futures::future::join_all;
 use hc_dequeue::{Error, Queue, Result, Settings, WorkerOptions};
@@ -53,16 +53,10 @@ pub(crate) fn tabs(stage: &Stage) -> Table {
     table
 }
 
-/// Returns a table of the time for a page, and of the memory for all pages, by the length of the queue.
+/// Returns a table of the time for a page, by the length of the queue.
 pub(crate) fn pages(stage: &Stage) -> String {
     let runtime = runtime_with_sockets();
-    let mut table = Table::new([
-        "items",
-        "overview, ms",
-        "a page of 100, ms",
-        "all pages, rows per second",
-        "memory for all pages, MiB",
-    ]);
+    let mut table = Table::new(["items", "overview, ms", "a page of 100, ms"]);
     for items in [1_000, scale(100_000, 1_000_000)] {
         let row = stage.on_a_clean_place(|place| runtime.block_on(walk(stage, place, items)));
         table.push(row.expect("the store serves"));
@@ -71,7 +65,7 @@ pub(crate) fn pages(stage: &Stage) -> String {
 }
 
 /// Asks for the overview, then for every page of the waiting items.
-async fn walk(stage: &Stage, place: &Subspace, items: usize) -> Result<[String; 5]> {
+async fn walk(stage: &Stage, place: &Subspace, items: usize) -> Result<[String; 3]> {
     let place = &Place::open(stage, place).await?;
     place.enqueue(items).await?;
     let console = place.console();
@@ -83,13 +77,9 @@ async fn walk(stage: &Stage, place: &Subspace, items: usize) -> Result<[String; 
     let overview_millis = millis_since(begun);
     let name = &overview.expect("the queues are listed").queues[0].name;
 
-    let resident = || memory_bytes("VmRSS").unwrap_or(0);
-    let before = resident();
     let mut seen = 0;
     let mut after = None;
     let mut times = Vec::new();
-    let mut peak = before;
-    let walk_begun = environment.now();
     loop {
         let begun = environment.now();
         let page = console
@@ -98,20 +88,16 @@ async fn walk(stage: &Stage, place: &Subspace, items: usize) -> Result<[String; 
             .expect("the page is listed");
         times.push(millis_since(begun));
         seen += page.items.len();
-        peak = peak.max(resident());
         after = page.next;
         if after.is_none() {
             break;
         }
     }
     assert_eq!(seen, items, "every item is listed once");
-    let rate = items as f64 / millis_since(walk_begun) * 1e3;
     Ok([
         items.to_string(),
         format!("{overview_millis:.1}"),
         format!("{:.2}", median(times)),
-        format!("{rate:.0}"),
-        format!("{:.1}", (peak - before) as f64 / f64::from(1 << 20)),
     ])
 }
 
