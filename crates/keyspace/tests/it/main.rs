@@ -28,6 +28,7 @@ mod processes;
 mod recipe;
 #[cfg(unix)]
 mod sharing;
+mod uuids;
 mod verify;
 mod version_clock;
 mod versions;
