@@ -365,7 +365,7 @@ impl From<Code> for Error {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// let runner = Runner::new(keyspace::open("memory:")?);
-/// let count = runner.run(|tr| async move {
+/// let count = runner.run(async |tr| {
 ///     let digits = tr.get(b"count", Isolation::Serializable).await?.unwrap_or_default();
 ///     let count: u32 = std::str::from_utf8(&digits)?.parse()?;
 ///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>(count)
@@ -375,6 +375,12 @@ impl From<Code> for Error {
 /// # Ok(())
 /// # }
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "a closure of a transaction cannot return the error `{Self}`",
+    note = "it can return a type that implements `std::error::Error` and `From<keyspace::Error>`",
+    note = "it can return `Box<dyn std::error::Error + Send + Sync>`",
+    note = "it can return `anyhow::Error` if this crate's feature `anyhow` is enabled"
+)]
 pub trait RunError<Kind>: From<Error> + Send + 'static {
     /// Returns FoundationDB's code of the error or of its sources, if there is one. The retry loop uses
     /// this code to decide whether to retry.
@@ -397,6 +403,9 @@ pub mod error_kind {
     pub enum Anyhow {}
 }
 
+// Without the attribute, the compiler would say that `anyhow::Error` lacks `std::error::Error`, and not what `RunError`
+// says.
+#[diagnostic::do_not_recommend]
 impl<E> RunError<error_kind::Typed> for E
 where
     E: std::error::Error + From<Error> + Send + Sync + 'static,
