@@ -27,25 +27,25 @@ pub enum Finding {
     },
 
     /// A session that does not exist holds items or grants. Repaired by returning the items to the queue.
-    #[error("session {} holds items but does not exist", SessionId(*session))]
+    #[error("session {session} holds items but does not exist")]
     NoSession {
         /// The session.
-        session: [u8; 16],
+        session: SessionId,
     },
 
     /// A session has no heartbeat, so that no other session would ever declare it dead. Repaired by declaring it dead
     /// and returning its items; if it is alive, it opens a new session.
-    #[error("session {} has no heartbeat", SessionId(*session))]
+    #[error("session {session} has no heartbeat")]
     NoHeartbeat {
         /// The session.
-        session: [u8; 16],
+        session: SessionId,
     },
 
     /// A heartbeat belongs to no session. Repaired by removing it.
-    #[error("there is a heartbeat of session {}, which does not exist", SessionId(*session))]
+    #[error("there is a heartbeat of session {session}, which does not exist")]
     StrayHeartbeat {
         /// The session that does not exist.
-        session: [u8; 16],
+        session: SessionId,
     },
 
     /// A request belongs to a session that does not exist. Repaired by removing it.
@@ -57,10 +57,10 @@ pub enum Finding {
 
     /// A grant lacks its first item, so that its session does not recognize it as an answer. Repaired by returning
     /// the other items to the queue.
-    #[error("a grant of session {} lacks its first item", SessionId(*session))]
+    #[error("a grant of session {session} lacks its first item")]
     BrokenGrant {
         /// The session.
-        session: [u8; 16],
+        session: SessionId,
     },
 
     /// An item is in two places, and would be delivered from each. Not repaired: it is unknown which of the two is
@@ -205,10 +205,10 @@ pub enum Finding {
     },
 
     /// A cancel stamp belongs to a session that does not exist. Repaired by removing it.
-    #[error("there is a cancel stamp of session {}, which does not exist", SessionId(*session))]
+    #[error("there is a cancel stamp of session {session}, which does not exist")]
     StrayCancel {
         /// The session.
-        session: [u8; 16],
+        session: SessionId,
     },
 
     /// A schedule is missing from the index by next time, so that it would never fire again. Repaired by adding it.

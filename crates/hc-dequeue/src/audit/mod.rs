@@ -29,7 +29,6 @@ use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
 use crate::items::settings::{Settings, current_settings};
 use crate::queue::handle::Queue;
-use crate::session::SessionId;
 
 /// The result of an audit.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -187,7 +186,7 @@ async fn repair_step(
             sessions::return_broken_grants(tr, keys, settings, *session).await?;
         }
         Finding::StrayCancel { session } => {
-            let key = keys.cancels(SessionId(*session));
+            let key = keys.cancels(*session);
             remove_row(tr, keys, &sessions::CancelStamps, &key, finding).await?;
         }
         Finding::NoPointer { key, .. } => {

@@ -75,7 +75,7 @@ impl RowCheck for Holders {
         let (session, _) = parse_held(keys, self.0, row)?;
         let is_notice = self.0 == "g" && is_notice(row.value());
         let is_missing = !is_notice && !exists(tr, keys, session).await?;
-        Ok(is_missing.then_some(Finding::NoSession { session: session.0 }))
+        Ok(is_missing.then_some(Finding::NoSession { session }))
     }
 }
 
@@ -98,7 +98,7 @@ impl RowCheck for States {
         let key = keys.sessions.heartbeat(session);
         let heartbeat = tr.get(&key, Isolation::Serializable).await?;
         let is_silent = state.life == Life::Alive && heartbeat.is_none();
-        Ok(is_silent.then_some(Finding::NoHeartbeat { session: session.0 }))
+        Ok(is_silent.then_some(Finding::NoHeartbeat { session }))
     }
 }
 
@@ -120,7 +120,7 @@ impl RowCheck for Heartbeats {
         let session = keys.sessions.parse_heartbeat_row(row)?.session;
         // The heartbeat of a missing session that holds something is removed together with the session.
         let is_stray = !exists(tr, keys, session).await? && !holds(tr, keys, session).await?;
-        Ok(is_stray.then_some(Finding::StrayHeartbeat { session: session.0 }))
+        Ok(is_stray.then_some(Finding::StrayHeartbeat { session }))
     }
 }
 
@@ -170,7 +170,7 @@ impl RowCheck for Grants {
         }
         // Grants of dead sessions are returned row by row, so that their first rows may be missing.
         let is_broken = keys.sessions.life(tr, session).await? == Some(Life::Alive);
-        Ok(is_broken.then_some(Finding::BrokenGrant { session: session.0 }))
+        Ok(is_broken.then_some(Finding::BrokenGrant { session }))
     }
 }
 
@@ -314,9 +314,8 @@ pub(super) async fn return_broken_grants(
     tr: &AuditTransaction,
     keys: &Keys,
     settings: &Settings,
-    session: [u8; 16],
+    session: SessionId,
 ) -> Result<()> {
-    let session = SessionId(session);
     let (begin, end) = keys.grants(session);
     let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
     let broken: Vec<_> = broken(keys, &grants)?.into_iter().cloned().collect();
@@ -330,9 +329,8 @@ pub(super) async fn reclaim_lost(
     runner: &Runner<Store>,
     keys: &Keys,
     settings: &Settings,
-    session: [u8; 16],
+    session: SessionId,
 ) -> Result<()> {
-    let session = SessionId(session);
     let declare = |tr| async move { declare_lost(&tr, keys, session).await };
     if runner.run(declare).await? {
         while let Progress::Returned(_) = reclaim_step(runner, keys, settings, session).await? {}
@@ -344,11 +342,9 @@ pub(super) async fn reclaim_lost(
 pub(super) async fn remove_heartbeat(
     tr: &AuditTransaction,
     keys: &Keys,
-    session: [u8; 16],
+    session: SessionId,
 ) -> Result<()> {
-    keys.sessions
-        .declare_dead(tr, SessionId(session), |_| None)
-        .await?;
+    keys.sessions.declare_dead(tr, session, |_| None).await?;
     Ok(())
 }
 
@@ -369,7 +365,7 @@ impl RowCheck for CancelStamps {
     ) -> Result<Option<Finding>> {
         let session = keys.parse_cancels(row.key())?;
         let life = keys.sessions.life(tr, session).await?;
-        let stray = Finding::StrayCancel { session: session.0 };
+        let stray = Finding::StrayCancel { session };
         Ok(life.is_none().then_some(stray))
     }
 }

@@ -101,7 +101,7 @@ async fn items_of_a_session_that_is_gone_are_returned(store: TestStore) {
     let states = world.rows("s").await;
     let heartbeats = world.rows("b").await;
     let bytes: Vec<u8> = world.key("s").unpack(states[0].key()).unwrap();
-    let session = bytes.try_into().unwrap();
+    let session = SessionId(bytes.try_into().unwrap());
     world.write(states[0].key(), None).await;
     world.write(heartbeats[0].key(), None).await;
     world
@@ -116,7 +116,7 @@ async fn a_session_without_a_heartbeat_is_reclaimed(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
     let heartbeats = world.rows("b").await;
     let bytes: Vec<u8> = world.key("b").unpack(heartbeats[0].key()).unwrap();
-    let session = bytes.try_into().unwrap();
+    let session = SessionId(bytes.try_into().unwrap());
     world.write(heartbeats[0].key(), None).await;
     world
         .finds_and_repairs(&[Finding::NoHeartbeat { session }])
@@ -162,14 +162,14 @@ async fn requests_of_a_session_that_is_being_removed_are_no_finding(store: TestS
 
 async fn strays_are_removed(store: TestStore) {
     let (world, _held, _consumer) = world_in_use(&store).await;
-    let session = [9; 16];
-    let heartbeat = world.key("b").pack(&session.as_slice());
+    let session = SessionId([9; 16]);
+    let heartbeat = world.key("b").pack(&session.0.as_slice());
     world.write(&heartbeat, Some(&[0; 18])).await;
     world
         .finds_and_repairs(&[Finding::StrayHeartbeat { session }])
         .await;
 
-    let request = world.request(session).await;
+    let request = world.request(session.0).await;
     world
         .finds_and_repairs(&[Finding::StrayRequest { request }])
         .await;
@@ -189,7 +189,7 @@ async fn the_rest_of_a_grant_without_its_first_item_is_returned(store: TestStore
     let part = [&[1, 0, 0, 0, 2][..], &id, &rows[0].value()[1..]].concat();
     world.write(rows[0].key(), None).await;
     world.write(&second, Some(&part)).await;
-    let session = session.try_into().unwrap();
+    let session = SessionId(session.try_into().unwrap());
     world
         .finds_and_repairs(&[Finding::BrokenGrant { session }])
         .await;
@@ -245,7 +245,7 @@ async fn items_of_many_sessions_that_are_gone_are_returned(store: TestStore) {
     let world = World::new(&store, Settings::default()).await;
     world.enqueue(0..250).await;
     let mut consumers = Vec::new();
-    let mut sessions: Vec<[u8; 16]> = Vec::new();
+    let mut sessions = Vec::new();
     for _ in 0..2 {
         let consumer = world.consumer().await;
         let held = consumer.dequeue_batch(120).await.unwrap();
@@ -254,7 +254,7 @@ async fn items_of_many_sessions_that_are_gone_are_returned(store: TestStore) {
     }
     for state in world.rows("s").await {
         let session: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
-        sessions.push(session.try_into().unwrap());
+        sessions.push(SessionId(session.try_into().unwrap()));
         world.write(state.key(), None).await;
     }
     let finding = |session| Finding::NoSession { session };
@@ -269,7 +269,7 @@ async fn a_repair_that_meets_a_damaged_row_goes_on_with_the_others(store: TestSt
     let item = world.rows("h").await.remove(0);
     let state = world.rows("s").await.remove(0);
     let bytes: Vec<u8> = world.key("s").unpack(state.key()).unwrap();
-    let session = bytes.try_into().unwrap();
+    let session = SessionId(bytes.try_into().unwrap());
     world.write(item.key(), Some(b"?")).await;
     world.write(state.key(), None).await;
     let counter = world.queue.subspace().pack(&("c", "dead"));

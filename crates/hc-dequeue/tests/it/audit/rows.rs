@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use conformance::stores::TestStore;
 use futures::{StreamExt, stream};
+use hc_dequeue::session::SessionId;
 use hc_dequeue::{
     Audit, Cancelled, Consumer, Delivery, Enqueue, Error, Finding, ItemRef, OnRepeat, Schedule,
     Settings,
@@ -308,7 +309,7 @@ async fn a_dedupe_id_of_an_item_whose_session_is_gone_stays(store: TestStore) {
     assert_eq!(world.cancel(&held.item_ref()).await, Cancelled::Requested);
     let state = world.only("s").await;
     let bytes: Vec<u8> = world.key("s").unpack(&state).unwrap();
-    let session = bytes.try_into().unwrap();
+    let session = SessionId(bytes.try_into().unwrap());
     world.write(&state, None).await;
     world
         .finds_and_repairs(&[Finding::NoSession { session }])
@@ -322,8 +323,8 @@ async fn a_cancel_stamp_of_no_session_is_found_and_removed(store: TestStore) {
     let Full { world, held, .. } = &full;
     assert_eq!(world.cancel(&held.item_ref()).await, Cancelled::Requested);
     world.check().await;
-    let session = [9; 16];
-    let stamp = world.key("a").pack(&session.as_slice());
+    let session = SessionId([9; 16]);
+    let stamp = world.key("a").pack(&session.0.as_slice());
     world.write(&stamp, Some(&[0; 10])).await;
     world
         .finds_and_repairs(&[Finding::StrayCancel { session }])
