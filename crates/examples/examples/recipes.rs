@@ -23,7 +23,7 @@ async fn enqueue_with_own_data(
     jobs: &Jobs,
     users: &Subspace,
 ) -> Result<()> {
-    let sign_up = |tr: Tx<_>| async move {
+    let sign_up = async |tr: Tx<_>| {
         tr.set(&users.pack(&"ada"), b"ada@example.org");
         jobs.enqueue(&tr, &"welcome ada".to_owned()).await
     };
@@ -33,7 +33,7 @@ async fn enqueue_with_own_data(
 
 async fn enqueue_many(runner: &Runner<Store>, jobs: &Jobs, values: &[String]) -> Result<()> {
     for chunk in values.chunks(1_000) {
-        let enqueue = |tr| async move { jobs.enqueue_all(&tr, chunk).await };
+        let enqueue = async |tr| jobs.enqueue_all(&tr, chunk).await;
         runner.run(enqueue).await?;
     }
     Ok(())
@@ -182,7 +182,7 @@ async fn redrive_all(runner: &Runner<Store>, jobs: &Jobs) -> Result<u64> {
     let mut after = None;
     loop {
         let cursor = &after;
-        let redrive = |tr: Tx<_>| async move {
+        let redrive = async |tr: Tx<_>| {
             let page = jobs
                 .list(&tr, PlaceKind::Dead, cursor.as_ref(), 100)
                 .await?;
@@ -218,7 +218,7 @@ async fn wait_for_a_result(
 async fn run_periodically(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     let hourly = &Schedule::new("0 * * * *").with_time_zone("America/New_York");
     let job = &"collect statistics".to_owned();
-    let schedule = |tr| async move { jobs.schedule(&tr, "statistics", hourly, job).await };
+    let schedule = async |tr| jobs.schedule(&tr, "statistics", hourly, job).await;
     let _ = runner.run(schedule).await?;
     Ok(())
 }
@@ -227,7 +227,7 @@ async fn run_without_a_pile(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     let once = Enqueue::new().with_dedupe("refresh");
     let minutely = &Schedule::new("* * * * *").with_enqueue_options(once);
     let job = &"refresh".to_owned();
-    let schedule = |tr| async move { jobs.schedule(&tr, "refresh", minutely, job).await };
+    let schedule = async |tr| jobs.schedule(&tr, "refresh", minutely, job).await;
     let _ = runner.run(schedule).await?;
     Ok(())
 }
@@ -236,7 +236,7 @@ async fn work_for_a_long_time(runner: &Runner<Store>, jobs: &Jobs) -> Result<Wor
     let hour = WorkerOptions::new()
         .with_concurrency(4)
         .with_time_limit(Duration::from_secs(3600));
-    let encode = |video: Delivery<String>| async move {
+    let encode = async |video: Delivery<String>| {
         for _part in 0..10 {
             // A handler that waits is dropped where it waits. One that computes has to look, and to return an error.
             if video.is_cancelled() {
@@ -264,7 +264,7 @@ async fn test_a_handler(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
 }
 
 async fn change_settings(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
-    let change = |tr: Tx<_>| async move {
+    let change = async |tr: Tx<_>| {
         let settings = jobs.settings(&tr).await?.with_max_attempts(20);
         jobs.configure(&tr, &settings).await
     };
@@ -272,7 +272,7 @@ async fn change_settings(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
 }
 
 async fn pause(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
-    let pause = |tr: Tx<_>| async move {
+    let pause = async |tr: Tx<_>| {
         jobs.pause(&tr);
         Ok::<_, Error>(())
     };
@@ -319,7 +319,7 @@ async fn share_a_store() -> Result<(), AnyError> {
     hand_over(worker, old).await?;
     new_jobs.submit(&client, &"trailer".to_owned()).await?;
     let jobs = &new_jobs;
-    let length = |tr: Tx<_>| async move { jobs.len(&tr).await };
+    let length = async |tr: Tx<_>| jobs.len(&tr).await;
     assert_eq!(new.run(length).await?, 1);
     Ok(())
 }
@@ -340,7 +340,7 @@ async fn granted_to(consumer: &Consumer<String>, tenant: &str) -> Result<usize> 
 
 async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     let consumer = jobs.consumer(runner, WorkerOptions::new()).await?;
-    let enqueue = |tr: Tx<_>| async move {
+    let enqueue = async |tr: Tx<_>| {
         limit_tenants(&tr, jobs).await?;
         for number in 0..9 {
             for tenant in ["acme", "globex"] {
@@ -352,15 +352,15 @@ async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()
     runner.run(enqueue).await?;
     assert_eq!(granted_to(&consumer, "acme").await?, 5);
 
-    let pause = |tr: Tx<_>| async move { pause_a_tenant(&tr, jobs, "acme").await };
+    let pause = async |tr: Tx<_>| pause_a_tenant(&tr, jobs, "acme").await;
     let limits = runner.run(pause).await?;
     assert_eq!(limits.limit(), Some(5));
     assert_eq!(granted_to(&consumer, "acme").await?, 0);
-    let state = |tr: Tx<_>| async move { jobs.key(&tr, b"acme").await };
+    let state = async |tr: Tx<_>| jobs.key(&tr, b"acme").await;
     let paused = runner.run(state).await?;
     assert_eq!((paused.waiting, paused.state), (4, KeyState::Paused));
 
-    let share = |tr: Tx<_>| async move { share_between_tenants(&tr, jobs).await };
+    let share = async |tr: Tx<_>| share_between_tenants(&tr, jobs).await;
     runner.run(share).await?;
     assert_eq!(granted_to(&consumer, "acme").await?, 4);
     consumer.shut_down(Duration::ZERO).await?;
@@ -368,7 +368,7 @@ async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()
 }
 
 async fn call_at_a_rate(runner: &Runner<Store>, calls: &Jobs) -> Result<()> {
-    let enqueue = |tr: Tx<_>| async move {
+    let enqueue = async |tr: Tx<_>| {
         limit_calls(&tr, calls).await?;
         for number in 0..100 {
             enqueue_for_tenant(&tr, calls, ("customer 7", number.to_string())).await?;
@@ -380,7 +380,7 @@ async fn call_at_a_rate(runner: &Runner<Store>, calls: &Jobs) -> Result<()> {
     // One more for each two thirds of a second that this takes.
     let granted = granted_to(&consumer, "customer 7").await?;
     assert!((10..100).contains(&granted));
-    let state = |tr: Tx<_>| async move { calls.key(&tr, b"customer 7").await };
+    let state = async |tr: Tx<_>| calls.key(&tr, b"customer 7").await;
     let customer = runner.run(state).await?;
     assert!(matches!(customer.state, KeyState::UntilRate(_)));
     consumer.shut_down(Duration::ZERO).await?;
@@ -388,7 +388,7 @@ async fn call_at_a_rate(runner: &Runner<Store>, calls: &Jobs) -> Result<()> {
 }
 
 async fn handle_in_order(runner: &Runner<Store>, transfers: &Jobs) -> Result<()> {
-    let enqueue = |tr: Tx<_>| async move {
+    let enqueue = async |tr: Tx<_>| {
         keep_accounts_in_order(&tr, transfers).await?;
         for transfer in ["first", "second", "third"] {
             enqueue_for_tenant(&tr, transfers, ("account 7", transfer.to_owned())).await?;
@@ -416,9 +416,9 @@ async fn handle_in_order(runner: &Runner<Store>, transfers: &Jobs) -> Result<()>
 /// Handles the reports of all regions, and then the summary.
 async fn summarize(runner: &Runner<Store>, reports: &Jobs) -> Result<()> {
     let regions = &["north".to_owned(), "south".to_owned()];
-    let enqueue = |tr: Tx<_>| async move { run_when_all_are_done(&tr, reports, regions).await };
+    let enqueue = async |tr: Tx<_>| run_when_all_are_done(&tr, reports, regions).await;
     let batch = runner.run(enqueue).await?;
-    let handler = |job: Delivery<String>| async move {
+    let handler = async |job: Delivery<String>| {
         let counts = job.batch_counts().map(|counts| counts.completed);
         let is_summary = job.value() == "send the summary";
         assert_eq!(counts, is_summary.then_some(2));
@@ -430,13 +430,13 @@ async fn summarize(runner: &Runner<Store>, reports: &Jobs) -> Result<()> {
 
 /// Calls the recipes of enqueues with options.
 async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &Jobs) -> Result<()> {
-    let once = |tr: Tx<_>| async move {
+    let once = async |tr: Tx<_>| {
         let first = enqueue_once(&tr, later, 7).await?;
         Ok::<_, Error>((first, enqueue_once(&tr, later, 7).await?))
     };
     assert_eq!(runner.run(once).await?, (true, false));
     let tomorrow = runner.environment().wall() + Duration::from_secs(24 * 3600);
-    let more = |tr: Tx<_>| async move {
+    let more = async |tr: Tx<_>| {
         enqueue_for_later(&tr, later, tomorrow).await?;
         enqueue_debounced(&tr, later, "home").await?;
         assert!(enqueue_bounded(&tr, later).await?);
@@ -445,11 +445,11 @@ async fn enqueue_in_all_ways(runner: &Runner<Store>, later: &Jobs) -> Result<()>
     };
     runner.run(more).await?;
     let delayed = runner
-        .run(|tr: Tx<_>| async move { later.list(&tr, PlaceKind::Delayed, None, 1).await })
+        .run(async |tr: Tx<_>| later.list(&tr, PlaceKind::Delayed, None, 1).await)
         .await?
         .items[0]
         .item;
-    let expedite = |tr: Tx<_>| async move { run_at_once(&tr, later, &delayed).await };
+    let expedite = async |tr: Tx<_>| run_at_once(&tr, later, &delayed).await;
     assert!(runner.run(expedite).await?);
     Ok(())
 }
@@ -473,20 +473,20 @@ pub(crate) async fn main() -> Result<(), AnyError> {
     enqueue_many(runner, jobs, &["malformed".to_owned()]).await?;
     test_a_handler(runner, jobs).await?;
     let dead = runner
-        .run(|tr: Tx<_>| async move { jobs.list(&tr, PlaceKind::Dead, None, 1).await })
+        .run(async |tr: Tx<_>| jobs.list(&tr, PlaceKind::Dead, None, 1).await)
         .await?
         .items
         .remove(0)
         .item;
-    let why = |tr: Tx<_>| async move { why_it_failed(&tr, jobs, &dead).await };
+    let why = async |tr: Tx<_>| why_it_failed(&tr, jobs, &dead).await;
     assert_eq!(
         runner.run(why).await?.as_deref(),
         Some("there is no such customer")
     );
     assert_eq!(redrive_all(runner, jobs).await?, 1);
-    let change = |tr: Tx<_>| async move { change_what_waits(&tr, jobs, &dead).await };
+    let change = async |tr: Tx<_>| change_what_waits(&tr, jobs, &dead).await;
     assert!(runner.run(change).await?);
-    let cancel_it = |tr: Tx<_>| async move { cancel(&tr, jobs, &dead).await };
+    let cancel_it = async |tr: Tx<_>| cancel(&tr, jobs, &dead).await;
     assert!(runner.run(cancel_it).await?);
 
     enqueue_in_all_ways(runner, &open("later").await?).await?;

@@ -114,7 +114,7 @@ async fn restock_nightly<D: Database>(shop: &Shop, runner: &Runner<D>) -> Result
         product: "pan".to_owned(),
         count: 100,
     };
-    let schedule = |tr| async move { shop.jobs.schedule(&tr, "restock pans", nightly, job).await };
+    let schedule = async |tr| shop.jobs.schedule(&tr, "restock pans", nightly, job).await;
     let _ = runner.run(schedule).await?;
     Ok(())
 }
@@ -184,7 +184,7 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
     // The orders need not wait any longer than the stock.
     shop.jobs.await_done(runner, &restock).await?;
     for order in [&first, &second] {
-        let expedite = |tr| async move { shop.jobs.expedite(&tr, order).await };
+        let expedite = async |tr| shop.jobs.expedite(&tr, order).await;
         runner.run(expedite).await?;
     }
 

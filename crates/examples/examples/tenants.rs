@@ -25,7 +25,7 @@ const FAILS: &str = "initech 2";
 
 /// Sets the limits, and enqueues the jobs of one tenant after those of another.
 async fn enqueue<D: Database>(runner: &Runner<D>, jobs: &Queue<String>) -> Result<(), Error> {
-    let enqueue = |tr: Tx<_>| async move {
+    let enqueue = async |tr: Tx<_>| {
         let limited = KeyLimits::new().with_limit(LIMIT);
         jobs.configure_keys(&tr, &limited).await?;
         let in_order = KeyLimits::ordered();

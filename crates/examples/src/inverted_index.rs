@@ -90,14 +90,14 @@ async fn move_to(
 ) -> Result<()> {
     let person = &person;
     let place = &place;
-    let add = |tr| async move { places.add(&tr, person, place).await };
+    let add = async |tr| places.add(&tr, person, place).await;
     runner.run(add).await
 }
 
 /// Verifies that the index contains each person in the right place, and nowhere else. Returns the number
 /// of people.
 async fn check(runner: &Runner<Store>, places: &Places, index: &Index) -> Result<usize> {
-    let read = |tr| async move {
+    let read = async |tr| {
         let values = places
             .values(&tr, None, usize::MAX, Isolation::Snapshot)
             .await?

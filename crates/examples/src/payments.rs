@@ -70,7 +70,7 @@ pub async fn run(runner: &Runner<Store>, shop: &Subspace) -> Result<()> {
 /// Returns how much a customer has paid.
 async fn balance(runner: &Runner<Store>, shop: &Subspace, customer: &str) -> Result<i64> {
     let key = &shop.pack(&("balance", customer));
-    let read = |tr: Tx<_>| async move { Ok::<_, Error>(tr.get(key, Isolation::Snapshot).await?) };
+    let read = async |tr: Tx<_>| Ok::<_, Error>(tr.get(key, Isolation::Snapshot).await?);
     let paid = runner.run(read).await?;
     Ok(paid.map_or(0, |paid| {
         i64::from_le_bytes(paid[..].try_into().expect("only `Add` writes it"))
@@ -88,7 +88,7 @@ async fn book(
     let balance = &shop.pack(&("balance", customer.as_str()));
     let receipt = &format!("{customer} paid {amount}");
     runner
-        .run(|tr| async move {
+        .run(async |tr| {
             // Fails if another worker holds the payment. Then nothing of this transaction is committed.
             payment.ack(&tr).await?;
             tr.atomic(MutationOp::Add, balance, &amount.to_le_bytes());

@@ -45,13 +45,13 @@ const FORMAT: u8 = 1;
 /// let ids = &Ids::default();
 /// let orders = &Subspace::from("orders");
 /// let open_orders = &Subspace::from(("orders", "open"));
-/// runner.run(|tr| async move { ids.register(&tr, orders, "jobs", &["JSON"]).await }).await?;
-/// let refused = runner.run(|tr| async move { ids.register(&tr, open_orders, "logs", &[]).await }).await;
+/// runner.run(async |tr| ids.register(&tr, orders, "jobs", &["JSON"]).await).await?;
+/// let refused = runner.run(async |tr| ids.register(&tr, open_orders, "logs", &[]).await).await;
 /// assert!(matches!(refused, Err(Error::Overlap { .. })));
 ///
-/// let recipes = runner.run(|tr| async move { ids.recipes(&tr, None, 10).await }).await?;
+/// let recipes = runner.run(async |tr| ids.recipes(&tr, None, 10).await).await?;
 /// assert_eq!(&recipes[0].id, orders);
-/// let recipe = runner.run(|tr| async move { ids.recipe(&tr, orders).await }).await?.unwrap();
+/// let recipe = runner.run(async |tr| ids.recipe(&tr, orders).await).await?.unwrap();
 /// assert_eq!((&recipe.subspace, &*recipe.name), (orders, "jobs"));
 /// assert_eq!(recipes[0].value, Ok(recipe));
 /// # Ok(())

@@ -31,7 +31,7 @@ use crate::transaction::{Isolation, Transaction};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let runner = Runner::new(keyspace::open("memory:")?);
 /// let count = runner
-///     .run(|tr| async move {
+///     .run(async |tr| {
 ///         let old: Option<u64> =
 ///             typed::get(&tr, &MessagePack, b"count", Isolation::Serializable).await?;
 ///         let count = old.unwrap_or(0) + 1;

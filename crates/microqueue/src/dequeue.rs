@@ -36,12 +36,12 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = &MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let job = &"resize 17.png".to_owned();
-    /// runner.run(|tr| async move { jobs.enqueue(&tr, job).await }).await?;
+    /// runner.run(async |tr| jobs.enqueue(&tr, job).await).await?;
     ///
     /// // The job leaves the queue if and only if its result is stored.
     /// let done = &Subspace::from("done");
     /// let is_done = runner
-    ///     .run(|tr| async move {
+    ///     .run(async |tr| {
     ///         let Some(job) = jobs.dequeue(&tr).await? else {
     ///             return Ok(false);
     ///         };

@@ -49,11 +49,11 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = &MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let (staged, commit) = runner
-    ///     .run_committed(|tr| async move { jobs.enqueue(&tr, &"resize 17.png".to_owned()).await })
+    ///     .run_committed(async |tr| jobs.enqueue(&tr, &"resize 17.png".to_owned()).await)
     ///     .await?;
     /// // The id is complete once the transaction has committed.
     /// let id = staged.at(commit.versionstamp.expect("the transaction has written"));
-    /// # let first = runner.run(|tr| async move { jobs.dequeue(&tr).await }).await?;
+    /// # let first = runner.run(async |tr| jobs.dequeue(&tr).await).await?;
     /// # assert_eq!(first.map(|item| item.id), Some(id));
     /// # Ok(())
     /// # }

@@ -60,7 +60,7 @@ impl<T, C: Codec<T> + Default> MicroQueue<T, C> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let names = &MicroQueue::<String, Json>::new("names");
     /// let name = &"Alice".to_owned();
-    /// runner.run(|tr| async move { names.enqueue(&tr, name).await }).await?;
+    /// runner.run(async |tr| names.enqueue(&tr, name).await).await?;
     ///
     /// let stored = MicroQueue::<Bytes, Raw>::new("names");
     /// let items = stored.items(&runner.database().begin()?, None, 10).await?;

@@ -54,7 +54,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = &MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let job = &"resize 17.png".to_owned();
-    /// runner.run(|tr| async move { jobs.enqueue(&tr, job).await }).await?;
+    /// runner.run(async |tr| jobs.enqueue(&tr, job).await).await?;
     ///
     /// let first = jobs.peek(&runner.database().begin()?).await?.expect("a job was enqueued");
     /// assert_eq!(first.value?, "resize 17.png");

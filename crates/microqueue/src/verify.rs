@@ -90,7 +90,7 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let jobs = &MicroQueue::<String>::open(&runner, "jobs").await?;
     /// let first = &"first".to_owned();
-    /// runner.run(|tr| async move { jobs.enqueue(&tr, first).await }).await?;
+    /// runner.run(async |tr| jobs.enqueue(&tr, first).await).await?;
     /// # Ok(())
     /// # }
     /// ```

@@ -38,8 +38,8 @@ where
     /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
-    /// runner.run(|tr| async move { words.initialize(&tr, fish, &40).await }).await?;
-    /// let settled = |tr| async move { words.settled(&tr, fish, Isolation::Snapshot).await };
+    /// runner.run(async |tr| words.initialize(&tr, fish, &40).await).await?;
+    /// let settled = async |tr| words.settled(&tr, fish, Isolation::Snapshot).await;
     /// assert_eq!(runner.run(settled).await?, Some(40));
     /// # Ok(())
     /// # }

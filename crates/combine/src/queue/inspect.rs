@@ -78,7 +78,7 @@ impl CombineQueue<Bytes, Bytes, Bytes, Raw> {
     ///     CombineQueue::open_with(&runner, subspace.clone(), Settings::default(), Sum, options).await?;
     /// let words = &words;
     /// let fish = &"fish".to_owned();
-    /// runner.run(|tr| async move { words.add(&tr, fish, &3).await }).await?;
+    /// runner.run(async |tr| words.add(&tr, fish, &3).await).await?;
     ///
     /// // Elsewhere, without the types.
     /// let keep = |_: &Bytes, value: Option<Bytes>, _: Vec<Bytes>| value;

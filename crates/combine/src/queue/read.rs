@@ -122,9 +122,9 @@ where
     /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
-    /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
+    /// runner.run(async |tr| words.add(&tr, fish, &1).await).await?;
     /// // No worker has combined the update yet.
-    /// let settled = |tr| async move { words.settled(&tr, fish, Isolation::Snapshot).await };
+    /// let settled = async |tr| words.settled(&tr, fish, Isolation::Snapshot).await;
     /// assert_eq!(runner.run(settled).await?, None);
     /// # Ok(())
     /// # }
@@ -168,9 +168,9 @@ where
     /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
-    /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
+    /// runner.run(async |tr| words.add(&tr, fish, &1).await).await?;
     /// // No worker has combined the update yet.
-    /// let exact = |tr| async move { words.exact(&tr, fish, &Exact::default()).await };
+    /// let exact = async |tr| words.exact(&tr, fish, &Exact::default()).await;
     /// assert_eq!(runner.run(exact).await?, Some(1));
     /// # Ok(())
     /// # }

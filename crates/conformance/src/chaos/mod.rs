@@ -158,7 +158,7 @@ pub struct FaultTally {
 ///
 /// chaos.script([CommitFault::Unknown(Fate::Applied)]);
 /// let attempt = runner
-///     .run(|tr| async move {
+///     .run(async |tr| {
 ///         tr.set(b"key", b"value");
 ///         Ok::<_, Error>(tr.attempt().number)
 ///     })

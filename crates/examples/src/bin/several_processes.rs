@@ -132,7 +132,7 @@ async fn enqueue(State(jobs): State<Jobs>, Query(job): Query<Job>) -> Answer {
 }
 
 async fn count_done(State(jobs): State<Jobs>) -> Answer {
-    let read = |tr: Tx<_>| async move {
+    let read = async |tr: Tx<_>| {
         let stored = tr.get(&done().pack(&"all"), Isolation::Serializable);
         Ok::<_, Error>(stored.await?)
     };

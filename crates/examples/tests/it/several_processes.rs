@@ -262,7 +262,7 @@ async fn effects(store: Store) -> BTreeMap<String, u64> {
     let done = &Subspace::from(("done", "name"));
     let (begin, end) = done.range();
     let query = &RangeQuery::keys(begin, end);
-    let read = |tr: Tx<_>| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
+    let read = async |tr: Tx<_>| read_all(&tr, query.clone(), Isolation::Snapshot).await;
     let rows = Runner::new(store).run(read).await.unwrap();
     rows.into_iter()
         .map(|row| {

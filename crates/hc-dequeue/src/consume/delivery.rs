@@ -80,13 +80,15 @@ impl<T> Delivery<T> {
         &self.item
     }
 
-    /// Returns the item's id, which stays the same from its first enqueue on.
+    /// Returns the item's id, which stays the same from its first enqueue on. It is unique in its queue. Outside of it,
+    /// use [`item_ref`](Self::item_ref).
     #[must_use]
     pub fn id(&self) -> ItemId {
         self.item.id
     }
 
-    /// Returns a reference to the item, which an application may store.
+    /// Returns a reference to the item, which an application may store. It is the same in each attempt, names the queue,
+    /// and has a text: use it as the idempotency key for other services.
     #[must_use]
     pub fn item_ref(&self) -> ItemRef {
         self.item.item_ref()
@@ -188,7 +190,7 @@ impl<T> Delivery<T> {
     /// /// Stores the result of a job, and completes the job in the same transaction.
     /// async fn store<D: Database>(runner: &Runner<D>, job: &Delivery<String>, result: &[u8]) -> Result<()> {
     ///     let key = &Subspace::from("results").pack(job.value());
-    ///     let store = |tr: hc_dequeue::keyspace::Tx<_>| async move {
+    ///     let store = async |tr: hc_dequeue::keyspace::Tx<_>| {
     ///         tr.set(key, result);
     ///         job.ack(&tr).await?;
     ///         Ok::<_, Error>(())
@@ -198,11 +200,9 @@ impl<T> Delivery<T> {
     /// ```
     /// # Conflicts
     /// Reads and writes the item's key. While the item is held, only two other operations write this key: a
-    /// [cancellation] and an enqueue that takes over the item's dedupe id. If the item has a [key](Self::key), also
-    /// reads the limits of the key and the default ones, which only [`configure_key`](crate::Queue::configure_key) and
-    /// [`configure_keys`](crate::Queue::configure_keys) write.
-    ///
-    /// [cancellation]: crate::Queue::cancel
+    /// [cancellation](crate::Queue::cancel) and an enqueue that takes over the item's dedupe id. If the item has a
+    /// [key](Self::key), also reads the limits of the key and the default ones, which only
+    /// [`configure_key`](crate::Queue::configure_key) and [`configure_keys`](crate::Queue::configure_keys) write.
     ///
     /// # Errors
     /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if this delivery no longer holds the item, and

@@ -15,7 +15,7 @@ const FORMAT: u8 = 1;
 pub(crate) const ID_BYTES: usize = 18;
 
 /// A reference to an item, which an application may store. It stays valid wherever the item goes, and identifies the
-/// queue that the item belongs to.
+/// queue that the item belongs to. As text, it is an idempotency key for other services.
 ///
 /// The bytes of a reference are: the format, 01; the first four bytes of the XXH3 hash of the prefix of the queue's
 /// subspace; the versionstamp of the item's enqueue in 10 bytes; the call in 8 bytes, big-endian. Its text is these
@@ -32,7 +32,7 @@ pub(crate) const ID_BYTES: usize = 18;
 /// let text = queue.submit(&runner, &7).await?.to_string();
 ///
 /// let item: ItemRef = text.parse()?;
-/// let cancel = |tr| async move { queue.cancel(&tr, &item).await };
+/// let cancel = async |tr| queue.cancel(&tr, &item).await;
 /// assert_eq!(runner.run(cancel).await?, Cancelled::Removed);
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// # })?;

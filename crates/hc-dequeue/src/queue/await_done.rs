@@ -32,7 +32,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// let settings = Settings::new().with_keep_done(Duration::from_secs(3600));
     /// let queue = Queue::<Vec<u64>>::open_with(&runner, "sums", settings, OpenOptions::new()).await?;
     ///
-    /// let add = |item: Delivery<Vec<u64>>| async move {
+    /// let add = async |item: Delivery<Vec<u64>>| {
     ///     let sum: u64 = item.value().iter().sum();
     ///     item.set_result(sum.to_string())
     /// };

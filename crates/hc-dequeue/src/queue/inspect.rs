@@ -101,7 +101,7 @@ impl Queue<Bytes, Raw> {
     /// let found = Queue::<Bytes, Raw>::inspect(&runner, "jobs").await?;
     /// let (queue, stored) = &found.expect("the queue was created");
     /// assert_eq!(stored.codec, "MessagePack");
-    /// let list = |tr| async move { queue.list(&tr, PlaceKind::Queued, None, 10).await };
+    /// let list = async |tr| queue.list(&tr, PlaceKind::Queued, None, 10).await;
     /// let page = runner.run(list).await?;
     /// let status = page.items[0].status.as_ref().unwrap();
     /// assert_eq!(status.value.as_ref().unwrap(), &Bytes::from_static(&[7]));

@@ -26,7 +26,7 @@ impl<T: Send + Sync, C: Codec<T>> Queue<T, C> {
     /// let jobs = &Queue::<String>::open(&runner, "jobs").await?;
     ///
     /// let item = &jobs.submit(&runner, &"resize 17.png".to_owned()).await?;
-    /// let status = runner.run(|tr| async move { jobs.status(&tr, item).await }).await?;
+    /// let status = runner.run(async |tr| jobs.status(&tr, item).await).await?;
     /// assert_eq!(status.expect("it was enqueued").place, Place::Queued);
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// # })?;

@@ -42,7 +42,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// let nightly = &Schedule::new("30 2 * * *").with_time_zone("America/New_York");
     /// let queue = &jobs;
     /// let job = &"clean up".to_owned();
-    /// let schedule = |tr| async move { queue.schedule(&tr, "nightly", nightly, job).await };
+    /// let schedule = async |tr| queue.schedule(&tr, "nightly", nightly, job).await;
     /// assert_eq!(runner.run(schedule).await?, Scheduled::Created);
     /// assert_eq!(runner.run(schedule).await?, Scheduled::Unchanged);
     /// # Ok::<_, Box<dyn std::error::Error>>(())

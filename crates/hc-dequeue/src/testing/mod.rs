@@ -35,7 +35,7 @@
 //! let mail = &Queue::<String>::open(&runner, subspace).await?;
 //!
 //! let new = EnqueuedSince::now(&runner, mail).await?;
-//! runner.run(|tr| async move { sign_up(&tr, mail).await }).await?;
+//! runner.run(async |tr| sign_up(&tr, mail).await).await?;
 //! assert_eq!(
 //!     new.items().await?,
 //!     [

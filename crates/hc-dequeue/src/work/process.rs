@@ -86,9 +86,9 @@ where
     /// let subspace = Subspace::from("payments");
     /// let queue = Queue::<u64>::open(&runner, subspace).await?;
     /// let payments = &queue;
-    /// runner.run(|tr| async move { payments.enqueue_all(&tr, &[30, 12]).await }).await?;
+    /// runner.run(async |tr| payments.enqueue_all(&tr, &[30, 12]).await).await?;
     ///
-    /// let pay = |tr: Tx<_>, payment: Delivery<u64>| async move {
+    /// let pay = async |tr: Tx<_>, payment: Delivery<u64>| {
     ///     let paid = typed::get(&tr, &MessagePack, b"paid", Isolation::Serializable).await?;
     ///     let paid: u64 = paid.unwrap_or_default();
     ///     typed::set(&tr, &MessagePack, b"paid", &(paid + payment.value()))
@@ -97,7 +97,7 @@ where
     /// queue.wait_idle(&runner).await?;
     /// worker.shut_down(Duration::from_secs(1)).await?;
     ///
-    /// let read = |tr| async move { typed::get(&tr, &MessagePack, b"paid", Isolation::Snapshot).await };
+    /// let read = async |tr| typed::get(&tr, &MessagePack, b"paid", Isolation::Snapshot).await;
     /// assert_eq!(runner.run(read).await?, Some(42_u64));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// # })?;

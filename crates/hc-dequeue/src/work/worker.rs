@@ -69,7 +69,7 @@ where
     ///     runner: &Runner<D>,
     ///     mails: &Queue<String>,
     /// ) -> Result<Worker<String>> {
-    ///     let handler = |mail: Delivery<String>| async move {
+    ///     let handler = async |mail: Delivery<String>| {
     ///         if mail.value().is_empty() {
     ///             return Ok(Outcome::discard("the mail is empty"));
     ///         }

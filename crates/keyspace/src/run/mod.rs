@@ -247,7 +247,7 @@ impl<D: Database> Runner<D> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let count = runner
-    ///     .run(|tr| async move {
+    ///     .run(async |tr| {
     ///         let old = tr.get(b"count", Isolation::Serializable).await?;
     ///         let count = old.map_or(1, |digit| digit[0] + 1);
     ///         tr.set(b"count", &[count]);
@@ -289,12 +289,12 @@ impl<D: Database> Runner<D> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// let ((), commit) = runner
-    ///     .run_committed(|tr| async move {
+    ///     .run_committed(async |tr| {
     ///         tr.set_to_versionstamp(b"changed");
     ///         Ok::<_, Error>(())
     ///     })
     ///     .await?;
-    /// let stored = runner.run(|tr| async move { tr.get(b"changed", Isolation::Snapshot).await }).await?;
+    /// let stored = runner.run(async |tr| tr.get(b"changed", Isolation::Snapshot).await).await?;
     /// let versionstamp = commit.versionstamp.expect("the closure wrote a key");
     /// assert_eq!(stored.as_deref(), Some(&versionstamp.as_bytes()[..]));
     /// # Ok(())

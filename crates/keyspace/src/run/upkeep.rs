@@ -44,7 +44,7 @@ impl<D: Database> Runner<D> {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let runner = Runner::new(keyspace::open("memory:")?);
     /// runner
-    ///     .run(|tr| async move {
+    ///     .run(async |tr| {
     ///         tr.set(b"key", b"value");
     ///         Ok::<_, Error>(())
     ///     })
