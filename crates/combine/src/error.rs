@@ -31,7 +31,7 @@ pub enum Error {
     #[error(transparent)]
     Updates(#[from] microqueue::Error),
 
-    /// The queue was created with other settings. Nothing was changed.
+    /// The queue was created with other codecs. Nothing was changed.
     #[error(transparent)]
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 

@@ -124,10 +124,6 @@ impl Keys {
         }
     }
 
-    pub(crate) fn settings(&self) -> Vec<u8> {
-        settings_key(&self.queue)
-    }
-
     pub(crate) fn wake(&self) -> Vec<u8> {
         self.queue.pack(&"w")
     }
@@ -338,7 +334,7 @@ mod tests {
         .concat();
         let withheld = [&aside[..], b"\x02k\0", packed_key].concat();
         let table = [
-            (keys.settings(), name("m")),
+            (settings_key(&keys.queue), name("m")),
             (keys.wake(), name("w")),
             (keys.logs.subspace(bucket.0).into_bytes(), of_bucket("u")),
             (keys.value(key), of_hash("v")),

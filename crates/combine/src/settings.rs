@@ -14,7 +14,8 @@ pub(crate) const RESERVED: u32 = 0;
 /// The largest bucket count.
 const MAX_BUCKETS: u32 = 1 << 16;
 
-/// Settings that all handles of a queue with buckets share. They are stored when the queue is created.
+/// Settings that all handles of a queue with buckets share. They are stored when the queue is created, and never
+/// change.
 ///
 /// ```
 /// use std::time::Duration;
@@ -179,6 +180,11 @@ impl StoredSettings for SettingsRecord {
 
     fn codecs(&self) -> Vec<&str> {
         self.codecs.iter().map(String::as_str).collect()
+    }
+
+    /// A handle uses the stored settings, but its codec must be the one that wrote the rows.
+    fn agrees_with(&self, stored: &Self) -> bool {
+        self.codecs == stored.codecs
     }
 
     fn write(&self, record: &mut Vec<u8>) {

@@ -38,7 +38,7 @@ pub enum Error {
     #[error(transparent)]
     InvalidSettings(#[from] InvalidSettings),
 
-    /// The queue was created with other settings. Nothing was changed.
+    /// The queue was created with other codecs. Nothing was changed.
     #[error(transparent)]
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use combine::bucket_logs::{encode_pairs, verify_stamps};
 use combine::keyspace::codec::{self, Codec, DecodeError, MessagePack};
 use combine::keyspace::names::queue_name;
-use combine::keyspace::recipe::stored_settings;
+use combine::keyspace::recipe::{stored_settings, warn_if_settings_differ};
 use combine::keyspace::{
     Database, Environment, Isolation, KeyValue, OpenOptions, Runner, Subspace, Transaction,
 };
@@ -15,7 +15,7 @@ use combine::microqueue::blocks::{BlockBatch, Entry};
 use combine::{Bucket, Settings};
 
 use crate::error::{Error, Result};
-use crate::keys::Keys;
+use crate::keys::{Keys, settings_key};
 use crate::record::{MAX_ENTRY_BYTES, SettingsRecord, decode_position};
 
 /// The types of the keys and values, of which the handle stores none.
@@ -74,16 +74,12 @@ where
     where
         C: Default,
     {
-        Self::open_with(
-            runner,
-            subspace,
-            Settings::default(),
-            OpenOptions::default(),
-        )
-        .await
+        let given = Self::record(Settings::default());
+        Self::open_or_create(runner, subspace.into(), &given, OpenOptions::default()).await
     }
 
-    /// Opens the queue in `subspace` with these settings, creating it if it does not exist.
+    /// Opens the queue in `subspace`. Creates it with `settings` if it does not exist; an existing queue keeps its
+    /// stored settings. If these differ from `settings`, a warning in the log names both.
     ///
     /// The options contain the codec, and a registry of ids in which the queue is registered as an `export-queue`.
     ///
@@ -92,7 +88,7 @@ where
     /// [`Ids::register`](combine::keyspace::ids::Ids::register) does.
     ///
     /// # Errors
-    /// - [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with other settings
+    /// - [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with other codecs
     /// - [`InvalidSettings`](Error::InvalidSettings) if the settings are out of range
     /// - [`StampAhead`](combine::microqueue::Error::StampAhead) if entries or positions come from a store with a
     ///   larger version
@@ -107,19 +103,36 @@ where
         settings: Settings,
         options: OpenOptions<C>,
     ) -> Result<Self> {
-        settings.check()?;
-        let codec = options.codec().clone();
-        let env = runner.environment().clone();
-        let queue = Self::with_settings(subspace.into(), settings, codec, env);
-        let record = SettingsRecord {
-            settings: queue.settings,
+        let given = Self::record(settings);
+        let queue = Self::open_or_create(runner, subspace.into(), &given, options).await?;
+        let stored = Self::record(queue.settings);
+        let hint = "they never change";
+        warn_if_settings_differ(queue.subspace(), &given, &stored, hint);
+        Ok(queue)
+    }
+
+    /// Returns what is stored for these settings in a queue without subscriptions.
+    fn record(settings: Settings) -> SettingsRecord {
+        SettingsRecord {
+            settings,
             codecs: [<C as Codec<K>>::NAME, <C as Codec<V>>::NAME].map(str::to_owned),
             subscriptions: Vec::new(),
-        };
-        let subspace = queue.subspace();
-        let key = queue.keys.settings();
-        let opened: Result<_> = options.open(runner, subspace, &key, &record).await;
-        opened?;
+        }
+    }
+
+    async fn open_or_create<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        given: &SettingsRecord,
+        options: OpenOptions<C>,
+    ) -> Result<Self> {
+        given.settings.check()?;
+        let codec = options.codec().clone();
+        let env = runner.environment().clone();
+        let key = settings_key(&subspace);
+        let opened: Result<SettingsRecord> = options.open(runner, &subspace, &key, given).await;
+        let settings = opened?.settings;
+        let queue = Self::with_settings(subspace, settings, codec, env);
         let handle = &queue;
         let verify = |tr| async move { handle.verify_order(&tr).await };
         runner.run(verify).await?;
@@ -185,7 +198,7 @@ where
     /// let changes = &ExportQueue::<String, u64>::open(&runner, "changes").await?;
     ///
     /// let fish = &"fish".to_owned();
-    /// runner.run(|tr| async move { changes.add(&tr, fish, &3).await }).await?;
+    /// runner.run(async |tr| changes.add(&tr, fish, &3).await).await?;
     /// # Ok(())
     /// # }
     /// ```

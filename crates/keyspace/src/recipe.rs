@@ -1,8 +1,9 @@
 //! Functions that recipes share: opening a recipe, and waiting for workers.
 //!
 //! A recipe that has settings stores them under a key of its subspace when it is first opened. Every later
-//! opening compares its settings with the stored ones. Each opening is one transaction.
+//! opening gets the stored ones, and is refused if its own do not agree with them. Each opening is one transaction.
 
+use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
@@ -115,6 +116,18 @@ impl<C> OpenOptions<C> {
     /// Returns the codec.
     pub fn codec(&self) -> &C {
         &self.codec
+    }
+}
+
+/// Logs a warning if the settings that an application gave to an opening differ from the stored ones, which hold. `hint`
+/// says how stored settings change.
+pub fn warn_if_settings_differ<S>(subspace: &Subspace, given: &S, stored: &S, hint: &str)
+where
+    S: StoredSettings + fmt::Display,
+{
+    // As they are stored, with times in whole milliseconds.
+    if given.encode() != stored.encode() {
+        tracing::warn!(queue = %queue_name(subspace), %given, %stored, "stored settings hold: {hint}");
     }
 }
 
@@ -296,4 +309,94 @@ fn wait_for(env: &Environment, changed: BoxFuture<'static, Result<()>>) -> BoxFu
             env.sleep(POLL_INTERVAL / 100).await;
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::subscriber::with_default;
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    struct Size(u32);
+
+    impl StoredSettings for Size {
+        const RECIPE: &'static str = "test";
+
+        fn codecs(&self) -> Vec<&str> {
+            Vec::new()
+        }
+
+        fn write(&self, record: &mut Vec<u8>) {
+            record.extend_from_slice(&self.0.to_be_bytes());
+        }
+
+        fn read(fields: &mut Fields<'_>) -> Result<Self, String> {
+            fields.u32().map(Self)
+        }
+    }
+
+    impl fmt::Display for Size {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "size {}", self.0)
+        }
+    }
+
+    /// The fields of all events.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<String>>>);
+
+    impl Visit for Log {
+        fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+            self.0.lock().unwrap().push(format!("{field}={value:?}"));
+        }
+    }
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut self.clone());
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn settings_other_than_the_stored_ones_give_one_warning_that_names_both() {
+        let logged = |given, stored| {
+            let log = Log::default();
+            with_default(log.clone(), || {
+                let queue = Subspace::from("jobs");
+                warn_if_settings_differ(&queue, &Size(given), &Size(stored), "they never change");
+            });
+            let mut logged = log.0.lock().unwrap().clone();
+            logged.sort();
+            logged
+        };
+        assert_eq!(logged(7, 7), [""; 0]);
+        let expected = [
+            "given=size 8",
+            "message=stored settings hold: they never change",
+            "queue=jobs",
+            "stored=size 7",
+        ];
+        assert_eq!(logged(8, 7), expected);
+    }
 }

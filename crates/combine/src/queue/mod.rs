@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use hc_dequeue::keyspace::codec::{self, Codec, MessagePack};
 use hc_dequeue::keyspace::names::queue_name;
+use hc_dequeue::keyspace::recipe::warn_if_settings_differ;
 use hc_dequeue::keyspace::{
     Bytes, Database, Environment, KeyValue, OpenOptions, Runner, Subspace, Transaction,
     Versionstamp,
@@ -22,7 +23,7 @@ use crate::bucket::Bucket;
 use crate::bucket_logs::{encode_pairs, verify_stamps};
 use crate::combiner::Combiner;
 use crate::error::{Error, Result};
-use crate::keys::Keys;
+use crate::keys::{Keys, settings_key};
 use crate::record::{MAX_UPDATE_BYTES, PassState};
 use crate::settings::{Settings, SettingsRecord};
 
@@ -87,11 +88,19 @@ where
     where
         C: Default,
     {
-        let options = OpenOptions::default();
-        Self::open_with(runner, subspace, Settings::default(), combiner, options).await
+        let given = Self::record(Settings::default());
+        Self::open_or_create(
+            runner,
+            subspace.into(),
+            &given,
+            combiner,
+            OpenOptions::default(),
+        )
+        .await
     }
 
-    /// Opens the queue in `subspace` with these settings, creating it if it does not exist.
+    /// Opens the queue in `subspace`. Creates it with `settings` if it does not exist; an existing queue keeps its
+    /// stored settings. If these differ from `settings`, a warning in the log names both.
     ///
     /// The options contain the codec, and a registry of ids in which the queue is registered as a `combine`.
     ///
@@ -100,7 +109,7 @@ where
     /// [`Ids::register`](hc_dequeue::keyspace::ids::Ids::register) does.
     ///
     /// # Errors
-    /// - [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with other settings
+    /// - [`SettingsDiffer`](Error::SettingsDiffer) if the queue was created with other codecs
     /// - [`InvalidSettings`](Error::InvalidSettings) if the settings are out of range
     /// - [`StampAhead`](hc_dequeue::microqueue::Error::StampAhead) if updates or passes come from a store
     ///   with a larger version
@@ -116,24 +125,42 @@ where
         combiner: impl Combiner<K, U, V>,
         options: OpenOptions<C>,
     ) -> Result<Self> {
-        settings.check()?;
+        let given = Self::record(settings);
+        let subspace = subspace.into();
+        let queue = Self::open_or_create(runner, subspace, &given, combiner, options).await?;
+        let stored = Self::record(queue.settings);
+        let hint = "they never change";
+        warn_if_settings_differ(queue.subspace(), &given, &stored, hint);
+        Ok(queue)
+    }
+
+    /// Returns what is stored for these settings.
+    fn record(settings: Settings) -> SettingsRecord {
+        let codecs = [
+            <C as Codec<K>>::NAME,
+            <C as Codec<U>>::NAME,
+            <C as Codec<V>>::NAME,
+        ];
+        SettingsRecord {
+            settings,
+            codecs: codecs.map(str::to_owned),
+        }
+    }
+
+    async fn open_or_create<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        given: &SettingsRecord,
+        combiner: impl Combiner<K, U, V>,
+        options: OpenOptions<C>,
+    ) -> Result<Self> {
+        given.settings.check()?;
         let codec = options.codec().clone();
         let env = runner.environment().clone();
-        let queue = Self::with_settings(subspace.into(), settings, combiner, codec, env);
-        let record = SettingsRecord {
-            settings: queue.settings,
-            codecs: [
-                <C as Codec<K>>::NAME,
-                <C as Codec<U>>::NAME,
-                <C as Codec<V>>::NAME,
-            ]
-            .map(str::to_owned),
-        };
-        let settings_key = queue.keys.settings();
-        let opened: Result<_> = options
-            .open(runner, queue.subspace(), &settings_key, &record)
-            .await;
-        opened?;
+        let key = settings_key(&subspace);
+        let opened: Result<SettingsRecord> = options.open(runner, &subspace, &key, given).await;
+        let settings = opened?.settings;
+        let queue = Self::with_settings(subspace, settings, combiner, codec, env);
         let handle = &queue;
         let verify = |tr| async move { handle.verify_order(&tr).await };
         runner.run(verify).await?;
@@ -203,7 +230,7 @@ where
     /// let words = &CombineQueue::<String, i64>::open(&runner, "words", Sum).await?;
     ///
     /// let fish = &"fish".to_owned();
-    /// runner.run(|tr| async move { words.add(&tr, fish, &1).await }).await?;
+    /// runner.run(async |tr| words.add(&tr, fish, &1).await).await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -234,7 +261,7 @@ where
     ///
     /// let updates = &[("red".to_owned(), 1), ("fish".to_owned(), 2)];
     /// runner
-    ///     .run(|tr| async move {
+    ///     .run(async |tr| {
     ///         words.add_all(&tr, updates.iter().map(|(word, count)| (word, count))).await
     ///     })
     ///     .await?;

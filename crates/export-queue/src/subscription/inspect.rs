@@ -91,7 +91,7 @@ impl ExportQueue<Bytes, Bytes, Raw> {
     /// changes.subscribe(&runner, "table", Start::Oldest).await?;
     /// let changes = &changes;
     /// let fish = &"fish".to_owned();
-    /// runner.run(|tr| async move { changes.add(&tr, fish, &3).await }).await?;
+    /// runner.run(async |tr| changes.add(&tr, fish, &3).await).await?;
     ///
     /// // Elsewhere, without the types.
     /// let (stored, record) = ExportQueue::inspect(&runner, subspace).await?.unwrap();

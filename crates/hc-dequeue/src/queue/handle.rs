@@ -7,6 +7,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::recipe::warn_if_settings_differ;
 use microqueue::keyspace::{
     Database, Isolation, OpenOptions, Runner, Store, Subspace, Transaction, Versionstamp,
 };
@@ -96,17 +97,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     where
         C: Default,
     {
-        Self::open_with(
-            runner,
-            subspace,
-            Settings::default(),
-            OpenOptions::default(),
-        )
-        .await
+        let given = Self::record(Settings::default());
+        Self::open_or_create(runner, subspace.into(), given, OpenOptions::default()).await
     }
 
     /// Opens the queue in `subspace`. Creates it with `settings` if it does not exist; an existing queue keeps its
-    /// stored settings until [`configure`](Self::configure) changes them.
+    /// stored settings until [`configure`](Self::configure) changes them. If these differ from `settings`, a warning in
+    /// the log names both.
     ///
     /// The options contain the codec, and a registry of ids in which the queue is registered as an `hc-dequeue`.
     ///
@@ -129,14 +126,32 @@ impl<T, C: Codec<T>> Queue<T, C> {
         settings: Settings,
         options: OpenOptions<C>,
     ) -> Result<Self> {
-        let given = SettingsRecord {
+        let given = Self::record(settings);
+        let queue = Self::open_or_create(runner, subspace.into(), given.clone(), options).await?;
+        let stored = Self::record((*queue.settings.get()).clone());
+        let hint = "`configure` changes them";
+        warn_if_settings_differ(queue.subspace(), &given, &stored, hint);
+        Ok(queue)
+    }
+
+    /// Returns what is stored for these settings.
+    fn record(settings: Settings) -> SettingsRecord {
+        SettingsRecord {
             settings,
             codec: C::NAME.to_owned(),
-        };
+        }
+    }
+
+    async fn open_or_create<D: Database>(
+        runner: &Runner<D>,
+        subspace: Subspace,
+        given: SettingsRecord,
+        options: OpenOptions<C>,
+    ) -> Result<Self> {
         let codec = options.codec().clone();
         // The codec is in the record.
         let options = options.with_codec(());
-        let (keys, settings) = open(&runner.on_store(), subspace.into(), given, options).await?;
+        let (keys, settings) = open(&runner.on_store(), subspace, given, options).await?;
         Ok(Self {
             keys: Arc::new(keys),
             settings: KnownSettings::new(settings),
