@@ -56,7 +56,8 @@
 
 use std::ops::Range;
 
-use hc_dequeue::keyspace::{self, Environment, Subspace, Transaction, limits};
+use hc_dequeue::keyspace::parts::Part as _;
+use hc_dequeue::keyspace::{self, Environment, Subspace, Transaction, limits, parts};
 use hc_dequeue::microqueue::blocks::{BlockLogs, EntryId};
 use hc_dequeue::session::{SessionId, Sessions};
 use xxhash_rust::xxh3::xxh3_64;
@@ -68,6 +69,30 @@ use crate::settings::RESERVED;
 /// The most bytes of a stored key in addition to the queue's prefix and the packed key: the name of a
 /// part, and a hash or a bucket with what is next to it.
 const MAX_BESIDE_KEY: usize = 9;
+
+parts! {
+    /// The parts of a queue.
+    pub(crate) enum Part {
+        Heartbeats "b" "heartbeat",
+        Currents "c" "current value",
+        Settings "m" "settings",
+        Aside "q" "set aside",
+        Sessions "s" "session",
+        Updates "u" "block of updates",
+        Values "v" "reported value",
+        Wake "w" "wake stamp",
+        Passes "x" "state of the passes",
+    }
+}
+
+/// Returns what a key is in a queue with this prefix, in words: `current value`, for example. Returns `None` if it is
+/// no key of a queue.
+///
+/// The words are for people, and may change. To look at a key takes no read and no open queue.
+#[must_use]
+pub fn describe_key(queue: &Subspace, key: &[u8]) -> Option<&'static str> {
+    Part::of(queue, key).map(Part::text)
+}
 
 /// The parts of a queue's subspace. A `key` is always the codec's bytes.
 #[derive(Debug, Clone)]
@@ -85,13 +110,13 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(queue: Subspace, bucket_count: u32, env: Environment) -> Self {
-        let part = |name| queue.subspace(&(name, RESERVED));
+        let part = |part: Part| queue.subspace(&(part, RESERVED));
         Self {
-            logs: BlockLogs::new(part("u"), bucket_count, env),
-            values: part("v"),
-            currents: part("c"),
-            passes: part("x"),
-            aside: queue.subspace(&"q"),
+            logs: BlockLogs::new(part(Part::Updates), bucket_count, env),
+            values: part(Part::Values),
+            currents: part(Part::Currents),
+            passes: part(Part::Passes),
+            aside: queue.subspace(&Part::Aside),
             sessions: Sessions::new(queue.clone()),
             bucket_count,
             queue,
@@ -125,7 +150,7 @@ impl Keys {
     }
 
     pub(crate) fn wake(&self) -> Vec<u8> {
-        self.queue.pack(&"w")
+        self.queue.pack(&Part::Wake)
     }
 
     pub(crate) fn value(&self, key: &[u8]) -> Vec<u8> {
@@ -257,7 +282,7 @@ impl Keys {
 
 /// Returns the key of the settings. Reading it is the first step of opening a queue.
 pub(crate) fn settings_key(queue: &Subspace) -> Vec<u8> {
-    queue.pack(&"m")
+    queue.pack(&Part::Settings)
 }
 
 /// The id of an update, a block or a key that was set aside, as its stored key contains it.
@@ -298,6 +323,13 @@ mod tests {
             bucket_count,
             Environment::system(),
         )
+    }
+
+    #[test]
+    fn the_parts_are_those_of_the_layout_in_the_order_of_their_keys() {
+        let names: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
+        let layout = conformance::documents::parts_of_layout(include_str!("keys.rs"));
+        assert!(layout.into_iter().eq(names));
     }
 
     #[test]

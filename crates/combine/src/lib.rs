@@ -22,6 +22,7 @@ pub use crate::bucket::Bucket;
 pub use crate::bucket_worker::{Backlog, Pending};
 pub use crate::combiner::{Combiner, LastWriter, Max, Min, Sum, Union};
 pub use crate::error::{Error, Result};
+pub use crate::keys::describe_key;
 pub use crate::pass::observer::{Change, ChangeObserver, Unobserved};
 pub use crate::queue::CombineQueue;
 pub use crate::queue::aside::{AsideId, SetAside};

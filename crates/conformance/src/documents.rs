@@ -3,6 +3,7 @@
 //! A document is a page of Markdown, or the documentation in a file of Rust. It shows a command as a line of a block of
 //! `sh`, as a line of a block of `console` after `$ `, or as code in a text.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,16 @@ pub struct Call {
     pub has_features: bool,
     /// The arguments of the program.
     pub arguments: Vec<String>,
+}
+
+/// Returns the names of the parts that a `# Layout` in a file of Rust has, in their order: the second elements of the
+/// keys that begin with `queue`.
+#[must_use]
+pub fn parts_of_layout(source: &str) -> BTreeSet<&str> {
+    let keys = source
+        .lines()
+        .filter_map(|line| line.strip_prefix("//! (queue, \""));
+    keys.filter_map(|rest| rest.split('"').next()).collect()
 }
 
 /// Returns the root of the repository.

@@ -47,10 +47,34 @@
 
 use combine::Bucket;
 use combine::hc_dequeue::session::Sessions;
-use combine::keyspace::{Environment, Subspace, Transaction};
+use combine::keyspace::parts::Part as _;
+use combine::keyspace::{Environment, Subspace, Transaction, parts};
 use combine::microqueue::blocks::{BlockLogs, EntryId};
 
 use crate::sequence::Sequence;
+
+parts! {
+    /// The parts of a queue.
+    pub(crate) enum Part {
+        Claims "c" "claim",
+        DeadLetters "d" "dead letter",
+        Entries "e" "block of entries",
+        Settings "m" "settings",
+        Pauses "o" "pause",
+        Positions "p" "position",
+        Sessions "s" "session",
+        Wake "w" "wake stamp",
+    }
+}
+
+/// Returns what a key is in a queue with this prefix, in words: `position`, for example. Returns `None` if it is no
+/// key of a queue.
+///
+/// The words are for people, and may change. To look at a key takes no read and no open queue.
+#[must_use]
+pub fn describe_key(queue: &Subspace, key: &[u8]) -> Option<&'static str> {
+    Part::of(queue, key).map(Part::text)
+}
 
 /// The parts of a queue's subspace.
 #[derive(Debug, Clone)]
@@ -64,7 +88,7 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn new(queue: Subspace, bucket_count: u32, env: Environment) -> Self {
         Self {
-            logs: BlockLogs::new(queue.subspace(&"e"), bucket_count, env),
+            logs: BlockLogs::new(queue.subspace(&Part::Entries), bucket_count, env),
             queue,
             bucket_count,
         }
@@ -83,29 +107,29 @@ impl Keys {
     }
 
     pub(crate) fn wake(&self) -> Vec<u8> {
-        self.queue.pack(&"w")
+        self.queue.pack(&Part::Wake)
     }
 
     /// The positions of all subscriptions.
     pub(crate) fn positions(&self) -> Subspace {
-        self.queue.subspace(&"p")
+        self.queue.subspace(&Part::Positions)
     }
 
     pub(crate) fn position(&self, subscription: &str, bucket: Bucket) -> Vec<u8> {
-        self.queue.pack(&("p", subscription, bucket.0))
+        self.queue.pack(&(Part::Positions, subscription, bucket.0))
     }
 
     pub(crate) fn claim(&self, subscription: &str, bucket: Bucket) -> Vec<u8> {
-        self.queue.pack(&("c", subscription, bucket.0))
+        self.queue.pack(&(Part::Claims, subscription, bucket.0))
     }
 
     pub(crate) fn pause(&self, subscription: &str) -> Vec<u8> {
-        self.queue.pack(&("o", subscription))
+        self.queue.pack(&(Part::Pauses, subscription))
     }
 
     /// The dead letters of a subscription.
     pub(crate) fn dead_letters(&self, subscription: &str) -> Subspace {
-        self.queue.subspace(&("d", subscription))
+        self.queue.subspace(&(Part::DeadLetters, subscription))
     }
 
     pub(crate) fn dead_letter(&self, subscription: &str, sequence: &Sequence) -> Vec<u8> {
@@ -119,12 +143,19 @@ impl Keys {
 
     /// The sessions of the workers of a subscription.
     pub(crate) fn sessions(&self, subscription: &str) -> Sessions {
-        Sessions::new(self.queue.subspace(&("s", subscription)))
+        Sessions::new(self.queue.subspace(&(Part::Sessions, subscription)))
     }
 
     /// The parts of the subspace that belong to one subscription.
     pub(crate) fn of_subscription(&self, subscription: &str) -> [Subspace; 5] {
-        ["p", "c", "o", "d", "s"].map(|part| self.queue.subspace(&(part, subscription)))
+        let parts = [
+            Part::Positions,
+            Part::Claims,
+            Part::Pauses,
+            Part::DeadLetters,
+            Part::Sessions,
+        ];
+        parts.map(|part| self.queue.subspace(&(part, subscription)))
     }
 
     /// Stages a change of the wake stamp, so that workers look for work. The write is blind, so it never
@@ -136,7 +167,7 @@ impl Keys {
 
 /// Returns the key of the settings. Reading it is the first step of opening a queue.
 pub(crate) fn settings_key(queue: &Subspace) -> Vec<u8> {
-    queue.pack(&"m")
+    queue.pack(&Part::Settings)
 }
 
 #[cfg(test)]
@@ -144,6 +175,13 @@ mod tests {
     use combine::keyspace::Versionstamp;
 
     use super::*;
+
+    #[test]
+    fn the_parts_are_those_of_the_layout_in_the_order_of_their_keys() {
+        let names: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
+        let layout = conformance::documents::parts_of_layout(include_str!("keys.rs"));
+        assert!(layout.into_iter().eq(names));
+    }
 
     #[test]
     fn keys_have_the_bytes_of_the_schema() {

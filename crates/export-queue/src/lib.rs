@@ -17,6 +17,7 @@ mod tests;
 
 pub use crate::error::{Error, Result};
 pub use crate::exporter::{Exporter, SequencedExport};
+pub use crate::keys::describe_key;
 pub use crate::queue::ExportQueue;
 pub use crate::record::{MAX_ENTRY_BYTES, SettingsRecord};
 pub use crate::sequence::{SEQUENCE_BYTES, Sequence, SequenceError};

@@ -15,7 +15,7 @@ use combine::microqueue::blocks::{BlockBatch, Entry};
 use combine::{Bucket, Settings};
 
 use crate::error::{Error, Result};
-use crate::keys::{Keys, settings_key};
+use crate::keys::{Keys, describe_key, settings_key};
 use crate::record::{MAX_ENTRY_BYTES, SettingsRecord, decode_position};
 
 /// The types of the keys and values, of which the handle stores none.
@@ -272,6 +272,13 @@ where
     #[must_use]
     pub fn subspace(&self) -> &Subspace {
         &self.keys.queue
+    }
+
+    /// Returns what a key is in this queue, in words. Returns `None` if it is no key of the queue. For the same without
+    /// a handle, see [`describe_key`](crate::describe_key).
+    #[must_use]
+    pub fn describe_key(&self, key: &[u8]) -> Option<&'static str> {
+        describe_key(self.subspace(), key)
     }
 
     /// Returns the settings that the queue was created with.

@@ -21,6 +21,7 @@ pub use crate::items::batch::{BatchCounts, BatchRef};
 pub use crate::items::error::{BoxError, Error, Result};
 pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
 pub use crate::items::key_limits::{KeyLimits, MAX_WEIGHT};
+pub use crate::items::part::describe_key;
 pub use crate::items::priority::MAX_PRIORITY;
 pub use crate::items::rate::{MAX_RATE_PER_SECOND, MAX_RATE_PERIOD, Rate};
 pub use crate::items::record::{

@@ -14,6 +14,7 @@ pub mod limits;
 pub mod listed;
 pub mod mutation;
 pub mod names;
+pub mod parts;
 pub mod plain;
 pub mod recipe;
 pub mod record;

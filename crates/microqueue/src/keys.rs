@@ -40,6 +40,16 @@ const MAX_KEY_REST_BYTES: usize = 9 + 1 + 2 * SUFFIX_BYTES + 1;
 /// The longest prefix that a queue's subspace can have, in bytes.
 pub const MAX_PREFIX_BYTES: usize = limits::MAX_KEY_BYTES - MAX_KEY_REST_BYTES;
 
+/// Returns what a key is in a queue with this prefix, in words: `item`. Returns `None` if it is no
+/// key of a queue.
+///
+/// The words are for people, and may change. To look at a key takes no read and no open queue.
+#[must_use]
+pub fn describe_key(queue: &Subspace, key: &[u8]) -> Option<&'static str> {
+    let id = ItemId::of_commit(queue, key).or_else(|| ItemId::of_index(queue, key));
+    id.map(|_| "item")
+}
+
 /// The keys and values of one queue.
 pub(crate) struct Layout<T, C> {
     pub(crate) subspace: Subspace,

@@ -14,7 +14,7 @@ mod verify;
 
 pub use crate::error::{Error, Result};
 pub use crate::item::{Item, ItemId, Listed, SUFFIX_BYTES, StagedId};
-pub use crate::keys::MAX_PREFIX_BYTES;
+pub use crate::keys::{MAX_PREFIX_BYTES, describe_key};
 pub use crate::order::Order;
 pub use crate::queue::MicroQueue;
 pub use keyspace;

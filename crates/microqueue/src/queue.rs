@@ -6,7 +6,7 @@ use keyspace::codec::{Codec, MessagePack};
 use keyspace::names::queue_name;
 use keyspace::{Environment, Subspace};
 
-use crate::keys::Layout;
+use crate::keys::{Layout, describe_key};
 use crate::order::Order;
 
 /// An ordered queue of `T` in a subspace; the codec `C` writes the values.
@@ -124,6 +124,13 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
     #[must_use]
     pub fn subspace(&self) -> &Subspace {
         &self.layout.subspace
+    }
+
+    /// Returns what a key is in this queue, in words. Returns `None` if it is no key of the queue. For the same without
+    /// a handle, see [`describe_key`](crate::describe_key).
+    #[must_use]
+    pub fn describe_key(&self, key: &[u8]) -> Option<&'static str> {
+        describe_key(self.subspace(), key)
     }
 
     /// Returns the queue's order.

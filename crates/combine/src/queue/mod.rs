@@ -23,7 +23,7 @@ use crate::bucket::Bucket;
 use crate::bucket_logs::{encode_pairs, verify_stamps};
 use crate::combiner::Combiner;
 use crate::error::{Error, Result};
-use crate::keys::{Keys, settings_key};
+use crate::keys::{Keys, describe_key, settings_key};
 use crate::record::{MAX_UPDATE_BYTES, PassState};
 use crate::settings::{Settings, SettingsRecord};
 
@@ -311,6 +311,13 @@ where
     #[must_use]
     pub fn subspace(&self) -> &Subspace {
         &self.keys.queue
+    }
+
+    /// Returns what a key is in this queue, in words. Returns `None` if it is no key of the queue. For the same without
+    /// a handle, see [`describe_key`](crate::describe_key).
+    #[must_use]
+    pub fn describe_key(&self, key: &[u8]) -> Option<&'static str> {
+        describe_key(self.subspace(), key)
     }
 
     /// Returns the settings that the queue was created with.

@@ -1,109 +1,19 @@
 //! Keys of the store, decoded by the schema of the queue that they belong to.
 
+use export_queue::combine;
 use export_queue::keyspace::ids::RegisteredRecipe;
 use export_queue::keyspace::limits::END_OF_KEYSPACE;
-use export_queue::keyspace::names::{
-    elements, hex, parse_hex, parse_queue_name, queue_name, tuple_text,
-};
-use export_queue::keyspace::tuple::{self, Element};
+use export_queue::keyspace::names::{hex, parse_hex, parse_queue_name, queue_name, tuple_text};
 use export_queue::keyspace::{
     Bytes, Isolation, KeyValue, Listed, RangeQuery, StreamingMode, Subspace, Transaction, Tx,
     key_after,
 };
+use export_queue::{hc_dequeue, microqueue};
 
 use super::payload::decode;
 use super::{Console, MAX_QUEUES, MAX_ROWS, next_page};
 use crate::error::{Error, Result};
 use crate::report;
-
-/// What a queue with consumers keeps in a lane, besides the state of the lane.
-const ITEM_IN_LANE: &str = "queued item in a lane";
-
-/// The state of a lane, by the element after its key.
-const LANE_STATE: [(&str, &str); 6] = [
-    ("a", "slots in use"),
-    ("k", "limits of a key"),
-    ("v", "tokens of a key"),
-    ("p", "version until which a key is parked"),
-    ("f", "fence of a key"),
-    ("m", "mark of changed default limits"),
-];
-
-/// What a queue with consumers keeps under the id of a batch.
-const BATCH: &str = "batch";
-
-/// The numbers of a batch, and whether it is open, by the element after its id.
-const BATCH_STATE: [(&str, &str); 5] = [
-    ("o", "mark of an open batch"),
-    ("p", "pending members of a batch"),
-    ("c", "completed members of a batch"),
-    ("d", "dead letters of a batch"),
-    ("x", "cancelled members of a batch"),
-];
-
-/// What the recipes keep under the first element after their prefix. `docs/schema.md` has the whole of it.
-const PARTS: [(&str, &[(&str, &str)]); 3] = [
-    (
-        "hc-dequeue",
-        &[
-            ("m", "settings"),
-            ("p", "pause"),
-            ("w", "wake stamp"),
-            ("c", "counter"),
-            ("hp", "parked key"),
-            ("hs", "stamp of a lane"),
-            ("ht", "queued item of a priority above 0"),
-            ("i", "queued item"),
-            ("j", "queued item of a priority below 0"),
-            ("l", ITEM_IN_LANE),
-            ("B", BATCH),
-            ("Bs", "stamp of a batch"),
-            ("t", "delayed item"),
-            ("h", "held item"),
-            ("d", "dead letter"),
-            ("x", "done item"),
-            ("z", "time until which a done item is kept"),
-            ("o", "pointer to an item"),
-            ("k", "token of a dedupe id"),
-            ("n", "item of a dedupe id"),
-            ("y", "retained dedupe id"),
-            ("e", "schedule"),
-            ("f", "time of a schedule"),
-            ("r", "request"),
-            ("g", "grant"),
-            ("s", "session"),
-            ("b", "heartbeat"),
-            ("a", "cancel stamp"),
-        ],
-    ),
-    (
-        "combine",
-        &[
-            ("m", "settings"),
-            ("w", "wake stamp"),
-            ("u", "block of updates"),
-            ("v", "reported value"),
-            ("c", "current value"),
-            ("x", "state of the passes"),
-            ("q", "set aside"),
-            ("s", "session"),
-            ("b", "heartbeat"),
-        ],
-    ),
-    (
-        "export-queue",
-        &[
-            ("m", "settings"),
-            ("w", "wake stamp"),
-            ("e", "block of entries"),
-            ("p", "position"),
-            ("c", "claim"),
-            ("o", "pause"),
-            ("d", "dead letter"),
-            ("s", "session"),
-        ],
-    ),
-];
 
 impl Console {
     /// Returns a page of the keys that begin with the elements of a name, or of all keys: up to `limit` after the key
@@ -242,41 +152,14 @@ fn key_of(recipes: &[RegisteredRecipe], row: &KeyValue, with_value: bool) -> rep
 
 /// Returns what a recipe keeps under a key.
 fn part_of(recipe: &RegisteredRecipe, key: &[u8]) -> Option<&'static str> {
-    if recipe.name == "microqueue" {
-        return Some("item");
-    }
-    let (_, parts) = PARTS.iter().find(|(name, _)| *name == recipe.name)?;
-    // Not the whole tuple: a time beyond the range of signed integers is none that can be decoded here.
-    let rest = &key[recipe.subspace.bytes().len()..];
-    let is_first = |letter: &str| rest.starts_with(&tuple::pack(&letter));
-    let (_, part) = parts.iter().find(|(letter, _)| is_first(letter))?;
-    match *part {
-        ITEM_IN_LANE => lane_part(rest),
-        BATCH => batch_part(rest),
-        part => Some(part),
-    }
-}
-
-/// Returns what a lane has under a key, without the prefix of its queue.
-fn lane_part(rest: &[u8]) -> Option<&'static str> {
-    match elements(rest)?.get(2)? {
-        Element::String(name) => part_named(&LANE_STATE, name),
-        _ => Some(ITEM_IN_LANE),
-    }
-}
-
-/// Returns what a batch has under a key, without the prefix of its queue.
-fn batch_part(rest: &[u8]) -> Option<&'static str> {
-    match elements(rest)?.get(2) {
-        None => Some(BATCH),
-        Some(Element::String(name)) => part_named(&BATCH_STATE, name),
-        Some(_) => None,
-    }
-}
-
-fn part_named(parts: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
-    let part = parts.iter().find(|(letter, _)| name == *letter);
-    part.map(|(_, what)| *what)
+    let describe = match &*recipe.name {
+        "microqueue" => microqueue::describe_key,
+        "hc-dequeue" => hc_dequeue::describe_key,
+        "combine" => combine::describe_key,
+        "export-queue" => export_queue::describe_key,
+        _ => return None,
+    };
+    describe(&recipe.subspace, key)
 }
 
 /// Returns the codec that has written the value under a key, and how many bytes come before what it has written.

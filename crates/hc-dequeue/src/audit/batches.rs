@@ -9,16 +9,14 @@ use microqueue::keyspace::{
     Isolation, RangeQuery, Runner, Store, Transaction, Tx, read_all, visit_rows,
 };
 
-use super::lanes::{in_time, is_off, record_of};
+use super::lanes::{in_time, is_off};
 use super::rows::AuditTransaction;
 use super::{Finding, Unchecked};
 use crate::items::batch::{BatchId, BatchRef, Tally, parse_batch};
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-
-/// The parts of the queue with items that may be members.
-const PARTS_WITH_MEMBERS: [&str; 8] = ["ht", "i", "j", "l", "t", "h", "g", "d"];
+use crate::items::part::Part;
 
 /// The largest number of batches that one transaction checks.
 const MAX_CHECKED_BATCHES: usize = 100;
@@ -30,7 +28,7 @@ pub(super) async fn check_batches(
     unchecked: &mut Vec<Unchecked>,
 ) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let mut begin = Some(keys.part("B").0);
+    let mut begin = Some(keys.part(Part::Batches).0);
     let mut has_batches = false;
     while let Some(first) = begin {
         let first = &first;
@@ -52,7 +50,7 @@ async fn check_some(
     keys: &Keys,
     begin: &[u8],
 ) -> Result<(Vec<Finding>, Option<Vec<u8>>)> {
-    let (_, end) = keys.part("B");
+    let (_, end) = keys.part(Part::Batches);
     let mut findings = Vec::new();
     let mut begin = begin.to_vec();
     for number in 0..MAX_CHECKED_BATCHES {
@@ -142,7 +140,7 @@ async fn count_pending(
     let mut pending: BTreeMap<BatchId, Pending> = BTreeMap::new();
     let mut has_unreadable = false;
     let mut rows_of: BTreeMap<BatchId, Vec<_>> = BTreeMap::new();
-    let (begin, end) = keys.part("B");
+    let (begin, end) = keys.part(Part::Batches);
     for row in read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await? {
         if let Ok(id) = keys.parse_batch(row.key()) {
             rows_of.entry(id).or_default().push(row);
@@ -160,13 +158,13 @@ async fn count_pending(
             Err(_) => has_unreadable = true,
         }
     }
-    for part in PARTS_WITH_MEMBERS {
+    for part in Part::with_items() {
         let (begin, end) = keys.part(part);
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            match record_of(keys, part, &row) {
-                Ok(record) => {
-                    if let Some(member) = record.and_then(|record| record.member) {
+            match part.decode_item(keys, &row) {
+                Ok(item) => {
+                    if let Some(member) = item.and_then(|(_, item)| item.value.member) {
                         pending.entry(member.batch).or_default().counted += 1;
                     }
                 }

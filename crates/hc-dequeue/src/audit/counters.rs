@@ -9,6 +9,7 @@ use super::{Finding, Unchecked};
 use crate::items::counters::stored_count;
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
+use crate::items::part::Part;
 use crate::items::record::is_notice;
 
 /// The largest number of times that a count is started which does not finish in time.
@@ -19,7 +20,6 @@ pub(super) async fn check_counter(
     runner: &Runner<Store>,
     keys: &Keys,
     counter: Counter,
-    parts: &[&str],
     unchecked: &mut Vec<Unchecked>,
 ) -> Result<Option<Finding>> {
     let count = |tr: Tx<_>| async move {
@@ -28,7 +28,7 @@ pub(super) async fn check_counter(
         if had_no_time && attempt.number >= MAX_COUNTS {
             return Ok(None);
         }
-        count(&tr, keys, counter, parts).await.map(Some)
+        count(&tr, keys, counter).await.map(Some)
     };
     let name = counter.name();
     let counted = match runner.run(count).await {
@@ -54,15 +54,10 @@ pub(super) async fn check_counter(
 }
 
 /// Returns the value of a counter and the number of items.
-async fn count(
-    tr: &AuditTransaction,
-    keys: &Keys,
-    counter: Counter,
-    parts: &[&str],
-) -> Result<(i64, i64)> {
+async fn count(tr: &AuditTransaction, keys: &Keys, counter: Counter) -> Result<(i64, i64)> {
     let stored = stored_count(tr, keys, counter).await?;
     let mut counted = 0;
-    for part in parts {
+    for part in Part::counted_by(counter) {
         let (begin, end) = keys.part(part);
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {

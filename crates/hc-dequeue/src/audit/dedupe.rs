@@ -15,20 +15,15 @@ use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
-use crate::items::record::{Part, Record, is_notice};
-
-/// The parts of the queue whose items have dedupe ids.
-pub(super) const PARTS_OF_ITEMS: [&str; 8] = ["ht", "i", "j", "l", "t", "h", "g", "d"];
-
-/// The parts of the queue with the rows of dedupe ids.
-pub(super) const PARTS_OF_DEDUPE_IDS: [&str; 2] = ["k", "n"];
+use crate::items::part::Part;
+use crate::items::record::Record;
 
 /// Checks that each item with a token, in a part of the queue, has the rows of its dedupe id.
-pub(super) struct ItemsOf(pub(super) &'static str);
+pub(super) struct ItemsOf(pub(super) Part);
 
 #[async_trait]
 impl RowCheck for ItemsOf {
-    fn part(&self) -> &'static str {
+    fn part(&self) -> Part {
         self.0
     }
 
@@ -38,9 +33,11 @@ impl RowCheck for ItemsOf {
         keys: &Keys,
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
-        let Some(Item { id, value: record }) = self.decode(keys, row)? else {
+        let Some((_, listed)) = self.0.parse_item(keys, row)? else {
             return Ok(None);
         };
+        let item = Item::try_from(listed).map_err(keyspace::Error::from)?;
+        let Item { id, value: record } = item;
         let Some(token) = record.token else {
             return Ok(None);
         };
@@ -53,28 +50,12 @@ impl RowCheck for ItemsOf {
     }
 }
 
-impl ItemsOf {
-    /// Returns the item of a row, if the row contains one.
-    fn decode(&self, keys: &Keys, row: &KeyValue) -> Result<Option<Item<Record>>> {
-        let records = match self.0 {
-            "g" if is_notice(row.value()) => return Ok(None),
-            "g" => return Ok(Some(Part::decode(row.key(), row.to_value())?.item)),
-            "h" => keys.held(keys.parse_holder(row.key())?),
-            "l" if keys.is_lane_state(row.key()) => return Ok(None),
-            "t" => keys.delayed(keys.parse_ready(row)?),
-            "d" => keys.dead.clone(),
-            _ => keys.parse_queued(row.key())?.records(keys).into_owned(),
-        };
-        Ok(Some(records.decode(row)?))
-    }
-}
-
 /// Checks that the rows of each dedupe id, found in one of the two parts, belong to an item.
-pub(super) struct DedupeIds(pub(super) &'static str);
+pub(super) struct DedupeIds(pub(super) Part);
 
 #[async_trait]
 impl RowCheck for DedupeIds {
-    fn part(&self) -> &'static str {
+    fn part(&self) -> Part {
         self.0
     }
 
@@ -86,7 +67,7 @@ impl RowCheck for DedupeIds {
     ) -> Result<Option<Finding>> {
         let dedupe = parse_dedupe(keys, self.0, row)?;
         let rows = Rows::read(tr, keys, &dedupe).await?;
-        if self.0 == "n" && rows.token.is_some() {
+        if self.0 == Part::DedupeItems && rows.token.is_some() {
             // The check of the row with the token reads both rows.
             return Ok(None);
         }
@@ -99,8 +80,8 @@ pub(super) struct RetainedIds;
 
 #[async_trait]
 impl RowCheck for RetainedIds {
-    fn part(&self) -> &'static str {
-        "y"
+    fn part(&self) -> Part {
+        Part::RetainedIds
     }
 
     async fn check(
@@ -116,7 +97,7 @@ impl RowCheck for RetainedIds {
 }
 
 /// Returns the dedupe id in the key of a row.
-fn parse_dedupe(keys: &Keys, part: &str, row: &KeyValue) -> Result<Bytes> {
+fn parse_dedupe(keys: &Keys, part: Part, row: &KeyValue) -> Result<Bytes> {
     let unpacked: Result<Vec<u8>, _> = keys.queue.subspace(&part).unpack(row.key());
     let expected = |_| keyspace::Error::corrupt(row.key(), "expected a dedupe id");
     Ok(unpacked.map_err(expected)?.into())

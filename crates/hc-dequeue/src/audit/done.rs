@@ -9,14 +9,15 @@ use super::rows::{AuditTransaction, RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 
 /// Checks that each done item is in the index.
 pub(super) struct DoneItems;
 
 #[async_trait]
 impl RowCheck for DoneItems {
-    fn part(&self) -> &'static str {
-        "x"
+    fn part(&self) -> Part {
+        Part::Done
     }
 
     async fn check(
@@ -43,8 +44,8 @@ pub(super) struct KeepTimes;
 
 #[async_trait]
 impl RowCheck for KeepTimes {
-    fn part(&self) -> &'static str {
-        "z"
+    fn part(&self) -> Part {
+        Part::KeepTimes
     }
 
     async fn check(

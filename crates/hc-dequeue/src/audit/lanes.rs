@@ -6,7 +6,6 @@ use std::ops::ControlFlow;
 
 use async_trait::async_trait;
 use futures::future::try_join_all;
-use microqueue::Item;
 use microqueue::keyspace::{
     self, Bytes, Code, Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, Tx, visit_rows,
 };
@@ -18,12 +17,9 @@ use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
 use crate::items::key_limits::KeyLimits;
 use crate::items::keys::Keys;
-use crate::items::record::{Part, Record, is_notice};
+use crate::items::part::Part;
 use crate::items::spot::RANK_OF_SLOT;
 use crate::protocol::lanes::look::{first_startable, parse_level, parse_parked_until};
-
-/// The parts of the queue with items that may have slots.
-const PARTS_WITH_SLOTS: [&str; 5] = ["l", "t", "h", "g", "d"];
 
 /// The largest number of times that a count is started which does not finish in time.
 const MAX_COUNTS: u32 = 3;
@@ -112,7 +108,7 @@ async fn count_slots(tr: &AuditTransaction, keys: &Keys) -> Result<(BTreeMap<Byt
         stored: Some(0),
         counted: 0,
     };
-    for part in PARTS_WITH_SLOTS {
+    for part in Part::with_slots() {
         let (begin, end) = keys.part(part);
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
@@ -123,9 +119,9 @@ async fn count_slots(tr: &AuditTransaction, keys: &Keys) -> Result<(BTreeMap<Byt
                 slots.entry(lane.key).or_insert_with(none).stored = stored;
                 return Ok(ControlFlow::Continue(()));
             }
-            match record_of(keys, part, &row) {
-                Ok(Some(record)) if record.has_slot => {
-                    slots.entry(record.key).or_insert_with(none).counted += 1;
+            match part.decode_item(keys, &row) {
+                Ok(Some((_, item))) if item.value.has_slot => {
+                    slots.entry(item.value.key).or_insert_with(none).counted += 1;
                 }
                 Ok(_) => {}
                 Err(_) => has_unreadable = true,
@@ -135,22 +131,6 @@ async fn count_slots(tr: &AuditTransaction, keys: &Keys) -> Result<(BTreeMap<Byt
         .await?;
     }
     Ok((slots, has_unreadable))
-}
-
-/// Returns the record in a row, or `None` if the row contains no item. Other checks find rows that do not decode.
-pub(super) fn record_of(keys: &Keys, part: &str, row: &KeyValue) -> Result<Option<Record>> {
-    if keys.is_lane_state(row.key()) || (part == "g" && is_notice(row.value())) {
-        return Ok(None);
-    }
-    let records = match part {
-        "g" => return Ok(Some(Part::decode(row.key(), row.to_value())?.item.value)),
-        "h" => keys.held(keys.parse_holder(row.key())?),
-        "t" => keys.delayed(keys.parse_ready(row)?),
-        "d" => keys.dead.clone(),
-        _ => return Ok(Some(keys.decode_queued(row)?.value)),
-    };
-    let Item { value, .. } = records.decode(row)?;
-    Ok(Some(value))
 }
 
 /// Checks some lanes after another one. Returns also the last of them, or `None` at the end.
@@ -217,8 +197,8 @@ pub(super) struct ParkedLanes;
 
 #[async_trait]
 impl RowCheck for ParkedLanes {
-    fn part(&self) -> &'static str {
-        "hp"
+    fn part(&self) -> Part {
+        Part::Parked
     }
 
     async fn check(

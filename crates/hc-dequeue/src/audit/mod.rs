@@ -27,6 +27,7 @@ pub use self::finding::{Finding, Unchecked};
 use self::rows::{AuditTransaction, check_rows, remove_row};
 use crate::items::error::Result;
 use crate::items::keys::{Counter, Keys};
+use crate::items::part::Part;
 use crate::items::settings::{Settings, current_settings};
 use crate::queue::handle::Queue;
 
@@ -90,9 +91,8 @@ fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
     Box::pin(async move {
         let mut unchecked = Vec::new();
         let mut found = sessions::check_sessions(runner, keys, &mut unchecked).await?;
-        for (counter, parts) in Counter::OF_ITEMS {
-            let check = counters::check_counter(runner, keys, counter, parts, &mut unchecked);
-            found.extend(check.await?);
+        for counter in Counter::OF_ITEMS {
+            found.extend(counters::check_counter(runner, keys, counter, &mut unchecked).await?);
         }
         found.extend(lanes::check_lanes(runner, keys, &mut unchecked).await?);
         found.extend(batches::check_batches(runner, keys, &mut unchecked).await?);
@@ -133,15 +133,15 @@ fn repair_all<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Re
 /// Checks all rows that must agree with others. Findings that cause others come first.
 async fn check_all_rows(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    for part in pointers::PARTS_WITH_POINTERS {
+    for part in Part::with_pointers() {
         findings.extend(check_rows(runner, keys, &pointers::Pointed(part)).await?);
     }
     findings.extend(check_rows(runner, keys, &pointers::Pointers).await?);
     findings.extend(check_rows(runner, keys, &lanes::ParkedLanes).await?);
-    for part in dedupe::PARTS_OF_ITEMS {
+    for part in Part::with_items() {
         findings.extend(check_rows(runner, keys, &dedupe::ItemsOf(part)).await?);
     }
-    for part in dedupe::PARTS_OF_DEDUPE_IDS {
+    for part in [Part::DedupeIds, Part::DedupeItems] {
         findings.extend(check_rows(runner, keys, &dedupe::DedupeIds(part)).await?);
     }
     findings.extend(check_rows(runner, keys, &dedupe::RetainedIds).await?);

@@ -8,20 +8,19 @@ use microqueue::keyspace::{self, Bytes, Isolation, KeyValue, Transaction};
 use super::Finding;
 use super::rows::{AuditTransaction, RowCheck, is_still};
 use crate::items::error::Result;
+use crate::items::find::Location;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::pointer::Pointer;
 use crate::items::spot::Spot;
 
-/// The parts of the queue with items that have pointers.
-pub(super) const PARTS_WITH_POINTERS: [&str; 4] = ["t", "ht", "j", "l"];
-
 /// Checks that each item of a part has its pointer, if it needs one.
-pub(super) struct Pointed(pub(super) &'static str);
+pub(super) struct Pointed(pub(super) Part);
 
 #[async_trait]
 impl RowCheck for Pointed {
-    fn part(&self) -> &'static str {
+    fn part(&self) -> Part {
         self.0
     }
 
@@ -57,8 +56,8 @@ pub(super) struct Pointers;
 
 #[async_trait]
 impl RowCheck for Pointers {
-    fn part(&self) -> &'static str {
-        "o"
+    fn part(&self) -> Part {
+        Part::Pointers
     }
 
     async fn check(
@@ -90,7 +89,7 @@ pub(super) async fn set_pointer(
     finding: &Finding,
     key: &[u8],
 ) -> Result<()> {
-    for part in PARTS_WITH_POINTERS {
+    for part in Part::with_pointers() {
         let (begin, end) = keys.part(part);
         if !(begin.as_slice()..end.as_slice()).contains(&key)
             || !is_still(tr, keys, &Pointed(part), key, finding).await?
@@ -107,17 +106,15 @@ pub(super) async fn set_pointer(
 }
 
 /// Returns the item of a row and the pointer that it needs, or `None` if it needs none.
-fn parse(keys: &Keys, part: &str, row: &KeyValue) -> Result<Option<(ItemId, Pointer)>> {
-    if keys.is_lane_state(row.key()) {
+fn parse(keys: &Keys, part: Part, row: &KeyValue) -> Result<Option<(ItemId, Pointer)>> {
+    let Some((location, item)) = part.decode_item(keys, row)? else {
         return Ok(None);
-    }
-    if part == "t" {
-        let ready_millis = keys.parse_ready(row)?;
-        let id = keys.delayed(ready_millis).decode(row)?.id;
-        return Ok(Some((id, Pointer::Delayed(ready_millis))));
-    }
-    let item = keys.decode_queued(row)?;
-    let pointer = Pointer::to_queued(&keys.parse_queued(row.key())?);
+    };
+    let pointer = match location {
+        Location::Delayed(ready_millis) => Some(Pointer::Delayed(ready_millis)),
+        Location::Queued(spot) => Pointer::to_queued(&spot),
+        _ => None,
+    };
     Ok(pointer.map(|pointer| (item.id, pointer)))
 }
 

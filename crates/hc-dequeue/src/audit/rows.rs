@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use futures::future::try_join_all;
+use microqueue::keyspace::parts::Part as _;
 use microqueue::keyspace::store::StoreTransaction;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
@@ -11,6 +12,7 @@ use microqueue::keyspace::{
 use super::Finding;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 
 /// The largest number of rows that one transaction checks, all at the same time.
 const MAX_PAGE_ROWS: usize = 100;
@@ -25,7 +27,7 @@ pub(super) type AuditTransaction = Tx<StoreTransaction>;
 #[async_trait]
 pub(super) trait RowCheck: Sync {
     /// The part.
-    fn part(&self) -> &'static str;
+    fn part(&self) -> Part;
 
     /// Returns the contradiction between a row and other rows, at the version at which the row was read.
     ///
@@ -56,7 +58,9 @@ pub(super) async fn check_rows(
         findings.dedup();
         if findings.len() >= MAX_CHECK_FINDINGS {
             findings.truncate(MAX_CHECK_FINDINGS);
-            findings.push(Finding::More { part: check.part() });
+            findings.push(Finding::More {
+                part: check.part().name(),
+            });
             return Ok(findings);
         }
         if page.last.is_none() {

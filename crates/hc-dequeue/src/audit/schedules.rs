@@ -8,6 +8,7 @@ use super::Finding;
 use super::rows::{AuditTransaction, RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::schedule::operations::{stored_schedule, why_stopped};
 use crate::schedule::record::ScheduleCodec;
 use crate::session::wall::wall_millis;
@@ -17,8 +18,8 @@ pub(super) struct Schedules;
 
 #[async_trait]
 impl RowCheck for Schedules {
-    fn part(&self) -> &'static str {
-        "e"
+    fn part(&self) -> Part {
+        Part::Schedules
     }
 
     async fn check(
@@ -50,8 +51,8 @@ pub(super) struct FireTimes;
 
 #[async_trait]
 impl RowCheck for FireTimes {
-    fn part(&self) -> &'static str {
-        "f"
+    fn part(&self) -> Part {
+        Part::FireTimes
     }
 
     async fn check(

@@ -17,9 +17,10 @@ use super::rows::{AuditTransaction, RowCheck, check_rows};
 use super::{Finding, Unchecked};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
-use crate::items::keys::Keys;
+use crate::items::keys::{Counter, Keys};
+use crate::items::part::Part;
 use crate::items::pointer::Pointer;
-use crate::items::record::{ListedPart, is_notice};
+use crate::items::record::{ListedGrantPart, is_notice};
 use crate::items::settings::Settings;
 use crate::items::spot::Spot;
 use crate::protocol::reclaim::{Progress, reclaim_step, return_grants};
@@ -28,9 +29,6 @@ use crate::session::{Life, SessionId};
 /// How many items that sessions hold are compared with each other.
 const MAX_COMPARED: usize = 100_000;
 
-/// The parts of the queue with the items that sessions hold.
-const PARTS_OF_HELD_ITEMS: [&str; 2] = ["h", "g"];
-
 /// Checks all rows of sessions. Findings that cause others come first.
 pub(super) async fn check_sessions(
     runner: &Runner<Store>,
@@ -38,7 +36,7 @@ pub(super) async fn check_sessions(
     unchecked: &mut Vec<Unchecked>,
 ) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    for part in PARTS_OF_HELD_ITEMS {
+    for part in Part::counted_by(Counter::Held) {
         findings.extend(check_rows(runner, keys, &Holders(part)).await?);
     }
     findings.extend(check_rows(runner, keys, &States).await?);
@@ -46,7 +44,7 @@ pub(super) async fn check_sessions(
     findings.extend(check_rows(runner, keys, &Requests).await?);
     findings.extend(check_rows(runner, keys, &Grants).await?);
     let seen = Mutex::default();
-    for part in PARTS_OF_HELD_ITEMS {
+    for part in Part::counted_by(Counter::Held) {
         let places = &Places { part, seen: &seen };
         findings.extend(check_rows(runner, keys, places).await?);
     }
@@ -58,11 +56,11 @@ pub(super) async fn check_sessions(
 }
 
 /// Checks that the sessions of held items, or of grants, exist.
-struct Holders(&'static str);
+struct Holders(Part);
 
 #[async_trait]
 impl RowCheck for Holders {
-    fn part(&self) -> &'static str {
+    fn part(&self) -> Part {
         self.0
     }
 
@@ -73,7 +71,7 @@ impl RowCheck for Holders {
         row: &KeyValue,
     ) -> Result<Option<Finding>> {
         let (session, _) = parse_held(keys, self.0, row)?;
-        let is_notice = self.0 == "g" && is_notice(row.value());
+        let is_notice = self.0 == Part::Grants && is_notice(row.value());
         let is_missing = !is_notice && !exists(tr, keys, session).await?;
         Ok(is_missing.then_some(Finding::NoSession { session }))
     }
@@ -84,8 +82,8 @@ struct States;
 
 #[async_trait]
 impl RowCheck for States {
-    fn part(&self) -> &'static str {
-        "s"
+    fn part(&self) -> Part {
+        Part::Sessions
     }
 
     async fn check(
@@ -107,8 +105,8 @@ struct Heartbeats;
 
 #[async_trait]
 impl RowCheck for Heartbeats {
-    fn part(&self) -> &'static str {
-        "b"
+    fn part(&self) -> Part {
+        Part::Heartbeats
     }
 
     async fn check(
@@ -130,8 +128,8 @@ struct Requests;
 
 #[async_trait]
 impl RowCheck for Requests {
-    fn part(&self) -> &'static str {
-        "r"
+    fn part(&self) -> Part {
+        Part::Requests
     }
 
     async fn check(
@@ -154,8 +152,8 @@ struct Grants;
 
 #[async_trait]
 impl RowCheck for Grants {
-    fn part(&self) -> &'static str {
-        "g"
+    fn part(&self) -> Part {
+        Part::Grants
     }
 
     async fn check(
@@ -176,14 +174,14 @@ impl RowCheck for Grants {
 
 /// Checks that the held items, or those in grants, are in no other place.
 struct Places<'a> {
-    part: &'static str,
+    part: Part,
     /// The items that were seen, in both parts.
     seen: &'a Mutex<Seen>,
 }
 
 #[async_trait]
 impl RowCheck for Places<'_> {
-    fn part(&self) -> &'static str {
+    fn part(&self) -> Part {
         self.part
     }
 
@@ -238,12 +236,8 @@ impl Seen {
 
 /// Returns the session of a row in one of the two parts, and the item in it. The notice in place of a grant contains
 /// no item.
-fn parse_held(
-    keys: &Keys,
-    part: &'static str,
-    row: &KeyValue,
-) -> Result<(SessionId, Option<ItemId>)> {
-    if part == "h" {
+fn parse_held(keys: &Keys, part: Part, row: &KeyValue) -> Result<(SessionId, Option<ItemId>)> {
+    if part == Part::Held {
         let session = keys.parse_holder(row.key())?;
         let item = keys.held(session).parse_listed(row)?;
         return Ok((session, Some(item.id)));
@@ -252,7 +246,7 @@ fn parse_held(
     if is_notice(row.value()) {
         return Ok((session, None));
     }
-    let part = ListedPart::decode(row.key(), row.to_value())?;
+    let part = ListedGrantPart::decode(row.key(), row.to_value())?;
     Ok((session, Some(part.item.id)))
 }
 
@@ -353,8 +347,8 @@ pub(super) struct CancelStamps;
 
 #[async_trait]
 impl RowCheck for CancelStamps {
-    fn part(&self) -> &'static str {
-        "a"
+    fn part(&self) -> Part {
+        Part::CancelStamps
     }
 
     async fn check(

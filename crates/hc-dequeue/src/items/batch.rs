@@ -16,6 +16,7 @@ use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::{MalformedRef, hex, ref_from_bytes, ref_from_text, ref_to_bytes};
 use crate::items::keys::{Keys, QueueTag};
+use crate::items::part::BatchPart;
 use crate::items::record::{Record, RecordCodec};
 use crate::session::wall::unix_time;
 
@@ -111,13 +112,13 @@ pub(crate) enum Tally {
 impl Tally {
     pub(crate) const ALL: [Self; 4] = [Self::Pending, Self::Completed, Self::Dead, Self::Cancelled];
 
-    /// Returns the name of its row.
-    pub(crate) fn name(self) -> &'static str {
+    /// Returns the part of the batch in which it is stored.
+    pub(crate) fn part(self) -> BatchPart {
         match self {
-            Self::Pending => "p",
-            Self::Completed => "c",
-            Self::Dead => "d",
-            Self::Cancelled => "x",
+            Self::Pending => BatchPart::Pending,
+            Self::Completed => BatchPart::Completed,
+            Self::Dead => BatchPart::Dead,
+            Self::Cancelled => BatchPart::Cancelled,
         }
     }
 }

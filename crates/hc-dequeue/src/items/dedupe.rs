@@ -20,6 +20,7 @@ use microqueue::{ItemId, StagedId};
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::{id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::record::{End, MAX_DEDUPE_BYTES, Record, Token, key as key_of};
 use crate::items::settings::{Settings, stored_settings};
 use crate::session::wall::wall_millis;
@@ -200,7 +201,7 @@ pub(crate) async fn expire_dedupe(
     keys: &Keys,
     after: Option<&[u8]>,
 ) -> Result<Option<Vec<u8>>> {
-    let (begin, end) = keys.part("y");
+    let (begin, end) = keys.part(Part::RetainedIds);
     let begin = after.map_or(begin, key_after);
     let query = RangeQuery::keys(begin, end)
         .limit(MAX_CHECKED_DEDUPE_IDS)

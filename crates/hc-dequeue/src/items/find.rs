@@ -11,9 +11,10 @@ use microqueue::{Item, ItemId};
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::pointer::Pointer;
 use crate::items::priority::Priority;
-use crate::items::record::{ListedPart, Record, is_notice};
+use crate::items::record::{ListedGrantPart, Record, is_notice};
 use crate::items::spot::Spot;
 use crate::session::SessionId;
 
@@ -134,19 +135,20 @@ async fn find_granted(
     keys: &Keys,
     id: &ItemId,
 ) -> Result<Option<(Location, Record)>> {
-    let (begin, end) = keys.part("g");
+    let (begin, end) = keys.part(Part::Grants);
     // Safe as a snapshot read: the row that is found is added to the read conflict ranges.
     let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
     // The first row that does not say which item it contains: it may contain this one.
     let mut unreadable = None;
     for row in rows.iter().filter(|row| !is_notice(row.value())) {
-        let ListedPart { parts, item } = match ListedPart::decode(row.key(), row.to_value()) {
-            Ok(part) => part,
-            Err(error) => {
-                unreadable.get_or_insert(error);
-                continue;
-            }
-        };
+        let ListedGrantPart { parts, item } =
+            match ListedGrantPart::decode(row.key(), row.to_value()) {
+                Ok(part) => part,
+                Err(error) => {
+                    unreadable.get_or_insert(error);
+                    continue;
+                }
+            };
         if item.id == *id {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
             let (session, _) = keys.parse_grant(row.key())?;

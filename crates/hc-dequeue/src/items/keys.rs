@@ -187,7 +187,6 @@ mod batches;
 mod lanes;
 
 use std::array;
-use std::cmp::Ordering;
 
 use futures::future::try_join_all;
 use microqueue::keyspace::names::queue_name;
@@ -200,6 +199,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) use self::lanes::{check_key, lane_hash};
 use crate::items::error;
+use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::record::{Record, RecordCodec, Request, RequestCodec};
 use crate::items::spot::Spot;
@@ -231,13 +231,8 @@ impl Counter {
         Self::Removed,
     ];
 
-    /// The counters of existing items, with the parts of the queue whose keys they count.
-    pub(crate) const OF_ITEMS: [(Self, &'static [&'static str]); 4] = [
-        (Self::Queued, &["ht", "i", "j", "l"]),
-        (Self::Delayed, &["t"]),
-        (Self::Held, &["h", "g"]),
-        (Self::Dead, &["d"]),
-    ];
+    /// The counters of existing items.
+    pub(crate) const OF_ITEMS: [Self; 4] = [Self::Queued, Self::Delayed, Self::Held, Self::Dead];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -282,20 +277,20 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(queue: Subspace, env: Environment) -> Self {
-        let part = |name| queue.subspace(&name);
+        let part = |part: Part| queue.subspace(&part);
         Self {
             queued: array::from_fn(|index| {
-                let rank = index as u64 + 1;
-                let of_priority = match rank.cmp(&Priority::DEFAULT.rank().into()) {
-                    Ordering::Less => queue.subspace(&("ht", rank)),
-                    Ordering::Equal => part("i"),
-                    Ordering::Greater => queue.subspace(&("j", rank)),
+                let rank = index as u8 + 1;
+                let priority = Priority::of_rank(rank).expect("each index is below a rank");
+                let of_priority = match Part::of_priority(priority) {
+                    Part::Queued => part(Part::Queued),
+                    ranked => queue.subspace(&(ranked, u64::from(rank))),
                 };
                 MicroQueue::new(of_priority).with_environment(env.clone())
             }),
-            dead: MicroQueue::new(part("d")).with_environment(env.clone()),
-            done: MicroQueue::new(part("x")).with_environment(env.clone()),
-            requests: MicroQueue::new(part("r")).with_environment(env.clone()),
+            dead: MicroQueue::new(part(Part::Dead)).with_environment(env.clone()),
+            done: MicroQueue::new(part(Part::Done)).with_environment(env.clone()),
+            requests: MicroQueue::new(part(Part::Requests)).with_environment(env.clone()),
             sessions: Sessions::new(queue.clone()),
             tag: queue_tag(&queue),
             name: queue_name(&queue),
@@ -311,12 +306,15 @@ impl Keys {
 
     /// Returns the range of the queued items that are in no lane. It contains nothing else.
     pub(crate) fn outside_lanes(&self) -> (Vec<u8>, Vec<u8>) {
-        (self.part("ht").0, self.part("j").1)
+        (
+            self.part(Part::QueuedAbove).0,
+            self.part(Part::QueuedBelow).1,
+        )
     }
 
     /// Returns the range of the parked lanes and the stamps, followed by the queued items that are in no lane.
     pub(crate) fn lanes_and_items(&self) -> (Vec<u8>, Vec<u8>) {
-        (self.part("hp").0, self.part("j").1)
+        (self.part(Part::Parked).0, self.part(Part::QueuedBelow).1)
     }
 
     /// Returns where a queued item stands that has this key.
@@ -326,17 +324,17 @@ impl Keys {
             return Ok(Spot::DEFAULT);
         }
         let no_item = || keyspace::Error::corrupt(key, "expected a key of a queued item");
-        if key.starts_with(self.queue.subspace(&"l").bytes()) {
+        if key.starts_with(self.queue.subspace(&Part::Lanes).bytes()) {
             let row = self.parse_lane(key)?;
             let rank = row.rank.ok_or_else(no_item)?;
             return Ok(Spot::Lane { key: row.key, rank });
         }
-        let ranked = ["ht", "j"].iter().find_map(|part| {
+        let parts = [Part::QueuedAbove, Part::QueuedBelow];
+        let ranked = parts.into_iter().find_map(|part| {
             let ranked: Result<(u64, TupleVersionstamp, u64), _> =
-                self.queue.subspace(part).unpack(key);
+                self.queue.subspace(&part).unpack(key);
             let priority = Priority::of_rank(u8::try_from(ranked.ok()?.0).ok()?)?;
-            let is_of_part = key.starts_with(self.queued(priority).subspace().bytes());
-            is_of_part.then_some(Spot::Priority(priority))
+            (Part::of_priority(priority) == part).then_some(Spot::Priority(priority))
         });
         ranked.ok_or_else(no_item)
     }
@@ -358,59 +356,55 @@ impl Keys {
     pub(crate) fn decode_queued(&self, row: &KeyValue) -> error::Result<Item<Record>> {
         let spot = self.parse_queued(row.key())?;
         let mut item = spot.records(self).decode(row)?;
-        if spot.apply(&mut item.value) {
-            Ok(item)
-        } else {
-            let reason = "expected an item that stands there";
-            Err(keyspace::Error::corrupt(row.key(), reason).into())
-        }
+        spot.apply(row.key(), &mut item.value)?;
+        Ok(item)
     }
 
     /// Returns the range of a part of the queue.
-    pub(crate) fn part(&self, name: &str) -> (Vec<u8>, Vec<u8>) {
-        self.queue.subspace(&name).range()
+    pub(crate) fn part(&self, part: Part) -> (Vec<u8>, Vec<u8>) {
+        self.queue.subspace(&part).range()
     }
 
     pub(crate) fn settings(&self) -> Vec<u8> {
-        self.queue.pack(&"m")
+        self.queue.pack(&Part::Settings)
     }
 
     pub(crate) fn pause(&self) -> Vec<u8> {
-        self.queue.pack(&"p")
+        self.queue.pack(&Part::Pause)
     }
 
     pub(crate) fn wake(&self) -> Vec<u8> {
-        self.queue.pack(&"w")
+        self.queue.pack(&Part::Wake)
     }
 
     pub(crate) fn counter(&self, counter: Counter) -> Vec<u8> {
-        self.queue.pack(&("c", counter.name()))
+        self.queue.pack(&(Part::Counters, counter.name()))
     }
 
     pub(crate) fn dedupe(&self, dedupe: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("k", dedupe))
+        self.queue.pack(&(Part::DedupeIds, dedupe))
     }
 
     pub(crate) fn dedupe_item(&self, dedupe: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("n", dedupe))
+        self.queue.pack(&(Part::DedupeItems, dedupe))
     }
 
     pub(crate) fn retained(&self, dedupe: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("y", dedupe))
+        self.queue.pack(&(Part::RetainedIds, dedupe))
     }
 
     /// Returns the subspace of the pointers to delayed items.
     pub(crate) fn pointers(&self) -> Subspace {
-        self.queue.subspace(&"o")
+        self.queue.subspace(&Part::Pointers)
     }
 
     pub(crate) fn cancels(&self, session: SessionId) -> Vec<u8> {
-        self.queue.pack(&("a", session.0.as_slice()))
+        self.queue.pack(&(Part::CancelStamps, session.0.as_slice()))
     }
 
     /// Returns the session in the key of a cancel stamp.
     pub(crate) fn parse_cancels(&self, key: &[u8]) -> Result<SessionId> {
-        let bytes: Option<Vec<u8>> = self.queue.subspace(&"a").unpack(key).ok();
+        let bytes: Option<Vec<u8>> = self.queue.subspace(&Part::CancelStamps).unpack(key).ok();
         let session = bytes.and_then(|session| session.try_into().ok());
         session
             .map(SessionId)
@@ -418,48 +412,48 @@ impl Keys {
     }
 
     pub(crate) fn schedule(&self, name: &str) -> Vec<u8> {
-        self.queue.pack(&("e", name))
+        self.queue.pack(&(Part::Schedules, name))
     }
 
     /// Returns the name of the schedule in a key.
     pub(crate) fn parse_schedule(&self, key: &[u8]) -> Result<String> {
-        let name = self.queue.subspace(&"e").unpack(key);
+        let name = self.queue.subspace(&Part::Schedules).unpack(key);
         name.map_err(|_| keyspace::Error::corrupt(key, "expected the key of a schedule"))
     }
 
     /// Returns the key of a schedule in the index by next time.
     pub(crate) fn fire_time(&self, next_millis: u64, name: &str) -> Vec<u8> {
-        self.queue.pack(&("f", next_millis, name))
+        self.queue.pack(&(Part::FireTimes, next_millis, name))
     }
 
     /// Returns the time and the name in a key of that index.
     pub(crate) fn parse_fire_time(&self, key: &[u8]) -> Result<(u64, String)> {
-        let entry = self.queue.subspace(&"f").unpack(key);
+        let entry = self.queue.subspace(&Part::FireTimes).unpack(key);
         entry.map_err(|_| keyspace::Error::corrupt(key, "expected the time of a schedule"))
     }
 
     /// Returns the part with the items that a session holds.
     pub(crate) fn held(&self, session: SessionId) -> Records {
-        let held = self.queue.subspace(&("h", session.0.as_slice()));
+        let held = self.queue.subspace(&(Part::Held, session.0.as_slice()));
         MicroQueue::new(held).with_environment(self.env.clone())
     }
 
     /// Returns the part with the items that are delayed until a wall time.
     pub(crate) fn delayed(&self, ready_millis: u64) -> Records {
-        let delayed = self.queue.subspace(&("t", ready_millis));
+        let delayed = self.queue.subspace(&(Part::Delayed, ready_millis));
         MicroQueue::new(delayed).with_environment(self.env.clone())
     }
 
     /// Returns the range of items that are due at `ready_millis`.
     pub(crate) fn due(&self, ready_millis: u64) -> (Vec<u8>, Vec<u8>) {
-        let (begin, _) = self.queue.subspace(&"t").range();
-        let (_, end) = self.queue.subspace(&("t", ready_millis)).range();
+        let (begin, _) = self.queue.subspace(&Part::Delayed).range();
+        let (_, end) = self.queue.subspace(&(Part::Delayed, ready_millis)).range();
         (begin, end)
     }
 
     /// Returns the wall time in the key of a delayed item.
     pub(crate) fn parse_ready(&self, row: &KeyValue) -> Result<u64> {
-        let delayed = self.queue.subspace(&"t");
+        let delayed = self.queue.subspace(&Part::Delayed);
         let key: Result<(u64, TupleVersionstamp, u64), _> = delayed.unpack(row.key());
         match key {
             Ok((ready_millis, ..)) => Ok(ready_millis),
@@ -472,19 +466,19 @@ impl Keys {
 
     /// Returns the index of the done items that expire at a wall time.
     pub(crate) fn kept_until(&self, until_millis: u64) -> Subspace {
-        self.queue.subspace(&("z", until_millis))
+        self.queue.subspace(&(Part::KeepTimes, until_millis))
     }
 
     /// Returns the range of that index up to a wall time.
     pub(crate) fn kept_at_most_until(&self, until_millis: u64) -> (Vec<u8>, Vec<u8>) {
-        let (begin, _) = self.part("z");
+        let (begin, _) = self.part(Part::KeepTimes);
         let (_, end) = self.kept_until(until_millis).range();
         (begin, end)
     }
 
     /// Returns the time and the item in a key of that index.
     pub(crate) fn parse_kept(&self, key: &[u8]) -> Result<(u64, ItemId)> {
-        let index = self.queue.subspace(&"z");
+        let index = self.queue.subspace(&Part::KeepTimes);
         let entry = match index.unpack::<(u64, TupleVersionstamp, u64)>(key) {
             Ok((until, ..)) => {
                 ItemId::of_commit(&self.kept_until(until), key).map(|id| (until, id))
@@ -496,7 +490,7 @@ impl Keys {
     }
 
     pub(crate) fn request(&self, request: &ItemId) -> Vec<u8> {
-        request.key_in(&self.queue.subspace(&"r"))
+        request.key_in(&self.queue.subspace(&Part::Requests))
     }
 
     /// Returns the key of a grant's first part. While the session is alive, this part exists as long as any part
@@ -523,18 +517,20 @@ impl Keys {
     }
 
     fn parts(&self, session: SessionId, request: &ItemId) -> Subspace {
-        let grants = self.queue.subspace(&("g", session.0.as_slice()));
+        let grants = self.queue.subspace(&(Part::Grants, session.0.as_slice()));
         Subspace::from_bytes(request.key_in(&grants))
     }
 
     /// Returns the range of the items that a session has been granted but has not collected.
     pub(crate) fn grants(&self, session: SessionId) -> (Vec<u8>, Vec<u8>) {
-        self.queue.subspace(&("g", session.0.as_slice())).range()
+        self.queue
+            .subspace(&(Part::Grants, session.0.as_slice()))
+            .range()
     }
 
     /// Returns the session in the key of a held item.
     pub(crate) fn parse_holder(&self, key: &[u8]) -> Result<SessionId> {
-        let held = self.queue.subspace(&"h");
+        let held = self.queue.subspace(&Part::Held);
         let key_of: Option<(Vec<u8>, TupleVersionstamp, u64)> = held.unpack(key).ok();
         let session = key_of.and_then(|(session, ..)| session.try_into().ok());
         session
@@ -545,7 +541,7 @@ impl Keys {
     /// Returns the session in a key of a grant, and the key of the grant's first part.
     pub(crate) fn parse_grant(&self, key: &[u8]) -> Result<(SessionId, Vec<u8>)> {
         type Parts = (Vec<u8>, TupleVersionstamp, u64, u32);
-        let grants = self.queue.subspace(&"g");
+        let grants = self.queue.subspace(&Part::Grants);
         let key_of: Option<Parts> = grants.unpack(key).ok();
         let of_grant = key_of.and_then(|(session, stamp, call, _)| {
             let first = grants.pack(&(session.as_slice(), stamp, call, 0));

@@ -10,6 +10,7 @@ pub(crate) mod find;
 pub(crate) mod item_ref;
 pub(crate) mod key_limits;
 pub(crate) mod keys;
+pub(crate) mod part;
 pub(crate) mod places;
 pub(crate) mod pointer;
 pub(crate) mod priority;

@@ -11,7 +11,7 @@ use crate::items::find::Location;
 use crate::items::keys::{Counter, Keys};
 use crate::items::pointer::Pointer;
 use crate::items::priority::Priority;
-use crate::items::record::{Part, Record};
+use crate::items::record::{GrantPart, Record};
 use crate::items::spot::Spot;
 use crate::session::wall::wall_millis;
 
@@ -33,7 +33,7 @@ pub(crate) fn rewrite(
                 id: *id,
                 value: record,
             };
-            tr.set(key, &Part { parts, item }.encode()?);
+            tr.set(key, &GrantPart { parts, item }.encode()?);
         }
         Location::Dead => keys.dead.insert(tr, id, &record)?,
         Location::Done => keys.done.insert(tr, id, &record)?,

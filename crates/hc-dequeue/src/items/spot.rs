@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use microqueue::ItemId;
-use microqueue::keyspace::Bytes;
+use microqueue::keyspace::{self, Bytes};
 
 use crate::items::keys::{Keys, Records};
 use crate::items::priority::Priority;
@@ -61,21 +61,28 @@ impl Spot {
         id.key_in(self.records(keys).subspace())
     }
 
-    /// Applies to a record what the key of its row says. Returns `false` if the record contradicts the key of a lane.
-    pub(crate) fn apply(&self, record: &mut Record) -> bool {
+    /// Applies to a record what the key of its row says.
+    ///
+    /// # Errors
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the record contradicts the key of a lane.
+    pub(crate) fn apply(&self, row: &[u8], record: &mut Record) -> keyspace::Result<()> {
         match self {
             Self::Priority(priority) => {
                 record.priority = *priority;
                 // An item with a key came here while its record did not decode.
                 record.key = Bytes::new();
                 record.has_slot = false;
-                true
+                Ok(())
             }
             Self::Lane { key, rank } => {
                 if let Some(priority) = Priority::of_rank(*rank) {
                     record.priority = priority;
                 }
-                record.key == key && record.has_slot == (*rank == RANK_OF_SLOT)
+                if record.key == key && record.has_slot == (*rank == RANK_OF_SLOT) {
+                    return Ok(());
+                }
+                let reason = "expected an item that stands there";
+                Err(keyspace::Error::corrupt(row, reason))
             }
         }
     }

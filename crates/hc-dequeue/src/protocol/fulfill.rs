@@ -16,6 +16,7 @@ use super::{
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::record::Request;
 use crate::items::settings::is_paused;
 use crate::protocol::lanes::look::Past;
@@ -234,5 +235,5 @@ pub(super) async fn first_requests(
         row_bytes: MAX_FULFILLMENT_BYTES,
     };
     let decode = |row: &KeyValue| keys.requests.decode(row).ok();
-    first_items(tr, keys.part("r"), max, decode).await
+    first_items(tr, keys.part(Part::Requests), max, decode).await
 }

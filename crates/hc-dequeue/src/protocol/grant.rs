@@ -9,7 +9,7 @@ use microqueue::{Item, ItemId, Listed};
 
 use crate::items::error::Result;
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, NOTICE, Part, Record, is_notice};
+use crate::items::record::{GrantPart, ListedGrantPart, NOTICE, Record, is_notice};
 use crate::session::SessionId;
 
 /// Stages the answer to a request.
@@ -26,7 +26,7 @@ pub(crate) fn answer(
     let parts = items.len() as u32;
     for (number, item) in (0..).zip(items) {
         let key = keys.part_of_grant(session, request, number);
-        tr.set(&key, &Part { parts, item }.encode()?);
+        tr.set(&key, &GrantPart { parts, item }.encode()?);
     }
     Ok(())
 }
@@ -83,7 +83,7 @@ pub(crate) async fn empty(
         return Ok(None);
     };
     let mut items = Vec::new();
-    if let Ok(first) = ListedPart::decode(&first_key, first) {
+    if let Ok(first) = ListedGrantPart::decode(&first_key, first) {
         tr.clear(&first_key);
         items.push(first.item);
         if first.parts == 1 {
@@ -93,7 +93,7 @@ pub(crate) async fn empty(
     let (_, end) = keys.parts_of_grant(session, request);
     let rest = RangeQuery::keys(key_after(&first_key), end);
     for row in read_all(tr, rest, Isolation::Serializable).await? {
-        if let Ok(part) = ListedPart::decode(row.key(), row.to_value()) {
+        if let Ok(part) = ListedGrantPart::decode(row.key(), row.to_value()) {
             tr.clear(row.key());
             items.push(part.item);
         }

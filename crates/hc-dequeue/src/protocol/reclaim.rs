@@ -24,7 +24,7 @@ use crate::items::error::Result;
 use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::put_unread;
-use crate::items::record::{ListedPart, Record, is_notice};
+use crate::items::record::{ListedGrantPart, Record, is_notice};
 use crate::items::settings::Settings;
 use crate::protocol::front::{ReadLimit, first_items};
 use crate::protocol::fulfill::first_requests;
@@ -119,7 +119,7 @@ pub(crate) async fn return_grants(
     let parts: Vec<_> = parts
         .filter_map(|row| {
             // Other rows do not say which item they contain.
-            let part = ListedPart::decode(row.key(), row.to_value()).ok()?;
+            let part = ListedGrantPart::decode(row.key(), row.to_value()).ok()?;
             Some((row, part.item))
         })
         .collect();

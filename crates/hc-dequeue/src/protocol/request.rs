@@ -17,6 +17,7 @@ use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
+use crate::items::part::Part;
 use crate::items::places::put_unread;
 use crate::items::record::Request;
 use crate::items::settings::is_paused;
@@ -84,7 +85,7 @@ pub(crate) async fn is_first(
     keys: &Keys,
     request: &ItemId,
 ) -> Result<Option<bool>> {
-    let (begin, _) = keys.part("r");
+    let (begin, _) = keys.part(Part::Requests);
     let key = keys.request(request);
     let up_to_it = RangeQuery::keys(begin, key_after(&key));
     let last_two = tr
@@ -143,7 +144,7 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
     };
     let (queued, delayed, is_paused, has_batches) = try_join!(
         queued(tr, context, one.items, 0),
-        delayed(tr, context, keys.part("t"), one),
+        delayed(tr, context, keys.part(Part::Delayed), one),
         is_paused(tr, keys, Isolation::Snapshot),
         may_finish(tr, keys)
     )?;

@@ -14,6 +14,7 @@ use crate::items::batch::{
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::trace_context::{TraceContext, current_context};
 use crate::queue::enqueue_options::{Enqueue, OnRepeat, Ready};
 use crate::queue::handle::Queue;
@@ -282,7 +283,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ) -> Result<BatchPage> {
         let keys = &*self.keys;
         let limit = limit.min(MAX_PAGE_BATCHES);
-        let (first, end) = keys.part("B");
+        let (first, end) = keys.part(Part::Batches);
         let mut begin = match after {
             Some(after) => keys.batch(after.id_in(keys)?).1,
             None => first,

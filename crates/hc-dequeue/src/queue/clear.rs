@@ -14,12 +14,12 @@ use crate::items::changes::Changes;
 use crate::items::counters::read_counter;
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result};
-use crate::items::find::Location;
 use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
+use crate::items::part::Part;
 use crate::items::places::take_out;
 use crate::items::priority::Priority;
-use crate::items::record::{End, Record};
+use crate::items::record::End;
 use crate::items::settings::{Settings, current_settings};
 use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::queue::handle::Queue;
@@ -88,47 +88,53 @@ async fn clear_once(
     until: i64,
 ) -> Result<u64> {
     let mut removed = 0;
-    // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-    let queued = Priority::all().map(ClearedPart::Queued);
-    let parts = [ClearedPart::Delayed].into_iter().chain(queued);
-    for part in parts.chain([ClearedPart::Lanes]) {
-        let mut before: Option<Vec<u8>> = None;
+    for (part, begin, mut end) in cleared_ranges(keys, until) {
         loop {
-            let before_last = before.as_deref();
+            let range = (&begin[..], &end[..]);
             let some = |tr: Tx<_>| async move {
                 // Fewer items conflict with fewer grants, so that a busy queue lets the step commit in the end.
                 let failed = tr.attempt().number.saturating_sub(1);
                 let page = ClearedPage {
                     part,
-                    before: before_last,
+                    range,
                     items: MAX_FULFILLMENT_ITEMS >> failed.min(MAX_FULFILLMENT_ITEMS.ilog2()),
                 };
                 remove_some(&tr, keys, settings, until, page).await
             };
             let (some, last) = runner.run(some).await?;
             removed += some;
-            if last.is_none() {
+            let Some(last) = last else {
                 break;
-            }
-            before = last;
+            };
+            end = last;
         }
     }
     Ok(removed)
 }
 
-/// The parts from which items are removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ClearedPart {
-    Queued(Priority),
-    Lanes,
-    Delayed,
+/// Returns the parts from which items are removed, with the ranges of those that were enqueued at or before a version,
+/// and perhaps of others.
+fn cleared_ranges(keys: &Keys, until: i64) -> Vec<(Part, Vec<u8>, Vec<u8>)> {
+    // Delayed items come first: those that become due meanwhile are then found among the queued ones.
+    let (begin, end) = keys.part(Part::Delayed);
+    let mut ranges = vec![(Part::Delayed, begin, end)];
+    for priority in Priority::all() {
+        let queued = keys.queued(priority).subspace();
+        let (begin, _) = queued.range();
+        // Items of a priority are in the order of their enqueues.
+        let end = first_after(until).key_in(queued);
+        ranges.push((Part::of_priority(priority), begin, end));
+    }
+    let (begin, end) = keys.part(Part::Lanes);
+    ranges.push((Part::Lanes, begin, end));
+    ranges
 }
 
-/// The last rows of a part before a key, up to a number of them.
+/// The last rows of a range of a part, up to a number of them.
 #[derive(Debug, Clone, Copy)]
 struct ClearedPage<'a> {
-    part: ClearedPart,
-    before: Option<&'a [u8]>,
+    part: Part,
+    range: (&'a [u8], &'a [u8]),
     items: usize,
 }
 
@@ -143,18 +149,8 @@ async fn remove_some(
     until: i64,
     page: ClearedPage<'_>,
 ) -> Result<(u64, Option<Vec<u8>>)> {
-    let (begin, end_of_part) = match page.part {
-        ClearedPart::Queued(priority) => {
-            let queued = keys.queued(priority);
-            let (begin, _) = queued.subspace().range();
-            // Items of a priority are in the order of their enqueues.
-            (begin, first_after(until).key_in(queued.subspace()))
-        }
-        ClearedPart::Lanes => keys.part("l"),
-        ClearedPart::Delayed => keys.part("t"),
-    };
-    let end_of_page = page.before.map_or(end_of_part, <[u8]>::to_vec);
-    let query = RangeQuery::keys(begin, end_of_page)
+    let (begin, before) = page.range;
+    let query = RangeQuery::keys(begin.to_vec(), before.to_vec())
         .limit(page.items)
         .reversed()
         .mode(StreamingMode::WantAll);
@@ -172,8 +168,11 @@ async fn remove_some(
             ControlFlow::Break(())
         };
         last = Some(row.to_key());
-        let item = parse(keys, page.part, &row);
-        items.extend(item.filter(|(_, item)| is_of(&item.id, until)));
+        if let Ok(Some((location, item))) = page.part.decode_item(keys, &row)
+            && is_of(&item.id, until)
+        {
+            items.push((location, item));
+        }
         Ok::<_, Error>(next)
     });
     visited.await?;
@@ -197,17 +196,6 @@ async fn remove_some(
     }
     changes.stage(tr, keys);
     Ok((removed, last.map(|key| key.to_vec())))
-}
-
-/// Returns the item of a row, and where it is.
-fn parse(keys: &Keys, part: ClearedPart, row: &KeyValue) -> Option<(Location, Item<Record>)> {
-    if part == ClearedPart::Delayed {
-        let ready = keys.parse_ready(row).ok()?;
-        let item = keys.delayed(ready).decode(row).ok()?;
-        return Some((Location::Delayed(ready), item));
-    }
-    let spot = keys.parse_queued(row.key()).ok()?;
-    Some((Location::Queued(spot), keys.decode_queued(row).ok()?))
 }
 
 /// Returns the first id that an item may have which was enqueued after a version.
@@ -244,9 +232,11 @@ mod tests {
         let before = db.begin().unwrap().read_version().await.unwrap();
         runner.run(add).await.unwrap();
         let step = async |until, before: Option<&[u8]>| {
+            let mut ranges = cleared_ranges(keys, until).into_iter();
+            let (part, begin, end) = ranges.find(|(part, ..)| *part == Part::Queued).unwrap();
             let page = ClearedPage {
-                part: ClearedPart::Queued(Priority::DEFAULT),
-                before,
+                part,
+                range: (&begin, before.unwrap_or(&end)),
                 items: MAX_FULFILLMENT_ITEMS,
             };
             let mut tr = db.begin().unwrap();

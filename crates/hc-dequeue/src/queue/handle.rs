@@ -14,9 +14,11 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::part::describe_key;
 use crate::items::priority::Priority;
 use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord, is_paused};
 use crate::items::value::{Decode, decoder};
+use crate::session::HEARTBEATS;
 
 /// A queue of `T` in a subspace, from which many consumers take items. The codec `C` encodes the values.
 ///
@@ -182,6 +184,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
         &self.keys.queue
     }
 
+    /// Returns what a key is in this queue, in words. Returns `None` if it is no key of the queue. For the same without
+    /// a handle, see [`describe_key`](crate::describe_key).
+    #[must_use]
+    pub fn describe_key(&self, key: &[u8]) -> Option<&'static str> {
+        describe_key(self.subspace(), key)
+    }
+
     /// Stages a pause: no item is granted until [`resume`](Self::resume). Items that sessions already hold are not
     /// affected.
     ///
@@ -242,7 +251,7 @@ async fn verify_order(tr: &impl Transaction, keys: &Keys) -> Result<()> {
     // larger version, as it should.
     let wake = keys.wake();
     let (heartbeats, wake, read_version, ()) = try_join!(
-        keys.sessions.page(tr, "b").map_err(Error::from),
+        keys.sessions.page(tr, HEARTBEATS).map_err(Error::from),
         tr.get(&wake, Isolation::Snapshot).map_err(Error::from),
         tr.read_version().map_err(Error::from),
         keys.queued(Priority::DEFAULT)

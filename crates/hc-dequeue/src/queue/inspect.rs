@@ -16,12 +16,13 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, Record, Reserve, is_notice};
+use crate::items::part::Part;
+use crate::items::record::{ListedGrantPart, Record, Reserve, is_notice};
 use crate::items::settings::{KnownSettings, SettingsRecord, find_settings};
 use crate::queue::handle::Queue;
 use crate::queue::list::undecodable;
 use crate::session::wall::unix_time;
-use crate::session::{Heartbeat, Life, SessionId, Sessions, State};
+use crate::session::{Heartbeat, Life, STATES, SessionId, Sessions, State};
 
 /// The largest number of sessions on a page.
 const MAX_PAGE_SESSIONS: usize = 1_000;
@@ -189,14 +190,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<(Vec<(SessionId, KeyValue)>, bool)> {
-        let (begin, end) = self.keys.part("s");
+        let (begin, end) = self.keys.part(Part::Sessions);
         let begin = after.map_or(begin, |after| key_after(&self.keys.sessions.state(after)));
         let query = RangeQuery::keys(begin, end).limit(MAX_PAGE_ROWS);
         let mut sessions = Vec::new();
         let mut has_more = false;
         // Safe as a snapshot read: the page shows the sessions at the read version, and nothing is written.
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
-            if let Ok(session) = self.keys.sessions.parse_session("s", row.key()) {
+            if let Ok(session) = self.keys.sessions.parse_session(STATES, row.key()) {
                 has_more = sessions.len() == limit;
                 if has_more {
                     return Ok(ControlFlow::Break(()));
@@ -211,7 +212,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
 
     /// Returns how many items each session has requested. Leaves out requests that do not decode.
     async fn wanted(&self, tr: &impl Transaction) -> Result<BTreeMap<SessionId, u64>> {
-        let (begin, end) = self.keys.part("r");
+        let (begin, end) = self.keys.part(Part::Requests);
         let query = RangeQuery::keys(begin, end).limit(MAX_REQUESTS);
         let mut wanted = BTreeMap::new();
         // Safe as a snapshot read, as in `session_rows`.
@@ -274,7 +275,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             part.parse_listed(row).ok()?.value.ok()
         });
         let granted = count_items(tr, self.keys.grants(session), |row| {
-            let part = ListedPart::decode(row.key(), row.to_value()).ok()?;
+            let part = ListedGrantPart::decode(row.key(), row.to_value()).ok()?;
             part.item.value.ok()
         });
         let (held, granted) = try_join!(held, granted)?;

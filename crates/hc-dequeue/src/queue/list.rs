@@ -5,16 +5,16 @@ use std::str::FromStr;
 
 use microqueue::Listed;
 use microqueue::keyspace::codec::{Codec, DecodeError};
+use microqueue::keyspace::parts::Part as _;
 use microqueue::keyspace::{
     self, Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, Undecodable,
     key_after,
 };
 
 use crate::items::error::{Error, Result};
-use crate::items::find::Location;
 use crate::items::item_ref::{ItemRef, hex, parse_hex};
 use crate::items::keys::Keys;
-use crate::items::record::{ListedPart, Record, is_notice};
+use crate::items::part::Part;
 use crate::queue::handle::Queue;
 use crate::queue::status::Status;
 
@@ -61,11 +61,11 @@ impl PlaceKind {
     /// the two parts of the queued items are dedupe ids.
     fn range(self, keys: &Keys) -> (Vec<u8>, Vec<u8>) {
         match self {
-            Self::Queued => (keys.outside_lanes().0, keys.part("l").1),
-            Self::Delayed => keys.part("t"),
-            Self::Held => (keys.part("g").0, keys.part("h").1),
-            Self::Dead => keys.part("d"),
-            Self::Done => keys.part("x"),
+            Self::Queued => (keys.outside_lanes().0, keys.part(Part::Lanes).1),
+            Self::Delayed => keys.part(Part::Delayed),
+            Self::Held => (keys.part(Part::Grants).0, keys.part(Part::Held).1),
+            Self::Dead => keys.part(Part::Dead),
+            Self::Done => keys.part(Part::Done),
         }
     }
 }
@@ -219,19 +219,18 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if place == PlaceKind::Queued && begin < outside_lanes {
             keys.refuse_after_enqueue(tr).await?;
             let range = (begin, end.clone().min(outside_lanes));
-            self.add_page(tr, place, range, limit, &mut page).await?;
+            self.add_page(tr, range, limit, &mut page).await?;
             if page.next.is_some() {
                 return Ok(page);
             }
-            begin = keys.part("l").0;
+            begin = keys.part(Part::Lanes).0;
         }
         let left = limit - page.items.len();
         if left == 0 {
             // The next page begins with the lanes.
             page.next = (begin < end).then(|| Cursor::after(keys, &begin));
         } else if begin < end {
-            self.add_page(tr, place, (begin, end), left, &mut page)
-                .await?;
+            self.add_page(tr, (begin, end), left, &mut page).await?;
         }
         Ok(page)
     }
@@ -240,7 +239,6 @@ impl<T, C: Codec<T>> Queue<T, C> {
     async fn add_page(
         &self,
         tr: &impl Transaction,
-        place: PlaceKind,
         (begin, end): (Vec<u8>, Vec<u8>),
         limit: usize,
         page: &mut ItemPage<T>,
@@ -254,16 +252,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let batch = tr.get_range(&query, Isolation::Snapshot).await?;
         page.next = batch.next_after().map(|last| Cursor::after(keys, last));
         for row in &batch.rows {
-            let is_state = match place {
-                PlaceKind::Held => is_granted(keys, row) && is_notice(row.value()),
-                PlaceKind::Queued => keys.is_lane_state(row.key()),
-                _ => false,
-            };
-            if is_state {
-                continue;
-            }
-            match self.parse_item(place, row) {
-                Ok(item) => page.items.push(item),
+            match self.parse_item(row) {
+                Ok(item) => page.items.extend(item),
                 Err(error) => page.strays.push(undecodable(error, row, "an item")?),
             }
         }
@@ -281,7 +271,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub async fn end(&self, tr: &impl Transaction, place: PlaceKind) -> Result<Option<Cursor>> {
         let keys = &*self.keys;
         let ranges = match place {
-            PlaceKind::Queued => vec![keys.part("l"), keys.outside_lanes()],
+            PlaceKind::Queued => vec![keys.part(Part::Lanes), keys.outside_lanes()],
             _ => vec![place.range(keys)],
         };
         for (begin, end) in ranges {
@@ -295,10 +285,17 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(None)
     }
 
-    /// Returns the item of a row, or [`Corrupt`](keyspace::Error::Corrupt) if the row does not say which item it
-    /// contains.
-    fn parse_item(&self, place: PlaceKind, row: &KeyValue) -> Result<ListedItem<T>> {
-        let (location, Listed { id, value: record }) = parse_row(&self.keys, place, row)?;
+    /// Returns the item of a row, if it contains one, or [`Corrupt`](keyspace::Error::Corrupt) if the row does not say
+    /// which one.
+    fn parse_item(&self, row: &KeyValue) -> Result<Option<ListedItem<T>>> {
+        let keys = &*self.keys;
+        let Some(part) = Part::of(&keys.queue, row.key()) else {
+            let reason = "expected a key of an item";
+            return Err(keyspace::Error::corrupt(row.key(), reason).into());
+        };
+        let Some((location, Listed { id, value: record })) = part.parse_item(keys, row)? else {
+            return Ok(None);
+        };
         let status = match record {
             Ok(record) => match self.status_of(&id, Some((location, record))) {
                 Ok(status) => Ok(status.expect("an item was found")),
@@ -307,13 +304,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
             Err(error) => Err(error),
         };
         let item = ItemRef::new(&self.keys, id);
-        Ok(ListedItem { item, status })
+        Ok(Some(ListedItem { item, status }))
     }
-}
-
-/// Returns whether a row among the held items is in a grant.
-fn is_granted(keys: &Keys, row: &KeyValue) -> bool {
-    row.key() < &*keys.part("h").0
 }
 
 /// Returns that a row does not decode as what it should be, if that is the error.
@@ -330,40 +322,4 @@ pub(super) fn undecodable(
         }
         other => Err(other),
     }
-}
-
-/// Returns the item of a row: its place, its id, and its record or why it does not decode.
-fn parse_row(keys: &Keys, place: PlaceKind, row: &KeyValue) -> Result<(Location, Listed<Record>)> {
-    let (location, part) = match place {
-        PlaceKind::Queued => {
-            let spot = keys.parse_queued(row.key())?;
-            let records = spot.records(keys).into_owned();
-            (Location::Queued(spot), records)
-        }
-        PlaceKind::Dead => (Location::Dead, keys.dead.clone()),
-        PlaceKind::Done => (Location::Done, keys.done.clone()),
-        PlaceKind::Delayed => {
-            let ready = keys.parse_ready(row)?;
-            (Location::Delayed(ready), keys.delayed(ready))
-        }
-        PlaceKind::Held if is_granted(keys, row) => return parse_granted(keys, row),
-        PlaceKind::Held => {
-            let session = keys.parse_holder(row.key())?;
-            (Location::Held(session), keys.held(session))
-        }
-    };
-    Ok((location, part.parse_listed(row)?))
-}
-
-/// Like [`parse_row`], for a row of a grant.
-fn parse_granted(keys: &Keys, row: &KeyValue) -> Result<(Location, Listed<Record>)> {
-    let (session, _) = keys.parse_grant(row.key())?;
-    let ListedPart { parts, item } = ListedPart::decode(row.key(), row.to_value())?;
-    let key = row.key().to_vec();
-    let location = Location::Granted {
-        session,
-        key,
-        parts,
-    };
-    Ok((location, item))
 }

@@ -11,6 +11,7 @@ use microqueue::keyspace::{Database, Isolation, KeyValue, RangeQuery, Runner, St
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
+use crate::items::part::Part;
 use crate::protocol::front::{ReadLimit, first_items};
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
@@ -128,7 +129,7 @@ fn wait_idle<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Res
             if let Some((_, counter)) = left {
                 return Ok(Some(keys.counter(counter)));
             }
-            let (begin, end) = keys.part("Bs");
+            let (begin, end) = keys.part(Part::BatchStamps);
             let first = RangeQuery::keys(begin, end).limit(1);
             // Safe as a snapshot read: nothing is written.
             let stamps = tr.get_range(&first, Isolation::Snapshot).await?;
@@ -147,7 +148,7 @@ pub(crate) async fn oldest_age(tr: &impl Transaction, keys: &Keys) -> Result<Opt
     let decode = |row: &KeyValue| keys.decode_queued(row).ok();
     let (outside, in_lanes) = try_join!(
         first_items(tr, keys.outside_lanes(), OF_AN_AGE, decode),
-        first_items(tr, keys.part("l"), OF_AN_AGE, decode),
+        first_items(tr, keys.part(Part::Lanes), OF_AN_AGE, decode),
     )?;
     let now = wall_millis(&keys.env);
     let ages = outside

@@ -13,6 +13,7 @@ use super::times::Times;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::queue::enqueue_options::Enqueued;
 use crate::queue::stage::{NewItem, record_of, stage};
@@ -70,7 +71,7 @@ pub(crate) async fn fire_due(
     after: Option<&[u8]>,
 ) -> Result<Fired> {
     let now = wall_millis(&keys.env);
-    let (begin, end) = keys.part("f");
+    let (begin, end) = keys.part(Part::FireTimes);
     let query = RangeQuery::keys(after.map_or(begin, key_after), end)
         .limit(MAX_FIRED_SCHEDULES)
         .mode(StreamingMode::WantAll);
@@ -268,7 +269,7 @@ pub(crate) async fn find_late(
     after: Option<&[u8]>,
 ) -> Result<(Vec<Late>, Option<Vec<u8>>)> {
     let now = wall_millis(&keys.env);
-    let (_, end) = keys.part("f");
+    let (_, end) = keys.part(Part::FireTimes);
     let not_due = keys.fire_time(now.saturating_add(1), "");
     let begin = after.map_or_else(Vec::new, key_after).max(not_due);
     let query = RangeQuery::keys(begin, end)

@@ -14,6 +14,7 @@ use super::{ListedSchedule, Schedule, ScheduleEntry, Scheduled};
 use crate::items::dedupe::check_dedupe;
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Keys, check_key};
+use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::queue::enqueue_options::Ready;
 use crate::queue::handle::Queue;
@@ -164,7 +165,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<ListedSchedule<T>>> {
-        let (begin, end) = self.keys.part("e");
+        let (begin, end) = self.keys.part(Part::Schedules);
         let begin = after.map_or(begin, |name| key_after(&self.keys.schedule(name)));
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = read_all(tr, query, Isolation::Serializable).await?;

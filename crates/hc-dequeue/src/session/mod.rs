@@ -47,6 +47,12 @@ use self::state::parse_heartbeat;
 pub use self::state::{Heartbeat, Life, State};
 use crate::session::wall::unix_millis;
 
+/// The name of the part with the states.
+pub(crate) const STATES: &str = "s";
+
+/// The name of the part with the heartbeats.
+pub(crate) const HEARTBEATS: &str = "b";
+
 /// The largest number of sessions that a census reads.
 const MAX_CENSUS_SESSIONS: usize = 10_000;
 
@@ -122,11 +128,11 @@ impl Sessions {
     }
 
     pub(crate) fn state(&self, session: SessionId) -> Vec<u8> {
-        self.subspace.pack(&("s", session.0.as_slice()))
+        self.subspace.pack(&(STATES, session.0.as_slice()))
     }
 
     pub(crate) fn heartbeat(&self, session: SessionId) -> Vec<u8> {
-        self.subspace.pack(&("b", session.0.as_slice()))
+        self.subspace.pack(&(HEARTBEATS, session.0.as_slice()))
     }
 
     /// Stages that a session is alive, with its lease and the wall time of its process.
@@ -207,7 +213,7 @@ impl Sessions {
     ) -> Result<Lives> {
         let page = match sessions.first() {
             Some(first) if sessions.len() >= MIN_RANGE_SESSIONS => {
-                let (_, end) = self.subspace.subspace(&"s").range();
+                let (_, end) = self.subspace.subspace(&STATES).range();
                 let query = RangeQuery::keys(self.state(*first), end)
                     .limit(2 * sessions.len())
                     .mode(StreamingMode::WantAll);
@@ -286,9 +292,9 @@ impl Sessions {
     /// # Errors
     /// Those of the reads.
     pub async fn all(&self, tr: &impl Transaction) -> Result<Vec<(SessionId, Result<State>)>> {
-        let rows = self.page(tr, "s").await?;
+        let rows = self.page(tr, STATES).await?;
         let sessions = rows.iter().filter_map(|row| {
-            let session = self.parse_session("s", row.key()).ok()?;
+            let session = self.parse_session(STATES, row.key()).ok()?;
             Some((session, State::decode(row.key(), row.value())))
         });
         Ok(sessions.collect())
@@ -296,13 +302,13 @@ impl Sessions {
 
     /// Returns the session of a row and its state.
     pub(crate) fn parse_state_row(&self, row: &KeyValue) -> Result<(SessionId, State)> {
-        let session = self.parse_session("s", row.key())?;
+        let session = self.parse_session(STATES, row.key())?;
         Ok((session, State::decode(row.key(), row.value())?))
     }
 
     /// Returns the heartbeat in a row.
     pub(crate) fn parse_heartbeat_row(&self, row: &KeyValue) -> Result<Heartbeat> {
-        let session = self.parse_session("b", row.key())?;
+        let session = self.parse_session(HEARTBEATS, row.key())?;
         parse_heartbeat(session, row.key(), row.value())
     }
 
@@ -316,7 +322,7 @@ impl Sessions {
     /// # Errors
     /// Those of the reads.
     pub async fn heartbeats(&self, tr: &impl Transaction) -> Result<Vec<Heartbeat>> {
-        let rows = self.page(tr, "b").await?;
+        let rows = self.page(tr, HEARTBEATS).await?;
         let heartbeats = rows.iter();
         Ok(heartbeats
             .filter_map(|row| self.parse_heartbeat_row(row).ok())
@@ -576,8 +582,12 @@ mod tests {
         let key = |part: &[u8]| [b"Q\x02", part, b"\0\x01", &[7; 16], b"\0"].concat();
         assert_eq!(sessions.state(session), key(b"s"));
         assert_eq!(sessions.heartbeat(session), key(b"b"));
-        assert_eq!(sessions.parse_session("s", &key(b"s")).unwrap(), session);
-        assert!(sessions.parse_session("s", b"Q").is_err());
-        assert!(sessions.parse_session("b", b"Q\x02b\0\x01\x07\0").is_err());
+        assert_eq!(sessions.parse_session(STATES, &key(b"s")).unwrap(), session);
+        assert!(sessions.parse_session(STATES, b"Q").is_err());
+        assert!(
+            sessions
+                .parse_session(HEARTBEATS, b"Q\x02b\0\x01\x07\0")
+                .is_err()
+        );
     }
 }

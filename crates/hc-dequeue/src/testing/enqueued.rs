@@ -11,6 +11,7 @@ use microqueue::{ItemId, Listed};
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Records;
+use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::record::Record;
 use crate::queue::clear::is_of;
@@ -191,14 +192,14 @@ async fn read_since<T, C: Codec<T>>(
             push(queued, None, id, value.map_err(keyspace::Error::from)?)?;
         }
     }
-    let (begin, end) = keys.part("l");
+    let (begin, end) = keys.part(Part::Lanes);
     let in_lanes = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
     for row in in_lanes.iter().filter(|row| !keys.is_lane_state(row.key())) {
         let part = keys.parse_queued(row.key())?.records(keys).into_owned();
         let item = keys.decode_queued(row)?;
         push(&part, None, item.id, item.value)?;
     }
-    let (begin, end) = keys.part("t");
+    let (begin, end) = keys.part(Part::Delayed);
     let delayed = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
     for row in &delayed {
         let ready = keys.parse_ready(row)?;

@@ -4,30 +4,33 @@ use microqueue::keyspace::{self, Result, Subspace};
 
 use super::Keys;
 use crate::items::batch::{BatchId, Tally};
+use crate::items::part::{BatchPart, Part};
 
 impl Keys {
     fn batches(&self) -> Subspace {
-        self.queue.subspace(&"B")
+        self.queue.subspace(&Part::Batches)
     }
 
     /// Returns the range of the rows of a batch. Its own row comes first.
     pub(crate) fn batch(&self, batch: BatchId) -> (Vec<u8>, Vec<u8>) {
-        let rows = self.queue.subspace(&("B", batch.0.as_slice()));
+        let rows = self.queue.subspace(&(Part::Batches, batch.0.as_slice()));
         let (_, end) = rows.range();
         (rows.bytes().to_vec(), end)
     }
 
     pub(crate) fn batch_row(&self, batch: BatchId) -> Vec<u8> {
-        self.queue.pack(&("B", batch.0.as_slice()))
+        self.queue.pack(&(Part::Batches, batch.0.as_slice()))
     }
 
     /// Returns the key of the row that exists while a batch is open.
     pub(crate) fn batch_open(&self, batch: BatchId) -> Vec<u8> {
-        self.queue.pack(&("B", batch.0.as_slice(), "o"))
+        self.queue
+            .pack(&(Part::Batches, batch.0.as_slice(), BatchPart::Open))
     }
 
     pub(crate) fn tally(&self, batch: BatchId, tally: Tally) -> Vec<u8> {
-        self.queue.pack(&("B", batch.0.as_slice(), tally.name()))
+        self.queue
+            .pack(&(Part::Batches, batch.0.as_slice(), tally.part()))
     }
 
     /// Returns the batch in the key of one of its rows.
@@ -43,12 +46,15 @@ impl Keys {
 
     /// Returns the key of the stamp of a batch that may be complete.
     pub(crate) fn batch_stamp(&self, batch: BatchId) -> Vec<u8> {
-        self.queue.pack(&("Bs", batch.0.as_slice()))
+        self.queue.pack(&(Part::BatchStamps, batch.0.as_slice()))
     }
 
     /// Returns the batch in the key of a stamp.
     pub(crate) fn parse_batch_stamp(&self, key: &[u8]) -> Result<BatchId> {
-        batch_id(key, self.queue.subspace(&"Bs").unpack(key).ok())
+        batch_id(
+            key,
+            self.queue.subspace(&Part::BatchStamps).unpack(key).ok(),
+        )
     }
 }
 

@@ -7,6 +7,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Keys, Records};
 use crate::items::error;
+use crate::items::part::{LanePart, Part};
 use crate::items::priority::Priority;
 use crate::items::record::MAX_KEY_BYTES;
 use crate::items::spot::RANK_OF_SLOT;
@@ -47,65 +48,65 @@ pub(crate) fn lane_hash(key: &[u8]) -> u16 {
 impl Keys {
     /// Returns the subspace of a lane.
     pub(crate) fn lane(&self, key: &[u8]) -> Subspace {
-        self.queue.subspace(&("l", key))
+        self.queue.subspace(&(Part::Lanes, key))
     }
 
     /// Returns the part with the items of a rank in a lane.
     pub(crate) fn lane_items(&self, key: &[u8], rank: u8) -> Records {
-        let items = self.queue.subspace(&("l", key, u64::from(rank)));
+        let items = self.queue.subspace(&(Part::Lanes, key, u64::from(rank)));
         MicroQueue::new(items).with_environment(self.env.clone())
     }
 
     /// Returns the key of the number of slots in use.
     pub(crate) fn slots(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("l", key, "a"))
+        self.queue.pack(&(Part::Lanes, key, LanePart::Slots))
     }
 
     /// Returns the key of the limits of a key or, for the empty one, of the default limits.
     pub(crate) fn key_limits(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("l", key, "k"))
+        self.queue.pack(&(Part::Lanes, key, LanePart::Limits))
     }
 
     pub(crate) fn fence(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("l", key, "f"))
+        self.queue.pack(&(Part::Lanes, key, LanePart::Fence))
     }
 
     /// Returns the key of the tokens of a key's rate.
     pub(crate) fn level(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("l", key, "v"))
+        self.queue.pack(&(Part::Lanes, key, LanePart::Tokens))
     }
 
     /// Returns the key of the version until which a lane is parked.
     pub(crate) fn parked_until(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("l", key, "p"))
+        self.queue.pack(&(Part::Lanes, key, LanePart::ParkedUntil))
     }
 
     /// Returns the key of a lane among those that are parked.
     pub(crate) fn parked(&self, until: i64, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&("hp", until, key))
+        self.queue.pack(&(Part::Parked, until, key))
     }
 
     /// Returns the version and the lane's key in the key of a parked lane.
     pub(crate) fn parse_parked(&self, key: &[u8]) -> Option<(i64, Bytes)> {
-        let (until, lane): (i64, Vec<u8>) = self.queue.subspace(&"hp").unpack(key).ok()?;
+        let (until, lane): (i64, Vec<u8>) = self.queue.subspace(&Part::Parked).unpack(key).ok()?;
         Some((until, lane.into()))
     }
 
     /// Returns the range of the lanes that are parked until this version or an earlier one.
     pub(crate) fn parked_up_to(&self, version: i64) -> (Vec<u8>, Vec<u8>) {
-        let (begin, _) = self.part("hp");
-        let (_, end) = self.queue.subspace(&("hp", version)).range();
+        let (begin, _) = self.part(Part::Parked);
+        let (_, end) = self.queue.subspace(&(Part::Parked, version)).range();
         (begin, end)
     }
 
     /// Returns the key of the mark that the default limits have changed.
     pub(crate) fn mark(&self) -> Vec<u8> {
-        self.queue.pack(&("l", &b""[..], "m"))
+        self.queue.pack(&(Part::Lanes, &b""[..], LanePart::Mark))
     }
 
     /// Returns the key of a lane, and the rank of an item in it, from the key of a row of the lane.
     pub(crate) fn parse_lane(&self, key: &[u8]) -> Result<LaneRow> {
-        let lanes = self.queue.subspace(&"l");
+        let lanes = self.queue.subspace(&Part::Lanes);
         let item: Result<(Vec<u8>, u64, TupleVersionstamp, u64), _> = lanes.unpack(key);
         let row = match item {
             Ok((lane, rank, ..)) => rank_in_lane(rank).map(|rank| (lane, Some(rank))),
@@ -126,7 +127,7 @@ impl Keys {
         tr: &impl Transaction,
         after: Option<&Bytes>,
     ) -> Result<Option<Bytes>> {
-        let (first, end) = self.part("l");
+        let (first, end) = self.part(Part::Lanes);
         let begin = after.map_or(first, |key| self.lane(key).range().1);
         let query = RangeQuery::keys(begin, end).limit(1);
         let batch = tr.get_range(&query, Isolation::Snapshot).await?;
@@ -176,17 +177,19 @@ impl Keys {
     /// Returns the key that the stamp of a lane with this hash and key has.
     pub(crate) fn stamp_at(&self, rank: u8, hash: u16, key: &[u8]) -> Vec<u8> {
         self.queue
-            .pack(&("hs", u64::from(rank), u64::from(hash), key))
+            .pack(&(Part::Stamps, u64::from(rank), u64::from(hash), key))
     }
 
     /// Returns the range of the stamps of a rank.
     pub(crate) fn stamps(&self, rank: u8) -> (Vec<u8>, Vec<u8>) {
-        self.queue.subspace(&("hs", u64::from(rank))).range()
+        self.queue
+            .subspace(&(Part::Stamps, u64::from(rank)))
+            .range()
     }
 
     /// Returns the rank and the lane's key in the key of a stamp.
     pub(crate) fn parse_stamp(&self, key: &[u8]) -> Option<(u8, Bytes)> {
-        let stamps = self.queue.subspace(&"hs");
+        let stamps = self.queue.subspace(&Part::Stamps);
         let (rank, _, lane): (u64, u64, Vec<u8>) = stamps.unpack(key).ok()?;
         Some((rank_in_lane(rank)?, lane.into()))
     }

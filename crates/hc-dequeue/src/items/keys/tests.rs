@@ -1,8 +1,16 @@
 //! The bytes and the order of keys.
 
 use microqueue::keyspace::Versionstamp;
+use microqueue::keyspace::parts::Part as _;
 
 use super::*;
+
+#[test]
+fn the_parts_are_those_of_the_layout_in_the_order_of_their_keys() {
+    let names: Vec<_> = Part::ALL.iter().map(|part| part.name()).collect();
+    let layout = conformance::documents::parts_of_layout(include_str!("../keys.rs"));
+    assert!(layout.into_iter().eq(names));
+}
 
 #[test]
 fn keys_have_the_bytes_of_the_schema() {

@@ -16,13 +16,13 @@ pub(crate) fn is_notice(value: &[u8]) -> bool {
 
 /// A row of a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Part {
+pub(crate) struct GrantPart {
     /// The number of rows of the grant.
     pub(crate) parts: u32,
     pub(crate) item: Item<Record>,
 }
 
-impl Part {
+impl GrantPart {
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut value = vec![FORMAT];
         value.extend_from_slice(&self.parts.to_be_bytes());
@@ -34,21 +34,22 @@ impl Part {
         Ok(value)
     }
 
+    #[cfg(test)]
     pub(crate) fn decode(key: &[u8], value: Bytes) -> Result<Self> {
-        let ListedPart { parts, item } = ListedPart::decode(key, value)?;
+        let ListedGrantPart { parts, item } = ListedGrantPart::decode(key, value)?;
         let item = item.try_into()?;
         Ok(Self { parts, item })
     }
 }
 
 /// A row of a grant, whether or not its record decodes.
-pub(crate) struct ListedPart {
+pub(crate) struct ListedGrantPart {
     /// The number of rows of the grant.
     pub(crate) parts: u32,
     pub(crate) item: Listed<Record>,
 }
 
-impl ListedPart {
+impl ListedGrantPart {
     /// Decodes a row. Fails if the row does not say which item it contains.
     pub(crate) fn decode(key: &[u8], value: Bytes) -> Result<Self> {
         record::decode(key, &value, FORMAT, |fields| {

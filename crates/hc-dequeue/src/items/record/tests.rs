@@ -229,7 +229,7 @@ fn a_request_a_grant_and_a_state_have_the_bytes_of_the_schema() {
         versionstamp: Versionstamp::from_bytes([8; 10]),
         call: 9,
     };
-    let part = Part {
+    let part = GrantPart {
         parts: 2,
         item: Item {
             id: item,
@@ -240,7 +240,7 @@ fn a_request_a_grant_and_a_state_have_the_bytes_of_the_schema() {
     let expected = [&[1, 0, 0, 0, 2][..], &[8; 10], &[0, 0, 0, 0, 0, 0, 0, 9]].concat();
     assert_eq!(bytes, [expected, encoded(&record())].concat());
     assert!(is_notice(&[1]) && !is_notice(&bytes));
-    assert_eq!(Part::decode(b"key", bytes.into()).unwrap(), part);
+    assert_eq!(GrantPart::decode(b"key", bytes.into()).unwrap(), part);
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_decoder_refuses_bytes_that_are_cut_off_or_have_another_format() {
         assert_eq!(says_newer, format > FORMAT, "{error}");
     }
     for part in [&b""[..], &[2; 60], &[1; 22], &[1; 23]] {
-        assert!(Part::decode(b"key", Bytes::copy_from_slice(part)).is_err());
+        assert!(GrantPart::decode(b"key", Bytes::copy_from_slice(part)).is_err());
     }
     for request in [&b""[..], &[1; 24], &[1; 26]] {
         assert!(
@@ -299,7 +299,7 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
         let encodings = [
             encoded_again::<Record, RecordCodec>(&bytes),
             encoded_again::<Request, RequestCodec>(&bytes),
-            Part::decode(b"key", bytes.clone())
+            GrantPart::decode(b"key", bytes.clone())
                 .ok()
                 .map(|part| part.encode().unwrap()),
             SettingsRecord::decode(b"key", &bytes)
@@ -350,6 +350,6 @@ fn the_largest_item_fills_a_value() {
         call: 0,
     };
     let item = Item { id, value: record };
-    let part = Part { parts: 1, item };
+    let part = GrantPart { parts: 1, item };
     assert_eq!(part.encode().unwrap().len(), limits::MAX_VALUE_BYTES);
 }

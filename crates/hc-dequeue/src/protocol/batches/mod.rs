@@ -27,6 +27,7 @@ use crate::items::batch::{BatchCounts, BatchId, Callback, StoredBatch, Tally, re
 use crate::items::changes::Changes;
 use crate::items::error::{Result, keep_corrupt};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::places::put_new;
 use crate::session::wall::wall_millis;
 
@@ -38,7 +39,7 @@ const MAX_LOOKED_BATCHES: usize = 32;
 /// # Conflicts
 /// Reads by snapshot.
 pub(crate) async fn may_finish(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
-    let (begin, end) = keys.part("Bs");
+    let (begin, end) = keys.part(Part::BatchStamps);
     let first = RangeQuery::keys(begin, end).limit(1);
     let stamps = tr.get_range(&first, Isolation::Snapshot).await?;
     Ok(!stamps.rows.is_empty())
@@ -67,7 +68,7 @@ pub(crate) async fn finish_batches(
     after: Option<&[u8]>,
     trusts_clock: bool,
 ) -> Result<Finished> {
-    let (first, end) = keys.part("Bs");
+    let (first, end) = keys.part(Part::BatchStamps);
     let query = RangeQuery::keys(after.map_or(first, key_after), end)
         .limit(MAX_LOOKED_BATCHES)
         .mode(StreamingMode::WantAll);

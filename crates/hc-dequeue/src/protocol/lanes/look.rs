@@ -19,6 +19,7 @@ use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
 use crate::items::key_limits::{KeyLimits, KnownLimits};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::record::{Record, Spent};
 use crate::items::spot::RANK_OF_SLOT;
 use crate::protocol::Gone;
@@ -109,7 +110,7 @@ pub(crate) async fn first_stamps(
         };
         first_items(tr, range, max, parse).await
     };
-    let (first, end) = keys.part("hs");
+    let (first, end) = keys.part(Part::Stamps);
     if let Some(crowded) = memory.crowded() {
         let (begin, end) = keys.stamps(crowded);
         let place = place_of_stamps(keys, memory, crowded);

@@ -9,6 +9,7 @@ use microqueue::keyspace::{Bytes, KeyValue, Transaction};
 use super::LaneMemory;
 use crate::items::error::Result;
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::protocol::MAX_FULFILLMENT_PROMOTIONS;
 use crate::protocol::front::{ReadLimit, first_items};
 
@@ -52,7 +53,7 @@ pub(crate) async fn first_parked(
             keys.parse_parked(row.key())
         })
     };
-    let first = read(keys.part("hp"), 1).await?;
+    let first = read(keys.part(Part::Parked), 1).await?;
     memory.note_parked(!first.is_empty());
     let mut parked = Parked::none();
     match first.first() {

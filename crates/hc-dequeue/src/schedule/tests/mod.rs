@@ -19,6 +19,7 @@ use microqueue::keyspace::{Database, Isolation, RangeQuery, RunOptions, Runner, 
 use super::fire::{Fired, fire_due};
 use super::*;
 use crate::items::error::{Error, Result};
+use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::record::Record;
 use crate::testing::ManualWall;
@@ -149,7 +150,7 @@ impl<D: Database> ScheduleWorld<D> {
         list.remove(0).entry.unwrap()
     }
 
-    async fn rows(&self, part: &str) -> usize {
+    async fn rows(&self, part: Part) -> usize {
         let (begin, end) = self.queue.keys.part(part);
         let query = &RangeQuery::keys(begin, end);
         let rows = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
@@ -165,8 +166,11 @@ impl<D: Database> ScheduleWorld<D> {
                 .as_ref()
                 .is_ok_and(|entry| entry.next.is_some())
         };
-        assert_eq!(self.rows("f").await, list.iter().filter(fires).count());
-        assert_eq!(self.rows("e").await, list.len());
+        assert_eq!(
+            self.rows(Part::FireTimes).await,
+            list.iter().filter(fires).count()
+        );
+        assert_eq!(self.rows(Part::Schedules).await, list.len());
         assert!(self.queue.audit(&self.runner).await.unwrap().is_clean());
     }
 }

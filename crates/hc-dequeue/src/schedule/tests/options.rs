@@ -6,6 +6,7 @@ use conformance::stores::TestStore;
 use microqueue::keyspace::{Transaction, Tx};
 
 use super::*;
+use crate::items::part::Part;
 use crate::queue::enqueue_options::{Enqueue, OnRepeat};
 use crate::queue::list::PlaceKind;
 use crate::queue::status::Place;
@@ -186,7 +187,13 @@ async fn options_that_cannot_work_are_refused(store: TestStore) {
         assert_eq!(matches!(refused, Error::FixedTime), is_time, "{refused}");
         assert_eq!(matches!(refused, Error::DedupeId { .. }), !is_time);
     }
-    assert_eq!((world.rows("e").await, world.rows("f").await), (0, 0));
+    assert_eq!(
+        (
+            world.rows(Part::Schedules).await,
+            world.rows(Part::FireTimes).await
+        ),
+        (0, 0)
+    );
     // Times that are not whole milliseconds, or too long to be stored, are the same when they are scheduled again.
     let odd = Enqueue::new()
         .with_delay(Duration::MAX)

@@ -6,6 +6,7 @@ use conformance::stores::TestStore;
 use microqueue::keyspace::{Transaction, Tx};
 
 use super::*;
+use crate::items::part::Part;
 use crate::items::record::MAX_PAYLOAD_BYTES;
 use crate::schedule::fire::MAX_FIRED_SCHEDULES;
 use crate::session::wall::unix_millis;
@@ -223,7 +224,7 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
             tr.set(&keys.schedule(&format!("bad {number:03}")), b"\x02?");
         }
         // A key that contains no name, and an entry of a schedule that does not exist.
-        tr.set(&keys.queue.pack(&("f", 1, 1)), b"");
+        tr.set(&keys.queue.pack(&(Part::FireTimes, 1, 1)), b"");
         tr.set(&keys.fire_time(2, "gone"), b"");
         tr.set(&keys.fire_time(3, "good"), b"");
         Ok::<_, Error>(())
@@ -242,7 +243,10 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
     assert_eq!(last.next_millis, Some(unix_millis(utc(NOON) + MINUTE)));
     assert_eq!(world.items().await, [("good".to_owned(), utc(NOON))]);
     // The two stray entries were removed.
-    assert_eq!(world.rows("f").await, 1 + MAX_FIRED_SCHEDULES + 3 + 1);
+    assert_eq!(
+        world.rows(Part::FireTimes).await,
+        1 + MAX_FIRED_SCHEDULES + 3 + 1
+    );
 
     let list = world.list().await;
     assert_eq!(list.len(), MAX_FIRED_SCHEDULES + 4);
@@ -265,7 +269,10 @@ async fn what_does_not_decode_is_listed_and_keeps_nothing_else_from_firing(store
         world.fire_from(None).await.refused.len(),
         MAX_FIRED_SCHEDULES - 2 + 1
     );
-    assert_eq!(world.rows("f").await, 1 + MAX_FIRED_SCHEDULES + 2 + 1);
+    assert_eq!(
+        world.rows(Part::FireTimes).await,
+        1 + MAX_FIRED_SCHEDULES + 2 + 1
+    );
 }
 
 async fn many_schedules_and_many_bytes_fire_in_several_transactions(store: TestStore) {
@@ -336,7 +343,13 @@ async fn bad_input_is_refused_before_anything_is_staged(store: TestStore) {
     assert!(matches!(error, Error::TimeZone { .. }), "{error}");
     let error = refused("a", minutely(), &"x".repeat(MAX_PAYLOAD_BYTES)).await;
     assert!(matches!(error, Error::PayloadTooLarge { .. }), "{error}");
-    assert_eq!((world.rows("e").await, world.rows("f").await), (0, 0));
+    assert_eq!(
+        (
+            world.rows(Part::Schedules).await,
+            world.rows(Part::FireTimes).await
+        ),
+        (0, 0)
+    );
     world
         .create(&"x".repeat(MAX_SCHEDULE_NAME_BYTES), &minutely())
         .await;

@@ -9,6 +9,7 @@ use super::database::Database;
 use super::protocol::Action;
 use super::rows::{request_id, session_id};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::record::NOTICE;
 
 /// A rule of a transaction that is broken.
@@ -59,7 +60,7 @@ impl PlantedBug {
     }
 
     /// Returns whether a key is in a part of the queue.
-    fn is_in(&self, part: &str, key: &[u8]) -> bool {
+    fn is_in(&self, part: Part, key: &[u8]) -> bool {
         let (begin, end) = self.keys.part(part);
         *begin <= *key && *key < *end
     }
@@ -73,7 +74,7 @@ impl PlantedBug {
                 let is_removed = |span: &Span| writes.contains(&Write::Clear(span.clone()));
                 recorded
                     .conflicts
-                    .retain(|span| !self.is_in("r", &span.begin) || is_removed(span));
+                    .retain(|span| !self.is_in(Part::Requests, &span.begin) || is_removed(span));
             }
             Some(Bug::NoticeKept) if self.fulfills() => {
                 let request = request_id(db, self.session);
@@ -85,7 +86,7 @@ impl PlantedBug {
             }
             Some(Bug::HintKept) => {
                 let atomics = &mut recorded.atomics;
-                atomics.retain(|(_, key, _)| !self.is_in("hs", key));
+                atomics.retain(|(_, key, _)| !self.is_in(Part::Stamps, key));
             }
             _ => {}
         }
@@ -96,11 +97,11 @@ impl Bugs for PlantedBug {
     fn hides_read(&self, key: &[u8]) -> bool {
         match self.bug {
             Some(Bug::HeartbeatNotInConflict) => {
-                self.action == Action::DeclareDead && self.is_in("b", key)
+                self.action == Action::DeclareDead && self.is_in(Part::Heartbeats, key)
             }
             Some(Bug::SessionNotInConflict) => {
                 let own = self.keys.sessions.state(session_id(self.session));
-                self.fulfills() && self.is_in("s", key) && *key != *own
+                self.fulfills() && self.is_in(Part::Sessions, key) && *key != *own
             }
             _ => false,
         }
@@ -108,11 +109,11 @@ impl Bugs for PlantedBug {
 
     fn hides_range(&self, begin: &[u8]) -> bool {
         let grants = self.fulfills() || matches!(self.action, Action::Take(_));
-        self.is(Bug::ItemsNotInConflict) && grants && self.is_in("i", begin)
+        self.is(Bug::ItemsNotInConflict) && grants && self.is_in(Part::Queued, begin)
     }
 
     fn read(&self, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
-        if self.is(Bug::NoNotice) && self.fulfills() && self.is_in("g", key) {
+        if self.is(Bug::NoNotice) && self.fulfills() && self.is_in(Part::Grants, key) {
             // As if the request had been notified.
             return Some(Bytes::from_static(&NOTICE));
         }
@@ -122,7 +123,7 @@ impl Bugs for PlantedBug {
     fn rearrange(&self, query: &RangeQuery, rows: &mut Vec<KeyValue>) {
         let begin = &query.begin.key;
         match self.bug {
-            Some(Bug::LastItemsFirst) if self.fulfills() && self.is_in("hp", begin) => {
+            Some(Bug::LastItemsFirst) if self.fulfills() && self.is_in(Part::Parked, begin) => {
                 rows.reverse();
             }
             // Only the last check of a session reads a single row.
@@ -131,7 +132,7 @@ impl Bugs for PlantedBug {
             }
             _ => {}
         }
-        if self.action == Action::Remove && self.is_in("r", begin) {
+        if self.action == Action::Remove && self.is_in(Part::Requests, begin) {
             // The search is for the first 1,000 requests. Here it finds only one, so that others are left for a later
             // fulfillment.
             rows.truncate(1);

@@ -21,8 +21,9 @@ use super::database::{
     Staged,
 };
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::priority::Priority;
-use crate::items::record::{self, ListedPart, Record, Request, is_notice};
+use crate::items::record::{self, ListedGrantPart, Record, Request, is_notice};
 use crate::items::spot::RANK_OF_SLOT;
 use crate::protocol::grant::answer;
 use crate::session::{Life, SessionId};
@@ -306,7 +307,7 @@ impl Layout {
                     grant = NOTICE;
                     continue;
                 }
-                let part = ListedPart::decode(row.key(), row.to_value()).unwrap();
+                let part = ListedGrantPart::decode(row.key(), row.to_value()).unwrap();
                 let item = item_of(&part.item.id);
                 let deliveries = part.item.value.unwrap().deliveries;
                 grant |= 1 << item;
@@ -314,7 +315,7 @@ impl Layout {
             }
             db.set(Key::Grant(session), grant);
         }
-        for (rank, row) in (FIRST..).zip(read(keys.part("r"))) {
+        for (rank, row) in (FIRST..).zip(read(keys.part(Part::Requests))) {
             let request = keys.requests.decode(&row).unwrap().value;
             let session = session_of(request.session);
             assert!(!db.has(Key::Request(session)), "a session has one request");

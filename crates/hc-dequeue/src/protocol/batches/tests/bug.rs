@@ -9,6 +9,7 @@ use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
 use super::world::{BATCHES, Op, batch_id};
 use crate::items::batch::{BatchCounts, Tally};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::record::{Record, RecordCodec};
 
 /// A rule of batches that is broken.
@@ -88,7 +89,7 @@ impl Bug {
                 }
             }
             (Self::RowsStay, Op::Look(_)) => {
-                let (begin, end) = keys.part("B");
+                let (begin, end) = keys.part(Part::Batches);
                 let is_of_batches = |span: &Span| begin <= span.begin && span.end <= end;
                 recorded
                     .writes

@@ -8,6 +8,7 @@ use stateright::Property;
 use super::world::{BATCH, BATCHES, BatchModel, BatchState, batch_id};
 use crate::items::batch::{StoredBatch, Tally, parse_batch};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::record::Record;
 
 /// The number of pending members is the number of items and batches that are members. A batch that is over has none.
@@ -64,7 +65,7 @@ pub(super) fn stored_batch(keys: &Keys, rows: &Rows, batch: usize) -> Option<Sto
 pub(super) fn items(keys: &Keys, rows: &Rows) -> Vec<Item<Record>> {
     let queued = rows_of(rows, &keys.outside_lanes());
     let queued = queued.map(|(key, value)| keys.decode_queued(&KeyValue::new(key, value)).unwrap());
-    let dead = rows_of(rows, &keys.part("d"));
+    let dead = rows_of(rows, &keys.part(Part::Dead));
     let dead = dead.map(|(key, value)| keys.dead.decode(&KeyValue::new(key, value)).unwrap());
     queued.chain(dead).collect()
 }

@@ -19,6 +19,7 @@ use crate::items::error::{Error, Result};
 use crate::items::find::Location;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::places::{Destination, put_queued, relocate};
 use crate::items::record::{Record, RecordCodec};
 use crate::items::settings::{KnownSettings, Settings, SettingsRecord};
@@ -306,7 +307,10 @@ impl Model for BatchModel {
                 begin(Op::Cancel(batch));
             }
         }
-        if rows_of(&state.rows, &keys.part("Bs")).next().is_some() {
+        if rows_of(&state.rows, &keys.part(Part::BatchStamps))
+            .next()
+            .is_some()
+        {
             (0..SESSIONS).for_each(|session| begin(Op::Look(session)));
         }
         actions.extend((0..state.flights.len()).map(BatchStep::Commit));
@@ -354,7 +358,7 @@ fn process(op: Op) -> usize {
 impl BatchModel {
     /// Returns what never changes here.
     fn constants(&self) -> [Span; 2] {
-        let (begin, end) = self.keys.part("g");
+        let (begin, end) = self.keys.part(Part::Grants);
         [Span { begin, end }, Span::key(&self.keys.settings())]
     }
 
@@ -372,7 +376,7 @@ impl BatchModel {
             *begin <= *key && *key < *end
         };
         // Counters and the wake stamp are not in the model.
-        let in_model = |key: &[u8]| of("B", key) || of("Bs", key);
+        let in_model = |key: &[u8]| of(Part::Batches, key) || of(Part::BatchStamps, key);
         flight.apply(&mut state.rows, in_model, |prefix, value| {
             // After microqueue's format.
             let record = codec::decode(&RecordCodec, value[1..].to_vec().into()).unwrap();
@@ -439,7 +443,7 @@ impl BatchModel {
 
     /// Gives stamps small numbers.
     fn normalize(&self, state: &mut BatchState) {
-        let stamps = self.keys.part("Bs");
+        let stamps = self.keys.part(Part::BatchStamps);
         let is_stamp = |key: &[u8]| *stamps.0 <= *key && *key < *stamps.1;
         number_stamps(&mut state.rows, state.flights.iter_mut(), is_stamp);
         state.flights.sort();

@@ -7,6 +7,7 @@ use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
 
 use super::spec::{How, Op};
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::spot::RANK_OF_SLOT;
 use crate::protocol::lanes::rate::Level;
 
@@ -263,13 +264,13 @@ impl Bugs for PlantedBug {
 
     fn has_short_batches(&self, begin: &[u8]) -> bool {
         // A lane is read in several batches, of which the first one lacks the limits.
-        let (lanes, end) = self.keys.part("l");
+        let (lanes, end) = self.keys.part(Part::Lanes);
         (lanes..end).contains(&begin.to_vec())
     }
 
     fn rearrange(&self, query: &RangeQuery, rows: &mut Vec<KeyValue>) {
         let begin = &query.begin.key;
-        let (stamps, _) = self.keys.part("hs");
+        let (stamps, _) = self.keys.part(Part::Stamps);
         if self.bug == Some(Bug::StampsUnseen)
             && matches!(self.op, Op::Take(..))
             && *begin == stamps

@@ -11,6 +11,7 @@ use stateright::Model;
 use super::spec::{How, Op};
 use super::world::{LaneModel, LaneState, LaneStep, Moment};
 use super::{A, ONE, World, item, pair};
+use crate::items::part::Part;
 use crate::protocol::{Gone, Purpose};
 
 /// The costs of a step.
@@ -43,7 +44,7 @@ impl Costs {
     fn of(model: &LaneModel, recorded: &RecordedAccess) -> Self {
         let of_lanes = |key: &[u8]| {
             let part = |(begin, end): (Vec<u8>, Vec<u8>)| *begin <= *key && *key < *end;
-            part(model.keys.part("l")) || part(model.keys.part("hs"))
+            part(model.keys.part(Part::Lanes)) || part(model.keys.part(Part::Stamps))
         };
         let written = recorded.writes.iter().map(|write| match write {
             Write::Set(key, _) | Write::Append(key, _) => key.clone(),
@@ -140,7 +141,7 @@ fn river_1145_a_limit_takes_no_transaction_of_its_own() {
     ] {
         perform(&model, &mut state, op);
     }
-    let (begin, end) = model.keys.part("l");
+    let (begin, end) = model.keys.part(Part::Lanes);
     let is_item = |key: &[u8]| {
         model
             .keys

@@ -12,8 +12,9 @@ use super::world::{LaneFlight, LaneModel, LaneState, item_id};
 use crate::items::counters::parse_count;
 use crate::items::key_limits::KeyLimits;
 use crate::items::keys::{Keys, Records};
+use crate::items::part::Part;
 use crate::items::rate::Rate;
-use crate::items::record::{Part, Record, is_notice};
+use crate::items::record::{GrantPart, Record, is_notice};
 use crate::items::spot::{RANK_OF_SLOT, Spot};
 use crate::protocol::lanes::rate::Level;
 
@@ -97,7 +98,7 @@ fn items(model: &LaneModel, rows: &Rows) -> impl Iterator<Item = (Where, Item<Re
 
 fn placed_item(keys: &Keys, key: &Bytes, value: &Bytes) -> Option<(Where, Item<Record>)> {
     if keys.parse_grant(key).is_ok() && !is_notice(value) {
-        let part = Part::decode(key, value.clone()).unwrap();
+        let part = GrantPart::decode(key, value.clone()).unwrap();
         return Some((Where::Granted, part.item));
     }
     let (_, item) = item_in(keys, &KeyValue::new(key, value))?;
@@ -133,7 +134,7 @@ fn is_exact(model: &LaneModel, rows: &Rows) -> bool {
             *counted.entry(item.value.key).or_default() += 1;
         }
     }
-    for (key, _) in rows_of(rows, &keys.part("l")) {
+    for (key, _) in rows_of(rows, &keys.part(Part::Lanes)) {
         let lane = keys.parse_lane(key).unwrap();
         if **key == *keys.slots(&lane.key) {
             let stored = slots_of(keys, rows, &lane.key);
@@ -163,7 +164,7 @@ impl Head {
 fn heads_of(keys: &Keys, rows: &Rows) -> BTreeMap<Bytes, Head> {
     let mut heads = BTreeMap::new();
     let mut seen = BTreeSet::new();
-    for (key, _) in rows_of(rows, &keys.part("l")) {
+    for (key, _) in rows_of(rows, &keys.part(Part::Lanes)) {
         let Ok(Spot::Lane { key: lane, rank }) = keys.parse_queued(key) else {
             continue;
         };
@@ -239,13 +240,14 @@ fn is_stamped(keys: &Keys, rows: &Rows, key: &[u8], rank: u8) -> bool {
 
 /// The two rows of each parked lane agree.
 fn are_parked(keys: &Keys, rows: &Rows) -> bool {
-    let of_lanes = rows_of(rows, &keys.part("l")).filter_map(|(key, _)| {
+    let of_lanes = rows_of(rows, &keys.part(Part::Lanes)).filter_map(|(key, _)| {
         let lane = keys.parse_lane(key).unwrap();
         let is_parked = **key == *keys.parked_until(&lane.key);
         let until = is_parked.then(|| number(rows, key).unwrap())?;
         Some((until, lane.key))
     });
-    let parked = rows_of(rows, &keys.part("hp")).filter_map(|(key, _)| keys.parse_parked(key));
+    let parked =
+        rows_of(rows, &keys.part(Part::Parked)).filter_map(|(key, _)| keys.parse_parked(key));
     of_lanes.collect::<BTreeSet<_>>() == parked.collect()
 }
 
@@ -270,7 +272,7 @@ fn are_in_time(model: &LaneModel, state: &LaneState) -> bool {
 /// Returns whether a take would find something.
 pub(super) fn has_grantable(keys: &Keys, rows: &Rows, at: u8) -> bool {
     let outside = keys.outside_lanes();
-    let delayed = rows_of(rows, &keys.part("t")).next().is_some();
+    let delayed = rows_of(rows, &keys.part(Part::Delayed)).next().is_some();
     let is_marked = rows.contains_key(&*keys.mark());
     let counts = |(key, head): (&Bytes, &Head)| {
         head.may_start(at) && (!is_marked || rows.contains_key(&*keys.key_limits(key)))

@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 
 use super::promises;
 use super::world::{LaneFlight, LaneModel, LaneState};
-use crate::items::record::{Part, Record, is_notice};
+use crate::items::part::Part;
+use crate::items::record::{GrantPart, Record, is_notice};
 use crate::protocol::tests::flights::number_stamps;
 
 /// What was made of each row: a world has few rows, and each in many states.
@@ -38,7 +39,7 @@ impl LaneModel {
             *begin <= *key && *key < *end
         };
         // Counters and the wake stamp are not in the model.
-        let in_model = |key: &[u8]| of("l", key) || of("hs", key);
+        let in_model = |key: &[u8]| of(Part::Lanes, key) || of(Part::Stamps, key);
         flight.apply(&mut state.rows, in_model, |prefix, _| {
             assert!(prefix.starts_with(keys.requests.subspace().bytes()));
             let id = StagedId::of_call(0).at(Versionstamp::new(REQUEST, 0));
@@ -89,7 +90,7 @@ impl LaneModel {
             if is_notice(value) {
                 return value.clone();
             }
-            let mut part = Part::decode(key, value.clone()).unwrap();
+            let mut part = GrantPart::decode(key, value.clone()).unwrap();
             part.item.value = simple(&part.item.value);
             return part.encode().unwrap().into();
         }

@@ -21,6 +21,7 @@ use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::places::put_queued;
 use crate::items::priority::Priority;
 use crate::items::record::Record;
@@ -348,7 +349,7 @@ impl LaneModel {
         let Some(take) = flights.find(|flight| flight.flight.process == 0) else {
             return gone;
         };
-        let queued = [self.keys.part("l"), self.keys.outside_lanes()];
+        let queued = [self.keys.part(Part::Lanes), self.keys.outside_lanes()];
         for (item, spec) in self.world.items.iter().enumerate() {
             let suffix = item_id(item).key_in(&Subspace::from_bytes(vec![]));
             let mut rows = queued.iter().flat_map(|part| rows_of(&state.rows, part));
@@ -464,7 +465,7 @@ impl Model for LaneModel {
             }
         }
         let has_rows = |part| rows_of(&state.rows, &self.keys.part(part)).next().is_some();
-        let has_request = has_rows("r") || has_rows("g");
+        let has_request = has_rows(Part::Requests) || has_rows(Part::Grants);
         for op in &world.ops {
             match op {
                 Op::Configure(..) if state.changes == 0 => {}

@@ -1,0 +1,240 @@
+//! The parts of a queue: which rows its subspace has, and what they hold.
+
+use std::cmp::Ordering;
+
+use microqueue::keyspace::parts::Part as _;
+use microqueue::keyspace::tuple::Versionstamp;
+use microqueue::keyspace::{self, KeyValue, Subspace, parts};
+use microqueue::{Item, Listed};
+
+use crate::items::error::Result;
+use crate::items::find::Location;
+use crate::items::keys::{Counter, Keys};
+use crate::items::priority::Priority;
+use crate::items::record::{ListedGrantPart, Record, is_notice};
+
+parts! {
+    /// The parts of a queue.
+    pub(crate) enum Part {
+        Batches "B" "batch",
+        BatchStamps "Bs" "stamp of a batch",
+        CancelStamps "a" "cancel stamp",
+        Heartbeats "b" "heartbeat",
+        Counters "c" "counter",
+        Dead "d" "dead letter",
+        Schedules "e" "schedule",
+        FireTimes "f" "time of a schedule",
+        Grants "g" "grant",
+        Held "h" "held item",
+        Parked "hp" "parked key",
+        Stamps "hs" "stamp of a lane",
+        QueuedAbove "ht" "queued item of a priority above 0",
+        Queued "i" "queued item",
+        QueuedBelow "j" "queued item of a priority below 0",
+        DedupeIds "k" "token of a dedupe id",
+        Lanes "l" "queued item in a lane",
+        Settings "m" "settings",
+        DedupeItems "n" "item of a dedupe id",
+        Pointers "o" "pointer to an item",
+        Pause "p" "pause",
+        Requests "r" "request",
+        Sessions "s" "session",
+        Delayed "t" "delayed item",
+        Wake "w" "wake stamp",
+        Done "x" "done item",
+        RetainedIds "y" "retained dedupe id",
+        KeepTimes "z" "time until which a done item is kept",
+    }
+}
+
+parts! {
+    /// What a lane has besides its items, by the element after its key.
+    pub(crate) enum LanePart {
+        Slots "a" "slots in use",
+        Fence "f" "fence of a key",
+        Limits "k" "limits of a key",
+        Mark "m" "mark of changed default limits",
+        ParkedUntil "p" "version until which a key is parked",
+        Tokens "v" "tokens of a key",
+    }
+}
+
+parts! {
+    /// What a batch has besides its own row, by the element after its id.
+    pub(crate) enum BatchPart {
+        Completed "c" "completed members of a batch",
+        Dead "d" "dead letters of a batch",
+        Open "o" "mark of an open batch",
+        Pending "p" "pending members of a batch",
+        Cancelled "x" "cancelled members of a batch",
+    }
+}
+
+/// Returns what a key is in a queue with this prefix, in words: `queued item`, for example. Returns `None` if it is no
+/// key of a queue.
+///
+/// The words are for people, and may change. To look at a key takes no read and no open queue.
+///
+/// ```
+/// use hc_dequeue::describe_key;
+/// use hc_dequeue::keyspace::Subspace;
+///
+/// let jobs = Subspace::from("jobs");
+/// assert_eq!(describe_key(&jobs, &jobs.pack(&"p")), Some("pause"));
+/// assert_eq!(describe_key(&jobs, &jobs.pack(&"P")), None);
+/// ```
+#[must_use]
+pub fn describe_key(queue: &Subspace, key: &[u8]) -> Option<&'static str> {
+    let part = Part::of(queue, key)?;
+    let rows = queue.subspace(&part);
+    match part {
+        Part::Lanes if !is_item_of_lane(&rows, key) => {
+            let (_, name): (Vec<u8>, String) = rows.unpack(key).ok()?;
+            LanePart::named(&name).map(LanePart::text)
+        }
+        Part::Batches if rows.unpack::<Vec<u8>>(key).is_err() => {
+            let (_, name): (Vec<u8>, String) = rows.unpack(key).ok()?;
+            BatchPart::named(&name).map(BatchPart::text)
+        }
+        _ => Some(part.text()),
+    }
+}
+
+fn is_item_of_lane(lanes: &Subspace, key: &[u8]) -> bool {
+    lanes
+        .unpack::<(Vec<u8>, u64, Versionstamp, u64)>(key)
+        .is_ok()
+}
+
+impl Part {
+    /// Returns the counter that counts the items in the part, if they are items that are not done.
+    pub(crate) const fn counter(self) -> Option<Counter> {
+        match self {
+            Self::QueuedAbove | Self::Queued | Self::QueuedBelow | Self::Lanes => {
+                Some(Counter::Queued)
+            }
+            Self::Delayed => Some(Counter::Delayed),
+            Self::Held | Self::Grants => Some(Counter::Held),
+            Self::Dead => Some(Counter::Dead),
+            Self::Batches
+            | Self::BatchStamps
+            | Self::CancelStamps
+            | Self::Heartbeats
+            | Self::Counters
+            | Self::Schedules
+            | Self::FireTimes
+            | Self::Parked
+            | Self::Stamps
+            | Self::DedupeIds
+            | Self::Settings
+            | Self::DedupeItems
+            | Self::Pointers
+            | Self::Pause
+            | Self::Requests
+            | Self::Sessions
+            | Self::Wake
+            | Self::Done
+            | Self::RetainedIds
+            | Self::KeepTimes => None,
+        }
+    }
+
+    /// Returns the part with the queued items of a priority that are in no lane.
+    pub(crate) fn of_priority(priority: Priority) -> Self {
+        match priority.get().cmp(&0) {
+            Ordering::Greater => Self::QueuedAbove,
+            Ordering::Equal => Self::Queued,
+            Ordering::Less => Self::QueuedBelow,
+        }
+    }
+
+    /// Returns the parts with items that are not done.
+    pub(crate) fn with_items() -> impl Iterator<Item = Self> {
+        let parts = Self::ALL.iter().copied();
+        parts.filter(|part| part.counter().is_some())
+    }
+
+    /// Returns the parts with the items that a counter counts.
+    pub(crate) fn counted_by(counter: Counter) -> impl Iterator<Item = Self> {
+        let parts = Self::ALL.iter().copied();
+        parts.filter(move |part| part.counter() == Some(counter))
+    }
+
+    /// Returns the parts with items that may have slots of their keys: items outside lanes have none.
+    pub(crate) fn with_slots() -> impl Iterator<Item = Self> {
+        let outside = [Self::QueuedAbove, Self::Queued, Self::QueuedBelow];
+        Self::with_items().filter(move |part| !outside.contains(part))
+    }
+
+    /// Returns the parts with items that references find by a pointer.
+    pub(crate) fn with_pointers() -> impl Iterator<Item = Self> {
+        let waiting = [Some(Counter::Queued), Some(Counter::Delayed)];
+        Self::with_items()
+            .filter(move |part| waiting.contains(&part.counter()) && *part != Self::Queued)
+    }
+
+    /// Returns the item in a row of the part, and where it is. Returns `None` if the row holds none.
+    ///
+    /// # Errors
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the row does not say which item it holds.
+    pub(crate) fn parse_item(
+        self,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<(Location, Listed<Record>)>> {
+        let (location, records) = match self {
+            Self::Lanes if keys.is_lane_state(row.key()) => return Ok(None),
+            Self::QueuedAbove | Self::Queued | Self::QueuedBelow | Self::Lanes => {
+                let spot = keys.parse_queued(row.key())?;
+                let records = spot.records(keys).into_owned();
+                (Location::Queued(spot), records)
+            }
+            Self::Delayed => {
+                let ready = keys.parse_ready(row)?;
+                (Location::Delayed(ready), keys.delayed(ready))
+            }
+            Self::Held => {
+                let session = keys.parse_holder(row.key())?;
+                (Location::Held(session), keys.held(session))
+            }
+            Self::Grants if is_notice(row.value()) => return Ok(None),
+            Self::Grants => return parse_granted(keys, row).map(Some),
+            Self::Dead => (Location::Dead, keys.dead.clone()),
+            Self::Done => (Location::Done, keys.done.clone()),
+            _ => return Ok(None),
+        };
+        Ok(Some((location, records.parse_listed(row)?)))
+    }
+
+    /// Returns the item in a row of the part, with what the key of the row says of it. Returns `None` if the row holds
+    /// none.
+    ///
+    /// # Errors
+    /// [`Corrupt`](keyspace::Error::Corrupt) if the row does not decode, or contradicts its key.
+    pub(crate) fn decode_item(
+        self,
+        keys: &Keys,
+        row: &KeyValue,
+    ) -> Result<Option<(Location, Item<Record>)>> {
+        let Some((location, listed)) = self.parse_item(keys, row)? else {
+            return Ok(None);
+        };
+        let mut item = Item::try_from(listed).map_err(keyspace::Error::from)?;
+        if let Location::Queued(spot) = &location {
+            spot.apply(row.key(), &mut item.value)?;
+        }
+        Ok(Some((location, item)))
+    }
+}
+
+/// Returns the item in a row of a grant.
+fn parse_granted(keys: &Keys, row: &KeyValue) -> Result<(Location, Listed<Record>)> {
+    let (session, _) = keys.parse_grant(row.key())?;
+    let ListedGrantPart { parts, item } = ListedGrantPart::decode(row.key(), row.to_value())?;
+    let location = Location::Granted {
+        session,
+        key: row.key().to_vec(),
+        parts,
+    };
+    Ok((location, item))
+}
