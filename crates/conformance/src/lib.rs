@@ -24,6 +24,7 @@
 //! properties of decoders for any bytes. [`hostile`] is code that panics wherever it can.
 //! [`checker_store`] is a store whose rows are a value, for models of recipes. [`documents`] finds the commands that
 //! documents of the repository show.
+//! [`second_fails`] says whether one of two transactions makes the other one fail.
 //! A test waits with [`until`] and [`timeout`], whose bound, [`HANG`], is reached only by what hangs.
 //!
 //! ## Example
@@ -88,6 +89,7 @@ pub mod by_hand;
 pub mod chaos;
 pub mod checker_store;
 pub mod compare;
+mod conflict;
 pub mod documents;
 pub mod fuzz;
 pub mod generate;
@@ -105,6 +107,7 @@ pub mod stores;
 pub mod trace;
 mod wait;
 
+pub use self::conflict::second_fails;
 pub use self::wait::{HANG, let_pass, timeout, until};
 pub use keyspace;
 

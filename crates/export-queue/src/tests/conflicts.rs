@@ -4,14 +4,14 @@
 use std::time::{Duration, SystemTime};
 
 use combine::hc_dequeue::session::SessionId;
-use combine::keyspace::error::code_of;
 use combine::keyspace::{
-    Code, Database, Isolation, OpenOptions, OwnedTransaction, RangeQuery, Runner, Store,
-    Versionstamp, read_all,
+    Database, Isolation, OpenOptions, OwnedTransaction, RangeQuery, Runner, Store, Versionstamp,
+    read_all,
 };
 use combine::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use combine::{Bucket, Settings};
 use conformance::plant::{Plant, Planted};
+use conformance::second_fails;
 
 use crate::error::Result;
 use crate::exporting::batch::{Advance, ClaimOutcome, Portion};
@@ -144,16 +144,11 @@ impl<D: Database> World<D> {
 
     /// Stages both operations and commits them in order. Returns whether the second one fails with a conflict.
     async fn conflict(&self, first: Operation, second: Operation) -> bool {
-        let mut one = self.db.begin().unwrap();
-        let mut other = self.db.begin().unwrap();
+        let one = self.db.begin().unwrap();
+        let other = self.db.begin().unwrap();
         assert!(self.stage(&one, first).await.unwrap(), "{first:?}");
         assert!(self.stage(&other, second).await.unwrap(), "{second:?}");
-        one.commit().await.unwrap();
-        match other.commit().await {
-            Ok(_) => false,
-            Err(error) if code_of(&error) == Some(Code::NOT_COMMITTED) => true,
-            Err(error) => panic!("{error}"),
-        }
+        second_fails(one, other).await
     }
 
     /// Returns the number of entries.

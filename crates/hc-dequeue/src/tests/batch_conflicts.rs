@@ -1,10 +1,11 @@
 //! Pairs of transactions of batches and their members: which of them conflict, and which do not.
 
 use conformance::plant::{Plant, Planted};
+use conformance::second_fails;
 use microqueue::keyspace::{Database, Runner, Transaction};
 
 use self::Which::{GoesOn, IsComplete};
-use super::{memory, second_fails};
+use super::memory;
 use crate::items::batch::BatchRef;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;

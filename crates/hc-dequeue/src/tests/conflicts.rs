@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use conformance::plant::{Plant, Planted};
+use conformance::second_fails;
 use futures::future::BoxFuture;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::MessagePack;
@@ -14,7 +15,7 @@ use microqueue::keyspace::{
     read_all,
 };
 
-use super::{memory, second_fails};
+use super::memory;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;

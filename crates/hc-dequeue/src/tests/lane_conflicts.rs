@@ -3,11 +3,12 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use conformance::plant::{Plant, Planted};
+use conformance::second_fails;
 use microqueue::ItemId;
 use microqueue::keyspace::codec::MessagePack;
 use microqueue::keyspace::{Bytes, Database, OwnedTransaction, Runner};
 
-use super::{memory, second_fails};
+use super::memory;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
