@@ -2,10 +2,9 @@
 
 use export_queue::keyspace::Tx;
 
-use super::changed;
 use crate::error::{Error, Result};
 use crate::look::{BATCHES, Console, missing_batch, parse_batch};
-use crate::report;
+use crate::report::Change;
 
 impl Console {
     /// Closes a batch, which is what the application does after it has added the last member.
@@ -13,7 +12,7 @@ impl Console {
     /// # Errors
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], [`Error::Missing`] if the batch is complete or never existed, a
     /// malformed reference or one of another queue, rows that do not decode, and those of the store.
-    pub async fn close_batch(&self, name: &str, batch: &str) -> Result<report::Change> {
+    pub async fn close_batch(&self, name: &str, batch: &str) -> Result<Change> {
         let found = &self.find_dequeue(name, BATCHES).await?;
         let reference = &parse_batch(batch)?;
         let close = |tr: Tx<_>| async move {
@@ -25,13 +24,13 @@ impl Console {
         };
         match self.runner.run(close).await? {
             None => Err(missing_batch(batch)),
-            Some(true) => Ok(changed(
+            Some(true) => Ok(Change::new(
                 name,
                 "close-batch",
                 0,
                 "it is complete when no member is left",
             )),
-            Some(false) => Ok(changed(name, "close-batch", 0, "it was closed before")),
+            Some(false) => Ok(Change::new(name, "close-batch", 0, "it was closed before")),
         }
     }
 
@@ -39,13 +38,13 @@ impl Console {
     ///
     /// # Errors
     /// As [`close_batch`](Self::close_batch).
-    pub async fn cancel_batch(&self, name: &str, batch: &str) -> Result<report::Change> {
+    pub async fn cancel_batch(&self, name: &str, batch: &str) -> Result<Change> {
         let found = &self.find_dequeue(name, BATCHES).await?;
         let reference = &parse_batch(batch)?;
         let cancel = |tr| async move { found.queue.cancel_batch(&tr, reference).await };
         if self.runner.run(cancel).await? {
             let outcome = "no callback comes, and its members go on";
-            return Ok(changed(name, "cancel-batch", 0, outcome));
+            return Ok(Change::new(name, "cancel-batch", 0, outcome));
         }
         Err(missing_batch(batch))
     }

@@ -6,10 +6,9 @@ use export_queue::hc_dequeue::{KeyLimits, KeyState};
 use export_queue::keyspace::names::parse_bytes;
 use export_queue::keyspace::{Transaction, Tx};
 
-use super::changed;
 use crate::error::{Error, Result};
 use crate::look::{Console, Dequeue, ITEM_KEYS, limits_of, read_default_limits};
-use crate::report;
+use crate::report::Change;
 
 /// What becomes of the limits of a key, or of the default ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +50,7 @@ impl Console {
         name: &str,
         key: Option<&str>,
         change: LimitChange,
-    ) -> Result<report::Change> {
+    ) -> Result<Change> {
         let found = &self.find_dequeue(name, ITEM_KEYS).await?;
         let key = &key.map(parse_bytes);
         let write = |tr: Tx<_>| async move {
@@ -68,8 +67,8 @@ impl Console {
         };
         let outcome = self.runner.run(write).await?;
         Ok(match key {
-            Some(_) => changed(name, "limit", 0, &outcome),
-            None => changed(name, "limit", 0, &format!("default limits: {outcome}")),
+            Some(_) => Change::new(name, "limit", 0, &outcome),
+            None => Change::new(name, "limit", 0, &format!("default limits: {outcome}")),
         })
     }
 
@@ -77,7 +76,7 @@ impl Console {
     ///
     /// # Errors
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], a key of an invalid length, and those of the store.
-    pub async fn reset_limits(&self, name: &str, key: &str) -> Result<report::Change> {
+    pub async fn reset_limits(&self, name: &str, key: &str) -> Result<Change> {
         let found = &self.find_dequeue(name, ITEM_KEYS).await?;
         let key = &parse_bytes(key);
         let write = |tr: Tx<_>| async move {
@@ -88,7 +87,7 @@ impl Console {
             Ok::<_, Error>(format!("{now}; before: {before}"))
         };
         let outcome = self.runner.run(write).await?;
-        Ok(changed(name, "limit", 0, &outcome))
+        Ok(Change::new(name, "limit", 0, &outcome))
     }
 }
 

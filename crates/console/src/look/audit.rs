@@ -1,6 +1,6 @@
 //! Audits of queues with consumers.
 
-use super::Console;
+use super::console::Console;
 use crate::error::Result;
 use crate::report;
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use export_queue::hc_dequeue::{BatchRef, BatchStatus};
 use export_queue::keyspace::Listed;
 
-use super::{Console, MAX_RECORDS, next_page};
+use super::console::{Console, MAX_RECORDS, next_page};
 use crate::error::{Error, Result};
 use crate::report;
 

@@ -1,23 +1,17 @@
 //! Looking at combine queues: how far they are, what they set aside, and what they know of a key.
 
-use export_queue::combine::{AsideId, Bucket, CombineQueue, SetAside};
-use export_queue::keyspace::codec::Raw;
+use export_queue::combine::{AsideId, Bucket, SetAside};
 use export_queue::keyspace::names::{hex, parse_hex};
 use export_queue::keyspace::{Bytes, Listed, Tx, Undecodable};
 use export_queue::microqueue::blocks::{EntryId, WHOLE_BLOCK};
 use serde::Deserialize;
 use serde_json::{Number, Value};
 
+use super::console::{Console, MAX_RECORDS, next_page};
+use super::found::Combine;
 use super::payload::{decode, encode};
-use super::{Console, Found, MAX_RECORDS, next_page};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState};
-
-/// A combine queue, and the names of its codecs of keys, updates and values.
-pub(crate) struct Combine {
-    pub(crate) queue: CombineQueue<Bytes, Bytes, Bytes, Raw>,
-    pub(crate) codecs: [String; 3],
-}
 
 /// How a queue combines the updates of a key, as far as JSON values allow: the combiners of the library whose values
 /// are numbers or texts.
@@ -34,11 +28,6 @@ pub enum Combiner {
     Max,
     /// Keeps the last one. A key whose last update is null has no value.
     LastWriter,
-}
-
-/// Combines nothing: exact values are computed here, from what is known of the combiner.
-pub(super) fn keep(_key: &Bytes, current: Option<Bytes>, _updates: Vec<Bytes>) -> Option<Bytes> {
-    current
 }
 
 impl Console {
@@ -150,13 +139,6 @@ impl Console {
             sessions: self.living(&queue.sessions()).await?,
         }))
     }
-
-    async fn find_combine(&self, name: &str, what: &'static str) -> Result<Combine> {
-        match self.find(name).await? {
-            Found::Combine(found) => Ok(found),
-            other => Err(other.has_no(name, what)),
-        }
-    }
 }
 
 /// Returns a record that does not decode.
@@ -212,10 +194,9 @@ fn malformed(what: &'static str, given: &str, reason: String) -> Error {
 
 fn aside_of(codecs: &[String; 3], listed: Listed<AsideId, SetAside>) -> report::SetAside {
     let [of_key, of_update, _] = codecs;
-    let kind = kind_of(&listed.id);
     let mut report = report::SetAside {
         id: aside_text(&listed.id),
-        kind: kind.to_owned(),
+        kind: kind_of(&listed.id).to_owned(),
         folded: 0,
         failure: None,
         key: None,
@@ -229,12 +210,16 @@ fn aside_of(codecs: &[String; 3], listed: Listed<AsideId, SetAside>) -> report::
                 time: None,
                 reason: aside.reason,
             });
-            report.key = (kind != "block").then(|| decode(of_key, &aside.key));
-            report.update = match kind {
-                "key" => None,
-                "block" => Some(decode("block", &aside.update)),
-                _ => Some(decode(of_update, &aside.update)),
-            };
+            match &listed.id {
+                AsideId::Update { id, .. } if id.index == WHOLE_BLOCK => {
+                    report.update = Some(decode("block", &aside.update));
+                }
+                AsideId::Update { .. } => {
+                    report.key = Some(decode(of_key, &aside.key));
+                    report.update = Some(decode(of_update, &aside.update));
+                }
+                _ => report.key = Some(decode(of_key, &aside.key)),
+            }
         }
         Err(error) => report.problem = Some(error.to_string()),
     }
@@ -270,7 +255,10 @@ fn fold(
             let sum = values
                 .iter()
                 .try_fold(Number::from(0), |sum, value| add(&sum, value))?;
-            Ok((sum.as_f64() != Some(0.0)).then_some(Value::Number(sum)))
+            if sum.as_f64() == Some(0.0) {
+                return Ok(None);
+            }
+            Ok(Some(Value::Number(sum)))
         }
         Combiner::Min | Combiner::Max => {
             let mut best: Option<Value> = None;

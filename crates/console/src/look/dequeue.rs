@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use export_queue::hc_dequeue::session::SessionId;
 use export_queue::hc_dequeue::{
     Cursor, End, Enqueue, Failure, ItemPage, ItemRef, ListedItem, ListedSchedule, Missed, OnRepeat,
-    Place, PlaceKind, Schedule, ScheduleEntry, SessionState, Stats, Status,
+    Place, PlaceKind, Schedule, ScheduleEntry, Stats, Status,
 };
 use export_queue::keyspace::error::{chain, corrupt_key};
 use export_queue::keyspace::names::bytes_text;
-use export_queue::keyspace::{Bytes, Listed, Tx, Undecodable};
+use export_queue::keyspace::{Bytes, Tx, Undecodable};
 use futures::try_join;
 
+use super::console::{Console, MAX_ROWS, next_page};
+use super::found::Dequeue;
 use super::item_keys::why_not_started;
 use super::payload::decode;
-use super::{Console, Dequeue, MAX_ROWS, life_text, next_page};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState, Time};
 
@@ -42,7 +42,9 @@ impl Console {
             if page.next.is_some() {
                 let rest = found.queue.list(&tr, kind, page.next.as_ref(), 1).await?;
                 let has_more = !rest.items.is_empty() || !rest.strays.is_empty();
-                page.next = page.next.filter(|_| has_more || rest.next.is_some());
+                if !has_more && rest.next.is_none() {
+                    page.next = None;
+                }
             }
             Ok::<_, Error>((stats, page))
         };
@@ -57,7 +59,7 @@ impl Console {
             .map(|stray| unreadable_item(String::new(), &stray));
         Ok(report::Items {
             queue: found.name.clone(),
-            place: kind.name().to_owned(),
+            place: kind,
             count: count_of(kind, &stats),
             items: items.chain(strays).collect(),
             next: page.next.map(|cursor| cursor.to_string()),
@@ -129,24 +131,6 @@ impl Console {
         })
     }
 
-    pub(super) async fn dequeue_sessions(
-        &self,
-        found: &Dequeue,
-        after: Option<&str>,
-        limit: usize,
-    ) -> Result<report::Sessions> {
-        let after = after.map(parse_session).transpose()?;
-        let limit = limit.clamp(1, MAX_ROWS);
-        let read = |tr| async move { found.queue.session_states(&tr, after, limit).await };
-        let page = self.reader.run(read).await?;
-        Ok(report::Sessions {
-            queue: found.name.clone(),
-            sessions: page.sessions.into_iter().map(session_of).collect(),
-            next: page.next.map(|session| session.to_string()),
-            processes: self.processes().await?,
-        })
-    }
-
     pub(super) async fn dequeue_state(&self, found: &Dequeue) -> Result<QueueState> {
         let queue = &found.queue;
         let read = |tr: Tx<_>| async move {
@@ -183,14 +167,13 @@ impl Console {
 /// [`Error::Malformed`] for another name.
 pub fn parse_place(place: &str) -> Result<PlaceKind> {
     let mut places = PlaceKind::ALL.into_iter();
-    let malformed = || Error::Malformed {
-        what: "place",
-        given: place.to_owned(),
-        reason: "expected queued, delayed, held, dead or done".to_owned(),
-    };
     places
         .find(|kind| kind.name() == place)
-        .ok_or_else(malformed)
+        .ok_or_else(|| Error::Malformed {
+            what: "place",
+            given: place.to_owned(),
+            reason: "expected queued, delayed, held, dead or done".to_owned(),
+        })
 }
 
 /// Returns the reference that a listing has given.
@@ -241,7 +224,6 @@ pub(crate) fn listed_item(codec: &str, listed: ListedItem<Bytes>) -> report::Ite
 fn unreadable_item(item: String, problem: &Undecodable) -> report::Item {
     report::Item {
         item,
-        place: "unreadable".to_owned(),
         problem: Some(problem.to_string()),
         ..report::Item::default()
     }
@@ -256,9 +238,9 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         item: item.to_string(),
         enqueued: Some(status.enqueued.into()),
         granted: status.granted.map(Time::from),
-        dedupe: (!status.dedupe.is_empty()).then(|| bytes_text(&status.dedupe)),
+        dedupe: text_unless_empty(&status.dedupe),
         priority: status.priority,
-        item_key: (!status.key.is_empty()).then(|| bytes_text(&status.key)),
+        item_key: text_unless_empty(&status.key),
         has_slot: status.has_slot,
         batch: status.batch.map(|batch| batch.to_string()),
         attempts: status.attempts,
@@ -266,10 +248,12 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         deliveries: status.deliveries,
         failure: status.failure.map(failure_of),
         payload: Some(decode(codec, &payload)),
-        // Results are bytes of the handler's choice.
-        result: (!status.result.is_empty()).then(|| decode("Raw", &status.result)),
         ..report::Item::default()
     };
+    if !status.result.is_empty() {
+        // Results are bytes of the handler's choice.
+        report.result = Some(decode("Raw", &status.result));
+    }
     let place = match status.place {
         Place::Queued => PlaceKind::Queued,
         Place::Delayed { until } => {
@@ -291,8 +275,15 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         }
         _ => PlaceKind::Dead,
     };
-    place.name().clone_into(&mut report.place);
+    report.place = Some(place);
     report
+}
+
+fn text_unless_empty(bytes: &Bytes) -> Option<String> {
+    if bytes.is_empty() {
+        return None;
+    }
+    Some(bytes_text(bytes))
 }
 
 fn failure_of(failure: Failure) -> report::Failure {
@@ -307,49 +298,6 @@ fn end_text(end: End) -> &'static str {
         End::Completed => "completed",
         End::Cancelled => "cancelled",
         _ => "removed",
-    }
-}
-
-/// Returns the session that a page has given.
-fn parse_session(text: &str) -> Result<SessionId> {
-    let bytes = u128::from_str_radix(text, 16)
-        .ok()
-        .filter(|_| text.len() == 32);
-    let malformed = || Error::Malformed {
-        what: "session",
-        given: text.to_owned(),
-        reason: "expected 32 hexadecimal digits".to_owned(),
-    };
-    Ok(SessionId(bytes.ok_or_else(malformed)?.to_be_bytes()))
-}
-
-fn session_of(listed: Listed<SessionId, SessionState>) -> report::Session {
-    let state = match listed.value {
-        Ok(state) => state,
-        Err(error) => {
-            return report::Session {
-                session: listed.id.to_string(),
-                life: "unreadable".to_owned(),
-                problem: Some(error.to_string()),
-                ..report::Session::default()
-            };
-        }
-    };
-    let lease = state.lease.as_secs_f64();
-    let silent = state.silent.map(|silent| silent.as_secs_f64());
-    report::Session {
-        session: state.session.to_string(),
-        subscription: None,
-        life: life_text(state.life, lease, silent).to_owned(),
-        lease_seconds: lease,
-        silent_seconds: silent,
-        wall: state.wall.map(Time::from),
-        held: Some(state.held),
-        in_reserve: Some(state.in_reserve),
-        has_more: state.holds_more,
-        oldest_grant: state.oldest_grant.map(Time::from),
-        wanted: Some(state.wanted),
-        problem: None,
     }
 }
 
@@ -393,7 +341,10 @@ fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> rep
 /// Returns what the options of an enqueue say, or `None` if they are the default ones.
 fn options_text(options: &Enqueue) -> Option<String> {
     let span = |time: Duration| format!("{time:?}");
-    let limit = |limit: u32| (limit > 0).then(|| limit.to_string());
+    let number = |number: i64| match number {
+        0 => None,
+        other => Some(other.to_string()),
+    };
     let repeats = match options.on_repeat() {
         OnRepeat::Replace => Some("replace".to_owned()),
         OnRepeat::Debounce => Some("debounce".to_owned()),
@@ -401,24 +352,26 @@ fn options_text(options: &Enqueue) -> Option<String> {
     };
     let dedupe = options.dedupe().map(|id| bytes_text(id));
     let key = options.key().map(|key| bytes_text(key));
-    let priority = Some(options.priority()).filter(|priority| *priority != 0);
     let depth = options.max_depth().map(|items| items.to_string());
     let parts: Vec<_> = [
         ("after", options.delay().map(span)),
-        ("priority", priority.map(|priority| priority.to_string())),
+        ("priority", number(options.priority().into())),
         ("key", key),
         ("dedupe", dedupe),
         ("on repeat", repeats),
         ("max wait", options.max_wait().map(span)),
         ("max depth", depth),
-        ("max attempts", limit(options.max_attempts())),
-        ("max deaths", limit(options.max_deaths())),
-        ("max deliveries", limit(options.max_deliveries())),
+        ("max attempts", number(options.max_attempts().into())),
+        ("max deaths", number(options.max_deaths().into())),
+        ("max deliveries", number(options.max_deliveries().into())),
     ]
     .into_iter()
     .filter_map(|(name, value)| Some(format!("{name} {}", value?)))
     .collect();
-    (!parts.is_empty()).then(|| parts.join(", "))
+    if parts.is_empty() {
+        return None;
+    }
+    Some(parts.join(", "))
 }
 
 /// Returns why the first row of a page does not decode, or `None` if it does.

@@ -1,19 +1,14 @@
 //! Looking at export queues: how far each subscription is, and what it has given up.
 
-use export_queue::keyspace::codec::Raw;
-use export_queue::keyspace::{Bytes, Listed, Tx};
-use export_queue::{DeadLetter, ExportQueue, Sequence, Subscription, SubscriptionState};
+use export_queue::hc_dequeue::PlaceKind;
+use export_queue::keyspace::Listed;
+use export_queue::{DeadLetter, Sequence, SubscriptionState};
 
+use super::console::{Console, MAX_RECORDS, next_page};
+use super::found::Export;
 use super::payload::decode;
-use super::{Console, Found, MAX_RECORDS, next_page};
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState};
-
-/// An export queue, and the names of its codecs of keys and values.
-pub(crate) struct Export {
-    pub(crate) queue: ExportQueue<Bytes, Bytes, Raw>,
-    pub(crate) codecs: [String; 2],
-}
 
 impl Console {
     /// Returns a page of the dead letters of a subscription: up to `limit` after the one of this sequence.
@@ -38,7 +33,7 @@ impl Console {
         let letters = letters.into_iter();
         Ok(report::Items {
             queue: name.to_owned(),
-            place: "dead".to_owned(),
+            place: PlaceKind::Dead,
             count: None,
             items: letters
                 .map(|letter| letter_of(&found.codecs, letter))
@@ -60,42 +55,6 @@ impl Console {
             buckets: queue.settings().bucket_count(),
             subscriptions,
         }))
-    }
-
-    pub(super) async fn export_sessions(&self, found: &Export) -> Result<Vec<report::Session>> {
-        let queue = &found.queue;
-        let names = |tr| async move { queue.subscriptions(&tr).await };
-        let mut all = Vec::new();
-        for name in self.reader.run(names).await? {
-            let subscription = self.subscription(found, &name).await?;
-            for mut session in self.session_lives(&subscription.sessions()).await? {
-                session.subscription = Some(name.clone());
-                all.push(session);
-            }
-        }
-        Ok(all)
-    }
-
-    pub(crate) async fn find_export(&self, name: &str, what: &'static str) -> Result<Export> {
-        match self.find(name).await? {
-            Found::Export(found) => Ok(found),
-            other => Err(other.has_no(name, what)),
-        }
-    }
-
-    pub(crate) async fn subscription(
-        &self,
-        found: &Export,
-        name: &str,
-    ) -> Result<Subscription<Bytes, Bytes, Raw>> {
-        let queue = &found.queue;
-        let read = |tr: Tx<_>| async move { queue.subscription(&tr, name).await };
-        let subscription = self.reader.run(read).await?;
-        subscription.ok_or_else(|| Error::Missing {
-            what: "subscription",
-            given: name.to_owned(),
-            hint: "`exports` lists those that there are",
-        })
     }
 }
 
@@ -129,21 +88,23 @@ fn letter_of(codecs: &[String; 2], listed: Listed<Sequence, DeadLetter>) -> repo
     let [of_key, of_value] = codecs;
     let mut report = report::Item {
         item: listed.id.to_string(),
-        place: "dead".to_owned(),
+        place: Some(PlaceKind::Dead),
         ..report::Item::default()
     };
     match listed.value {
         Ok(letter) => {
-            let is_block = listed.id.is_of_block();
             report.attempts = letter.failures.into();
             report.exported = letter.exported;
             report.failure = Some(report::Failure {
                 time: None,
                 reason: letter.reason,
             });
-            report.key = (!is_block).then(|| decode(of_key, &letter.key));
-            let codec = if is_block { "block" } else { of_value };
-            report.payload = Some(decode(codec, &letter.value));
+            if listed.id.is_of_block() {
+                report.payload = Some(decode("block", &letter.value));
+            } else {
+                report.key = Some(decode(of_key, &letter.key));
+                report.payload = Some(decode(of_value, &letter.value));
+            }
         }
         Err(error) => report.problem = Some(error.to_string()),
     }

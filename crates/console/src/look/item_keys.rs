@@ -7,7 +7,8 @@ use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::names::{bytes_text, parse_bytes};
 use export_queue::keyspace::{Bytes, Transaction, Tx};
 
-use super::{Console, Dequeue, MAX_RECORDS, MAX_ROWS, next_page};
+use super::console::{Console, MAX_RECORDS, MAX_ROWS, next_page};
+use super::found::Dequeue;
 use crate::error::{Error, Result};
 use crate::report;
 
@@ -90,7 +91,10 @@ fn key_of(status: &KeyStatus) -> report::ItemKey {
         KeyState::Paused => "paused",
         _ => "unreadable",
     };
-    let is_readable = status.state != KeyState::Unreadable;
+    let limits = match status.state {
+        KeyState::Unreadable => None,
+        _ => Some(limits_of(&status.limits)),
+    };
     report::ItemKey {
         key: bytes_text(&status.key),
         state: state.to_owned(),
@@ -98,7 +102,7 @@ fn key_of(status: &KeyStatus) -> report::ItemKey {
         slots: status.slots,
         waiting: status.waiting,
         has_more: status.waits_more,
-        limits: is_readable.then(|| limits_of(&status.limits)),
+        limits,
         own_limits: status.has_own_limits,
     }
 }

@@ -10,8 +10,8 @@ use export_queue::keyspace::{
 };
 use export_queue::{hc_dequeue, microqueue};
 
+use super::console::{Console, MAX_QUEUES, MAX_ROWS, next_page};
 use super::payload::decode;
-use super::{Console, MAX_QUEUES, MAX_ROWS, next_page};
 use crate::error::{Error, Result};
 use crate::report;
 

@@ -23,17 +23,21 @@ pub(crate) fn decode(codec: &str, bytes: &Bytes) -> Payload {
         "Raw" => raw(bytes),
         _ => Err(format!("the codec {codec} does not describe itself")),
     };
-    let (value, problem) = match decoded {
-        Ok(value) => (Some(value), None),
-        Err(problem) => (None, Some(problem)),
-    };
-    Payload {
+    let mut payload = Payload {
         codec: codec.to_owned(),
         bytes: bytes.len(),
-        hex: value.is_none().then(|| hex(bytes)),
-        value,
-        problem,
+        value: None,
+        hex: None,
+        problem: None,
+    };
+    match decoded {
+        Ok(value) => payload.value = Some(value),
+        Err(problem) => {
+            payload.hex = Some(hex(bytes));
+            payload.problem = Some(problem);
+        }
     }
+    payload
 }
 
 /// Returns the bytes of a value that an operator has typed, as the codec of this name writes them.

@@ -17,6 +17,17 @@ pub struct Change {
     pub outcome: String,
 }
 
+impl Change {
+    pub(crate) fn new(queue: &str, action: &str, changed: u64, outcome: &str) -> Self {
+        Self {
+            queue: queue.to_owned(),
+            action: action.to_owned(),
+            changed,
+            outcome: outcome.to_owned(),
+        }
+    }
+}
+
 /// What a check of a store's files has read and found in order.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -1,6 +1,7 @@
 //! Items, and the values that applications store.
 
-use serde::Serialize;
+use export_queue::hc_dequeue::PlaceKind;
+use serde::{Serialize, Serializer};
 
 use super::{Time, is_zero};
 
@@ -11,7 +12,9 @@ pub struct Items {
     /// The name of the queue.
     pub queue: String,
     /// The place that is listed: `queued`, `delayed`, `held`, `dead` or `done`; of an export queue `dead`.
-    pub place: String,
+    #[serde(serialize_with = "place_name")]
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub place: PlaceKind,
     /// How many items are there by the queue's counter. Missing where nothing counts them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u64>,
@@ -29,7 +32,9 @@ pub struct Item {
     /// The reference to the item, which finds it wherever it goes. Empty if a row does not say which item it contains.
     pub item: String,
     /// Where it is: `queued`, `delayed`, `held`, `dead`, `done`, or `unreadable` if its record does not decode.
-    pub place: String,
+    #[serde(serialize_with = "place_or_unreadable")]
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub place: Option<PlaceKind>,
     /// Until when it is delayed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
@@ -94,6 +99,24 @@ pub struct Item {
     /// Why the record does not decode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+impl Item {
+    /// Returns the name of its place, or `unreadable`.
+    pub fn place_name(&self) -> &'static str {
+        self.place.map_or("unreadable", PlaceKind::name)
+    }
+}
+
+fn place_name<S: Serializer>(place: &PlaceKind, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(place.name())
+}
+
+fn place_or_unreadable<S: Serializer>(
+    place: &Option<PlaceKind>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(place.map_or("unreadable", PlaceKind::name))
 }
 
 /// Why an item failed.

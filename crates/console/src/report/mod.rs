@@ -16,6 +16,10 @@ mod tests;
 mod time;
 mod work;
 
+use std::fmt::Display;
+
+use serde::Serializer;
+
 pub use self::batch::{Batch, Batches};
 pub use self::change::{Change, StoreCheck};
 pub use self::item::{Failure, Item, Items, Payload};
@@ -27,9 +31,14 @@ pub use self::queue::{
 };
 pub use self::time::Time;
 pub use self::work::{
-    Audit, CombineKey, Finding, Process, Schedule, Schedules, Session, Sessions, SetAside,
+    Audit, CombineKey, Finding, Life, Process, Schedule, Schedules, Session, Sessions, SetAside,
     SetAsidePage, Settings,
 };
+
+/// Writes a field by the text that is shown of it.
+fn as_text<S: Serializer>(shown: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(shown)
+}
 
 /// Returns whether a field has nothing to say.
 fn is_zero<T: Default + PartialEq>(number: &T) -> bool {

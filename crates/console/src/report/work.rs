@@ -1,8 +1,10 @@
 //! Sessions, schedules, settings, audits, and what combine queues keep of keys.
 
+use std::fmt;
+
 use serde::Serialize;
 
-use super::{Failure, Payload, Time, is_zero};
+use super::{Failure, Payload, Time, as_text, is_zero};
 
 /// A page of the sessions of a queue.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -43,7 +45,9 @@ pub struct Session {
     pub subscription: Option<String>,
     /// `alive`, `silent` if it has shown no sign of life for its lease but is not declared dead yet, `dead` or
     /// `ended` while what it held is being returned, or `unreadable` if its state or its heartbeat does not decode.
-    pub life: String,
+    #[serde(serialize_with = "as_text")]
+    #[cfg_attr(test, schemars(with = "String"))]
+    pub life: Life,
     /// Within which time it promises a sign of life.
     pub lease_seconds: f64,
     /// For how long it has shown none, by the store's versions.
@@ -71,6 +75,35 @@ pub struct Session {
     /// Why its state or its heartbeat does not decode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
+}
+
+/// Whether a session lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Life {
+    /// It has shown a sign of life within its lease.
+    Alive,
+    /// It has shown none for its lease, and is not declared dead yet.
+    Silent,
+    /// It was declared dead, and what it held is being returned.
+    Dead,
+    /// It has ended, and what it held is being returned.
+    Ended,
+    /// Its state or its heartbeat does not decode.
+    #[default]
+    Unreadable,
+}
+
+impl fmt::Display for Life {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Alive => "alive",
+            Self::Silent => "silent",
+            Self::Dead => "dead",
+            Self::Ended => "ended",
+            Self::Unreadable => "unreadable",
+        })
+    }
 }
 
 impl Session {

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::rejection::FormRejection;
-use axum::extract::{Form, Path, State};
+use axum::extract::{Form, FromRequest, Path, Request, State};
 use axum::http::header::{HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
@@ -24,17 +23,29 @@ const TOKEN: HeaderName = HeaderName::from_static("x-console-token");
 /// The fields of a form, in their order. A name may come several times.
 type Fields = Vec<(String, String)>;
 
-/// A form as it was sent.
-pub(super) type Sent = Result<Form<Fields>, FormRejection>;
+/// The fields of a form that [may change](allowed) something.
+pub(super) struct AllowedForm(Fields);
+
+impl FromRequest<Site> for AllowedForm {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, site: &Site) -> Result<Self, Refusal> {
+        // Before the form, so that what is refused anyway is not explained as malformed.
+        check_switch(site)?;
+        let headers = request.headers().clone();
+        let form = Form::<Fields>::from_request(request, site).await;
+        let Form(fields) = form.map_err(|rejection| Refusal::of_status(rejection.status()))?;
+        allowed(site, &headers, field(&fields, "token"))?;
+        Ok(Self(fields))
+    }
+}
 
 /// Pauses or resumes a queue.
 pub(super) async fn set_paused<const PAUSED: bool>(
     State(site): State<Site>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    form: Sent,
+    _: AllowedForm,
 ) -> Result<Redirect, Refusal> {
-    allowed_form(&site, &headers, form)?;
     let change = site.console.set_paused(&name, PAUSED).await?;
     let path = format!("/queues/{}", segment(&name));
     Ok(back(&site, &path, &change, 0))
@@ -44,17 +55,13 @@ pub(super) async fn set_paused<const PAUSED: bool>(
 pub(super) async fn change_item(
     State(site): State<Site>,
     Path((name, item)): Path<(String, String)>,
-    headers: HeaderMap,
-    form: Sent,
+    AllowedForm(fields): AllowedForm,
 ) -> Result<Redirect, Refusal> {
-    let fields = allowed_form(&site, &headers, form)?;
-    let change = site
-        .console
-        .change(&name, action_of(&fields)?, &item)
-        .await?;
-    let path = match (&*change.action, &*change.outcome) {
+    let action = action_of(&fields)?;
+    let change = site.console.change(&name, action, &item).await?;
+    let path = match action {
         // There is nothing left to go back to.
-        ("purge", _) => format!("/queues/{}", segment(&name)),
+        Action::Purge => format!("/queues/{}", segment(&name)),
         _ => format!("/queues/{}/item/{}", segment(&name), segment(&item)),
     };
     Ok(back(&site, &path, &change, 0))
@@ -66,17 +73,10 @@ pub(super) async fn change_item(
 pub(super) async fn change_selected(
     State(site): State<Site>,
     Path((name, place)): Path<(String, String)>,
-    headers: HeaderMap,
-    form: Sent,
+    AllowedForm(fields): AllowedForm,
 ) -> Result<Redirect, Refusal> {
-    let fields = allowed_form(&site, &headers, form)?;
     let action = action_of(&fields)?;
-    let mut change = Change {
-        queue: name.clone(),
-        action: action.name().to_owned(),
-        changed: 0,
-        outcome: String::new(),
-    };
+    let mut change = Change::new(&name, action.name(), 0, "");
     let mut failed = 0;
     for (_, item) in fields.iter().filter(|(field, _)| field == "item") {
         match site.console.change(&name, action, item).await {
@@ -93,10 +93,8 @@ pub(super) async fn change_selected(
 pub(super) async fn limit(
     State(site): State<Site>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    form: Sent,
+    AllowedForm(fields): AllowedForm,
 ) -> Result<Redirect, Refusal> {
-    let fields = allowed_form(&site, &headers, form)?;
     let change = change_limits(&site, &name, &fields).await?;
     let path = format!("/queues/{}/keys", segment(&name));
     Ok(back(&site, &path, &change, 0))
@@ -106,17 +104,15 @@ pub(super) async fn limit(
 pub(super) async fn api_limit(
     State(site): State<Site>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    form: Sent,
+    AllowedForm(fields): AllowedForm,
 ) -> Result<Json<Change>, Refusal> {
-    let fields = allowed_form(&site, &headers, form)?;
     Ok(Json(change_limits(&site, &name, &fields).await?))
 }
 
 async fn change_limits(site: &Site, name: &str, fields: &Fields) -> Result<Change, Refusal> {
     let key = field(fields, "key").ok_or_else(|| bad_form("select a key"))?;
     // No key is empty.
-    let key = Some(key).filter(|key| !key.is_empty());
+    let key = if key.is_empty() { None } else { Some(key) };
     let console = &site.console;
     let change = match (field(fields, "action"), key) {
         (Some("reset"), Some(key)) => return Ok(console.reset_limits(name, key).await?),
@@ -169,10 +165,8 @@ fn rate_in(fields: &Fields) -> Result<Option<Rate>, Refusal> {
 pub(super) async fn change_batch(
     State(site): State<Site>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    form: Sent,
+    AllowedForm(fields): AllowedForm,
 ) -> Result<Redirect, Refusal> {
-    let fields = allowed_form(&site, &headers, form)?;
     let change = close_or_cancel(&site, &name, &fields).await?;
     let path = format!("/queues/{}/batches", segment(&name));
     Ok(back(&site, &path, &change, 0))
@@ -182,10 +176,8 @@ pub(super) async fn change_batch(
 pub(super) async fn api_change_batch(
     State(site): State<Site>,
     Path(name): Path<String>,
-    headers: HeaderMap,
-    form: Sent,
+    AllowedForm(fields): AllowedForm,
 ) -> Result<Json<Change>, Refusal> {
-    let fields = allowed_form(&site, &headers, form)?;
     Ok(Json(close_or_cancel(&site, &name, &fields).await?))
 }
 
@@ -276,14 +268,6 @@ fn action_of(fields: &Fields) -> Result<Action, Refusal> {
 
 fn parse_action(name: &str) -> Result<Action, Refusal> {
     Action::parse(name).ok_or_else(|| bad_form("an action is cancel, expedite, redrive or purge"))
-}
-
-fn allowed_form(site: &Site, headers: &HeaderMap, form: Sent) -> Result<Fields, Refusal> {
-    // Before the form, so that what is refused anyway is not explained as malformed.
-    check_switch(site)?;
-    let Form(fields) = form.map_err(|rejection| Refusal::of_status(rejection.status()))?;
-    allowed(site, headers, field(&fields, "token"))?;
-    Ok(fields)
 }
 
 /// Refuses a change unless changes are on, the request comes from one of our pages or from no page at all, and it has

@@ -20,7 +20,7 @@ const MIN_SPAN: Duration = Duration::from_secs(60);
 #[derive(Debug, Default, Template)]
 #[template(path = "chart.html")]
 pub(super) struct Chart {
-    /// What it shows, for those who do not see it.
+    /// What it shows, in words.
     pub(super) label: String,
     /// The coordinates of the first line. Empty: there is nothing to draw yet.
     pub(super) line: String,

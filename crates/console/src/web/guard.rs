@@ -133,7 +133,10 @@ fn check_origin(headers: &HeaderMap) -> Result<(), Refusal> {
 pub(super) fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
-    values.next().is_none().then_some(value)
+    match values.next() {
+        None => Some(value),
+        Some(_) => None,
+    }
 }
 
 /// An error under `/api`.

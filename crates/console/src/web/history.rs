@@ -128,8 +128,10 @@ impl Series {
         let first = self.before(span)?;
         let last = self.newest()?;
         let seconds = (last.at - first.at).as_secs_f64();
-        let is_long = seconds >= span.as_secs_f64() / 2.0;
-        is_long.then(|| (last.age_seconds - first.age_seconds) / seconds)
+        if seconds < span.as_secs_f64() / 2.0 {
+            return None;
+        }
+        Some((last.age_seconds - first.age_seconds) / seconds)
     }
 
     /// Returns the newest sample that is at least `span` older than the newest, or the oldest.
@@ -146,7 +148,10 @@ fn rates_between(one: &Sample, next: &Sample) -> Option<Rates> {
     let seconds = (next.at.checked_sub(one.at)?).as_secs_f64();
     let (entered, left) = one.flow?;
     let (entered_next, left_next) = next.flow?;
-    (seconds > 0.0).then(|| Rates {
+    if seconds <= 0.0 {
+        return None;
+    }
+    Some(Rates {
         entering: entered_next.saturating_sub(entered) as f64 / seconds,
         leaving: left_next.saturating_sub(left) as f64 / seconds,
     })

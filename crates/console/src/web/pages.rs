@@ -10,9 +10,9 @@ use super::site::{QUEUES_PER_PAGE, Site};
 use super::text;
 use super::view::{
     BatchesPage, Failures, Frame, ItemPage, ItemRow, ItemsPage, KeysPage, OverviewPage, Pager,
-    QueuePage, SchedulesPage, SessionsPage, actions_in, events_of, page,
+    QueuePage, SchedulesPage, SessionsPage, events_of, page,
 };
-use crate::report::QueueState;
+use crate::report::{Batches, QueueState};
 
 /// How many items or schedules a page of a listing has.
 const ROWS_PER_PAGE: usize = 100;
@@ -105,9 +105,8 @@ pub(super) async fn queue(
             failures = Failures::of(&letters.await?);
         }
     }
-    let frame = Frame::of(&site, wanted.notice());
+    let frame = Frame::of_queue(&site, &name, wanted.notice());
     Ok(page(&QueuePage {
-        href: frame.queue(&name),
         live: QueueLive::of(&frame.base, &live),
         frame,
         settings,
@@ -126,23 +125,15 @@ pub(super) async fn items(
         .console
         .items(&name, &place, after, ROWS_PER_PAGE)
         .await?;
-    let frame = Frame::of(&site, wanted.notice());
-    let href = frame.queue(&name);
-    let actions = match &frame.token {
-        Some(_) => actions_in(&items.place),
-        None => Vec::new(),
-    };
-    let list = format!("{href}/items/{}", items.place);
-    let rows = items.items.iter().map(|item| ItemRow::of(&href, item));
+    let frame = Frame::of_queue(&site, &name, wanted.notice());
+    let rows = items.items.iter();
+    let list = format!("items/{}", items.place.name());
     Ok(page(&ItemsPage {
-        rows: rows.collect(),
-        actions,
+        rows: rows.map(|item| ItemRow::of(&frame.href, item)).collect(),
+        actions: frame.actions(Some(items.place)),
+        pager: frame.pager(&list, after, items.next.as_deref()),
         frame,
-        href,
-        queue: items.queue,
-        place: items.place,
-        count: items.count,
-        pager: Pager::of(list, after, items.next.as_deref()),
+        items,
     }))
 }
 
@@ -153,18 +144,13 @@ pub(super) async fn item(
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let item = site.console.item(&name, &item).await?;
-    let frame = Frame::of(&site, wanted.notice());
-    let actions = match &frame.token {
-        Some(_) => actions_in(&item.place),
-        None => Vec::new(),
-    };
+    let frame = Frame::of_queue(&site, &name, wanted.notice());
     Ok(page(&ItemPage {
-        href: frame.queue(&name),
+        actions: frame.actions(item.place),
+        events: events_of(&item),
         frame,
         queue: name,
-        events: events_of(&item),
         item,
-        actions,
     }))
 }
 
@@ -175,17 +161,12 @@ pub(super) async fn keys(
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
-    let keys = site.console.item_keys(&name, after, ROWS_PER_PAGE).await?;
-    let frame = Frame::of(&site, wanted.notice());
-    let href = frame.queue(&name);
-    let list = format!("{href}/keys");
+    let list = site.console.item_keys(&name, after, ROWS_PER_PAGE).await?;
+    let frame = Frame::of_queue(&site, &name, wanted.notice());
     Ok(page(&KeysPage {
-        href,
+        pager: frame.pager("keys", after, list.next.as_deref()),
         frame,
-        queue: keys.queue,
-        default_limits: keys.default_limits,
-        keys: keys.keys,
-        pager: Pager::of(list, after, keys.next.as_deref()),
+        list,
     }))
 }
 
@@ -196,17 +177,13 @@ pub(super) async fn batches(
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
-    let batches = site.console.batches(&name, after, ROWS_PER_PAGE).await?;
-    let frame = Frame::of(&site, wanted.notice());
-    let href = frame.queue(&name);
-    let list = format!("{href}/batches");
+    let list = site.console.batches(&name, after, ROWS_PER_PAGE).await?;
+    let frame = Frame::of_queue(&site, &name, wanted.notice());
     Ok(page(&BatchesPage {
-        href,
+        pager: frame.pager("batches", after, list.next.as_deref()),
         frame,
-        queue: batches.queue,
-        title: "Batches",
-        batches: batches.batches,
-        pager: Pager::of(list, after, batches.next.as_deref()),
+        list,
+        is_one: false,
     }))
 }
 
@@ -216,16 +193,16 @@ pub(super) async fn batch(
     Path((name, batch)): Path<(String, String)>,
 ) -> Result<Response, Refusal> {
     let batch = site.console.batch(&name, &batch).await?;
-    let frame = Frame::of(&site, None);
-    let href = frame.queue(&name);
-    let list = format!("{href}/batches");
+    let frame = Frame::of_queue(&site, &name, None);
     Ok(page(&BatchesPage {
-        href,
+        pager: frame.pager("batches", None, None),
         frame,
-        queue: name,
-        title: "Batch",
-        batches: vec![batch],
-        pager: Pager::of(list, None, None),
+        list: Batches {
+            queue: name,
+            batches: vec![batch],
+            next: None,
+        },
+        is_one: true,
     }))
 }
 
@@ -236,17 +213,12 @@ pub(super) async fn sessions(
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
-    let sessions = site.console.sessions(&name, after, ROWS_PER_PAGE).await?;
-    let frame = Frame::of(&site, None);
-    let href = frame.queue(&name);
-    let list = format!("{href}/sessions");
+    let list = site.console.sessions(&name, after, ROWS_PER_PAGE).await?;
+    let frame = Frame::of_queue(&site, &name, None);
     Ok(page(&SessionsPage {
-        href,
+        pager: frame.pager("sessions", after, list.next.as_deref()),
         frame,
-        queue: sessions.queue,
-        sessions: sessions.sessions,
-        processes: sessions.processes,
-        pager: Pager::of(list, after, sessions.next.as_deref()),
+        list,
     }))
 }
 
@@ -257,15 +229,11 @@ pub(super) async fn schedules(
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
-    let schedules = site.console.schedules(&name, after, ROWS_PER_PAGE).await?;
-    let frame = Frame::of(&site, None);
-    let href = frame.queue(&name);
-    let list = format!("{href}/schedules");
+    let list = site.console.schedules(&name, after, ROWS_PER_PAGE).await?;
+    let frame = Frame::of_queue(&site, &name, None);
     Ok(page(&SchedulesPage {
-        href,
+        pager: frame.pager("schedules", after, list.next.as_deref()),
         frame,
-        queue: schedules.queue,
-        schedules: schedules.schedules,
-        pager: Pager::of(list, after, schedules.next.as_deref()),
+        list,
     }))
 }

@@ -325,7 +325,9 @@ mod tests {
             };
             state.live(Duration::from_secs(second.into()), queue)
         };
-        (0..59).for_each(|second| drop(live_at(second)));
+        for second in 0..59 {
+            live_at(second);
+        }
         let live = live_at(59);
         let QueueState::ExportQueue(export) = &live.queue.state else {
             panic!("an export queue");

@@ -69,7 +69,7 @@ fn look(console: Console) -> Look {
                 }
                 match console.queue(&name).await {
                     Ok(queue) => seen.others.push(queue),
-                    // Those who listen to it see that it is gone.
+                    // Its listeners see that it is gone.
                     Err(Error::NoQueue { .. }) => {}
                     Err(error) => return Err(error),
                 }

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_judged_by_what_waits_who_lives_and_how_its_age_grows() {
+    fn a_queue_is_judged_by_what_waits_which_sessions_live_and_how_its_age_grows() {
         let table = [
             (live(60, true, state(0, 0, false)), Verdict::Idle),
             (live(60, true, state(5, 0, false)), Verdict::NoConsumers),

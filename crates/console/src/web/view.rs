@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::http::StatusCode;
 use axum::response::{Html, IntoResponse, Response};
+use export_queue::hc_dequeue::PlaceKind;
 use export_queue::keyspace::names::{hex, parse_bytes};
 
 use super::live::{OverviewLive, QueueLive};
@@ -11,14 +12,10 @@ use super::refusal::Refusal;
 use super::site::Site;
 use super::text;
 use crate::change::Action;
-use crate::look::parse_place;
-use crate::report::{self, Item, Payload, Time};
+use crate::report::{self, Item, Life, Payload, Time};
 
 /// How many characters of a payload or a reason a row of a listing shows.
 const MAX_ROW_CHARS: usize = 160;
-
-/// The places of a queue with consumers, in the order of its tabs.
-pub(super) const PLACES: [&str; 5] = ["queued", "delayed", "held", "dead", "done"];
 
 /// Renders a page.
 pub(super) fn page(template: &impl Template) -> Response {
@@ -37,6 +34,8 @@ pub(super) struct Frame {
     pub(super) token: Option<String>,
     /// What was changed by the form that led here.
     pub(super) notice: Option<String>,
+    /// The address of the queue that the page is about. Empty if it is about none.
+    pub(super) href: String,
 }
 
 impl Frame {
@@ -50,17 +49,36 @@ impl Frame {
 
     /// Returns the frame of a page with forms if changes are on.
     pub(super) fn of(site: &Site, notice: Option<String>) -> Self {
-        let token = site.options.changes.then(|| site.token.to_string());
-        Self {
-            token,
-            notice,
-            ..Self::plain(&site.options)
+        let mut frame = Self::plain(&site.options);
+        if site.options.changes {
+            frame.token = Some(site.token.to_string());
         }
+        frame.notice = notice;
+        frame
     }
 
-    /// Returns the address of a queue.
-    pub(super) fn queue(&self, name: &str) -> String {
-        format!("{}/queues/{}", self.base, text::segment(name))
+    /// Returns the frame of a page about a queue.
+    pub(super) fn of_queue(site: &Site, name: &str, notice: Option<String>) -> Self {
+        let mut frame = Self::of(site, notice);
+        frame.href = format!("{}/queues/{}", frame.base, text::segment(name));
+        frame
+    }
+
+    /// Returns the links from a page of a list of the queue, which begins and ends after these rows.
+    pub(super) fn pager(&self, list: &str, after: Option<&str>, next: Option<&str>) -> Pager {
+        Pager::of(format!("{}/{list}", self.href), after, next)
+    }
+
+    /// Returns the actions that the page offers for the items in a place: none if changes are off.
+    pub(super) fn actions(&self, place: Option<PlaceKind>) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if let Some(place) = place
+            && self.token.is_some()
+        {
+            actions.extend(Action::ALL);
+            actions.retain(|action| action.places().contains(&place));
+        }
+        actions
     }
 }
 
@@ -110,7 +128,6 @@ pub(super) struct OverviewPage {
 #[template(path = "queue.html")]
 pub(super) struct QueuePage {
     pub(super) frame: Frame,
-    pub(super) href: String,
     pub(super) live: QueueLive,
     /// Those of a queue with consumers.
     pub(super) settings: Option<report::Settings>,
@@ -163,13 +180,20 @@ impl Failures {
 #[template(path = "items.html")]
 pub(super) struct ItemsPage {
     pub(super) frame: Frame,
-    pub(super) href: String,
-    pub(super) queue: String,
-    pub(super) place: String,
-    pub(super) count: Option<u64>,
+    pub(super) items: report::Items,
     pub(super) rows: Vec<ItemRow>,
-    pub(super) actions: Vec<&'static str>,
+    pub(super) actions: Vec<Action>,
     pub(super) pager: Pager,
+}
+
+impl ItemsPage {
+    /// Returns the name of the column with what matters of an item in this place.
+    fn detail(&self) -> &'static str {
+        match self.items.place {
+            PlaceKind::Dead => "Why",
+            _ => "Detail",
+        }
+    }
 }
 
 /// An item in a listing.
@@ -191,9 +215,9 @@ impl ItemRow {
         let time = |time: &Option<Time>| time.map(Time::moment).unwrap_or_default();
         let failure = item.failure.as_ref();
         let reason = failure.map(|failure| text::short(&failure.reason, MAX_ROW_CHARS));
-        let detail = match &*item.place {
-            "delayed" => format!("until {}", time(&item.until)),
-            "held" => {
+        let detail = match item.place {
+            Some(PlaceKind::Delayed) => format!("until {}", time(&item.until)),
+            Some(PlaceKind::Held) => {
                 let asked = if item.cancelled { ", cancelled" } else { "" };
                 let session = item.session.as_deref().unwrap_or_default();
                 format!(
@@ -202,7 +226,7 @@ impl ItemRow {
                     time(&item.granted)
                 )
             }
-            "done" => format!(
+            Some(PlaceKind::Done) => format!(
                 "{} {}",
                 item.end.as_deref().unwrap_or("ended"),
                 time(&item.ended)
@@ -212,7 +236,7 @@ impl ItemRow {
         Self {
             href: format!("{queue_href}/item/{}", text::segment(&item.item)),
             item: item.item.clone(),
-            is_selectable: item.place != "unreadable",
+            is_selectable: item.place.is_some(),
             enqueued: time(&item.enqueued),
             attempts: text::count(item.attempts),
             detail,
@@ -223,37 +247,16 @@ impl ItemRow {
     }
 }
 
-/// Returns the names of the actions for the items in a place.
-pub(super) fn actions_in(place: &str) -> Vec<&'static str> {
-    let kind = parse_place(place);
-    let actions = Action::ALL
-        .into_iter()
-        .filter(|action| (kind.as_ref()).is_ok_and(|kind| action.places().contains(kind)));
-    actions.map(Action::name).collect()
-}
-
-/// Returns what an action does, for the button and its explanation.
-pub(super) fn explain(action: &str) -> &'static str {
-    match action {
-        "cancel" => "Removes the item. A session that holds it is asked to let go of it.",
-        "expedite" => "Makes the item ready at once.",
-        "redrive" => "Returns the item to the queue, with its failed attempts reset to zero.",
-        "purge" => "Removes the item for good. This cannot be undone.",
-        _ => "",
-    }
-}
-
 /// One item.
 #[derive(Template)]
 #[template(path = "item.html")]
 pub(super) struct ItemPage {
     pub(super) frame: Frame,
-    pub(super) href: String,
     pub(super) queue: String,
     pub(super) item: Item,
     /// What happened to it: the time, if it is recorded, and what.
     pub(super) events: Vec<(String, String)>,
-    pub(super) actions: Vec<&'static str>,
+    pub(super) actions: Vec<Action>,
 }
 
 /// Returns what is recorded of an item's life, in the order of time; at the same time, a cause is before its effect.
@@ -287,10 +290,7 @@ pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
 #[template(path = "keys.html")]
 pub(super) struct KeysPage {
     pub(super) frame: Frame,
-    pub(super) href: String,
-    pub(super) queue: String,
-    pub(super) default_limits: Option<report::Limits>,
-    pub(super) keys: Vec<report::ItemKey>,
+    pub(super) list: report::ItemKeys,
     pub(super) pager: Pager,
 }
 
@@ -304,10 +304,9 @@ pub(super) fn digits(key: &str) -> String {
 #[template(path = "batches.html")]
 pub(super) struct BatchesPage {
     pub(super) frame: Frame,
-    pub(super) href: String,
-    pub(super) queue: String,
-    pub(super) title: &'static str,
-    pub(super) batches: Vec<report::Batch>,
+    pub(super) list: report::Batches,
+    /// Whether the page shows one batch, and not the list.
+    pub(super) is_one: bool,
     pub(super) pager: Pager,
 }
 
@@ -316,10 +315,7 @@ pub(super) struct BatchesPage {
 #[template(path = "sessions.html")]
 pub(super) struct SessionsPage {
     pub(super) frame: Frame,
-    pub(super) href: String,
-    pub(super) queue: String,
-    pub(super) sessions: Vec<report::Session>,
-    pub(super) processes: Vec<report::Process>,
+    pub(super) list: report::Sessions,
     pub(super) pager: Pager,
 }
 
@@ -328,9 +324,7 @@ pub(super) struct SessionsPage {
 #[template(path = "schedules.html")]
 pub(super) struct SchedulesPage {
     pub(super) frame: Frame,
-    pub(super) href: String,
-    pub(super) queue: String,
-    pub(super) schedules: Vec<report::Schedule>,
+    pub(super) list: report::Schedules,
     pub(super) pager: Pager,
 }
 

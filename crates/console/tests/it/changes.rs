@@ -50,10 +50,10 @@ async fn state(console: &Console, queue: &str) -> DequeueState {
 }
 
 /// Returns where an item is, and `none` where it is nowhere.
-async fn place(console: &Console, queue: &str, item: &ItemRef) -> String {
+async fn place(console: &Console, queue: &str, item: &ItemRef) -> &'static str {
     match console.item(queue, &item.to_string()).await {
-        Ok(item) => item.place,
-        Err(Error::Missing { .. }) => "none".to_owned(),
+        Ok(item) => item.place_name(),
+        Err(Error::Missing { .. }) => "none",
         Err(error) => panic!("{error}"),
     }
 }

@@ -142,7 +142,7 @@ async fn an_extreme_time_stops_no_listing_and_no_page(store: TestStore) {
         let items = list(place).await;
         assert!(references(&items).contains(&item.to_string()), "{place}");
         let shown = valid(console.item(name, &item.to_string()).await.unwrap());
-        assert_eq!(shown.place, place);
+        assert_eq!(shown.place_name(), place);
     }
     let dead = console.item(name, &added.dead.to_string()).await.unwrap();
     assert_eq!(dead.failure.unwrap().time, Some(beyond));

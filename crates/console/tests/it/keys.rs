@@ -119,7 +119,7 @@ async fn what_is_set_aside_and_dead_letters_of_exports_are_listed_page_by_page(s
     let all = letters(None, 10).await;
     assert_eq!((all.items.len(), &all.next, all.count), (2, &None, None));
     for letter in &all.items {
-        assert_eq!((&*letter.place, letter.attempts), ("dead", 1));
+        assert_eq!((letter.place_name(), letter.attempts), ("dead", 1));
         assert_eq!(letter.failure.as_ref().unwrap().reason, "unlucky number");
         assert_eq!(letter.key.as_ref().unwrap().value, Some(json!("key 13")));
         assert_eq!(letter.payload.as_ref().unwrap().value, Some(json!(13)));

@@ -2,7 +2,7 @@
 
 use crate::common::{ATTEMPTS, QUEUES, REASONS, World, assert_unchanged, hex, job, valid};
 use conformance::stores::TestStore;
-use console::report::{Item, Items, Queue, QueueState};
+use console::report::{Item, Items, Life, Queue, QueueState};
 use console::{Console, Error, MAX_ROWS};
 use export_queue::hc_dequeue::{Error as DequeueError, ItemRef};
 use export_queue::keyspace::{Ids, Subspace};
@@ -159,7 +159,7 @@ async fn every_item(console: &Console, queue: &str, place: &str, limit: usize) -
                 .unwrap(),
         );
         assert!(page.items.len() <= limit, "{place}: {page:?}");
-        assert_eq!((&*page.queue, &*page.place), (queue, place));
+        assert_eq!((&*page.queue, page.place.name()), (queue, place));
         all.extend(page.items);
         after = page.next;
         if after.is_none() {
@@ -189,7 +189,7 @@ async fn items_of_every_place_are_listed_page_by_page(store: TestStore) {
         assert_eq!(page.count, count, "{place}");
         for limit in 1..=6 {
             let mut listed = every_item(&console, queue, place, limit).await;
-            assert!(listed.iter().all(|item| item.place == place));
+            assert!(listed.iter().all(|item| item.place_name() == place));
             // Where they are listed by another order than that of their enqueueing.
             listed.sort_by(|a, b| a.item.cmp(&b.item));
             let listed: Vec<_> = listed.into_iter().map(|item| item.item).collect();
@@ -225,7 +225,7 @@ async fn an_item_is_found_wherever_it_is(store: TestStore) {
     ] {
         for item in refs(items) {
             let shown = valid(console.item(queue, &item).await.unwrap());
-            assert_eq!((&*shown.place, &shown.item), (place, &item));
+            assert_eq!((shown.place_name(), &shown.item), (place, &item));
             assert_eq!(shown.until.is_some(), place == "delayed");
             assert_eq!(shown.session.is_some(), place == "held");
             assert_eq!(shown.ended.is_some(), place == "done");
@@ -266,8 +266,8 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
         panic!("{sessions:?}");
     };
     assert_eq!(
-        (&*session.life, session.held, session.has_more),
-        ("alive", Some(2), false)
+        (session.life, session.held, session.has_more),
+        (Life::Alive, Some(2), false)
     );
     assert_eq!((session.lease_seconds, session.wanted), (60.0, Some(0)));
     let rest = valid(
@@ -452,8 +452,8 @@ async fn a_record_that_does_not_decode_is_listed_with_the_reason(store: TestStor
     assert_eq!(items.len(), 3);
     assert_eq!(items[1].item, world.items.dead[1].to_string());
     assert_eq!(
-        (&*items[1].place, &items[1].payload, &items[0].problem),
-        ("unreadable", &None, &None)
+        (items[1].place, &items[1].payload, &items[0].problem),
+        (None, &None, &None)
     );
     let problem = items[1].problem.as_ref().unwrap();
     assert!(problem.contains("does not decode"), "{problem}");

@@ -38,8 +38,9 @@ impl Process {
         let out = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
-            let lines = out.lines().map_while(io::Result::ok);
-            lines.for_each(|line| drop(sender.send(line)));
+            for line in out.lines().map_while(io::Result::ok) {
+                let _ = sender.send(line);
+            }
         });
         let process = Self { child, lines };
         let rest = process.wait_for(begin);
@@ -128,7 +129,11 @@ async fn be_an_application(db: &str) {
     let jobs: Queue<Value> = Queue::open(&runner, "jobs").await.unwrap();
     println!("opened");
     let (sender, mut lines) = tokio::sync::mpsc::unbounded_channel();
-    thread::spawn(move || io::stdin().lines().for_each(|line| drop(sender.send(line))));
+    thread::spawn(move || {
+        for line in io::stdin().lines() {
+            let _ = sender.send(line);
+        }
+    });
     loop {
         select! {
             _ = &mut stopped => break,

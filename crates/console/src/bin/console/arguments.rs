@@ -421,7 +421,10 @@ impl ItemsArguments {
         let now = Environment::system().wall();
         let before = |age| now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
         filter.enqueued_before = self.older_than.map(before);
-        (self.all || !filter.is_empty()).then_some(filter)
+        if filter.is_empty() && !self.all {
+            return None;
+        }
+        Some(filter)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::common::{REASONS, World};
 
 in_a_browser!(
     items_are_listed_by_place,
-    an_item_shows_what_it_holds_who_holds_it_and_why_it_failed,
+    an_item_shows_its_payload_its_session_and_why_it_failed,
 );
 
 /// Opens the overview, and follows the link of a queue.
@@ -53,7 +53,7 @@ async fn items_are_listed_by_place(driver: &Driver) {
     }
 }
 
-async fn an_item_shows_what_it_holds_who_holds_it_and_why_it_failed(driver: &Driver) {
+async fn an_item_shows_its_payload_its_session_and_why_it_failed(driver: &Driver) {
     let world = world().await;
     let window = open_queue(driver, &world).await;
     open_place(&window, "dead").await;

@@ -64,7 +64,7 @@ async fn the_overview_names_every_queue_and_what_stands_against_it() {
 }
 
 #[tokio::test]
-async fn a_queue_shows_who_holds_what_and_what_fails_and_why() {
+async fn a_queue_shows_which_session_holds_what_and_what_fails_and_why() {
     let runner = runner();
     let queue = open(&runner, Subspace::from("jobs")).await;
     enqueue(&runner, &queue, &["held", "dead", "dead", "dead", "queued"]).await;

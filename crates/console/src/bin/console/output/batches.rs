@@ -51,9 +51,11 @@ fn cells(batch: &Batch) -> Vec<String> {
 
 /// Returns the numbers of pending, completed, dead and cancelled members, unless they are not known.
 fn numbers(batch: &Batch) -> [String; 4] {
-    let is_known = batch.problem.is_none();
+    if batch.problem.is_some() {
+        return Default::default();
+    }
     let numbers = [batch.pending, batch.completed, batch.dead, batch.cancelled];
-    numbers.map(|number| text(is_known.then_some(&number)))
+    numbers.map(|number| number.to_string())
 }
 
 impl Show for Batch {

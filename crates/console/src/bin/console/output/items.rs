@@ -36,12 +36,12 @@ impl Show for Items {
             ]
         });
         let mut shown = if self.items.is_empty() {
-            format!("no {} items on this page\n", self.place)
+            format!("no {} items on this page\n", self.place.name())
         } else {
             table(&header, rows)
         };
         if let Some(count) = self.count {
-            let _ = writeln!(shown, "\n{count} {} in all", self.place);
+            let _ = writeln!(shown, "\n{count} {} in all", self.place.name());
         }
         next_page(&mut shown, self.next.as_deref());
         shown
@@ -57,7 +57,7 @@ impl Show for Item {
         };
         fields([
             ("item", self.item.clone()),
-            ("place", self.place.clone()),
+            ("place", self.place_name().to_owned()),
             ("problem", text(self.problem.as_ref())),
             ("until", text(self.until.as_ref())),
             ("session", text(self.session.as_ref())),

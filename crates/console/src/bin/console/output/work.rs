@@ -34,7 +34,7 @@ impl Show for Sessions {
             let in_reserve = session.in_reserve.map(|count| count.to_string());
             vec![
                 session.session.clone(),
-                session.life.clone(),
+                session.life.to_string(),
                 span(session.lease_seconds),
                 optional_span(session.silent_seconds),
                 handed_out.unwrap_or_default(),
