@@ -44,7 +44,7 @@ impl<K, V: CheckedAdd + Zero> Combiner<K, V, V> for Sum {
         let sum = (updates.iter()).fold(current.unwrap_or_else(V::zero), |sum, update| {
             sum.checked_add(update).expect("the sum fits its type")
         });
-        Some(sum).filter(|sum| !sum.is_zero())
+        if sum.is_zero() { None } else { Some(sum) }
     }
 }
 

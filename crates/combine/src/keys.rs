@@ -244,7 +244,15 @@ impl Keys {
     fn bucket_of_aside(&self, row: &[u8]) -> Option<Bucket> {
         let id: (u32, String, keyspace::tuple::Versionstamp, u64, u16) =
             self.aside.unpack(row).ok()?;
-        Some(Bucket(id.0)).filter(|bucket| bucket.0 < self.bucket_count)
+        self.checked(Bucket(id.0))
+    }
+
+    /// Returns a bucket unless there is none of that number.
+    fn checked(&self, bucket: Bucket) -> Option<Bucket> {
+        if bucket.0 >= self.bucket_count {
+            return None;
+        }
+        Some(bucket)
     }
 
     fn updates_aside(&self, bucket: Bucket) -> Subspace {
@@ -270,7 +278,7 @@ impl Keys {
                 high = middle;
             }
         }
-        (low < self.bucket_count).then_some(Bucket(low))
+        self.checked(Bucket(low))
     }
 
     /// Stages a change of the wake stamp, so that workers look for work. The write is blind, so it never

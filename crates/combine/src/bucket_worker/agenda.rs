@@ -121,8 +121,12 @@ impl<S: Default> Agenda<S> {
         work.state = Some(state);
         match next {
             Next::After(wait) => return Some(wait),
-            _ if !is_owner && !work.is_takeover => drop(self.work.remove(&bucket)),
-            Next::Done if !again => drop(self.work.remove(&bucket)),
+            _ if !is_owner && !work.is_takeover => {
+                self.work.remove(&bucket);
+            }
+            Next::Done if !again => {
+                self.work.remove(&bucket);
+            }
             Next::Done | Next::Again => self.ready.push_back(bucket),
         }
         None

@@ -129,26 +129,22 @@ impl RetryState {
         failure: &Failure,
         bytes_per_pass: usize,
     ) -> Self {
-        let Attempted {
-            bytes,
-            changes,
-            only,
-            halvings: _,
-        } = attempted;
         let is_too_large = matches!(failure, Failure::TooLarge(_));
-        if is_too_large && (bytes > MAX_OWN_BYTES || changes == 0) {
+        if is_too_large && (attempted.bytes > MAX_OWN_BYTES || attempted.changes == 0) {
             self.shrunk_bits =
                 (self.shrunk_bits + SHRINK_BITS).min(max_shrunk_bits(bytes_per_pass));
         } else if is_too_large || *failure == Failure::TooSlow {
             // The budget of bytes stays. With a smaller one, a bucket might never reach the end of its
             // log and then would report nothing.
-            self.max_changes = Some((changes >> SHRINK_BITS).max(1));
+            self.max_changes = Some((attempted.changes >> SHRINK_BITS).max(1));
         }
         match failure {
             Failure::TooLarge(cause) => {
                 let reason = format!("its change alone does not fit a transaction: {cause}");
-                let only = only.filter(|_| bytes <= MAX_OWN_BYTES);
-                self.withheld = only.map(|key| (key, reason));
+                self.withheld = match attempted.only {
+                    Some(key) if attempted.bytes <= MAX_OWN_BYTES => Some((key, reason)),
+                    _ => None,
+                };
             }
             _ => self.failures = self.failures.saturating_add(1),
         }

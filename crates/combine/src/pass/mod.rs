@@ -138,13 +138,12 @@ pub(crate) async fn stage_pass(
     )?;
     let state = PassState::decode(&state_key, stored.as_deref())?;
     let portion = Portion::read(tr, keys, bucket, state.position, plan.log_bytes()).await?;
-    let mut staged = StagedPass::default();
     if portion.is_empty() && !state.has_to_report {
-        return Ok(staged);
+        return Ok(StagedPass::default());
     }
     let (taken, read) = take(tr, keys, &portion, &state, plan.budget).await?;
     let has_reached_end = portion.is_whole && taken == portion.updates.len();
-    let mut budget = ChangeBudget::new(if has_reached_end { plan.max_changes } else { 0 });
+    let budget = ChangeBudget::new(if has_reached_end { plan.max_changes } else { 0 });
     let scans = has_reached_end && state.has_to_report;
     let turn = xxh3_64(&version.to_be_bytes());
     let waiting = if scans {
@@ -153,7 +152,6 @@ pub(crate) async fn stage_pass(
     } else {
         Waiting::default()
     };
-    staged.leaves_withheld = waiting.has_withheld;
 
     // All reads are done. The writes start here.
     if !(read.is_empty() && waiting.keys.is_empty()) {
@@ -162,16 +160,27 @@ pub(crate) async fn stage_pass(
         }
     }
     portion.remove(tr, keys, bucket, taken)?;
-    set_broken_aside(tr, keys, bucket, &portion, taken, &mut staged.pass);
+    let mut writes = PassWrites {
+        tr,
+        keys,
+        bucket,
+        portion: &portion,
+        plan,
+        budget,
+        staged: StagedPass::default(),
+    };
+    writes.staged.leaves_withheld = waiting.has_withheld;
+    writes.set_broken_aside(taken);
     for key in in_turn(waiting.keys, read, turn, budget) {
         let key = typed.fold(&portion, key);
-        set_updates_aside(tr, keys, bucket, &portion, &key, &mut staged.pass);
-        stage_key(tr, keys, key, plan, &mut budget, typed, &mut staged);
+        writes.set_updates_aside(&key);
+        writes.stage_key(key, typed);
     }
+    let mut staged = writes.staged;
     let after = state.after(PassEnd {
         version,
         has_reached_end,
-        scanned: scans.then_some(waiting.is_whole),
+        scanned: if scans { Some(waiting.is_whole) } else { None },
         leaves_to_report: staged.leaves_to_report,
         leaves_withheld: staged.leaves_withheld,
         position: portion.position(taken),
@@ -183,101 +192,127 @@ pub(crate) async fn stage_pass(
     Ok(staged)
 }
 
-/// Stages that the broken blocks among those taken are set aside.
-fn set_broken_aside(
-    tr: &impl Transaction,
-    keys: &Keys,
+/// Stages the writes of a pass. Its reads are done.
+struct PassWrites<'a, T> {
+    tr: &'a T,
+    keys: &'a Keys,
     bucket: Bucket,
-    portion: &Portion,
-    taken: usize,
-    pass: &mut Pass,
-) {
-    for (block, broken) in portion.broken(taken) {
-        let reason = &broken.reason;
-        tracing::warn!(queue = %queue_name(&keys.queue), %bucket, id = ?block.id, reason, "set a block aside");
-        let row = keys.aside(bucket, &block.id);
-        let record = encode_block_aside(reason, broken.folded, &block.bytes);
-        pass.set_aside += 1;
-        pass.bytes += cost(&row, record.len());
-        tr.set(&row, &record);
-    }
+    portion: &'a Portion,
+    plan: &'a Plan,
+    budget: ChangeBudget,
+    staged: StagedPass,
 }
 
-/// Stages that the updates of a key that cannot be folded are set aside.
-fn set_updates_aside(
-    tr: &impl Transaction,
-    keys: &Keys,
-    bucket: Bucket,
-    portion: &Portion,
-    key: &FoldedKey,
-    pass: &mut Pass,
-) {
-    for (place, reason) in &key.aside {
-        let update = &portion.updates[*place];
-        let queue = queue_name(&keys.queue);
-        tracing::warn!(queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
-        let row = keys.aside(bucket, &update.id);
-        let record = encode_update_aside(reason, &update.key, &update.update);
-        pass.set_aside += 1;
-        // The record contains the reason, so it may be many times as large as the update.
-        pass.bytes += cost(&row, record.len());
-        tr.set(&row, &record);
+impl<T: Transaction> PassWrites<'_, T> {
+    /// Stages that the broken blocks among those taken are set aside.
+    fn set_broken_aside(&mut self, taken: usize) {
+        for (block, broken) in self.portion.broken(taken) {
+            let reason = &broken.reason;
+            let queue = queue_name(&self.keys.queue);
+            tracing::warn!(queue, bucket = %self.bucket, id = ?block.id, reason, "set a block aside");
+            let row = self.keys.aside(self.bucket, &block.id);
+            let record = encode_block_aside(reason, broken.folded, &block.bytes);
+            self.set_aside(&row, &record);
+        }
     }
-}
 
-/// Stages the result for a key.
-fn stage_key(
-    tr: &impl Transaction,
-    keys: &Keys,
-    key: FoldedKey,
-    plan: &Plan,
-    budget: &mut ChangeBudget,
-    typed: &mut dyn TypedPass,
-    staged: &mut StagedPass,
-) {
-    let FoldedKey {
-        key, folded, read, ..
-    } = key;
-    let values = match folded {
-        Ok(values) => values,
-        Err(reason) => return stage_undecodable(tr, keys, &key, read, &reason, staged),
-    };
-    let withheld = plan.withheld.as_ref();
-    let mut refusal = withheld
-        .filter(|(withheld, _)| *withheld == key)
-        .map(|(_, reason)| reason.clone());
-    let is_reportable = values.is_changed() && !values.is_withheld();
-    let verdict = if refusal.is_some() {
-        // It was the only change of the pass. Another change in its place might be too large as well,
-        // and then each of two such keys would be withheld because of the other.
-        budget.spend();
-        Verdict::Withhold
-    } else if is_reportable && budget.spend() {
-        match typed.report(&values.reported) {
-            Ok(()) => Verdict::Report,
-            Err(reason) => {
-                refusal = Some(reason);
-                Verdict::Withhold
+    /// Stages that the updates of a key that cannot be folded are set aside.
+    fn set_updates_aside(&mut self, key: &FoldedKey) {
+        for (place, reason) in &key.aside {
+            let update = &self.portion.updates[*place];
+            let queue = queue_name(&self.keys.queue);
+            tracing::warn!(queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
+            let row = self.keys.aside(self.bucket, &update.id);
+            // The record contains the reason, so it may be many times as large as the update.
+            let record = encode_update_aside(reason, &update.key, &update.update);
+            self.set_aside(&row, &record);
+        }
+    }
+
+    fn set_aside(&mut self, row: &[u8], record: &[u8]) {
+        self.staged.pass.set_aside += 1;
+        self.staged.pass.bytes += cost(row, record.len());
+        self.tr.set(row, record);
+    }
+
+    /// Stages the result for a key.
+    fn stage_key(&mut self, key: FoldedKey, typed: &mut dyn TypedPass) {
+        let FoldedKey {
+            key, folded, read, ..
+        } = key;
+        let values = match folded {
+            Ok(values) => values,
+            Err(reason) => return self.stage_undecodable(&key, read, &reason),
+        };
+        let withheld = self.plan.withheld.as_ref();
+        let mut refusal = withheld
+            .filter(|(withheld, _)| *withheld == key)
+            .map(|(_, reason)| reason.clone());
+        let is_reportable = values.is_changed() && !values.is_withheld();
+        let verdict = if refusal.is_some() {
+            // It was the only change of the pass. Another change in its place might be too large as well,
+            // and then each of two such keys would be withheld because of the other.
+            self.budget.spend();
+            Verdict::Withhold
+        } else if is_reportable && self.budget.spend() {
+            match typed.report(&values.reported) {
+                Ok(()) => Verdict::Report,
+                Err(reason) => {
+                    refusal = Some(reason);
+                    Verdict::Withhold
+                }
             }
+        } else {
+            Verdict::Defer
+        };
+        let decision = values.decide(verdict);
+        write_key(self.tr, self.keys, &key, &values, decision);
+        let new_bytes = values.new.as_ref().map_or(0, Bytes::len);
+        self.staged.pass.bytes += cost(&key, new_bytes);
+        match decision {
+            Staged::Report => self.staged.changed.push(key),
+            Staged::Withhold if !values.is_withheld() => {
+                let reason = refusal.unwrap_or_default();
+                self.stage_withheld(&key, &reason);
+            }
+            Staged::Withhold => self.staged.leaves_withheld = true,
+            Staged::Keep => self.staged.leaves_to_report = true,
+            Staged::Nothing if values.is_withheld() => self.staged.leaves_withheld = true,
+            Staged::Nothing => self.staged.leaves_to_report |= values.current.is_some(),
+            Staged::Restore => {}
         }
-    } else {
-        Verdict::Defer
-    };
-    let decision = values.decide(verdict);
-    write_key(tr, keys, &key, &values, decision);
-    let new_bytes = values.new.as_ref().map_or(0, Bytes::len);
-    staged.pass.bytes += cost(&key, new_bytes);
-    match decision {
-        Staged::Report => staged.changed.push(key),
-        Staged::Withhold if !values.is_withheld() => {
-            let reason = refusal.unwrap_or_default();
-            stage_withheld(tr, keys, &key, &reason, staged);
+    }
+
+    /// Stages that the reports of a key whose values do not decode are withheld.
+    fn stage_undecodable(&mut self, key: &[u8], read: ReadKey, reason: &str) {
+        let has_updates = !read.places.is_empty();
+        match read.current {
+            Ok(None) => {}
+            Ok(Some(current)) if has_updates && current.is_withheld => {
+                self.staged.leaves_withheld = true;
+            }
+            // A later read of the current values finds it.
+            Ok(Some(_)) if has_updates => self.staged.leaves_to_report = true,
+            Ok(Some(current)) => {
+                let current = Current {
+                    is_withheld: true,
+                    ..current
+                };
+                self.tr.set(&self.keys.current(key), &current.encode());
+                self.stage_withheld(key, reason);
+            }
+            // A record that does not decode has no flag to set.
+            Err(_) => self.stage_withheld(key, reason),
         }
-        Staged::Withhold => staged.leaves_withheld = true,
-        Staged::Keep => staged.leaves_to_report = true,
-        Staged::Nothing if values.is_withheld() => staged.leaves_withheld = true,
-        Staged::Nothing => staged.leaves_to_report |= values.current.is_some(),
-        Staged::Restore => {}
+    }
+
+    fn stage_withheld(&mut self, key: &[u8], reason: &str) {
+        let queue = queue_name(&self.keys.queue);
+        tracing::warn!(queue, ?key, reason, "the reports of a key are withheld");
+        self.tr
+            .set(&self.keys.withheld(key), &encode_withheld(reason));
+        self.staged.pass.set_aside += 1;
+        self.staged.leaves_withheld = true;
     }
 }
 
@@ -309,49 +344,6 @@ fn write_key(tr: &impl Transaction, keys: &Keys, key: &[u8], values: &KeyValues,
             tr.set(&keys.current(key), &current.encode());
         }
     }
-}
-
-/// Stages that the reports of a key whose values do not decode are withheld.
-fn stage_undecodable(
-    tr: &impl Transaction,
-    keys: &Keys,
-    key: &[u8],
-    read: ReadKey,
-    reason: &str,
-    staged: &mut StagedPass,
-) {
-    let has_updates = !read.places.is_empty();
-    match read.current {
-        Ok(None) => {}
-        Ok(Some(current)) if has_updates && current.is_withheld => {
-            staged.leaves_withheld = true;
-        }
-        // A later read of the current values finds it.
-        Ok(Some(_)) if has_updates => staged.leaves_to_report = true,
-        Ok(Some(current)) => {
-            let current = Current {
-                is_withheld: true,
-                ..current
-            };
-            tr.set(&keys.current(key), &current.encode());
-            stage_withheld(tr, keys, key, reason, staged);
-        }
-        // A record that does not decode has no flag to set.
-        Err(_) => stage_withheld(tr, keys, key, reason, staged),
-    }
-}
-
-fn stage_withheld(
-    tr: &impl Transaction,
-    keys: &Keys,
-    key: &[u8],
-    reason: &str,
-    staged: &mut StagedPass,
-) {
-    tracing::warn!(queue = %queue_name(&keys.queue), ?key, reason, "the reports of a key are withheld");
-    tr.set(&keys.withheld(key), &encode_withheld(reason));
-    staged.pass.set_aside += 1;
-    staged.leaves_withheld = true;
 }
 
 /// Returns the keys of a pass in the order in which they are reported until the budget is spent. Keys

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
-use futures::TryStreamExt;
 use futures::stream::{self, StreamExt};
+use futures::{TryStreamExt, try_join};
 use hc_dequeue::keyspace::error::chain;
 use hc_dequeue::keyspace::names::queue_name;
 use hc_dequeue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transaction, visit_rows};
@@ -178,13 +178,14 @@ async fn read_key(
 ) -> Result<ReadKey> {
     let value_key = keys.value(&key);
     let reported = tr.get(&value_key, Isolation::Snapshot);
-    let current_key = may_have_current.then(|| keys.current(&key));
-    let current = (current_key.as_ref()).map(|key| tr.get(key, Isolation::Snapshot));
-    let stored_value = reported.await?;
-    let stored_current = match current {
-        Some(current) => current.await?,
-        None => None,
+    let current_key = keys.current(&key);
+    let stored_current = async {
+        if !may_have_current {
+            return Ok(None);
+        }
+        tr.get(&current_key, Isolation::Snapshot).await
     };
+    let (stored_value, stored_current) = try_join!(reported, stored_current)?;
     // The updates of a key whose value is damaged are set aside. Those of a key whose value is of a newer
     // version must wait.
     let mut reported = Ok(None);
@@ -193,9 +194,9 @@ async fn read_key(
         reported = decode_value(&value_key, &stored).map(Some);
     }
     let mut current = Ok(None);
-    if let (Some(current_key), Some(stored)) = (&current_key, stored_current) {
-        refuse_newer(current_key, &stored)?;
-        current = Current::decode(current_key, &stored).map(Some);
+    if let Some(stored) = stored_current {
+        refuse_newer(&current_key, &stored)?;
+        current = Current::decode(&current_key, &stored).map(Some);
     }
     Ok(ReadKey {
         key,

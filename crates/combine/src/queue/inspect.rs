@@ -211,11 +211,14 @@ where
     }
 }
 
+/// What was read, or the record that does not decode.
+type Decoded<T> = Result<T, Undecodable>;
+
 /// Returns the result of a read, in which a record that does not decode is a value and not an error.
 async fn undecodable<T>(
     tr: &impl Transaction,
     read: impl Future<Output = Result<T>>,
-) -> Result<Result<T, Undecodable>> {
+) -> Result<Decoded<T>> {
     let (key, reason) = match read.await {
         Ok(read) => return Ok(Ok(read)),
         Err(

@@ -114,7 +114,10 @@ where
                 Current::decode(&row, &stored).is_ok_and(|current| !current.is_withheld)
             });
             let is_pending = first.is_some_and(|first| first.versionstamp <= up_to);
-            Ok::<_, Error>((is_to_report || is_pending).then_some(bucket))
+            if !is_to_report && !is_pending {
+                return Ok::<_, Error>(None);
+            }
+            Ok(Some(bucket))
         });
         Ok(try_join_all(reads).await?.into_iter().flatten().next())
     }

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use conformance::plant::{Plant, Planted};
-use hc_dequeue::keyspace::error::{chain, code_of, corrupt_key};
+use conformance::second_fails;
+use hc_dequeue::keyspace::error::{chain, corrupt_key};
 use hc_dequeue::keyspace::{
-    self, Bytes, Code, Database, Isolation, OpenOptions, OwnedTransaction, RangeQuery, Runner,
-    Store, Transaction, read_all,
+    self, Bytes, Database, Isolation, OpenOptions, OwnedTransaction, RangeQuery, Runner, Store,
+    Transaction, read_all,
 };
 use hc_dequeue::microqueue::ItemId;
 
@@ -124,7 +125,7 @@ impl<D: Database> World<D> {
             Operation::Pass(place, budget) => {
                 let bucket = queue.bucket(key(place))?;
                 let staged = self.pass(tr, bucket, budget, None).await?;
-                assert!(staged.pass.updates > 0);
+                assert!(staged.pass().updates > 0);
             }
             Operation::AddBroken(place) => {
                 let mut batch = queue.keys.logs.batch();
@@ -151,7 +152,7 @@ impl<D: Database> World<D> {
                 );
                 let bucket = queue.bucket(key(place))?;
                 let staged = self.pass(tr, bucket, ALL, Some(withheld)).await?;
-                assert_eq!(staged.pass.set_aside, 1);
+                assert_eq!(staged.pass().set_aside, 1);
             }
             Operation::Redrive | Operation::Purge => {
                 let aside = queue.set_aside(tr, None, 1).await?;
@@ -237,7 +238,7 @@ impl<D: Database> World<D> {
             let mut has_work = false;
             for bucket in queue.keys.buckets() {
                 let staged = self.pass(&tr, bucket, ALL, None).await.unwrap();
-                has_work |= staged.pass != Pass::default();
+                has_work |= staged.pass() != Pass::default();
                 for Change { key, new, .. } in staged.changes {
                     let place = self.keys.iter().position(|known| *known == key).unwrap();
                     let expected = self.expected.get(&place).copied();
@@ -276,16 +277,17 @@ async fn meet<D: Database>(db: D, meeting: Meeting) -> Outcome {
     for operation in meeting.before {
         world.commit(*operation).await;
     }
-    let mut second = world.db.begin().unwrap();
+    let second = world.db.begin().unwrap();
     world.stage(&second, meeting.second).await.unwrap();
-    world.commit(meeting.first).await;
-    let committed = second.commit().await;
-    match &committed {
-        Ok(_) => world.note(meeting.second),
-        Err(error) => assert_eq!(code_of(error), Some(Code::NOT_COMMITTED)),
+    let first = world.db.begin().unwrap();
+    world.stage(&first, meeting.first).await.unwrap();
+    let has_conflicted = second_fails(first, second).await;
+    world.note(meeting.first);
+    if !has_conflicted {
+        world.note(meeting.second);
     }
     Outcome {
-        has_conflicted: committed.is_err(),
+        has_conflicted,
         wrong: world.wrong().await,
     }
 }
@@ -458,7 +460,7 @@ async fn a_pass_has_more_if_it_leaves_updates_or_values() {
             changes: reported,
             has_more: has,
             ..
-        } = staged.pass;
+        } = staged.pass();
         assert_eq!((taken, reported, has), (updates, changes, has_more));
         tr.commit().await.unwrap();
         // Other sessions see from this that the bucket makes progress.
@@ -559,7 +561,7 @@ async fn passes_stop_at_a_block_of_a_newer_version_until_the_upgrade() {
 
         // The update before the block is folded, and not reported: the end of the log is not reached.
         let mut tr = world.db.begin().unwrap();
-        let pass = world.pass(&tr, Bucket(0), ALL, None).await.unwrap().pass;
+        let pass = world.pass(&tr, Bucket(0), ALL, None).await.unwrap().pass();
         assert_eq!((pass.updates, pass.changes, pass.has_more), (1, 0, true));
         tr.commit().await.unwrap();
         assert_refused(&world, &row).await;

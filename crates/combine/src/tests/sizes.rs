@@ -94,7 +94,7 @@ impl Measured {
         };
         let tr = self.db.begin().unwrap();
         let staged = self.queue.stage_pass(&tr, Bucket(0), &plan).await.unwrap();
-        assert!(!staged.pass.has_more);
+        assert!(!staged.pass().has_more);
         self.commit(tr).await
     }
 }

@@ -1,6 +1,5 @@
 //! Passes of tests, without a worker.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use hc_dequeue::keyspace::Transaction;
@@ -10,21 +9,19 @@ use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::pass::observer::{Change, Unobserved};
 use crate::pass::typed::QueuePass;
-use crate::pass::{Plan, StagedPass, stage_pass};
+use crate::pass::{Pass, Plan, StagedPass, stage_pass};
 use crate::queue::CombineQueue;
 
 /// A pass that is staged, and its changes, which no observer has seen.
 #[derive(Debug)]
 pub(super) struct TestPass<K, V> {
-    staged: StagedPass,
+    pub(super) staged: StagedPass,
     pub(super) changes: Vec<Change<K, V>>,
 }
 
-impl<K, V> Deref for TestPass<K, V> {
-    type Target = StagedPass;
-
-    fn deref(&self) -> &StagedPass {
-        &self.staged
+impl<K, V> TestPass<K, V> {
+    pub(super) fn pass(&self) -> Pass {
+        self.staged.pass
     }
 }
 

@@ -35,8 +35,10 @@ type Blobs = CombineQueue<Bytes, Bytes, Bytes, Raw>;
 /// Appends bytes. An empty update erases the value.
 fn append(_key: &Bytes, current: Option<Bytes>, updates: Vec<Bytes>) -> Option<Bytes> {
     updates.into_iter().fold(current, |current, update| {
-        let appended = [current.unwrap_or_default(), update.clone()].concat();
-        Some(appended.into()).filter(|_| !update.is_empty())
+        if update.is_empty() {
+            return None;
+        }
+        Some([current.unwrap_or_default(), update].concat().into())
     })
 }
 

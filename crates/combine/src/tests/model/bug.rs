@@ -98,14 +98,21 @@ impl Bugs for PlantedBug {
                 _ => false,
             }),
             Some(Bug::NoneUnsaid) => {
-                (writes.iter_mut()).for_each(|write| without_none(write, parts));
+                for write in writes {
+                    without_none(write, parts);
+                }
             }
             Some(Bug::CurrentKept) => keep_current(writes, parts, rows),
-            Some(Bug::StateForgets) => writes.iter_mut().for_each(|write| match write {
-                // The flags are in the second byte.
-                Write::Set(key, state) if *key == parts.state => state[1] = 0,
-                _ => {}
-            }),
+            Some(Bug::StateForgets) => {
+                for write in writes {
+                    if let Write::Set(key, state) = write
+                        && *key == parts.state
+                    {
+                        // The flags are in the second byte.
+                        state[1] = 0;
+                    }
+                }
+            }
             Some(Bug::NoteKept) => writes.retain(|write| match write {
                 Write::Clear(span) => !is_in(&parts.notes, &span.begin),
                 _ => true,
@@ -145,7 +152,10 @@ fn keep_current(writes: &mut [Write], parts: &Parts, rows: &Rows) {
             return None;
         };
         let value = parts.value_of.get(&span.begin)?;
-        (!written(value)).then(|| (place, span.begin.clone(), value))
+        if written(value) {
+            return None;
+        }
+        Some((place, span.begin.clone(), value))
     });
     for (place, key, value) in cleared.collect::<Vec<_>>() {
         let bytes = rows.get(&value[..]).map(|stored| stored.slice(1..));

@@ -41,7 +41,7 @@ fn reported(keys: usize, has_one_budget: bool) -> BTreeMap<String, usize> {
             let tr = protocol.begin(&rows, version);
             let pass = finish(protocol.queue.stage_pass(&tr, BUCKET, &plan)).unwrap();
             if pass.changes.len() > 1 {
-                let attempted = Attempted::of(&pass);
+                let attempted = Attempted::of(&pass.staged);
                 let failure = Failure::TooLarge("for the observer".to_owned());
                 retry = retry.after_failure(attempted, &failure, BYTES_PER_PASS);
                 continue;

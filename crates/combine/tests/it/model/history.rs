@@ -218,13 +218,18 @@ where
             let written = Environment::system()
                 .timeout(interest, runner.run(add))
                 .await;
-            matches!(written, Some(Ok(()))).then_some(number)
+            match written {
+                Some(Ok(())) => Some(number),
+                _ => None,
+            }
         });
     }
 
     async fn take_in_one(&mut self) {
         match self.writers.join_next().await {
-            Some(Ok(Some(number))) => drop(self.committed.insert(number)),
+            Some(Ok(Some(number))) => {
+                self.committed.insert(number);
+            }
             Some(Ok(None)) => self.course.unknown += 1,
             Some(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
             None => {}

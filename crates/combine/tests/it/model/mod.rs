@@ -71,7 +71,12 @@ async fn values_are_updates_in_commit_order_when_workers_die(store: TestStore) {
             Some(value)
         })
     }
-    let draw = |rng: &mut StdRng| (!rng.random_bool(0.1)).then(|| rng.random());
+    let draw = |rng: &mut StdRng| {
+        if rng.random_bool(0.1) {
+            return None;
+        }
+        Some(rng.random())
+    };
     play_all(store, append, draw).await;
 }
 
