@@ -129,9 +129,10 @@ impl FromStr for Sequence {
 
 impl fmt::Display for Sequence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.to_bytes()
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        for byte in self.to_bytes() {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
     }
 }
 

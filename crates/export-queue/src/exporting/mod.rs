@@ -181,16 +181,13 @@ impl Exporting {
             return Ok(Next::Done);
         }
         // After the position has passed the entry that failed, the batches become larger again.
-        let limit = retry.limit.filter(|_| batch.has_more);
-        *retry = RetryState {
-            limit: limit.and_then(|limit| limit.checked_mul(2)),
-            ..RetryState::default()
-        };
-        if batch.has_more {
-            Ok(Next::Again)
-        } else {
-            Ok(Next::Done)
+        let limit = retry.limit.and_then(|limit| limit.checked_mul(2));
+        *retry = RetryState::default();
+        if !batch.has_more {
+            return Ok(Next::Done);
         }
+        retry.limit = limit;
+        Ok(Next::Again)
     }
 
     async fn claim_batch(

@@ -163,8 +163,11 @@ where
     /// [`NoQueue`](Error::NoQueue), and those of [`Runner::run`].
     pub async fn wait_removed<D: Database>(&self, runner: &Runner<D>) -> Result<()> {
         wait_until_none(runner, |tr| async move {
-            let is_there = self.is_there(&tr).await?;
-            Ok(is_there.then(|| self.queue.keys.settings()))
+            if self.is_there(&tr).await? {
+                Ok(Some(self.queue.keys.settings()))
+            } else {
+                Ok(None)
+            }
         })
         .await
     }

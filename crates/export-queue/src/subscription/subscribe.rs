@@ -96,8 +96,11 @@ where
             queue: self.clone(),
             name: name.into(),
         };
-        let is_there = subscription.is_there(tr).await?;
-        Ok(is_there.then_some(subscription))
+        if subscription.is_there(tr).await? {
+            Ok(Some(subscription))
+        } else {
+            Ok(None)
+        }
     }
 
     /// Stages a subscription, unless one with this name exists.

@@ -177,9 +177,9 @@ async fn a_deletion_without_a_tombstone_is_undone_by_a_repetition(store: TestSto
         let is_newer = |held: &(_, Option<i64>)| export.sequence > held.0;
         if rows.get(&export.key).is_none_or(is_newer) {
             match export.value {
-                Some(_) => drop(rows.insert(export.key, (export.sequence, export.value))),
-                None => drop(rows.remove(&export.key)),
-            }
+                Some(_) => rows.insert(export.key, (export.sequence, export.value)),
+                None => rows.remove(&export.key),
+            };
         }
     }
     assert_eq!(rows.len(), 1);

@@ -361,13 +361,13 @@ async fn a_graph_kept_outside_equals_the_graph_inside(store: TestStore) {
                 let [from, to, kind, _] = env.random_bytes::<4>();
                 // Each writer has pages of its own, so it knows what it has committed last.
                 let link = format!("{writer}.{} -> {}", from % 5, to % 5);
-                let value = (kind % 3 > 0).then_some(round);
+                let value = if kind % 3 > 0 { Some(round) } else { None };
                 world.add_all(vec![(link.clone(), value)]).await;
                 let mut inside = inside.lock().unwrap();
                 match value {
-                    Some(value) => drop(inside.insert(link, value)),
-                    None => drop(inside.remove(&link)),
-                }
+                    Some(value) => inside.insert(link, value),
+                    None => inside.remove(&link),
+                };
             }
         });
     }
