@@ -190,7 +190,9 @@ fn warm_clock() -> VersionClock {
 /// If there is no input, or if the body panics.
 pub fn drive(body: fn(&[u8]), whole: &[Vec<u8>]) {
     let mut rng = StdRng::seed_from_u64(0x5eed);
-    whole.iter().for_each(|input| body(input));
+    for input in whole {
+        body(input);
+    }
     for _ in 0..scale(2_000, 20_000) {
         let input = &whole[rng.random_range(0..whole.len())];
         body(&damage(input, &mut rng));
@@ -209,7 +211,9 @@ pub fn damage(input: &[u8], rng: &mut impl Rng) -> Vec<u8> {
         match rng.random_range(0..4) {
             0 => bytes.insert(at, rng.random()),
             1 => bytes.truncate(at),
-            2 if at < bytes.len() => drop(bytes.remove(at)),
+            2 if at < bytes.len() => {
+                bytes.remove(at);
+            }
             _ if at < bytes.len() => bytes[at] = rng.random(),
             _ => bytes.push(rng.random()),
         }

@@ -101,7 +101,7 @@ impl<D: Database> Database for Planted<D> {
     }
 }
 
-type Write<T> = Box<dyn Fn(&T) + Send>;
+type StagedWrite<T> = Box<dyn Fn(&T) + Send>;
 
 /// A key, and the value that the transaction reads there.
 type Comparison = (Vec<u8>, BoxFuture<'static, Result<Option<Bytes>>>);
@@ -112,7 +112,7 @@ pub struct PlantedTransaction<D: Database> {
     store: Planted<D>,
     /// The number of commits when the transaction began.
     began: u64,
-    writes: Mutex<Vec<Write<D::Transaction>>>,
+    writes: Mutex<Vec<StagedWrite<D::Transaction>>>,
     /// The keys that are cleared after a comparison with a read under way.
     comparisons: Mutex<Vec<Comparison>>,
 }
@@ -142,7 +142,7 @@ impl<D: Database> PlantedTransaction<D> {
         set.expect("every store supports this option");
     }
 
-    fn staged(&self) -> MutexGuard<'_, Vec<Write<D::Transaction>>> {
+    fn staged(&self) -> MutexGuard<'_, Vec<StagedWrite<D::Transaction>>> {
         self.writes.lock()
     }
 
@@ -168,7 +168,9 @@ impl<D: Database> PlantedTransaction<D> {
     /// Returns a transaction with the same writes and without any reads.
     fn unchecked(&self) -> Result<D::Transaction> {
         let tr = self.store.db.begin()?;
-        self.staged().iter().for_each(|stage| stage(&tr));
+        for stage in self.staged().iter() {
+            stage(&tr);
+        }
         Ok(tr)
     }
 

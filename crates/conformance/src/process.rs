@@ -238,7 +238,9 @@ impl Herd {
     /// If a child has already ended.
     #[must_use]
     pub fn end(mut self) -> BTreeSet<String> {
-        self.places.iter_mut().for_each(Process::kill);
+        for child in &mut self.places {
+            child.kill();
+        }
         self.rest()
     }
 
@@ -250,7 +252,9 @@ impl Herd {
     #[must_use]
     pub fn finish(mut self, at_once: bool) -> BTreeSet<String> {
         if at_once {
-            self.places.iter_mut().for_each(Process::ask_to_end);
+            for child in &mut self.places {
+                child.ask_to_end();
+            }
         }
         for child in &mut self.places {
             child.ask_to_end();

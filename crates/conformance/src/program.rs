@@ -8,6 +8,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use keyspace::names::hex;
 use keyspace::{
     Code, ConflictKind, Isolation, KeySelector, MutationOp, RangeQuery, TransactionOption,
     Versionstamp,
@@ -330,10 +331,15 @@ impl Text {
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Whole(parts) => parts.iter().try_for_each(|part| match part {
-                TextPart::Bytes(bytes) => bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
-                TextPart::Stamp(transaction) => write!(f, "<S{transaction}>"),
-            }),
+            Self::Whole(parts) => {
+                for part in parts {
+                    match part {
+                        TextPart::Bytes(bytes) => write!(f, "{}", hex(bytes))?,
+                        TextPart::Stamp(transaction) => write!(f, "<S{transaction}>")?,
+                    }
+                }
+                Ok(())
+            }
             Self::Long { len, tail } => {
                 write!(f, "({len} bytes, ..{:08x})", u32::from_be_bytes(*tail))
             }

@@ -375,10 +375,13 @@ impl<D: Database> Chaos<D> {
     /// Draws at most one of several choices by their probabilities.
     fn draw<F: Copy>(&self, choices: &[(f64, F)]) -> Option<F> {
         let mut rest = self.random();
-        choices.iter().find_map(|&(probability, choice)| {
+        for (probability, choice) in choices {
             rest -= probability;
-            (rest < 0.0).then_some(choice)
-        })
+            if rest < 0.0 {
+                return Some(*choice);
+            }
+        }
+        None
     }
 
     fn random(&self) -> f64 {

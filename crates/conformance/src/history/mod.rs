@@ -48,7 +48,7 @@ use keyspace::transaction::{Database, DatabaseOption, Isolation, read_all};
 
 pub use self::transaction::RecordedTransaction;
 
-type Rows = BTreeMap<Bytes, Bytes>;
+type ReplayedRows = BTreeMap<Bytes, Bytes>;
 
 /// A database whose transactions are recorded. Clones share the store and the record.
 ///
@@ -77,7 +77,7 @@ pub struct Recorded<D: Database> {
 /// The record of a store.
 struct History {
     /// The content of the store before.
-    first: Rows,
+    first: ReplayedRows,
     events: AtomicU64,
     transactions: AtomicU64,
     log: Mutex<Log>,
@@ -300,7 +300,7 @@ impl History {
 }
 
 /// Reads the whole store, in a transaction that is not recorded.
-async fn rows(db: &impl Database) -> Result<Rows> {
+async fn rows(db: &impl Database) -> Result<ReplayedRows> {
     let tr = db.begin()?;
     let all = RangeQuery::keys(&b""[..], END_OF_KEYSPACE);
     // The transaction commits nothing, and all its reads are at one version.

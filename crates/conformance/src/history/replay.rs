@@ -7,15 +7,15 @@ use keyspace::selector::{KeySelector, KeyValue, RangeBatch, RangeQuery};
 use keyspace::transaction::{Isolation, key_after};
 
 use super::{
-    Checked, Event, HistoryError, Moment, Read, Record, RecordedStep, RecordedWrite, Rows,
+    Checked, Event, HistoryError, Moment, Read, Record, RecordedStep, RecordedWrite, ReplayedRows,
 };
 use crate::model::atomic;
 
 /// Checks a history between the first and the last content of a store.
 pub(super) fn check(
-    first: &Rows,
+    first: &ReplayedRows,
     records: &[Record],
-    last: &Rows,
+    last: &ReplayedRows,
 ) -> Result<Checked, HistoryError> {
     check_order(records)?;
     let mut state = ReplayState::new(first);
@@ -136,7 +136,7 @@ fn count(records: &[Record]) -> Checked {
 
 /// The content of the store at a moment.
 struct ReplayState {
-    rows: Rows,
+    rows: ReplayedRows,
     /// The keys that the current transaction has changed, with their earlier values.
     changed: Vec<(Bytes, Option<Bytes>)>,
     /// Whether the current transaction has written a key that selectors may or may not count, depending on
@@ -145,7 +145,7 @@ struct ReplayState {
 }
 
 impl ReplayState {
-    fn new(rows: &Rows) -> Self {
+    fn new(rows: &ReplayedRows) -> Self {
         Self {
             rows: rows.clone(),
             changed: Vec::new(),
@@ -321,7 +321,7 @@ impl ReplayState {
     }
 
     /// Compares with the final content of the store.
-    fn check_last(&self, last: &Rows) -> Result<(), HistoryError> {
+    fn check_last(&self, last: &ReplayedRows) -> Result<(), HistoryError> {
         let keys = self.rows.keys().chain(last.keys());
         let differs = |key: &&Bytes| self.rows.get(*key) != last.get(*key);
         match keys.filter(differs).min() {
@@ -336,7 +336,7 @@ impl ReplayState {
 }
 
 /// Sets or removes the value of a key, and returns its earlier value.
-fn replace(rows: &mut Rows, key: Bytes, value: Option<Bytes>) -> Option<Bytes> {
+fn replace(rows: &mut ReplayedRows, key: Bytes, value: Option<Bytes>) -> Option<Bytes> {
     match value {
         Some(value) => rows.insert(key, value),
         None => rows.remove(&key),

@@ -324,9 +324,10 @@ async fn commit<T: OwnedTransaction>(
     let has_read = lock(&attempt).has_read();
     // A transaction that has read has its version, or has read only its own writes. One that has not read
     // must stay without a version, because a test may depend on where it gets one.
-    let read_version = match has_read.then(|| tr.read_version()) {
-        Some(version) => version.await.ok(),
-        None => None,
+    let read_version = if has_read {
+        tr.read_version().await.ok()
+    } else {
+        None
     };
     let commit_asked = history.event();
     let result = tr.commit().await;
@@ -334,7 +335,11 @@ async fn commit<T: OwnedTransaction>(
     let mut attempt = lock(&attempt);
     match &result {
         Ok(commit) => {
-            let version_asked = attempt.version_asked.filter(|_| !attempt.version_given);
+            let version_asked = if attempt.version_given {
+                None
+            } else {
+                attempt.version_asked
+            };
             history.lock().records.push(Record {
                 number: attempt.number,
                 steps: std::mem::take(&mut attempt.steps),

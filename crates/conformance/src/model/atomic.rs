@@ -50,7 +50,10 @@ fn add(old: &[u8], param: &[u8]) -> Vec<u8> {
 pub(crate) fn stamp_offset(template: &[u8]) -> Option<usize> {
     let (body, offset) = template.split_last_chunk::<4>()?;
     let offset = usize::try_from(i32::from_le_bytes(*offset)).ok()?;
-    (offset + 10 <= body.len()).then_some(offset)
+    if offset + 10 > body.len() {
+        return None;
+    }
+    Some(offset)
 }
 
 /// Completes a template: puts the versionstamp in its place and drops the four offset bytes.

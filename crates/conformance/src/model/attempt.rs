@@ -11,7 +11,7 @@ use keyspace::{
 use tokio::sync::oneshot;
 
 use super::known::Known;
-use super::range::Rows;
+use super::range::FoundRows;
 use super::read::{Reader, plain};
 use super::writes::{KeyOp, Writes};
 use super::{Model, Ranges, Request, Watch, atomic};
@@ -124,14 +124,14 @@ impl Attempt {
         &mut self,
         query: &RangeQuery,
         isolation: Isolation,
-    ) -> Result<Rows, Code> {
+    ) -> Result<FoundRows, Code> {
         let query = RangeQuery {
             begin: plain(&query.begin),
             end: plain(&query.end),
             ..query.clone()
         };
         if query.begin.offset >= query.end.offset && query.begin.key >= query.end.key {
-            return Ok(Rows::default());
+            return Ok(FoundRows::default());
         }
         let rows = self.ask(isolation, |reader| reader.range(&query))?;
         let (begin, end) = rows.conflict(&query);

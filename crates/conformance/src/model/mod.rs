@@ -31,7 +31,7 @@ use writes::Mutation;
 /// The number of versions after which FoundationDB makes an empty commit.
 const IDLE_VERSIONS: i64 = VERSIONS_PER_SECOND;
 
-type Rows = BTreeMap<Bytes, Bytes>;
+type StoredRows = BTreeMap<Bytes, Bytes>;
 type Ranges = Vec<(Bytes, Bytes)>;
 
 /// The reference model of a store.
@@ -45,7 +45,7 @@ pub struct Model {
 #[derive(Debug)]
 struct ModelState {
     /// All rows at each version at which they changed, oldest first.
-    versions: Vec<(i64, Arc<Rows>)>,
+    versions: Vec<(i64, Arc<StoredRows>)>,
     /// The writes of each commit, oldest first.
     commits: Vec<(i64, Ranges)>,
     watches: Vec<Watch>,
@@ -112,7 +112,7 @@ impl Model {
         state.last_version
     }
 
-    fn rows_at(&self, version: i64) -> Result<Arc<Rows>, Code> {
+    fn rows_at(&self, version: i64) -> Result<Arc<StoredRows>, Code> {
         let now = self.clock();
         let state = self.lock();
         let newest = state.last_version.max(now);
@@ -150,7 +150,7 @@ impl Model {
         }
         let stamp = Versionstamp::new(version, 0);
         let (_, newest) = state.versions.last().expect("there is a first version");
-        let mut rows = Rows::clone(newest);
+        let mut rows = StoredRows::clone(newest);
         writes::apply(&mut rows, &request.mutations, stamp);
         let mut ranges = request.writes.clone();
         ranges.extend(writes::stamped_keys(&request.mutations, stamp));

@@ -14,7 +14,7 @@ use super::view::{Resolved, Seen, View, WalkEnd};
 
 /// The result of a range read.
 #[derive(Debug, Default)]
-pub(super) struct Rows {
+pub(super) struct FoundRows {
     pub(super) rows: Vec<KeyValue>,
     pub(super) more: bool,
     pub(super) ran_to_begin: bool,
@@ -29,7 +29,7 @@ pub(super) struct RangeRead {
     end: KeySelector,
     /// The rest of the offsets of begin and end when they were last resolved.
     left: (i32, i32),
-    found: Rows,
+    found: FoundRows,
     /// The number of rows by which the walk has passed its limit.
     past: i32,
 }
@@ -48,22 +48,25 @@ impl RangeRead {
     pub(super) fn new(query: &RangeQuery) -> Self {
         Self {
             reverse: query.reverse,
-            limit: (query.limit > 0).then_some(query.limit),
+            limit: match query.limit {
+                0 => None,
+                limit => Some(limit),
+            },
             begin: query.begin.clone(),
             end: query.end.clone(),
             left: (query.begin.offset, query.end.offset),
-            found: Rows::default(),
+            found: FoundRows::default(),
             past: 0,
         }
     }
 
-    pub(super) fn run(mut self, reader: &mut Reader<'_>) -> Result<Rows, Code> {
+    pub(super) fn run(mut self, reader: &mut Reader<'_>) -> Result<FoundRows, Code> {
         let mut first = true;
         loop {
             let view = reader.view([&self.begin.key, &self.end.key]);
             let (begin, end) = self.resolve(&view);
             if self.found.rows.is_empty() && begin.key >= end.key && self.left.0 >= self.left.1 {
-                return Ok(Rows::default());
+                return Ok(FoundRows::default());
             }
             let begins_at_end = begin.key == END_OF_KEYSPACE;
             let ends_at_begin = end.key.is_empty();
@@ -86,11 +89,11 @@ impl RangeRead {
                     let found = self.find(reader, far)?;
                     return Ok(self.done(Some(&found)));
                 }
-                return Ok(self.done((!far.is_stuck()).then_some(&far.key)));
+                return Ok(self.done_at(far));
             }
             match self.walk(&view, &begin, &end)? {
                 Next::Nothing => return Ok(self.nothing()),
-                Next::Done => return Ok(self.done((!far.is_stuck()).then_some(&far.key))),
+                Next::Done => return Ok(self.done_at(far)),
                 Next::Load(at) => self.load(reader, &view, (&begin, &end), at),
             }
         }
@@ -98,7 +101,7 @@ impl RangeRead {
 
     /// Decides on a range whose selectors seemed crossed, after the far one was found. Returns the answer
     /// if the range is empty.
-    fn crossed(&mut self, begin: &Resolved, end: &Resolved, found: &Bytes) -> Option<Rows> {
+    fn crossed(&mut self, begin: &Resolved, end: &Resolved, found: &Bytes) -> Option<FoundRows> {
         let (inverted, outside) = if self.reverse {
             (
                 *found >= end.key && end.rest().offset <= 1,
@@ -111,7 +114,7 @@ impl RangeRead {
             )
         };
         match (inverted, outside) {
-            (true, _) => Some(Rows::default()),
+            (true, _) => Some(FoundRows::default()),
             (false, true) => Some(self.nothing()),
             (false, false) => None,
         }
@@ -214,16 +217,22 @@ impl RangeRead {
     }
 
     /// Returns an empty answer, and records which ends the selectors ran off.
-    fn nothing(&mut self) -> Rows {
-        Rows {
+    fn nothing(&mut self) -> FoundRows {
+        FoundRows {
             rows: Vec::new(),
             more: false,
             ..std::mem::take(&mut self.found)
         }
     }
 
+    /// Returns the answer, without the rows beyond the far selector unless that is stuck.
+    fn done_at(self, far: &Resolved) -> FoundRows {
+        let found = if far.is_stuck() { None } else { Some(&far.key) };
+        self.done(found)
+    }
+
     /// Returns the answer, without the rows beyond the far selector if that was found.
-    fn done(mut self, far: Option<&Bytes>) -> Rows {
+    fn done(mut self, far: Option<&Bytes>) -> FoundRows {
         self.found.more |= self.is_reached();
         let mut found = self.found;
         let collected = found.rows.len();
@@ -242,7 +251,7 @@ impl RangeRead {
     }
 }
 
-impl Rows {
+impl FoundRows {
     /// Returns the conflict range of a serializable read, without regard to the transaction's own writes.
     pub(super) fn conflict(&self, query: &RangeQuery) -> (Bytes, Bytes) {
         let begin = &query.begin;

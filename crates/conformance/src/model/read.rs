@@ -7,7 +7,7 @@ use keyspace::limits::END_OF_KEYSPACE;
 use keyspace::{Code, KeySelector, RangeQuery, key_after};
 
 use super::known::Known;
-use super::range::{RangeRead, Rows};
+use super::range::{FoundRows, RangeRead};
 use super::view::{Seen, Stretch, View};
 use super::writes::Writes;
 
@@ -69,7 +69,7 @@ impl Reader<'_> {
     }
 
     /// Reads one batch of a range between selectors without `or_equal`.
-    pub(super) fn range(&mut self, query: &RangeQuery) -> Result<Rows, Code> {
+    pub(super) fn range(&mut self, query: &RangeQuery) -> Result<FoundRows, Code> {
         RangeRead::new(query).run(self)
     }
 

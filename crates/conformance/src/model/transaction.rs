@@ -102,9 +102,13 @@ impl Life {
         if attempt.is_sent {
             attempt.over.get_or_insert(Code::USED_DURING_COMMIT);
         }
-        let over = attempt.over;
-        let sent = attempt.is_sent.then_some(Code::USED_DURING_COMMIT);
-        match attempt.bad_write.or(sent).or(over) {
+        if let Some(code) = attempt.bad_write {
+            return Err(code);
+        }
+        if attempt.is_sent {
+            return Err(Code::USED_DURING_COMMIT);
+        }
+        match attempt.over {
             Some(code) => Err(code),
             None => Ok(attempt),
         }

@@ -97,7 +97,7 @@ impl StagedKey {
 
     /// Returns the value that the transaction reads here if the store holds `stored`.
     pub(super) fn value(&self, stored: Option<&Bytes>) -> Option<Bytes> {
-        let stored = stored.filter(|_| !self.cleared).cloned();
+        let stored = if self.cleared { None } else { stored.cloned() };
         self.ops.iter().fold(stored, |old, op| match op {
             KeyOp::Set(value) => Some(value.clone()),
             KeyOp::Atomic(MutationOp::SetVersionstampedValue, value) => Some(value.clone()),

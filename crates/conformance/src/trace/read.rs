@@ -420,8 +420,10 @@ fn parts(mut rest: &str) -> Option<Vec<TextPart>> {
     while !rest.is_empty() {
         if let Some(stamp) = rest.strip_prefix("<S") {
             let (number, after) = stamp.split_once('>')?;
-            let digits = number.bytes().all(|byte| byte.is_ascii_digit());
-            parts.push(TextPart::Stamp(number.parse().ok().filter(|_| digits)?));
+            if !number.bytes().all(|byte| byte.is_ascii_digit()) {
+                return None;
+            }
+            parts.push(TextPart::Stamp(number.parse().ok()?));
             len += 10;
             rest = after;
         } else {
@@ -432,7 +434,10 @@ fn parts(mut rest: &str) -> Option<Vec<TextPart>> {
             rest = after;
         }
     }
-    (len <= Text::MAX_WHOLE_BYTES).then_some(parts)
+    if len > Text::MAX_WHOLE_BYTES {
+        return None;
+    }
+    Some(parts)
 }
 
 fn unhex(text: &str) -> Option<Vec<u8>> {

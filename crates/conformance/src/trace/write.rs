@@ -1,5 +1,6 @@
 //! Writes the trace format.
 
+use keyspace::names::hex;
 use keyspace::{ConflictKind, Isolation, KeySelector, MutationOp, TransactionOption, key_after};
 use serde_json::{Value, json};
 
@@ -183,8 +184,4 @@ fn text(text: &Text) -> Value {
         Text::Whole(_) => json!(text.to_string()),
         Text::Long { len, tail } => json!({"len": len, "tail": hex(tail)}),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

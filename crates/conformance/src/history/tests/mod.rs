@@ -138,7 +138,7 @@ fn blind(number: u64, versionstamp: Versionstamp, asked: Event, acknowledged: Ev
 }
 
 fn judge(records: &[Record]) -> Result<Checked, HistoryError> {
-    replay::check(&Rows::new(), records, &Rows::new())
+    replay::check(&ReplayedRows::new(), records, &ReplayedRows::new())
 }
 
 #[test]
