@@ -1,4 +1,4 @@
-//! The inside of a crate: no two modules import each other.
+//! The inside of a crate, and of a large part of one: no two modules import each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,47 +7,84 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use super::Violation;
 use super::tree::Tree;
 
+/// The parts of crates that are as large as a crate, and in as good order.
+const LARGE_PARTS: [&str; 1] = ["crates/keyspace/src/stores/embedded"];
+
 /// The modules that a module imports, with the file that does first.
 type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Checks that the modules of each crate form no circle by what they import of each other. A module is
-/// what stands right below the crate's root, with all that is inside of it; its tests do not count. An
-/// import of what the root re-exports hides the module that it comes from, and is a violation too.
+/// Checks that the modules of each crate, and those of each large part, form no circle by what they import of each
+/// other. A module is what stands right below the crate's root or in the folder of the part, with all that is inside
+/// of it; its tests do not count. An import of what the root re-exports hides the module that it comes from, and is a
+/// violation too.
 pub(super) fn check_circles(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
-    let mut crates: BTreeMap<&str, Imports> = BTreeMap::new();
+    let mut folders: BTreeMap<String, Imports> = BTreeMap::new();
     for (path, tokens) in sources(tree) {
-        let Some((krate, file)) = path.split_once("/src/") else {
-            continue;
-        };
-        let module = file.split(['/', '.']).next().unwrap_or_default();
-        if matches!(module, "lib" | "main")
-            || file.contains("/tests/")
-            || file.ends_with("tests.rs")
-        {
+        if path.contains("/tests/") || path.ends_with("tests.rs") {
             continue;
         }
-        let imports = crates.entry(krate).or_default();
-        let imported = imports.entry(module.to_owned()).or_default();
-        let mut paths = BTreeSet::new();
-        // Right below the root, `super` is the root.
-        let is_below = file == format!("{module}.rs") || file == format!("{module}/mod.rs");
-        let roots: &[&str] = if is_below {
-            &["crate", "super"]
-        } else {
-            &["crate"]
-        };
-        collect_imports(&tokens, roots, &mut paths);
-        for other in paths {
-            if other.starts_with(char::is_uppercase) {
-                let message = format!("`{other}` is imported through the root: name its module");
-                violations.push(Violation::new(path, message));
-            } else if other != module {
-                imported.entry(other).or_insert_with(|| path.to_owned());
+        for folder in folders_of(path) {
+            let file = &path[folder.len() + 1..];
+            let module = file.split(['/', '.']).next().unwrap_or_default();
+            if matches!(module, "lib" | "main" | "mod") {
+                continue;
+            }
+            let (_, inside) = folder.split_once("/src").unwrap_or_default();
+            let mut roots = vec![vec!["crate"]];
+            roots[0].extend(inside.split('/').skip(1));
+            // Right below the root, `super` is the root.
+            if file == format!("{module}.rs") || file == format!("{module}/mod.rs") {
+                roots.push(vec!["super"]);
+            }
+            let mut paths = BTreeSet::new();
+            collect_imports(&tokens, &roots, &mut paths);
+            let imports = folders.entry(folder).or_default();
+            let imported = imports.entry(module.to_owned()).or_default();
+            for other in paths {
+                if other != module {
+                    imported.entry(other).or_insert_with(|| path.to_owned());
+                }
             }
         }
     }
-    violations.extend(crates.values().flat_map(circles_of));
+    for (folder, imports) in &folders {
+        violations.extend(hidden_in(tree, folder, imports));
+        violations.extend(circles_of(imports));
+    }
+    violations
+}
+
+/// Returns the folders whose modules a file belongs to: that of its crate, and that of a large part.
+fn folders_of(path: &str) -> Vec<String> {
+    let Some((krate, _)) = path.split_once("/src/") else {
+        return Vec::new();
+    };
+    let mut folders = vec![format!("{krate}/src")];
+    for part in LARGE_PARTS {
+        if path.starts_with(&format!("{part}/")) {
+            folders.push(part.to_owned());
+        }
+    }
+    folders
+}
+
+/// Returns a violation for each import of what the root re-exports: an item, or a module inside of another one.
+fn hidden_in(tree: &Tree, folder: &str, imports: &Imports) -> Vec<Violation> {
+    let is_inside = |module: &String, name: &str| {
+        let file = format!("{folder}/{module}/{name}.rs");
+        let head = format!("{folder}/{module}/{name}/mod.rs");
+        tree.text(&file).is_some() || tree.text(&head).is_some()
+    };
+    let mut violations = Vec::new();
+    for (other, path) in imports.values().flatten() {
+        let is_item = other.starts_with(char::is_uppercase);
+        let is_module = imports.contains_key(other);
+        if is_item || !is_module && imports.keys().any(|module| is_inside(module, other)) {
+            let message = format!("`{other}` is imported through the root: name its module");
+            violations.push(Violation::new(path, message));
+        }
+    }
     violations
 }
 
@@ -97,18 +134,22 @@ fn reaches(imports: &Imports, from: &str, to: &str) -> bool {
     false
 }
 
-/// Collects what follows `crate::` anywhere but in tests.
-fn collect_imports(tokens: &[TokenTree], roots: &[&str], paths: &mut BTreeSet<String>) {
+/// Collects what follows the path of a root anywhere but in tests.
+fn collect_imports(tokens: &[TokenTree], roots: &[Vec<&str>], paths: &mut BTreeSet<String>) {
     let mut is_test = false;
     for (index, token) in tokens.iter().enumerate() {
         match token {
-            // In a macro, `$crate` is a path for other crates.
-            TokenTree::Ident(_) if index > 0 && is_dollar(&tokens[index - 1]) => {}
-            TokenTree::Ident(ident) if roots.iter().any(|root| ident == root) => {
-                match tokens.get(index + 3) {
-                    Some(TokenTree::Ident(module)) => drop(paths.insert(module.to_string())),
-                    Some(TokenTree::Group(group)) => heads_of(group.stream(), paths),
-                    _ => {}
+            TokenTree::Ident(_) if is_test || continues(&tokens[..index]) => {}
+            TokenTree::Ident(_) => {
+                for root in roots {
+                    match after(&tokens[index..], root) {
+                        Some([TokenTree::Ident(_), mark, ..]) if is_mark(mark, '!') => {}
+                        Some([TokenTree::Ident(module), ..]) if module != "super" => {
+                            paths.insert(module.to_string());
+                        }
+                        Some([TokenTree::Group(group), ..]) => heads_of(group.stream(), paths),
+                        _ => {}
+                    }
                 }
             }
             TokenTree::Group(group) => {
@@ -128,6 +169,30 @@ fn collect_imports(tokens: &[TokenTree], roots: &[&str], paths: &mut BTreeSet<St
             _ => {}
         }
     }
+}
+
+/// Returns whether a path goes on after these tokens. In a macro, `$crate` is a path for other crates.
+fn continues(tokens: &[TokenTree]) -> bool {
+    match tokens {
+        [.., mark] if is_mark(mark, '$') => true,
+        [.., first, second] => is_mark(first, ':') && is_mark(second, ':'),
+        _ => false,
+    }
+}
+
+/// Returns the tokens after a path and `::`, if they begin with it.
+fn after<'a>(tokens: &'a [TokenTree], path: &[&str]) -> Option<&'a [TokenTree]> {
+    let mut rest = tokens;
+    for segment in path {
+        let [name, colon, _, others @ ..] = rest else {
+            return None;
+        };
+        if !is_ident(name, segment) || !is_mark(colon, ':') {
+            return None;
+        }
+        rest = others;
+    }
+    Some(rest)
 }
 
 /// Collects the first segment of each path in `{a::B, c::{D, E}}`.
@@ -155,8 +220,8 @@ fn sources(tree: &Tree) -> impl Iterator<Item = (&str, Vec<TokenTree>)> {
         })
 }
 
-fn is_dollar(token: &TokenTree) -> bool {
-    matches!(token, TokenTree::Punct(punct) if punct.as_char() == '$')
+fn is_mark(token: &TokenTree, mark: char) -> bool {
+    matches!(token, TokenTree::Punct(punct) if punct.as_char() == mark)
 }
 
 fn is_ident(token: &TokenTree, text: &str) -> bool {
@@ -206,5 +271,20 @@ mod tests {
         );
         let in_tests = "#[cfg(test)]\nmod tests { use crate::queue::Q; }";
         assert_eq!(circles("use crate::keys::Keys;", in_tests, ""), none);
+    }
+    #[test]
+    fn modules_of_a_large_part_that_import_each_other_are_found() {
+        let circles = |log: &str, disk: &str| {
+            let circles = check_circles(&Tree::of(&[
+                ("crates/keyspace/src/stores/embedded/log/files.rs", log),
+                ("crates/keyspace/src/stores/embedded/disk/mod.rs", disk),
+            ]));
+            circles.len()
+        };
+        let of_disk = "use crate::stores::embedded::disk::open;";
+        assert_eq!(circles(of_disk, "use super::super::url::U;"), 0);
+        assert_eq!(circles(of_disk, "use super::log::files::F;"), 1);
+        let hidden = "use crate::stores::embedded::{Options, files};";
+        assert_eq!(circles(hidden, ""), 2);
     }
 }

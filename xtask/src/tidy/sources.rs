@@ -13,13 +13,13 @@ const MAX_LINES: usize = 600;
 const MAX_COMMENT_COLUMNS: usize = 120;
 
 /// The one place that asks the machine for time and randomness.
-const ENVIRONMENT: &str = "crates/keyspace/src/env.rs";
+const ENVIRONMENT: &str = "crates/keyspace/src/contract/env.rs";
 
 /// A test that simulates time, in which a sleep takes none.
 const SIMULATION: &str = "crates/hc-dequeue/tests/it/slow_store/mod.rs";
 
 /// The one place that may name FoundationDB's crate.
-const FOUNDATIONDB: &str = "crates/keyspace/src/fdb/";
+const FOUNDATIONDB: &str = "crates/keyspace/src/stores/fdb/";
 
 /// How the documentation of a crate begins if its README is that documentation.
 const PAGE_OF_CRATE: &str = "#![doc = include_str!(\"../README.md\")]";
@@ -377,7 +377,10 @@ mod tests {
         let message = "only keyspace::fdb may name FoundationDB's crate";
         assert_caught("crates/keyspace/src/lib.rs", line, message);
         let text = format!("//! Beside `foundationdb::Database`.\n{line}");
-        assert_eq!(violations_of("crates/keyspace/src/fdb/mod.rs", &text), []);
+        assert_eq!(
+            violations_of("crates/keyspace/src/stores/fdb/mod.rs", &text),
+            []
+        );
         assert_eq!(violations_of("benches/src/lib.rs", &text), []);
         let other = "//! Documented.\nuse foundationdb_tuple::Subspace;";
         assert_eq!(violations_of("crates/keyspace/src/lib.rs", other), []);

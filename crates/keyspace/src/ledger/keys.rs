@@ -22,10 +22,10 @@
 
 use foundationdb_tuple::{Bytes as ByteString, Subspace};
 
-use crate::env::Environment;
-use crate::error::{Error, Result};
-use crate::mutation::Versionstamp;
-use crate::record;
+use crate::contract::env::Environment;
+use crate::contract::error::{Error, Result};
+use crate::contract::mutation::Versionstamp;
+use crate::values::record;
 
 /// The id of a ledger, unique in its subspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

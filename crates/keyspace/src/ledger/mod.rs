@@ -98,7 +98,7 @@ use parking_lot::{Mutex, MutexGuard};
 use self::keys::LedgerId;
 pub(crate) use self::keys::{LedgerKeys, SlotRecord};
 pub use self::receipt::{EarlierCommit, Receipt};
-use crate::env::Environment;
+use crate::contract::env::Environment;
 
 /// The minimum age of a ledger that a sweep may clear.
 pub const MIN_SWEEP_AGE: Duration = Duration::from_secs(60 * 60);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Ledger, OwnedSlot, SlotRecord};
-use crate::error::{Error, Result};
-use crate::mutation::{MutationOp, Versionstamp};
-use crate::transaction::{ConflictKind, Isolation, Transaction};
+use crate::contract::error::{Error, Result};
+use crate::contract::mutation::{MutationOp, Versionstamp};
+use crate::contract::transaction::{ConflictKind, Isolation, Transaction};
 
 /// One operation's entry in the ledger, for use in retry loops other than the runner's.
 ///

@@ -9,9 +9,9 @@ use futures::future::BoxFuture;
 use pin_project_lite::pin_project;
 
 use super::Tx;
-use crate::error::Code;
-use crate::store::StoreTransaction;
-use crate::transaction::Transaction;
+use crate::contract::error::Code;
+use crate::contract::transaction::Transaction;
+use crate::stores::store::StoreTransaction;
 
 /// A closure of any type, with the results of its calls.
 pub(super) trait AnyClosure: Send {

@@ -30,11 +30,11 @@ use futures::future::BoxFuture;
 use self::closure::{AnyClosure, Closure};
 use self::operation::Operation;
 pub use self::tx::Tx;
-use crate::env::Environment;
-use crate::error::{Code, Error, RunError};
+use crate::contract::env::Environment;
+use crate::contract::error::{Code, Error, RunError};
+use crate::contract::transaction::{Commit, Database};
 use crate::ledger::{Ledger, Receipt};
-use crate::store::{Store, StoreTransaction};
-use crate::transaction::{Commit, Database};
+use crate::stores::store::{Store, StoreTransaction};
 
 /// Runs closures as transactions that commit exactly once. Clones are cheap and share the database,
 /// the options and the ledger.

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use super::closure::AnyClosure;
 use super::{Attempt, RunOptions, Tx};
-use crate::error::{Code, Error, Result};
+use crate::contract::error::{Code, Error, Result};
+use crate::contract::limits;
+use crate::contract::transaction::{
+    Commit, Database, OwnedTransaction, Transaction, TransactionOption,
+};
 use crate::ledger::{EarlierCommit, Receipt};
-use crate::limits;
-use crate::store::{Store, StoreTransaction};
-use crate::transaction::{Commit, Database, OwnedTransaction, Transaction, TransactionOption};
+use crate::stores::store::{Store, StoreTransaction};
 
 pub(super) struct Operation<'a> {
     db: &'a Store,

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 
 use super::Attempt;
-use crate::error::{Code, Error, Result};
-use crate::mutation::{MutationOp, Versionstamp};
-use crate::selector::{KeySelector, RangeBatch, RangeQuery};
-use crate::store::StoreTransaction;
-use crate::transaction::{ConflictKind, Isolation, Transaction, TransactionOption};
+use crate::contract::error::{Code, Error, Result};
+use crate::contract::mutation::{MutationOp, Versionstamp};
+use crate::contract::selector::{KeySelector, RangeBatch, RangeQuery};
+use crate::contract::transaction::{ConflictKind, Isolation, Transaction, TransactionOption};
+use crate::stores::store::StoreTransaction;
 
 /// The handle of a transaction that [`Runner::run`](crate::Runner::run) commits.
 ///

@@ -6,12 +6,12 @@ use std::ops::ControlFlow;
 use futures::future::BoxFuture;
 
 use super::{Runner, RunnerShared};
-use crate::error::{Code, Error, Result};
+use crate::contract::error::{Code, Error, Result};
+use crate::contract::mutation::MutationOp;
+use crate::contract::selector::RangeQuery;
+use crate::contract::transaction::{Database, Isolation, Transaction, key_after, visit_rows};
+use crate::contract::version_clock::VersionClock;
 use crate::ledger::{Ledger, MIN_SWEEP_AGE, OwnedSlot, Receipt, SlotRecord};
-use crate::mutation::MutationOp;
-use crate::selector::RangeQuery;
-use crate::transaction::{Database, Isolation, Transaction, key_after, visit_rows};
-use crate::version_clock::VersionClock;
 
 impl<D: Database> Runner<D> {
     /// Returns the receipt of one operation, for use in a retry loop other than the runner's.

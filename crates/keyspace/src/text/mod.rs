@@ -1,0 +1,4 @@
+//! Text that can be shown.
+
+pub mod names;
+pub mod plain;
