@@ -89,7 +89,7 @@ pub use self::processes::{Process, Role};
 
 use self::backend::place::IN_MEMORY;
 use self::client::seat::Seat;
-use self::client::state::{self, Defaults};
+use self::client::transaction_state::{self, Defaults};
 use self::disk::location::{self, Open};
 use self::disk::open::Setup;
 use self::disk::open_errors::open_error;
@@ -407,7 +407,9 @@ impl Database for Embedded {
             }
             DatabaseOption::TransactionRetryLimit(limit) => defaults.retry_limit = limit,
             DatabaseOption::TransactionMaxRetryDelay(delay) => defaults.max_retry_delay = delay,
-            DatabaseOption::TransactionSizeLimit(bytes) if state::is_size_limit(bytes) => {
+            DatabaseOption::TransactionSizeLimit(bytes)
+                if transaction_state::is_size_limit(bytes) =>
+            {
                 defaults.size_limit = bytes;
             }
             DatabaseOption::MaxWatches(count) if count <= MAX_WATCHES => {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::runs::Limits;
+use super::runs::RunLimits;
 use crate::contract::env::Environment;
 
 /// When a commit is acknowledged.
@@ -65,7 +65,7 @@ pub struct Options {
     pub(super) patience: Duration,
     pub(super) cache_bytes: usize,
     pub(super) window_bytes: usize,
-    pub(super) limits: Limits,
+    pub(super) limits: RunLimits,
     pub(super) history_bytes: usize,
     pub(super) queue_bytes: usize,
     pub(super) environment: Environment,
@@ -92,7 +92,7 @@ impl Options {
             patience: DEFAULT_PATIENCE,
             cache_bytes: DEFAULT_BYTES,
             window_bytes: DEFAULT_BYTES,
-            limits: Limits::default(),
+            limits: RunLimits::default(),
             history_bytes: DEFAULT_BYTES,
             queue_bytes: DEFAULT_BYTES,
             environment: Environment::system(),

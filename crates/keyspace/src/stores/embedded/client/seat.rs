@@ -24,32 +24,32 @@ pub(crate) enum Seat {
 
 /// Where the rows of a read come from.
 #[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
+pub(crate) enum RowSource<'a> {
     Engine(&'a Engine),
-    /// The rows that were fetched. A read that needs others [stops](Stop::Asks).
+    /// The rows that were fetched. A read that needs others [stops](Unfinished::Asks).
     Fetched,
 }
 
 /// Why a read has no result.
-pub(crate) enum Stop {
+pub(crate) enum Unfinished {
     Failed(Error),
     /// It needs rows that the owner has. It starts again when they are there.
     Asks(Box<Ask>),
 }
 
-impl From<Error> for Stop {
+impl From<Error> for Unfinished {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
 }
 
-impl From<Code> for Stop {
+impl From<Code> for Unfinished {
     fn from(code: Code) -> Self {
         Self::Failed(code.into())
     }
 }
 
-impl From<Ask> for Stop {
+impl From<Ask> for Unfinished {
     fn from(ask: Ask) -> Self {
         Self::Asks(Box::new(ask))
     }
@@ -64,10 +64,10 @@ impl Seat {
         }
     }
 
-    pub(crate) fn source(&self) -> Source<'_> {
+    pub(crate) fn source(&self) -> RowSource<'_> {
         match self {
-            Self::Owner(owner) => Source::Engine(owner),
-            Self::Client(_) => Source::Fetched,
+            Self::Owner(owner) => RowSource::Engine(owner),
+            Self::Client(_) => RowSource::Fetched,
         }
     }
 

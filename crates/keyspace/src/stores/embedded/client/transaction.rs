@@ -11,10 +11,10 @@ use futures::{FutureExt, TryFutureExt};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
-use super::reads::{Call, GetBaseline, GetKey, GetRange, GetReadVersion, Read};
-use super::seat::{Seat, Stop};
-use super::state::{Defaults, Persistent, TransactionState};
-use super::suspended::{self, UnderWay};
+use super::read_calls::{GetBaseline, GetKey, GetRange, GetReadVersion, Read, ReadCall};
+use super::seat::{Seat, Unfinished};
+use super::suspended_reads::{self, UnderWay};
+use super::transaction_state::{Defaults, Persistent, TransactionState};
 use crate::contract::env::Environment;
 use crate::contract::error::{Code, Error, Result};
 use crate::contract::limits;
@@ -128,15 +128,15 @@ impl EmbeddedTransaction {
         };
         match state.attempt(self.seat.source(), &call, None) {
             Ok(answer) => Answer::Ready(Ok(answer)),
-            Err(Stop::Failed(error)) => Answer::Ready(Err(error)),
-            Err(Stop::Asks(ask)) => self.suspend(state, call, *ask),
+            Err(Unfinished::Failed(error)) => Answer::Ready(Err(error)),
+            Err(Unfinished::Asks(ask)) => self.suspend(state, call, *ask),
         }
     }
 
     fn suspend<R: Read>(
         &self,
         state: &mut TransactionState,
-        call: Call<R>,
+        call: ReadCall<R>,
         ask: Ask,
     ) -> Answer<R::Answer> {
         let Held::Shared(shared) = &self.state else {
@@ -144,7 +144,7 @@ impl EmbeddedTransaction {
         };
         let env = self.env().clone();
         let remaining = state.remaining(&env);
-        let answer = suspended::suspend(shared, state, call, ask);
+        let answer = suspended_reads::suspend(shared, state, call, ask);
         let shared = shared.clone();
         Answer::Awaited(Box::pin(async move {
             // The read goes on without its transaction.
@@ -276,7 +276,7 @@ impl EmbeddedTransaction {
             Some(commit) => commit.await?,
             None => return Err(Code::CLIENT_INVALID_OPERATION.into()),
         };
-        self.lock().store_reads.read_version = Some(committed.read_version);
+        self.lock().snapshot_cache.read_version = Some(committed.read_version);
         Ok(committed.commit)
     }
 
@@ -304,7 +304,7 @@ impl EmbeddedTransaction {
             return Err(Code::TRANSACTION_TOO_LARGE.into());
         }
         // The transaction keeps the read version of its commit.
-        state.store_reads.obtain_version(self.seat.source())?;
+        state.snapshot_cache.obtain_version(self.seat.source())?;
         Ok(Some(state.commit_request()))
     }
 }
@@ -351,7 +351,7 @@ impl fmt::Debug for EmbeddedTransaction {
         let state = self.lock();
         f.debug_struct("EmbeddedTransaction")
             .field("is_sent", &state.is_sent)
-            .field("read_version", &state.store_reads.read_version)
+            .field("read_version", &state.snapshot_cache.read_version)
             .finish_non_exhaustive()
     }
 }
@@ -424,12 +424,12 @@ impl Transaction for EmbeddedTransaction {
 
     fn set_read_version(&self, version: i64) {
         let mut state = self.lock();
-        if state.store_reads.read_version.is_some() {
+        if state.snapshot_cache.read_version.is_some() {
             state.defer(Code::READ_VERSION_ALREADY_SET);
         } else if version <= 0 {
             state.defer(Code::VERSION_INVALID);
         } else {
-            state.store_reads.read_version = Some(version);
+            state.snapshot_cache.read_version = Some(version);
         }
     }
 
@@ -476,7 +476,7 @@ impl Transaction for EmbeddedTransaction {
         self.write(check_atomic(op, key, param), |state, conflict| {
             let param = state.arena.copy(param);
             if op == MutationOp::SetVersionstampedKey {
-                let version = state.store_reads.read_version.unwrap_or(0);
+                let version = state.snapshot_cache.read_version.unwrap_or(0);
                 return state.writes.set_versionstamped_key(key, param, version);
             }
             let key = state.arena.copy(key);

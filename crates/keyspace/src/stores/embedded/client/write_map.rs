@@ -25,7 +25,7 @@ use bytes::Bytes;
 use crate::contract::mutation::{MutationOp, Versionstamp};
 use crate::stores::embedded::checks::{OFFSET_BYTES, STAMP_BYTES, stamp_offset};
 use crate::stores::embedded::collections::ranges::{KeyRange, RangeSet};
-use crate::stores::embedded::collections::sorted_map::{Place, SortedMap};
+use crate::stores::embedded::collections::sorted_map::{MapPlace, SortedMap};
 use crate::stores::embedded::engine::atomic;
 use crate::stores::embedded::engine::queue::Mutation;
 
@@ -372,7 +372,7 @@ impl WriteMap {
     }
 
     /// Returns the place of the first stack in a range, and the place after the last one.
-    fn places(&self, range: &KeyRange) -> (Place, Place) {
+    fn places(&self, range: &KeyRange) -> (MapPlace, MapPlace) {
         match range.parts() {
             (begin, Some(end)) => (self.stacks.at_or_after(begin), self.stacks.at_or_after(end)),
             (key, None) => match self.stacks.find(key) {

@@ -2,6 +2,6 @@
 
 pub(super) mod arena;
 pub(super) mod direction;
-pub(super) mod limits;
 pub(super) mod ranges;
+pub(super) mod read_limits;
 pub(super) mod sorted_map;

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::sorted_map::{Place, SortedMap};
+use super::sorted_map::{MapPlace, SortedMap};
 use crate::contract::transaction::key_after;
 
 /// The keys `begin <= key < end`.
@@ -161,7 +161,7 @@ impl RangeSet {
     }
 
     /// Merges a range with the ranges between two places, which it overlaps or touches.
-    fn merge(&mut self, from: Place, to: Place, new: KeyRange) {
+    fn merge(&mut self, from: MapPlace, to: MapPlace, new: KeyRange) {
         if self.ranges.after(from) == to
             && let Some((begin, end)) = self.ranges.at(from)
             && *begin <= new.begin
@@ -253,7 +253,7 @@ impl RangeSet {
     /// Returns the place of the last range that begins before `key`, if the comparison of its end with
     /// `key` satisfies `compares`. Otherwise returns the place of the first range that begins at or after
     /// `key`.
-    fn first_reaching(&self, key: &[u8], compares: fn(Ordering) -> bool) -> Place {
+    fn first_reaching(&self, key: &[u8], compares: fn(Ordering) -> bool) -> MapPlace {
         match self.ranges.find(key) {
             Ok(place) => place,
             Err(place) => self.ends_before(place, key, compares).unwrap_or(place),
@@ -264,10 +264,10 @@ impl RangeSet {
     /// `compares`.
     fn ends_before(
         &self,
-        place: Place,
+        place: MapPlace,
         key: &[u8],
         compares: fn(Ordering) -> bool,
-    ) -> Option<Place> {
+    ) -> Option<MapPlace> {
         let before = self.ranges.before(place)?;
         let (begin, end) = self.ranges.at(before)?;
         compares(compare_end(begin, end, key)).then_some(before)

@@ -22,7 +22,7 @@ pub(crate) struct SortedMap<V> {
 
 /// A place in a map: that of an entry, or the one after all entries. It is valid until the map changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct MapPlace {
     chunk: usize,
     index: usize,
 }
@@ -44,8 +44,8 @@ impl<V> SortedMap<V> {
     }
 
     /// Finds a key. `Ok` is its place. `Err` is the place of the first greater key, where the key belongs.
-    pub(crate) fn find(&self, key: &[u8]) -> Result<Place, Place> {
-        let after_all = Place {
+    pub(crate) fn find(&self, key: &[u8]) -> Result<MapPlace, MapPlace> {
+        let after_all = MapPlace {
             chunk: self.chunks.len(),
             index: 0,
         };
@@ -59,7 +59,7 @@ impl<V> SortedMap<V> {
                 let is_before =
                     |chunk: &Vec<(Bytes, V)>| chunk.last().is_some_and(|(k, _)| k < key);
                 let chunk = self.chunks.partition_point(is_before);
-                let place = |index| Place { chunk, index };
+                let place = |index| MapPlace { chunk, index };
                 let found = self.chunks[chunk].binary_search_by(|(k, _)| k[..].cmp(key));
                 found.map(place).map_err(place)
             }
@@ -67,43 +67,43 @@ impl<V> SortedMap<V> {
     }
 
     /// Returns the place of the first key at or after `key`.
-    pub(crate) fn at_or_after(&self, key: &[u8]) -> Place {
+    pub(crate) fn at_or_after(&self, key: &[u8]) -> MapPlace {
         self.find(key).unwrap_or_else(|place| place)
     }
 
     /// Returns the place after that of an entry.
-    pub(crate) fn after(&self, place: Place) -> Place {
-        let Place { chunk, index } = place;
+    pub(crate) fn after(&self, place: MapPlace) -> MapPlace {
+        let MapPlace { chunk, index } = place;
         if index + 1 < self.chunks[chunk].len() {
             let index = index + 1;
-            Place { chunk, index }
+            MapPlace { chunk, index }
         } else {
             let chunk = chunk + 1;
             let index = 0;
-            Place { chunk, index }
+            MapPlace { chunk, index }
         }
     }
 
     /// Returns the place before another one, if there is one.
-    pub(crate) fn before(&self, place: Place) -> Option<Place> {
-        let Place { chunk, index } = place;
+    pub(crate) fn before(&self, place: MapPlace) -> Option<MapPlace> {
+        let MapPlace { chunk, index } = place;
         if index > 0 {
             let index = index - 1;
-            return Some(Place { chunk, index });
+            return Some(MapPlace { chunk, index });
         }
         let chunk = chunk.checked_sub(1)?;
         let index = self.chunks[chunk].len() - 1;
-        Some(Place { chunk, index })
+        Some(MapPlace { chunk, index })
     }
 
     /// Returns the entry at a place, `None` at the place after all entries.
-    pub(crate) fn at(&self, place: Place) -> Option<(&Bytes, &V)> {
+    pub(crate) fn at(&self, place: MapPlace) -> Option<(&Bytes, &V)> {
         let (key, value) = self.chunks.get(place.chunk)?.get(place.index)?;
         Some((key, value))
     }
 
     /// Returns the value of the entry at a place.
-    pub(crate) fn value_mut(&mut self, place: Place) -> &mut V {
+    pub(crate) fn value_mut(&mut self, place: MapPlace) -> &mut V {
         &mut self.chunks[place.chunk][place.index].1
     }
 
@@ -113,8 +113,8 @@ impl<V> SortedMap<V> {
     }
 
     /// Adds an entry at the place where its key [belongs](Self::find).
-    pub(crate) fn insert(&mut self, place: Place, key: Bytes, value: V) {
-        let Place {
+    pub(crate) fn insert(&mut self, place: MapPlace, key: Bytes, value: V) {
+        let MapPlace {
             mut chunk,
             mut index,
         } = place;
@@ -146,7 +146,7 @@ impl<V> SortedMap<V> {
     }
 
     /// Removes and returns the entries from one place up to, but not including, another.
-    pub(crate) fn remove(&mut self, from: Place, to: Place) -> Vec<(Bytes, V)> {
+    pub(crate) fn remove(&mut self, from: MapPlace, to: MapPlace) -> Vec<(Bytes, V)> {
         if from == to {
             return Vec::new();
         }
@@ -168,7 +168,7 @@ impl<V> SortedMap<V> {
     }
 
     /// Returns the entries from a place on, in key order.
-    pub(crate) fn iter_from(&self, place: Place) -> impl Iterator<Item = (&Bytes, &V)> {
+    pub(crate) fn iter_from(&self, place: MapPlace) -> impl Iterator<Item = (&Bytes, &V)> {
         let chunks = self.chunks.get(place.chunk..).unwrap_or_default();
         let entries = chunks.iter().flatten().skip(place.index);
         entries.map(|(key, value)| (key, value))

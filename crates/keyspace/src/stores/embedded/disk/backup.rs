@@ -8,15 +8,15 @@ use crate::stores::embedded::backend::File;
 use crate::stores::embedded::entries::Entry;
 use crate::stores::embedded::runs::damage::FileError;
 use crate::stores::embedded::runs::manifest::Meta;
-use crate::stores::embedded::runs::{RunOptions, Runs};
+use crate::stores::embedded::runs::{RunStoreOptions, Runs};
 
 /// Why a copy has ended early.
-pub(crate) enum Stop {
+pub(crate) enum CopyError {
     Read(OpenError),
     Write(FileError),
 }
 
-impl From<FileError> for Stop {
+impl From<FileError> for CopyError {
     fn from(error: FileError) -> Self {
         Self::Write(error)
     }
@@ -30,9 +30,9 @@ pub(crate) type AddRow<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), FileE
 pub(crate) fn write(
     file: File,
     path: &Path,
-    options: RunOptions,
+    options: RunStoreOptions,
     meta: Meta,
-    read: impl FnOnce(AddRow<'_>) -> Result<(), Stop>,
+    read: impl FnOnce(AddRow<'_>) -> Result<(), CopyError>,
 ) -> Result<(), OpenError> {
     let refused = |error| refusal(path, error);
     let mut read_error = None;
@@ -40,8 +40,8 @@ pub(crate) fn write(
         let copied = read(&mut |key, value| writer.add(Entry::Set { key, value }));
         match copied {
             Ok(()) => Ok(()),
-            Err(Stop::Write(error)) => Err(error),
-            Err(Stop::Read(error)) => {
+            Err(CopyError::Write(error)) => Err(error),
+            Err(CopyError::Read(error)) => {
                 read_error = Some(error);
                 Ok(())
             }

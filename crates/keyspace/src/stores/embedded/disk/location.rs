@@ -26,7 +26,7 @@ use crate::stores::embedded::tests::openings::at;
 pub(crate) type Open = fn(&Path, &Setup) -> Result<OpenedStore, OpenError>;
 
 /// A file that may be a store.
-struct Found {
+struct FoundFile {
     file: fs::File,
     place: Place,
 }
@@ -87,7 +87,7 @@ fn no_store(path: &Path) -> OpenError {
     }
 }
 
-fn find_to_write(path: &Path) -> Result<Option<Found>, OpenError> {
+fn find_to_write(path: &Path) -> Result<Option<FoundFile>, OpenError> {
     find(path, fs::File::options().read(true).write(true))
 }
 
@@ -95,7 +95,7 @@ fn find_to_write(path: &Path) -> Result<Option<Found>, OpenError> {
 ///
 /// A log without a store is refused only if a second look finds the same: another process may have made a store after
 /// the first look at its file.
-fn find(path: &Path, options: &OpenOptions) -> Result<Option<Found>, OpenError> {
+fn find(path: &Path, options: &OpenOptions) -> Result<Option<FoundFile>, OpenError> {
     let failed = |error| open_error(path, error);
     let mut seen = Vec::new();
     loop {
@@ -106,7 +106,7 @@ fn find(path: &Path, options: &OpenOptions) -> Result<Option<Found>, OpenError> 
         if let Some(file) = open_regular(&main, path, options)? {
             at(Moment::FileOpen);
             let place = Place::of(&file, main).map_err(failed)?;
-            return Ok(Some(Found { file, place }));
+            return Ok(Some(FoundFile { file, place }));
         }
         at(Moment::NoFile);
         let folder = Folder::beside(&main).map_err(failed)?;
@@ -166,7 +166,11 @@ fn without_its_file(path: &Path) -> OpenError {
 }
 
 /// Opens the store in a file. `None` if the path names another one by now.
-fn open_found(found: Found, path: &Path, setup: &Setup) -> Result<Option<OpenedStore>, OpenError> {
+fn open_found(
+    found: FoundFile,
+    path: &Path,
+    setup: &Setup,
+) -> Result<Option<OpenedStore>, OpenError> {
     let failed = |error| open_error(path, error);
     let file = Some(found.place.id);
     if setup.expected.is_some_and(|expected| expected.file != file) {
@@ -217,7 +221,7 @@ type LockedWithHold = (File, Place, Hold);
 /// were in use if there are any. `None` if the path names another file by now.
 #[cfg(unix)]
 fn lock_with_hold(
-    found: Found,
+    found: FoundFile,
     path: &Path,
     setup: &Setup,
 ) -> Result<Option<LockedWithHold>, OpenError> {
@@ -239,8 +243,8 @@ fn lock_with_hold(
 }
 
 /// Locks the file until it is closed. `None` if the path names another one by now.
-fn lock(found: Found, path: &Path, access: Access) -> Result<Option<(File, Place)>, OpenError> {
-    let Found { file, place } = found;
+fn lock(found: FoundFile, path: &Path, access: Access) -> Result<Option<(File, Place)>, OpenError> {
+    let FoundFile { file, place } = found;
     let failed = |error| open_error(path, error);
     let locked = FileBackend::lock(file, access).map_err(failed)?;
     at(Moment::Locked);

@@ -44,14 +44,14 @@ use crate::stores::embedded::options::{Durability, Options, Sharing};
 use crate::stores::embedded::runs::RunList;
 use crate::stores::embedded::runs::damage::FileError;
 use crate::stores::embedded::runs::manifest::{LogStart, Meta};
-use crate::stores::embedded::runs::{Layout, Limits, OpenRunsError, RunOptions, Runs};
+use crate::stores::embedded::runs::{Layout, OpenRunsError, RunLimits, RunStoreOptions, Runs};
 
 /// The parameters of opening a store.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
     pub(crate) cache_bytes: usize,
     pub(crate) window_bytes: usize,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RunLimits,
     pub(crate) layout: Layout,
     pub(crate) log: Sizes,
     /// Whether writes of the log bypass the page cache.
@@ -101,8 +101,8 @@ impl Setup {
         }
     }
 
-    pub(crate) fn run_options(&self) -> RunOptions {
-        RunOptions {
+    pub(crate) fn run_options(&self) -> RunStoreOptions {
+        RunStoreOptions {
             layout: self.layout,
             cache_bytes: self.cache_bytes,
             limits: self.limits,

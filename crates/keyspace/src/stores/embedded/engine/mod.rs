@@ -65,13 +65,13 @@ use crate::contract::error::{Code, Error, OpenError, Result};
 use crate::contract::selector::KeyValue;
 use crate::contract::transaction::Commit;
 use crate::stores::embedded::backend::File;
-use crate::stores::embedded::disk::backup::{self, Stop};
+use crate::stores::embedded::disk::backup::{self, CopyError};
 use crate::stores::embedded::disk::location;
 use crate::stores::embedded::disk::open::OpenedStore;
 use crate::stores::embedded::disk::verify::{self, Verified};
 use crate::stores::embedded::layers::Layers;
 use crate::stores::embedded::options::Options;
-use crate::stores::embedded::runs::RunOptions;
+use crate::stores::embedded::runs::RunStoreOptions;
 #[cfg(test)]
 use crate::stores::embedded::runs::damage::FileError;
 use crate::stores::embedded::runs::manifest::Meta;
@@ -278,12 +278,12 @@ impl Engine {
             id: self.id,
             log: None,
         };
-        let options = RunOptions {
+        let options = RunStoreOptions {
             cache_bytes: 0,
             ..self.shared.runs.options().clone()
         };
         backup::write(file, path, options, meta, |add| {
-            let failed = |cause| Stop::Read(OpenError::Store(self.shared.fail(cause)));
+            let failed = |cause| CopyError::Read(OpenError::Store(self.shared.fail(cause)));
             let mut merge = rows.all_rows();
             while let Some((key, value)) = merge.next_row().map_err(failed)? {
                 add(key, value)?;

@@ -10,7 +10,7 @@ use crate::contract::error::{Code, Error, Result};
 use crate::contract::selector::KeyValue;
 use crate::contract::transaction::key_after;
 use crate::stores::embedded::collections::direction::Direction;
-use crate::stores::embedded::collections::limits::Limits;
+use crate::stores::embedded::collections::read_limits::ReadLimits;
 use crate::stores::embedded::layers::{Checkpointed, Layers, PartId, Parts};
 use crate::stores::embedded::runs::damage::FileError;
 
@@ -115,7 +115,7 @@ impl Snapshot {
     pub(crate) fn take_rows(
         &self,
         (begin, end): (&Bytes, &Bytes),
-        limits: &mut Limits,
+        limits: &mut ReadLimits,
         direction: Direction,
     ) -> Result<Vec<KeyValue>> {
         let mut begin = begin.clone();

@@ -68,7 +68,7 @@ enum Reach {
 }
 
 /// What a merge has come to.
-enum Next {
+enum MergeStep {
     /// The row at the head of this track.
     Row(usize),
     Gap,
@@ -118,9 +118,9 @@ impl<'a, T: Track> Merge<'a, T> {
     pub(crate) fn next_row(&mut self) -> Result<Option<Row<'_>>, T::Error> {
         loop {
             match self.advance(false)? {
-                Next::Row(track) => return Ok(self.row(track)),
-                Next::Gap => {}
-                Next::End => return Ok(None),
+                MergeStep::Row(track) => return Ok(self.row(track)),
+                MergeStep::Gap => {}
+                MergeStep::End => return Ok(None),
             }
         }
     }
@@ -128,14 +128,14 @@ impl<'a, T: Track> Merge<'a, T> {
     /// Returns the next entry. Reads forward only.
     pub(crate) fn next_entry(&mut self) -> Result<Option<Entry<'_>>, T::Error> {
         Ok(match self.advance(true)? {
-            Next::Row(track) => self
+            MergeStep::Row(track) => self
                 .row(track)
                 .map(|(key, value)| Entry::Set { key, value }),
-            Next::Gap => Some(Entry::Gap {
+            MergeStep::Gap => Some(Entry::Gap {
                 begin: &self.gap.0,
                 end: &self.gap.1,
             }),
-            Next::End => None,
+            MergeStep::End => None,
         })
     }
 
@@ -144,17 +144,17 @@ impl<'a, T: Track> Merge<'a, T> {
         Some((head.key(), head.tail()))
     }
 
-    fn advance(&mut self, keeps_gaps: bool) -> Result<Next, T::Error> {
+    fn advance(&mut self, keeps_gaps: bool) -> Result<MergeStep, T::Error> {
         if let Some(row) = self.returned.take() {
             self.leave_row(row);
         }
         let direction = self.direction;
         let Some(nearest) = self.find_nearest()? else {
-            return Ok(Next::End);
+            return Ok(MergeStep::End);
         };
         let (newer, rest) = self.tracks.split_at(nearest);
         let Some(entry) = rest[0].track.head() else {
-            return Ok(Next::End);
+            return Ok(MergeStep::End);
         };
         let (near, far) = direction.edges(entry);
         let near = match entry {
@@ -163,11 +163,11 @@ impl<'a, T: Track> Merge<'a, T> {
             Entry::Gap { .. } => direction.farther(near, self.at.get()),
         };
         if !direction.is_before(near, self.limit) {
-            return Ok(Next::End);
+            return Ok(MergeStep::End);
         }
         if matches!(entry, Entry::Set { .. }) {
             self.returned = Some(nearest);
-            return Ok(Next::Row(nearest));
+            return Ok(MergeStep::Row(nearest));
         }
         // The Gap ends early where a newer layer has an entry.
         let heads = newer.iter().filter_map(|newer| newer.track.head());
@@ -183,7 +183,7 @@ impl<'a, T: Track> Merge<'a, T> {
         for reader in &mut self.tracks[nearest..] {
             reader.leave();
         }
-        Ok(Next::Gap)
+        Ok(MergeStep::Gap)
     }
 
     /// Moves to the far edge of the row at the head of a track.

@@ -135,7 +135,9 @@ impl Layers {
     ) -> Merge<'a, LayerTrack<'a>> {
         let parts = self.parts.iter().map(PartSnapshot::track);
         let runs = self.runs.tracks(caching);
-        let tracks = parts.map(LayerTrack::Part).chain(runs.map(LayerTrack::Run));
+        let tracks = parts
+            .map(LayerTrack::WindowPart)
+            .chain(runs.map(LayerTrack::SortedRun));
         Merge::new(
             tracks,
             Position::before(begin),
@@ -166,8 +168,8 @@ impl Below for Layers {
 
 /// The entries of a layer.
 pub(crate) enum LayerTrack<'a> {
-    Part(PartTrack<'a>),
-    Run(RunTrack<'a>),
+    WindowPart(PartTrack<'a>),
+    SortedRun(RunTrack<'a>),
 }
 
 impl Track for LayerTrack<'_> {
@@ -175,24 +177,24 @@ impl Track for LayerTrack<'_> {
 
     fn seek(&mut self, at: Position<'_>, direction: Direction) -> Result<(), FileError> {
         match self {
-            Self::Part(part) => part.seek(at, direction),
-            Self::Run(run) => run.seek(at, direction)?,
+            Self::WindowPart(part) => part.seek(at, direction),
+            Self::SortedRun(run) => run.seek(at, direction)?,
         }
         Ok(())
     }
 
     fn step(&mut self, direction: Direction) -> Result<(), FileError> {
         match self {
-            Self::Part(part) => part.step(direction),
-            Self::Run(run) => run.step(direction)?,
+            Self::WindowPart(part) => part.step(direction),
+            Self::SortedRun(run) => run.step(direction)?,
         }
         Ok(())
     }
 
     fn head(&self) -> Option<Entry<'_>> {
         match self {
-            Self::Part(part) => part.head(),
-            Self::Run(run) => run.head(),
+            Self::WindowPart(part) => part.head(),
+            Self::SortedRun(run) => run.head(),
         }
     }
 }

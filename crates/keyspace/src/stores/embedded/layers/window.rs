@@ -19,7 +19,7 @@ use crate::stores::embedded::entries::Lookup;
 use crate::stores::embedded::log::effect::Effect;
 use crate::stores::embedded::runs::RunList;
 use crate::stores::embedded::runs::damage::FileError;
-use crate::stores::embedded::window::{Part, PartSnapshot};
+use crate::stores::embedded::window::{PartSnapshot, WindowPart};
 
 /// The number of a part. Parts are numbered in order over the life of an engine, from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +97,7 @@ pub(crate) struct FrozenPart {
 
 /// The newest state of the rows: the active part, which takes writes, over frozen parts and the runs.
 pub(crate) struct Window {
-    active: Part,
+    active: WindowPart,
     active_id: PartId,
     /// The layers below the active part. A checkpoint moves their content, but does not change it.
     below: Layers,
@@ -108,7 +108,7 @@ impl Window {
     /// Returns an empty window over runs. Its parts may have about `limit_bytes` together.
     pub(crate) fn new(checkpointed: &Checkpointed, limit_bytes: usize) -> Self {
         Self {
-            active: Part::new(),
+            active: WindowPart::new(),
             active_id: PartId(checkpointed.through.0 + 1),
             below: Layers::new(Vec::new(), checkpointed.runs.clone()),
             limit_bytes,
@@ -169,7 +169,7 @@ impl Window {
     /// Ends the active part and begins the next one.
     pub(crate) fn freeze(&mut self) -> FrozenPart {
         let bytes = self.active.held_bytes();
-        let part = std::mem::replace(&mut self.active, Part::new()).freeze();
+        let part = std::mem::replace(&mut self.active, WindowPart::new()).freeze();
         self.below.push(part.clone());
         let id = self.active_id;
         self.active_id = PartId(id.0 + 1);

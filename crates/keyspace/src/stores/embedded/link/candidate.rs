@@ -73,7 +73,7 @@ impl Elected {
 }
 
 /// What came of a candidate's step.
-type Attempt = Outcome<Owner, Greeted<UnixStream>, OpenError>;
+type StepOutcome = Outcome<Owner, Greeted<UnixStream>, OpenError>;
 
 impl Candidate {
     pub(crate) fn new(path: &Path, options: &Options, open: Open) -> Self {
@@ -195,7 +195,7 @@ impl Candidate {
         threads::spawn(self.environment(), "keyspace-hand-over", close).map(drop)
     }
 
-    fn open(&mut self) -> Attempt {
+    fn open(&mut self) -> StepOutcome {
         let setup = Setup {
             expected: self.known.as_ref().map(Welcome::identity),
             ..Setup::of(&self.options)
@@ -228,7 +228,7 @@ impl Candidate {
         }
     }
 
-    fn not_opened(&mut self, error: OpenError) -> Attempt {
+    fn not_opened(&mut self, error: OpenError) -> StepOutcome {
         if !self.may_pass(&error) {
             return Outcome::Failed(error);
         }
@@ -251,7 +251,7 @@ impl Candidate {
         self.known.is_some() && passes && !is_replaced(error)
     }
 
-    async fn connect(&mut self, left: Option<Duration>) -> Attempt {
+    async fn connect(&mut self, left: Option<Duration>) -> StepOutcome {
         let error = match self.reach(left).await {
             Ok(client) => return self.welcomed(client),
             Err(error) => error,
@@ -343,7 +343,7 @@ impl Candidate {
         })
     }
 
-    fn welcomed(&mut self, mut client: Greeted<UnixStream>) -> Attempt {
+    fn welcomed(&mut self, mut client: Greeted<UnixStream>) -> StepOutcome {
         if !self.is_viewer() && self.hold.is_none() {
             // A viewer must not take the store over from this owner.
             return Outcome::Unanswered;
@@ -377,7 +377,7 @@ impl Candidate {
         }
     }
 
-    async fn pause(&self) -> Attempt {
+    async fn pause(&self) -> StepOutcome {
         let env = self.environment();
         let (shortest, longest) = if self.is_viewer() {
             VIEWER_PAUSES

@@ -252,7 +252,7 @@ impl Link {
             Ok(number) => number,
             Err(error) => return setter.fail(error),
         };
-        let mut armed = Armed(Some(setter));
+        let mut armed = WatchGuard(Some(setter));
         self.runtime.spawn(async move {
             let changed = tokio::select! {
                 biased;
@@ -550,9 +550,9 @@ fn poisoned(cause: impl std::error::Error + Send + Sync + 'static) -> Error {
 }
 
 /// A watch that fires when it is dropped: when the value has changed, or the connection has ended.
-struct Armed(Option<WatchSetter>);
+struct WatchGuard(Option<WatchSetter>);
 
-impl Armed {
+impl WatchGuard {
     /// Waits until the future of the watch is dropped.
     async fn dropped(&mut self) {
         if let Some(setter) = &mut self.0 {
@@ -567,7 +567,7 @@ impl Armed {
     }
 }
 
-impl Drop for Armed {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         if let Some(setter) = self.0.take() {
             setter.fire();

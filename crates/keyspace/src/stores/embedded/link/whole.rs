@@ -13,18 +13,18 @@ use crate::contract::error::{Code, Error, OpenError, Result};
 use crate::contract::selector::KeyValue;
 use crate::contract::transaction::key_after;
 use crate::stores::embedded::backend::File;
-use crate::stores::embedded::disk::backup::{self, Stop};
+use crate::stores::embedded::disk::backup::{self, CopyError};
 use crate::stores::embedded::disk::location;
 use crate::stores::embedded::disk::open::Setup;
 use crate::stores::embedded::disk::verify::Verified;
 use crate::stores::embedded::options::Options;
 use crate::stores::embedded::processes::Process;
-use crate::stores::embedded::runs::RunOptions;
+use crate::stores::embedded::runs::RunStoreOptions;
 use crate::stores::embedded::runs::manifest::Meta;
 use crate::stores::embedded::wire::{Found, Request};
 
 /// Rows of a copy, the version that is copied, and whether there are more.
-type Part = (i64, Vec<KeyValue>, bool);
+type CopiedRows = (i64, Vec<KeyValue>, bool);
 
 impl Link {
     /// Copies the newest state to a new store at `path`, which this process writes. Blocks until the copy is done.
@@ -32,7 +32,7 @@ impl Link {
         location::write_copy(path, |file| {
             let connection = self.shared.connections.lock().next.clone();
             let copy = connection.next_transaction();
-            let read = |begin: Bytes| -> Result<Part> {
+            let read = |begin: Bytes| -> Result<CopiedRows> {
                 let (sender, found) = mpsc::channel();
                 let answer = Box::new(move |answer| drop(sender.send(answer)));
                 connection.send(&Request::Copy { copy, begin }, Waiting::Read(answer))?;
@@ -59,10 +59,10 @@ impl Link {
         &self,
         file: File,
         path: &Path,
-        read: impl Fn(Bytes) -> Result<Part>,
+        read: impl Fn(Bytes) -> Result<CopiedRows>,
     ) -> Result<(), OpenError> {
         let setup = Options::new().with_environment(self.environment().clone());
-        let options = RunOptions {
+        let options = RunStoreOptions {
             cache_bytes: 0,
             ..Setup::of(&setup).run_options()
         };
@@ -83,7 +83,7 @@ impl Link {
                     return Ok(());
                 };
                 let begin = key_after(last.key()).into();
-                let next = read(begin).map_err(|error| Stop::Read(OpenError::Store(error)))?;
+                let next = read(begin).map_err(|error| CopyError::Read(OpenError::Store(error)))?;
                 (_, rows, more) = next;
             }
         })

@@ -188,9 +188,9 @@ pub(crate) fn leftovers(
     for &slot in &slots {
         let file = open(files, slot)?;
         let header = match read_header(slot, &file)? {
-            Found::Nothing => continue,
-            Found::Other => return Err(LogError::Foreign { slot }),
-            Found::Header(header) => header,
+            SlotContent::Nothing => continue,
+            SlotContent::Other => return Err(LogError::Foreign { slot }),
+            SlotContent::Header(header) => header,
         };
         if header.id.store != store {
             return Err(LogError::Foreign { slot });
@@ -241,16 +241,16 @@ impl Survey {
         for slot in files.list()? {
             let file = open(files, slot)?;
             let header = match read_header(slot, &file)? {
-                Found::Nothing => {
+                SlotContent::Nothing => {
                     survey.unused.push(slot);
                     survey.empty.push(slot);
                     continue;
                 }
-                Found::Other => {
+                SlotContent::Other => {
                     survey.foreign.push(slot);
                     continue;
                 }
-                Found::Header(header) => header,
+                SlotContent::Header(header) => header,
             };
             if header.id.store != id.store {
                 return Err(LogError::Foreign { slot });
@@ -563,7 +563,7 @@ fn open(files: &dyn Files, slot: Slot) -> Result<File, LogError> {
 }
 
 /// The content of a slot.
-enum Found {
+enum SlotContent {
     /// The file is still empty.
     Nothing,
     /// The file holds something else than a segment.
@@ -571,13 +571,15 @@ enum Found {
     Header(Header),
 }
 
-fn read_header(slot: Slot, file: &File) -> Result<Found, LogError> {
+fn read_header(slot: Slot, file: &File) -> Result<SlotContent, LogError> {
     match Header::decode(&read(&**file, BLOCK_BYTES)?) {
-        Ok(Some(header)) => Ok(Found::Header(header)),
-        Ok(None) if read(&**file, usize::MAX)?.iter().all(|&byte| byte == 0) => Ok(Found::Nothing),
+        Ok(Some(header)) => Ok(SlotContent::Header(header)),
+        Ok(None) if read(&**file, usize::MAX)?.iter().all(|&byte| byte == 0) => {
+            Ok(SlotContent::Nothing)
+        }
         Ok(None) => Err(corrupt(slot, 0, "there is no header".to_owned())),
         Err(HeaderDefect::Damaged(reason)) => Err(corrupt(slot, 0, reason)),
-        Err(HeaderDefect::Foreign) => Ok(Found::Other),
+        Err(HeaderDefect::Foreign) => Ok(SlotContent::Other),
         Err(HeaderDefect::NewerFormat { found }) => Err(LogError::NewerFormat {
             slot,
             found,

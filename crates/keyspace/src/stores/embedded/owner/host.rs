@@ -21,7 +21,7 @@ use crate::stores::embedded::engine::{CommitRequest, Engine, Snapshot};
 use crate::stores::embedded::layers::Layers;
 use crate::stores::embedded::threads;
 use crate::stores::embedded::wire::frames::{Incoming, Outgoing};
-use crate::stores::embedded::wire::{Ask, Found, Malformed, Reply, Request, Row};
+use crate::stores::embedded::wire::{Ask, Found, Malformed, Reply, Request, WireRow};
 
 /// The largest number of transactions that a client may have open.
 const MAX_TRANSACTIONS: usize = 10_000;
@@ -155,13 +155,13 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
             Entry::Vacant(new) => new.insert(self.engine.newest_layers()?),
         };
         let (rows, more) = self.engine.copy_rows(state, begin, MAX_REPLY_BYTES)?;
-        let rows = rows.into_iter().map(Row::from).collect();
+        let rows = rows.into_iter().map(WireRow::from).collect();
         Ok((*version, Found::Rows { rows, more }))
     }
 
     /// Checks the store's file, on a thread of its own.
     fn verify(&self, number: u64) {
-        let Some(scan) = Scan::begin(&self.verifications) else {
+        let Some(scan) = Verification::begin(&self.verifications) else {
             let error = Code::GRV_PROXY_MEMORY_LIMIT_EXCEEDED.into();
             return refuse(&self.outgoing, number, error);
         };
@@ -207,7 +207,7 @@ impl<'a, N: FnMut() -> usize> Host<'a, N> {
                 limits.bytes = limits.bytes.clamp(1, MAX_REPLY_BYTES);
                 let rows = snapshot.take_rows((&begin, &end), &mut limits, direction)?;
                 Found::Rows {
-                    rows: rows.into_iter().map(Row::from).collect(),
+                    rows: rows.into_iter().map(WireRow::from).collect(),
                     more: limits.is_reached(),
                 }
             }
@@ -305,9 +305,9 @@ impl Watched {
 }
 
 /// A verification under way.
-pub(crate) struct Scan(Arc<AtomicUsize>);
+pub(crate) struct Verification(Arc<AtomicUsize>);
 
-impl Scan {
+impl Verification {
     /// `None` if too many are under way.
     pub(crate) fn begin(scans: &Arc<AtomicUsize>) -> Option<Self> {
         let begun = scans.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |scans| {
@@ -321,7 +321,7 @@ impl Scan {
     }
 }
 
-impl Drop for Scan {
+impl Drop for Verification {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }

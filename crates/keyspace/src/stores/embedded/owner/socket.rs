@@ -42,14 +42,14 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The door of an owner: takes the connections of clients, on a thread of its own.
 pub(crate) struct Listener {
-    stop: Arc<Stop>,
+    stop: Arc<ListenerStop>,
     /// `None` after the end.
     thread: Option<JoinHandle<()>>,
 }
 
 /// Ends the thread of a listener.
 #[derive(Default)]
-struct Stop {
+struct ListenerStop {
     is_set: AtomicBool,
     notify: Notify,
 }
@@ -69,7 +69,7 @@ impl Listener {
     pub(crate) fn open(main: &Path, hosts: Arc<Hosts>) -> io::Result<Self> {
         let main = canonical(main)?;
         let first = bind(&main, hosts.environment());
-        let stop = Arc::new(Stop::default());
+        let stop = Arc::new(ListenerStop::default());
         let stopped = stop.clone();
         let env = hosts.environment().clone();
         let thread = threads::spawn(&env, "keyspace-listener", move || {
@@ -116,7 +116,7 @@ impl Drop for Listener {
 
 /// Makes the runtime of a listener, and tries again as long as there are no descriptors for it. `None` if the store is
 /// closed meanwhile.
-fn wait_for_runtime(env: &Environment, stop: &Stop) -> Option<Runtime> {
+fn wait_for_runtime(env: &Environment, stop: &ListenerStop) -> Option<Runtime> {
     let mut failures = 0;
     while !stop.is_set.load(Ordering::SeqCst) {
         match threads::runtime(env) {

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::damage::FileError;
-use super::policy::{self, Role, RunSize};
-use super::run::{Run, RunId, RunList, RunTrack};
+use super::policy::{self, MergeRole, RunSize};
+use super::run::{RunId, RunList, RunTrack, SortedRun};
 use super::store::{Runs, RunsState};
 use super::table::{Caching, Table};
 use super::writer::RunWriter;
@@ -97,7 +97,7 @@ impl Runs {
     /// Merges the next keys of the inputs into a table. Returns `None` if merges have ended.
     pub(super) fn copy(
         &self,
-        inputs: &[Arc<Run>],
+        inputs: &[Arc<SortedRun>],
         has_older: bool,
     ) -> Result<Option<Stepped>, FileError> {
         let tracks = inputs.iter().map(|run| RunTrack::new(run, Caching::Direct));
@@ -138,7 +138,7 @@ impl Runs {
     pub(super) fn install_step(
         &self,
         state: &mut RunsState,
-        inputs: &[Arc<Run>],
+        inputs: &[Arc<SortedRun>],
         output: Option<RunId>,
         stepped: Stepped,
     ) -> Result<(), FileError> {
@@ -173,7 +173,7 @@ impl Runs {
             let hidden: u64 = inputs.iter().map(|input| input.hidden_bytes).sum();
             // What the merge has left out is not hidden any more.
             let older = runs[at..].iter().map(|run| run.bytes()).sum();
-            let output = Run {
+            let output = SortedRun {
                 id,
                 into: None,
                 hidden_bytes: hidden.max(hidden_before).min(older),
@@ -226,7 +226,7 @@ impl GapBuffer {
 }
 
 /// Returns where the next step of a merge begins.
-fn begin_of(inputs: &[Arc<Run>]) -> &[u8] {
+fn begin_of(inputs: &[Arc<SortedRun>]) -> &[u8] {
     inputs
         .first()
         .filter(|input| input.into.is_some())
@@ -235,9 +235,12 @@ fn begin_of(inputs: &[Arc<Run>]) -> &[u8] {
 
 /// Returns the first table of the inputs that are left, and where the next step begins, if no other input has keys
 /// before the end of that table, and it need not be copied for another reason.
-fn table_of_one(inputs: &[Arc<Run>], has_older: bool) -> Option<(Arc<Table>, Option<Vec<u8>>)> {
+fn table_of_one(
+    inputs: &[Arc<SortedRun>],
+    has_older: bool,
+) -> Option<(Arc<Table>, Option<Vec<u8>>)> {
     let from = begin_of(inputs);
-    let tables_left = |run: &'_ Arc<Run>| {
+    let tables_left = |run: &'_ Arc<SortedRun>| {
         let done = run.tables.partition_point(|table| *table.root.end <= *from);
         run.tables[done..].to_vec()
     };
@@ -259,14 +262,14 @@ fn table_of_one(inputs: &[Arc<Run>], has_older: bool) -> Option<(Arc<Table>, Opt
 
 fn sizes(list: &RunList) -> Vec<RunSize> {
     let runs = &list.runs;
-    let is_output = |run: &Run| runs.iter().any(|input| input.into == Some(run.id));
-    let size = |run: &Arc<Run>| RunSize {
+    let is_output = |run: &SortedRun| runs.iter().any(|input| input.into == Some(run.id));
+    let size = |run: &Arc<SortedRun>| RunSize {
         bytes: run.bytes(),
         hidden_bytes: run.hidden_bytes,
         role: match run.into {
-            Some(_) => Role::Input,
-            None if is_output(run) => Role::Output,
-            None => Role::Free,
+            Some(_) => MergeRole::Input,
+            None if is_output(run) => MergeRole::Output,
+            None => MergeRole::Free,
         },
     };
     runs.iter().map(size).collect()

@@ -40,9 +40,9 @@ mod verify;
 mod writer;
 
 pub(crate) use self::chunks::Layout;
-pub(crate) use self::policy::Limits;
+pub(crate) use self::policy::RunLimits;
 pub(crate) use self::run::{RunList, RunTrack};
-pub(crate) use self::store::{OpenRunsError, RunOptions, Runs};
+pub(crate) use self::store::{OpenRunsError, RunStoreOptions, Runs};
 pub(crate) use self::table::Caching;
 #[cfg(test)]
 pub(crate) use self::writer::RunWriter;

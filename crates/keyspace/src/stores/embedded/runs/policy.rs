@@ -20,12 +20,12 @@ pub(super) struct RunSize {
     pub(super) bytes: u64,
     /// About how many bytes of older runs its Gaps hide.
     pub(super) hidden_bytes: u64,
-    pub(super) role: Role,
+    pub(super) role: MergeRole,
 }
 
 /// What a run is to a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum MergeRole {
     /// No merge concerns it.
     Free,
     /// It is being merged into an older one.
@@ -48,14 +48,14 @@ const MAX_AT_REST: usize = 3;
 
 /// What the runs of a busy store may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct RunLimits {
     /// How many runs there are at most.
     pub(crate) max_runs: usize,
     /// How many bytes what is replaced or cleared may take, in addition to as many as the rest takes.
     pub(crate) garbage_bytes: u64,
 }
 
-impl Default for Limits {
+impl Default for RunLimits {
     fn default() -> Self {
         Self {
             max_runs: 8,
@@ -65,11 +65,14 @@ impl Default for Limits {
 }
 
 /// Returns whether another run must wait for a merge.
-pub(super) fn is_full(runs: &[RunSize], limits: Limits) -> bool {
-    let outputs = runs.iter().filter(|run| run.role == Role::Output).count();
+pub(super) fn is_full(runs: &[RunSize], limits: RunLimits) -> bool {
+    let outputs = runs
+        .iter()
+        .filter(|run| run.role == MergeRole::Output)
+        .count();
     let oldest = match runs {
         // What the merge has not taken of the oldest run yet belongs to it.
-        [.., input, output] if output.role == Role::Output => input.bytes + output.bytes,
+        [.., input, output] if output.role == MergeRole::Output => input.bytes + output.bytes,
         [.., oldest] => oldest.bytes,
         [] => return false,
     };
@@ -80,12 +83,14 @@ pub(super) fn is_full(runs: &[RunSize], limits: Limits) -> bool {
 /// Returns the runs whose merge is to go on or to begin. `runs` are newest first.
 pub(super) fn next_merge(
     runs: &[RunSize],
-    limits: Limits,
+    limits: RunLimits,
     is_at_rest: bool,
 ) -> Option<Range<usize>> {
-    if let Some(begin) = runs.iter().position(|run| run.role != Role::Free) {
+    if let Some(begin) = runs.iter().position(|run| run.role != MergeRole::Free) {
         let inputs = runs[begin..].iter();
-        let inputs = inputs.take_while(|run| run.role == Role::Input).count();
+        let inputs = inputs
+            .take_while(|run| run.role == MergeRole::Input)
+            .count();
         let has_room = begin + inputs < limits.max_runs;
         let newest = newest_to_merge(&runs[..begin], has_room);
         return Some(newest.map_or(begin..begin + inputs, |count| 0..count));
@@ -142,13 +147,13 @@ fn similar(runs: &[RunSize], ratio: f64) -> usize {
 
 /// Returns the runs whose merge is to go on or to begin when the store is closed: all of them, if what is hidden takes
 /// more than its limit.
-pub(super) fn hidden(runs: &[RunSize], limits: Limits) -> Option<Range<usize>> {
+pub(super) fn hidden(runs: &[RunSize], limits: RunLimits) -> Option<Range<usize>> {
     let (_, others) = runs.split_last()?;
     let hidden: u64 = others.iter().map(|run| run.hidden_bytes).sum();
     let left = total(runs).saturating_sub(hidden);
     // What is hidden is only an estimate, so this leaves a margin.
     let is_much = total(runs) > (2 * left).saturating_add(limits.garbage_bytes / 2);
-    match runs.iter().position(|run| run.role != Role::Free) {
+    match runs.iter().position(|run| run.role != MergeRole::Free) {
         Some(_) if is_much => next_merge(runs, limits, false),
         None if is_much && !others.is_empty() => Some(0..runs.len()),
         _ => None,

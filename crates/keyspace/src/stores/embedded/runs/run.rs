@@ -17,7 +17,7 @@ pub(crate) struct RunId(pub(super) u64);
 
 /// Entries in key order, in tables that do not overlap. It never changes; a merge that has taken its first keys
 /// replaces it.
-pub(crate) struct Run {
+pub(crate) struct SortedRun {
     pub(super) id: RunId,
     /// The run into which this one is being merged. It has taken all keys before `begins`.
     pub(super) into: Option<RunId>,
@@ -29,7 +29,7 @@ pub(crate) struct Run {
     pub(super) tables: Vec<Arc<Table>>,
 }
 
-impl Run {
+impl SortedRun {
     /// Returns what the run knows about a key.
     fn lookup(&self, key: &[u8], hash: KeyHash) -> Result<Lookup<Bytes>, FileError> {
         let after = self
@@ -105,7 +105,7 @@ impl Run {
 /// The runs of one state, newest first.
 #[derive(Clone, Default)]
 pub(crate) struct RunList {
-    pub(super) runs: Vec<Arc<Run>>,
+    pub(super) runs: Vec<Arc<SortedRun>>,
 }
 
 impl RunList {
@@ -140,13 +140,13 @@ impl RunList {
 
 /// Reads the entries of a run.
 pub(crate) struct RunTrack<'a> {
-    run: &'a Run,
+    run: &'a SortedRun,
     caching: Caching,
     /// The current entry, `None` after the last one.
-    place: Option<Place>,
+    place: Option<EntryPlace>,
 }
 
-struct Place {
+struct EntryPlace {
     table: usize,
     /// The leaf's block of the index.
     top: usize,
@@ -161,7 +161,7 @@ struct Place {
 }
 
 impl<'a> RunTrack<'a> {
-    pub(super) fn new(run: &'a Run, caching: Caching) -> Self {
+    pub(super) fn new(run: &'a SortedRun, caching: Caching) -> Self {
         Self {
             run,
             caching,
@@ -177,13 +177,13 @@ impl<'a> RunTrack<'a> {
         middle: Arc<Block>,
         leaf: usize,
         direction: Direction,
-    ) -> Result<Place, FileError> {
+    ) -> Result<EntryPlace, FileError> {
         let block = self.run.tables[table].leaf(top, &middle, leaf, self.caching)?;
         let entry = match direction {
             Direction::Forward => 0,
             Direction::Backward => block.len() - 1,
         };
-        Ok(Place {
+        Ok(EntryPlace {
             table,
             top,
             middle,
@@ -200,7 +200,7 @@ impl<'a> RunTrack<'a> {
         table: usize,
         top: usize,
         direction: Direction,
-    ) -> Result<Place, FileError> {
+    ) -> Result<EntryPlace, FileError> {
         let middle = self.run.tables[table]
             .middle(top, self.caching)?
             .into_owned();
@@ -212,9 +212,9 @@ impl<'a> RunTrack<'a> {
     }
 
     /// Returns the first entry of the leaf after a place.
-    fn next_leaf(&self, place: &Place) -> Result<Option<Place>, FileError> {
+    fn next_leaf(&self, place: &EntryPlace) -> Result<Option<EntryPlace>, FileError> {
         let forward = Direction::Forward;
-        let &Place {
+        let &EntryPlace {
             table, top, leaf, ..
         } = place;
         Ok(Some(if leaf + 1 < place.middle.len() {
@@ -229,9 +229,9 @@ impl<'a> RunTrack<'a> {
     }
 
     /// Returns the last entry of the leaf before a place.
-    fn previous_leaf(&self, place: &Place) -> Result<Option<Place>, FileError> {
+    fn previous_leaf(&self, place: &EntryPlace) -> Result<Option<EntryPlace>, FileError> {
         let backward = Direction::Backward;
-        let &Place {
+        let &EntryPlace {
             table, top, leaf, ..
         } = place;
         // The leaf before ends at or before the separator. If nothing of it counts, it may have been freed.

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use super::chunks::{Chunk, MANIFEST_CHUNKS};
 use super::damage::FileError;
-use super::run::{Run, RunList};
+use super::run::{RunList, SortedRun};
 use super::store::Runs;
 use super::table::Table;
 use crate::stores::embedded::backend::is_shortage;
@@ -104,7 +104,7 @@ fn with_moved(list: &RunList, moved: &BTreeMap<u32, Arc<Chunk>>) -> RunList {
         let chunks = table.chunks.iter().map(place);
         Arc::new(table.with_chunks(chunks.collect()))
     };
-    let run = |run: &Arc<Run>| {
+    let run = |run: &Arc<SortedRun>| {
         let tables = run.tables.iter().map(table);
         Arc::new(run.with_tables(tables.collect()))
     };

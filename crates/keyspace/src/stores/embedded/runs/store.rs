@@ -8,8 +8,8 @@ use parking_lot::{Mutex, MutexGuard};
 use super::chunks::{ChunkFile, Layout, MANIFEST_CHUNKS};
 use super::damage::{Damage, FileError};
 use super::manifest::{HEAD_BYTES, Manifest, ManifestError, Meta, RunRecord, TableRecord, length};
-use super::policy::Limits;
-use super::run::{Run, RunId, RunList};
+use super::policy::RunLimits;
+use super::run::{RunId, RunList, SortedRun};
 use super::table::Table;
 use super::writer::RunWriter;
 use crate::contract::env::Environment;
@@ -18,10 +18,10 @@ use crate::stores::embedded::entries::Entry;
 
 /// How a store's file is used.
 #[derive(Debug, Clone)]
-pub(crate) struct RunOptions {
+pub(crate) struct RunStoreOptions {
     pub(crate) layout: Layout,
     pub(crate) cache_bytes: usize,
-    pub(crate) limits: Limits,
+    pub(crate) limits: RunLimits,
     /// The source of ids.
     pub(crate) env: Environment,
 }
@@ -29,7 +29,7 @@ pub(crate) struct RunOptions {
 /// The runs in a store's file. Several threads may use it.
 pub(crate) struct Runs {
     pub(super) file: Arc<ChunkFile>,
-    pub(super) options: RunOptions,
+    pub(super) options: RunStoreOptions,
     state: Mutex<RunsState>,
     pub(super) stops_merging: AtomicBool,
 }
@@ -66,7 +66,7 @@ impl Runs {
     /// Creates the runs of a new store in an empty file. `write` writes its rows, in key order.
     pub(crate) fn create(
         file: File,
-        options: RunOptions,
+        options: RunStoreOptions,
         meta: Meta,
         write: impl FnOnce(&mut RunWriter<'_>) -> Result<(), FileError>,
     ) -> Result<Self, FileError> {
@@ -78,7 +78,7 @@ impl Runs {
         Ok(runs)
     }
 
-    fn new(file: File, options: RunOptions, meta: Meta) -> Self {
+    fn new(file: File, options: RunStoreOptions, meta: Meta) -> Self {
         Self {
             file: ChunkFile::new(file, options.layout, options.cache_bytes),
             options,
@@ -95,7 +95,7 @@ impl Runs {
     }
 
     /// Opens the runs of a store. Only reads the file.
-    pub(crate) fn open(file: File, options: RunOptions) -> Result<Self, OpenRunsError> {
+    pub(crate) fn open(file: File, options: RunStoreOptions) -> Result<Self, OpenRunsError> {
         let (place, manifest) = newest_manifest(&file, options.layout)?;
         let runs = Self::new(file, options, manifest.meta);
         let mut state = runs.state();
@@ -105,14 +105,14 @@ impl Runs {
             state.last_run = state.last_run.max(run.id);
             runs.open_run(run).map(Arc::new)
         });
-        let list: Vec<Arc<Run>> = list.collect::<Result<_, _>>()?;
+        let list: Vec<Arc<SortedRun>> = list.collect::<Result<_, _>>()?;
         check_merges(&list)?;
         state.list = Arc::new(RunList { runs: list });
         drop(state);
         Ok(runs)
     }
 
-    fn open_run(&self, record: &RunRecord) -> Result<Run, FileError> {
+    fn open_run(&self, record: &RunRecord) -> Result<SortedRun, FileError> {
         let len = self.file.len()?;
         let tables = record.tables.iter().map(|table| {
             let chunks = table.chunks.iter().map(|&chunk| {
@@ -139,7 +139,7 @@ impl Runs {
         if !tables.is_sorted_by(ends_before) {
             return Err(Damage::of_order().into());
         }
-        Ok(Run {
+        Ok(SortedRun {
             id: RunId(record.id),
             into: (record.into > 0).then_some(RunId(record.into)),
             hidden_bytes: record.hidden_bytes,
@@ -149,7 +149,7 @@ impl Runs {
     }
 
     /// Returns how the file is used.
-    pub(crate) fn options(&self) -> &RunOptions {
+    pub(crate) fn options(&self) -> &RunStoreOptions {
         &self.options
     }
 
@@ -210,7 +210,7 @@ impl Runs {
         let mut state = self.state();
         let mut runs = state.list.runs.clone();
         if !tables.is_empty() {
-            let run = Run {
+            let run = SortedRun {
                 id: state.next_run(),
                 into: None,
                 hidden_bytes,
@@ -283,11 +283,11 @@ impl RunsState {
 }
 
 /// Checks that the inputs of each merge follow each other, and that its output follows them.
-fn check_merges(runs: &[Arc<Run>]) -> Result<(), Damage> {
+fn check_merges(runs: &[Arc<SortedRun>]) -> Result<(), Damage> {
     for (index, run) in runs.iter().enumerate() {
         let Some(into) = run.into else { continue };
         let follows =
-            |next: &Arc<Run>| next.into == Some(into) || (next.id, next.into) == (into, None);
+            |next: &Arc<SortedRun>| next.into == Some(into) || (next.id, next.into) == (into, None);
         if !runs.get(index + 1).is_some_and(follows) {
             return Err(Damage::new("a merge lacks its output"));
         }
@@ -295,7 +295,7 @@ fn check_merges(runs: &[Arc<Run>]) -> Result<(), Damage> {
     Ok(())
 }
 
-fn record(run: &Run) -> RunRecord {
+fn record(run: &SortedRun) -> RunRecord {
     RunRecord {
         id: run.id.0,
         into: run.into.map_or(0, |into| into.0),

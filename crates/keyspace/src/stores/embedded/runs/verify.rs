@@ -2,7 +2,7 @@
 
 use super::damage::{Damage, FileError};
 use super::filter::{KeyHash, may_contain};
-use super::run::{Run, RunList, RunTrack};
+use super::run::{RunList, RunTrack, SortedRun};
 use super::table::{Caching, Counts, Table};
 use crate::contract::limits::END_OF_KEYSPACE;
 use crate::stores::embedded::collections::direction::Direction;
@@ -13,7 +13,7 @@ const STEP_ENTRIES: u64 = 1024;
 
 /// The rows of a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Rows {
+pub(crate) struct VerifiedRows {
     pub(crate) rows: u64,
     /// The bytes of their keys and values.
     pub(crate) bytes: u64,
@@ -26,7 +26,10 @@ impl RunList {
     ///
     /// # Errors
     /// The first damage that is found.
-    pub(crate) fn verify(&self, mut progress: impl FnMut(u64, u64)) -> Result<Rows, FileError> {
+    pub(crate) fn verify(
+        &self,
+        mut progress: impl FnMut(u64, u64),
+    ) -> Result<VerifiedRows, FileError> {
         let entries: u64 = self.tables().map(|table| table.root.counts.entries()).sum();
         let mut read = 0;
         let mut step = || {
@@ -42,18 +45,20 @@ impl RunList {
         self.count_rows()
     }
 
-    fn count_rows(&self) -> Result<Rows, FileError> {
+    fn count_rows(&self) -> Result<VerifiedRows, FileError> {
         if let [run] = &self.runs[..]
             && run.begins.is_empty()
             && run.tables.iter().all(|table| table.root.counts.gaps == 0)
         {
             let counts = run.tables.iter().map(|table| table.root.counts);
-            return Ok(counts.fold(Rows::default(), |rows, counts| Rows {
-                rows: rows.rows + counts.sets,
-                bytes: rows.bytes + counts.bytes,
-            }));
+            return Ok(
+                counts.fold(VerifiedRows::default(), |rows, counts| VerifiedRows {
+                    rows: rows.rows + counts.sets,
+                    bytes: rows.bytes + counts.bytes,
+                }),
+            );
         }
-        let mut rows = Rows::default();
+        let mut rows = VerifiedRows::default();
         let end = Position::before(END_OF_KEYSPACE);
         let mut merge = Merge::new(
             self.tracks(Caching::Direct),
@@ -69,7 +74,7 @@ impl RunList {
     }
 }
 
-fn verify_run(run: &Run, step: &mut impl FnMut()) -> Result<(), FileError> {
+fn verify_run(run: &SortedRun, step: &mut impl FnMut()) -> Result<(), FileError> {
     for table in &run.tables {
         let filter = (0..table.root.filter.blocks).map(|number| table.filter_block(number));
         let filter: Vec<Vec<u8>> = filter.collect::<Result<_, _>>()?;
@@ -97,7 +102,7 @@ fn verify_run(run: &Run, step: &mut impl FnMut()) -> Result<(), FileError> {
     Ok(())
 }
 
-fn check_counts(table: &Table, run: &Run, found: Counts) -> Result<(), Damage> {
+fn check_counts(table: &Table, run: &SortedRun, found: Counts) -> Result<(), Damage> {
     let expected = table.root.counts;
     let is_whole = *run.begins <= *table.first_key();
     if is_whole && found != expected {

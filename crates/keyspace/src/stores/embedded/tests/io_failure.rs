@@ -27,7 +27,7 @@ use crate::stores::embedded::log::effect::Effect;
 use crate::stores::embedded::log::files::Folder;
 use crate::stores::embedded::log::frame::BLOCK_BYTES;
 use crate::stores::embedded::log::segment::Sizes;
-use crate::stores::embedded::runs::Limits;
+use crate::stores::embedded::runs::RunLimits;
 use crate::stores::embedded::runs::damage::{Damage, FileError};
 
 const FAULTS: [Fault; 3] = [Fault::Error, Fault::Full, Fault::ShortWrite];
@@ -304,9 +304,9 @@ fn a_store_that_is_closed_while_commits_wait_for_room_keeps_what_was_acknowledge
 /// Fills a disk while merges lag, and closes the store. Returns the numbers of the rows that were acknowledged.
 fn close_on_a_full_disk(disk: &Disk) -> std::ops::Range<u32> {
     let setup = Setup {
-        limits: Limits {
+        limits: RunLimits {
             max_runs: 3,
-            ..Limits::default()
+            ..RunLimits::default()
         },
         ..setup()
     };

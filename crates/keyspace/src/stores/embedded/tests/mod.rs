@@ -23,7 +23,7 @@ use crate::stores::embedded::disk::open::{OpenedStore, Setup};
 use crate::stores::embedded::engine::CommitRequest;
 use crate::stores::embedded::engine::queue::Mutation;
 use crate::stores::embedded::log::segment::Sizes;
-use crate::stores::embedded::runs::{Layout, Limits};
+use crate::stores::embedded::runs::{Layout, RunLimits};
 
 /// Returns options with log segments that are so small that the log often continues in the next one, and
 /// with a cache that is so small that a checkpoint takes several transactions.
@@ -31,7 +31,7 @@ pub(super) fn setup() -> Setup {
     Setup {
         cache_bytes: 64 << 10,
         window_bytes: 64 << 10,
-        limits: Limits::default(),
+        limits: RunLimits::default(),
         layout: Layout {
             chunk_bytes: 16 << 10,
             table_bytes: 64 << 10,

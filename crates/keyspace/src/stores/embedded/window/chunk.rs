@@ -47,10 +47,10 @@ impl EntryRef {
 /// Bucket `b` holds `2^b` chunks, so that adding one moves none and readers need no lock.
 #[derive(Default)]
 pub(super) struct Chunks {
-    buckets: [OnceLock<Box<[Chunk]>>; 32],
+    buckets: [OnceLock<Box<[ChunkCell]>>; 32],
 }
 
-type Chunk = OnceLock<Box<[u8]>>;
+type ChunkCell = OnceLock<Box<[u8]>>;
 
 impl Chunks {
     /// Returns a chunk, `None` if it was not added yet.

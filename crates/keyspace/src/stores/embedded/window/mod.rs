@@ -17,4 +17,4 @@ mod part;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub(crate) use self::part::{Below, Part, PartSnapshot, PartTrack};
+pub(crate) use self::part::{Below, PartSnapshot, PartTrack, WindowPart};

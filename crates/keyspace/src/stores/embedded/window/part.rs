@@ -36,12 +36,12 @@ pub(crate) trait Below {
 /// - Entries are in key order and do not overlap; two Gaps never touch.
 /// - A Gap extends as far to the right as possible: it ends at a Set, at a key that lives below, or at the
 ///   end of the keyspace. Clears of neighboring keys therefore become one Gap.
-pub(crate) struct Part {
+pub(crate) struct WindowPart {
     pub(super) tree: EntryTree,
     pub(super) chunks: ChunkWriter,
 }
 
-impl Part {
+impl WindowPart {
     pub(crate) fn new() -> Self {
         Self {
             tree: EntryTree::new(),
@@ -156,7 +156,7 @@ impl Part {
     }
 }
 
-impl Part {
+impl WindowPart {
     /// Returns the Gap that a clear of `begin <= key < end` leaves, or `None` if it leaves none. The range
     /// must not lie within one Gap.
     fn gap_left_by_clear<B: Below>(

@@ -16,7 +16,7 @@ use crate::stores::embedded::backend::place::FileId;
 #[cfg(unix)]
 use crate::stores::embedded::backend::place::Identity;
 use crate::stores::embedded::collections::direction::Direction;
-use crate::stores::embedded::collections::limits::Limits;
+use crate::stores::embedded::collections::read_limits::ReadLimits;
 use crate::stores::embedded::disk::verify::Verified;
 use crate::stores::embedded::engine::CommitRequest;
 use crate::stores::embedded::options::Durability;
@@ -171,7 +171,7 @@ pub(crate) enum Ask {
     Rows {
         begin: Bytes,
         end: Bytes,
-        limits: Limits,
+        limits: ReadLimits,
         direction: Direction,
     },
 }
@@ -200,9 +200,9 @@ pub(super) enum Reply {
     /// To no request, as the last reply: the owner has answered all requests that it will ever carry out.
     Left,
     /// To no request: the store has failed, and refuses all further work.
-    Ended(Failure),
+    Ended(RequestError),
     /// To any request that has a reply.
-    Failed(Failure),
+    Failed(RequestError),
 }
 
 /// What a read found.
@@ -211,7 +211,7 @@ pub(crate) enum Found {
     Version,
     Value(Option<Bytes>),
     Rows {
-        rows: Vec<Row>,
+        rows: Vec<WireRow>,
         /// Whether the range may have more rows than these.
         more: bool,
     },
@@ -219,14 +219,14 @@ pub(crate) enum Found {
 
 /// A row: its key and its value, one after the other.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Row {
+pub(crate) struct WireRow {
     key_bytes: u32,
     row: Bytes,
 }
 
 /// Why the owner refused a request.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Failure {
+pub(super) enum RequestError {
     Code(i32),
     Poisoned { cause: String },
     Damaged { path: String, reason: String },
@@ -274,7 +274,7 @@ pub(super) fn take<M: DeserializeOwned>(
     Ok(Some(rmp_serde::from_slice(&frame)?))
 }
 
-impl From<KeyValue> for Row {
+impl From<KeyValue> for WireRow {
     fn from(row: KeyValue) -> Self {
         Self {
             key_bytes: u32::try_from(row.key().len()).expect("a key is limited"),
@@ -283,11 +283,11 @@ impl From<KeyValue> for Row {
     }
 }
 
-impl TryFrom<Row> for KeyValue {
+impl TryFrom<WireRow> for KeyValue {
     type Error = Code;
 
-    fn try_from(row: Row) -> Result<Self, Code> {
-        let Row { key_bytes, row } = row;
+    fn try_from(row: WireRow) -> Result<Self, Code> {
+        let WireRow { key_bytes, row } = row;
         let key_bytes = key_bytes as usize;
         (key_bytes <= row.len())
             .then(|| Self::from_row(row, key_bytes))
@@ -295,7 +295,7 @@ impl TryFrom<Row> for KeyValue {
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for RequestError {
     fn from(error: Error) -> Self {
         match error {
             Error::Poisoned { cause } => Self::Poisoned {
@@ -310,14 +310,14 @@ impl From<Error> for Failure {
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<RequestError> for Error {
+    fn from(failure: RequestError) -> Self {
         match failure {
-            Failure::Code(number) => Code::from_number(number).into(),
-            Failure::Poisoned { cause } => Self::Poisoned {
+            RequestError::Code(number) => Code::from_number(number).into(),
+            RequestError::Poisoned { cause } => Self::Poisoned {
                 cause: StorageFailure::new(std::io::Error::other(cause)),
             },
-            Failure::Damaged { path, reason } => Self::Damaged {
+            RequestError::Damaged { path, reason } => Self::Damaged {
                 path: path.into(),
                 reason,
                 code: Code::FILE_CORRUPT,

@@ -14,10 +14,10 @@ use crate::contract::transaction::key_after;
 use crate::stores::embedded::backend::{Backend, MemoryBackend};
 use crate::stores::embedded::entries::Entry;
 use crate::stores::embedded::runs::manifest::Meta;
-use crate::stores::embedded::runs::{Layout, Limits, RunOptions, RunWriter, Runs};
+use crate::stores::embedded::runs::{Layout, RunLimits, RunStoreOptions, RunWriter, Runs};
 use crate::stores::embedded::tests::seeds;
 use crate::stores::embedded::window::tests::assert_sound;
-use crate::stores::embedded::window::{Below, Part, PartSnapshot};
+use crate::stores::embedded::window::{Below, PartSnapshot, WindowPart};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -53,13 +53,13 @@ impl Backend for CountedFile {
 
 /// Returns runs that hold rows, with small tables.
 fn runs_of(rows: &Map, file: Arc<CountedFile>) -> Runs {
-    let options = RunOptions {
+    let options = RunStoreOptions {
         layout: Layout {
             chunk_bytes: 128 << 10,
             table_bytes: 8 << 10,
         },
         cache_bytes: 0,
-        limits: Limits::default(),
+        limits: RunLimits::default(),
         env: Environment::system(),
     };
     let meta = Meta {
@@ -76,7 +76,7 @@ fn runs_of(rows: &Map, file: Arc<CountedFile>) -> Runs {
 
 /// A store without its engine: the layers, and their expected content.
 struct LayersWorld {
-    active: Part,
+    active: WindowPart,
     frozen: Vec<PartSnapshot>,
     file: Arc<CountedFile>,
     runs: Runs,
@@ -89,7 +89,7 @@ impl LayersWorld {
     fn new(rows: Map) -> Self {
         let file = Arc::new(CountedFile::default());
         Self {
-            active: Part::new(),
+            active: WindowPart::new(),
             frozen: Vec::new(),
             runs: runs_of(&rows, file.clone()),
             file,
@@ -133,7 +133,7 @@ impl LayersWorld {
     }
 
     fn freeze(&mut self) {
-        let active = std::mem::replace(&mut self.active, Part::new());
+        let active = std::mem::replace(&mut self.active, WindowPart::new());
         self.frozen.insert(0, active.freeze());
     }
 

@@ -9,8 +9,8 @@ use super::{Peer, memory, number, read};
 use crate::contract::error::Code;
 use crate::stores::embedded::engine::CommitRequest;
 use crate::stores::embedded::link::connection::{Connection, Waiting};
-use crate::stores::embedded::owner::host::Scan;
-use crate::stores::embedded::wire::{Ask, Failure, Reply, Request};
+use crate::stores::embedded::owner::host::Verification;
+use crate::stores::embedded::wire::{Ask, Reply, Request, RequestError};
 
 #[tokio::test]
 async fn a_commit_that_was_answered_before_there_was_an_owner_is_never_sent() {
@@ -41,7 +41,7 @@ async fn the_watches_of_a_client_have_a_limit_in_bytes() {
     }
     let refused = peer.replies(94).await;
     let is_refused =
-        |(_, reply): &(u64, Reply)| matches!(reply, Reply::Failed(Failure::Code(1032)));
+        |(_, reply): &(u64, Reply)| matches!(reply, Reply::Failed(RequestError::Code(1032)));
     assert!(refused.iter().all(is_refused), "{refused:?}");
     assert_eq!(engine.watches().armed(), 6);
     // One that ends makes room for another. The same number is the same watch.
@@ -64,12 +64,14 @@ async fn a_client_has_few_copies_and_verifications_under_way() {
         let begin = Bytes::new();
         peer.send(copy, &Request::Copy { copy, begin }).await;
         let (_, reply) = peer.replies(1).await.remove(0);
-        let is_refused = matches!(reply, Reply::Failed(Failure::Code(1078)));
+        let is_refused = matches!(reply, Reply::Failed(RequestError::Code(1078)));
         assert_eq!(is_refused, copy == 8, "{reply:?}");
     }
     let scans = Arc::default();
-    let mut under_way: Vec<_> = (0..8).map(|_| Scan::begin(&scans).unwrap()).collect();
-    assert!(Scan::begin(&scans).is_none());
+    let mut under_way: Vec<_> = (0..8)
+        .map(|_| Verification::begin(&scans).unwrap())
+        .collect();
+    assert!(Verification::begin(&scans).is_none());
     under_way.pop();
-    assert!(Scan::begin(&scans).is_some());
+    assert!(Verification::begin(&scans).is_some());
 }

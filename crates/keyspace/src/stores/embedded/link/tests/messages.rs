@@ -13,14 +13,15 @@ use crate::contract::selector::KeyValue;
 use crate::stores::embedded::Durability;
 use crate::stores::embedded::backend::place::FileId;
 use crate::stores::embedded::collections::direction::Direction;
-use crate::stores::embedded::collections::limits::Limits;
 use crate::stores::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::stores::embedded::collections::read_limits::ReadLimits;
 use crate::stores::embedded::disk::verify::Verified;
 use crate::stores::embedded::engine::CommitRequest;
 use crate::stores::embedded::engine::queue::Mutation;
 use crate::stores::embedded::processes::Process;
 use crate::stores::embedded::wire::{
-    self, Ask, Failure, Found, Greeting, Hello, Malformed, Refusal, Reply, Request, Row, Welcome,
+    self, Ask, Found, Greeting, Hello, Malformed, Refusal, Reply, Request, RequestError, Welcome,
+    WireRow,
 };
 
 const MAX: usize = wire::MAX_FRAME_BYTES;
@@ -84,7 +85,7 @@ fn requests() -> Vec<Request> {
             Ask::Rows {
                 begin: "a".into(),
                 end: "b".into(),
-                limits: Limits::rows(9),
+                limits: ReadLimits::rows(9),
                 direction: Direction::Backward,
             },
         ),
@@ -140,7 +141,7 @@ fn replies() -> Vec<Reply> {
         Reply::Found {
             version: 5,
             found: Found::Rows {
-                rows: vec![Row::from(KeyValue::new(b"key", b"value"))],
+                rows: vec![WireRow::from(KeyValue::new(b"key", b"value"))],
                 more: true,
             },
         },
@@ -157,12 +158,12 @@ fn replies() -> Vec<Reply> {
         }),
         Reply::Processes(vec![process()]),
         Reply::Leaving,
-        Reply::Ended(Failure::Code(1510)),
-        Reply::Failed(Failure::Code(1020)),
-        Reply::Failed(Failure::Poisoned {
+        Reply::Ended(RequestError::Code(1510)),
+        Reply::Failed(RequestError::Code(1020)),
+        Reply::Failed(RequestError::Poisoned {
             cause: "no".to_owned(),
         }),
-        Reply::Failed(Failure::Damaged {
+        Reply::Failed(RequestError::Damaged {
             path: "p".to_owned(),
             reason: "r".to_owned(),
         }),

@@ -35,13 +35,13 @@ use crate::contract::transaction::{
 #[cfg(unix)]
 use crate::run::Runner;
 use crate::stores::embedded::collections::direction::Direction;
-use crate::stores::embedded::collections::limits::Limits;
+use crate::stores::embedded::collections::read_limits::ReadLimits;
 use crate::stores::embedded::engine::CommitRequest;
 use crate::stores::embedded::engine::queue::Mutation;
 use crate::stores::embedded::runs::damage::FileError;
 use crate::stores::embedded::wire::frames::{Incoming, Outgoing};
 use crate::stores::embedded::wire::{
-    self, Ask, Failure, Found, Greeting, Hello, MAX_FRAME_BYTES, Refusal, Reply, Request,
+    self, Ask, Found, Greeting, Hello, MAX_FRAME_BYTES, Refusal, Reply, Request, RequestError,
 };
 use crate::stores::embedded::{Embedded, Options, Seat};
 
@@ -233,7 +233,7 @@ async fn a_client_has_at_most_ten_thousand_transactions_open() {
         peer.send(transaction, &read(transaction, Ask::Version))
             .await;
         let (_, reply) = peer.replies(1).await.remove(0);
-        let is_refused = matches!(reply, Reply::Failed(Failure::Code(1078)));
+        let is_refused = matches!(reply, Reply::Failed(RequestError::Code(1078)));
         assert_eq!(is_refused, transaction == 10_000, "{reply:?}");
     }
     peer.send(1, &Request::End { transaction: 5 }).await;
@@ -254,7 +254,7 @@ async fn a_client_that_reads_no_replies_delays_no_other() {
     let all = Ask::Rows {
         begin: Bytes::new(),
         end: "\u{7f}".into(),
-        limits: Limits::rows(usize::MAX),
+        limits: ReadLimits::rows(usize::MAX),
         direction: Direction::Forward,
     };
     let flood = async {

@@ -24,8 +24,8 @@ use rand::rngs::StdRng;
 
 use super::damage::FileError;
 use super::manifest::Meta;
-use super::policy::Limits;
-use super::{Layout, RunList, RunOptions};
+use super::policy::RunLimits;
+use super::{Layout, RunList, RunStoreOptions};
 use crate::contract::env::{Environment, ManualClock};
 use crate::stores::embedded::entries::Entry;
 use crate::stores::embedded::layers::Layers;
@@ -73,11 +73,11 @@ const META: Meta = Meta {
 };
 
 /// Returns options with the ids of tables that follow from a seed.
-fn options(layout: Layout, cache_bytes: usize, seed: u64) -> RunOptions {
-    RunOptions {
+fn options(layout: Layout, cache_bytes: usize, seed: u64) -> RunStoreOptions {
+    RunStoreOptions {
         layout,
         cache_bytes,
-        limits: Limits::default(),
+        limits: RunLimits::default(),
         env: Environment::seeded(seed, Arc::new(ManualClock::new())),
     }
 }

@@ -9,7 +9,7 @@ use super::super::Runs;
 use super::super::block::{CHECKSUM_BYTES, seed, sign};
 use super::super::damage::FileError;
 use super::super::filter::KeyHash;
-use super::super::run::{Run, RunList, RunTrack};
+use super::super::run::{RunList, RunTrack, SortedRun};
 use super::super::table::{Caching, Table};
 use super::Written;
 use super::program::Program;
@@ -118,7 +118,7 @@ impl Flaw {
 }
 
 /// Returns the key after the first one from `key` on.
-fn key_after(inputs: &[Arc<Run>], key: &[u8]) -> Result<Vec<u8>, FileError> {
+fn key_after(inputs: &[Arc<SortedRun>], key: &[u8]) -> Result<Vec<u8>, FileError> {
     let tracks = inputs.iter().map(|run| RunTrack::new(run, Caching::Direct));
     let end = Position::before(b"\xff");
     let mut merge = Merge::new(tracks, Position::before(key), end, false);

@@ -3,12 +3,12 @@
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::policy::{Limits, Role, RunSize, hidden, is_full, next_merge};
+use super::super::policy::{MergeRole, RunLimits, RunSize, hidden, is_full, next_merge};
 use crate::stores::embedded::tests::seeds;
 
 const MIB: u64 = 1 << 20;
 
-const LIMITS: Limits = Limits {
+const LIMITS: RunLimits = RunLimits {
     max_runs: 8,
     garbage_bytes: 64 << 20,
 };
@@ -17,7 +17,7 @@ fn free(bytes: u64) -> RunSize {
     RunSize {
         bytes,
         hidden_bytes: 0,
-        role: Role::Free,
+        role: MergeRole::Free,
     }
 }
 
@@ -53,13 +53,13 @@ impl Flood {
         let all: u64 = self.runs[range.clone()].iter().map(|run| run.bytes).sum();
         let step = all.min(STEP);
         for run in &mut self.runs[range.clone()] {
-            run.role = Role::Input;
+            run.role = MergeRole::Input;
             let taken = u128::from(run.bytes) * u128::from(step) / u128::from(all.max(1));
             run.bytes -= taken as u64;
         }
         let output = self.runs.get(range.end);
-        if output.is_none_or(|output| output.role != Role::Output) {
-            let role = Role::Output;
+        if output.is_none_or(|output| output.role != MergeRole::Output) {
+            let role = MergeRole::Output;
             self.runs.insert(range.end, RunSize { role, ..free(0) });
         }
         let is_oldest = range.end + 1 == self.runs.len();
@@ -73,7 +73,7 @@ impl Flood {
             output.bytes -= more;
         }
         if step == all {
-            output.role = Role::Free;
+            output.role = MergeRole::Free;
             self.runs.drain(range);
         }
         true
@@ -92,7 +92,7 @@ impl Flood {
             }
             self.runs.insert(0, free(PART));
             self.parts += PART;
-            let outputs = self.runs.iter().filter(|run| run.role == Role::Output);
+            let outputs = self.runs.iter().filter(|run| run.role == MergeRole::Output);
             self.most_runs = self.most_runs.max(self.runs.len() - outputs.count());
             self.most_bytes = self.most_bytes.max(self.bytes());
             for _ in 0..steps {

@@ -12,7 +12,7 @@ use super::super::chunks::MANIFEST_CHUNKS;
 use super::super::damage::FileError;
 use super::super::manifest::Manifest;
 use super::super::run::RunList;
-use super::super::{Layout, OpenRunsError, RunOptions, Runs};
+use super::super::{Layout, OpenRunsError, RunStoreOptions, Runs};
 use super::plants::Flaw;
 use super::{
     Keys, META, Rows, apply, check_all, check_get, check_scan, check_verify, options,
@@ -31,7 +31,7 @@ pub(super) struct Program {
     rng: StdRng,
     keys: Keys,
     file: File,
-    options: RunOptions,
+    options: RunStoreOptions,
     runs: Runs,
     rows: Rows,
     version: i64,

@@ -7,10 +7,10 @@ use conformance::scale;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::policy::{Limits, Role, RunSize, hidden, is_full, next_merge};
+use super::super::policy::{MergeRole, RunLimits, RunSize, hidden, is_full, next_merge};
 use crate::stores::embedded::tests::seeds;
 
-const LIMITS: Limits = Limits {
+const LIMITS: RunLimits = RunLimits {
     max_runs: 12,
     garbage_bytes: 64 << 20,
 };
@@ -41,9 +41,9 @@ impl Store {
             bytes: run.bytes,
             hidden_bytes: run.hidden_bytes,
             role: match run.into {
-                Some(_) => Role::Input,
-                None if is_output(run.id) => Role::Output,
-                None => Role::Free,
+                Some(_) => MergeRole::Input,
+                None if is_output(run.id) => MergeRole::Output,
+                None => MergeRole::Free,
             },
         };
         self.runs.iter().map(size).collect()
@@ -79,7 +79,7 @@ impl Store {
             None => {
                 assert!(inputs.len() > 1, "{sizes:?}");
                 let mut sizes = sizes[range.clone()].iter();
-                assert!(sizes.all(|run| run.role == Role::Free));
+                assert!(sizes.all(|run| run.role == MergeRole::Free));
             }
         }
     }
@@ -152,7 +152,10 @@ fn live(seed: u64) {
         };
         store.add(rng.random_range(1..=part_bytes), hidden_bytes);
         let sizes = store.sizes();
-        let outputs = sizes.iter().filter(|run| run.role == Role::Output).count();
+        let outputs = sizes
+            .iter()
+            .filter(|run| run.role == MergeRole::Output)
+            .count();
         assert!(sizes.len() - outputs <= LIMITS.max_runs, "{sizes:?}");
         for _ in 0..steps_per_part {
             let Some(range) = next(&store) else { break };
@@ -181,7 +184,7 @@ fn a_store_is_merged_at_its_close_if_most_of_it_is_hidden() {
     let run = |bytes, hidden_bytes| RunSize {
         bytes,
         hidden_bytes,
-        role: Role::Free,
+        role: MergeRole::Free,
     };
     let gib = 1 << 30;
     assert_eq!(hidden(&[], LIMITS), None);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::damage::FileError;
 use super::super::run::RunList;
-use super::super::{Layout, RunOptions, RunWriter, Runs};
+use super::super::{Layout, RunStoreOptions, RunWriter, Runs};
 use super::flawed_file::{FileFlaw, FlawedFile};
 use super::program::{mergeable, refused};
 use super::{META, Rows, Written, apply, check_all, check_verify, options, text};
@@ -50,7 +50,7 @@ pub(super) struct Story {
     possible: Vec<State>,
 }
 
-fn run_options() -> RunOptions {
+fn run_options() -> RunStoreOptions {
     options(LAYOUT, 0, 0)
 }
 

@@ -10,13 +10,13 @@ use rand::{Rng, SeedableRng};
 use super::chunk::{EntryRef, Source};
 use super::key_array::{FANOUT, KeyArray};
 use super::node::Node;
-use super::{Below, Part};
+use super::{Below, WindowPart};
 use crate::contract::limits::END_OF_KEYSPACE;
 use crate::stores::embedded::entries::{Entry, Lookup, Position};
 use crate::stores::embedded::tests::seeds;
 
-/// Panics if the part violates what [`Part`] promises, over the layers below.
-pub(crate) fn assert_sound<B: Below<Error: std::fmt::Debug>>(part: &Part, below: &B) {
+/// Panics if the part violates what [`WindowPart`] promises, over the layers below.
+pub(crate) fn assert_sound<B: Below<Error: std::fmt::Debug>>(part: &WindowPart, below: &B) {
     let source = part.chunks.source();
     let mut entries = Vec::new();
     check_node(source, part.tree.root(), true, &mut entries);
@@ -144,13 +144,13 @@ fn key(number: u32) -> Vec<u8> {
     number.to_be_bytes().to_vec()
 }
 
-fn clear(part: &mut Part, number: u32, below: &LiveKeys) {
+fn clear(part: &mut WindowPart, number: u32, below: &LiveKeys) {
     part.clear(&key(number), below).unwrap();
     assert_sound(part, below);
 }
 
 /// Returns the entries: a Set as its key, a Gap as begin and end.
-fn entries(part: &mut Part) -> Vec<Vec<Vec<u8>>> {
+fn entries(part: &mut WindowPart) -> Vec<Vec<Vec<u8>>> {
     let snapshot = part.snapshot();
     let entries = snapshot.entries();
     let shape = entries.map(|entry| match entry {
@@ -176,7 +176,7 @@ fn clears_of_neighboring_keys_become_one_gap_in_any_order() {
     let ascending: Vec<u32> = (2..8).collect();
     let descending: Vec<u32> = (2..8).rev().collect();
     for order in [ascending, descending, vec![4, 2, 6, 7, 3, 5]] {
-        let mut part = Part::new();
+        let mut part = WindowPart::new();
         for &number in &order {
             clear(&mut part, number, &below);
         }
@@ -187,7 +187,7 @@ fn clears_of_neighboring_keys_become_one_gap_in_any_order() {
 #[test]
 fn a_clear_of_what_does_not_live_below_leaves_nothing() {
     let below = LiveKeys::numbered([5]);
-    let mut part = Part::new();
+    let mut part = WindowPart::new();
     part.set(&key(7), b"value");
     clear(&mut part, 7, &below);
     clear(&mut part, 8, &below);
@@ -198,7 +198,7 @@ fn a_clear_of_what_does_not_live_below_leaves_nothing() {
 #[test]
 fn a_gap_at_the_end_of_what_lives_below_reaches_to_the_end_of_the_keyspace() {
     let below = LiveKeys::numbered([5]);
-    let mut part = Part::new();
+    let mut part = WindowPart::new();
     clear(&mut part, 5, &below);
     assert_eq!(entries(&mut part), [[key(5), b"\xff".to_vec()]]);
 }
@@ -207,7 +207,7 @@ fn a_gap_at_the_end_of_what_lives_below_reaches_to_the_end_of_the_keyspace() {
 fn a_set_splits_a_gap_and_a_clear_of_it_joins_the_halves() {
     let below = LiveKeys::numbered([2, 9]);
     for set in [3, 4, 8] {
-        let mut part = Part::new();
+        let mut part = WindowPart::new();
         clear(&mut part, 2, &below);
         part.set(&key(set), b"");
         assert_sound(&part, &below);
@@ -241,7 +241,7 @@ fn a_part_is_unchanged_by_a_clear_whose_read_fails() {
             Err("broken")
         }
     }
-    let mut part = Part::new();
+    let mut part = WindowPart::new();
     part.set(&key(1), b"value");
     assert_eq!(part.clear(&key(1), &Broken), Err("broken"));
     assert_eq!(part.lookup(&key(1)), Lookup::Value(&b"value"[..]));
@@ -251,7 +251,7 @@ fn a_part_is_unchanged_by_a_clear_whose_read_fails() {
 fn erased_entries_leave_no_nodes() {
     const ENTRIES: u32 = 20_000;
     let below = LiveKeys::numbered([]);
-    let mut part = Part::new();
+    let mut part = WindowPart::new();
     for number in 0..ENTRIES {
         part.set(&key(number), b"value");
     }
@@ -292,7 +292,7 @@ fn keys_of_all_lengths_are_found_while_others_come_and_go() {
         if rng.random() {
             keys.sort();
         }
-        let mut part = Part::new();
+        let mut part = WindowPart::new();
         let mut expected = BTreeSet::new();
         for key in keys {
             part.set(&key, b"");

@@ -9,8 +9,8 @@ use std::ops::ControlFlow;
 
 use bytes::Bytes;
 
-use super::seat::{Source, Stop};
-use super::store_reads::StoreReads;
+use super::seat::{RowSource, Unfinished};
+use super::snapshot_cache::SnapshotCache;
 use super::write_map::{Own, Stack, WriteMap};
 use crate::contract::error::Code;
 use crate::contract::limits::END_OF_KEYSPACE;
@@ -21,8 +21,8 @@ use crate::stores::embedded::collections::ranges::{KeyRange, RangeSet};
 
 /// The view of one read.
 pub(crate) struct View<'a> {
-    pub(crate) source: Source<'a>,
-    pub(crate) store_reads: &'a mut StoreReads,
+    pub(crate) source: RowSource<'a>,
+    pub(crate) snapshot_cache: &'a mut SnapshotCache,
     /// The transaction's own writes, unless the read bypasses them.
     pub(crate) writes: Option<&'a WriteMap>,
     /// Reads the key of a versionstamped operation as set, without the stamp filled in. Selectors and
@@ -37,13 +37,13 @@ impl View<'_> {
     }
 
     /// Reads a key.
-    pub(crate) fn get(&mut self, key: &Bytes) -> Result<Option<Bytes>, Stop> {
+    pub(crate) fn get(&mut self, key: &Bytes) -> Result<Option<Bytes>, Unfinished> {
         let own = match self.writes {
             Some(writes) => writes.own(key, self.bypass_unreadable),
             None => Own::Unmodified,
         };
         match own {
-            Own::Unmodified => self.store_reads.get(self.source, key),
+            Own::Unmodified => self.snapshot_cache.get(self.source, key),
             Own::Unreadable => Err(Code::ACCESSED_UNREADABLE.into()),
             Own::Cleared => Ok(None),
             Own::Written(stack) => self.written(key, stack),
@@ -51,11 +51,11 @@ impl View<'_> {
     }
 
     /// Reads a key that the transaction has written.
-    fn written(&mut self, key: &Bytes, stack: &Stack) -> Result<Option<Bytes>, Stop> {
+    fn written(&mut self, key: &Bytes, stack: &Stack) -> Result<Option<Bytes>, Unfinished> {
         if !stack.is_dependent() {
             return Ok(stack.value(None));
         }
-        Ok(stack.value(self.store_reads.get(self.source, key)?.as_deref()))
+        Ok(stack.value(self.snapshot_cache.get(self.source, key)?.as_deref()))
     }
 }
 
@@ -109,7 +109,7 @@ impl Walk {
 
     /// Returns the next stretch. The walk moves past rows and missing values, and stops before the other
     /// stretches.
-    pub(crate) fn next(&mut self, view: &mut View<'_>) -> Result<Stretch, Stop> {
+    pub(crate) fn next(&mut self, view: &mut View<'_>) -> Result<Stretch, Unfinished> {
         while !self.is_at_bound() {
             if let ControlFlow::Break(stretch) = self.advance(view)? {
                 return Ok(stretch);
@@ -126,7 +126,7 @@ impl Walk {
     }
 
     /// Returns the next stretch, or moves past keys without rows.
-    fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Stretch>, Stop> {
+    fn advance(&mut self, view: &mut View<'_>) -> Result<ControlFlow<Stretch>, Unfinished> {
         // The keys next to the position that the transaction has not written end here.
         let mut edge = self.bound.clone();
         if let Some(writes) = view.writes {
@@ -152,8 +152,8 @@ impl Walk {
         view: &mut View<'_>,
         key: Bytes,
         stack: &Stack,
-    ) -> Result<Stretch, Stop> {
-        if stack.is_dependent() && !view.store_reads.known().contains(&key) {
+    ) -> Result<Stretch, Unfinished> {
+        if stack.is_dependent() && !view.snapshot_cache.known().contains(&key) {
             return Ok(Stretch::Unknown(match self.direction {
                 Direction::Forward => key_after(&key).into(),
                 Direction::Backward => key,
@@ -172,9 +172,10 @@ impl Walk {
         &mut self,
         view: &mut View<'_>,
         edge: Bytes,
-    ) -> Result<ControlFlow<Stretch>, Stop> {
+    ) -> Result<ControlFlow<Stretch>, Unfinished> {
         let mut unknown_edge = edge.clone();
-        let Some((begin, end)) = self.neighbor(view.store_reads.known(), &mut unknown_edge) else {
+        let Some((begin, end)) = self.neighbor(view.snapshot_cache.known(), &mut unknown_edge)
+        else {
             return Ok(ControlFlow::Break(Stretch::Unknown(unknown_edge)));
         };
         let (edge, range) = match self.direction {
@@ -190,7 +191,7 @@ impl Walk {
         if self.rows.is_empty() {
             let range = (&range.0, &range.1);
             let rows = view
-                .store_reads
+                .snapshot_cache
                 .known_rows(view.source, range, self.direction)?;
             self.rows = rows.into();
         }

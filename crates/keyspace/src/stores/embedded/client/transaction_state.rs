@@ -6,13 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
-use super::reads::{Call, Get, Read};
-use super::seat::{Seat, Source, Stop};
-use super::store_reads::StoreReads;
-use super::suspended::UnderWay;
-use super::view::View;
+use super::read_calls::{Get, PendingWatch, Read, ReadCall};
+use super::read_your_writes::View;
+use super::seat::{RowSource, Seat, Unfinished};
+use super::shared_writes::SharedWrites;
+use super::snapshot_cache::SnapshotCache;
+use super::suspended_reads::UnderWay;
 use super::write_map::WriteMap;
-use super::writes::Writes;
 use crate::contract::env::Environment;
 use crate::contract::error::{Code, Error, Result};
 use crate::contract::limits;
@@ -48,15 +48,6 @@ impl Default for Defaults {
     }
 }
 
-/// A watch that the commit will arm.
-pub(crate) struct PendingWatch {
-    pub(crate) number: u64,
-    pub(crate) key: Bytes,
-    /// The value to compare later ones with, `None` until it was read.
-    pub(crate) baseline: Option<Option<Bytes>>,
-    pub(crate) setter: WatchSetter,
-}
-
 /// The state that survives `on_error`: the time of the timeout, and the number of retries.
 #[derive(Clone)]
 pub(crate) struct Persistent {
@@ -79,8 +70,8 @@ pub(crate) struct TransactionState {
     ended: Option<Code>,
     pub(crate) persistent: Persistent,
     pub(crate) size_limit: usize,
-    pub(crate) store_reads: StoreReads,
-    pub(crate) writes: Writes,
+    pub(crate) snapshot_cache: SnapshotCache,
+    pub(crate) writes: SharedWrites,
     pub(crate) reads: RangeSet,
     /// The first error of a write or an option, which every later read and the commit report.
     pub(crate) deferred: Option<Code>,
@@ -106,8 +97,8 @@ impl TransactionState {
             ended: None,
             persistent,
             size_limit,
-            store_reads: StoreReads::default(),
-            writes: Writes::default(),
+            snapshot_cache: SnapshotCache::default(),
+            writes: SharedWrites::default(),
             reads: RangeSet::default(),
             deferred: None,
             failed_read: None,
@@ -185,8 +176,8 @@ impl TransactionState {
     }
 
     /// Returns a read and what applies to it now.
-    pub(crate) fn call<R>(&self, read: R, isolation: Isolation) -> Call<R> {
-        Call {
+    pub(crate) fn call<R>(&self, read: R, isolation: Isolation) -> ReadCall<R> {
+        ReadCall {
             read,
             isolation,
             sees_writes: isolation == Isolation::Serializable || self.snapshot_ryw > 0,
@@ -197,14 +188,14 @@ impl TransactionState {
     /// Attempts a read, over the present writes of the transaction or over earlier ones.
     pub(crate) fn attempt<R: Read>(
         &mut self,
-        source: Source<'_>,
-        call: &Call<R>,
+        source: RowSource<'_>,
+        call: &ReadCall<R>,
         writes: Option<&WriteMap>,
-    ) -> Result<R::Answer, Stop> {
+    ) -> Result<R::Answer, Unfinished> {
         let writes = writes.unwrap_or(&self.writes);
         let answer = call.read.run(&mut View {
             source,
-            store_reads: &mut self.store_reads,
+            snapshot_cache: &mut self.snapshot_cache,
             writes: call.sees_writes.then_some(writes),
             bypass_unreadable: call.bypass_unreadable,
         });
@@ -217,10 +208,10 @@ impl TransactionState {
                     writes.add_read_conflict(range, &mut self.reads);
                 }
             }
-            Err(Stop::Failed(error)) => {
+            Err(Unfinished::Failed(error)) => {
                 self.failed_read.get_or_insert(error.clone());
             }
-            Err(Stop::Asks(_)) => {}
+            Err(Unfinished::Asks(_)) => {}
         }
         answer
     }
@@ -274,7 +265,7 @@ impl TransactionState {
     pub(crate) fn commit_request(&mut self) -> CommitRequest {
         let (mutations, write_conflicts) = self.writes.take().into_commit();
         CommitRequest {
-            read_version: self.store_reads.read_version,
+            read_version: self.snapshot_cache.read_version,
             read_conflicts: std::mem::take(&mut self.reads),
             write_conflicts,
             mutations,

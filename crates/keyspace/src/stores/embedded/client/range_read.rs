@@ -17,15 +17,15 @@
 
 use bytes::Bytes;
 
-use super::seat::Stop;
-use super::view::{Stretch, View, Walk};
+use super::read_your_writes::{Stretch, View, Walk};
+use super::seat::Unfinished;
 use super::write_map::WriteMap;
 use crate::contract::error::Code;
 use crate::contract::limits::END_OF_KEYSPACE;
 use crate::contract::selector::{KeySelector, KeyValue};
 use crate::contract::transaction::key_after;
 use crate::stores::embedded::collections::direction::Direction;
-use crate::stores::embedded::collections::limits::Limits;
+use crate::stores::embedded::collections::read_limits::ReadLimits;
 
 /// The rows of a range read, and the data that its conflict range depends on.
 #[derive(Debug, Default)]
@@ -112,13 +112,13 @@ pub(crate) fn without_or_equal(selector: &KeySelector) -> KeySelector {
 
 impl View<'_> {
     /// Resolves a selector to its key.
-    pub(crate) fn get_key(&mut self, selector: &KeySelector) -> Result<Bytes, Stop> {
+    pub(crate) fn get_key(&mut self, selector: &KeySelector) -> Result<Bytes, Unfinished> {
         let mut selector = without_or_equal(selector);
         let begin = Bytes::new();
         let end = Bytes::from_static(END_OF_KEYSPACE);
         if selector.offset > 0 {
             let last = KeySelector::first_greater_or_equal(end.clone());
-            let found = self.range(&selector, &last, Limits::ONE_ROW, Direction::Forward)?;
+            let found = self.range(&selector, &last, ReadLimits::ONE_ROW, Direction::Forward)?;
             let key = found
                 .rows
                 .into_iter()
@@ -128,7 +128,7 @@ impl View<'_> {
         }
         selector.offset += 1;
         let first = KeySelector::first_greater_or_equal(begin.clone());
-        let found = self.range(&first, &selector, Limits::ONE_ROW, Direction::Backward)?;
+        let found = self.range(&first, &selector, ReadLimits::ONE_ROW, Direction::Backward)?;
         let key = found
             .rows
             .into_iter()
@@ -142,13 +142,13 @@ impl View<'_> {
         &mut self,
         begin: &KeySelector,
         end: &KeySelector,
-        limits: Limits,
+        limits: ReadLimits,
         direction: Direction,
-    ) -> Result<RangeResult, Stop> {
+    ) -> Result<RangeResult, Unfinished> {
         if self.is_transparent() && begin.offset == 1 && end.offset == 1 {
             let range = (begin, end);
             let (rows, more) = self
-                .store_reads
+                .snapshot_cache
                 .load(self.source, range, limits, direction)?;
             return Ok(RangeResult {
                 rows,
@@ -169,7 +169,7 @@ impl View<'_> {
     }
 
     /// Walks from a selector's key towards the key that it names, as far as keys are known.
-    fn resolve(&mut self, selector: &KeySelector) -> Result<Resolved, Stop> {
+    fn resolve(&mut self, selector: &KeySelector) -> Result<Resolved, Unfinished> {
         let forward = selector.offset >= 1;
         let direction = if forward {
             Direction::Forward
@@ -230,10 +230,10 @@ impl View<'_> {
         &mut self,
         position: &Bytes,
         ahead: Direction,
-    ) -> Result<(Bytes, Bytes), Stop> {
+    ) -> Result<(Bytes, Bytes), Unfinished> {
         let conflicts = self.writes.map(WriteMap::conflicts);
         let is_parted = conflicts.is_some_and(|conflicts| conflicts.has_bound(position));
-        let mut bound = |direction: Direction| -> Result<Bytes, Stop> {
+        let mut bound = |direction: Direction| -> Result<Bytes, Unfinished> {
             if is_parted && direction != ahead {
                 return Ok(position.clone());
             }
@@ -264,7 +264,7 @@ impl View<'_> {
         position: &Bytes,
         far: &Bytes,
         direction: Direction,
-    ) -> Result<Bytes, Stop> {
+    ) -> Result<Bytes, Unfinished> {
         let mut walk = Walk::new(direction, position.clone());
         let mut end = position.clone();
         loop {
@@ -301,7 +301,7 @@ impl View<'_> {
 /// A range read under way. Its selectors move with the walk.
 struct RangeRead {
     direction: Direction,
-    limits: Limits,
+    limits: ReadLimits,
     begin: KeySelector,
     end: KeySelector,
     /// The rest of each selector's offset when it was last resolved. For a selector that reached its key or
@@ -313,7 +313,7 @@ struct RangeRead {
 }
 
 /// The next step after a walk.
-enum Next {
+enum AfterWalk {
     /// The walk has found all rows before the far selector.
     Done,
     /// The range is empty.
@@ -325,16 +325,16 @@ enum Next {
 impl RangeRead {
     /// Reads the range. If the read stops to ask, it leaves nothing behind: what it has read before counts as known
     /// only when it is read again.
-    fn run(self, view: &mut View<'_>) -> Result<RangeResult, Stop> {
-        let known = view.store_reads.copy_known(view.source);
+    fn run(self, view: &mut View<'_>) -> Result<RangeResult, Unfinished> {
+        let known = view.snapshot_cache.copy_known(view.source);
         let result = self.attempt(view);
-        if let (Err(Stop::Asks(_)), Some(known)) = (&result, known) {
-            view.store_reads.restore_known(known);
+        if let (Err(Unfinished::Asks(_)), Some(known)) = (&result, known) {
+            view.snapshot_cache.restore_known(known);
         }
         result
     }
 
-    fn attempt(mut self, view: &mut View<'_>) -> Result<RangeResult, Stop> {
+    fn attempt(mut self, view: &mut View<'_>) -> Result<RangeResult, Unfinished> {
         let mut is_first = true;
         loop {
             let (begin, end) = self.resolve(view)?;
@@ -366,17 +366,17 @@ impl RangeRead {
                 return Ok(self.done(far.as_ref()));
             }
             match self.walk(view, &begin, &end)? {
-                Next::Done => {
+                AfterWalk::Done => {
                     let far = Some(far).filter(|far| !far.is_stuck());
                     return Ok(self.done(far.map(Resolved::key)));
                 }
-                Next::Nothing => return Ok(self.nothing()),
-                Next::Ask(position) => self.ask(view, begin, end, &position)?,
+                AfterWalk::Nothing => return Ok(self.nothing()),
+                AfterWalk::Ask(position) => self.ask(view, begin, end, &position)?,
             }
         }
     }
 
-    fn resolve(&mut self, view: &mut View<'_>) -> Result<(Resolved, Resolved), Stop> {
+    fn resolve(&mut self, view: &mut View<'_>) -> Result<(Resolved, Resolved), Unfinished> {
         let begin = view.resolve(&self.begin)?;
         let end = view.resolve(&self.end)?;
         for resolved in [&begin, &end] {
@@ -400,7 +400,7 @@ impl RangeRead {
         view: &mut View<'_>,
         begin: &Resolved,
         end: &Resolved,
-    ) -> Result<Option<RangeResult>, Stop> {
+    ) -> Result<Option<RangeResult>, Unfinished> {
         let (far, have_crossed) = match self.direction {
             Direction::Forward => {
                 let far = self.find(view, end)?;
@@ -425,7 +425,7 @@ impl RangeRead {
     }
 
     /// Reads the key of a far selector on its own.
-    fn find(&mut self, view: &mut View<'_>, far: &Resolved) -> Result<Bytes, Stop> {
+    fn find(&mut self, view: &mut View<'_>, far: &Resolved) -> Result<Bytes, Unfinished> {
         let found = view.get_key(&far.selector)?;
         self.result.read_to_begin |= found.is_empty();
         self.result.read_through_end |= found == END_OF_KEYSPACE;
@@ -438,7 +438,7 @@ impl RangeRead {
         view: &mut View<'_>,
         begin: &Resolved,
         end: &Resolved,
-    ) -> Result<Next, Stop> {
+    ) -> Result<AfterWalk, Unfinished> {
         let (near, far) = match self.direction {
             Direction::Forward => (begin, end),
             Direction::Backward => (end, begin),
@@ -453,7 +453,7 @@ impl RangeRead {
         loop {
             let enough = self.rows_beyond >= rows_to_see;
             if self.limits.is_reached() && enough {
-                return Ok(Next::Done);
+                return Ok(AfterWalk::Done);
             }
             match walk.next(view)? {
                 Stretch::Row(_) if self.limits.is_reached() => self.rows_beyond += 1,
@@ -467,11 +467,11 @@ impl RangeRead {
                     if self.limits.bytes != usize::MAX && self.has_rows() && enough =>
                 {
                     self.result.more = true;
-                    return Ok(Next::Done);
+                    return Ok(AfterWalk::Done);
                 }
-                Stretch::Unknown(_) => return Ok(Next::Ask(walk.position)),
-                Stretch::End if far.is_stuck() => return Ok(Next::Nothing),
-                Stretch::End => return Ok(Next::Done),
+                Stretch::Unknown(_) => return Ok(AfterWalk::Ask(walk.position)),
+                Stretch::End if far.is_stuck() => return Ok(AfterWalk::Nothing),
+                Stretch::End => return Ok(AfterWalk::Done),
             }
         }
     }
@@ -487,7 +487,7 @@ impl RangeRead {
         begin: Resolved,
         end: Resolved,
         position: &Bytes,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), Unfinished> {
         (self.begin, self.end) = (begin.selector, end.selector);
         match self.direction {
             Direction::Forward if self.begin.offset == 1 => self.begin.key = position.clone(),
@@ -533,17 +533,17 @@ impl RangeRead {
                 from.key = from.key.min(to.key.clone());
             }
         }
-        let limits = Limits {
+        let limits = ReadLimits {
             rows: self.limits.rows.max(1).saturating_add(extra),
             bytes: self.limits.bytes.max(1),
         };
         let range = (&from, &to);
-        let (_, more) = (view.store_reads).load(view.source, range, limits, self.direction)?;
+        let (_, more) = (view.snapshot_cache).load(view.source, range, limits, self.direction)?;
         if more && stuck.is_some() {
             // The byte limit may have been reached on the way back to the near selector's start. The same
             // request would then return nothing new.
-            let way_back = Limits::ONE_ROW;
-            (view.store_reads).load(view.source, range, way_back, self.direction)?;
+            let way_back = ReadLimits::ONE_ROW;
+            (view.snapshot_cache).load(view.source, range, way_back, self.direction)?;
         }
         Ok(())
     }

@@ -9,13 +9,13 @@ const ROW_OVERHEAD_BYTES: usize = 8;
 
 /// How many rows, and how many bytes of rows, a range read may still take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Limits {
+pub(crate) struct ReadLimits {
     pub(crate) rows: usize,
     /// `usize::MAX` for no limit.
     pub(crate) bytes: usize,
 }
 
-impl Limits {
+impl ReadLimits {
     pub(crate) const ONE_ROW: Self = Self::rows(1);
 
     /// Returns limits that end after a number of rows, however long they are.

@@ -2,19 +2,19 @@
 //! from its reads.
 //!
 //! FoundationDB's client obtains the read version with the first read that has to ask the store, and
-//! remembers the results of reads. Both are observable: see [`read`](super::read).
+//! remembers the results of reads. Both are observable: see [`read`](super::range_read).
 
 use bytes::Bytes;
 
-use super::fetched::Fetched;
-use super::seat::{Source, Stop};
+use super::fetched_rows::FetchedRows;
+use super::seat::{RowSource, Unfinished};
 use crate::contract::error::Result;
 use crate::contract::limits::END_OF_KEYSPACE;
 use crate::contract::selector::{KeySelector, KeyValue};
 use crate::contract::transaction::key_after;
 use crate::stores::embedded::collections::direction::Direction;
-use crate::stores::embedded::collections::limits::Limits;
 use crate::stores::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::stores::embedded::collections::read_limits::ReadLimits;
 use crate::stores::embedded::engine::Snapshot;
 use crate::stores::embedded::wire::{Ask, Found};
 
@@ -22,7 +22,7 @@ use crate::stores::embedded::wire::{Ask, Found};
 const KNOWN_ROWS: usize = 32;
 
 #[derive(Default)]
-pub(crate) struct StoreReads {
+pub(crate) struct SnapshotCache {
     /// Obtained from the store or set by `set_read_version`.
     pub(crate) read_version: Option<i64>,
     /// The rows at the read version, from the first read on.
@@ -34,7 +34,7 @@ pub(crate) struct StoreReads {
 /// The rows of the store at one version.
 enum Rows {
     State(Snapshot),
-    Fetched(Box<Fetched>),
+    Fetched(Box<FetchedRows>),
 }
 
 /// The keys whose stored values FoundationDB's client would know at this point.
@@ -52,13 +52,13 @@ enum Located {
     AfterLast,
 }
 
-impl StoreReads {
+impl SnapshotCache {
     /// Returns the read version, and obtains it if there is none yet.
-    pub(crate) fn read_version(&mut self, source: Source<'_>) -> Result<i64, Stop> {
+    pub(crate) fn read_version(&mut self, source: RowSource<'_>) -> Result<i64, Unfinished> {
         if let Some(version) = self.read_version {
             return Ok(version);
         }
-        let Source::Engine(engine) = source else {
+        let RowSource::Engine(engine) = source else {
             return Err(Ask::Version.into());
         };
         let (version, snapshot) = engine.read_version()?;
@@ -67,8 +67,8 @@ impl StoreReads {
     }
 
     /// Obtains the read version if there is none yet, without a snapshot. A client's commit obtains it in the owner.
-    pub(crate) fn obtain_version(&mut self, source: Source<'_>) -> Result<()> {
-        if let (None, Source::Engine(engine)) = (self.read_version, source) {
+    pub(crate) fn obtain_version(&mut self, source: RowSource<'_>) -> Result<()> {
+        if let (None, RowSource::Engine(engine)) = (self.read_version, source) {
             self.read_version = Some(engine.read_version()?.0);
         }
         Ok(())
@@ -87,9 +87,9 @@ impl StoreReads {
     }
 
     /// Returns a copy of what is known, if a read may have to start again.
-    pub(crate) fn copy_known(&self, source: Source<'_>) -> Option<Known> {
+    pub(crate) fn copy_known(&self, source: RowSource<'_>) -> Option<Known> {
         let copy = || self.known.as_deref().cloned().unwrap_or_default();
-        matches!(source, Source::Fetched).then(copy)
+        matches!(source, RowSource::Fetched).then(copy)
     }
 
     pub(crate) fn restore_known(&mut self, known: Known) {
@@ -108,7 +108,11 @@ impl StoreReads {
     }
 
     /// Reads a key.
-    pub(crate) fn get(&mut self, source: Source<'_>, key: &Bytes) -> Result<Option<Bytes>, Stop> {
+    pub(crate) fn get(
+        &mut self,
+        source: RowSource<'_>,
+        key: &Bytes,
+    ) -> Result<Option<Bytes>, Unfinished> {
         let value = match self.rows(source, || Ask::Key(key.clone()))? {
             Rows::State(snapshot) => snapshot.get(key)?,
             Rows::Fetched(fetched) => fetched.get(key)?,
@@ -120,12 +124,12 @@ impl StoreReads {
     /// Reads some rows from one end of a range that is already known.
     pub(crate) fn known_rows(
         &mut self,
-        source: Source<'_>,
+        source: RowSource<'_>,
         range: (&Bytes, &Bytes),
         direction: Direction,
-    ) -> Result<Vec<KeyValue>, Stop> {
+    ) -> Result<Vec<KeyValue>, Unfinished> {
         let backward = direction == Direction::Backward;
-        let mut limits = Limits::rows(KNOWN_ROWS);
+        let mut limits = ReadLimits::rows(KNOWN_ROWS);
         Ok(match self.rows(source, || ask(range, limits, direction))? {
             Rows::State(snapshot) => snapshot.scan(range.0, range.1, backward, KNOWN_ROWS)?,
             Rows::Fetched(fetched) => fetched.take_rows(range, &mut limits, direction)?,
@@ -137,11 +141,11 @@ impl StoreReads {
     /// Reads at least the number of rows between a selector's key and the key that it names.
     pub(crate) fn load(
         &mut self,
-        source: Source<'_>,
+        source: RowSource<'_>,
         (begin, end): (&KeySelector, &KeySelector),
-        mut limits: Limits,
+        mut limits: ReadLimits,
         direction: Direction,
-    ) -> Result<(Vec<KeyValue>, bool), Stop> {
+    ) -> Result<(Vec<KeyValue>, bool), Unfinished> {
         let from = self.locate(source, begin)?;
         let to = self.locate(source, end)?;
         let back = match direction {
@@ -181,8 +185,12 @@ impl StoreReads {
     }
 
     /// Returns the rows at the read version. `ask` is the first thing that a client asks for.
-    fn rows(&mut self, source: Source<'_>, ask: impl FnOnce() -> Ask) -> Result<&Rows, Stop> {
-        if let (None, Source::Engine(engine)) = (&self.rows, source) {
+    fn rows(
+        &mut self,
+        source: RowSource<'_>,
+        ask: impl FnOnce() -> Ask,
+    ) -> Result<&Rows, Unfinished> {
+        if let (None, RowSource::Engine(engine)) = (&self.rows, source) {
             let version = self.read_version(source)?;
             if self.rows.is_none() {
                 self.rows = Some(Rows::State(engine.snapshot_at(version)?));
@@ -192,7 +200,11 @@ impl StoreReads {
     }
 
     /// Finds the place of a selector: all keys from there on are at or after the key that it names.
-    fn locate(&mut self, source: Source<'_>, selector: &KeySelector) -> Result<Located, Stop> {
+    fn locate(
+        &mut self,
+        source: RowSource<'_>,
+        selector: &KeySelector,
+    ) -> Result<Located, Unfinished> {
         let rows = selector.offset.abs_diff(1) as usize;
         if rows == 0 {
             return Ok(Located::Key(selector.key.clone()));
@@ -205,7 +217,7 @@ impl StoreReads {
         } else {
             ((&start, &selector.key), Direction::Backward)
         };
-        let mut limits = Limits::rows(rows);
+        let mut limits = ReadLimits::rows(rows);
         let passed = self.take_rows(source, range, &mut limits, direction)?;
         Ok(match passed.last() {
             Some(last) if limits.is_reached() && forward => {
@@ -220,11 +232,11 @@ impl StoreReads {
     /// Takes rows from one end of a range, up to the limits.
     fn take_rows(
         &mut self,
-        source: Source<'_>,
+        source: RowSource<'_>,
         range: (&Bytes, &Bytes),
-        limits: &mut Limits,
+        limits: &mut ReadLimits,
         direction: Direction,
-    ) -> Result<Vec<KeyValue>, Stop> {
+    ) -> Result<Vec<KeyValue>, Unfinished> {
         Ok(
             match self.rows(source, || ask(range, *limits, direction))? {
                 Rows::State(snapshot) => snapshot.take_rows(range, limits, direction)?,
@@ -234,7 +246,7 @@ impl StoreReads {
     }
 }
 
-fn ask((begin, end): (&Bytes, &Bytes), limits: Limits, direction: Direction) -> Ask {
+fn ask((begin, end): (&Bytes, &Bytes), limits: ReadLimits, direction: Direction) -> Ask {
     Ask::Rows {
         begin: begin.clone(),
         end: end.clone(),

@@ -8,18 +8,18 @@ use crate::contract::error::{Code, Result};
 use crate::contract::selector::KeyValue;
 use crate::contract::transaction::key_after;
 use crate::stores::embedded::collections::direction::Direction;
-use crate::stores::embedded::collections::limits::Limits;
 use crate::stores::embedded::collections::ranges::{KeyRange, RangeSet};
+use crate::stores::embedded::collections::read_limits::ReadLimits;
 use crate::stores::embedded::wire::{Ask, Found};
 
 /// The fetched rows, and the keys that were fetched, with or without a row.
 #[derive(Debug, Default)]
-pub(crate) struct Fetched {
+pub(crate) struct FetchedRows {
     keys: RangeSet,
     rows: BTreeMap<Bytes, KeyValue>,
 }
 
-impl Fetched {
+impl FetchedRows {
     /// Reads a key. Returns what to ask for if it was not fetched.
     pub(crate) fn get(&self, key: &Bytes) -> Result<Option<Bytes>, Ask> {
         if self.keys.contains(key) {
@@ -34,7 +34,7 @@ impl Fetched {
     pub(crate) fn take_rows(
         &self,
         (begin, end): (&Bytes, &Bytes),
-        limits: &mut Limits,
+        limits: &mut ReadLimits,
         direction: Direction,
     ) -> Result<Vec<KeyValue>, Ask> {
         let mut begin = begin.clone();
@@ -115,7 +115,7 @@ impl Fetched {
 
 fn take<'a>(
     rows: impl Iterator<Item = &'a KeyValue>,
-    limits: &mut Limits,
+    limits: &mut ReadLimits,
     taken: &mut Vec<KeyValue>,
 ) {
     for row in rows {

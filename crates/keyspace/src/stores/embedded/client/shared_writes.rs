@@ -7,12 +7,12 @@ use super::write_map::WriteMap;
 
 /// The writes of a transaction. A read that is suspended keeps them as they were at its call. They are copied if the
 /// transaction writes before it ends.
-pub(crate) enum Writes {
+pub(crate) enum SharedWrites {
     Own(WriteMap),
     Shared(Arc<WriteMap>),
 }
 
-impl Writes {
+impl SharedWrites {
     /// Returns the present writes, for a read that is suspended.
     pub(crate) fn share(&mut self) -> Arc<WriteMap> {
         let shared = match std::mem::take(self) {
@@ -32,13 +32,13 @@ impl Writes {
     }
 }
 
-impl Default for Writes {
+impl Default for SharedWrites {
     fn default() -> Self {
         Self::Own(WriteMap::default())
     }
 }
 
-impl Deref for Writes {
+impl Deref for SharedWrites {
     type Target = WriteMap;
 
     fn deref(&self) -> &WriteMap {
@@ -49,7 +49,7 @@ impl Deref for Writes {
     }
 }
 
-impl DerefMut for Writes {
+impl DerefMut for SharedWrites {
     fn deref_mut(&mut self) -> &mut WriteMap {
         if let Self::Shared(_) = self {
             *self = Self::Own(self.take());

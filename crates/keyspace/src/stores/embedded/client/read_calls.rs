@@ -2,27 +2,36 @@
 
 use bytes::Bytes;
 
-use super::read::{RangeResult, without_or_equal};
-use super::seat::Stop;
-use super::state::PendingWatch;
-use super::view::View;
+use super::range_read::{RangeResult, without_or_equal};
+use super::read_your_writes::View;
+use super::seat::Unfinished;
 use crate::contract::error::{Code, Result};
 use crate::contract::limits;
 use crate::contract::selector::{KeySelector, RangeBatch, RangeQuery, StreamingMode};
 use crate::contract::transaction::{Isolation, key_after};
 use crate::stores::embedded::collections::direction::Direction;
-use crate::stores::embedded::collections::limits::Limits;
 use crate::stores::embedded::collections::ranges::KeyRange;
+use crate::stores::embedded::collections::read_limits::ReadLimits;
+use crate::stores::embedded::engine::watch::WatchSetter;
 
 /// How many bytes a key that is read may exceed [`limits::MAX_KEY_BYTES`].
 const READ_KEY_SLACK_BYTES: usize = 8;
+
+/// A watch that the commit will arm.
+pub(crate) struct PendingWatch {
+    pub(crate) number: u64,
+    pub(crate) key: Bytes,
+    /// The value to compare later ones with, `None` until it was read.
+    pub(crate) baseline: Option<Option<Bytes>>,
+    pub(crate) setter: WatchSetter,
+}
 
 /// A read.
 pub(crate) trait Read: Send + 'static {
     type Answer: Send + 'static;
 
     /// Reads, or stops to ask for what was not fetched.
-    fn run(&self, view: &mut View<'_>) -> Result<Self::Answer, Stop>;
+    fn run(&self, view: &mut View<'_>) -> Result<Self::Answer, Unfinished>;
 
     /// Returns the keys that a serializable read conflicts on.
     fn conflict(&self, answer: &Self::Answer) -> Option<KeyRange>;
@@ -32,7 +41,7 @@ pub(crate) trait Read: Send + 'static {
 }
 
 /// A read and what applies to it at its call.
-pub(crate) struct Call<R> {
+pub(crate) struct ReadCall<R> {
     pub(crate) read: R,
     pub(crate) isolation: Isolation,
     pub(crate) sees_writes: bool,
@@ -45,8 +54,8 @@ pub(crate) struct GetReadVersion;
 impl Read for GetReadVersion {
     type Answer = i64;
 
-    fn run(&self, view: &mut View<'_>) -> Result<i64, Stop> {
-        view.store_reads.read_version(view.source)
+    fn run(&self, view: &mut View<'_>) -> Result<i64, Unfinished> {
+        view.snapshot_cache.read_version(view.source)
     }
 
     fn conflict(&self, _: &i64) -> Option<KeyRange> {
@@ -67,7 +76,7 @@ impl Get {
 impl Read for Get {
     type Answer = Option<Bytes>;
 
-    fn run(&self, view: &mut View<'_>) -> Result<Option<Bytes>, Stop> {
+    fn run(&self, view: &mut View<'_>) -> Result<Option<Bytes>, Unfinished> {
         if self.key.len() > Self::MAX_KEY_BYTES {
             return Ok(None);
         }
@@ -89,7 +98,7 @@ pub(crate) struct GetBaseline {
 impl Read for GetBaseline {
     type Answer = Option<Bytes>;
 
-    fn run(&self, view: &mut View<'_>) -> Result<Option<Bytes>, Stop> {
+    fn run(&self, view: &mut View<'_>) -> Result<Option<Bytes>, Unfinished> {
         self.get.run(view)
     }
 
@@ -121,7 +130,7 @@ impl GetKey {
 impl Read for GetKey {
     type Answer = Bytes;
 
-    fn run(&self, view: &mut View<'_>) -> Result<Bytes, Stop> {
+    fn run(&self, view: &mut View<'_>) -> Result<Bytes, Unfinished> {
         view.get_key(&self.selector)
     }
 
@@ -139,7 +148,7 @@ impl Read for GetKey {
 pub(crate) struct GetRange {
     begin: KeySelector,
     end: KeySelector,
-    limits: Limits,
+    limits: ReadLimits,
     direction: Direction,
 }
 
@@ -156,7 +165,7 @@ impl GetRange {
         Ok(Self {
             begin: without_or_equal(&begin),
             end: without_or_equal(&end),
-            limits: Limits {
+            limits: ReadLimits {
                 rows: if query.limit == 0 {
                     usize::MAX
                 } else {
@@ -183,7 +192,7 @@ impl GetRange {
 impl Read for GetRange {
     type Answer = RangeResult;
 
-    fn run(&self, view: &mut View<'_>) -> Result<RangeResult, Stop> {
+    fn run(&self, view: &mut View<'_>) -> Result<RangeResult, Unfinished> {
         if self.is_empty() {
             return Ok(RangeResult::default());
         }

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::reads::{Call, Read};
-use super::seat::{Source, Stop};
-use super::state::TransactionState;
+use super::read_calls::{Read, ReadCall};
+use super::seat::{RowSource, Unfinished};
+use super::transaction_state::TransactionState;
 use super::write_map::WriteMap;
 use crate::contract::error::{Code, Error, Result};
 use crate::stores::embedded::link::{LinkTransaction, Unanswered};
@@ -43,7 +43,7 @@ trait Suspended: Send {
 }
 
 struct SuspendedCall<R: Read> {
-    call: Call<R>,
+    call: ReadCall<R>,
     /// The transaction's own writes, as they were at the call.
     writes: Arc<WriteMap>,
     answer: Option<Result<R::Answer>>,
@@ -52,10 +52,10 @@ struct SuspendedCall<R: Read> {
 
 impl<R: Read> Suspended for SuspendedCall<R> {
     fn attempt(&mut self, state: &mut TransactionState) -> Option<Ask> {
-        match state.attempt(Source::Fetched, &self.call, Some(&self.writes)) {
+        match state.attempt(RowSource::Fetched, &self.call, Some(&self.writes)) {
             Ok(answer) => self.answer = Some(Ok(answer)),
-            Err(Stop::Failed(error)) => self.answer = Some(Err(error)),
-            Err(Stop::Asks(ask)) => return Some(*ask),
+            Err(Unfinished::Failed(error)) => self.answer = Some(Err(error)),
+            Err(Unfinished::Asks(ask)) => return Some(*ask),
         }
         None
     }
@@ -137,7 +137,7 @@ impl UnderWay {
 pub(crate) fn suspend<R: Read>(
     shared: &Arc<Mutex<TransactionState>>,
     state: &mut TransactionState,
-    call: Call<R>,
+    call: ReadCall<R>,
     ask: Ask,
 ) -> oneshot::Receiver<Result<R::Answer>> {
     let (caller, answer) = oneshot::channel();
@@ -161,7 +161,7 @@ fn ask_owner(
     mut read: Box<dyn Suspended>,
     ask: Ask,
 ) -> Option<Ended> {
-    let at = state.store_reads.read_version;
+    let at = state.snapshot_cache.read_version;
     let under_way = state.under_way.as_mut()?;
     under_way.last_number += 1;
     let number = under_way.last_number;
@@ -206,10 +206,10 @@ fn resume(
         let Some(mut read) = read else {
             return;
         };
-        let has_version = state.store_reads.read_version.is_some();
+        let has_version = state.snapshot_cache.read_version.is_some();
         let next = match answer {
             Ok((version, found)) => state
-                .store_reads
+                .snapshot_cache
                 .receive(version, ask, found)
                 .map(|()| read.attempt(state)),
             Err(Unanswered::Lost) if !has_version => {
