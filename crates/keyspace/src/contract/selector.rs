@@ -284,7 +284,9 @@ impl RangeBatch {
     /// ```
     #[must_use]
     pub fn next_after(&self) -> Option<&[u8]> {
-        let last = self.rows.last().filter(|_| self.more);
-        last.map(KeyValue::key)
+        if !self.more {
+            return None;
+        }
+        self.rows.last().map(KeyValue::key)
     }
 }

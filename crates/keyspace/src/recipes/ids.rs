@@ -250,7 +250,9 @@ impl Ids {
 fn encode(recipe: &str, codecs: &[&str]) -> Vec<u8> {
     let mut value = vec![FORMAT];
     push_text(&mut value, recipe);
-    codecs.iter().for_each(|codec| push_text(&mut value, codec));
+    for codec in codecs {
+        push_text(&mut value, codec);
+    }
     value
 }
 

@@ -8,16 +8,16 @@ use std::future::Future;
 use std::time::Duration;
 
 use foundationdb_tuple::Subspace;
+use futures::future::BoxFuture;
 
+use super::ids::Ids;
 use crate::contract::env::Environment;
-use crate::contract::error::{Result, RunError};
+use crate::contract::error::{Error, Result, RunError};
 use crate::contract::transaction::{Database, Isolation, Transaction};
-use crate::recipes::ids::Ids;
 use crate::run::{Runner, Tx};
 use crate::text::names::queue_name;
 use crate::values::codec::MessagePack;
 use crate::values::record::{self, Fields};
-use futures::future::BoxFuture;
 
 /// The codec and the registry of ids that a recipe is opened with.
 ///
@@ -107,8 +107,7 @@ impl<C> OpenOptions<C> {
         let open = |tr: Tx<D::Transaction>| async move {
             self.register(&tr, subspace, S::RECIPE, &settings.codecs())
                 .await?;
-            let agreed = agree(&tr, subspace, key, settings).await?;
-            agreed.map_err(|differ| Box::new(differ).into())
+            agree(&tr, subspace, key, settings).await
         };
         runner.run(open).await
     }
@@ -235,30 +234,34 @@ pub async fn read_settings<D: Database, S: StoredSettings>(
 }
 
 /// Stages settings under a key that has none, and returns the stored settings if they agree.
-async fn agree<S: StoredSettings>(
+async fn agree<S, E>(
     tr: &impl Transaction,
     subspace: &Subspace,
     key: &[u8],
     given: &S,
-) -> Result<Result<S, SettingsDiffer<S>>> {
+) -> Result<S, E>
+where
+    S: StoredSettings,
+    E: From<Error> + From<Box<SettingsDiffer<S>>>,
+{
     let bytes = given.encode();
     // Compares the settings as they would be stored: a stored time is cut off to whole milliseconds.
     let given = S::decode(key, &bytes)?;
     let Some(stored) = tr.get(key, Isolation::Serializable).await? else {
         tr.set(key, &bytes);
-        return Ok(Ok(given));
+        return Ok(given);
     };
     let is_same = stored == bytes;
     let stored = S::decode(key, &stored)?;
-    Ok(if is_same || given.agrees_with(&stored) {
-        Ok(stored)
-    } else {
-        Err(SettingsDiffer {
-            subspace: subspace.clone(),
-            stored,
-            given,
-        })
-    })
+    if is_same || given.agrees_with(&stored) {
+        return Ok(stored);
+    }
+    let differ = SettingsDiffer {
+        subspace: subspace.clone(),
+        stored,
+        given,
+    };
+    Err(Box::new(differ).into())
 }
 
 /// The longest wait for a watch before the next read, because a watch may never fire.

@@ -52,8 +52,9 @@ impl FromStr for StoreUrl {
             Some(("memory", _)) => Err(refused("nothing may follow `memory:`")),
             Some(("embedded", "")) => Err(refused("`embedded:` needs the path of its file")),
             Some(("embedded", path)) => Ok(Self::Embedded { path: path.into() }),
+            Some(("fdb", "")) => Ok(Self::Fdb { cluster_file: None }),
             Some(("fdb", path)) => Ok(Self::Fdb {
-                cluster_file: (!path.is_empty()).then(|| path.into()),
+                cluster_file: Some(path.into()),
             }),
             _ => Err(refused(
                 "expected `memory:`, `embedded:<path>`, `fdb:` or `fdb:<cluster file>`",

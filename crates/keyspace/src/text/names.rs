@@ -162,10 +162,13 @@ pub fn parse_hex(digits: &str) -> Option<Vec<u8>> {
         u8::try_from(digit).ok()
     };
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
     let bytes = pairs
         .iter()
         .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
-    bytes.collect::<Option<_>>().filter(|_| rest.is_empty())
+    bytes.collect()
 }
 
 #[cfg(test)]

@@ -81,7 +81,11 @@ impl EntryId {
         };
         // Another key may unpack to the same id with a user version that is not zero. Such a key is not
         // ours.
-        Some(id).filter(|id| id.key_in(subspace) == key)
+        if id.key_in(subspace) == key {
+            Some(id)
+        } else {
+            None
+        }
     }
 }
 

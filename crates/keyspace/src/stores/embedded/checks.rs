@@ -49,9 +49,10 @@ pub(super) fn check_atomic(op: MutationOp, key: &[u8], param: &[u8]) -> Result<(
         MutationOp::SetVersionstampedValue => param,
         _ => return Ok(()),
     };
-    stamp_offset(template)
-        .map(|_| ())
-        .ok_or(Code::CLIENT_INVALID_OPERATION)
+    match stamp_offset(template) {
+        Some(_) => Ok(()),
+        None => Err(Code::CLIENT_INVALID_OPERATION),
+    }
 }
 
 /// Checks the writes of a commit that another process has sent. Its conflict ranges may have any bounds.
@@ -75,7 +76,11 @@ pub(super) fn check_commit(request: &CommitRequest) -> Result<(), Code> {
 pub(super) fn stamp_offset(template: &[u8]) -> Option<usize> {
     let (body, offset) = template.split_last_chunk::<OFFSET_BYTES>()?;
     let offset = usize::try_from(i32::from_le_bytes(*offset)).ok()?;
-    (offset + STAMP_BYTES <= body.len()).then_some(offset)
+    if offset + STAMP_BYTES <= body.len() {
+        Some(offset)
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -93,6 +93,8 @@ use self::client::transaction_state::{self, Defaults};
 use self::disk::location::{self, Open};
 use self::disk::open::Setup;
 use self::disk::open_errors::open_error;
+#[cfg(unix)]
+use self::link::Joined;
 use self::link::Link;
 #[cfg(unix)]
 use self::link::candidate::Candidate;
@@ -178,8 +180,8 @@ impl Options {
     fn join(&self, path: &Path, open: Open) -> Result<Seat, OpenError> {
         let candidate = Candidate::new(path, self, open);
         Ok(match Link::join(candidate, self.patience)? {
-            Ok(link) => Seat::Client(Arc::new(link)),
-            Err(owner) => Seat::Owner(owner),
+            Joined::Client(link) => Seat::Client(Arc::new(link)),
+            Joined::Owner(owner) => Seat::Owner(owner),
         })
     }
 }
@@ -262,7 +264,7 @@ impl Embedded {
     /// - [`OpenError::Store`] with `transaction_too_old` if another process owned the store, and has ended: try again
     pub fn backup(&self, path: impl AsRef<Path>) -> Result<(), OpenError> {
         match self.seat.present() {
-            Seat::Owner(owner) => owner.backup(path.as_ref()),
+            Seat::Owner(owner) => owner.engine().backup(path.as_ref()),
             Seat::Client(link) => link.backup(path.as_ref()),
         }
     }
@@ -283,7 +285,7 @@ impl Embedded {
     /// - `transaction_too_old` if another process owned the store, and has ended: try again
     pub fn verify(&self, progress: impl FnMut(u64, u64)) -> Result<Verified> {
         match self.seat.present() {
-            Seat::Owner(owner) => owner.verify(progress),
+            Seat::Owner(owner) => owner.engine().verify(progress),
             Seat::Client(link) => link.verify(progress),
         }
     }
@@ -337,7 +339,7 @@ impl Embedded {
         let owner = self.owner()?;
         let (client, stream) = tokio::io::duplex(link::PIPE_BYTES);
         let served = owner.hosts().serve(|| Ok(stream), reply_rows);
-        let env = owner.environment().clone();
+        let env = owner.engine().environment().clone();
         let link = served
             .map_err(Unreachable::Io)
             .and_then(|()| Link::over(client, env))
@@ -403,7 +405,7 @@ impl Database for Embedded {
         let mut defaults = self.defaults.lock();
         match option {
             DatabaseOption::TransactionTimeout(timeout) => {
-                defaults.timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+                defaults.timeout = transaction_state::timeout_of(timeout);
             }
             DatabaseOption::TransactionRetryLimit(limit) => defaults.retry_limit = limit,
             DatabaseOption::TransactionMaxRetryDelay(delay) => defaults.max_retry_delay = delay,

@@ -119,21 +119,13 @@ impl View<'_> {
         if selector.offset > 0 {
             let last = KeySelector::first_greater_or_equal(end.clone());
             let found = self.range(&selector, &last, ReadLimits::ONE_ROW, Direction::Forward)?;
-            let key = found
-                .rows
-                .into_iter()
-                .next()
-                .map_or(end, |row| row.to_key());
+            let key = found.rows.first().map_or(end, KeyValue::to_key);
             return Ok(if found.read_to_begin { begin } else { key });
         }
         selector.offset += 1;
         let first = KeySelector::first_greater_or_equal(begin.clone());
         let found = self.range(&first, &selector, ReadLimits::ONE_ROW, Direction::Backward)?;
-        let key = found
-            .rows
-            .into_iter()
-            .next()
-            .map_or(begin, |row| row.to_key());
+        let key = found.rows.first().map_or(begin, KeyValue::to_key);
         Ok(if found.read_through_end { end } else { key })
     }
 
@@ -358,17 +350,23 @@ impl RangeRead {
                 }
             }
             if beyond_near || crossed && begin.selector.offset >= end.selector.offset {
-                let far = match far.is_stuck() {
-                    true if self.result.rows.is_empty() => None,
-                    true => Some(self.find(view, far)?),
-                    false => Some(far.key().clone()),
+                let far = if !far.is_stuck() {
+                    Some(far.key().clone())
+                } else if self.result.rows.is_empty() {
+                    None
+                } else {
+                    Some(self.find(view, far)?)
                 };
                 return Ok(self.done(far.as_ref()));
             }
             match self.walk(view, &begin, &end)? {
                 AfterWalk::Done => {
-                    let far = Some(far).filter(|far| !far.is_stuck());
-                    return Ok(self.done(far.map(Resolved::key)));
+                    let far = if far.is_stuck() {
+                        None
+                    } else {
+                        Some(far.key())
+                    };
+                    return Ok(self.done(far));
                 }
                 AfterWalk::Nothing => return Ok(self.nothing()),
                 AfterWalk::Ask(position) => self.ask(view, begin, end, &position)?,

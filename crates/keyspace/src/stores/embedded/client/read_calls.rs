@@ -84,7 +84,10 @@ impl Read for Get {
     }
 
     fn conflict(&self, _: &Option<Bytes>) -> Option<KeyRange> {
-        (self.key.len() <= Self::MAX_KEY_BYTES).then(|| KeyRange::key(self.key.clone()))
+        if self.key.len() > Self::MAX_KEY_BYTES {
+            return None;
+        }
+        Some(KeyRange::key(self.key.clone()))
     }
 }
 

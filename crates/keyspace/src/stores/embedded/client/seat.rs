@@ -66,14 +66,14 @@ impl Seat {
 
     pub(crate) fn source(&self) -> RowSource<'_> {
         match self {
-            Self::Owner(owner) => RowSource::Engine(owner),
+            Self::Owner(owner) => RowSource::Engine(owner.engine()),
             Self::Client(_) => RowSource::Fetched,
         }
     }
 
     pub(crate) fn environment(&self) -> &Environment {
         match self {
-            Self::Owner(owner) => owner.environment(),
+            Self::Owner(owner) => owner.engine().environment(),
             Self::Client(link) => link.environment(),
         }
     }
@@ -82,7 +82,7 @@ impl Seat {
     /// of a client wait in the owner.
     pub(crate) fn wait_for_turn(&self, bytes: usize) -> Duration {
         match self {
-            Self::Owner(owner) => owner.wait_for_turn(bytes),
+            Self::Owner(owner) => owner.engine().wait_for_turn(bytes),
             Self::Client(_) => Duration::ZERO,
         }
     }
@@ -90,7 +90,7 @@ impl Seat {
     /// Creates a watch, unless `max` watches are outstanding.
     pub(crate) fn create_watch(&self, max: usize) -> Result<(WatchSetter, WatchFuture)> {
         match self {
-            Self::Owner(owner) => owner.watches().create(max),
+            Self::Owner(owner) => owner.engine().watches().create(max),
             Self::Client(link) => link.create_watch(max),
         }
     }
@@ -98,7 +98,7 @@ impl Seat {
     /// Makes `setter` fire once the value of `key` differs from `baseline`.
     pub(crate) fn arm(&self, key: Bytes, baseline: Option<Bytes>, setter: WatchSetter) {
         match self {
-            Self::Owner(owner) => owner.watches().arm(key, baseline, setter),
+            Self::Owner(owner) => owner.engine().watches().arm(key, baseline, setter),
             Self::Client(link) => link.arm(key, baseline, setter),
         }
     }

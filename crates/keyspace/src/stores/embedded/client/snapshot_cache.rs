@@ -88,8 +88,10 @@ impl SnapshotCache {
 
     /// Returns a copy of what is known, if a read may have to start again.
     pub(crate) fn copy_known(&self, source: RowSource<'_>) -> Option<Known> {
-        let copy = || self.known.as_deref().cloned().unwrap_or_default();
-        matches!(source, RowSource::Fetched).then(copy)
+        match source {
+            RowSource::Engine(_) => None,
+            RowSource::Fetched => Some(self.known.as_deref().cloned().unwrap_or_default()),
+        }
     }
 
     pub(crate) fn restore_known(&mut self, known: Known) {

@@ -55,13 +55,12 @@ enum Held {
 
 impl Held {
     fn new(seat: &Seat, defaults: &Defaults) -> Self {
+        let env = seat.environment();
         // Each arm makes the state where it stays: it is large.
         match seat {
-            Seat::Owner(owner) => {
-                Self::Alone(Mutex::new(fresh_state(owner.environment(), defaults)))
-            }
+            Seat::Owner(_) => Self::Alone(Mutex::new(fresh_state(env, defaults))),
             Seat::Client(link) => {
-                let mut state = fresh_state(link.environment(), defaults);
+                let mut state = fresh_state(env, defaults);
                 state.under_way = Some(Box::new(UnderWay::new(link.begin())));
                 Self::Shared(Arc::new(Mutex::new(state)))
             }
@@ -260,7 +259,7 @@ impl EmbeddedTransaction {
     async fn send(&self, request: CommitRequest) -> Result<Commit> {
         let remaining = self.lock().remaining(self.env());
         let commit = match &self.seat {
-            Seat::Owner(engine) => Either::Left(engine.commit(request)),
+            Seat::Owner(owner) => Either::Left(owner.engine().commit(request)),
             Seat::Client(_) => Either::Right(self.send_to_owner(request).boxed()),
         };
         until(self.env(), remaining, commit).await

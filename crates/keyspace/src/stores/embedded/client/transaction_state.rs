@@ -196,7 +196,7 @@ impl TransactionState {
         let answer = call.read.run(&mut View {
             source,
             snapshot_cache: &mut self.snapshot_cache,
-            writes: call.sees_writes.then_some(writes),
+            writes: if call.sees_writes { Some(writes) } else { None },
             bypass_unreadable: call.bypass_unreadable,
         });
         match &answer {
@@ -309,7 +309,7 @@ impl TransactionState {
     pub(crate) fn set_option(&mut self, option: TransactionOption) -> Result<()> {
         match option {
             TransactionOption::Timeout(timeout) => {
-                self.persistent.timeout = Some(timeout).filter(|timeout| !timeout.is_zero());
+                self.persistent.timeout = timeout_of(timeout);
             }
             TransactionOption::RetryLimit(limit) => self.persistent.retry_limit = limit,
             TransactionOption::MaxRetryDelay(delay) => self.persistent.max_retry_delay = delay,
@@ -328,6 +328,15 @@ impl TransactionState {
             TransactionOption::CausalWriteRisky => {}
         }
         Ok(())
+    }
+}
+
+/// Returns the timeout that the `timeout` option sets. Zero means none.
+pub(crate) fn timeout_of(timeout: Duration) -> Option<Duration> {
+    if timeout.is_zero() {
+        None
+    } else {
+        Some(timeout)
     }
 }
 

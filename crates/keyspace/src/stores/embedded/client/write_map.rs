@@ -92,7 +92,11 @@ impl Stack {
 
     /// Computes the value from the value in the store.
     pub(crate) fn value(&self, stored: Option<&[u8]>) -> Option<Bytes> {
-        let base = stored.filter(|_| !self.on_cleared).map(Cow::Borrowed);
+        let base = if self.on_cleared {
+            None
+        } else {
+            stored.map(Cow::Borrowed)
+        };
         let value = self
             .ops()
             .fold(base, |old: Option<Cow<'_, [u8]>>, op| match op.op {
@@ -212,10 +216,11 @@ impl WriteMap {
             op: Some(op),
             param,
         };
-        let stamped = op.is_independent().then(|| KeyRange::key(key.clone()));
+        let is_independent = op.is_independent();
+        let written = KeyRange::key(key.clone());
         self.stage(key, op, conflict);
-        if let Some(stamped) = stamped {
-            self.unreadable.insert(stamped);
+        if is_independent {
+            self.unreadable.insert(written);
         }
     }
 

@@ -25,8 +25,13 @@ type RangeEnd = Option<Bytes>;
 impl KeyRange {
     /// Returns the range between two keys, which is empty if they are not in order.
     pub(crate) fn new(begin: Bytes, end: Bytes) -> Self {
-        let end = (!is_after(&begin, &end)).then_some(end);
-        Self { begin, end }
+        if is_after(&begin, &end) {
+            return Self::key(begin);
+        }
+        Self {
+            begin,
+            end: Some(end),
+        }
     }
 
     /// Returns the range of one key.
@@ -270,7 +275,11 @@ impl RangeSet {
     ) -> Option<MapPlace> {
         let before = self.ranges.before(place)?;
         let (begin, end) = self.ranges.at(before)?;
-        compares(compare_end(begin, end, key)).then_some(before)
+        if compares(compare_end(begin, end, key)) {
+            Some(before)
+        } else {
+            None
+        }
     }
 }
 

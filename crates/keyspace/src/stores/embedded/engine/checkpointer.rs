@@ -165,12 +165,14 @@ impl Checkpointer {
 
     fn move_all(&mut self) -> Result<()> {
         let shared = self.shared.clone();
-        let mut has_old_states = true;
-        while shared
-            .checkpoints
-            .wait(has_old_states.then_some(MAX_IDLE_WAIT))
-        {
-            has_old_states = self.step()?;
+        let mut limit = Some(MAX_IDLE_WAIT);
+        while shared.checkpoints.wait(limit) {
+            let has_old_states = self.step()?;
+            limit = if has_old_states {
+                Some(MAX_IDLE_WAIT)
+            } else {
+                None
+            };
             shared.timeline.expire();
         }
         Ok(())

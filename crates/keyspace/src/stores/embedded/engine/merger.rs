@@ -87,11 +87,17 @@ impl Merges {
         let mut state = self.state.lock();
         let is_idle = |state: &mut MergesState| !state.is_closed && !state.has_new_run;
         match limit {
-            Some(limit) => drop(self.for_merger.wait_while_for(&mut state, is_idle, limit)),
+            Some(limit) => {
+                self.for_merger.wait_while_for(&mut state, is_idle, limit);
+            }
             None => self.for_merger.wait_while(&mut state, is_idle),
         }
         let has_new_run = std::mem::take(&mut state.has_new_run);
-        (!state.is_closed).then_some(has_new_run)
+        if state.is_closed {
+            None
+        } else {
+            Some(has_new_run)
+        }
     }
 
     /// Returns whether the next step of a merge may begin. In a store that is no longer at rest, other merges come
@@ -166,10 +172,12 @@ impl Merger {
                 self.let_window_go();
             }
             rests = if is_at_rest { rests + 1 } else { 0 };
-            limit = if has_room {
-                (rests < MAX_RESTS).then_some(REST)
-            } else {
+            limit = if !has_room {
                 Some(SHORTAGE_WAIT)
+            } else if rests < MAX_RESTS {
+                Some(REST)
+            } else {
+                None
             };
         }
         Ok(())

@@ -432,7 +432,9 @@ fn resolve(shared: &EngineShared, resolver: &Mutex<Option<Resolver>>) -> Result<
         shared.pipeline.offer();
     }
     let last = resolver.lock().take();
-    last.into_iter().for_each(Resolver::finish);
+    if let Some(last) = last {
+        last.finish();
+    }
     Ok(())
 }
 

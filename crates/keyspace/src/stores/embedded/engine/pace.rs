@@ -66,9 +66,12 @@ impl Pace {
         let fill = waiting_bytes as f64 / self.limit_bytes.max(1) as f64;
         let is_nearly_full = fill >= 0.75;
         self.is_on = is_nearly_full || (self.is_on && fill > 0.25);
-        let Some(rate) = self.moved_per_second.filter(|_| self.is_on) else {
+        let Some(rate) = self.moved_per_second else {
             return Duration::ZERO;
         };
+        if !self.is_on {
+            return Duration::ZERO;
+        }
         // Twice as fast as checkpoints in a nearly empty window, and slower in a nearly full one. In between, both
         // are equally fast, whatever `bytes` counts.
         let share = (2.5 * (1.0 - fill)).max(0.25);

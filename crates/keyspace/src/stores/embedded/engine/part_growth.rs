@@ -43,7 +43,10 @@ impl PartGrowth {
 
     /// Returns when the part is to be moved if it does not grow until then.
     pub(super) fn due(&self) -> Option<Duration> {
-        (self.bytes > 0).then(|| self.marked + PAUSE)
+        if self.bytes == 0 {
+            return None;
+        }
+        Some(self.marked + PAUSE)
     }
 }
 

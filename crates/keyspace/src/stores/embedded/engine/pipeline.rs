@@ -193,7 +193,7 @@ impl Pipeline {
         let mut state = self.state.lock();
         let is_small = |state: &mut PipelineState| {
             let waits = !state.is_closed && (1..count).contains(&state.len());
-            state.publisher_waits_for = waits.then_some(count);
+            state.publisher_waits_for = if waits { Some(count) } else { None };
             waits
         };
         self.for_publisher

@@ -79,13 +79,16 @@ impl Resolver {
         };
         if let Some((cause, batch)) = failed {
             let error = shared.fail(cause);
-            batch.into_iter().for_each(Batch::answer_unknown);
+            if let Some(batch) = batch {
+                batch.answer_unknown();
+            }
             return Err(error);
         }
         // If the store has ended since the commits were taken, nothing else takes the batch.
-        if shared.timeline.check().is_err() {
-            let batch = shared.pipeline.take();
-            batch.into_iter().for_each(Batch::answer_unknown);
+        if shared.timeline.check().is_err()
+            && let Some(batch) = shared.pipeline.take()
+        {
+            batch.answer_unknown();
         }
         Ok(())
     }
@@ -99,7 +102,11 @@ impl Resolver {
             record: Record::batch(version),
             parts: None,
             verdicts: Vec::new(),
-            frozen: is_due.then(|| self.window.freeze()),
+            frozen: if is_due {
+                Some(self.window.freeze())
+            } else {
+                None
+            },
             part_bytes: 0,
         }
     }

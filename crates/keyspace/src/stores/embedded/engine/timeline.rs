@@ -127,12 +127,12 @@ impl Timeline {
         if version > newest {
             return Err(Code::FUTURE_VERSION.into());
         }
-        let state = line
-            .reachable
-            .iter()
-            .rev()
+        if self.is_too_old(version) {
+            return Err(Code::TRANSACTION_TOO_OLD.into());
+        }
+        let mut newest_first = line.reachable.iter().rev();
+        let state = newest_first
             .find(|state| state.version() <= version)
-            .filter(|_| !self.is_too_old(version))
             .ok_or(Code::TRANSACTION_TOO_OLD)?;
         Ok(state.clone())
     }
@@ -198,7 +198,9 @@ impl Timeline {
         let expired = line.expire(version - TRANSACTION_LIFE_VERSIONS);
         drop(line);
         // Do this without the lock: emptying waits for a read that is under way in that state.
-        expired.iter().for_each(|state| state.empty());
+        for state in &expired {
+            state.empty();
+        }
     }
 
     /// Ends the oldest batch in flight without publishing a state.
@@ -231,7 +233,9 @@ impl Timeline {
             *checkpointed = next(checkpointed);
             (checkpointed.clone(), line.reachable.clone())
         };
-        states.iter().for_each(|state| state.rebase(&checkpointed));
+        for state in &states {
+            state.rebase(&checkpointed);
+        }
     }
 
     /// Releases the states that transactions may no longer read.
@@ -243,7 +247,9 @@ impl Timeline {
         let oldest = self.clock().min(self.in_flight.load(Ordering::Relaxed));
         let expired = line.expire(oldest - TRANSACTION_LIFE_VERSIONS);
         drop(line);
-        expired.iter().for_each(|state| state.empty());
+        for state in &expired {
+            state.empty();
+        }
     }
 
     /// Makes all later calls fail with the returned error, and releases all rows. The error is `error`,
@@ -256,10 +262,9 @@ impl Timeline {
         line.checkpointed = None;
         drop(line);
         let held = held.into_iter().filter_map(|(_, state)| state.upgrade());
-        reachable
-            .into_iter()
-            .chain(held)
-            .for_each(|state| state.empty());
+        for state in reachable.into_iter().chain(held) {
+            state.empty();
+        }
         error
     }
 

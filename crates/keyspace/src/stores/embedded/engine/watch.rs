@@ -68,9 +68,9 @@ struct Armed {
 impl Registry {
     /// Creates a watch, unless `max` watches are outstanding.
     pub(crate) fn create(self: &Arc<Self>, max: usize) -> Result<(WatchSetter, WatchFuture)> {
-        let one_more = |count| (count < max).then_some(count + 1);
+        let add_one = |count| if count < max { Some(count + 1) } else { None };
         self.outstanding
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more)
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_one)
             .map_err(|_| Code::TOO_MANY_WATCHES)?;
         let watch = Arc::new(Watch {
             armed_on: OnceLock::new(),

@@ -205,7 +205,9 @@ impl<'a, T: Track> Merge<'a, T> {
         for index in 0..self.tracks.len() {
             if self.unread > 0 && nearest.is_some_and(|nearest| self.is_here(nearest)) {
                 // No other entry is nearer, so the older layers need not be read.
-                self.tracks[index..].iter_mut().for_each(LayerReader::leave);
+                for track in &mut self.tracks[index..] {
+                    track.leave();
+                }
                 break;
             }
             if self.takes_any && nearest.is_some_and(|nearest| self.is_row_within(nearest)) {

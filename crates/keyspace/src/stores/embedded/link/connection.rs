@@ -142,7 +142,7 @@ impl Connection {
         let (waiting, unsent) = {
             let mut calls = self.calls.lock();
             let error = calls.end.get_or_insert(error).clone();
-            let unsent = (!calls.may_happen).then_some(error);
+            let unsent = if calls.may_happen { None } else { Some(error) };
             (std::mem::take(&mut calls.waiting), unsent)
         };
         self.outgoing.close();

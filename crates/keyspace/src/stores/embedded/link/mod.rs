@@ -88,6 +88,13 @@ pub(crate) struct Link {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What an opening has become.
+#[cfg(unix)]
+pub(crate) enum Joined {
+    Owner(Arc<Owner>),
+    Client(Link),
+}
+
 /// What the transactions and the thread share.
 struct Shared {
     environment: Environment,
@@ -134,13 +141,9 @@ impl Link {
         Ok(link)
     }
 
-    /// Becomes a client of the owner of a store, or its owner, which is then returned. Blocks until that is so, up to
-    /// `limit`.
+    /// Becomes a client of the owner of a store, or its owner. Blocks until that is so, up to `limit`.
     #[cfg(unix)]
-    pub(crate) fn join(
-        mut candidate: Candidate,
-        limit: Duration,
-    ) -> Result<Result<Self, Arc<Owner>>, OpenError> {
+    pub(crate) fn join(mut candidate: Candidate, limit: Duration) -> Result<Joined, OpenError> {
         let (answer, elected) = mpsc::channel();
         let path = candidate.path().to_owned();
         let failed = |cause| open_error(&path, cause);
@@ -164,7 +167,10 @@ impl Link {
         let elected = elected
             .recv()
             .map_err(|gone| failed(io::Error::other(gone)))?;
-        Ok(elected?.map_or(Ok(link), Err))
+        Ok(match elected? {
+            Some(owner) => Joined::Owner(owner),
+            None => Joined::Client(link),
+        })
     }
 
     /// Starts the thread.

@@ -79,7 +79,10 @@ impl Link {
                 for row in &rows {
                     add(row.key(), row.value())?;
                 }
-                let Some(last) = rows.last().filter(|_| more) else {
+                if !more {
+                    return Ok(());
+                }
+                let Some(last) = rows.last() else {
                     return Ok(());
                 };
                 let begin = key_after(last.key()).into();

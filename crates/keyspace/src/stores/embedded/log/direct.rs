@@ -55,9 +55,12 @@ impl DirectFile {
             && data.len().is_multiple_of(BLOCK_BYTES)
             && offset.is_multiple_of(BLOCK_BYTES as u64)
             && !self.is_refused.load(Ordering::Relaxed);
-        let Some(direct) = self.direct.as_ref().filter(|_| is_possible) else {
+        let Some(direct) = &self.direct else {
             return Ok(false);
         };
+        if !is_possible {
+            return Ok(false);
+        }
         // The disk reads the data from memory that must be aligned, too.
         let mut buffer = vec![0; data.len() + BLOCK_BYTES];
         let start = buffer.as_ptr().align_offset(BLOCK_BYTES);

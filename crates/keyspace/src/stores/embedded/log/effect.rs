@@ -93,8 +93,10 @@ impl<'a> Iterator for Effects<'a> {
     type Item = Effect<'a>;
 
     fn next(&mut self) -> Option<Effect<'a>> {
-        let is_more = !self.0.rest().is_empty();
-        is_more.then(|| decode(&mut self.0).expect("all effects were checked"))
+        if self.0.rest().is_empty() {
+            return None;
+        }
+        Some(decode(&mut self.0).expect("all effects were checked"))
     }
 }
 

@@ -212,7 +212,11 @@ impl Folder {
         let number = u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
         // The number could also be written in other ways, which this library does not use.
         let slot = Slot(number);
-        (self.path(slot).file_name() == Some(name)).then_some(slot)
+        if self.path(slot).file_name() == Some(name) {
+            Some(slot)
+        } else {
+            None
+        }
     }
 }
 

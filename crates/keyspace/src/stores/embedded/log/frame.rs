@@ -249,8 +249,15 @@ impl<'a> Frame<'a> {
 fn checked_len(bytes: &[u8], salt: u64) -> Option<usize> {
     let (checksum, rest) = bytes.split_first_chunk()?;
     let len = usize::try_from(u32::from_be_bytes(*rest.first_chunk()?)).ok()?;
-    let checked = bytes.get(8..len).filter(|_| len >= HEADER_BYTES)?;
-    (xxh3_64_with_seed(checked, salt) == u64::from_be_bytes(*checksum)).then_some(len)
+    if len < HEADER_BYTES {
+        return None;
+    }
+    let checked = bytes.get(8..len)?;
+    if xxh3_64_with_seed(checked, salt) == u64::from_be_bytes(*checksum) {
+        Some(len)
+    } else {
+        None
+    }
 }
 
 fn parse_begin(fields: &mut Fields<'_>) -> Result<Begin, String> {

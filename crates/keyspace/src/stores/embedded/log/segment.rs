@@ -134,7 +134,11 @@ impl Mark {
             file_bytes: fields.u64().ok()?,
             flushed_through: fields.u64().ok()?,
         };
-        bytes.starts_with(&mark.encode(salt)).then_some(mark)
+        if bytes.starts_with(&mark.encode(salt)) {
+            Some(mark)
+        } else {
+            None
+        }
     }
 }
 

@@ -77,7 +77,7 @@ impl Hosts {
             last_thread: AtomicUsize::new(0),
             is_closing: AtomicBool::new(false),
             closing: Notify::new(),
-            wanted: is_viewer.then(Notify::new),
+            wanted: if is_viewer { Some(Notify::new()) } else { None },
         }
     }
 

@@ -5,7 +5,6 @@ pub(super) mod hosts;
 #[cfg(unix)]
 pub(super) mod socket;
 
-use std::ops::Deref;
 use std::path::Path;
 #[cfg(unix)]
 use std::path::PathBuf;
@@ -86,12 +85,18 @@ impl Owner {
         let alone_since = match former {
             // This process itself has written before.
             Some(former) => former.alone_since,
-            None => is_alone.then(|| engine.opened_at()),
+            None if is_alone => Some(engine.opened_at()),
+            None => None,
         };
         let is_viewer = options.sharing == Sharing::Yield;
         let durability = options.durability();
-        let hosts = Hosts::new(engine.clone(), file, alone_since, durability, is_viewer);
-        let hosts = Arc::new(hosts);
+        let hosts = Arc::new(Hosts::new(
+            engine.clone(),
+            file,
+            alone_since,
+            durability,
+            is_viewer,
+        ));
         #[cfg(unix)]
         let door = seat.map(|(presence, hold)| Door {
             presence,
@@ -116,6 +121,10 @@ impl Owner {
             door.listener = Some(listener.map_err(failed)?);
         }
         Ok(owner)
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     pub(crate) fn alone_since(&self) -> Option<i64> {
@@ -143,7 +152,9 @@ impl Owner {
 #[cfg(unix)]
 impl Door {
     fn close(self, ending: Ending, engine: &Engine, hosts: &Hosts) -> Result<()> {
-        self.listener.into_iter().for_each(Listener::close);
+        if let Some(listener) = self.listener {
+            listener.close();
+        }
         let is_last = self.presence.leave();
         let ended = engine.shut_down(if is_last { ending } else { Ending::HandOver });
         // Only now: as long as a viewer has locked the store's file, applications must not take it for one of theirs.
@@ -213,14 +224,6 @@ impl End<'_> {
         let ended = self.engine.shut_down(ending);
         self.hosts.close();
         ended
-    }
-}
-
-impl Deref for Owner {
-    type Target = Engine;
-
-    fn deref(&self) -> &Engine {
-        &self.engine
     }
 }
 

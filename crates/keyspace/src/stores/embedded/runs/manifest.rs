@@ -126,7 +126,11 @@ pub(super) fn length(head: &[u8; HEAD_BYTES]) -> Option<u32> {
     let mut fields = Fields::new(rest);
     let _format = fields.u32().ok()?;
     let length = fields.u32().ok()?;
-    (magic == MAGIC && length as usize > HEAD_BYTES).then_some(length)
+    if magic == MAGIC && length as usize > HEAD_BYTES {
+        Some(length)
+    } else {
+        None
+    }
 }
 
 impl Manifest {

@@ -129,7 +129,11 @@ impl Runs {
                 }
             }
         }
-        let next = (!is_over).then(|| writer.end().to_vec());
+        let next = if is_over {
+            None
+        } else {
+            Some(writer.end().to_vec())
+        };
         let table = writer.finish()?.pop();
         self.file.flush()?;
         Ok(Some(Stepped { table, next }))
@@ -257,7 +261,11 @@ fn table_of_one(
     let is_whole = from <= first.first_key();
     let may_stay = is_alone && is_worth_keeping && is_whole && (has_older || counts.gaps == 0);
     let is_last = left.iter().map(Vec::len).sum::<usize>() == 1;
-    may_stay.then(|| (first.clone(), (!is_last).then(|| end.to_vec())))
+    if !may_stay {
+        return None;
+    }
+    let next = if is_last { None } else { Some(end.to_vec()) };
+    Some((first.clone(), next))
 }
 
 fn sizes(list: &RunList) -> Vec<RunSize> {

@@ -131,7 +131,10 @@ fn newest_to_merge(runs: &[RunSize], has_room: bool) -> Option<usize> {
         return Some(count);
     }
     let count = similar(runs, 3.0);
-    (!has_room && count > 1).then_some(count)
+    if has_room || count <= 1 {
+        return None;
+    }
+    Some(count)
 }
 
 /// Returns how many of the newest runs have up to `ratio` times the bytes of those before them.

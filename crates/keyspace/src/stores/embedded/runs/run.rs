@@ -85,7 +85,10 @@ impl SortedRun {
                 tables.push(Arc::new(table.without_before(key)?));
             }
         }
-        Ok((!tables.is_empty()).then(|| Self {
+        if tables.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Self {
             into: Some(into),
             begins: key.to_vec(),
             ..self.with_tables(tables)
@@ -219,7 +222,7 @@ impl<'a> RunTrack<'a> {
         } = place;
         Ok(Some(if leaf + 1 < place.middle.len() {
             self.enter(table, top, place.middle.clone(), leaf + 1, forward)?
-        } else if top + 1 < self.run.tables[table].root.index.len() {
+        } else if top + 1 < self.run.tables[table].root.index.blocks().len() {
             self.enter_middle(table, top + 1, forward)?
         } else if table + 1 < self.run.tables.len() {
             self.enter_middle(table + 1, 0, forward)?
@@ -243,7 +246,7 @@ impl<'a> RunTrack<'a> {
         } else if top > 0 {
             self.enter_middle(table, top - 1, backward)?
         } else if table > 0 {
-            let last = self.run.tables[table - 1].root.index.len() - 1;
+            let last = self.run.tables[table - 1].root.index.blocks().len() - 1;
             self.enter_middle(table - 1, last, backward)?
         } else {
             return Ok(None);

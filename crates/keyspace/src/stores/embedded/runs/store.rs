@@ -141,7 +141,10 @@ impl Runs {
         }
         Ok(SortedRun {
             id: RunId(record.id),
-            into: (record.into > 0).then_some(RunId(record.into)),
+            into: match record.into {
+                0 => None,
+                id => Some(RunId(id)),
+            },
             hidden_bytes: record.hidden_bytes,
             begins: record.begins.clone(),
             tables,
@@ -319,19 +322,14 @@ fn record(run: &SortedRun) -> RunRecord {
 fn newest_manifest(file: &File, layout: Layout) -> Result<(u32, Manifest), OpenRunsError> {
     let mut newest: Option<(u32, Manifest)> = None;
     for place in 0..MANIFEST_CHUNKS {
-        match read_manifest(file, place, layout)? {
-            Ok(manifest) => {
-                if newest
-                    .as_ref()
-                    .is_none_or(|(_, newest)| newest.sequence < manifest.sequence)
-                {
-                    newest = Some((place, manifest));
-                }
-            }
-            Err(ManifestError::NewerFormat(format)) => {
-                return Err(OpenRunsError::NewerFormat(format));
-            }
-            Err(ManifestError::Damaged) => {}
+        let Some(manifest) = read_manifest(file, place, layout)? else {
+            continue;
+        };
+        if newest
+            .as_ref()
+            .is_none_or(|(_, newest)| newest.sequence < manifest.sequence)
+        {
+            newest = Some((place, manifest));
         }
     }
     let newest = newest.filter(|(_, manifest)| manifest.chunk_bytes == layout.chunk_bytes);
@@ -342,26 +340,32 @@ fn newest_manifest(file: &File, layout: Layout) -> Result<(u32, Manifest), OpenR
     }
 }
 
+/// Reads a manifest. `None` if it is damaged.
 fn read_manifest(
     file: &File,
     place: u32,
     layout: Layout,
-) -> Result<Result<Manifest, ManifestError>, FileError> {
+) -> Result<Option<Manifest>, OpenRunsError> {
     let start = u64::from(place) * u64::from(layout.chunk_bytes);
     let left = file.len()?.saturating_sub(start);
     let mut head = [0; HEAD_BYTES];
     if left < HEAD_BYTES as u64 {
-        return Ok(Err(ManifestError::Damaged));
+        return Ok(None);
     }
     file.read(start, &mut head)?;
-    let Some(length) =
-        length(&head).filter(|&length| length <= layout.chunk_bytes && u64::from(length) <= left)
-    else {
-        return Ok(Err(ManifestError::Damaged));
+    let Some(length) = length(&head) else {
+        return Ok(None);
     };
+    if length > layout.chunk_bytes || u64::from(length) > left {
+        return Ok(None);
+    }
     let mut bytes = vec![0; length as usize];
     file.read(start, &mut bytes)?;
-    Ok(Manifest::decode(&bytes))
+    match Manifest::decode(&bytes) {
+        Ok(manifest) => Ok(Some(manifest)),
+        Err(ManifestError::NewerFormat(format)) => Err(OpenRunsError::NewerFormat(format)),
+        Err(ManifestError::Damaged) => Ok(None),
+    }
 }
 
 /// Returns whether a file that has no valid manifest was one of a store, from what damage has left.

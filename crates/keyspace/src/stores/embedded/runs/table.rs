@@ -30,7 +30,6 @@
 //! The first separator is the first key. A table ends after about 64 MiB of entries, or when its root has 256 KiB.
 
 use std::borrow::Cow;
-use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -133,18 +132,14 @@ impl RootIndex {
         Self { blocks, heads }
     }
 
+    pub(super) fn blocks(&self) -> &[(Box<[u8]>, BlockRef)] {
+        &self.blocks
+    }
+
     /// Returns the last block whose first separator is before a position.
     fn find(&self, position: Position<'_>) -> Option<usize> {
         let separator = |block: usize| &*self.blocks[block].0;
         self.heads.count_before(position, separator).checked_sub(1)
-    }
-}
-
-impl Deref for RootIndex {
-    type Target = [(Box<[u8]>, BlockRef)];
-
-    fn deref(&self) -> &Self::Target {
-        &self.blocks
     }
 }
 
@@ -164,9 +159,9 @@ impl Root {
             bytes.extend_from_slice(&number.to_be_bytes());
         }
         push_key(&mut bytes, &self.end);
-        let count = u32::try_from(self.index.len()).expect("a root is small");
+        let count = u32::try_from(self.index.blocks.len()).expect("a root is small");
         bytes.extend_from_slice(&count.to_be_bytes());
-        for (separator, block) in &*self.index {
+        for (separator, block) in &self.index.blocks {
             push_key(&mut bytes, separator);
             bytes.extend_from_slice(&block.encode());
         }
@@ -299,18 +294,18 @@ impl Table {
         let filter_bytes = u64::from(blocks) * u64::from(block_bytes);
         let filter_end = root.filter_start.checked_add(filter_bytes);
         let is_empty = blocks > 0 && block_bytes == 0;
-        let places = root.index.iter().map(|(_, block)| block.offset);
+        let places = root.index.blocks.iter().map(|(_, block)| block.offset);
         let is_ascending = places.clone().is_sorted() && places.max() <= Some(root.filter_start);
         if is_empty || !is_ascending || filter_end.is_none_or(|end| start < end) {
             return Err(Damage::of_block().into());
         }
-        table.resident = Resident::new(file, root.index.len(), root.filter.blocks);
+        table.resident = Resident::new(file, root.index.blocks.len(), root.filter.blocks);
         table.root = Arc::new(root);
         Ok(table)
     }
 
     pub(super) fn first_key(&self) -> &[u8] {
-        &self.root.index[0].0
+        &self.root.index.blocks[0].0
     }
 
     /// Returns about how many bytes of entries a Gap hides, without reading entries.
@@ -448,7 +443,7 @@ impl Table {
         top: usize,
         caching: Caching,
     ) -> Result<Cow<'_, Arc<Block>>, FileError> {
-        let (low, block) = &self.root.index[top];
+        let (low, block) = &self.root.index.blocks[top];
         if caching == Caching::Direct {
             return self.block(*block, low, None, caching).map(Cow::Owned);
         }
@@ -476,7 +471,7 @@ impl Table {
         let next = if leaf + 1 < middle.len() {
             Some(middle.entry(leaf + 1).key())
         } else {
-            self.root.index.get(top + 1).map(|(key, _)| &key[..])
+            self.root.index.blocks.get(top + 1).map(|(key, _)| &key[..])
         };
         let block = BlockRef::decode(entry.tail())?;
         let end = next.unwrap_or(&self.root.end);
@@ -517,7 +512,7 @@ impl Table {
         let Some(top) = self.root.index.find(position) else {
             return Ok(Lookup::Unknown);
         };
-        if !may_be_set && !self.root.index[top].1.has_gaps {
+        if !may_be_set && !self.root.index.blocks[top].1.has_gaps {
             return Ok(Lookup::Unknown);
         }
         let descent = self.descend_from(top, position, Caching::Cached)?;

@@ -168,7 +168,7 @@ impl TableWriter {
             id,
             bytes: self.written,
             root_bytes: u32::try_from(bytes.len()).expect("a root is small"),
-            resident: Resident::new(&self.file, root.index.len(), root.filter.blocks),
+            resident: Resident::new(&self.file, root.index.blocks().len(), root.filter.blocks),
             root: Arc::new(root),
             file: self.file,
             first_chunk: 0,

@@ -45,7 +45,13 @@ impl<'a> Cursor<'a> {
     /// Moves past the next entry and returns it. Does not move at the end.
     pub(crate) fn next(&mut self) -> Option<Entry<'a>> {
         if self.index == self.leaf.entries().len() {
-            self.leave(|index, children| (index + 1 < children).then_some(index + 1))?;
+            self.leave(|index, children| {
+                if index + 1 < children {
+                    Some(index + 1)
+                } else {
+                    None
+                }
+            })?;
             self.descend_from_path(|_| 0);
             self.index = 0;
         }

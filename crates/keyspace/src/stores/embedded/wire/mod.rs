@@ -289,9 +289,10 @@ impl TryFrom<WireRow> for KeyValue {
     fn try_from(row: WireRow) -> Result<Self, Code> {
         let WireRow { key_bytes, row } = row;
         let key_bytes = key_bytes as usize;
-        (key_bytes <= row.len())
-            .then(|| Self::from_row(row, key_bytes))
-            .ok_or(Code::PLATFORM_ERROR)
+        if key_bytes > row.len() {
+            return Err(Code::PLATFORM_ERROR);
+        }
+        Ok(Self::from_row(row, key_bytes))
     }
 }
 

@@ -30,7 +30,7 @@ async fn a_commit_that_was_answered_before_there_was_an_owner_is_never_sent() {
 #[tokio::test]
 async fn the_watches_of_a_client_have_a_limit_in_bytes() {
     let owner = memory();
-    let engine = owner.owner().unwrap();
+    let serving = owner.owner().unwrap();
     let mut peer = Peer::welcomed(&owner).await;
     let watch = |key: u8| Request::Watch {
         key: vec![key; 10 << 20].into(),
@@ -43,7 +43,7 @@ async fn the_watches_of_a_client_have_a_limit_in_bytes() {
     let is_refused =
         |(_, reply): &(u64, Reply)| matches!(reply, Reply::Failed(RequestError::Code(1032)));
     assert!(refused.iter().all(is_refused), "{refused:?}");
-    assert_eq!(engine.watches().armed(), 6);
+    assert_eq!(serving.engine().watches().armed(), 6);
     // One that ends makes room for another. The same number is the same watch.
     peer.send(0, &Request::Unwatch { watch: 0 }).await;
     for _ in 0..2 {
@@ -51,7 +51,7 @@ async fn the_watches_of_a_client_have_a_limit_in_bytes() {
         peer.send(1, &read(1, Ask::Version)).await;
         peer.replies(1).await;
     }
-    while engine.watches().armed() != 6 {
+    while serving.engine().watches().armed() != 6 {
         tokio::task::yield_now().await;
     }
 }

@@ -30,6 +30,7 @@ async fn an_owner_whose_store_has_failed_leaves_the_socket_to_the_next_one() {
     };
     assert!(
         owner
+            .engine()
             .or_poison(|| panic!("a test lets the store fail"))
             .is_none()
     );

@@ -275,16 +275,16 @@ async fn a_client_that_reads_no_replies_delays_no_other() {
 async fn a_watch_that_nobody_waits_for_is_forgotten_by_the_owner() {
     let owner = memory();
     let client = owner.over_a_pipe(|| 1).unwrap();
-    let engine = owner.owner().unwrap();
+    let serving = owner.owner().unwrap();
     let mut tr = client.begin().unwrap();
     let watches: Vec<_> = (0..8).map(|number| tr.watch(&key(number))).collect();
     tr.commit().await.unwrap();
     // The owner takes requests in order.
     client.begin().unwrap().read_version().await.unwrap();
-    assert_eq!(engine.watches().armed(), 8);
+    assert_eq!(serving.engine().watches().armed(), 8);
     drop(watches);
     // What ends them is sent with the next request.
-    while engine.watches().armed() > 0 {
+    while serving.engine().watches().armed() > 0 {
         client.begin().unwrap().read_version().await.unwrap();
     }
 }
@@ -513,7 +513,7 @@ async fn a_client_that_asks_for_nothing_learns_that_the_store_has_failed() {
     let watch = tr.watch(b"a");
     tr.commit().await.unwrap();
     let failure = io::Error::other("no disk");
-    owner.owner().unwrap().fail(FileError::Io(failure));
+    owner.owner().unwrap().engine().fail(FileError::Io(failure));
     let failed = timeout(LIMIT, watch).await.unwrap_err();
     assert!(matches!(failed, Error::Poisoned { .. }), "{failed:?}");
     drop(owner);
@@ -534,7 +534,7 @@ async fn a_store_that_has_failed_has_no_next_owner() {
     tr.set(b"a", b"1");
     tr.commit().await.unwrap();
     let failure = io::Error::other("no disk");
-    owner.owner().unwrap().fail(FileError::Io(failure));
+    owner.owner().unwrap().engine().fail(FileError::Io(failure));
     drop(owner);
     let refused = client.begin().unwrap().get(b"a", Isolation::Snapshot).await;
     let refused = refused.unwrap_err();

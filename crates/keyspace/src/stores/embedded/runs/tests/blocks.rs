@@ -59,7 +59,7 @@ pub(super) fn blocks(list: &RunList) -> Vec<BlockInFile> {
                 kind,
             });
         };
-        for (top, (_, block)) in table.root.index.iter().enumerate() {
+        for (top, (_, block)) in table.root.index.blocks().iter().enumerate() {
             push(Kind::Index, block.offset, block.bytes);
             let middle = table.middle(top, Caching::Direct).unwrap();
             for leaf in 0..middle.len() {

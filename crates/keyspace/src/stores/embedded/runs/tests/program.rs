@@ -102,7 +102,9 @@ impl Program {
         let list = self.runs.list();
         let begun: BTreeSet<_> = list.runs.iter().filter_map(|run| run.into).collect();
         let has_freed = list.tables().any(|table| table.first_chunk > 0);
-        let has_many_leaves = list.tables().any(|table| table.root.index.len() > 1);
+        let has_many_leaves = list
+            .tables()
+            .any(|table| table.root.index.blocks().len() > 1);
         let states = [
             (begun.len() > 1, "two merges have begun"),
             (begun.len() == 1, "a merge has begun"),
