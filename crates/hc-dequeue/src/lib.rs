@@ -1,8 +1,26 @@
+//! [back]: ../../../docs/guarantees.md#items-that-come-back
+//! [composition]: ../../../docs/composition.md
+//! [conflicts]: ../../../docs/schema.md#conflicts-of-hc-dequeue
+//! [console]: ../../../docs/console.md
+//! [item]: ../../../docs/diagrams/item.svg
+//! [keys]: ../../../docs/guarantees.md#hc-dequeue
+//! [microqueue]: ../microqueue/index.html
+//! [recipes]: ../../../docs/recipes.md
+//! [records]: ../../../docs/guarantees.md#records-that-do-not-decode
+//! [registry]: ../../../docs/diagrams/registry.svg
+//! [restore]: ../../../docs/foundationdb.md#restoring-a-backup
+//! [schema]: ../../../docs/schema.md#hc-dequeue
+//! [shutting-down]: ../../../docs/guarantees.md#shutting-down
+//! [stuck]: ../../../docs/console.md#a-queue-is-stuck
+//! [tutorial]: ../../../docs/tutorial.md
+// Where the links of the README lead from the pages of `cargo doc`: the first definition of a link counts.
 #![doc = include_str!("../README.md")]
 
 mod audit;
+mod batches;
 mod consume;
 mod items;
+mod lanes;
 mod options;
 mod protocol;
 mod queue;
@@ -14,11 +32,13 @@ pub mod testing;
 mod tests;
 mod work;
 
-pub use crate::audit::{Audit, Finding, Unchecked};
+pub use crate::audit::Audit;
+pub use crate::batches::operations::{Batch, BatchPage, BatchStatus};
 pub use crate::consume::consumer::Consumer;
 pub use crate::consume::delivery::Delivery;
 pub use crate::items::batch::{BatchCounts, BatchRef};
 pub use crate::items::error::{BoxError, Error, Result};
+pub use crate::items::finding::{Finding, Unchecked};
 pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
 pub use crate::items::key_limits::{KeyLimits, MAX_WEIGHT};
 pub use crate::items::part::describe_key;
@@ -30,14 +50,13 @@ pub use crate::items::record::{
 };
 pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::items::trace_context::TraceContext;
+pub use crate::lanes::operations::{KeyPage, KeyState, KeyStatus};
 pub use crate::options::{Backoff, MAX_CONCURRENCY, WorkerOptions};
-pub use crate::queue::batches::{Batch, BatchPage, BatchStatus};
 pub use crate::queue::change::{Cancelled, Replaced};
 pub use crate::queue::clear::Cleared;
 pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};
 pub use crate::queue::handle::Queue;
 pub use crate::queue::inspect::{SessionPage, SessionState};
-pub use crate::queue::key_limits::{KeyPage, KeyState, KeyStatus};
 pub use crate::queue::list::{Cursor, ItemPage, ListedItem, PlaceKind};
 pub use crate::queue::stats::Stats;
 pub use crate::queue::status::{Place, Status};

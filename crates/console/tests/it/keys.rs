@@ -298,7 +298,7 @@ async fn rows_of_lanes_and_batches_say_what_they_are(store: TestStore) {
     let orders = world.root.subspace(&"orders");
     let lane = orders.subspace(&("l", &b"a"[..]));
     let defaults = orders.subspace(&("l", &b""[..]));
-    let batch = orders.subspace(&("B", &[7; 16][..]));
+    let batch = orders.subspace(&("B", &[7_u8; 16][..]));
     let stamp = Versionstamp::complete([1; 10], 0);
     for (key, part) in [
         (lane.pack(&(10, stamp.clone(), 0)), "queued item in a lane"),
@@ -318,7 +318,7 @@ async fn rows_of_lanes_and_batches_say_what_they_are(store: TestStore) {
         (batch.pack(&"c"), "completed members of a batch"),
         (batch.pack(&"d"), "dead letters of a batch"),
         (batch.pack(&"x"), "cancelled members of a batch"),
-        (orders.pack(&("Bs", &[7; 16][..])), "stamp of a batch"),
+        (orders.pack(&("Bs", &[7_u8; 16][..])), "stamp of a batch"),
     ] {
         world.set(&key, b"value").await;
         let name = queue_name(&Subspace::from_bytes(&key[..]));

@@ -2,18 +2,14 @@
 
 use std::ops::ControlFlow;
 
-use microqueue::keyspace::{Code, Isolation, RangeQuery, Runner, Store, Tx, visit_rows};
+use microqueue::keyspace::{Isolation, RangeQuery, Runner, Store, Transaction, Tx, visit_rows};
 
-use super::rows::AuditTransaction;
-use super::{Finding, Unchecked};
-use crate::items::counters::stored_count;
+use crate::items::counters::{in_time, stored_count};
 use crate::items::error::{Error, Result};
+use crate::items::finding::{Finding, Unchecked};
 use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
 use crate::items::record::is_notice;
-
-/// The largest number of times that a count is started which does not finish in time.
-const MAX_COUNTS: u32 = 3;
 
 /// Compares a counter with the items that it counts.
 pub(super) async fn check_counter(
@@ -22,14 +18,7 @@ pub(super) async fn check_counter(
     counter: Counter,
     unchecked: &mut Vec<Unchecked>,
 ) -> Result<Option<Finding>> {
-    let count = |tr: Tx<_>| async move {
-        let attempt = tr.attempt();
-        let had_no_time = attempt.after == Some(Code::TRANSACTION_TOO_OLD);
-        if had_no_time && attempt.number >= MAX_COUNTS {
-            return Ok(None);
-        }
-        count(&tr, keys, counter).await.map(Some)
-    };
+    let count = |tr: Tx<_>| async move { in_time(&tr, count(&tr, keys, counter)).await };
     let name = counter.name();
     let counted = match runner.run(count).await {
         Err(error) => {
@@ -40,21 +29,22 @@ pub(super) async fn check_counter(
         }
         Ok(counted) => counted,
     };
-    Ok(match counted {
-        None => {
-            unchecked.push(Unchecked::Counter { counter: name });
-            None
-        }
-        Some((stored, counted)) => (stored != counted).then_some(Finding::CounterOff {
-            counter: name,
-            stored,
-            counted,
-        }),
-    })
+    let Some((stored, counted)) = counted else {
+        unchecked.push(Unchecked::Counter { counter: name });
+        return Ok(None);
+    };
+    if stored == counted {
+        return Ok(None);
+    }
+    Ok(Some(Finding::CounterOff {
+        counter: name,
+        stored,
+        counted,
+    }))
 }
 
 /// Returns the value of a counter and the number of items.
-async fn count(tr: &AuditTransaction, keys: &Keys, counter: Counter) -> Result<(i64, i64)> {
+async fn count(tr: &impl Transaction, keys: &Keys, counter: Counter) -> Result<(i64, i64)> {
     let stored = stored_count(tr, keys, counter).await?;
     let mut counted = 0;
     for part in Part::counted_by(counter) {
@@ -71,7 +61,7 @@ async fn count(tr: &AuditTransaction, keys: &Keys, counter: Counter) -> Result<(
 }
 
 /// Stages the correction of a counter by the difference that was found, which is the same at every version.
-pub(super) fn add(tr: &AuditTransaction, keys: &Keys, counter: &str, difference: i64) {
+pub(super) fn add(tr: &impl Transaction, keys: &Keys, counter: &str, difference: i64) {
     let counter = Counter::ALL
         .into_iter()
         .find(|known| known.name() == counter)

@@ -3,97 +3,65 @@
 //! An item has a token exactly as long as the rows of its dedupe id belong to it: one row contains the token, the
 //! other one names the item.
 
-use async_trait::async_trait;
 use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{self, Bytes, Isolation, KeyValue, Transaction};
 use microqueue::{Item, ItemId};
 
-use super::Finding;
-use super::rows::{AuditTransaction, RowCheck};
 use crate::items::dedupe::{Claim, parse_completed};
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
+use crate::items::finding::Finding;
 use crate::items::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::record::Record;
 
-/// Checks that each item with a token, in a part of the queue, has the rows of its dedupe id.
-pub(super) struct ItemsOf(pub(super) Part);
-
-#[async_trait]
-impl RowCheck for ItemsOf {
-    fn part(&self) -> Part {
-        self.0
+/// Checks that an item with a token has the rows of its dedupe id.
+pub(super) async fn check_token(
+    tr: &impl Transaction,
+    keys: &Keys,
+    part: Part,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let Some((_, listed)) = part.parse_item(keys, row)? else {
+        return Ok(None);
+    };
+    let item = Item::try_from(listed).map_err(keyspace::Error::from)?;
+    let Item { id, value: record } = item;
+    let Some(token) = record.token else {
+        return Ok(None);
+    };
+    let rows = Rows::read(tr, keys, &record.dedupe).await?;
+    let claim = Claim::of(token, &id, record.key);
+    if rows.are_of(&id, &claim) {
+        return Ok(None);
     }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let Some((_, listed)) = self.0.parse_item(keys, row)? else {
-            return Ok(None);
-        };
-        let item = Item::try_from(listed).map_err(keyspace::Error::from)?;
-        let Item { id, value: record } = item;
-        let Some(token) = record.token else {
-            return Ok(None);
-        };
-        let rows = Rows::read(tr, keys, &record.dedupe).await?;
-        let claim = Claim::of(token, &id, record.key);
-        let is_missing = !rows.are_of(&id, &claim);
-        let dedupe = record.dedupe;
-        let item = ItemRef::new(keys, id);
-        Ok(is_missing.then_some(Finding::NoDedupe { item, dedupe }))
-    }
+    let dedupe = record.dedupe;
+    let item = ItemRef::new(keys, id);
+    Ok(Some(Finding::NoDedupe { item, dedupe }))
 }
 
-/// Checks that the rows of each dedupe id, found in one of the two parts, belong to an item.
-pub(super) struct DedupeIds(pub(super) Part);
-
-#[async_trait]
-impl RowCheck for DedupeIds {
-    fn part(&self) -> Part {
-        self.0
+/// Checks that the rows of a dedupe id, found in one of the two parts, belong to an item.
+pub(super) async fn check_dedupe_id(
+    tr: &impl Transaction,
+    keys: &Keys,
+    part: Part,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let dedupe = parse_dedupe(keys, part, row)?;
+    let rows = Rows::read(tr, keys, &dedupe).await?;
+    if part == Part::DedupeItems && rows.token.is_some() {
+        // The check of the row with the token reads both rows.
+        return Ok(None);
     }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let dedupe = parse_dedupe(keys, self.0, row)?;
-        let rows = Rows::read(tr, keys, &dedupe).await?;
-        if self.0 == Part::DedupeItems && rows.token.is_some() {
-            // The check of the row with the token reads both rows.
-            return Ok(None);
-        }
-        stray(tr, keys, dedupe, &rows).await
-    }
+    stray(tr, keys, dedupe, &rows).await
 }
 
-/// Checks that each dedupe id that is retained has a time. It belongs to no other row.
-pub(super) struct RetainedIds;
-
-#[async_trait]
-impl RowCheck for RetainedIds {
-    fn part(&self) -> Part {
-        Part::RetainedIds
-    }
-
-    async fn check(
-        &self,
-        _tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        parse_dedupe(keys, self.part(), row)?;
-        parse_completed(row.key(), row.value())?;
-        Ok(None)
-    }
+/// Checks that a dedupe id that is retained has a time. It belongs to no other row.
+pub(super) fn check_retained_id(keys: &Keys, row: &KeyValue) -> Result<Option<Finding>> {
+    parse_dedupe(keys, Part::RetainedIds, row)?;
+    parse_completed(row.key(), row.value())?;
+    Ok(None)
 }
 
 /// Returns the dedupe id in the key of a row.
@@ -110,7 +78,7 @@ struct Rows {
 }
 
 impl Rows {
-    async fn read(tr: &AuditTransaction, keys: &Keys, dedupe: &Bytes) -> Result<Self> {
+    async fn read(tr: &impl Transaction, keys: &Keys, dedupe: &Bytes) -> Result<Self> {
         let read = |key: Vec<u8>| async move {
             let row = tr.get(&key, Isolation::Serializable);
             row.map_err(Error::from).await
@@ -145,7 +113,7 @@ fn claim_of(id: &ItemId, found: Option<(Location, Record)>, dedupe: &Bytes) -> O
 
 /// Returns the finding that the rows of a dedupe id belong to no item.
 async fn stray(
-    tr: &AuditTransaction,
+    tr: &impl Transaction,
     keys: &Keys,
     dedupe: Bytes,
     rows: &Rows,
@@ -156,14 +124,16 @@ async fn stray(
         None => None,
     };
     let claim = named.and_then(|id| claim_of(&id, found, &dedupe));
-    let is_of_item = claim.is_some_and(|claim| rows.have(&claim));
+    if claim.is_some_and(|claim| rows.have(&claim)) {
+        return Ok(None);
+    }
     let named = named.map(|id| ItemRef::new(keys, id));
-    Ok((!is_of_item).then_some(Finding::StrayDedupe { dedupe, named }))
+    Ok(Some(Finding::StrayDedupe { dedupe, named }))
 }
 
 /// Stages the rows of an item's dedupe id, unless another item has them.
 pub(super) async fn set_rows(
-    tr: &AuditTransaction,
+    tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
     dedupe: &Bytes,
@@ -181,7 +151,7 @@ pub(super) async fn set_rows(
 
 /// Stages the removal of the rows of a dedupe id that belong to no item.
 pub(super) async fn remove_rows(
-    tr: &AuditTransaction,
+    tr: &impl Transaction,
     keys: &Keys,
     finding: &Finding,
     dedupe: &Bytes,

@@ -4,18 +4,18 @@
 //! should therefore never find anything. It is for cases in which another program has written into the queue's
 //! subspace, a restore was incomplete, or there is a bug.
 //!
-//! Each kind of check has a file: rows of [`sessions`], the [`counters`], [`lanes`], [`batches`], and other [`rows`]
-//! that must agree.
+//! - [`rows`]: checks rows that must agree with others, page by page.
+//! - [`sessions`], [`pointers`], [`dedupe`], [`done`]: these checks; those of lanes, batches and schedules stand beside
+//!   them.
+//! - [`counters`]: checks counters against what they count.
+//! - [`repair`]: repairs what was found.
 
-mod batches;
 mod counters;
 mod dedupe;
 mod done;
-mod finding;
-pub(crate) mod lanes;
 mod pointers;
+mod repair;
 mod rows;
-mod schedules;
 mod sessions;
 
 use futures::future::BoxFuture;
@@ -23,12 +23,14 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{Database, Runner, Store};
 
-pub use self::finding::{Finding, Unchecked};
-use self::rows::{AuditTransaction, check_rows, remove_row};
+use self::rows::{RowCheck, check_rows};
+use crate::batches::audit::check_batches;
 use crate::items::error::Result;
+use crate::items::finding::{Finding, Unchecked};
 use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
-use crate::items::settings::{Settings, current_settings};
+use crate::items::settings::current_settings;
+use crate::lanes::audit::check_lanes;
 use crate::queue::handle::Queue;
 
 /// The result of an audit.
@@ -94,8 +96,8 @@ fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
         for counter in Counter::OF_ITEMS {
             found.extend(counters::check_counter(runner, keys, counter, &mut unchecked).await?);
         }
-        found.extend(lanes::check_lanes(runner, keys, &mut unchecked).await?);
-        found.extend(batches::check_batches(runner, keys, &mut unchecked).await?);
+        found.extend(check_lanes(runner, keys, &mut unchecked).await?);
+        found.extend(check_batches(runner, keys, &mut unchecked).await?);
         found.extend(check_all_rows(runner, keys).await?);
         let mut findings: Vec<Finding> = Vec::new();
         for finding in found {
@@ -118,7 +120,7 @@ fn repair_all<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Re
         let settings = &runner.run(read).await?;
         for finding in &audit.findings {
             tracing::warn!(queue = %keys.name, ?finding, "repairing");
-            match repair(runner, keys, settings, finding).await {
+            match repair::repair(runner, keys, settings, finding).await {
                 // A row that does not decode stops one repair, and not the others.
                 Err(error) if error.corrupt_key().is_some() => {
                     tracing::warn!(queue = %keys.name, error = %chain(&error), "not repaired");
@@ -134,105 +136,24 @@ fn repair_all<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Re
 async fn check_all_rows(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for part in Part::with_pointers() {
-        findings.extend(check_rows(runner, keys, &pointers::Pointed(part)).await?);
+        findings.extend(check_rows(runner, keys, RowCheck::Items(part)).await?);
     }
-    findings.extend(check_rows(runner, keys, &pointers::Pointers).await?);
-    findings.extend(check_rows(runner, keys, &lanes::ParkedLanes).await?);
+    for check in [RowCheck::Pointers, RowCheck::Parked] {
+        findings.extend(check_rows(runner, keys, check).await?);
+    }
     for part in Part::with_items() {
-        findings.extend(check_rows(runner, keys, &dedupe::ItemsOf(part)).await?);
+        findings.extend(check_rows(runner, keys, RowCheck::Tokens(part)).await?);
     }
-    for part in [Part::DedupeIds, Part::DedupeItems] {
-        findings.extend(check_rows(runner, keys, &dedupe::DedupeIds(part)).await?);
+    for check in [
+        RowCheck::DedupeIds(Part::DedupeIds),
+        RowCheck::DedupeIds(Part::DedupeItems),
+        RowCheck::RetainedIds,
+        RowCheck::Done,
+        RowCheck::KeepTimes,
+        RowCheck::Schedules,
+        RowCheck::FireTimes,
+    ] {
+        findings.extend(check_rows(runner, keys, check).await?);
     }
-    findings.extend(check_rows(runner, keys, &dedupe::RetainedIds).await?);
-    findings.extend(check_rows(runner, keys, &done::DoneItems).await?);
-    findings.extend(check_rows(runner, keys, &done::KeepTimes).await?);
-    findings.extend(check_rows(runner, keys, &schedules::Schedules).await?);
-    findings.extend(check_rows(runner, keys, &schedules::FireTimes).await?);
     Ok(findings)
-}
-
-async fn repair(
-    runner: &Runner<Store>,
-    keys: &Keys,
-    settings: &Settings,
-    finding: &Finding,
-) -> Result<()> {
-    if let Finding::NoSession { session } | Finding::NoHeartbeat { session } = finding {
-        return sessions::reclaim_lost(runner, keys, settings, *session).await;
-    }
-    let step = |tr| async move { repair_step(&tr, keys, settings, finding).await };
-    runner.run(step).await
-}
-
-/// Stages the repair of a finding, if that takes a single transaction.
-async fn repair_step(
-    tr: &AuditTransaction,
-    keys: &Keys,
-    settings: &Settings,
-    finding: &Finding,
-) -> Result<()> {
-    match finding {
-        Finding::CounterOff {
-            counter,
-            stored,
-            counted,
-        } => counters::add(tr, keys, counter, counted - stored),
-        Finding::StrayHeartbeat { session } => {
-            sessions::remove_heartbeat(tr, keys, *session).await?;
-        }
-        Finding::StrayRequest { request } => sessions::remove_request(tr, keys, request).await?,
-        Finding::BrokenGrant { session } => {
-            sessions::return_broken_grants(tr, keys, settings, *session).await?;
-        }
-        Finding::StrayCancel { session } => {
-            let key = keys.cancels(*session);
-            remove_row(tr, keys, &sessions::CancelStamps, &key, finding).await?;
-        }
-        Finding::NoPointer { key, .. } => {
-            pointers::set_pointer(tr, keys, finding, key).await?;
-        }
-        Finding::StrayPointer { item } => {
-            let key = item.id().key_in(&keys.pointers());
-            remove_row(tr, keys, &pointers::Pointers, &key, finding).await?;
-        }
-        Finding::SlotsOff { .. }
-        | Finding::NoStamp { .. }
-        | Finding::NotParked { .. }
-        | Finding::StrayParked { .. } => lanes::repair(tr, keys, finding).await?,
-        Finding::BatchOff { .. } | Finding::NoBatchStamp { .. } | Finding::StrayBatch { .. } => {
-            batches::repair(tr, keys, finding).await?;
-        }
-        Finding::NoKeepTime { item, until_millis } => {
-            done::set_keep_time(tr, keys, finding, &item.id(), *until_millis).await?;
-        }
-        Finding::StrayKeepTime { item, until_millis } => {
-            let key = item.id().key_in(&keys.kept_until(*until_millis));
-            remove_row(tr, keys, &done::KeepTimes, &key, finding).await?;
-        }
-        Finding::NoDedupe { item, dedupe } => {
-            dedupe::set_rows(tr, keys, &item.id(), dedupe).await?;
-        }
-        Finding::StrayDedupe { dedupe, .. } => {
-            dedupe::remove_rows(tr, keys, finding, dedupe).await?;
-        }
-        Finding::NoFireTime {
-            schedule,
-            time_millis,
-        } => schedules::set_fire_time(tr, keys, finding, schedule, *time_millis).await?,
-        Finding::StrayFireTime {
-            schedule,
-            time_millis,
-        } => {
-            let key = keys.fire_time(*time_millis, schedule);
-            remove_row(tr, keys, &schedules::FireTimes, &key, finding).await?;
-        }
-        // These repairs take more than one transaction.
-        Finding::NoSession { .. } | Finding::NoHeartbeat { .. } => {}
-        Finding::Twice { .. }
-        | Finding::StoppedSchedule { .. }
-        | Finding::Undecodable { .. }
-        | Finding::More { .. } => {}
-    }
-    Ok(())
 }

@@ -1,106 +1,84 @@
 //! Checks delayed items, and queued items of other priorities than 0, against the pointers by which references find
 //! them.
 
-use async_trait::async_trait;
 use microqueue::ItemId;
+use microqueue::keyspace::parts::Part as _;
 use microqueue::keyspace::{self, Bytes, Isolation, KeyValue, Transaction};
 
-use super::Finding;
-use super::rows::{AuditTransaction, RowCheck, is_still};
 use crate::items::error::Result;
 use crate::items::find::Location;
+use crate::items::finding::Finding;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::pointer::Pointer;
 use crate::items::spot::Spot;
 
-/// Checks that each item of a part has its pointer, if it needs one.
-pub(super) struct Pointed(pub(super) Part);
-
-#[async_trait]
-impl RowCheck for Pointed {
-    fn part(&self) -> Part {
-        self.0
-    }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let Some((id, expected)) = parse(keys, self.0, row)? else {
-            return Ok(None);
-        };
-        let item = ItemRef::new(keys, id);
-        let pointer = match stored_pointer(tr, keys, &id).await? {
-            Some(pointer) if pointer == expected => return Ok(None),
-            other => other,
-        };
-        let leads_elsewhere = match pointer {
-            Some(pointer) => leads_to_item(tr, keys, pointer, &id).await?,
-            None => false,
-        };
-        let key = Bytes::copy_from_slice(row.key());
-        Ok(Some(if leads_elsewhere {
-            Finding::Twice { item }
-        } else {
-            Finding::NoPointer { item, key }
-        }))
-    }
+/// Checks that an item has its pointer, if it needs one.
+pub(super) async fn check_item(
+    tr: &impl Transaction,
+    keys: &Keys,
+    part: Part,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let Some((id, expected)) = parse(keys, part, row)? else {
+        return Ok(None);
+    };
+    let item = ItemRef::new(keys, id);
+    let pointer = match stored_pointer(tr, keys, &id).await? {
+        Some(pointer) if pointer == expected => return Ok(None),
+        other => other,
+    };
+    let leads_elsewhere = match pointer {
+        Some(pointer) => leads_to_item(tr, keys, pointer, &id).await?,
+        None => false,
+    };
+    let key = Bytes::copy_from_slice(row.key());
+    Ok(Some(if leads_elsewhere {
+        Finding::Twice { item }
+    } else {
+        Finding::NoPointer { item, key }
+    }))
 }
 
-/// Checks that each pointer leads to an item, which is not queued with priority 0 as well.
-pub(super) struct Pointers;
-
-#[async_trait]
-impl RowCheck for Pointers {
-    fn part(&self) -> Part {
-        Part::Pointers
+/// Checks that a pointer leads to an item, which is not queued with priority 0 as well.
+pub(super) async fn check_pointer(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let id = ItemId::of_commit(&keys.pointers(), row.key())
+        .ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected a pointer"))?;
+    let item = ItemRef::new(keys, id);
+    let leads = match Pointer::parse(row.key(), row.value()) {
+        Ok(pointer) => leads_to_item(tr, keys, pointer, &id).await?,
+        Err(_) => false,
+    };
+    if !leads {
+        return Ok(Some(Finding::StrayPointer { item }));
     }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let id = ItemId::of_commit(&keys.pointers(), row.key())
-            .ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected a pointer"))?;
-        let item = ItemRef::new(keys, id);
-        let leads = match Pointer::parse(row.key(), row.value()) {
-            Ok(pointer) => leads_to_item(tr, keys, pointer, &id).await?,
-            Err(_) => false,
-        };
-        if !leads {
-            return Ok(Some(Finding::StrayPointer { item }));
-        }
-        let default = Pointer::Queued(Spot::DEFAULT);
-        let is_twice = leads_to_item(tr, keys, default, &id).await?;
-        Ok(is_twice.then_some(Finding::Twice { item }))
+    let default = Pointer::Queued(Spot::DEFAULT);
+    if leads_to_item(tr, keys, default, &id).await? {
+        return Ok(Some(Finding::Twice { item }));
     }
+    Ok(None)
+}
+
+/// Returns the part of the item in the row of a key, among those whose items need pointers.
+pub(super) fn part_of(keys: &Keys, key: &[u8]) -> Option<Part> {
+    let part = Part::of(&keys.queue, key)?;
+    Part::with_pointers().find(|known| *known == part)
 }
 
 /// Stages the missing pointer of the item in the row of a key.
-pub(super) async fn set_pointer(
-    tr: &AuditTransaction,
-    keys: &Keys,
-    finding: &Finding,
-    key: &[u8],
-) -> Result<()> {
-    for part in Part::with_pointers() {
-        let (begin, end) = keys.part(part);
-        if !(begin.as_slice()..end.as_slice()).contains(&key)
-            || !is_still(tr, keys, &Pointed(part), key, finding).await?
-        {
-            continue;
-        }
-        let value = tr.get(key, Isolation::Serializable).await?;
-        let row = KeyValue::new(key, &value.unwrap_or_default());
-        if let Some((id, pointer)) = parse(keys, part, &row)? {
-            pointer.set(tr, keys, &id);
-        }
+pub(super) async fn set_pointer(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Result<()> {
+    let Some(part) = part_of(keys, key) else {
+        return Ok(());
+    };
+    let value = tr.get(key, Isolation::Serializable).await?;
+    let row = KeyValue::new(key, &value.unwrap_or_default());
+    if let Some((id, pointer)) = parse(keys, part, &row)? {
+        pointer.set(tr, keys, &id);
     }
     Ok(())
 }
@@ -120,7 +98,7 @@ fn parse(keys: &Keys, part: Part, row: &KeyValue) -> Result<Option<(ItemId, Poin
 
 /// Reads the pointer of an item, if it decodes.
 pub(super) async fn stored_pointer(
-    tr: &AuditTransaction,
+    tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
 ) -> Result<Option<Pointer>> {
@@ -130,7 +108,7 @@ pub(super) async fn stored_pointer(
 }
 
 async fn leads_to_item(
-    tr: &AuditTransaction,
+    tr: &impl Transaction,
     keys: &Keys,
     pointer: Pointer,
     id: &ItemId,

@@ -1,6 +1,5 @@
 //! Checks rows that must agree with other rows, page by page.
 
-use async_trait::async_trait;
 use futures::future::try_join_all;
 use microqueue::keyspace::parts::Part as _;
 use microqueue::keyspace::store::StoreTransaction;
@@ -8,11 +7,16 @@ use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     Bytes, Isolation, KeyValue, RangeQuery, Runner, Store, StreamingMode, Transaction, Tx,
 };
+use parking_lot::Mutex;
 
-use super::Finding;
+use super::sessions::Seen;
+use super::{dedupe, done, pointers, sessions};
 use crate::items::error::{Error, Result};
+use crate::items::finding::Finding;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
+use crate::lanes::audit::check_parked_row;
+use crate::schedule::audit::{check_fire_time, check_schedule};
 
 /// The largest number of rows that one transaction checks, all at the same time.
 const MAX_PAGE_ROWS: usize = 100;
@@ -23,29 +27,106 @@ const MAX_CHECK_FINDINGS: usize = 1_000;
 /// A transaction of an audit or a repair.
 pub(super) type AuditTransaction = Tx<StoreTransaction>;
 
-/// A check of the rows in a part of the queue against other rows.
-#[async_trait]
-pub(super) trait RowCheck: Sync {
-    /// The part.
-    fn part(&self) -> Part;
+/// What each row of a part must agree with.
+#[derive(Clone, Copy)]
+pub(super) enum RowCheck<'a> {
+    /// Held items, or grants, with their sessions.
+    Holders(Part),
+    /// Sessions with their heartbeats.
+    Sessions,
+    /// Heartbeats with their sessions.
+    Heartbeats,
+    /// Requests with their sessions.
+    Requests,
+    /// Grants with their first items.
+    Grants,
+    /// Held items, or those in grants, with other places.
+    Places(Part, &'a Mutex<Seen>),
+    /// Cancel stamps with their sessions.
+    CancelStamps,
+    /// Items with the pointers that they need.
+    Items(Part),
+    /// Pointers with their items.
+    Pointers,
+    /// Keys among the parked lanes with these lanes.
+    Parked,
+    /// Items that have tokens with the rows of their dedupe ids.
+    Tokens(Part),
+    /// Rows of dedupe ids, in one of the two parts, with their items.
+    DedupeIds(Part),
+    /// Retained dedupe ids with nothing: they only have a time.
+    RetainedIds,
+    /// Done items with the index by expiry time.
+    Done,
+    /// Entries of that index with the done items.
+    KeepTimes,
+    /// Schedules with the index by next time, and with the clock.
+    Schedules,
+    /// Entries of that index with the schedules.
+    FireTimes,
+}
+
+impl RowCheck<'_> {
+    /// Returns the part whose rows it checks.
+    fn part(self) -> Part {
+        match self {
+            Self::Holders(part)
+            | Self::Places(part, _)
+            | Self::Items(part)
+            | Self::Tokens(part)
+            | Self::DedupeIds(part) => part,
+            Self::Sessions => Part::Sessions,
+            Self::Heartbeats => Part::Heartbeats,
+            Self::Requests => Part::Requests,
+            Self::Grants => Part::Grants,
+            Self::CancelStamps => Part::CancelStamps,
+            Self::Pointers => Part::Pointers,
+            Self::Parked => Part::Parked,
+            Self::RetainedIds => Part::RetainedIds,
+            Self::Done => Part::Done,
+            Self::KeepTimes => Part::KeepTimes,
+            Self::Schedules => Part::Schedules,
+            Self::FireTimes => Part::FireTimes,
+        }
+    }
 
     /// Returns the contradiction between a row and other rows, at the version at which the row was read.
     ///
     /// # Conflicts
     /// Reads the rows that it compares the row with.
     async fn check(
-        &self,
+        self,
         tr: &AuditTransaction,
         keys: &Keys,
         row: &KeyValue,
-    ) -> Result<Option<Finding>>;
+    ) -> Result<Option<Finding>> {
+        match self {
+            Self::Holders(part) => sessions::check_holder(tr, keys, part, row).await,
+            Self::Sessions => sessions::check_session(tr, keys, row).await,
+            Self::Heartbeats => sessions::check_heartbeat(tr, keys, row).await,
+            Self::Requests => sessions::check_request(tr, keys, row).await,
+            Self::Grants => sessions::check_grant(tr, keys, row).await,
+            Self::Places(part, seen) => sessions::check_places(tr, keys, part, seen, row).await,
+            Self::CancelStamps => sessions::check_cancel_stamp(tr, keys, row).await,
+            Self::Items(part) => pointers::check_item(tr, keys, part, row).await,
+            Self::Pointers => pointers::check_pointer(tr, keys, row).await,
+            Self::Parked => check_parked_row(tr, keys, row).await,
+            Self::Tokens(part) => dedupe::check_token(tr, keys, part, row).await,
+            Self::DedupeIds(part) => dedupe::check_dedupe_id(tr, keys, part, row).await,
+            Self::RetainedIds => dedupe::check_retained_id(keys, row),
+            Self::Done => done::check_done_item(tr, keys, row).await,
+            Self::KeepTimes => done::check_keep_time(tr, keys, row).await,
+            Self::Schedules => check_schedule(tr, keys, row).await,
+            Self::FireTimes => check_fire_time(tr, keys, row).await,
+        }
+    }
 }
 
 /// Checks each row of a part of the queue, up to a number of findings.
 pub(super) async fn check_rows(
     runner: &Runner<Store>,
     keys: &Keys,
-    check: &dyn RowCheck,
+    check: RowCheck<'_>,
 ) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut after = None;
@@ -81,7 +162,7 @@ struct CheckedPage {
 async fn check_page(
     tr: &AuditTransaction,
     keys: &Keys,
-    check: &dyn RowCheck,
+    check: RowCheck<'_>,
     after: Option<&[u8]>,
 ) -> Result<CheckedPage> {
     let (begin, end) = keys.part(check.part());
@@ -108,7 +189,10 @@ fn undecodable(error: Error, row: &KeyValue) -> Result<Option<Finding>> {
         return Err(error);
     };
     let key = Bytes::copy_from_slice(row.key());
-    Ok((*corrupt == key).then_some(Finding::Undecodable { key }))
+    if *corrupt != key {
+        return Ok(None);
+    }
+    Ok(Some(Finding::Undecodable { key }))
 }
 
 /// Returns whether a finding about the row of a key is still true.
@@ -118,7 +202,7 @@ fn undecodable(error: Error, row: &KeyValue) -> Result<Option<Finding>> {
 pub(super) async fn is_still(
     tr: &AuditTransaction,
     keys: &Keys,
-    check: &dyn RowCheck,
+    check: RowCheck<'_>,
     key: &[u8],
     finding: &Finding,
 ) -> Result<bool> {
@@ -127,21 +211,4 @@ pub(super) async fn is_still(
     };
     let row = KeyValue::new(key, &value);
     Ok(check.check(tr, keys, &row).await?.as_ref() == Some(finding))
-}
-
-/// Stages the removal of the row of a key, if a finding about it is still true.
-///
-/// # Conflicts
-/// As [`is_still`].
-pub(super) async fn remove_row(
-    tr: &AuditTransaction,
-    keys: &Keys,
-    check: &dyn RowCheck,
-    key: &[u8],
-    finding: &Finding,
-) -> Result<()> {
-    if is_still(tr, keys, check, key, finding).await? {
-        tr.clear(key);
-    }
-    Ok(())
 }

@@ -3,7 +3,6 @@
 //! Only the existence of a session's state is compared, where that is enough: a state that does not decode is one
 //! finding, and not one for each row that belongs to the session.
 
-use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -13,9 +12,9 @@ use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Runner, Store, Trans
 use parking_lot::Mutex;
 
 use super::pointers::stored_pointer;
-use super::rows::{AuditTransaction, RowCheck, check_rows};
-use super::{Finding, Unchecked};
+use super::rows::{RowCheck, check_rows};
 use crate::items::error::Result;
+use crate::items::finding::{Finding, Unchecked};
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
@@ -37,185 +36,139 @@ pub(super) async fn check_sessions(
 ) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for part in Part::counted_by(Counter::Held) {
-        findings.extend(check_rows(runner, keys, &Holders(part)).await?);
+        findings.extend(check_rows(runner, keys, RowCheck::Holders(part)).await?);
     }
-    findings.extend(check_rows(runner, keys, &States).await?);
-    findings.extend(check_rows(runner, keys, &Heartbeats).await?);
-    findings.extend(check_rows(runner, keys, &Requests).await?);
-    findings.extend(check_rows(runner, keys, &Grants).await?);
+    for check in [
+        RowCheck::Sessions,
+        RowCheck::Heartbeats,
+        RowCheck::Requests,
+        RowCheck::Grants,
+    ] {
+        findings.extend(check_rows(runner, keys, check).await?);
+    }
     let seen = Mutex::default();
     for part in Part::counted_by(Counter::Held) {
-        let places = &Places { part, seen: &seen };
-        findings.extend(check_rows(runner, keys, places).await?);
+        let check = RowCheck::Places(part, &seen);
+        findings.extend(check_rows(runner, keys, check).await?);
     }
     if seen.lock().is_full {
         unchecked.push(Unchecked::HeldItems);
     }
-    findings.extend(check_rows(runner, keys, &CancelStamps).await?);
+    findings.extend(check_rows(runner, keys, RowCheck::CancelStamps).await?);
     Ok(findings)
 }
 
-/// Checks that the sessions of held items, or of grants, exist.
-struct Holders(Part);
-
-#[async_trait]
-impl RowCheck for Holders {
-    fn part(&self) -> Part {
-        self.0
-    }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let (session, _) = parse_held(keys, self.0, row)?;
-        let is_notice = self.0 == Part::Grants && is_notice(row.value());
-        let is_missing = !is_notice && !exists(tr, keys, session).await?;
-        Ok(is_missing.then_some(Finding::NoSession { session }))
-    }
-}
-
-/// Checks that each living session has a heartbeat.
-struct States;
-
-#[async_trait]
-impl RowCheck for States {
-    fn part(&self) -> Part {
-        Part::Sessions
-    }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let (session, state) = keys.sessions.parse_state_row(row)?;
-        let key = keys.sessions.heartbeat(session);
-        let heartbeat = tr.get(&key, Isolation::Serializable).await?;
-        let is_silent = state.life == Life::Alive && heartbeat.is_none();
-        Ok(is_silent.then_some(Finding::NoHeartbeat { session }))
-    }
-}
-
-/// Checks that each heartbeat belongs to a session.
-struct Heartbeats;
-
-#[async_trait]
-impl RowCheck for Heartbeats {
-    fn part(&self) -> Part {
-        Part::Heartbeats
-    }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let session = keys.sessions.parse_heartbeat_row(row)?.session;
-        // The heartbeat of a missing session that holds something is removed together with the session.
-        let is_stray = !exists(tr, keys, session).await? && !holds(tr, keys, session).await?;
-        Ok(is_stray.then_some(Finding::StrayHeartbeat { session }))
-    }
-}
-
-/// Checks that each request belongs to a session. Those of a session that is dead or has ended are removed together
-/// with the session.
-struct Requests;
-
-#[async_trait]
-impl RowCheck for Requests {
-    fn part(&self) -> Part {
-        Part::Requests
-    }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let request = keys.requests.decode(row)?;
-        let session = request.value.session;
-        // The requests of a missing session that holds something are removed together with the session.
-        let is_stray = !exists(tr, keys, session).await? && !holds(tr, keys, session).await?;
-        let request = request.id;
-        Ok(is_stray.then_some(Finding::StrayRequest { request }))
-    }
-}
-
-/// Checks that each grant of a living session has its first item.
-struct Grants;
-
-#[async_trait]
-impl RowCheck for Grants {
-    fn part(&self) -> Part {
-        Part::Grants
-    }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let (session, first) = keys.parse_grant(row.key())?;
-        if row.key() == first || tr.get(&first, Isolation::Serializable).await?.is_some() {
-            return Ok(None);
-        }
-        // Grants of dead sessions are returned row by row, so that their first rows may be missing.
-        let is_broken = keys.sessions.life(tr, session).await? == Some(Life::Alive);
-        Ok(is_broken.then_some(Finding::BrokenGrant { session }))
-    }
-}
-
-/// Checks that the held items, or those in grants, are in no other place.
-struct Places<'a> {
+/// Checks that the session of a held item, or of a grant, exists.
+pub(super) async fn check_holder(
+    tr: &impl Transaction,
+    keys: &Keys,
     part: Part,
-    /// The items that were seen, in both parts.
-    seen: &'a Mutex<Seen>,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let (session, _) = parse_held(keys, part, row)?;
+    let is_notice = part == Part::Grants && is_notice(row.value());
+    if is_notice || exists(tr, keys, session).await? {
+        return Ok(None);
+    }
+    Ok(Some(Finding::NoSession { session }))
 }
 
-#[async_trait]
-impl RowCheck for Places<'_> {
-    fn part(&self) -> Part {
-        self.part
+/// Checks that a living session has a heartbeat.
+pub(super) async fn check_session(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let (session, state) = keys.sessions.parse_state_row(row)?;
+    let key = keys.sessions.heartbeat(session);
+    let heartbeat = tr.get(&key, Isolation::Serializable).await?;
+    if state.life == Life::Alive && heartbeat.is_none() {
+        return Ok(Some(Finding::NoHeartbeat { session }));
     }
+    Ok(None)
+}
 
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let (_, Some(id)) = parse_held(keys, self.part, row)? else {
-            return Ok(None);
-        };
-        let queued = Pointer::Queued(Spot::DEFAULT).row(keys, &id);
-        let mut others = vec![queued, id.key_in(keys.dead.subspace())];
-        others.extend(
-            stored_pointer(tr, keys, &id)
-                .await?
-                .map(|pointer| pointer.row(keys, &id)),
-        );
-        others.extend(self.seen.lock().note(id, row.key(), MAX_COMPARED));
-        // The item may have moved since it was seen elsewhere. Only this transaction says where it is now.
-        for other in others {
-            if tr.get(&other, Isolation::Serializable).await?.is_some() {
-                let item = ItemRef::new(keys, id);
-                return Ok(Some(Finding::Twice { item }));
-            }
-        }
-        Ok(None)
+/// Checks that a heartbeat belongs to a session.
+pub(super) async fn check_heartbeat(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let session = keys.sessions.parse_heartbeat_row(row)?.session;
+    // The heartbeat of a missing session that holds something is removed together with the session.
+    if exists(tr, keys, session).await? || holds(tr, keys, session).await? {
+        return Ok(None);
     }
+    Ok(Some(Finding::StrayHeartbeat { session }))
+}
+
+/// Checks that a request belongs to a session. Those of a session that is dead or has ended are removed together with
+/// the session.
+pub(super) async fn check_request(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let request = keys.requests.decode(row)?;
+    let session = request.value.session;
+    // The requests of a missing session that holds something are removed together with the session.
+    if exists(tr, keys, session).await? || holds(tr, keys, session).await? {
+        return Ok(None);
+    }
+    let request = request.id;
+    Ok(Some(Finding::StrayRequest { request }))
+}
+
+/// Checks that a grant of a living session has its first item.
+pub(super) async fn check_grant(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let (session, first) = keys.parse_grant(row.key())?;
+    if row.key() == first || tr.get(&first, Isolation::Serializable).await?.is_some() {
+        return Ok(None);
+    }
+    // Grants of dead sessions are returned row by row, so that their first rows may be missing.
+    if keys.sessions.life(tr, session).await? == Some(Life::Alive) {
+        return Ok(Some(Finding::BrokenGrant { session }));
+    }
+    Ok(None)
+}
+
+/// Checks that a held item, or one in a grant, is in no other place. `seen` are the items that were seen, in both
+/// parts.
+pub(super) async fn check_places(
+    tr: &impl Transaction,
+    keys: &Keys,
+    part: Part,
+    seen: &Mutex<Seen>,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let (_, Some(id)) = parse_held(keys, part, row)? else {
+        return Ok(None);
+    };
+    let queued = Pointer::Queued(Spot::DEFAULT).row(keys, &id);
+    let mut others = vec![queued, id.key_in(keys.dead.subspace())];
+    others.extend(
+        stored_pointer(tr, keys, &id)
+            .await?
+            .map(|pointer| pointer.row(keys, &id)),
+    );
+    others.extend(seen.lock().note(id, row.key(), MAX_COMPARED));
+    // The item may have moved since it was seen elsewhere. Only this transaction says where it is now.
+    for other in others {
+        if tr.get(&other, Isolation::Serializable).await?.is_some() {
+            let item = ItemRef::new(keys, id);
+            return Ok(Some(Finding::Twice { item }));
+        }
+    }
+    Ok(None)
 }
 
 /// The keys under which held items were seen.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     keys: BTreeMap<ItemId, Vec<u8>>,
     /// Whether some were left out.
     is_full: bool,
@@ -251,13 +204,13 @@ fn parse_held(keys: &Keys, part: Part, row: &KeyValue) -> Result<(SessionId, Opt
 }
 
 /// Returns whether a session has a state, whether or not it decodes.
-async fn exists(tr: &AuditTransaction, keys: &Keys, session: SessionId) -> Result<bool> {
+async fn exists(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
     let state = keys.sessions.state(session);
     Ok(tr.get(&state, Isolation::Serializable).await?.is_some())
 }
 
 /// Returns whether a session holds items or has grants.
-async fn holds(tr: &AuditTransaction, keys: &Keys, session: SessionId) -> Result<bool> {
+async fn holds(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
     let first = |(begin, end)| RangeQuery::keys(begin, end).limit(1);
     let held = first(keys.held(session).subspace().range());
     let granted = first(keys.grants(session));
@@ -283,7 +236,7 @@ fn broken<'a>(keys: &Keys, grants: &'a [KeyValue]) -> Result<Vec<&'a KeyValue>> 
 }
 
 /// Stages that a session is dead if it does not exist or has no heartbeat. Returns `false` if it exists and has one.
-async fn declare_lost(tr: &AuditTransaction, keys: &Keys, session: SessionId) -> Result<bool> {
+async fn declare_lost(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result<bool> {
     if keys.sessions.life(tr, session).await?.is_none() {
         keys.sessions
             .set_state(tr, session, Life::Dead, Duration::ZERO);
@@ -293,7 +246,7 @@ async fn declare_lost(tr: &AuditTransaction, keys: &Keys, session: SessionId) ->
 }
 
 /// Stages the removal of a request whose session is not alive.
-pub(super) async fn remove_request(tr: &AuditTransaction, keys: &Keys, id: &ItemId) -> Result<()> {
+pub(super) async fn remove_request(tr: &impl Transaction, keys: &Keys, id: &ItemId) -> Result<()> {
     let Some(request) = keys.requests.get(tr, id).await? else {
         return Ok(());
     };
@@ -305,7 +258,7 @@ pub(super) async fn remove_request(tr: &AuditTransaction, keys: &Keys, id: &Item
 
 /// Stages the return of the remaining items of a session's broken grants.
 pub(super) async fn return_broken_grants(
-    tr: &AuditTransaction,
+    tr: &impl Transaction,
     keys: &Keys,
     settings: &Settings,
     session: SessionId,
@@ -334,7 +287,7 @@ pub(super) async fn reclaim_lost(
 
 /// Stages the removal of a heartbeat without a session.
 pub(super) async fn remove_heartbeat(
-    tr: &AuditTransaction,
+    tr: &impl Transaction,
     keys: &Keys,
     session: SessionId,
 ) -> Result<()> {
@@ -342,26 +295,17 @@ pub(super) async fn remove_heartbeat(
     Ok(())
 }
 
-/// Checks that each cancel stamp belongs to a session.
-pub(super) struct CancelStamps;
-
-#[async_trait]
-impl RowCheck for CancelStamps {
-    fn part(&self) -> Part {
-        Part::CancelStamps
+/// Checks that a cancel stamp belongs to a session.
+pub(super) async fn check_cancel_stamp(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let session = keys.parse_cancels(row.key())?;
+    if keys.sessions.life(tr, session).await?.is_some() {
+        return Ok(None);
     }
-
-    async fn check(
-        &self,
-        tr: &AuditTransaction,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<Finding>> {
-        let session = keys.parse_cancels(row.key())?;
-        let life = keys.sessions.life(tr, session).await?;
-        let stray = Finding::StrayCancel { session };
-        Ok(life.is_none().then_some(stray))
-    }
+    Ok(Some(Finding::StrayCancel { session }))
 }
 
 #[cfg(test)]

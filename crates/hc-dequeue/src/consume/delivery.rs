@@ -8,7 +8,8 @@ use microqueue::ItemId;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::consume::held_item::{HandedOut, HeldItem, HoldState};
+use crate::consume::held_item::{HandedOut, HeldItem};
+use crate::consume::holdings::outstanding::HoldState;
 use crate::items::batch::{BatchCounts, BatchRef};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
@@ -87,8 +88,8 @@ impl<T> Delivery<T> {
         self.item.id
     }
 
-    /// Returns a reference to the item, which an application may store. It is the same in each attempt, names the queue,
-    /// and has a text: use it as the idempotency key for other services.
+    /// Returns a reference to the item, which an application may store. It is the same in each attempt, names the
+    /// queue, and has a text: use it as the idempotency key for other services.
     #[must_use]
     pub fn item_ref(&self) -> ItemRef {
         self.item.item_ref()
@@ -275,7 +276,7 @@ impl<T> Delivery<T> {
     /// Waits until the delivery is lost because its time limit has passed or its session has ended. Work for a lost
     /// delivery must not be committed.
     pub async fn lost(&self) {
-        self.item.until(HoldState::Lost).await;
+        self.item.out.until(HoldState::Lost).await;
     }
 
     /// Waits until the item is [cancelled](crate::Queue::cancel) or the delivery is lost.

@@ -11,7 +11,7 @@ use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::{Environment, Subspace};
 
 use crate::items::record::Record;
-use crate::protocol::lanes::Met;
+use crate::lanes::Met;
 use crate::queue::stats::Stats;
 use crate::session::wall::wall_millis;
 

@@ -1,6 +1,5 @@
 //! Consumers: the task that takes items for a session, and the items that it hands out.
 
-pub(crate) mod command;
 pub(crate) mod consumer;
 pub(crate) mod delivery;
 mod dispatcher;

@@ -13,14 +13,16 @@ use microqueue::keyspace::{Environment, Runner, Store, Subspace, foreign};
 use tokio::sync::{mpsc, oneshot};
 use tracing::Instrument;
 
-use crate::consume::command::{Command, Reply, Want, ask};
 use crate::consume::dispatcher::Dispatcher;
-use crate::consume::held_item::{Commands, HandedOut, Shared};
+use crate::consume::held_item::HandedOut;
+use crate::consume::held_item::command::Commands;
+use crate::consume::held_item::command::{Command, Reply, Want, ask};
+use crate::consume::held_item::shared::Shared;
 use crate::consume::shared_task::let_others_run;
+use crate::items::MAX_STEP_ITEMS;
 use crate::items::error::{Error, Result};
 use crate::items::value::Value;
 use crate::options::DispatcherOptions;
-use crate::protocol::MAX_FULFILLMENT_ITEMS;
 use crate::protocol::confirm::confirm_handed_out;
 use crate::queue::handle::UntypedQueue;
 use crate::shutdown::{NotEnded, SESSION_END_LIMIT, within};
@@ -127,7 +129,7 @@ impl UntypedConsumer {
         time: Duration,
     ) -> BoxFuture<'_, Result<Vec<HandedOut>>> {
         Box::pin(async move {
-            let reserved = self.handle.shared.hand_out_reserve(limit, &self.commands);
+            let reserved = HandedOut::from_reserve(&self.handle.shared, limit, &self.commands);
             if !reserved.is_empty() {
                 return Ok(reserved);
             }
@@ -206,12 +208,12 @@ impl UntypedConsumer {
         &self,
         limit: usize,
         time: Duration,
-        reply: impl FnOnce(oneshot::Sender<Result<Vec<I>>>) -> Reply<HandedOut>,
+        reply: impl FnOnce(oneshot::Sender<Result<Vec<I>>>) -> Reply,
     ) -> Result<Vec<I>> {
-        if !(1..=MAX_FULFILLMENT_ITEMS).contains(&limit) {
+        if !(1..=MAX_STEP_ITEMS).contains(&limit) {
             return Err(Error::Wanted {
                 wanted: limit,
-                limit: MAX_FULFILLMENT_ITEMS,
+                limit: MAX_STEP_ITEMS,
             });
         }
         let until = self.env().now().saturating_add(time);
@@ -228,7 +230,7 @@ impl UntypedConsumer {
 
     async fn ask<A>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<A>>) -> Command<HandedOut>,
+        command: impl FnOnce(oneshot::Sender<Result<A>>) -> Command,
     ) -> Result<A> {
         let answer = ask(&self.handle.shared.dispatcher, &self.commands, command).await;
         answer.unwrap_or_else(|| {

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 
-use crate::items::batch::{BatchId, Member, Tally};
+use crate::items::batch::{BatchId, BatchMember, Tally};
 use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
+use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::{End, Record};
-use crate::items::spot::{RANK_OF_SLOT, Spot};
+use crate::items::spot::Spot;
 
 /// The changes of counters, lanes and batches that a transaction has not staged yet.
 ///
@@ -107,14 +108,14 @@ impl Changes {
     }
 
     /// Adds a new member to its batch, if it has one.
-    pub(crate) fn join(&mut self, member: Option<Member>) {
+    pub(crate) fn join(&mut self, member: Option<BatchMember>) {
         if let Some(member) = member {
             self.tally(member.batch, Tally::Pending, 1);
         }
     }
 
     /// Adds that a member leaves its batch, and as what it counts.
-    pub(crate) fn leave(&mut self, member: Option<Member>, how: Option<Tally>) {
+    pub(crate) fn leave(&mut self, member: Option<BatchMember>, how: Option<Tally>) {
         if let Some(member) = member {
             self.tally(member.batch, Tally::Pending, -1);
             if let Some(how) = how {

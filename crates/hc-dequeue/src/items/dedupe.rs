@@ -111,8 +111,10 @@ pub(crate) async fn repeated(
     let completed = parse_completed(&retained, &completed)?;
     // Safe as a snapshot read: a change of the settings at the same time may take effect before or after this.
     let stored = stored_settings(tr, keys, Isolation::Snapshot).await?;
-    let is_retained = is_retained(completed, &stored.settings, wall_millis(&keys.env));
-    Ok(is_retained.then_some(Repeated::IsRetained))
+    if is_retained(completed, &stored.settings, wall_millis(&keys.env)) {
+        return Ok(Some(Repeated::IsRetained));
+    }
+    Ok(None)
 }
 
 /// Returns whether an id is refused at the time `now`, if its item was completed at the time `completed`.

@@ -38,7 +38,7 @@ impl Location {
     /// Returns the key of the item's row in this place.
     pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
         match self {
-            Self::Queued(spot) => spot.key(keys, id),
+            Self::Queued(spot) => keys.row_at(spot, id),
             Self::Delayed(ready) => id.key_in(keys.delayed(*ready).subspace()),
             Self::Held(session) => id.key_in(keys.held(*session).subspace()),
             Self::Granted { key, .. } => key.clone(),
@@ -102,7 +102,7 @@ pub(crate) async fn find(
                 (Location::Delayed(ready), record)
             }
             Pointer::Queued(spot) => {
-                let record = spot.records(keys).get(tr, id).await?;
+                let record = keys.items_at(&spot).get(tr, id).await?;
                 (Location::Queued(spot), record)
             }
         };

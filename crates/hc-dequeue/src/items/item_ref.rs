@@ -3,10 +3,19 @@
 use std::fmt;
 use std::str::FromStr;
 
-use microqueue::keyspace::Versionstamp;
+use microqueue::keyspace::{Subspace, Versionstamp};
 use microqueue::{ItemId, StagedId};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::items::keys::{Keys, QueueTag};
+use crate::items::keys::Keys;
+
+/// The tag by which references to items identify the queue.
+pub(crate) type QueueTag = [u8; 4];
+
+pub(crate) fn queue_tag(queue: &Subspace) -> QueueTag {
+    let [first, second, third, fourth, ..] = xxh3_64(queue.bytes()).to_be_bytes();
+    [first, second, third, fourth]
+}
 
 /// The format number of a reference.
 const FORMAT: u8 = 1;
@@ -173,10 +182,13 @@ pub(crate) fn parse_hex(text: &str) -> Option<Vec<u8>> {
             .and_then(|digit| u8::try_from(digit).ok())
     };
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+    if !rest.is_empty() {
+        return None;
+    }
     let bytes = pairs
         .iter()
         .map(|[high, low]| Some(digit(*high)? << 4 | digit(*low)?));
-    bytes.collect::<Option<_>>().filter(|_| rest.is_empty())
+    bytes.collect()
 }
 
 /// Returns an id in the form in which values contain it.
@@ -199,8 +211,7 @@ pub(crate) fn id_from_bytes(bytes: [u8; ID_BYTES]) -> ItemId {
 
 #[cfg(test)]
 mod tests {
-    use microqueue::keyspace::{Environment, Subspace};
-    use xxhash_rust::xxh3::xxh3_64;
+    use microqueue::keyspace::Environment;
 
     use super::*;
     use crate::items::error::Error;

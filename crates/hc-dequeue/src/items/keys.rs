@@ -187,6 +187,7 @@ mod batches;
 mod lanes;
 
 use std::array;
+use std::borrow::Cow;
 
 use futures::future::try_join_all;
 use microqueue::keyspace::names::queue_name;
@@ -195,10 +196,10 @@ use microqueue::keyspace::{
     self, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
 };
 use microqueue::{Item, ItemId, MicroQueue};
-use xxhash_rust::xxh3::xxh3_64;
 
 pub(crate) use self::lanes::{check_key, lane_hash};
 use crate::items::error;
+use crate::items::item_ref::{QueueTag, queue_tag};
 use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::record::{Record, RecordCodec, Request, RequestCodec};
@@ -245,14 +246,6 @@ impl Counter {
             Self::Removed => "removed",
         }
     }
-}
-
-/// The tag by which references to items identify the queue.
-pub(crate) type QueueTag = [u8; 4];
-
-fn queue_tag(queue: &Subspace) -> QueueTag {
-    let [first, second, third, fourth, ..] = xxh3_64(queue.bytes()).to_be_bytes();
-    [first, second, third, fourth]
 }
 
 /// The parts of a queue's subspace.
@@ -317,26 +310,43 @@ impl Keys {
         (self.part(Part::Parked).0, self.part(Part::QueuedBelow).1)
     }
 
+    /// Returns the items that stand at a spot.
+    pub(crate) fn items_at(&self, spot: &Spot) -> Cow<'_, Records> {
+        match spot {
+            Spot::Priority(priority) => Cow::Borrowed(self.queued(*priority)),
+            Spot::Lane { key, rank } => Cow::Owned(self.lane_items(key, *rank)),
+        }
+    }
+
+    /// Returns the key of the row of an item that stands at a spot.
+    pub(crate) fn row_at(&self, spot: &Spot, id: &ItemId) -> Vec<u8> {
+        id.key_in(self.items_at(spot).subspace())
+    }
+
     /// Returns where a queued item stands that has this key.
     pub(crate) fn parse_queued(&self, key: &[u8]) -> Result<Spot> {
         let default = self.queued(Priority::DEFAULT).subspace();
         if key.starts_with(default.bytes()) {
             return Ok(Spot::DEFAULT);
         }
-        let no_item = || keyspace::Error::corrupt(key, "expected a key of a queued item");
         if key.starts_with(self.queue.subspace(&Part::Lanes).bytes()) {
             let row = self.parse_lane(key)?;
-            let rank = row.rank.ok_or_else(no_item)?;
-            return Ok(Spot::Lane { key: row.key, rank });
+            if let Some(rank) = row.rank {
+                return Ok(Spot::Lane { key: row.key, rank });
+            }
         }
-        let parts = [Part::QueuedAbove, Part::QueuedBelow];
-        let ranked = parts.into_iter().find_map(|part| {
-            let ranked: Result<(u64, TupleVersionstamp, u64), _> =
+        for part in [Part::QueuedAbove, Part::QueuedBelow] {
+            let unpacked: Result<(u64, TupleVersionstamp, u64), _> =
                 self.queue.subspace(&part).unpack(key);
-            let priority = Priority::of_rank(u8::try_from(ranked.ok()?.0).ok()?)?;
-            (Part::of_priority(priority) == part).then_some(Spot::Priority(priority))
-        });
-        ranked.ok_or_else(no_item)
+            if let Ok((rank, ..)) = unpacked
+                && let Ok(rank) = u8::try_from(rank)
+                && let Some(priority) = Priority::of_rank(rank)
+                && Part::of_priority(priority) == part
+            {
+                return Ok(Spot::Priority(priority));
+            }
+        }
+        Err(keyspace::Error::corrupt(key, "expected a key of a queued item").into())
     }
 
     /// Fails if the transaction has enqueued items that are not delayed, so that it cannot read all queued ones.
@@ -355,7 +365,7 @@ impl Keys {
     /// Decodes the row of a queued item. Its key decides its priority.
     pub(crate) fn decode_queued(&self, row: &KeyValue) -> error::Result<Item<Record>> {
         let spot = self.parse_queued(row.key())?;
-        let mut item = spot.records(self).decode(row)?;
+        let mut item = self.items_at(&spot).decode(row)?;
         spot.apply(row.key(), &mut item.value)?;
         Ok(item)
     }

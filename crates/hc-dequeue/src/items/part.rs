@@ -186,7 +186,7 @@ impl Part {
             Self::Lanes if keys.is_lane_state(row.key()) => return Ok(None),
             Self::QueuedAbove | Self::Queued | Self::QueuedBelow | Self::Lanes => {
                 let spot = keys.parse_queued(row.key())?;
-                let records = spot.records(keys).into_owned();
+                let records = keys.items_at(&spot).into_owned();
                 (Location::Queued(spot), records)
             }
             Self::Delayed => {

@@ -24,7 +24,7 @@ pub(crate) fn rewrite(
     record: Record,
 ) -> Result<()> {
     match location {
-        Location::Queued(spot) => spot.records(keys).insert(tr, id, &record)?,
+        Location::Queued(spot) => keys.items_at(spot).insert(tr, id, &record)?,
         Location::Delayed(ready) => keys.delayed(*ready).insert(tr, id, &record)?,
         Location::Held(session) => keys.held(*session).insert(tr, id, &record)?,
         Location::Granted { key, parts, .. } => {
@@ -81,7 +81,7 @@ pub(crate) fn take_queued(
     spot: &Spot,
     changes: &mut Changes,
 ) -> Result<()> {
-    spot.records(keys).remove(tr, id)?;
+    keys.items_at(spot).remove(tr, id)?;
     if *spot != Spot::DEFAULT {
         tr.clear(&id.key_in(&keys.pointers()));
     }
@@ -166,7 +166,7 @@ pub(crate) fn put_queued(
     changes: &mut Changes,
 ) -> Result<()> {
     let spot = Spot::of(record);
-    spot.records(keys).insert(tr, id, record)?;
+    keys.items_at(&spot).insert(tr, id, record)?;
     if let Some(pointer) = Pointer::to_queued(&spot) {
         pointer.set(tr, keys, id);
     }
@@ -195,7 +195,7 @@ pub(crate) async fn put_new(
             changes.add(Counter::Queued, 1);
             let spot = Spot::of(record);
             changes.stamp(&spot);
-            let staged = spot.records(keys).enqueue(tr, record).await?;
+            let staged = keys.items_at(&spot).enqueue(tr, record).await?;
             (staged, Pointer::to_queued(&spot))
         }
     };

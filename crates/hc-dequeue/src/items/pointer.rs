@@ -8,8 +8,9 @@ use microqueue::keyspace::{self, Bytes, MutationOp, Transaction};
 
 use crate::items::keys::Keys;
 use crate::items::priority::Priority;
+use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::MAX_KEY_BYTES;
-use crate::items::spot::{RANK_OF_SLOT, Spot};
+use crate::items::spot::Spot;
 
 mod tag {
     pub(super) const DELAYED: u8 = 0;
@@ -29,7 +30,10 @@ pub(crate) enum Pointer {
 impl Pointer {
     /// Returns the pointer to a queued item, if it has one.
     pub(crate) fn to_queued(spot: &Spot) -> Option<Self> {
-        (*spot != Spot::DEFAULT).then(|| Self::Queued(spot.clone()))
+        if *spot == Spot::DEFAULT {
+            return None;
+        }
+        Some(Self::Queued(spot.clone()))
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
@@ -50,7 +54,7 @@ impl Pointer {
     pub(crate) fn row(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
         match self {
             Self::Delayed(ready_millis) => id.key_in(keys.delayed(*ready_millis).subspace()),
-            Self::Queued(spot) => spot.key(keys, id),
+            Self::Queued(spot) => keys.row_at(spot, id),
         }
     }
 

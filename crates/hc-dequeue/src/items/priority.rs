@@ -5,6 +5,9 @@ use crate::items::error::{Error, Result};
 /// The highest priority of an item. The lowest one is its negative.
 pub const MAX_PRIORITY: i8 = 9;
 
+/// The rank in a lane of the items that have a slot: before all priorities.
+pub(crate) const RANK_OF_SLOT: u8 = 0;
+
 /// The rank of the highest priority is 1.
 const RANK_OF_ZERO: i8 = MAX_PRIORITY + 1;
 
@@ -35,8 +38,10 @@ impl Priority {
 
     /// Returns the priority of a rank.
     pub(crate) fn of_rank(rank: u8) -> Option<Self> {
-        let is_rank = (1..=Self::COUNT).contains(&usize::from(rank));
-        is_rank.then(|| Self(RANK_OF_ZERO - rank as i8))
+        if !(1..=Self::COUNT).contains(&usize::from(rank)) {
+            return None;
+        }
+        Some(Self(RANK_OF_ZERO - rank as i8))
     }
 
     /// Returns the rank: 1 for the highest priority, 19 for the lowest.

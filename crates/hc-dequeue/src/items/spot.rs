@@ -4,17 +4,10 @@
 //! waits in a *lane* with the others that have come back. An item with a key always waits in the lane of its key. A
 //! lane has its items by rank and id; those that have a slot come first.
 
-use std::borrow::Cow;
-
-use microqueue::ItemId;
 use microqueue::keyspace::{self, Bytes};
 
-use crate::items::keys::{Keys, Records};
-use crate::items::priority::Priority;
+use crate::items::priority::{Priority, RANK_OF_SLOT};
 use crate::items::record::Record;
-
-/// The rank in a lane of the items that have a slot.
-pub(crate) const RANK_OF_SLOT: u8 = 0;
 
 /// Where a queued item stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,19 +39,6 @@ impl Spot {
                 record.priority.rank()
             },
         }
-    }
-
-    /// Returns the items that stand there.
-    pub(crate) fn records<'a>(&self, keys: &'a Keys) -> Cow<'a, Records> {
-        match self {
-            Self::Priority(priority) => Cow::Borrowed(keys.queued(*priority)),
-            Self::Lane { key, rank } => Cow::Owned(keys.lane_items(key, *rank)),
-        }
-    }
-
-    /// Returns the key of the row of an item.
-    pub(crate) fn key(&self, keys: &Keys, id: &ItemId) -> Vec<u8> {
-        id.key_in(self.records(keys).subspace())
     }
 
     /// Applies to a record what the key of its row says.

@@ -9,10 +9,10 @@
 use microqueue::ItemId;
 use microqueue::keyspace::Transaction;
 
+use crate::items::MAX_STEP_BYTES;
 use crate::items::error::Result;
 use crate::items::keys::Records;
 use crate::items::record::Reserve;
-use crate::protocol::MAX_FULFILLMENT_BYTES;
 
 /// Stages that these deliveries of items that a session holds were handed out: as many of the first ones as fit in a
 /// transaction, whose number it returns. Those that the session no longer holds are left out.
@@ -26,7 +26,7 @@ pub(crate) async fn confirm_handed_out(
 ) -> Result<usize> {
     let mut bytes = 0;
     for (number, (id, delivery)) in deliveries.iter().enumerate() {
-        if bytes >= MAX_FULFILLMENT_BYTES {
+        if bytes >= MAX_STEP_BYTES {
             return Ok(number);
         }
         let Some(mut record) = held.get(tr, id).await? else {

@@ -1,5 +1,4 @@
-//! Reads the first items of a part of the queue, and skips rows that do not decode: damaged rows, and rows of a newer
-//! format. They stay where they are.
+//! Reads the first items of a part of the queue, and remembers where rows end that do not decode.
 //!
 //! A read usually begins at the front of the part, also if a few rows there do not decode. If there are many, each
 //! read would have to skip them again. The session therefore remembers where they end, and its next reads begin there.
@@ -9,24 +8,16 @@
 //! More than 16 unreadable rows, or 64 KiB of them, at the front are read again only once per poll interval, and less
 //! often if that takes longer than an eighth of the interval.
 
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use microqueue::keyspace::transaction::key_after;
-use microqueue::keyspace::{
-    Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, visit_rows,
-};
+use microqueue::keyspace::{KeyValue, Transaction};
 use parking_lot::Mutex;
 
-use crate::items::error::{Error, Result};
-use crate::protocol::lanes::LaneMemory;
-
-/// How many rows that do not decode one read skips.
-const MAX_SKIPPED_ROWS: usize = 1_000;
-
-/// How many bytes of such rows one read skips. The last row may exceed it.
-const MAX_SKIPPED_BYTES: usize = 1_000_000;
+use crate::items::error::Result;
+use crate::items::scan::{FirstItems, ReadLimit, Scan, scan};
+use crate::lanes::LaneMemory;
 
 /// The largest numbers of rows and bytes at the front that each read skips again.
 const MAX_REREAD_ROWS: usize = 16;
@@ -34,32 +25,6 @@ const MAX_REREAD_BYTES: usize = 64 * 1024;
 
 /// After a search from the front, the session does not search again for this many times its duration.
 const REST_AFTER_SEARCH: u32 = 8;
-
-/// How much a read returns at most.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ReadLimit {
-    pub(crate) items: usize,
-    /// The last item may exceed it.
-    pub(crate) row_bytes: usize,
-}
-
-/// The first items that a read has found.
-#[derive(Debug)]
-pub(crate) struct Head<I> {
-    pub(crate) items: Vec<I>,
-    /// Whether the read has found as many items as wanted or possible. Otherwise, it has ended among rows that do not
-    /// decode, and the next read continues.
-    pub(crate) is_complete: bool,
-}
-
-impl<I> Head<I> {
-    pub(crate) fn none() -> Self {
-        Self {
-            items: Vec::new(),
-            is_complete: true,
-        }
-    }
-}
 
 /// What a session knows of the rows at the front of each part from which it takes items.
 #[derive(Debug)]
@@ -127,7 +92,7 @@ impl Front {
         (front, end): (Vec<u8>, Vec<u8>),
         max: ReadLimit,
         decode: impl Fn(&KeyValue) -> Option<I>,
-    ) -> Result<Head<I>> {
+    ) -> Result<FirstItems<I>> {
         let skips_to = if self.is_known() {
             self.begin(now)
         } else {
@@ -185,101 +150,6 @@ impl Front {
         }
         self.is_known.store(state.rows > 0, Ordering::Relaxed);
     }
-}
-
-/// Rows that do not decode.
-#[derive(Debug, Default)]
-struct Skipped {
-    rows: usize,
-    bytes: usize,
-    last: Option<Bytes>,
-}
-
-impl Skipped {
-    fn add(&mut self, row: &KeyValue) {
-        self.rows += 1;
-        self.bytes += row.key().len() + row.value().len();
-        self.last = Some(row.to_key());
-    }
-}
-
-#[derive(Debug)]
-struct Scan<I> {
-    head: Head<I>,
-    /// The rows before the first item.
-    led: Skipped,
-}
-
-/// Reads the first items between two keys, and skips other rows. For parts in which few rows do not decode; a
-/// [`Front`] reads the others.
-///
-/// # Conflicts
-/// Reads by snapshot.
-pub(crate) async fn first_items<I>(
-    tr: &impl Transaction,
-    range: (Vec<u8>, Vec<u8>),
-    max: ReadLimit,
-    decode: impl Fn(&KeyValue) -> Option<I>,
-) -> Result<Vec<I>> {
-    Ok(scan(tr, range, max, decode).await?.head.items)
-}
-
-async fn scan<I>(
-    tr: &impl Transaction,
-    (mut begin, end): (Vec<u8>, Vec<u8>),
-    max: ReadLimit,
-    decode: impl Fn(&KeyValue) -> Option<I>,
-) -> Result<Scan<I>> {
-    let mut scan = Scan {
-        head: Head::none(),
-        led: Skipped::default(),
-    };
-    let mut skipped = Skipped::default();
-    let mut bytes_left = max.row_bytes;
-    let mut rows = max.items;
-    while scan.head.items.len() < max.items && begin < end {
-        let query = RangeQuery::keys(begin, end.clone())
-            .limit(rows)
-            .mode(StreamingMode::WantAll);
-        let mut rows_read = 0;
-        let mut is_over = false;
-        let mut last = None;
-        let items = &mut scan.head.items;
-        let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
-            rows_read += 1;
-            if let Some(item) = decode(&row) {
-                items.push(item);
-                bytes_left = bytes_left.saturating_sub(row.key().len() + row.value().len());
-                is_over = bytes_left == 0 || items.len() == max.items;
-            } else {
-                skipped.add(&row);
-                if items.is_empty() {
-                    scan.led.add(&row);
-                }
-                is_over = skipped.rows >= MAX_SKIPPED_ROWS || skipped.bytes >= MAX_SKIPPED_BYTES;
-            }
-            if skipped.rows > 0 {
-                last = Some(row.to_key());
-            }
-            Ok::<_, Error>(if is_over {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            })
-        });
-        visited.await?;
-        if is_over {
-            scan.head.is_complete = !scan.head.items.is_empty();
-            break;
-        }
-        let Some(last) = last.filter(|_| rows_read == rows) else {
-            // The range has no further row.
-            break;
-        };
-        begin = key_after(&last);
-        rows = MAX_SKIPPED_ROWS;
-    }
-    Ok(scan)
 }
 
 #[cfg(test)]

@@ -4,22 +4,21 @@ use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{Isolation, KeyValue, Transaction};
 use microqueue::{Item, ItemId};
 
-use super::front::{ReadLimit, first_items};
 use super::give_back::{GivenBack, Return, give_back};
 use super::grant::notify_first;
 use super::grantable::Grantable;
-use super::ready::{Ready, ready_items};
-use super::{
-    Gone, Granted, MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS, MAX_FULFILLMENT_REQUESTS,
-    SessionContext, count_wanted,
-};
+use super::ready::{ReadyItems, ready_items};
+use super::{Granted, MAX_FULFILLMENT_REQUESTS, SessionContext, count_wanted};
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::record::Request;
+use crate::items::scan::{ReadLimit, first_items};
 use crate::items::settings::is_paused;
-use crate::protocol::lanes::look::Past;
+use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
+use crate::lanes::Gone;
+use crate::lanes::look::Past;
 use crate::session::Lives;
 
 /// The result of a fulfillment.
@@ -69,7 +68,7 @@ impl Fulfilled {
 /// # Conflicts
 /// Reads the pause, the states of the sessions whose requests it reads, the key of each request that it answers or
 /// notifies, and the key of each item that it grants or gives back. For items of lanes, as
-/// [`Look::finish`](crate::protocol::lanes::look::Look::finish).
+/// [`Look::finish`](crate::lanes::look::Look::finish).
 pub(crate) async fn fulfill(
     tr: &impl Transaction,
     context: SessionContext<'_>,
@@ -104,14 +103,14 @@ async fn answer_first(
         None => count_wanted(context.demand),
         Some(_) => 0,
     };
-    let asked = (of_requests + of_own).min(MAX_FULFILLMENT_ITEMS);
+    let asked = (of_requests + of_own).min(MAX_STEP_ITEMS);
     if asked == 0 {
         return Ok(Fulfilled::nothing());
     }
     let ready = async {
         match asked.min(max_items) {
             // The first request is notified even during a pause: its session watches for the end of the pause.
-            0 => Ok((Ready::nothing(), Changes::default())),
+            0 => Ok((ReadyItems::nothing(), Changes::default())),
             asked => ready_items(tr, context, asked).await,
         }
     };
@@ -232,7 +231,7 @@ pub(super) async fn first_requests(
 ) -> Result<Vec<Item<Request>>> {
     let max = ReadLimit {
         items: limit,
-        row_bytes: MAX_FULFILLMENT_BYTES,
+        row_bytes: MAX_STEP_BYTES,
     };
     let decode = |row: &KeyValue| keys.requests.decode(row).ok();
     first_items(tr, keys.part(Part::Requests), max, decode).await

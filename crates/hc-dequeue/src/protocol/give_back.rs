@@ -8,6 +8,7 @@ use microqueue::ItemId;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Bytes, Environment, Transaction};
 
+use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result, keep_corrupt};
@@ -16,9 +17,9 @@ use crate::items::keys::{Counter, Keys};
 use crate::items::places::{Destination, put_in};
 use crate::items::record::{End, Record, Reserve, StoredFailure};
 use crate::items::settings::Settings;
+use crate::lanes::settle::give_token_back;
 use crate::options::Backoff;
-use crate::protocol::lanes::settle::give_token_back;
-use crate::protocol::{MAX_FULFILLMENT_BYTES, SessionContext};
+use crate::protocol::SessionContext;
 use crate::session::wall::wall_millis;
 
 /// What happens to an item that a session no longer holds.
@@ -113,7 +114,7 @@ pub(crate) async fn give_back(
     let mut met = BTreeSet::new();
     let mut bytes = 0;
     for returns in returns.chunks(MAX_CONCURRENT_READS) {
-        if bytes >= MAX_FULFILLMENT_BYTES {
+        if bytes >= MAX_STEP_BYTES {
             break;
         }
         let records = returns.iter().map(|item| async move {

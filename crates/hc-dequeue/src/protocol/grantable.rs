@@ -6,18 +6,19 @@ use std::vec::IntoIter;
 use microqueue::keyspace::Transaction;
 use microqueue::{Item, ItemId};
 
-use super::front::ReadLimit;
 use super::grant::answer;
-use super::ready::Ready;
-use super::{Granted, MAX_FULFILLMENT_BYTES, Purpose, SessionContext, purposes};
+use super::ready::ReadyItems;
+use super::{Granted, Purpose, SessionContext, purposes};
+use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::key_limits::KnownLimits;
 use crate::items::keys::Counter;
 use crate::items::places::take_queued;
 use crate::items::record::{Record, Request};
+use crate::items::scan::ReadLimit;
 use crate::items::spot::Spot;
-use crate::protocol::lanes::look::{Look, Past, look};
+use crate::lanes::look::{Look, Past, look};
 use crate::session::wall::wall_millis;
 
 /// Items that may be granted, in order.
@@ -33,7 +34,7 @@ pub(super) struct Grantable {
 
 impl Grantable {
     /// Returns items that are in no lane.
-    pub(super) fn outside_lanes(ready: Ready) -> Self {
+    pub(super) fn outside_lanes(ready: ReadyItems) -> Self {
         Self {
             items: ready.items.into_iter().peekable(),
             granted: 0,
@@ -50,7 +51,7 @@ impl Grantable {
     pub(super) async fn find(
         tr: &impl Transaction,
         context: SessionContext<'_>,
-        ready: Ready,
+        ready: ReadyItems,
         past: Past<'_>,
         limit: usize,
     ) -> Result<Self> {
@@ -59,10 +60,10 @@ impl Grantable {
         }
         let max = ReadLimit {
             items: limit,
-            row_bytes: MAX_FULFILLMENT_BYTES,
+            row_bytes: MAX_STEP_BYTES,
         };
         let SessionContext { keys, fronts, .. } = context;
-        let Ready {
+        let ReadyItems {
             stamps,
             items,
             is_complete,

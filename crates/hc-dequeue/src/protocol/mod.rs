@@ -4,11 +4,9 @@
 //! - [`take`]: takes items for the session's own demand, without a request.
 //! - [`fulfill`]: answers requests.
 //! - [`ready`]: reads what could be granted; `grantable` grants it.
-//! - [`lanes`]: items that wait by key, under limits, in turns.
 //! - [`request`]: registers, collects and withdraws requests, and reads what a check needs.
 //! - [`grant`]: answers to requests, and notices.
 //! - [`give_back`]: items that a session no longer holds.
-//! - [`batches`]: the ends of batches.
 //! - [`confirm`]: items that are handed out, although their records do not say so.
 //! - [`reclaim`]: items and rows of dead sessions.
 //! - [`front`]: reads the first rows, and skips those that do not decode.
@@ -138,22 +136,16 @@
 //! again. A session combines steps in one transaction where it can: a take, a fulfillment, a registration and a
 //! collection also give back and complete items.
 
-pub(crate) mod batches;
 pub(crate) mod confirm;
 pub(crate) mod front;
 pub(crate) mod fulfill;
 pub(crate) mod give_back;
 pub(crate) mod grant;
 mod grantable;
-pub(crate) mod lanes;
 pub(crate) mod ready;
 pub(crate) mod reclaim;
 pub(crate) mod request;
 pub(crate) mod take;
-#[cfg(test)]
-mod tests;
-
-use std::collections::BTreeSet;
 
 use microqueue::ItemId;
 use microqueue::keyspace::codec::DecodeError;
@@ -168,14 +160,9 @@ use crate::items::keys::Keys;
 use crate::items::record::{End, Record, Reserve};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, Value};
+use crate::lanes::Gone;
 use crate::session::SessionId;
 use crate::session::wall::wall_millis;
-
-/// The largest number of items that one transaction grants.
-pub(crate) const MAX_FULFILLMENT_ITEMS: usize = 512;
-
-/// How many bytes of items one transaction grants. The last item may exceed it.
-pub(crate) const MAX_FULFILLMENT_BYTES: usize = 1_000_000;
 
 /// The largest number of requests that one transaction answers.
 const MAX_FULFILLMENT_REQUESTS: usize = 128;
@@ -232,13 +219,6 @@ impl Granted {
     }
 }
 
-/// What a transaction has taken.
-#[derive(Debug, Default)]
-pub(crate) struct Gone {
-    pub(crate) items: BTreeSet<ItemId>,
-    pub(crate) keys: BTreeSet<Bytes>,
-}
-
 impl Gone {
     pub(crate) fn of(granted: &[Granted]) -> Self {
         let keys = granted.iter().map(|item| &item.record.key);
@@ -292,7 +272,10 @@ impl SessionContext<'_> {
     /// Returns the wall time up to which delayed items are due, in milliseconds since the Unix epoch, if the session
     /// trusts its clock. Otherwise, it promotes nothing.
     fn wall_millis(&self) -> Option<u64> {
-        self.promotes.then(|| wall_millis(&self.keys.env))
+        if !self.promotes {
+            return None;
+        }
+        Some(wall_millis(&self.keys.env))
     }
 }
 

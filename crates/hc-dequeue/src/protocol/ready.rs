@@ -7,19 +7,20 @@ use futures::try_join;
 use microqueue::Item;
 use microqueue::keyspace::{KeyValue, Transaction};
 
-use super::front::{Head, ReadLimit};
-use super::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_PROMOTIONS, SessionContext};
+use super::{MAX_FULFILLMENT_PROMOTIONS, SessionContext};
+use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
-use crate::protocol::lanes::look::{Stamps, first_stamps};
-use crate::protocol::lanes::parked::first_parked;
+use crate::items::scan::{FirstItems, ReadLimit};
+use crate::lanes::look::{Stamps, first_stamps};
+use crate::lanes::parked::first_parked;
 
 /// What could be granted.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ReadyItems {
     pub(crate) stamps: Stamps,
     /// The first items that are in no lane.
     pub(crate) items: Vec<Item<Record>>,
@@ -29,7 +30,7 @@ pub(crate) struct Ready {
     pub(crate) next_parked: Option<Duration>,
 }
 
-impl Ready {
+impl ReadyItems {
     pub(crate) fn nothing() -> Self {
         Self {
             stamps: Stamps::default(),
@@ -50,7 +51,7 @@ pub(super) async fn ready_items(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     limit: usize,
-) -> Result<(Ready, Changes)> {
+) -> Result<(ReadyItems, Changes)> {
     let mut changes = Changes::default();
     let (promoted, ready) = try_join!(
         promote(tr, context, &mut changes),
@@ -71,10 +72,10 @@ pub(super) async fn items_unless_due(
     context: SessionContext<'_>,
     limit: usize,
     gone: usize,
-) -> Result<Ready> {
+) -> Result<ReadyItems> {
     let max = ReadLimit {
         items: 1,
-        row_bytes: MAX_FULFILLMENT_BYTES,
+        row_bytes: MAX_STEP_BYTES,
     };
     let due = due(tr, context, max);
     let (due, ready) = try_join!(due, queued(tr, context, limit, gone))?;
@@ -82,7 +83,7 @@ pub(super) async fn items_unless_due(
     Ok(if !is_due && due.is_complete {
         ready
     } else {
-        Ready::nothing()
+        ReadyItems::nothing()
     })
 }
 
@@ -101,13 +102,13 @@ pub(crate) async fn queued(
     context: SessionContext<'_>,
     limit: usize,
     gone: usize,
-) -> Result<Ready> {
+) -> Result<ReadyItems> {
     let keys = context.keys;
     let fronts = context.fronts;
     let front = &fronts.queued;
     let max = ReadLimit {
         items: limit + gone,
-        row_bytes: MAX_FULFILLMENT_BYTES,
+        row_bytes: MAX_STEP_BYTES,
     };
     let now = keys.env.now();
     let lanes = &fronts.lanes;
@@ -127,7 +128,7 @@ pub(crate) async fn queued(
         });
         let items: Vec<_> = items.collect();
         if items.len() == rows {
-            return Ok(Ready {
+            return Ok(ReadyItems {
                 stamps: Stamps::default(),
                 items,
                 is_complete: head.is_complete,
@@ -144,7 +145,7 @@ pub(crate) async fn queued(
     )?;
     lanes.note_stamps(!stamps.is_empty());
     stamps.due = parked.due;
-    Ok(Ready {
+    Ok(ReadyItems {
         stamps,
         items: head.items,
         // Otherwise, an item that may start may come after lanes in which nothing waits.
@@ -165,7 +166,7 @@ pub(crate) async fn delayed(
     context: SessionContext<'_>,
     range: (Vec<u8>, Vec<u8>),
     max: ReadLimit,
-) -> Result<Head<DelayedItem>> {
+) -> Result<FirstItems<DelayedItem>> {
     let keys = context.keys;
     let decode = |row: &KeyValue| {
         let ready_millis = keys.parse_ready(row).ok()?;
@@ -181,10 +182,10 @@ async fn due(
     tr: &impl Transaction,
     context: SessionContext<'_>,
     max: ReadLimit,
-) -> Result<Head<DelayedItem>> {
+) -> Result<FirstItems<DelayedItem>> {
     match context.wall_millis() {
         Some(now) => delayed(tr, context, context.keys.due(now), max).await,
-        None => Ok(Head::none()),
+        None => Ok(FirstItems::none()),
     }
 }
 

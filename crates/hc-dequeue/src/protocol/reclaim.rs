@@ -25,11 +25,11 @@ use crate::items::key_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::put_unread;
 use crate::items::record::{ListedGrantPart, Record, is_notice};
+use crate::items::scan::{ReadLimit, first_items};
 use crate::items::settings::Settings;
-use crate::protocol::front::{ReadLimit, first_items};
+use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
 use crate::protocol::fulfill::first_requests;
 use crate::protocol::give_back::{Back, GiveBack, When};
-use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
 use crate::session::{Life, SessionId};
 
 /// The largest number of held items that one search for lost ones reads. It reads no more than one batch.
@@ -40,7 +40,7 @@ const MAX_SEARCHED_ITEMS: usize = 1_000;
 const MAX_SEARCHED_REQUESTS: usize = 1_000;
 
 /// Returns items of a dead session to their places, and returns their number. There may be more items even if it is
-/// smaller than [`MAX_FULFILLMENT_ITEMS`]. Held items that do not decode stay: a death cannot be counted in them.
+/// smaller than [`MAX_STEP_ITEMS`]. Held items that do not decode stay: a death cannot be counted in them.
 ///
 /// # Conflicts
 /// Reads the session's state and the items that it returns.
@@ -58,8 +58,8 @@ pub(crate) async fn reclaim_items(
     };
     let held = keys.held(session);
     let max = ReadLimit {
-        items: MAX_FULFILLMENT_ITEMS,
-        row_bytes: MAX_FULFILLMENT_BYTES,
+        items: MAX_STEP_ITEMS,
+        row_bytes: MAX_STEP_BYTES,
     };
     let decode = |row: &KeyValue| held.decode(row).ok();
     let items = first_items(tr, held.subspace().range(), max, decode).await?;
@@ -99,7 +99,7 @@ async fn some_rows(
 ) -> Result<Vec<KeyValue>> {
     let (begin, end) = keys.grants(session);
     let query = RangeQuery::keys(begin, end)
-        .limit(MAX_FULFILLMENT_ITEMS)
+        .limit(MAX_STEP_ITEMS)
         .mode(StreamingMode::WantAll);
     Ok(tr.get_range(&query, Isolation::Snapshot).await?.rows)
 }

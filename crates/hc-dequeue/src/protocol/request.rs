@@ -8,11 +8,10 @@ use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{self, Isolation, RangeQuery, Transaction};
 use microqueue::{ItemId, Listed, StagedId};
 
-use super::batches::may_finish;
-use super::front::ReadLimit;
 use super::fulfill::first_requests;
 use super::ready::{delayed, queued};
 use super::{Demand, Granted, Purpose, SessionContext, count_wanted, grant, purposes};
+use crate::batches::end::may_finish;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::key_limits::KnownLimits;
@@ -20,6 +19,7 @@ use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
 use crate::items::places::put_unread;
 use crate::items::record::Request;
+use crate::items::scan::ReadLimit;
 use crate::items::settings::is_paused;
 use crate::session::wall::wall_millis;
 use crate::session::{Life, SessionId};
@@ -188,7 +188,11 @@ pub(crate) fn watch_request<Tr: Transaction>(
     is_first: bool,
 ) -> impl Future<Output = keyspace::Result<Woken>> + Send + use<Tr> {
     let granted = tr.watch(&keys.grant(session, request));
-    let woken = is_first.then(|| tr.watch(&keys.wake()));
+    let woken = if is_first {
+        Some(tr.watch(&keys.wake()))
+    } else {
+        None
+    };
     async move {
         let Some(woken) = woken else {
             return granted.await.map(|()| Woken::Granted);

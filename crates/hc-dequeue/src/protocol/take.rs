@@ -4,13 +4,15 @@ use futures::{TryFutureExt, try_join};
 use microqueue::keyspace::{Isolation, RangeQuery, Transaction};
 
 use super::grantable::Grantable;
-use super::ready::{Ready, items_unless_due, ready_items};
-use super::{Demand, Gone, Granted, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext, count_wanted};
+use super::ready::{ReadyItems, items_unless_due, ready_items};
+use super::{Demand, Granted, Purpose, SessionContext, count_wanted};
+use crate::items::MAX_STEP_ITEMS;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::settings::is_paused;
-use crate::protocol::lanes::look::Past;
+use crate::lanes::Gone;
+use crate::lanes::look::Past;
 use crate::session::Life;
 
 /// The result of a take.
@@ -40,15 +42,15 @@ pub(crate) struct QueueView {
     life: Option<Life>,
     is_paused: bool,
     has_requests: bool,
-    supply: Supply,
+    supply: TakeSource,
     /// What the promotion of delayed items has changed.
     promoted: Changes,
 }
 
 /// The items that a take has read.
-enum Supply {
+enum TakeSource {
     /// What could be granted. Lanes are read after the returns of the transaction.
-    Ready(Ready),
+    Ready(ReadyItems),
     Ahead(Box<Grantable>),
 }
 
@@ -68,7 +70,7 @@ pub(crate) async fn view_queue(
         Ok(match mode {
             TakeMode::Now => {
                 let (ready, promoted) = ready_items(tr, context, limit).await?;
-                (Supply::Ready(ready), promoted)
+                (TakeSource::Ready(ready), promoted)
             }
             TakeMode::Ahead(gone) => {
                 let mut ready = items_unless_due(tr, context, limit, gone.items.len()).await?;
@@ -76,7 +78,7 @@ pub(crate) async fn view_queue(
                 let changes = &Changes::default();
                 let past = Past { changes, gone };
                 let grantable = Grantable::find(tr, context, ready, past, limit).await?;
-                (Supply::Ahead(Box::new(grantable)), Changes::default())
+                (TakeSource::Ahead(Box::new(grantable)), Changes::default())
             }
         })
     };
@@ -105,7 +107,7 @@ pub(crate) async fn view_queue(
 /// # Conflicts
 /// Reads the key of each item taken. The transaction therefore fails if, after the view was read, another session
 /// took one of these items or registered a request, or if the session was declared dead. For items of lanes, as
-/// [`Look::finish`](crate::protocol::lanes::look::Look::finish).
+/// [`Look::finish`](crate::lanes::look::Look::finish).
 pub(crate) async fn take(
     tr: &impl Transaction,
     context: SessionContext<'_>,
@@ -125,12 +127,12 @@ async fn take_from(
 ) -> Result<Option<Taken>> {
     let is_alive = view.life == Some(Life::Alive);
     let (ready, has_supply) = match view.supply {
-        Supply::Ready(ready) => {
+        TakeSource::Ready(ready) => {
             let has_supply = !ready.is_empty() || view.promoted.stamped().next().is_some();
             changes.merge(view.promoted);
             (ready, has_supply)
         }
-        Supply::Ahead(grantable) => {
+        TakeSource::Ahead(grantable) => {
             let is_free = is_alive && !view.is_paused && !view.has_requests;
             let limit = whole_demands(context.demand, grantable.len());
             if !is_free || limit == 0 || changes.stamped().next().is_some() {
@@ -153,7 +155,7 @@ async fn take_from(
         changes,
         gone: &Gone::default(),
     };
-    let limit = count_wanted(context.demand).min(MAX_FULFILLMENT_ITEMS);
+    let limit = count_wanted(context.demand).min(MAX_STEP_ITEMS);
     let grantable = Grantable::find(tr, context, ready, past, limit).await?;
     // What was found may be nothing for a reserve.
     let is_sufficient = grantable.is_complete() || grantable.len() > 0;

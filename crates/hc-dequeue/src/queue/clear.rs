@@ -21,7 +21,7 @@ use crate::items::places::take_out;
 use crate::items::priority::Priority;
 use crate::items::record::End;
 use crate::items::settings::{Settings, current_settings};
-use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
+use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
 use crate::queue::handle::Queue;
 
 /// What [`clear`](Queue::clear) has done.
@@ -97,7 +97,7 @@ async fn clear_once(
                 let page = ClearedPage {
                     part,
                     range,
-                    items: MAX_FULFILLMENT_ITEMS >> failed.min(MAX_FULFILLMENT_ITEMS.ilog2()),
+                    items: MAX_STEP_ITEMS >> failed.min(MAX_STEP_ITEMS.ilog2()),
                 };
                 remove_some(&tr, keys, settings, until, page).await
             };
@@ -162,7 +162,7 @@ async fn remove_some(
     let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
         rows += 1;
         bytes += row.key().len() + row.value().len();
-        let next = if bytes < MAX_FULFILLMENT_BYTES {
+        let next = if bytes < MAX_STEP_BYTES {
             ControlFlow::Continue(())
         } else {
             ControlFlow::Break(())
@@ -176,7 +176,7 @@ async fn remove_some(
         Ok::<_, Error>(next)
     });
     visited.await?;
-    if rows < page.items && bytes < MAX_FULFILLMENT_BYTES {
+    if rows < page.items && bytes < MAX_STEP_BYTES {
         last = None;
     }
     let records = items.iter().map(|(_, item)| &item.value);
@@ -226,7 +226,7 @@ mod tests {
             Queue::<u64>::open_with(&runner, "queue", settings.clone(), OpenOptions::default());
         let queue = &queue.await.unwrap();
         let keys = &*queue.keys;
-        let count = MAX_FULFILLMENT_ITEMS + 10;
+        let count = MAX_STEP_ITEMS + 10;
         let values: &Vec<u64> = &(0..count as u64).collect();
         let add = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
         let before = db.begin().unwrap().read_version().await.unwrap();
@@ -237,7 +237,7 @@ mod tests {
             let page = ClearedPage {
                 part,
                 range: (&begin, before.unwrap_or(&end)),
-                items: MAX_FULFILLMENT_ITEMS,
+                items: MAX_STEP_ITEMS,
             };
             let mut tr = db.begin().unwrap();
             let (removed, last) = remove_some(&tr, keys, &settings, until, page)
@@ -248,7 +248,7 @@ mod tests {
         };
         assert_eq!(step(before, None).await, (0, None));
         let (removed, last) = step(i64::MAX, None).await;
-        assert_eq!(removed, MAX_FULFILLMENT_ITEMS as u64);
+        assert_eq!(removed, MAX_STEP_ITEMS as u64);
         assert_eq!(step(i64::MAX, last.as_deref()).await, (10, None));
     }
 }

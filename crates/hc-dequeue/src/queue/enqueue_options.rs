@@ -22,7 +22,7 @@ use crate::session::wall::unix_millis;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Enqueue {
-    pub(crate) ready: Option<Ready>,
+    pub(crate) ready: Option<ReadyTime>,
     pub(crate) max_wait: Option<Duration>,
     pub(crate) dedupe: Option<Bytes>,
     pub(crate) on_repeat: OnRepeat,
@@ -35,7 +35,7 @@ pub struct Enqueue {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ready {
+pub(crate) enum ReadyTime {
     At(SystemTime),
     After(Duration),
 }
@@ -51,7 +51,7 @@ impl Enqueue {
     /// Delays the item until a wall time, by the clocks of the consuming processes.
     #[must_use]
     pub fn with_due_time(mut self, time: SystemTime) -> Self {
-        self.ready = Some(Ready::At(time));
+        self.ready = Some(ReadyTime::At(time));
         self
     }
 
@@ -59,7 +59,7 @@ impl Enqueue {
     /// of the consuming processes.
     #[must_use]
     pub fn with_delay(mut self, delay: Duration) -> Self {
-        self.ready = Some(Ready::After(delay));
+        self.ready = Some(ReadyTime::After(delay));
         self
     }
 
@@ -189,8 +189,8 @@ impl Enqueue {
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
         match self.ready? {
-            Ready::After(delay) => Some(delay),
-            Ready::At(_) => None,
+            ReadyTime::After(delay) => Some(delay),
+            ReadyTime::At(_) => None,
         }
     }
 
@@ -258,14 +258,17 @@ impl Enqueue {
     /// Returns `None` if the item is ready `now`.
     pub(crate) fn ready_millis(&self, enqueued: u64, began: u64, now: u64) -> Option<u64> {
         let ready = match self.ready? {
-            Ready::At(time) => unix_millis(time),
-            Ready::After(delay) => enqueued.saturating_add(millis(delay)),
+            ReadyTime::At(time) => unix_millis(time),
+            ReadyTime::After(delay) => enqueued.saturating_add(millis(delay)),
         };
-        let max_wait = self
-            .max_wait
-            .filter(|_| self.on_repeat == OnRepeat::Debounce);
-        let latest = max_wait.map_or(u64::MAX, |wait| began.saturating_add(millis(wait)));
-        Some(ready.min(latest)).filter(|ready| *ready > now)
+        let latest = match self.max_wait {
+            Some(wait) if self.on_repeat == OnRepeat::Debounce => {
+                began.saturating_add(millis(wait))
+            }
+            _ => u64::MAX,
+        };
+        let ready = ready.min(latest);
+        if ready > now { Some(ready) } else { None }
     }
 }
 

@@ -10,8 +10,8 @@ use futures::{StreamExt, TryFutureExt, TryStreamExt, stream, try_join};
 use microqueue::keyspace::codec::{Codec, Raw};
 use microqueue::keyspace::limits::time_between;
 use microqueue::keyspace::{
-    Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, StreamingMode, Subspace,
-    Transaction, Undecodable, key_after, visit_rows,
+    self, Bytes, Database, Isolation, KeyValue, Listed, RangeQuery, Runner, StreamingMode,
+    Subspace, Transaction, key_after, visit_rows,
 };
 
 use crate::items::error::{Error, Result};
@@ -168,18 +168,18 @@ impl<T, C: Codec<T>> Queue<T, C> {
             tr.read_version().map_err(Error::from),
         )?;
         let (rows, has_more) = rows;
-        let next = rows.last().map(|(session, _)| *session);
+        let next = match rows.last() {
+            Some((session, _)) if has_more => Some(*session),
+            _ => None,
+        };
         let states = rows.into_iter().map(|(session, row)| {
             let wanted = wanted.get(&session).copied().unwrap_or(0);
-            async move {
-                let value = self.session_state(tr, session, &row, now, wanted).await?;
-                Ok::<_, Error>(Listed { id: session, value })
-            }
+            async move { self.session_state(tr, session, &row, now, wanted).await }
         });
         let sessions = stream::iter(states).buffered(MAX_CONCURRENT_SESSIONS);
         Ok(SessionPage {
             sessions: sessions.try_collect().await?,
-            next: next.filter(|_| has_more),
+            next,
         })
     }
 
@@ -235,7 +235,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         row: &KeyValue,
         now: i64,
         wanted: u64,
-    ) -> Result<Result<SessionState, Undecodable>> {
+    ) -> Result<Listed<SessionId, SessionState>> {
         let key = self.keys.sessions.heartbeat(session);
         // Safe as snapshot reads, as in `session_rows`.
         let (heartbeat, held) = try_join!(
@@ -246,16 +246,16 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let sessions = &self.keys.sessions;
         let State { life, lease } = match sessions.parse_state_row(row) {
             Ok((_, state)) => state,
-            Err(error) => return Ok(Err(undecodable(error.into(), row, "a session")?)),
+            Err(error) => return undecodable_session(session, error, row),
         };
         let heartbeat: Option<Heartbeat> = match &heartbeat {
             Some(row) => match sessions.parse_heartbeat_row(row) {
                 Ok(heartbeat) => Some(heartbeat),
-                Err(error) => return Ok(Err(undecodable(error.into(), row, "a session")?)),
+                Err(error) => return undecodable_session(session, error, row),
             },
             None => None,
         };
-        Ok(Ok(SessionState {
+        let state = SessionState {
             session,
             life,
             lease,
@@ -266,7 +266,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
             holds_more: held.has_more,
             oldest_grant: held.oldest_grant.map(unix_time),
             wanted,
-        }))
+        };
+        Ok(Listed {
+            id: session,
+            value: Ok(state),
+        })
     }
 
     async fn held_by(&self, tr: &impl Transaction, session: SessionId) -> Result<HeldItems> {
@@ -287,6 +291,19 @@ impl<T, C: Codec<T>> Queue<T, C> {
             oldest_grant: oldest.into_iter().flatten().min(),
         })
     }
+}
+
+/// Lists a session of which a row does not decode, if that is the error.
+fn undecodable_session(
+    session: SessionId,
+    error: keyspace::Error,
+    row: &KeyValue,
+) -> Result<Listed<SessionId, SessionState>> {
+    let why = undecodable(error.into(), row, "a session")?;
+    Ok(Listed {
+        id: session,
+        value: Err(why),
+    })
 }
 
 /// Counts the items in a range of held or granted items, including those of which `decode` returns no record.

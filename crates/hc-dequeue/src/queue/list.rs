@@ -227,8 +227,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
         }
         let left = limit - page.items.len();
         if left == 0 {
-            // The next page begins with the lanes.
-            page.next = (begin < end).then(|| Cursor::after(keys, &begin));
+            if begin < end {
+                // The next page begins with the lanes.
+                page.next = Some(Cursor::after(keys, &begin));
+            }
         } else if begin < end {
             self.add_page(tr, (begin, end), left, &mut page).await?;
         }
@@ -309,7 +311,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
 }
 
 /// Returns that a row does not decode as what it should be, if that is the error.
-pub(super) fn undecodable(
+pub(crate) fn undecodable(
     error: Error,
     row: &KeyValue,
     codec: &'static str,

@@ -1,7 +1,6 @@
 //! The handle and its verbs: what an application does with a queue inside its own transactions.
 
 pub(crate) mod await_done;
-pub(crate) mod batches;
 pub(crate) mod change;
 pub(crate) mod clear;
 pub(crate) mod configure;
@@ -11,7 +10,6 @@ pub(crate) mod enqueue;
 pub(crate) mod enqueue_options;
 pub(crate) mod handle;
 pub(crate) mod inspect;
-pub(crate) mod key_limits;
 pub(crate) mod list;
 pub(crate) mod stage;
 pub(crate) mod stats;

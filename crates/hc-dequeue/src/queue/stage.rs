@@ -20,7 +20,8 @@ use futures::future::try_join_all;
 use microqueue::StagedId;
 use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::items::batch::{BatchRef, Member, join};
+use crate::items::batch::{BatchMember, BatchRef};
+use crate::items::batch_row::join;
 use crate::items::changes::Changes;
 use crate::items::counters::read_counter;
 use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
@@ -157,7 +158,7 @@ async fn check_new(
     keys: &Keys,
     options: &Enqueue,
     changes: &Changes,
-) -> Result<Option<Member>> {
+) -> Result<Option<BatchMember>> {
     check_depth(tr, keys, options, changes).await?;
     match &options.batch {
         Some(batch) => join(tr, keys, batch).await.map(Some),
@@ -173,8 +174,8 @@ async fn joined(
     tr: &impl Transaction,
     keys: &Keys,
     options: &Enqueue,
-    member: Option<Member>,
-) -> Result<Option<Member>> {
+    member: Option<BatchMember>,
+) -> Result<Option<BatchMember>> {
     let Some(batch) = &options.batch else {
         return Ok(None);
     };
@@ -270,7 +271,7 @@ fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -
     record.token = Some(token);
     let id = StagedId::of_call(own.call);
     match token.ready_millis {
-        0 => Spot::of(&record).records(keys).restage(tr, id, &record)?,
+        0 => keys.items_at(&Spot::of(&record)).restage(tr, id, &record)?,
         ready => keys.delayed(ready).restage(tr, id, &record)?,
     }
     Ok(Enqueued::Staged(StagedRef::new(keys, id)))

@@ -12,7 +12,7 @@ use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
 use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
-use crate::protocol::front::{ReadLimit, first_items};
+use crate::items::scan::{ReadLimit, first_items};
 use crate::queue::handle::Queue;
 use crate::session::wall::wall_millis;
 

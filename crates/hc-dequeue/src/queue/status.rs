@@ -169,7 +169,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
             failure: record.failure.as_ref().map(Failure::from),
             enqueued: unix_time(record.enqueued_millis),
             ready: unix_time(record.ready_millis()),
-            granted: (record.granted_millis != 0).then(|| unix_time(record.granted_millis)),
+            granted: match record.granted_millis {
+                0 => None,
+                millis => Some(unix_time(millis)),
+            },
             dedupe: record.dedupe,
             result: record.end.map_or_else(Bytes::new, |end| end.result),
         }))

@@ -14,7 +14,7 @@ use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
-use crate::protocol::{MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS};
+use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
 use crate::queue::enqueue_options::Enqueued;
 use crate::queue::stage::{NewItem, record_of, stage};
 use crate::session::wall::wall_millis;
@@ -79,7 +79,7 @@ pub(crate) async fn fire_due(
     let page = tr.get_range(&query, Isolation::Snapshot).await?;
     let mut firing = Firing {
         now,
-        bytes_left: MAX_FULFILLMENT_BYTES,
+        bytes_left: MAX_STEP_BYTES,
         tried: 0,
         changes: Changes::default(),
         fired: Fired::default(),
@@ -237,7 +237,7 @@ impl Firing {
     fn room(&self, payload_bytes: usize) -> usize {
         let least = usize::from(self.tried == 0);
         let by_bytes = self.bytes_left / payload_bytes.max(1);
-        let by_count = MAX_FULFILLMENT_ITEMS.saturating_sub(self.tried);
+        let by_count = MAX_STEP_ITEMS.saturating_sub(self.tried);
         by_bytes.max(least).min(by_count)
     }
 }

@@ -24,7 +24,7 @@ impl FiredTimes {
         let are_valid = runs.len() <= MAX_RUNS
             && runs.iter().all(|run| run.first <= run.last)
             && runs.is_sorted_by(|one, next| one.last < next.first);
-        are_valid.then_some(Self(runs))
+        if are_valid { Some(Self(runs)) } else { None }
     }
 
     pub(crate) fn runs(&self) -> &[Run] {

@@ -27,6 +27,7 @@
 //! while the first item exists (without retention, completion frees the id). They would cost one row for each item, and
 //! would reserve a prefix of the application's dedupe ids.
 
+pub(crate) mod audit;
 pub(crate) mod fire;
 pub(crate) mod fired;
 pub(crate) mod operations;
@@ -42,7 +43,7 @@ use microqueue::keyspace::record::millis;
 
 pub use self::record::{MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES};
 pub use self::times::{MAX_MISSED, MISSED_AFTER};
-use crate::queue::enqueue_options::{Enqueue, Ready};
+use crate::queue::enqueue_options::{Enqueue, ReadyTime};
 
 /// How a schedule handles times that no session has fired.
 ///
@@ -166,8 +167,8 @@ impl Schedule {
         self.options = options;
         self.options.trace_context = None;
         self.options.max_wait = self.options.max_wait.map(stored);
-        if let Some(Ready::After(delay)) = self.options.ready {
-            self.options.ready = Some(Ready::After(stored(delay)));
+        if let Some(ReadyTime::After(delay)) = self.options.ready {
+            self.options.ready = Some(ReadyTime::After(stored(delay)));
         }
         self
     }

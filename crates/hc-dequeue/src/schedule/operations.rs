@@ -16,7 +16,7 @@ use crate::items::error::{Error, Result};
 use crate::items::keys::{Keys, check_key};
 use crate::items::part::Part;
 use crate::items::priority::Priority;
-use crate::queue::enqueue_options::Ready;
+use crate::queue::enqueue_options::ReadyTime;
 use crate::queue::handle::Queue;
 use crate::session::wall::{unix_time, wall_millis};
 
@@ -70,7 +70,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         payload: &T,
     ) -> Result<Scheduled> {
         check_name(name)?;
-        if let Some(Ready::At(_)) = schedule.options.ready {
+        if let Some(ReadyTime::At(_)) = schedule.options.ready {
             return Err(Error::FixedTime);
         }
         if schedule.options.batch.is_some() {

@@ -14,7 +14,7 @@ use crate::items::record::{
     FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, decode_fields,
     dedupe, key, priority_field, push_field, push_priority,
 };
-use crate::queue::enqueue_options::{OnRepeat, Ready};
+use crate::queue::enqueue_options::{OnRepeat, ReadyTime};
 
 /// The format number of the record.
 const FORMAT: u8 = 1;
@@ -107,7 +107,7 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
         );
         push_field(buffer, tag::CRON, schedule.cron.as_bytes());
         push_field(buffer, tag::TIME_ZONE, schedule.time_zone.as_bytes());
-        if let Some(Ready::After(delay)) = options.ready {
+        if let Some(ReadyTime::After(delay)) = options.ready {
             push_millis(buffer, tag::DELAY, Some(millis(delay)));
         }
         push_millis(buffer, tag::MAX_WAIT, options.max_wait.map(millis));
@@ -179,7 +179,7 @@ fn decode_field(record: &mut ScheduleRecord, tag: u8, field: Bytes) -> Result<()
         tag::TIME_ZONE => schedule.time_zone = text(&field)?,
         tag::DELAY => {
             let delay = Duration::from_millis(number(&field)?);
-            options.ready = Some(Ready::After(delay));
+            options.ready = Some(ReadyTime::After(delay));
         }
         tag::MAX_WAIT => options.max_wait = Some(Duration::from_millis(number(&field)?)),
         tag::DEDUPE => options.dedupe = Some(dedupe(field)?),
@@ -223,8 +223,10 @@ fn fired(field: &[u8]) -> Result<FiredTimes, String> {
             last: fields.u64()?,
         });
     }
-    let fired = FiredTimes::of_runs(fired).filter(|_| rest.is_empty());
-    fired.ok_or_else(|| "expected up to eight runs of times, ascending".to_owned())
+    match FiredTimes::of_runs(fired) {
+        Some(fired) if rest.is_empty() => Ok(fired),
+        _ => Err("expected up to eight runs of times, ascending".to_owned()),
+    }
 }
 
 fn missed(field: &[u8]) -> Result<Missed, String> {

@@ -117,12 +117,13 @@ impl<T: Copy + Ord, W> Alarms<T, W> {
     /// Sleeps until `time` or, if there is a sleep that ends earlier, until that ends.
     async fn sleep_until(time: Duration, sleep: &mut Option<Mutex<Sleep>>, env: &Environment) {
         let kept = sleep.take_if(|sleep| sleep.get_mut().end <= time);
-        *sleep = kept.or_else(|| {
-            (time < Duration::MAX).then(|| {
+        *sleep = match kept {
+            None if time < Duration::MAX => {
                 let future = env.sleep(time.saturating_sub(env.now()));
-                Mutex::new(Sleep { end: time, future })
-            })
-        });
+                Some(Mutex::new(Sleep { end: time, future }))
+            }
+            kept => kept,
+        };
         match sleep {
             Some(sleep) => (&mut sleep.get_mut().future).await,
             None => std::future::pending().await,

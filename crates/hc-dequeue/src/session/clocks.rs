@@ -54,7 +54,10 @@ impl ClockCheck {
             let age = age_millis(heartbeat, census.read_version);
             let may_live = census.is_known || age <= lease;
             // A living session has written a heartbeat within its lease: a greater age is a jump of the versions.
-            may_live.then(|| signed(heartbeat.wall_millis).saturating_add(age.clamp(0, lease)))
+            if !may_live {
+                return None;
+            }
+            Some(signed(heartbeat.wall_millis).saturating_add(age.clamp(0, lease)))
         });
         self.error = error_of(signed(wall_millis(&self.env)), clocks.collect());
         self.steady = steady(&self.env);
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_of_the_versions_is_no_age_and_who_may_be_gone_has_no_say() {
+    fn a_jump_of_the_versions_is_no_age_and_sessions_that_may_be_gone_do_not_count() {
         let (mut check, _, wall) = check();
         let hour = 3_600_000;
         // These heartbeats are from before a recovery, and appear 100 seconds older than they are.

@@ -353,7 +353,9 @@ impl Sessions {
         for (session, state) in all {
             match state {
                 Ok(state) => sessions.push((session, state)),
-                Err(_) => drop(unreadable.insert(session)),
+                Err(_) => {
+                    unreadable.insert(session);
+                }
             }
         }
         let leases: BTreeMap<_, _> = (sessions.iter())

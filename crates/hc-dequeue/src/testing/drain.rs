@@ -8,13 +8,13 @@ use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Database, Runner, Tx};
 
+use crate::batches::end::finish_all;
 use crate::consume::consumer::Consumer;
 use crate::consume::delivery::Delivery;
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Counter;
 use crate::options::{Backoff, WorkerOptions};
-use crate::protocol::batches::finish_all;
 use crate::protocol::give_back::{GiveBack, When};
 use crate::queue::handle::Queue;
 use crate::queue::status::Place;

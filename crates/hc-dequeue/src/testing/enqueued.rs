@@ -195,7 +195,7 @@ async fn read_since<T, C: Codec<T>>(
     let (begin, end) = keys.part(Part::Lanes);
     let in_lanes = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
     for row in in_lanes.iter().filter(|row| !keys.is_lane_state(row.key())) {
-        let part = keys.parse_queued(row.key())?.records(keys).into_owned();
+        let part = keys.items_at(&keys.parse_queued(row.key())?).into_owned();
         let item = keys.decode_queued(row)?;
         push(&part, None, item.id, item.value)?;
     }

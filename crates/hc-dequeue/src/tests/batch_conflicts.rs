@@ -6,11 +6,11 @@ use microqueue::keyspace::{Database, Runner, Transaction};
 
 use self::Which::{GoesOn, IsComplete};
 use super::memory;
+use crate::batches::end::finish_batches;
+use crate::batches::operations::Batch;
 use crate::items::batch::BatchRef;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
-use crate::protocol::batches::finish_batches;
-use crate::queue::batches::Batch;
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
 

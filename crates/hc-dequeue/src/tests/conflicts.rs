@@ -16,6 +16,7 @@ use microqueue::keyspace::{
 };
 
 use super::memory;
+use crate::items::MAX_STEP_ITEMS;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
@@ -24,15 +25,16 @@ use crate::items::priority::Priority;
 use crate::items::record::Record;
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
+use crate::lanes::Gone;
+use crate::lanes::LaneMemory;
+use crate::lanes::ring::Ring;
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
-use crate::protocol::lanes::LaneMemory;
-use crate::protocol::lanes::ring::Ring;
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{Wanted, collect, register, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
-use crate::protocol::{Demand, Gone, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext};
+use crate::protocol::{Demand, Purpose, SessionContext};
 use crate::queue::change::{Cancelled, Replaced};
 use crate::queue::handle::Queue;
 use crate::queue::list::PlaceKind;
@@ -238,7 +240,7 @@ impl<D: Database> PairWorld<D> {
                         demand: &[],
                         ..self.context(session)
                     };
-                    let max_items = MAX_FULFILLMENT_ITEMS;
+                    let max_items = MAX_STEP_ITEMS;
                     let (fulfilled, _) = fulfill(tr, context, None, max_items, &[]).await?;
                     assert!(fulfilled.has_changed());
                 }

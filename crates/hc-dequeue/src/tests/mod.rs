@@ -2,6 +2,7 @@
 
 mod batch_conflicts;
 mod conflicts;
+pub(crate) mod flights;
 mod lane_conflicts;
 mod life;
 

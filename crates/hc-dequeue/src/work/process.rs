@@ -14,7 +14,8 @@ use microqueue::keyspace::{self, Code, Database, Runner, Store, Transaction, Tx}
 use parking_lot::Mutex;
 
 use crate::consume::delivery::Delivery;
-use crate::consume::held_item::{HeldItem, Repeats};
+use crate::consume::held_item::HeldItem;
+use crate::consume::holdings::outstanding::Repeats;
 use crate::items::error::{BoxError, Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::options::WorkerOptions;

@@ -17,13 +17,13 @@ use tokio::task::JoinSet;
 conformance::on_every_store!(threads:
     items_are_granted_in_the_order_of_their_first_enqueue,
     what_comes_back_comes_first,
-    who_waits_longest_is_served_first,
-    what_comes_due_goes_first_to_who_has_waited,
+    the_consumer_that_waits_longest_is_served_first,
+    an_item_that_comes_due_goes_to_the_consumer_that_has_waited_longest,
     without_a_death_every_item_arrives_without_the_poll_and_no_patience_ends,
     a_dead_leader_costs_one_patience_at_most,
-    who_does_not_wait_waits_no_longer_for_a_dead_leader,
+    a_call_that_does_not_wait_waits_no_longer_for_a_dead_leader,
     a_thousand_abandoned_requests_are_removed_by_a_few_steps,
-    while_the_store_does_not_answer_nobody_is_found_dead,
+    while_the_store_does_not_answer_no_session_is_found_dead,
 );
 
 /// A lease so long that a test only passes without waiting for the end of a patience.
@@ -115,7 +115,7 @@ async fn what_comes_back_comes_first(store: TestStore) {
     assert_eq!(again.last().unwrap().1, 3, "{again:?}");
 }
 
-async fn who_waits_longest_is_served_first(store: TestStore) {
+async fn the_consumer_that_waits_longest_is_served_first(store: TestStore) {
     let world = World::new(&store, patient()).await;
     let consumers = [
         without_poll(&world).await,
@@ -137,7 +137,7 @@ async fn who_waits_longest_is_served_first(store: TestStore) {
     }
 }
 
-async fn what_comes_due_goes_first_to_who_has_waited(store: TestStore) {
+async fn an_item_that_comes_due_goes_to_the_consumer_that_has_waited_longest(store: TestStore) {
     for options in [Enqueue::new(), Enqueue::new().with_key("a")] {
         let world = World::new(&store, patient()).await;
         Doomed::start(&world).await.die();
@@ -226,7 +226,7 @@ async fn a_dead_leader_costs_one_patience_at_most(store: TestStore) {
     assert!(expiries <= 1.0, "{expiries}");
 }
 
-async fn who_does_not_wait_waits_no_longer_for_a_dead_leader(store: TestStore) {
+async fn a_call_that_does_not_wait_waits_no_longer_for_a_dead_leader(store: TestStore) {
     let settings = Settings::new().with_lease(Duration::from_secs(5));
     let world = World::recorded(&store, settings).await;
     let leader = Doomed::start(&world).await;
@@ -271,7 +271,7 @@ async fn a_thousand_abandoned_requests_are_removed_by_a_few_steps(store: TestSto
     world.check().await;
 }
 
-async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) {
+async fn while_the_store_does_not_answer_no_session_is_found_dead(store: TestStore) {
     let settings = Settings::new().with_lease(Duration::from_millis(900));
     let lease = settings.lease();
     let clock = Still::new();
@@ -306,7 +306,7 @@ async fn while_the_store_does_not_answer_nobody_is_found_dead(store: TestStore) 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn who_waits_longest_is_not_served_at_all_if_wake_ups_are_lost_and_nobody_polls() {
+async fn the_longest_waiting_consumer_is_not_served_if_wake_ups_are_lost_and_no_session_polls() {
     let store = TestStore::memory();
     let world = World::new(&store, patient()).await;
     let deaf = Planted::new(store.db.clone(), Plant::DeafWatches);

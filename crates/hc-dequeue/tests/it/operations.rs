@@ -20,7 +20,7 @@ conformance::on_every_store!(
     keeping_a_delivery_alive_gives_it_more_time,
     what_is_granted_too_often_becomes_a_dead_letter,
     popped_items_are_gone,
-    an_enqueue_wakes_who_waits,
+    an_enqueue_wakes_a_waiting_consumer,
     an_item_for_later_comes_later,
     an_item_is_there_once_for_each_dedupe_id,
     purging_a_dead_letter_frees_its_dedupe_id,
@@ -214,7 +214,7 @@ async fn popped_items_are_gone(store: TestStore) {
     world.check().await;
 }
 
-async fn an_enqueue_wakes_who_waits(store: TestStore) {
+async fn an_enqueue_wakes_a_waiting_consumer(store: TestStore) {
     let world = World::with_defaults(&store).await;
     // Without polls, only a watch can wake it.
     let options = WorkerOptions::default().with_poll_interval(LONG * 10);

@@ -118,8 +118,8 @@ impl<C> OpenOptions<C> {
     }
 }
 
-/// Logs a warning if the settings that an application gave to an opening differ from the stored ones, which hold. `hint`
-/// says how stored settings change.
+/// Logs a warning if the settings that an application gave to an opening differ from the stored ones, which hold.
+/// `hint` says how stored settings change.
 pub fn warn_if_settings_differ<S>(subspace: &Subspace, given: &S, stored: &S, hint: &str)
 where
     S: StoredSettings + fmt::Display,

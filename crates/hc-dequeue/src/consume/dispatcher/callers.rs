@@ -3,21 +3,21 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::consume::command::{Reply, Want};
-use crate::consume::held_item::HandedOut;
+use crate::consume::held_item::command::{Reply, Want};
 use crate::consume::policy::Wants;
+use crate::items::MAX_STEP_ITEMS;
 use crate::items::error::Error;
-use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose};
+use crate::protocol::{Demand, Purpose};
 
 /// The callers that wait for items, in their order.
-pub(super) struct Callers(VecDeque<Want<HandedOut>>);
+pub(super) struct Callers(VecDeque<Want>);
 
 impl Callers {
     pub(super) fn new() -> Self {
         Self(VecDeque::new())
     }
 
-    pub(super) fn push(&mut self, want: Want<HandedOut>) {
+    pub(super) fn push(&mut self, want: Want) {
         self.0.push_back(want);
     }
 
@@ -26,7 +26,7 @@ impl Callers {
     }
 
     /// Removes and returns all callers.
-    pub(super) fn take_all(&mut self) -> VecDeque<Want<HandedOut>> {
+    pub(super) fn take_all(&mut self) -> VecDeque<Want> {
         std::mem::take(&mut self.0)
     }
 
@@ -59,7 +59,7 @@ impl Callers {
 
     /// Returns the demands of the callers, up to the limit of one transaction.
     pub(super) fn demand(&self) -> Vec<Demand> {
-        let mut left = MAX_FULFILLMENT_ITEMS;
+        let mut left = MAX_STEP_ITEMS;
         let mut demand = Vec::new();
         for want in &self.0 {
             let wanted = want.wanted.min(left);

@@ -62,11 +62,11 @@ pub(in crate::consume) enum Checked {
     Answered(Collected),
     /// It was not answered, and another session has removed it.
     Gone,
-    Waits(Waiting),
+    Waits(WaitingRequest),
 }
 
 /// A request that is waiting.
-pub(in crate::consume) struct Waiting {
+pub(in crate::consume) struct WaitingRequest {
     pub(in crate::consume) is_first: bool,
     /// Whether there are items, if that was read.
     pub(in crate::consume) supply: Option<Supply>,
@@ -106,7 +106,7 @@ pub(in crate::consume) async fn check(
             (Some(both.0), Some(both.1))
         }
     };
-    Ok(Checked::Waits(Waiting {
+    Ok(Checked::Waits(WaitingRequest {
         is_first,
         supply,
         precedence,

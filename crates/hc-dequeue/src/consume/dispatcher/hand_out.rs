@@ -8,8 +8,8 @@ use microqueue::keyspace::codec::DecodeError;
 use microqueue::{Item, ItemId};
 
 use super::Dispatcher;
-use crate::consume::command::{Reply, Want};
 use crate::consume::held_item::HandedOut;
+use crate::consume::held_item::command::{Reply, Want};
 use crate::consume::holdings::Ready;
 use crate::items::item_ref::ItemRef;
 use crate::items::record::{Record, Reserve};
@@ -78,7 +78,7 @@ impl Dispatcher {
                         }
                         continue;
                     };
-                    let hand_out = |item| self.shared.hand_out(item, &commands);
+                    let hand_out = |item| HandedOut::of(&self.shared, item, &commands);
                     // If the caller has just gone, they go back with the answer.
                     let _ = reply.send(Ok(items.into_iter().map(hand_out).collect()));
                 }
@@ -107,12 +107,12 @@ impl Dispatcher {
     }
 
     /// Adds a caller, or serves it from the reserve, which may have been filled since the caller looked there.
-    pub(super) fn accept_want(&mut self, want: Want<HandedOut>) {
+    pub(super) fn accept_want(&mut self, want: Want) {
         let Reply::Deliver(reply) = want.reply else {
             return self.callers.push(want);
         };
         let commands = self.sender.upgrade();
-        let hand_out = |commands| self.shared.hand_out_reserve(want.wanted, &commands);
+        let hand_out = |commands| HandedOut::from_reserve(&self.shared, want.wanted, &commands);
         let items = commands.map(hand_out).unwrap_or_default();
         if items.is_empty() {
             let reply = Reply::Deliver(reply);

@@ -41,15 +41,15 @@ use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{self, Runner, Store};
 use tokio::sync::{mpsc, oneshot};
 
-use self::batches::BatchTimer;
 use self::callers::Callers;
 use self::pace::Pacer;
 use self::returns::PendingReturns;
 use self::schedules::FireTimer;
 use self::take::{Begun, LastTake};
 use self::upkeep::Upkeep;
-use crate::consume::command::Command;
-use crate::consume::held_item::{HandedOut, Shared};
+use crate::batches::timer::BatchTimer;
+use crate::consume::held_item::command::Command;
+use crate::consume::held_item::shared::Shared;
 use crate::consume::holdings::Holdings;
 use crate::consume::metrics::Metrics;
 use crate::consume::policy::reserve::Size;
@@ -58,10 +58,10 @@ use crate::consume::shared_task::{SharedTask, let_others_run};
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::settings::Settings;
+use crate::lanes::LaneMemory;
 use crate::options::DispatcherOptions;
 use crate::protocol::front::Fronts;
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When};
-use crate::protocol::lanes::LaneMemory;
 use crate::protocol::request::Woken;
 use crate::queue::handle::UntypedQueue;
 use crate::session::{Alarm, Alarms, Member, SessionId};
@@ -91,8 +91,8 @@ pub(crate) struct Dispatcher {
     options: DispatcherOptions,
     fronts: Arc<Fronts>,
     shared: Arc<Shared>,
-    commands: mpsc::UnboundedReceiver<Command<HandedOut>>,
-    sender: mpsc::WeakUnboundedSender<Command<HandedOut>>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    sender: mpsc::WeakUnboundedSender<Command>,
     member: Member,
     callers: Callers,
     returns: PendingReturns,
@@ -119,8 +119,8 @@ impl Dispatcher {
         queue: UntypedQueue,
         runner: Runner<Store>,
         options: DispatcherOptions,
-        sender: mpsc::WeakUnboundedSender<Command<HandedOut>>,
-        commands: mpsc::UnboundedReceiver<Command<HandedOut>>,
+        sender: mpsc::WeakUnboundedSender<Command>,
+        commands: mpsc::UnboundedReceiver<Command>,
     ) -> Result<Self> {
         let shared = Shared {
             keys: queue.keys.clone(),
@@ -289,7 +289,7 @@ impl Dispatcher {
         self.pacer.asks_again = self.callers.len() >= served;
     }
 
-    fn accept(&mut self, command: Command<HandedOut>) {
+    fn accept(&mut self, command: Command) {
         match command {
             Command::Want(want) if self.closing.is_some() => want.fail(self.shut_down()),
             Command::Want(want) => self.accept_want(want),

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use super::Dispatcher;
 use crate::consume::policy::reserve::{Durations, Size};
-use crate::consume::policy::{Event, Reserve};
-use crate::protocol::{
-    Demand, MAX_FULFILLMENT_BYTES, MAX_FULFILLMENT_ITEMS, Purpose, count_wanted,
-};
+use crate::consume::policy::{Event, ReserveFill};
+use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
+use crate::protocol::{Demand, Purpose, count_wanted};
 
 impl Dispatcher {
     /// Decides anew how many items the reserve has, and gives it back if the session must not keep it.
@@ -68,23 +67,23 @@ impl Dispatcher {
     }
 
     /// Returns the fact for the policy.
-    pub(super) fn reserve_fact(&self) -> Reserve {
+    pub(super) fn reserve_fact(&self) -> ReserveFill {
         let stock = self.shared.holdings.stock();
-        if stock.items >= self.reserve.full || stock.bytes >= MAX_FULFILLMENT_BYTES {
-            Reserve::Full
+        if stock.items >= self.reserve.full || stock.bytes >= MAX_STEP_BYTES {
+            ReserveFill::Full
         } else if stock.items <= self.reserve.low {
-            Reserve::Low
+            ReserveFill::Low
         } else {
-            Reserve::Room
+            ReserveFill::Room
         }
     }
 
     /// Returns the demand of the callers, and then that of the reserve.
     pub(super) fn demand(&self) -> Vec<Demand> {
         let mut demand = self.callers.demand();
-        if self.reserve_fact() != Reserve::Full {
+        if self.reserve_fact() != ReserveFill::Full {
             let room = self.reserve.full - self.shared.holdings.stock().items;
-            let left = MAX_FULFILLMENT_ITEMS - count_wanted(&demand);
+            let left = MAX_STEP_ITEMS - count_wanted(&demand);
             demand.push(Demand {
                 wanted: room.min(left),
                 purpose: Purpose::Reserve,

@@ -4,10 +4,10 @@ use microqueue::{ItemId, keyspace};
 use tokio::sync::oneshot;
 
 use crate::consume::policy::Returns;
+use crate::items::MAX_STEP_ITEMS;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
-use crate::protocol::MAX_FULFILLMENT_ITEMS;
 use crate::protocol::give_back::{GivenBack, Return};
 use crate::session::SessionId;
 
@@ -47,7 +47,7 @@ impl PendingReturns {
     pub(super) fn next(&self) -> Vec<Return> {
         self.0
             .iter()
-            .take(MAX_FULFILLMENT_ITEMS)
+            .take(MAX_STEP_ITEMS)
             .map(|(item, _)| item.clone())
             .collect()
     }

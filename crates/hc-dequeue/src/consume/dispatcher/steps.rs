@@ -7,13 +7,14 @@ use microqueue::keyspace::{self, Code, Commit};
 use microqueue::{ItemId, StagedId};
 
 use super::Dispatcher;
-use super::check::{Check, Checked, Collected, Waiting, check, collect_and_register};
+use super::check::{Check, Checked, Collected, WaitingRequest, check, collect_and_register};
 use crate::consume::policy::{Delay, Event, GRACE, Lead, Scope, Step};
+use crate::items::MAX_STEP_ITEMS;
 use crate::items::error::{Error, Result};
 use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::give_back;
 use crate::protocol::request::{Wanted, register, watch_pause, withdraw};
-use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, SessionContext};
+use crate::protocol::{Demand, SessionContext};
 use crate::session::wall::wall_millis;
 
 /// How many times the patience of one rank fits into the lease.
@@ -167,8 +168,8 @@ impl Dispatcher {
         })
     }
 
-    fn waits(&mut self, waiting: Waiting) -> Event<ItemId> {
-        let Waiting {
+    fn waits(&mut self, waiting: WaitingRequest) -> Event<ItemId> {
+        let WaitingRequest {
             is_first,
             supply,
             precedence,
@@ -198,7 +199,7 @@ impl Dispatcher {
     async fn fulfill(&mut self, lead: Lead, request: Option<ItemId>) -> Result<Event<ItemId>> {
         let demand = self.demand();
         let max_items = match lead {
-            Lead::Everybody => MAX_FULFILLMENT_ITEMS,
+            Lead::Everybody => MAX_STEP_ITEMS,
             Lead::HandOver => 0,
         };
         let context = self.context(&demand);

@@ -14,10 +14,12 @@ use parking_lot::Mutex;
 use super::Dispatcher;
 use super::steps::Tried;
 use crate::consume::policy::Event;
+use crate::items::MAX_STEP_BYTES;
 use crate::items::error::{Error, Result};
+use crate::lanes::Gone;
 use crate::protocol::give_back::{GivenBack, Return, give_back};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
-use crate::protocol::{Demand, Gone, MAX_FULFILLMENT_BYTES, SessionContext, count_wanted};
+use crate::protocol::{Demand, SessionContext, count_wanted};
 
 /// The order for a take.
 #[derive(Debug)]
@@ -56,7 +58,7 @@ pub(super) struct LastTake {
 
 /// The next take begins ahead only if the last one took no more bytes of items than this, because it reads these
 /// items again.
-const MAX_BYTES_READ_AHEAD: usize = MAX_FULFILLMENT_BYTES / 8;
+const MAX_BYTES_READ_AHEAD: usize = MAX_STEP_BYTES / 8;
 
 impl Dispatcher {
     /// Takes items by the fast path, using the view that was read ahead.
@@ -82,7 +84,12 @@ impl Dispatcher {
             && now <= last.ended.saturating_add(last.took)
             && last.bytes <= MAX_BYTES_READ_AHEAD;
         let limit = wanted.max(last.wanted);
-        let begin_next = |gone| follows.then(|| self.begin_take(limit, Some(gone)));
+        let begin_next = |gone| {
+            if !follows {
+                return None;
+            }
+            Some(self.begin_take(limit, Some(gone)))
+        };
         let staged = &begun.staged;
         let (tried, next) = finish(begun.outcome.into_inner(), staged, begin_next).await;
         let (taken, given) = match tried? {

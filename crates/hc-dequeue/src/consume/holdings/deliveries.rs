@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use microqueue::ItemId;
 
-use crate::consume::held_item::Outstanding;
+use super::outstanding::Outstanding;
 
 /// The outstanding deliveries.
 #[derive(Debug)]

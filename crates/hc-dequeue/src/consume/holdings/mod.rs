@@ -4,6 +4,7 @@
 //! neither a transaction nor a switch to another task. The dispatcher is woken when the reserve runs low.
 
 mod deliveries;
+pub(crate) mod outstanding;
 #[cfg(test)]
 mod tests;
 
@@ -15,7 +16,7 @@ use microqueue::ItemId;
 use parking_lot::Mutex;
 
 use self::deliveries::Deliveries;
-use crate::consume::held_item::Outstanding;
+use self::outstanding::Outstanding;
 use crate::consume::policy::reserve::Size;
 use crate::items::keys::Records;
 use crate::items::record::Record;
@@ -50,10 +51,10 @@ pub(crate) struct Lifetime {
 
 /// What a session holds. Its dispatcher and all of its consumers share it.
 #[derive(Debug, Default)]
-pub(crate) struct Holdings(Mutex<State>);
+pub(crate) struct Holdings(Mutex<HoldingsState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct HoldingsState {
     deliveries: Deliveries,
     reserve: VecDeque<(Ready, Duration)>,
     /// The size of the payloads in the reserve.
@@ -214,7 +215,7 @@ impl Holdings {
     }
 }
 
-impl State {
+impl HoldingsState {
     fn deliver(&mut self, item: Ready, time: Lifetime) -> (Delivered, Wake) {
         let Lifetime { began, deadline } = time;
         let out = Arc::new(Outstanding::new(item.record.deliveries, began, deadline));

@@ -25,8 +25,8 @@
 //! # Constants
 //!
 //! The table shows the measurements that justify each constant: items per second on a cluster of one process, with and
-//! without the mechanism, in alternating rounds of `cargo xtask bench hc_dequeue`. Compare them within a row only: they
-//! were measured at other times than `docs/benchmarks.md`. In rows with *64 sessions*, each session has one consumer.
+//! without the mechanism, in alternating rounds of `cargo xtask bench hc_dequeue`. Compare the figures of a row only:
+//! those of `docs/benchmarks.md` are from other runs. In rows with *64 sessions*, each session has one consumer.
 //!
 //! | constant | value | effect | with | without |
 //! |---|---|---|---|---|
@@ -46,7 +46,7 @@ pub(crate) mod reserve;
 #[cfg(test)]
 mod tests;
 
-use self::request::Request;
+use self::request::OwnRequest;
 pub(crate) use self::request::{Reason, Scope};
 use crate::protocol::request::{Precedence, Woken};
 
@@ -87,7 +87,7 @@ enum Phase<R> {
     Pausing,
     /// It sleeps until the queue is resumed.
     Paused,
-    Waiting(Request<R>),
+    Waiting(OwnRequest<R>),
 }
 
 /// What a session that owes leadership does in its next fulfillment.
@@ -132,7 +132,7 @@ pub(crate) enum Step<R> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) wants: Wants,
-    pub(crate) reserve: Reserve,
+    pub(crate) reserve: ReserveFill,
     pub(crate) returns: Returns,
     /// Whether a step for a dead session is due: a dead session is known, and the last such step was followed by a
     /// fulfillment.
@@ -152,7 +152,7 @@ pub(crate) enum Wants {
 
 /// The items that wait for handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reserve {
+pub(crate) enum ReserveFill {
     /// There is no room for another one.
     Full,
     /// There is room.
@@ -337,10 +337,10 @@ impl<R: Copy + PartialEq> Policy<R> {
     /// that wait have idle handlers.
     fn refills(&self, facts: Facts) -> bool {
         let is_wanted = match facts.reserve {
-            Reserve::Full => false,
+            ReserveFill::Full => false,
             // The transaction that gives items back takes others, too.
-            Reserve::Room => facts.returns == Returns::Away,
-            Reserve::Low => true,
+            ReserveFill::Room => facts.returns == Returns::Away,
+            ReserveFill::Low => true,
         };
         is_wanted && self.has_more && !facts.pace.is_contended && !self.is_draining
     }
@@ -422,14 +422,14 @@ impl<R: Copy + PartialEq> Policy<R> {
         }
     }
 
-    fn request(&self) -> Option<Request<R>> {
+    fn request(&self) -> Option<OwnRequest<R>> {
         match self.phase {
             Phase::Waiting(request) => Some(request),
             _ => None,
         }
     }
 
-    fn request_mut(&mut self) -> Option<&mut Request<R>> {
+    fn request_mut(&mut self) -> Option<&mut OwnRequest<R>> {
         match &mut self.phase {
             Phase::Waiting(request) => Some(request),
             _ => None,
@@ -439,10 +439,10 @@ impl<R: Copy + PartialEq> Policy<R> {
     /// Records a request that was registered.
     fn register(&mut self, id: R, pace: Pace) -> Vec<Start> {
         if !pace.is_contended {
-            self.phase = Phase::Waiting(Request::new(id));
+            self.phase = Phase::Waiting(OwnRequest::new(id));
             return Vec::new();
         }
-        self.phase = Phase::Waiting(Request::with_leader(id));
+        self.phase = Phase::Waiting(OwnRequest::with_leader(id));
         vec![
             (Timer::Answer, Delay::Transactions(ANSWER)),
             (Timer::Grace, grace(pace)),

@@ -6,7 +6,7 @@ use super::{Delay, Pace, Start, Step, Timer, Wants, grace};
 
 /// The session's only request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Request<R> {
+pub(super) struct OwnRequest<R> {
     pub(super) id: R,
     pub(super) stage: Stage,
     /// Whether the session leads if the request is the first. While other sessions take items, too, it does not do so
@@ -65,7 +65,7 @@ pub(super) struct Patience<R> {
     pub(super) is_over: bool,
 }
 
-impl<R: Copy + PartialEq> Request<R> {
+impl<R: Copy + PartialEq> OwnRequest<R> {
     pub(super) fn new(id: R) -> Self {
         Self {
             id,

@@ -149,9 +149,12 @@ impl SharedTask {
     }
 
     /// Returns the right to poll the future, unless it is being polled.
-    fn turn(self: &Arc<Self>) -> Option<Turn<'_>> {
+    fn turn(self: &Arc<Self>) -> Option<PollTurn<'_>> {
         let state = self.state.fetch_or(POLLED, Ordering::AcqRel);
-        (state & POLLED == 0).then_some(Turn(self))
+        if state & POLLED != 0 {
+            return None;
+        }
+        Some(PollTurn(self))
     }
 }
 
@@ -168,9 +171,9 @@ impl Wake for SharedTask {
 }
 
 /// The right to poll the future of a task.
-struct Turn<'a>(&'a Arc<SharedTask>);
+struct PollTurn<'a>(&'a Arc<SharedTask>);
 
-impl Turn<'_> {
+impl PollTurn<'_> {
     /// Polls the future, which may begin this number of steps.
     fn poll(&self, steps: usize) -> Poll<()> {
         let task = self.0;
@@ -190,7 +193,7 @@ impl Turn<'_> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for PollTurn<'_> {
     fn drop(&mut self) {
         let state = self.0.state.fetch_and(!POLLED, Ordering::AcqRel);
         if state & WOKEN != 0 || thread::panicking() {
@@ -237,9 +240,9 @@ impl Call<'_> {
         let is_local =
             || Handle::try_current().is_ok_and(|here| here.id() == self.task.runtime.id());
         let may_poll = self.is_alone && is_local() && self.task.lone.lock().take();
-        let turn = may_poll.then(|| self.task.turn());
+        let turn = if may_poll { self.task.turn() } else { None };
         let sent = send();
-        if let Some(turn) = turn.flatten() {
+        if let Some(turn) = turn {
             let polled = turn.poll(1);
             drop(turn);
             if polled.is_ready() {

@@ -9,8 +9,8 @@ use super::{Keys, Records};
 use crate::items::error;
 use crate::items::part::{LanePart, Part};
 use crate::items::priority::Priority;
+use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::MAX_KEY_BYTES;
-use crate::items::spot::RANK_OF_SLOT;
 
 /// What the key of a row of a lane says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +35,10 @@ pub(crate) fn check_key(key: &[u8]) -> error::Result<()> {
 /// Returns a rank, if items of a lane can have it.
 fn rank_in_lane(rank: u64) -> Option<u8> {
     let rank = u8::try_from(rank).ok()?;
-    (rank == RANK_OF_SLOT || Priority::of_rank(rank).is_some()).then_some(rank)
+    if rank != RANK_OF_SLOT {
+        Priority::of_rank(rank)?;
+    }
+    Some(rank)
 }
 
 /// Returns the hash by which lanes follow one another, so that no key's turn depends on its name, and stamps are

@@ -11,7 +11,7 @@ use super::{
     MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Record, Reserve, Spent, StoredEnd, StoredFailure,
     Token, priority, tag, undecodable,
 };
-use crate::items::batch::{BatchCounts, Member};
+use crate::items::batch::{BatchCounts, BatchMember};
 use crate::items::priority::Priority;
 
 /// The codec of [`Record`].
@@ -188,7 +188,7 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::PRIORITY => record.priority = priority_field(field)?,
         tag::KEY => record.key = key(bytes.slice_ref(field))?,
         tag::SLOT => record.has_slot = slot(field)?,
-        tag::MEMBER => record.member = Some(Member::parse(field)?),
+        tag::MEMBER => record.member = Some(BatchMember::parse(field)?),
         tag::COUNTS => record.batch_counts = Some(BatchCounts::parse(field)?),
         _ => record.spent = Some(Spent::parse(field)?),
     }

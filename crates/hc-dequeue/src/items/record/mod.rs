@@ -23,7 +23,7 @@ pub(crate) use self::codec::{
 };
 pub(crate) use self::grant::{GrantPart, ListedGrantPart, NOTICE, is_notice};
 pub(crate) use self::request::{Request, RequestCodec};
-use crate::items::batch::{BatchCounts, Member};
+use crate::items::batch::{BatchCounts, BatchMember};
 use crate::items::priority::Priority;
 use crate::session::wall::unix_time;
 
@@ -96,7 +96,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + Burst::BYTES)
     + (FIELD_BYTES + MAX_KEY_BYTES)
     + 3 * (FIELD_BYTES + 1)
-    + (FIELD_BYTES + Member::BYTES)
+    + (FIELD_BYTES + BatchMember::BYTES)
     + (FIELD_BYTES + BatchCounts::BYTES)
     + (FIELD_BYTES + Spent::BYTES)
     + MAX_UNKNOWN_BYTES;
@@ -127,7 +127,7 @@ pub(crate) struct Record {
     /// Whether it has a slot of its key. [`Changes`](crate::items::changes::Changes) gives and frees slots.
     pub(crate) has_slot: bool,
     /// Of which batch it is a member.
-    pub(crate) member: Option<Member>,
+    pub(crate) member: Option<BatchMember>,
     /// The counts of the batch whose callback it is.
     pub(crate) batch_counts: Option<BatchCounts>,
     /// The token of its key's rate that its grant has taken.

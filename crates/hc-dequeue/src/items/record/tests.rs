@@ -57,7 +57,7 @@ fn record() -> Record {
         priority: Priority::new(-9).unwrap(),
         key: Bytes::from_static(b"acme"),
         has_slot: true,
-        member: Some(Member {
+        member: Some(BatchMember {
             batch: BatchId([7; 16]),
             dead_letters_stay: true,
         }),

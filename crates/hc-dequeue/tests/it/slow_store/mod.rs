@@ -280,7 +280,7 @@ async fn an_audit_of_many_keys_ends_on_a_slow_store() {
 }
 
 #[tokio::test]
-async fn who_waits_for_less_time_than_an_answer_takes_gets_what_there_is() {
+async fn a_caller_that_waits_for_less_time_than_an_answer_takes_gets_what_there_is() {
     let env = Environment::seeded(1, Arc::new(ManualClock::moved_by_sleepers()));
     let chaos = Chaos::new(
         keyspace::embedded::Options::new().memory().unwrap(),

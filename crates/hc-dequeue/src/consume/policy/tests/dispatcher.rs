@@ -4,7 +4,9 @@ use super::database::{ABSENT, Database, ITEMS, Key, Staged};
 use super::protocol::{Action, ActionOutcome, OwnDemand};
 use super::state::ModelState;
 use super::steps::{ModelStep, Protocol};
-use crate::consume::policy::{Event, Facts, Lead, Pace, Policy, Reserve, Returns, Timer, Wants};
+use crate::consume::policy::{
+    Event, Facts, Lead, Pace, Policy, ReserveFill, Returns, Timer, Wants,
+};
 
 /// The step that the policy returns.
 type DueStep = crate::consume::policy::Step<()>;
@@ -167,9 +169,9 @@ impl Protocol {
                 Wants::Items
             },
             reserve: if measured.is_low {
-                Reserve::Low
+                ReserveFill::Low
             } else {
-                Reserve::Full
+                ReserveFill::Full
             },
             returns: if memory.unused == [ABSENT; ITEMS] {
                 Returns::Nothing

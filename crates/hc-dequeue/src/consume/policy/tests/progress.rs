@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, NOTICE, SESSIONS, Staged};
 use super::state::{ModelState, Process};
 use super::steps::Protocol;
-use crate::consume::policy::request::{Request, Stage};
+use crate::consume::policy::request::{OwnRequest, Stage};
 use crate::consume::policy::{Phase, Reason};
 
 /// A kind of work, and how much of it is left.
@@ -191,7 +191,12 @@ fn phase(protocol: &Protocol, state: &ModelState, session: usize) -> usize {
 }
 
 /// The same for a request.
-fn stage(protocol: &Protocol, state: &ModelState, session: usize, request: Request<()>) -> usize {
+fn stage(
+    protocol: &Protocol,
+    state: &ModelState,
+    session: usize,
+    request: OwnRequest<()>,
+) -> usize {
     let is_over = request.patience.is_some_and(|patience| patience.is_over);
     let must_know = state.sessions[session].is_hasty && request.patience.is_none();
     match request.stage {

@@ -20,20 +20,21 @@ use super::rows::{HEARTBEAT, HINTED, LEASE, Layout, Stored, item_id, request_id,
 use super::state::ModelWatch;
 use crate::consume::dispatcher::check::{Check, Checked, Collected, check, collect_and_register};
 use crate::consume::policy::{Event, Scope};
+use crate::items::MAX_STEP_ITEMS;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
+use crate::items::priority::RANK_OF_SLOT;
 use crate::items::settings::{KnownSettings, Settings};
-use crate::items::spot::RANK_OF_SLOT;
 use crate::items::value::{Decode, Value};
+use crate::lanes::LaneMemory;
+use crate::lanes::ring::Ring;
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
-use crate::protocol::lanes::LaneMemory;
-use crate::protocol::lanes::ring::Ring;
 use crate::protocol::reclaim::{reclaim_items, remove_requests, remove_session};
 use crate::protocol::request::{Precedence, Wanted, register, watch_pause, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
-use crate::protocol::{Demand, MAX_FULFILLMENT_ITEMS, Purpose, SessionContext, count_wanted};
+use crate::protocol::{Demand, Purpose, SessionContext, count_wanted};
 use crate::queue::handle::Queue;
 
 /// The most databases that are remembered. Each takes about 8 kB, so that all take at most 512 MiB.
@@ -277,7 +278,7 @@ impl Functions {
             "{action:?} reads by snapshot: {recorded:?}"
         );
         ActionOutcome {
-            staged: staged.filter(|_| is_staged),
+            staged: if is_staged { staged } else { None },
             event,
             watches: self.watches(&recorded),
         }
@@ -403,7 +404,7 @@ impl Functions {
                 if self.bug == Some(Bug::NoNoticeInPause) && db.has(Key::Pause) {
                     return Ok(NOTHING_CHANGED);
                 }
-                let max_items = if hands_over { 0 } else { MAX_FULFILLMENT_ITEMS };
+                let max_items = if hands_over { 0 } else { MAX_STEP_ITEMS };
                 let request = has_request.then_some(id);
                 let (fulfilled, _) = fulfill(tr, context, request, max_items, &[]).await?;
                 Event::Fulfilled {

@@ -7,7 +7,7 @@ use super::dispatcher::Measured;
 use super::protocol::OwnDemand;
 use super::state::{Memory, ModelState, Process};
 use super::steps::Protocol;
-use crate::consume::policy::request::{Request, Stage};
+use crate::consume::policy::request::{OwnRequest, Stage};
 use crate::consume::policy::{Event, Phase, Reason, Step, Timer, Wants};
 
 impl Protocol {
@@ -72,9 +72,9 @@ impl ModelState {
             return;
         };
         if is_answered && matches!(request.stage, Stage::Checking(_)) {
-            *request = Request {
+            *request = OwnRequest {
                 stage: Stage::Checking(Reason::Granted),
-                ..Request::new(())
+                ..OwnRequest::new(())
             };
         }
     }

@@ -23,8 +23,8 @@ use super::database::{
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::priority::Priority;
+use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::{self, ListedGrantPart, Record, Request, is_notice};
-use crate::items::spot::RANK_OF_SLOT;
 use crate::protocol::grant::answer;
 use crate::session::{Life, SessionId};
 

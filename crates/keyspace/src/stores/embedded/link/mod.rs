@@ -1,9 +1,8 @@
 //! The connection between a client and the owner of a store.
 //!
 //! Transactions stay in the process that began them: they hold their writes, their conflict ranges and the rows that
-//! they have read, as FoundationDB's client does. What crosses the connection is in [`wire`](super::wire): reads, commits and
-//! watches. The [`Link`] is the client's end, and
-//! [`owner`](super::owner) has the owner's.
+//! they have read, as FoundationDB's client does. What crosses the connection is in [`wire`](super::wire): reads,
+//! commits and watches. The [`Link`] is the client's end, and [`owner`](super::owner) has the owner's.
 //!
 //! # Order
 //!

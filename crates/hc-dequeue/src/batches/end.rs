@@ -1,0 +1,166 @@
+//! Ends batches: those of which no member is left.
+//!
+//! Whatever may make a batch complete writes its *stamp* blindly: the end of a member, and the close. A session that
+//! looks at a batch removes the stamp if the batch is not complete, but only if the stamp still has the value that was
+//! read. So no stamp is lost that was written since.
+//!
+//! **Invariant:** a batch that is complete has a stamp.
+//!
+//! The commit that ends a batch removes all of its rows and enqueues its callback. It reads the number of pending
+//! members, so it fails if a member is added meanwhile. A transaction that adds a member reads the row of the batch, so
+//! it fails if the batch has ended meanwhile.
+//! If the batch has a parent, the callback takes over the batch's place in the parent: the parent waits for the
+//! callback and for the members that the callback adds.
+
+use std::mem;
+
+use futures::future::try_join_all;
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    ConflictKind, Isolation, MutationOp, RangeQuery, Runner, Store, StreamingMode, Transaction,
+};
+
+use crate::batches::stored::{StoredBatch, read_batch};
+use crate::items::batch::{BatchCounts, BatchId, Tally};
+use crate::items::batch_row::Callback;
+use crate::items::changes::Changes;
+use crate::items::error::{Result, keep_corrupt};
+use crate::items::keys::Keys;
+use crate::items::part::Part;
+use crate::items::places::put_new;
+use crate::session::wall::wall_millis;
+
+/// The largest number of batches that one transaction looks at.
+const MAX_LOOKED_BATCHES: usize = 32;
+
+/// Returns whether a batch may be complete.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn may_finish(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
+    let (begin, end) = keys.part(Part::BatchStamps);
+    let first = RangeQuery::keys(begin, end).limit(1);
+    let stamps = tr.get_range(&first, Isolation::Snapshot).await?;
+    Ok(!stamps.rows.is_empty())
+}
+
+/// What a look at batches has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Finished {
+    /// How many batches have ended.
+    pub(crate) batches: usize,
+    /// The stamp after which the next look begins, if it is not the first one.
+    pub(crate) after: Option<Vec<u8>>,
+    /// Stamps of batches that do not decode. They stay, for newer versions.
+    pub(crate) unreadable: usize,
+}
+
+/// Stages the end of the batches that are complete, among the next ones that have stamps. A session that does not trust
+/// its clock leaves those whose callback has a time to others.
+///
+/// # Conflicts
+/// Reads by snapshot: a stamp is removed only if it still has the value that was read. Of a batch that it ends, reads
+/// its row and the number of pending members.
+pub(crate) async fn finish_batches(
+    tr: &impl Transaction,
+    keys: &Keys,
+    after: Option<&[u8]>,
+    trusts_clock: bool,
+) -> Result<Finished> {
+    let (first, end) = keys.part(Part::BatchStamps);
+    let query = RangeQuery::keys(after.map_or(first, key_after), end)
+        .limit(MAX_LOOKED_BATCHES)
+        .mode(StreamingMode::WantAll);
+    let stamps = tr.get_range(&query, Isolation::Snapshot).await?;
+    let reads = stamps.rows.iter().map(|stamp| async move {
+        let read = async {
+            let id = keys.parse_batch_stamp(stamp.key())?;
+            Ok((id, read_batch(tr, keys, id).await?))
+        };
+        keep_corrupt(read.await)
+    });
+    let mut changes = Changes::default();
+    let mut finished = Finished {
+        after: stamps.next_after().map(<[u8]>::to_vec),
+        ..Finished::default()
+    };
+    for (stamp, read) in stamps.rows.iter().zip(try_join_all(reads).await?) {
+        let Ok((id, batch)) = read else {
+            finished.unreadable += 1;
+            continue;
+        };
+        let complete = batch.filter(StoredBatch::is_complete);
+        let callback = complete
+            .as_ref()
+            .and_then(|batch| batch.row.callback.as_ref());
+        if callback.is_some_and(Callback::has_time) && !trusts_clock {
+            continue;
+        }
+        tr.atomic(MutationOp::CompareAndClear, stamp.key(), stamp.value());
+        if let Some(batch) = complete {
+            finish(tr, keys, id, batch, &mut changes).await?;
+            finished.batches += 1;
+        }
+    }
+    changes.stage(tr, keys);
+    Ok(finished)
+}
+
+/// Ends all batches that are complete, in as many transactions as necessary.
+pub(crate) async fn finish_all(runner: &Runner<Store>, keys: &Keys) -> Result<()> {
+    let mut after: Option<Vec<u8>> = None;
+    let mut have_ended = false;
+    loop {
+        let from = after.as_deref();
+        let finish = |tr| async move { finish_batches(&tr, keys, from, true).await };
+        let finished = runner.run(finish).await?;
+        have_ended |= finished.batches > 0;
+        after = finished.after;
+        // The end of a batch may complete another one, whose stamp comes before.
+        if after.is_none() && !mem::take(&mut have_ended) {
+            return Ok(());
+        }
+    }
+}
+
+/// Stages the end of a batch.
+async fn finish(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: BatchId,
+    batch: StoredBatch,
+    changes: &mut Changes,
+) -> Result<()> {
+    for row in [keys.batch_row(id), keys.tally(id, Tally::Pending)] {
+        tr.add_conflict_key(ConflictKind::Read, &row)?;
+    }
+    let (begin, end) = keys.batch(id);
+    tr.clear_range(&begin, &end);
+    let counts = batch.counts();
+    let row = batch.row;
+    let Some(callback) = row.callback else {
+        let how = if row.is_cancelled {
+            Some(Tally::Cancelled)
+        } else if counts == BatchCounts::default() {
+            None
+        } else {
+            Some(Tally::Completed)
+        };
+        changes.leave(row.parent, how);
+        return Ok(());
+    };
+    let Callback {
+        delay_millis,
+        due_millis,
+        mut record,
+    } = callback;
+    let now = wall_millis(&keys.env);
+    record.enqueued_millis = now;
+    record.batch_counts = Some(counts);
+    record.member = row.parent;
+    // It takes over the place of the batch.
+    changes.leave(row.parent, None);
+    let ready = now.saturating_add(delay_millis).max(due_millis);
+    put_new(tr, keys, &record, (ready > now).then_some(ready), changes).await?;
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Reads the first items between two keys, and skips rows that do not decode: damaged rows, and rows of a newer
+//! format. They stay where they are.
+
+use std::ops::ControlFlow;
+
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, visit_rows,
+};
+
+use crate::items::error::{Error, Result};
+
+/// How many rows that do not decode one read skips.
+const MAX_SKIPPED_ROWS: usize = 1_000;
+
+/// How many bytes of such rows one read skips. The last row may exceed it.
+const MAX_SKIPPED_BYTES: usize = 1_000_000;
+
+/// How much a read returns at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ReadLimit {
+    pub(crate) items: usize,
+    /// The last item may exceed it.
+    pub(crate) row_bytes: usize,
+}
+
+/// The first items that a read has found.
+#[derive(Debug)]
+pub(crate) struct FirstItems<I> {
+    pub(crate) items: Vec<I>,
+    /// Whether the read has found as many items as wanted or possible. Otherwise, it has ended among rows that do not
+    /// decode, and the next read continues.
+    pub(crate) is_complete: bool,
+}
+
+impl<I> FirstItems<I> {
+    pub(crate) fn none() -> Self {
+        Self {
+            items: Vec::new(),
+            is_complete: true,
+        }
+    }
+}
+
+/// Rows that do not decode.
+#[derive(Debug, Default)]
+pub(crate) struct Skipped {
+    pub(crate) rows: usize,
+    pub(crate) bytes: usize,
+    pub(crate) last: Option<Bytes>,
+}
+
+impl Skipped {
+    fn add(&mut self, row: &KeyValue) {
+        self.rows += 1;
+        self.bytes += row.key().len() + row.value().len();
+        self.last = Some(row.to_key());
+    }
+}
+
+/// What a read has found.
+#[derive(Debug)]
+pub(crate) struct Scan<I> {
+    pub(crate) head: FirstItems<I>,
+    /// The rows before the first item.
+    pub(crate) led: Skipped,
+}
+
+/// Reads the first items between two keys, and skips other rows. For parts in which few rows do not decode; a
+/// [`Front`](crate::protocol::front::Front) reads the others.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn first_items<I>(
+    tr: &impl Transaction,
+    range: (Vec<u8>, Vec<u8>),
+    max: ReadLimit,
+    decode: impl Fn(&KeyValue) -> Option<I>,
+) -> Result<Vec<I>> {
+    Ok(scan(tr, range, max, decode).await?.head.items)
+}
+
+/// Reads the first items between two keys, and returns also what it has skipped.
+///
+/// # Conflicts
+/// Reads by snapshot.
+pub(crate) async fn scan<I>(
+    tr: &impl Transaction,
+    (mut begin, end): (Vec<u8>, Vec<u8>),
+    max: ReadLimit,
+    decode: impl Fn(&KeyValue) -> Option<I>,
+) -> Result<Scan<I>> {
+    let mut scan = Scan {
+        head: FirstItems::none(),
+        led: Skipped::default(),
+    };
+    let mut skipped = Skipped::default();
+    let mut bytes_left = max.row_bytes;
+    let mut rows = max.items;
+    while scan.head.items.len() < max.items && begin < end {
+        let query = RangeQuery::keys(begin, end.clone())
+            .limit(rows)
+            .mode(StreamingMode::WantAll);
+        let mut rows_read = 0;
+        let mut is_over = false;
+        let mut last = None;
+        let items = &mut scan.head.items;
+        let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+            rows_read += 1;
+            if let Some(item) = decode(&row) {
+                items.push(item);
+                bytes_left = bytes_left.saturating_sub(row.key().len() + row.value().len());
+                is_over = bytes_left == 0 || items.len() == max.items;
+            } else {
+                skipped.add(&row);
+                if items.is_empty() {
+                    scan.led.add(&row);
+                }
+                is_over = skipped.rows >= MAX_SKIPPED_ROWS || skipped.bytes >= MAX_SKIPPED_BYTES;
+            }
+            if skipped.rows > 0 {
+                last = Some(row.to_key());
+            }
+            Ok::<_, Error>(if is_over {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        });
+        visited.await?;
+        if is_over {
+            scan.head.is_complete = !scan.head.items.is_empty();
+            break;
+        }
+        let Some(last) = last else {
+            break;
+        };
+        if rows_read < rows {
+            // The range has no further row.
+            break;
+        }
+        begin = key_after(&last);
+        rows = MAX_SKIPPED_ROWS;
+    }
+    Ok(scan)
+}

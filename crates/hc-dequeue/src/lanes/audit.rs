@@ -1,0 +1,254 @@
+//! Checks the lanes of keys: the numbers of slots in use against the items that have slots, and that lanes with
+//! something to grant have stamps.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use futures::future::try_join_all;
+use microqueue::keyspace::{
+    self, Bytes, Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, Tx, visit_rows,
+};
+
+use crate::items::changes::Changes;
+use crate::items::counters::{in_time, is_off, parse_count};
+use crate::items::error::{Error, Result};
+use crate::items::finding::{Finding, Unchecked};
+use crate::items::key_limits::KeyLimits;
+use crate::items::keys::Keys;
+use crate::items::part::Part;
+use crate::items::priority::RANK_OF_SLOT;
+use crate::lanes::look::{first_startable, parse_level, parse_parked_until};
+
+/// The largest number of lanes that one transaction checks, which finds one after the other: also on a store that takes
+/// a tenth of a second for each read, it is not too old at its end.
+const MAX_CHECKED_LANES: usize = 30;
+
+/// Checks the lanes of all keys.
+pub(crate) async fn check_lanes(
+    runner: &Runner<Store>,
+    keys: &Keys,
+    unchecked: &mut Vec<Unchecked>,
+) -> Result<Vec<Finding>> {
+    let mut findings = check_slots(runner, keys, unchecked).await?;
+    let mut after = Some(None);
+    while let Some(last) = after {
+        let last: Option<&Bytes> = last.as_ref();
+        let check = |tr| async move { check_some(&tr, keys, last).await };
+        let (found, next) = runner.run(check).await?;
+        findings.extend(found);
+        after = next.map(Some);
+    }
+    Ok(findings)
+}
+
+/// Compares the numbers of slots in use with the items that have slots.
+async fn check_slots(
+    runner: &Runner<Store>,
+    keys: &Keys,
+    unchecked: &mut Vec<Unchecked>,
+) -> Result<Vec<Finding>> {
+    let count = |tr: Tx<_>| async move { in_time(&tr, count_slots(&tr, keys)).await };
+    let Some((slots, has_unreadable)) = runner.run(count).await? else {
+        unchecked.push(Unchecked::Counter { counter: "slots" });
+        return Ok(Vec::new());
+    };
+    let mut findings = Vec::new();
+    for (key, SlotsOfKey { stored, counted }) in slots {
+        let Some(stored) = stored else {
+            let key = keys.slots(&key).into();
+            findings.push(Finding::Undecodable { key });
+            continue;
+        };
+        if is_off(stored, counted, has_unreadable) {
+            findings.push(Finding::SlotsOff {
+                key,
+                stored,
+                counted,
+            });
+        }
+    }
+    Ok(findings)
+}
+
+/// The slots of a key.
+struct SlotsOfKey {
+    /// `None` if the row does not decode.
+    stored: Option<i64>,
+    counted: i64,
+}
+
+/// Returns the slots of all keys, as stored and as counted, and whether there are items that do not decode.
+async fn count_slots(
+    tr: &impl Transaction,
+    keys: &Keys,
+) -> Result<(BTreeMap<Bytes, SlotsOfKey>, bool)> {
+    let mut slots: BTreeMap<Bytes, SlotsOfKey> = BTreeMap::new();
+    let mut has_unreadable = false;
+    let none = || SlotsOfKey {
+        stored: Some(0),
+        counted: 0,
+    };
+    for part in Part::with_slots() {
+        let (begin, end) = keys.part(part);
+        let query = RangeQuery::keys(begin, end);
+        visit_rows(tr, query, Isolation::Snapshot, |row| {
+            if let Ok(lane) = keys.parse_lane(row.key())
+                && row.key() == keys.slots(&lane.key)
+            {
+                let stored = parse_count(row.key(), row.value()).ok();
+                slots.entry(lane.key).or_insert_with(none).stored = stored;
+                return Ok(ControlFlow::Continue(()));
+            }
+            match part.decode_item(keys, &row) {
+                Ok(Some((_, item))) if item.value.has_slot => {
+                    slots.entry(item.value.key).or_insert_with(none).counted += 1;
+                }
+                Ok(_) => {}
+                Err(_) => has_unreadable = true,
+            }
+            Ok::<_, Error>(ControlFlow::Continue(()))
+        })
+        .await?;
+    }
+    Ok((slots, has_unreadable))
+}
+
+/// Checks some lanes after another one. Returns also the last of them, or `None` at the end.
+async fn check_some(
+    tr: &impl Transaction,
+    keys: &Keys,
+    after: Option<&Bytes>,
+) -> Result<(Vec<Finding>, Option<Bytes>)> {
+    let mut lanes = keys.lanes_after(tr, after, MAX_CHECKED_LANES).await?;
+    let findings = try_join_all(lanes.iter().map(|key| check_lane(tr, keys, key))).await?;
+    let may_be_more = lanes.len() == MAX_CHECKED_LANES;
+    let last = if may_be_more { lanes.pop() } else { None };
+    Ok((findings.concat(), last))
+}
+
+/// Checks the limits and the stamps of a lane.
+async fn check_lane(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let limits = keys.key_limits(key);
+    let row = tr.get(&limits, Isolation::Snapshot).await?;
+    if row.is_some_and(|row| KeyLimits::parse(&limits, &row).is_err()) {
+        findings.push(Finding::Undecodable { key: limits.into() });
+    }
+    let level = keys.level(key);
+    let row = tr.get(&level, Isolation::Snapshot).await?;
+    if row.is_some_and(|row| parse_level(&KeyValue::new(&level, &row)).is_err()) {
+        findings.push(Finding::Undecodable { key: level.into() });
+    }
+    findings.extend(check_parked(tr, keys, key).await?);
+    if lacks_stamp(tr, keys, key).await? {
+        findings.push(Finding::NoStamp { key: key.clone() });
+    }
+    Ok(findings)
+}
+
+/// Checks that a lane whose state says that it is parked is among the parked lanes.
+async fn check_parked(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result<Option<Finding>> {
+    let row = keys.parked_until(key);
+    Ok(match parked_until(tr, keys, key).await {
+        Ok(Some(until)) => {
+            let parked = keys.parked(until, key);
+            if tr.get(&parked, Isolation::Serializable).await?.is_some() {
+                return Ok(None);
+            }
+            let key = key.clone();
+            Some(Finding::NotParked { key, until })
+        }
+        Ok(None) => None,
+        Err(error) if error.corrupt_key().is_some() => {
+            Some(Finding::Undecodable { key: row.into() })
+        }
+        Err(error) => return Err(error),
+    })
+}
+
+/// Reads until when a lane is parked.
+async fn parked_until(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Result<Option<i64>> {
+    let row = keys.parked_until(key);
+    let value = tr.get(&row, Isolation::Serializable).await?;
+    let until = value.map(|value| parse_parked_until(&KeyValue::new(&row, &value)));
+    Ok(until.transpose()?)
+}
+
+/// Checks that a key among the parked lanes waits for its rate until that version.
+pub(crate) async fn check_parked_row(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let Some((until, key)) = keys.parse_parked(row.key()) else {
+        let reason = "expected the key of a parked lane";
+        return Err(keyspace::Error::corrupt(row.key(), reason).into());
+    };
+    let is_parked = parked_until(tr, keys, &key).await? == Some(until);
+    if is_parked {
+        return Ok(None);
+    }
+    Ok(Some(Finding::StrayParked { key, until }))
+}
+
+/// Returns whether a lane has something to grant, now or when its rate lets it, and nothing that says so: no stamp, no
+/// mark of a change of the default limits, and no row that says until when it is parked, except one for longer than the
+/// rate needs.
+async fn lacks_stamp(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result<bool> {
+    let Some(first) = first_startable(tr, keys, key).await? else {
+        return Ok(false);
+    };
+    let row = keys.parked_until(key);
+    if first.has_rate
+        && let Some(value) = tr.get(&row, Isolation::Snapshot).await?
+    {
+        // Other checks find out whether it decodes and is among the parked lanes.
+        let until = parse_parked_until(&KeyValue::new(&row, &value)).unwrap_or(i64::MIN);
+        if first.waits_for_rate || until <= tr.read_version().await? {
+            return Ok(false);
+        }
+    }
+    let own_limits = tr.get(&keys.key_limits(key), Isolation::Snapshot).await?;
+    if own_limits.is_none() && tr.get(&keys.mark(), Isolation::Snapshot).await?.is_some() {
+        return Ok(false);
+    }
+    for rank in RANK_OF_SLOT..=first.stamp {
+        let stamp = keys.stamp(rank, key);
+        if tr.get(&stamp, Isolation::Snapshot).await?.is_some() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Stages the repair of a finding about lanes.
+pub(crate) async fn repair(tr: &impl Transaction, keys: &Keys, finding: &Finding) -> Result<()> {
+    match finding {
+        Finding::SlotsOff {
+            key,
+            stored,
+            counted,
+        } => {
+            // The difference is the same at every version.
+            let mut changes = Changes::default();
+            changes.correct_slots(key, counted - stored);
+            stamp_changed(tr, keys, key, changes);
+        }
+        Finding::NoStamp { key } => stamp_changed(tr, keys, key, Changes::default()),
+        Finding::NotParked { key, until }
+            if check_parked(tr, keys, key).await?.as_ref() == Some(finding) =>
+        {
+            tr.set(&keys.parked(*until, key), b"");
+            keys.wake_all(tr);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Stages changes of a lane and a stamp, and wakes sessions.
+fn stamp_changed(tr: &impl Transaction, keys: &Keys, key: &Bytes, mut changes: Changes) {
+    changes.stamp_lane(key, RANK_OF_SLOT);
+    changes.wake();
+    changes.stage(tr, keys);
+}

@@ -1,0 +1,576 @@
+//! Reads lanes for a walk.
+
+use std::collections::BTreeMap;
+
+use futures::future::try_join_all;
+use futures::try_join;
+use microqueue::Item;
+use microqueue::keyspace::transaction::key_after;
+use microqueue::keyspace::{
+    self, Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, read_all,
+};
+
+use super::bucket::{Bucket, Level, RateState};
+use super::ring::{Ring, Turn};
+use super::walk::{Head, Lane, Next, Pick, Waiting, Walk};
+use super::{Gone, LaneId, LaneMemory};
+use crate::items::changes::Changes;
+use crate::items::counters::parse_count;
+use crate::items::error::{Error, Result};
+use crate::items::key_limits::{KeyLimits, KnownLimits};
+use crate::items::keys::Keys;
+use crate::items::part::Part;
+use crate::items::priority::RANK_OF_SLOT;
+use crate::items::record::{Record, Spent};
+use crate::items::scan::{ReadLimit, first_items};
+
+/// The largest number of stamps that one look reads.
+const MAX_STAMPS: usize = 256;
+
+/// How many more stamps than items a look reads: some lanes have nothing to grant.
+const SPARE_STAMPS: usize = 16;
+
+/// The largest number of lanes that one look reads.
+const MAX_LANES: usize = 128;
+
+/// How many rows of a lane that do not decode a look skips. Items behind them are not found.
+const MAX_SKIPPED_ROWS: usize = 1_000;
+
+/// The number of rows with state in a lane.
+const STATE_ROWS: usize = 4;
+
+impl Waiting for Item<Record> {
+    fn rank(&self) -> u8 {
+        self.value.priority.rank()
+    }
+
+    fn has_slot(&self) -> bool {
+        self.value.has_slot
+    }
+}
+
+/// A stamp of a lane.
+#[derive(Debug, Clone)]
+pub(crate) struct Stamp {
+    rank: u8,
+    lane: LaneId,
+    value: Bytes,
+}
+
+impl Stamp {
+    pub(crate) fn parse(keys: &Keys, row: &KeyValue) -> Option<Self> {
+        let (rank, key) = keys.parse_stamp(row.key())?;
+        Some(Self {
+            rank,
+            lane: LaneId::of(&key),
+            value: row.to_value(),
+        })
+    }
+}
+
+/// The first stamps, and what else makes a session look at lanes.
+#[derive(Debug, Default)]
+pub(crate) struct Stamps {
+    stamps: Vec<Stamp>,
+    /// The keys of parked lanes that are due, with the versions since when.
+    pub(crate) due: BTreeMap<Bytes, i64>,
+    /// The rank of the last one, if there may be others after it.
+    cut: Option<u8>,
+}
+
+impl Stamps {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.stamps.is_empty() && self.due.is_empty()
+    }
+}
+
+/// Reads the first stamps. If there are too many at a level, these are the ones whose turn comes next. The next read
+/// then begins there: before that are the places of stamps that were removed, over which a store may have to step.
+///
+/// # Conflicts
+/// Reads by snapshot: a stamp is removed only if it still has the value that was read.
+pub(crate) async fn first_stamps(
+    tr: &impl Transaction,
+    keys: &Keys,
+    memory: &LaneMemory,
+    wanted: usize,
+) -> Result<Stamps> {
+    let max = (wanted + SPARE_STAMPS).min(MAX_STAMPS);
+    let now = keys.env.now();
+    let parse = |row: &KeyValue| {
+        let stamp = Stamp::parse(keys, row)?;
+        if memory.is_vain(now, stamp.rank, &stamp.lane, &stamp.value) {
+            return None;
+        }
+        Some(stamp)
+    };
+    let read = async |range, items| {
+        let max = ReadLimit {
+            items,
+            row_bytes: usize::MAX,
+        };
+        first_items(tr, range, max, parse).await
+    };
+    let (first, end) = keys.part(Part::Stamps);
+    if let Some(crowded) = memory.crowded() {
+        let (begin, end) = keys.stamps(crowded);
+        let place = place_of_stamps(keys, memory, crowded);
+        let (mut stamps, after) =
+            try_join!(read((first.clone(), begin), max), read((place, end), max))?;
+        if stamps.len() < max && after.len() == max {
+            stamps.extend(after);
+            return Ok(Stamps {
+                stamps,
+                cut: Some(crowded),
+                due: BTreeMap::new(),
+            });
+        }
+    }
+    let mut stamps: Vec<Stamp> = read((first, end), max).await?;
+    let crowded = match stamps.last() {
+        Some(last) if stamps.len() == max => Some(last.rank),
+        _ => None,
+    };
+    memory.note_crowded(crowded);
+    let Some(crowded) = crowded else {
+        return Ok(Stamps {
+            stamps,
+            ..Stamps::default()
+        });
+    };
+    stamps.retain(|stamp| stamp.rank < crowded);
+    let (begin, end) = keys.stamps(crowded);
+    let place = place_of_stamps(keys, memory, crowded);
+    let (after, before) = try_join!(read((place.clone(), end), max), read((begin, place), max))?;
+    stamps.extend(after.into_iter().chain(before).take(max));
+    Ok(Stamps {
+        stamps,
+        cut: Some(crowded),
+        due: BTreeMap::new(),
+    })
+}
+
+/// Returns the key from which on the stamps of a level are read.
+fn place_of_stamps(keys: &Keys, memory: &LaneMemory, rank: u8) -> Vec<u8> {
+    let (place, is_included) = memory.place(rank);
+    let place = keys.stamp_at(rank, place.hash, &place.key);
+    if is_included {
+        place
+    } else {
+        key_after(&place)
+    }
+}
+
+/// What a look has found.
+pub(crate) struct Look {
+    /// The items to grant, in order.
+    pub(crate) items: Vec<Item<Record>>,
+    pub(super) picked: Vec<Picked>,
+    /// Whether nothing else could have been granted.
+    pub(crate) is_complete: bool,
+    pub(super) walk: Walk<Item<Record>>,
+    pub(super) states: BTreeMap<LaneId, LaneState>,
+    /// The limits of the lanes that were read.
+    pub(crate) limits: KnownLimits,
+}
+
+impl Look {
+    /// Returns the token that the item takes whose turn it is, if its key has a rate.
+    fn spent(&self, turn: &Turn) -> Option<Spent> {
+        let Turn::Lane { lane, .. } = turn else {
+            return None;
+        };
+        let bucket = self.states.get(lane)?.bucket.as_ref();
+        bucket.map(Bucket::spent)
+    }
+}
+
+/// An item that was picked.
+pub(super) struct Picked {
+    pub(super) turn: Turn,
+    pub(super) head: Head,
+}
+
+/// What a look must know of a lane besides its items.
+pub(super) struct LaneState {
+    /// How many slots were in use before the transaction.
+    pub(super) slots: i64,
+    pub(super) has_own_limits: bool,
+    /// The tokens before the transaction, if the key has a rate.
+    pub(super) bucket: Option<Bucket>,
+    pub(super) rate: RateState,
+    /// Whether the transaction before has started an item of the lane.
+    pub(super) is_gone: bool,
+    /// Since which version it is due, if it was parked until then.
+    pub(super) due: Option<i64>,
+    /// The stamps that were seen: rank and value.
+    pub(super) stamps: Vec<(u8, Bytes)>,
+    /// Where its items go on after those that were read.
+    next: Vec<u8>,
+    /// How many of its rows did not decode. They may be those of a newer version, which relies on the stamps.
+    pub(super) skipped: usize,
+}
+
+/// What the transaction has done of which a look must know.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Past<'a> {
+    /// Its own changes, which are not staged yet.
+    pub(crate) changes: &'a Changes,
+    /// What the transaction before has taken, which this one may still see.
+    pub(crate) gone: &'a Gone,
+}
+
+/// Decides which items to grant: those that are in no lane and those of lanes, up to `max`.
+///
+/// # Conflicts
+/// Reads by snapshot: removing an item ensures that it still exists at the commit.
+pub(crate) async fn look(
+    tr: &impl Transaction,
+    keys: &Keys,
+    memory: &LaneMemory,
+    stamps: Stamps,
+    outside: Vec<Item<Record>>,
+    past: Past<'_>,
+    max: ReadLimit,
+) -> Result<Look> {
+    let touched = past
+        .changes
+        .stamped()
+        .chain(stamps.due.keys())
+        .map(|key| (RANK_OF_SLOT, LaneId::of(key)));
+    let seen = stamps
+        .stamps
+        .iter()
+        .map(|stamp| (stamp.rank, stamp.lane.clone()));
+    let walk = Walk::new(outside, touched.chain(seen), stamps.cut, memory.ring());
+    let mut seen: BTreeMap<LaneId, Vec<(u8, Bytes)>> = BTreeMap::new();
+    for stamp in stamps.stamps {
+        seen.entry(stamp.lane)
+            .or_default()
+            .push((stamp.rank, stamp.value));
+    }
+    let mut reader = Reader {
+        tr,
+        keys,
+        past,
+        seen,
+        due: stamps.due,
+        default: None,
+        look: Look {
+            items: Vec::new(),
+            picked: Vec::new(),
+            is_complete: true,
+            walk,
+            states: BTreeMap::new(),
+            limits: KnownLimits::default(),
+        },
+    };
+    let mut bytes = 0;
+    while reader.look.items.len() < max.items && bytes < max.row_bytes {
+        match reader.look.walk.next() {
+            Next::Pick(Pick { mut item, turn }) => {
+                item.value.spent = reader.look.spent(&turn);
+                bytes += item.value.payload.len();
+                let head = Head::of(&item);
+                let meets_fence = reader.meets_fence(&item.value.key);
+                reader.look.picked.push(Picked { turn, head });
+                if meets_fence {
+                    reader.look.is_complete = false;
+                    break;
+                }
+                reader.look.items.push(item);
+            }
+            Next::Read(_) if reader.look.states.len() >= MAX_LANES => reader.look.walk.give_up(),
+            Next::Read(lanes) => {
+                let missing = max.items - reader.look.items.len();
+                reader.read(lanes, missing).await?;
+            }
+            Next::ReadOn(lane) => {
+                let missing = max.items - reader.look.items.len();
+                reader.read_on(lane, missing).await?;
+            }
+            Next::End { is_complete } => {
+                reader.look.is_complete = is_complete;
+                break;
+            }
+        }
+    }
+    Ok(reader.look)
+}
+
+/// The first item of a lane, for which there is a slot.
+pub(crate) struct Startable {
+    /// The rank at which the lane is stamped for it.
+    pub(crate) stamp: u8,
+    /// Whether its key has a rate.
+    pub(crate) has_rate: bool,
+    /// Whether it waits for that.
+    pub(crate) waits_for_rate: bool,
+}
+
+/// Returns the first item of a lane, if there is a slot for it.
+pub(crate) async fn first_startable(
+    tr: &impl Transaction,
+    keys: &Keys,
+    key: &Bytes,
+) -> Result<Option<Startable>> {
+    let mut changes = Changes::default();
+    changes.stamp_lane(key, RANK_OF_SLOT);
+    let memory = LaneMemory::new(Ring::beginning_at(0));
+    let max = ReadLimit {
+        items: 1,
+        row_bytes: usize::MAX,
+    };
+    let stamps = Stamps::default();
+    let past = Past {
+        changes: &changes,
+        gone: &Gone::default(),
+    };
+    let look = look(tr, keys, &memory, stamps, Vec::new(), past, max).await?;
+    let picked = look.picked.first().map(|picked| picked.head);
+    let lane = look.walk.into_lanes().remove(&LaneId::of(key));
+    let has_rate = lane.as_ref().is_some_and(|lane| lane.bucket.is_some());
+    let waiting = lane.and_then(|lane| {
+        let head = lane.next()?;
+        if !lane.has_slot_for(head, lane.slots) {
+            return None;
+        }
+        Some(head)
+    });
+    Ok(picked.or(waiting).map(|head| Startable {
+        stamp: head.stamp,
+        has_rate,
+        waits_for_rate: picked.is_none(),
+    }))
+}
+
+/// Reads lanes.
+struct Reader<'a, Tr> {
+    tr: &'a Tr,
+    keys: &'a Keys,
+    past: Past<'a>,
+    /// The stamps of lanes that were not read.
+    seen: BTreeMap<LaneId, Vec<(u8, Bytes)>>,
+    due: BTreeMap<Bytes, i64>,
+    default: Option<KeyLimits>,
+    look: Look,
+}
+
+impl<Tr: Transaction> Reader<'_, Tr> {
+    /// Reads some of these lanes, the first ones, for the items that are missing.
+    async fn read(&mut self, mut lanes: Vec<LaneId>, missing: usize) -> Result<()> {
+        lanes.truncate(missing);
+        let default = match self.default {
+            Some(default) => default,
+            None => {
+                let key = self.keys.key_limits(b"");
+                let row = self.tr.get(&key, Isolation::Snapshot).await?;
+                row.as_deref()
+                    .map(KeyLimits::parse_or_pause)
+                    .unwrap_or_default()
+            }
+        };
+        self.default = Some(default);
+        // One more, so that it is known whether something is left.
+        let items = missing.div_ceil(self.look.walk.count_unread()) + 1;
+        let reads = lanes.into_iter().map(|id| {
+            let (begin, end) = self.keys.lane(&id.key).range();
+            let page = page(self.tr, begin, end, STATE_ROWS + items);
+            async move { Ok::<_, Error>((id, page.await?)) }
+        });
+        for (id, page) in try_join_all(reads).await? {
+            self.add(id, page, items, default).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds a lane with this number of items, if there are as many.
+    async fn add(
+        &mut self,
+        id: LaneId,
+        page: Page,
+        max_items: usize,
+        default: KeyLimits,
+    ) -> Result<()> {
+        let Self {
+            keys, past, look, ..
+        } = self;
+        let Page {
+            rows,
+            mut has_more,
+            mut next,
+        } = page;
+        let stored = StoredState::read(keys, &id.key, &rows);
+        let mut items = Vec::new();
+        let mut skipped = 0;
+        for row in &rows[stored.rows..] {
+            if items.len() == max_items {
+                has_more = true;
+                next = row.key().to_vec();
+                break;
+            }
+            match past.decode(keys, row) {
+                Ok(item) => items.extend(item),
+                Err(_) => skipped += 1,
+            }
+        }
+        let own = stored.limits;
+        let limits = match own {
+            // The lane of the items without a key has no limits: the row contains the default ones.
+            _ if id.key.is_empty() => KeyLimits::new(),
+            Some(own) => own,
+            None => default,
+        };
+        let bucket = match limits.rate() {
+            Some(rate) => {
+                let now = self.tr.read_version().await?;
+                Some(Bucket::new(rate, now, stored.rate.level.clone()))
+            }
+            None => None,
+        };
+        let state = LaneState {
+            slots: stored.slots,
+            has_own_limits: own.is_some(),
+            bucket: bucket.clone(),
+            rate: stored.rate,
+            is_gone: past.gone.keys.contains(&id.key),
+            due: self.due.get(&id.key).copied(),
+            stamps: self.seen.remove(&id).unwrap_or_default(),
+            next,
+            skipped,
+        };
+        let ranks: Vec<_> = state.stamps.iter().map(|(rank, _)| *rank).collect();
+        look.limits.insert(id.key.clone(), limits);
+        look.states.insert(id.clone(), state);
+        let lane = Lane {
+            limits,
+            slots: stored.slots + past.changes.slots(&id.key),
+            bucket,
+            items: items.into(),
+            has_more,
+            last: Head::FIRST,
+        };
+        look.walk.add(id, lane, ranks.into_iter());
+        Ok(())
+    }
+
+    async fn read_on(&mut self, id: LaneId, missing: usize) -> Result<()> {
+        let (_, end) = self.keys.lane(&id.key).range();
+        let Look { states, walk, .. } = &mut self.look;
+        let state = states.get_mut(&id).expect("the lane was read");
+        let limit = missing.max(state.skipped).min(MAX_SKIPPED_ROWS);
+        let page = page(self.tr, state.next.clone(), end, limit).await?;
+        state.next = page.next;
+        let mut items = Vec::new();
+        for row in &page.rows {
+            match self.past.decode(self.keys, row) {
+                Ok(item) => items.extend(item),
+                Err(_) => state.skipped += 1,
+            }
+        }
+        let is_over = items.is_empty() && state.skipped >= MAX_SKIPPED_ROWS;
+        walk.change(id, |lane| {
+            lane.items.extend(items);
+            lane.has_more = page.has_more && !is_over;
+        });
+        Ok(())
+    }
+
+    /// Returns whether the transaction before has written the fence of a key, so that this one would fail with it.
+    fn meets_fence(&self, key: &Bytes) -> bool {
+        self.past.gone.keys.contains(key) && self.look.limits.of(key).have_fence()
+    }
+}
+
+/// The rows with the state of a lane. They come before its items.
+#[derive(Default)]
+struct StoredState {
+    rows: usize,
+    slots: i64,
+    limits: Option<KeyLimits>,
+    rate: RateState,
+}
+
+/// Returns the level in a row with the tokens of a rate.
+pub(crate) fn parse_level(row: &KeyValue) -> keyspace::Result<Level> {
+    let level = Level::parse(row.value());
+    level.ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected the level of a rate"))
+}
+
+/// Returns the level in a row with the tokens of a rate. If it does not decode, no token is left.
+pub(crate) fn level_in(row: &KeyValue) -> Level {
+    parse_level(row).unwrap_or(Level::new(i64::MAX))
+}
+
+/// Returns the version in a row which says until when a lane is parked.
+pub(crate) fn parse_parked_until(row: &KeyValue) -> keyspace::Result<i64> {
+    let version = row.value().try_into().map(i64::from_be_bytes);
+    version.map_err(|_| keyspace::Error::corrupt(row.key(), "expected a version"))
+}
+
+impl StoredState {
+    fn read(keys: &Keys, key: &Bytes, rows: &[KeyValue]) -> Self {
+        let (first_item, _) = keys.items_of_lane(key);
+        let mut state = Self {
+            rows: rows.partition_point(|row| *row.key() < *first_item),
+            ..Self::default()
+        };
+        let slots = keys.slots(key);
+        let limits = keys.key_limits(key);
+        let level = keys.level(key);
+        let parked = keys.parked_until(key);
+        for row in &rows[..state.rows] {
+            if row.key() == slots {
+                // A number that does not decode is as if all slots were in use.
+                let slots = parse_count(row.key(), row.value());
+                state.slots = slots.unwrap_or(i64::from(u32::MAX));
+            } else if row.key() == limits {
+                state.limits = Some(KeyLimits::parse_or_pause(row.value()));
+            } else if row.key() == level {
+                state.rate.level = Some(level_in(row));
+            } else if row.key() == parked {
+                // As if the lane were not parked.
+                state.rate.parked = parse_parked_until(row).ok();
+            }
+        }
+        state
+    }
+}
+
+impl Past<'_> {
+    /// Returns the item of a row of a lane, unless it was taken.
+    fn decode(&self, keys: &Keys, row: &KeyValue) -> Result<Option<Item<Record>>> {
+        let item = keys.decode_queued(row)?;
+        if self.gone.items.contains(&item.id) {
+            return Ok(None);
+        }
+        Ok(Some(item))
+    }
+}
+
+/// Some rows of a lane.
+struct Page {
+    rows: Vec<KeyValue>,
+    has_more: bool,
+    /// Where the next page begins.
+    next: Vec<u8>,
+}
+
+/// Reads this many rows, or as many as there are. One batch of a range may have fewer, and then a limit could be
+/// missed.
+async fn page(tr: &impl Transaction, begin: Vec<u8>, end: Vec<u8>, limit: usize) -> Result<Page> {
+    let query = RangeQuery::keys(begin, end.clone())
+        .limit(limit)
+        .mode(StreamingMode::WantAll);
+    let rows = read_all(tr, query, Isolation::Snapshot).await?;
+    let has_more = rows.len() == limit;
+    let next = match rows.last() {
+        Some(last) if has_more => key_after(last.key()),
+        _ => end,
+    };
+    Ok(Page {
+        rows,
+        has_more,
+        next,
+    })
+}

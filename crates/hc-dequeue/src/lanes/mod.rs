@@ -1,0 +1,277 @@
+//! Lanes: items that wait by key, under limits, in turns.
+//!
+//! - [`walk`]: decides, as pure code, which waiting items are granted, and which lanes must be read for that.
+//! - [`ring`]: whose turn it is.
+//! - [`bucket`]: when the items of a key with a rate may start.
+//! - [`look`]: reads lanes for a walk.
+//! - [`settle`]: stages what follows from a look.
+//! - [`parked`]: lanes that wait for their rates.
+//! - [`sweep`]: stamps all lanes after a change of the default limits.
+//!
+//! # Stamps
+//!
+//! A session finds out by *stamps* which lanes have something to grant. Whatever may make a lane grantable writes a
+//! stamp blindly: an enqueue, a return, a freed slot, a new limit. Its value is a versionstamp. A session that *looks*
+//! at a lane removes the stamps that it has seen if nothing is left to grant, each only if it still has the value that
+//! was read. So no stamp is lost that was written since.
+//!
+//! **Invariant:** if a lane has an item that may be granted, it has a stamp of that item's rank or a lower one. An item
+//! that has a slot has the rank 0 here.
+//!
+//! A rank of 0 also says that it is not known at which rank the lane has something to grant. Such a lane is read before
+//! anything is granted.
+//!
+//! # Slots
+//!
+//! A *slot* is a flag in the record of an item. The number of flags of a key is stored beside its lane, and changes in
+//! the commits that set and clear them. A transaction that starts an item of a limited key reads and writes the key's
+//! *fence*. Two of them therefore conflict, and the number, which is read by snapshot, is never too low: transactions
+//! that only free slots lower it.
+//!
+//! # Rates
+//!
+//! The items of a key with a rate start as its [bucket](bucket) allows, whose level is a row of the lane. A lane that
+//! waits for its rate has no stamp but is *parked*: a row names it, with the version at which its next item may start,
+//! and another row of the lane contains that version. From this version on, a session looks at the lane as if it had a
+//! stamp, and replaces or removes both rows. No wall clock decides that: sessions with a wrong one do not delay starts.
+//!
+//! **Invariant:** if only the rate keeps an item of a lane from being granted, the lane has a stamp or is parked, no
+//! longer than the rate needs. A transaction that starts an item of a key with a rate, gives a token back, or parks its
+//! lane, ends that, or relies on it, reads and writes the fence.
+//!
+//! An item that takes a token is granted only for a handler that waits, and not for a [reserve](crate::consume): it
+//! would not be known after the death of its session whether a handler got it. If no handler gets it, its return gives
+//! the token back.
+//!
+//! A lane in which nothing waits is parked, too, until its bucket is full. Then the number is removed: an idle key
+//! leaves nothing. Such a row may be later than an item needs that comes meanwhile, and is replaced.
+
+pub(crate) mod audit;
+pub(crate) mod bucket;
+pub(crate) mod look;
+pub(crate) mod operations;
+pub(crate) mod parked;
+
+pub(crate) mod ring;
+pub(crate) mod settle;
+pub(crate) mod sweep;
+#[cfg(test)]
+mod tests;
+pub(crate) mod walk;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use microqueue::ItemId;
+use microqueue::keyspace::limits::VERSIONS_PER_SECOND;
+use microqueue::keyspace::{Bytes, Environment};
+use parking_lot::Mutex;
+
+use self::ring::{Ring, Turn};
+use crate::items::keys::lane_hash;
+
+/// For how long a session passes over stamps of a lane in which no row decodes.
+const VAIN_FOR: Duration = Duration::from_secs(10);
+
+/// From this number of such stamps on, a session forgets them. Fewer than the rows that a read of stamps may skip.
+const MAX_VAIN: usize = 500;
+
+/// A lane, in the order in which lanes have their turns.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LaneId {
+    pub(crate) hash: u16,
+    pub(crate) key: Bytes,
+}
+
+impl LaneId {
+    /// Before all lanes.
+    pub(crate) const FIRST: Self = Self {
+        hash: 0,
+        key: Bytes::new(),
+    };
+
+    pub(crate) fn of(key: &Bytes) -> Self {
+        Self {
+            hash: lane_hash(key),
+            key: key.clone(),
+        }
+    }
+}
+
+/// What a transaction has taken.
+#[derive(Debug, Default)]
+pub(crate) struct Gone {
+    pub(crate) items: BTreeSet<ItemId>,
+    pub(crate) keys: BTreeSet<Bytes>,
+}
+
+/// Returns how many versions a store counts in a time.
+fn versions_in(time: Duration) -> i64 {
+    const { assert!(VERSIONS_PER_SECOND == 1_000_000) };
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// What a session remembers of lanes.
+#[derive(Debug)]
+pub(crate) struct LaneMemory {
+    /// Whether there were stamps when the session last looked for them.
+    saw_stamps: AtomicBool,
+    /// Whether there were parked lanes when the session last looked for them.
+    saw_parked: AtomicBool,
+    /// The newest read version of a look for parked lanes, and when the session learned of it.
+    newest: Mutex<Option<(i64, Duration)>>,
+    /// The rank at which there were more stamps than the last read has returned.
+    crowded: Mutex<Option<u8>>,
+    /// Whether the turn of an item that is in no lane may be next.
+    owes_outside: AtomicBool,
+    ring: Mutex<Ring>,
+    /// Stamps of lanes in which no row decodes, with their values, and until when the session passes over them.
+    vain: Mutex<BTreeMap<(u8, LaneId), (Bytes, Duration)>>,
+    /// What the looks since the last report have met.
+    met: Mutex<Met>,
+}
+
+/// What looks at lanes have met. A transaction that is retried counts again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Met {
+    /// How many lanes were read.
+    pub(crate) lanes: u64,
+    /// How many of them had an item that needed a slot while all were in use.
+    pub(crate) at_limit: u64,
+    /// How many of them had an item that waited for the rate of its key.
+    pub(crate) rate_waits: u64,
+    /// How many looks granted nothing.
+    pub(crate) fruitless: u64,
+}
+
+impl LaneMemory {
+    pub(crate) fn new(ring: Ring) -> Self {
+        Self {
+            saw_stamps: AtomicBool::new(false),
+            saw_parked: AtomicBool::new(false),
+            newest: Mutex::default(),
+            crowded: Mutex::default(),
+            vain: Mutex::default(),
+            owes_outside: AtomicBool::new(false),
+            ring: Mutex::new(ring),
+            met: Mutex::default(),
+        }
+    }
+
+    /// Returns the memory of a new session, which begins anywhere in the ring.
+    pub(crate) fn anywhere(env: &Environment) -> Self {
+        Self::new(Ring::beginning_at(u16::from_be_bytes(env.random_bytes())))
+    }
+
+    /// Returns a copy of the ring.
+    pub(crate) fn ring(&self) -> Ring {
+        self.ring.lock().clone()
+    }
+
+    /// Returns the place of a level in the ring, as [`Ring::place`] does.
+    pub(crate) fn place(&self, rank: u8) -> (LaneId, bool) {
+        self.ring.lock().place(rank)
+    }
+
+    /// Notes that items were granted that are in no lane, while there were no others.
+    pub(crate) fn note_outside(&self) {
+        if self.owes_outside.swap(false, Ordering::Relaxed) {
+            self.ring.lock().forget_outside();
+        }
+    }
+
+    /// Notes that items were granted.
+    pub(crate) fn apply(&self, turns: impl Iterator<Item = Turn>) {
+        let mut ring = self.ring.lock();
+        turns.for_each(|turn| ring.apply(turn));
+        self.owes_outside.store(true, Ordering::Relaxed);
+    }
+
+    /// Forgets all turns.
+    #[cfg(test)]
+    pub(crate) fn begin_again(&self) {
+        *self.ring.lock() = Ring::beginning_at(0);
+    }
+
+    /// Notes what a look has met.
+    fn note(&self, met: Met) {
+        let mut all = self.met.lock();
+        all.lanes += met.lanes;
+        all.at_limit += met.at_limit;
+        all.rate_waits += met.rate_waits;
+        all.fruitless += met.fruitless;
+    }
+
+    /// Returns what looks have met since the last call.
+    pub(crate) fn take_met(&self) -> Met {
+        std::mem::take(&mut self.met.lock())
+    }
+
+    /// Notes that no row decodes in a lane with these stamps.
+    fn note_vain(&self, now: Duration, lane: &LaneId, stamps: &[(u8, Bytes)]) {
+        let mut vain = self.vain.lock();
+        if vain.len() >= MAX_VAIN {
+            vain.clear();
+        }
+        for (rank, value) in stamps {
+            let until = now.saturating_add(VAIN_FOR);
+            vain.insert((*rank, lane.clone()), (value.clone(), until));
+        }
+    }
+
+    /// Returns whether the session passes over a stamp with this value.
+    fn is_vain(&self, now: Duration, rank: u8, lane: &LaneId, value: &Bytes) -> bool {
+        let mut vain = self.vain.lock();
+        if vain.is_empty() {
+            return false;
+        }
+        let stamp = (rank, lane.clone());
+        let is_over = |(known, until): &(Bytes, Duration)| known != value || *until <= now;
+        if vain.get(&stamp).is_some_and(is_over) {
+            vain.remove(&stamp);
+        }
+        vain.contains_key(&stamp)
+    }
+
+    pub(crate) fn crowded(&self) -> Option<u8> {
+        *self.crowded.lock()
+    }
+
+    pub(crate) fn note_crowded(&self, rank: Option<u8>) {
+        *self.crowded.lock() = rank;
+    }
+
+    pub(crate) fn saw_parked(&self) -> bool {
+        self.saw_parked.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_parked(&self, are_there: bool) {
+        self.saw_parked.store(are_there, Ordering::Relaxed);
+    }
+
+    /// Returns the version that the store has reached, as far as a read version and the time since newer ones tell. A
+    /// store in which nothing is committed returns an old read version again. If the store is behind what this returns,
+    /// a look is too early, and its commit makes the next read version a new one.
+    fn version_at(&self, read_version: i64, now: Duration) -> i64 {
+        let mut newest = self.newest.lock();
+        match *newest {
+            Some((version, since)) if read_version <= version => {
+                version.saturating_add(versions_in(now.saturating_sub(since)))
+            }
+            _ => {
+                *newest = Some((read_version, now));
+                read_version
+            }
+        }
+    }
+
+    pub(crate) fn saw_stamps(&self) -> bool {
+        self.saw_stamps.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_stamps(&self, are_there: bool) {
+        let are_there = are_there || !self.vain.lock().is_empty();
+        self.saw_stamps.store(are_there, Ordering::Relaxed);
+    }
+}

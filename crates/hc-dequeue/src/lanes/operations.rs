@@ -1,0 +1,308 @@
+//! Limits of keys, and the state of keys.
+
+use std::ops::ControlFlow;
+use std::time::SystemTime;
+
+use futures::{TryFutureExt, try_join};
+use microqueue::keyspace::codec::Codec;
+use microqueue::keyspace::{
+    Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, visit_rows,
+};
+
+use crate::items::changes::Changes;
+use crate::items::counters::parse_count;
+use crate::items::error::{Error, Result};
+use crate::items::key_limits::KeyLimits;
+use crate::items::keys::{Keys, check_key};
+use crate::items::priority::RANK_OF_SLOT;
+use crate::lanes::bucket::Bucket;
+use crate::lanes::look::level_in;
+use crate::queue::handle::Queue;
+use crate::session::wall::{unix_time, wall_millis};
+
+/// How many waiting items of a key are counted.
+const MAX_COUNTED_ITEMS: usize = 1_000;
+
+/// How many bytes of keys and values are read to count these items.
+const MAX_COUNTED_BYTES: usize = 200_000;
+
+/// The largest number of keys on a page.
+const MAX_PAGE_KEYS: usize = 1_000;
+
+/// The state of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyStatus {
+    /// The key.
+    pub key: Bytes,
+    /// How many items have a slot, dead letters among them; zero if the number does not decode.
+    pub slots: u64,
+    /// The limits that apply to the key.
+    pub limits: KeyLimits,
+    /// Whether these are its own. Otherwise, they are the default ones.
+    pub has_own_limits: bool,
+    /// How many items wait in the queue: counted up to a thousand items, or 200,000 bytes of them. Delayed items do not
+    /// count.
+    pub waiting: usize,
+    /// Whether more items wait than were counted.
+    pub waits_more: bool,
+    /// What the next waiting item waits for.
+    pub state: KeyState,
+}
+
+/// What the next waiting item of a key waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyState {
+    /// No item waits in the queue.
+    Idle,
+    /// The item waits for a consumer, or for the turn of its key.
+    Ready,
+    /// All slots are in use: by items that are held or, depending on the limits, wait, are delayed, or are dead
+    /// letters.
+    AtLimit,
+    /// The rate lets it start at about this time, by the wall clock of this process.
+    UntilRate(SystemTime),
+    /// The limit is zero.
+    Paused,
+    /// Its limits or its number of slots do not decode: it starts no items.
+    Unreadable,
+}
+
+/// A page of the keys of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyPage {
+    /// The keys, in the order of their bytes.
+    pub keys: Vec<KeyStatus>,
+    /// The key after which the next page begins. `None` if this is the last page.
+    pub next: Option<Bytes>,
+}
+
+impl<T, C: Codec<T>> Queue<T, C> {
+    /// Stages the limits of a key, or that the default limits apply to it again. They take effect at the commit: a
+    /// lower limit takes no slot from an item that has one, and all items that have slots count, whenever they got
+    /// them. Dead letters that have slots keep them, also if dead letters do not block any more: redrive or purge them.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{KeyLimits, Queue, Result};
+    /// /// Lets at most four jobs of a tenant run at a time.
+    /// async fn tame(tr: &impl Transaction, jobs: &Queue<String>, tenant: &str) -> Result<()> {
+    ///     let four = KeyLimits::new().with_limit(4);
+    ///     jobs.configure_key(tr, tenant.as_bytes(), Some(&four)).await
+    /// }
+    /// ```
+    /// # Conflicts
+    /// Reads nothing, and writes the limits of the key: a retry writes the same. Transactions that start an item of the
+    /// key, or that end or give back one that has a slot, conflict.
+    ///
+    /// # Errors
+    /// [`Error::Key`] and [`Error::KeyLimits`]. Nothing is staged then.
+    pub async fn configure_key(
+        &self,
+        tr: &impl Transaction,
+        key: &[u8],
+        limits: Option<&KeyLimits>,
+    ) -> Result<()> {
+        check_key(key)?;
+        let keys = &*self.keys;
+        let row = keys.key_limits(key);
+        match limits {
+            None => tr.clear(&row),
+            Some(limits) => {
+                limits.check()?;
+                tr.set(&row, &limits.to_bytes());
+            }
+        }
+        let mut changes = Changes::default();
+        changes.stamp_lane(&Bytes::copy_from_slice(key), RANK_OF_SLOT);
+        changes.wake();
+        changes.stage(tr, keys);
+        Ok(())
+    }
+
+    /// Stages the default limits of all keys that have none of their own.
+    ///
+    /// They take effect at the commit. If they let items start that have waited, these start when a session has found
+    /// the keys: it looks at its next heartbeat, and needs about a minute for 100,000 keys.
+    ///
+    /// # Conflicts
+    /// Reads nothing, and writes the default limits: a retry writes the same. Transactions conflict that start an item
+    /// of a key without limits of its own, or that end or give back an item that has a slot.
+    ///
+    /// # Errors
+    /// [`Error::KeyLimits`]. Nothing is staged then.
+    pub async fn configure_keys(&self, tr: &impl Transaction, limits: &KeyLimits) -> Result<()> {
+        limits.check()?;
+        let keys = &*self.keys;
+        tr.set(&keys.key_limits(b""), &limits.to_bytes());
+        tr.set_to_versionstamp(&keys.mark());
+        keys.wake_all(tr);
+        Ok(())
+    }
+
+    /// Returns the default limits of keys.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode: then all keys without limits of their
+    /// own are paused.
+    pub async fn default_key_limits(&self, tr: &impl Transaction) -> Result<KeyLimits> {
+        let row = default_row(tr, &self.keys).await?;
+        let key = self.keys.key_limits(b"");
+        let limits = row.map(|row| KeyLimits::parse(&key, &row)).transpose()?;
+        Ok(limits.unwrap_or_default())
+    }
+
+    /// Returns the state of a key, of which no item need exist.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// [`Error::Key`];
+    /// [`Error::ReadAfterWrite`] after an enqueue with this key in the same transaction.
+    pub async fn key(&self, tr: &impl Transaction, key: &[u8]) -> Result<KeyStatus> {
+        check_key(key)?;
+        let default = default_row(tr, &self.keys).await?;
+        let key = Bytes::copy_from_slice(key);
+        status_of(tr, &self.keys, key, default.as_deref()).await
+    }
+
+    /// Returns a page of the keys that have limits of their own, items that wait or have slots, or tokens missing: up
+    /// to `limit` keys, at most 1,000, after the key `after`, or the first ones. Each key takes a few reads.
+    ///
+    /// # Conflicts
+    /// Reads by snapshot.
+    ///
+    /// # Errors
+    /// As [`key`](Self::key).
+    pub async fn keys(
+        &self,
+        tr: &impl Transaction,
+        after: Option<&[u8]>,
+        limit: usize,
+    ) -> Result<KeyPage> {
+        let keys = &*self.keys;
+        let limit = limit.min(MAX_PAGE_KEYS);
+        let default = default_row(tr, keys).await?;
+        // The lane without a key has the default limits and the items that have come back.
+        let mut last = Bytes::copy_from_slice(after.unwrap_or_default());
+        let mut page = KeyPage {
+            keys: Vec::new(),
+            next: None,
+        };
+        while page.keys.len() < limit {
+            let Some(key) = keys.next_lane(tr, Some(&last)).await? else {
+                return Ok(page);
+            };
+            let status = status_of(tr, keys, key.clone(), default.as_deref()).await?;
+            page.keys.push(status);
+            last = key;
+        }
+        page.next = Some(last);
+        Ok(page)
+    }
+}
+
+async fn default_row(tr: &impl Transaction, keys: &Keys) -> Result<Option<Bytes>> {
+    // Safe as a snapshot read: nothing is written.
+    Ok(tr.get(&keys.key_limits(b""), Isolation::Snapshot).await?)
+}
+
+/// Reads the state of a key.
+async fn status_of(
+    tr: &impl Transaction,
+    keys: &Keys,
+    key: Bytes,
+    default: Option<&[u8]>,
+) -> Result<KeyStatus> {
+    let limits_row = keys.key_limits(&key);
+    let slots_row = keys.slots(&key);
+    let level_row = keys.level(&key);
+    // Safe as snapshot reads, as above.
+    let get = |row| tr.get(row, Isolation::Snapshot).map_err(Error::from);
+    let (own, slots, level, waiting) = try_join!(
+        get(&limits_row),
+        get(&slots_row),
+        get(&level_row),
+        count_waiting(tr, keys, &key)
+    )?;
+    let limits = own.as_deref().or(default);
+    let is_readable = limits.is_none_or(|row| KeyLimits::parse(&limits_row, row).is_ok());
+    let limits = limits.map(KeyLimits::parse_or_pause).unwrap_or_default();
+    let slots = match slots {
+        None => Some(0),
+        Some(row) => parse_count(&slots_row, &row)
+            .ok()
+            .and_then(|slots| u64::try_from(slots).ok()),
+    };
+    let state = match (limits.limit(), slots) {
+        _ if !is_readable => KeyState::Unreadable,
+        (_, None) => KeyState::Unreadable,
+        (Some(0), _) => KeyState::Paused,
+        _ if waiting.count == 0 => KeyState::Idle,
+        (Some(limit), Some(slots)) if slots >= limit.into() && !waiting.first_has_slot => {
+            KeyState::AtLimit
+        }
+        _ => {
+            let level = level.map(|row| level_in(&KeyValue::new(&level_row, &row)));
+            match limits.rate() {
+                None => KeyState::Ready,
+                Some(rate) => {
+                    let bucket = Bucket::new(rate, tr.read_version().await?, level);
+                    state_of_rate(bucket, wall_millis(&keys.env))
+                }
+            }
+        }
+    };
+    Ok(KeyStatus {
+        key,
+        slots: slots.unwrap_or(0),
+        limits,
+        has_own_limits: own.is_some(),
+        waiting: waiting.count,
+        waits_more: waiting.has_more,
+        state,
+    })
+}
+
+fn state_of_rate(bucket: Bucket, wall_millis: u64) -> KeyState {
+    if bucket.may_start() {
+        return KeyState::Ready;
+    }
+    let wait = bucket.millis_until(bucket.next());
+    KeyState::UntilRate(unix_time(wall_millis.saturating_add(wait)))
+}
+
+/// The items of a key that wait in the queue.
+#[derive(Default)]
+struct WaitingItems {
+    count: usize,
+    has_more: bool,
+    first_has_slot: bool,
+}
+
+async fn count_waiting(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Result<WaitingItems> {
+    let (begin, end) = keys.items_of_lane(key);
+    let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
+    let mut waiting = WaitingItems::default();
+    let mut bytes = 0;
+    let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+        if waiting.count == MAX_COUNTED_ITEMS || bytes >= MAX_COUNTED_BYTES {
+            waiting.has_more = true;
+            return Ok(ControlFlow::Break(()));
+        }
+        if waiting.count == 0 {
+            waiting.first_has_slot = keys.parse_lane(row.key())?.rank == Some(RANK_OF_SLOT);
+        }
+        waiting.count += 1;
+        bytes += row.key().len() + row.value().len();
+        Ok::<_, Error>(ControlFlow::Continue(()))
+    });
+    visited.await?;
+    Ok(waiting)
+}

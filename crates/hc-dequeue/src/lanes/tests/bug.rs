@@ -1,0 +1,281 @@
+//! Planted bugs, between the functions and the rows.
+
+use std::sync::Arc;
+
+use conformance::checker_store::{Bugs, RecordedAccess, Span, Write};
+use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
+
+use super::spec::{How, Op};
+use crate::items::keys::Keys;
+use crate::items::part::Part;
+use crate::items::priority::RANK_OF_SLOT;
+use crate::lanes::bucket::Level;
+
+/// A rule of lanes that is broken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// Starts of a limited key do not conflict.
+    NoFence,
+    NoStampAtEnqueue,
+    /// A completion that frees a slot stamps nothing.
+    NoStampAtRelease,
+    /// An item that comes back stamps nothing.
+    NoStampAtReturn,
+    NoStampAtConfigure,
+    NoStampAtRedrive,
+    /// A purge or a cancellation stamps nothing.
+    NoStampAtEnd,
+    /// A take that gives an item back trusts what it has seen, and stamps nothing.
+    NoStampByTake,
+    /// A take does not stamp the next rank of a lane.
+    NoStampOfTheRest,
+    /// An item that has a slot stamps its own rank.
+    StampAtOwnRank,
+    /// A look removes stamps whatever their values are.
+    ClearInsteadOfCompare,
+    /// As the last one, by a take that has read ahead.
+    ClearedAhead,
+    LimitsNotInConflictOfGrants,
+    LimitsNotInConflictOfReturns,
+    SlotKeptAtTheEnd,
+    SlotCountedTwice,
+    SlotNotCounted,
+    /// A change of the default limits writes no mark.
+    NoMark,
+    /// A sweep removes the mark whatever its value is.
+    MarkCleared,
+    /// A sweep stamps nothing.
+    SweepWithoutStamps,
+    /// Takes do not read stamps.
+    StampsUnseen,
+    /// The clock of rates is the wall clock.
+    WallClock,
+    /// A start takes no token.
+    StartForgotten,
+    /// A look that starts nothing keeps the tokens that a slower rate has left.
+    EmptierThanEmpty,
+    /// A lane that is parked anew stays parked until the former version, too.
+    ParkedTwice,
+    /// A lane that was due is not parked again.
+    NotParkedAgain,
+    /// A lane that is no longer parked still counts as parked.
+    ParkedForever,
+    /// A lane that is parked for longer than an item needs stays so.
+    ParkedTooLong,
+    /// An item that no handler got gives no token back.
+    TokenKept,
+    /// An item that no handler got gives two tokens back.
+    TokenBackTwice,
+    /// An item that a handler got gives its token back.
+    TokenOfAStartBack,
+    /// A token comes back although the bucket was full since, for all that is known of it.
+    LowsForgotten,
+}
+
+impl Bug {
+    /// Returns whether an operation stamps nothing.
+    fn stamps_nothing(self, op: Op) -> bool {
+        match self {
+            Self::NoStampAtEnqueue => matches!(op, Op::Enqueue(_)),
+            Self::NoStampAtRelease => matches!(op, Op::Return(.., How::Complete)),
+            Self::NoStampAtReturn => matches!(op, Op::Return(.., How::Release)),
+            Self::NoStampAtConfigure => matches!(op, Op::Configure(..)),
+            Self::NoStampAtRedrive => matches!(op, Op::Redrive(_)),
+            Self::NoStampAtEnd => matches!(op, Op::Purge(_) | Op::Cancel(_)),
+            Self::NoStampByTake => matches!(op, Op::Take(_, Some(_))),
+            Self::NoStampOfTheRest => matches!(op, Op::Take(_, None)),
+            Self::SweepWithoutStamps => op == Op::Sweep,
+            _ => false,
+        }
+    }
+
+    /// Changes what a take has recorded of the rate of a lane.
+    fn change_rate(self, keys: &Keys, recorded: &mut RecordedAccess) {
+        let is_state = |key: &[u8], row: fn(&Keys, &[u8]) -> Vec<u8>| {
+            let lane = keys.parse_lane(key);
+            lane.is_ok_and(|lane| *key == *row(keys, &lane.key))
+        };
+        let is_parked = |key: &[u8]| keys.parse_parked(key).is_some();
+        let is_until = |key: &[u8]| is_state(key, Keys::parked_until);
+        let sets = |write: &Write, of: &dyn Fn(&[u8]) -> bool| matches!(write, Write::Set(key, _) if of(key));
+        let clears = |write: &Write, of: &dyn Fn(&[u8]) -> bool| matches!(write, Write::Clear(span) if of(&span.begin));
+        let writes = &mut recorded.writes;
+        match self {
+            Self::StartForgotten => {
+                writes.retain(|write| !sets(write, &|key| is_state(key, Keys::level)));
+            }
+            Self::EmptierThanEmpty => {
+                let is_item = |key: &[u8]| keys.parse_queued(key).is_ok();
+                if !writes.iter().any(|write| clears(write, &is_item)) {
+                    writes.retain(|write| !sets(write, &|key| is_state(key, Keys::level)));
+                }
+            }
+            Self::ParkedTwice => writes.retain(|write| !clears(write, &is_parked)),
+            Self::NotParkedAgain if writes.iter().any(|write| clears(write, &is_parked)) => {
+                for write in writes {
+                    if let Write::Set(key, _) = write
+                        && (is_until(key) || is_parked(key))
+                    {
+                        *write = Write::Clear(Span::key(key));
+                    }
+                }
+            }
+            Self::ParkedForever => writes.retain(|write| !clears(write, &is_until)),
+            Self::ParkedTooLong if writes.iter().any(|write| clears(write, &is_parked)) => {
+                let is_row = |key: &[u8]| is_parked(key) || is_until(key);
+                writes.retain(|write| !sets(write, &is_row) && !clears(write, &is_parked));
+            }
+            _ => {}
+        }
+    }
+
+    /// Changes the tokens that an operation has recorded.
+    fn change_level(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
+        let is_level = |key: &[u8]| {
+            let lane = keys.parse_lane(key);
+            lane.is_ok_and(|lane| *key == *keys.level(&lane.key))
+        };
+        let gives_back = matches!(op, Op::Return(.., How::Unused));
+        recorded.writes.retain(|write| match write {
+            Write::Set(key, _) => self != Self::TokenKept || !gives_back || !is_level(key),
+            Write::Clear(span) => self != Self::TokenKept || !gives_back || !is_level(&span.begin),
+            Write::Append(..) => true,
+        });
+        for write in &mut recorded.writes {
+            let Write::Set(key, value) = write else {
+                continue;
+            };
+            if !is_level(key) {
+                continue;
+            }
+            let level = Level::parse(value).expect("it was just written");
+            match self {
+                Self::TokenBackTwice if gives_back => {
+                    *value = Level::new(level.full_at - super::RATE.interval()).to_bytes();
+                }
+                Self::LowsForgotten => *value = Level::new(level.full_at).to_bytes(),
+                _ => {}
+            }
+        }
+    }
+
+    /// Changes what an operation has recorded.
+    pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
+        let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some();
+        let is_slots = |key: &[u8]| {
+            let lane = keys.parse_lane(key);
+            lane.is_ok_and(|lane| *key == *keys.slots(&lane.key))
+        };
+        let is_ahead = op == Op::TakeAhead;
+        let clears =
+            is_ahead || self != Self::ClearedAhead && matches!(op, Op::Take(..) | Op::Fulfill);
+        let atomics = &mut recorded.atomics;
+        if self.stamps_nothing(op) {
+            let stamps = MutationOp::SetVersionstampedValue;
+            atomics.retain(|(op, key, _)| *op != stamps || !is_stamp(key));
+        }
+        if matches!(op, Op::Take(..)) {
+            self.change_rate(keys, recorded);
+        }
+        self.change_level(op, keys, recorded);
+        let atomics = &mut recorded.atomics;
+        match self {
+            Self::StampAtOwnRank => {
+                for (op, key, _) in atomics {
+                    if *op == MutationOp::SetVersionstampedValue
+                        && let Some((RANK_OF_SLOT, lane)) = keys.parse_stamp(key)
+                    {
+                        *key = keys.stamp(10, &lane);
+                    }
+                }
+            }
+            Self::ClearInsteadOfCompare | Self::ClearedAhead if clears => {
+                let compares = MutationOp::CompareAndClear;
+                for (_, key, _) in atomics
+                    .iter()
+                    .filter(|(op, key, _)| *op == compares && is_stamp(key))
+                {
+                    recorded.writes.push(Write::Clear(Span::key(key)));
+                }
+            }
+            Self::SlotKeptAtTheEnd => {
+                let is_free = |param: &[u8]| param == (-1_i64).to_le_bytes();
+                atomics.retain(|(op, key, param)| {
+                    *op != MutationOp::Add || !is_slots(key) || !is_free(param)
+                });
+            }
+            Self::SlotCountedTwice => {
+                let again = atomics.iter().position(|(op, key, param)| {
+                    *op == MutationOp::Add && is_slots(key) && *param == 1_i64.to_le_bytes()
+                });
+                if let Some(again) = again {
+                    atomics.insert(again, atomics[again].clone());
+                }
+            }
+            Self::SlotNotCounted => {
+                atomics.retain(|(op, key, param)| {
+                    *op != MutationOp::Add || !is_slots(key) || *param != 1_i64.to_le_bytes()
+                });
+            }
+            Self::NoMark if matches!(op, Op::Configure(..)) => {
+                atomics.retain(|(_, key, _)| *key != keys.mark());
+            }
+            Self::MarkCleared if op == Op::Sweep => {
+                atomics.retain(|(_, key, _)| *key != keys.mark());
+                recorded.writes.push(Write::Clear(Span::key(&keys.mark())));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A transaction with a planted bug.
+#[derive(Debug, Clone)]
+pub(super) struct PlantedBug {
+    pub(super) bug: Option<Bug>,
+    pub(super) op: Op,
+    pub(super) keys: Arc<Keys>,
+}
+
+impl PlantedBug {
+    fn is_limits(&self, key: &[u8]) -> bool {
+        let lane = self.keys.parse_lane(key);
+        lane.is_ok_and(|lane| *key == *self.keys.key_limits(&lane.key))
+    }
+
+    fn is_fence(&self, key: &[u8]) -> bool {
+        let lane = self.keys.parse_lane(key);
+        lane.is_ok_and(|lane| *key == *self.keys.fence(&lane.key))
+    }
+}
+
+impl Bugs for PlantedBug {
+    fn hides_read(&self, key: &[u8]) -> bool {
+        self.bug == Some(Bug::LimitsNotInConflictOfReturns) && self.is_limits(key)
+    }
+
+    fn hides_range(&self, begin: &[u8]) -> bool {
+        match self.bug {
+            Some(Bug::NoFence) => self.is_fence(begin),
+            Some(Bug::LimitsNotInConflictOfGrants) => self.is_limits(begin),
+            _ => false,
+        }
+    }
+
+    fn has_short_batches(&self, begin: &[u8]) -> bool {
+        // A lane is read in several batches, of which the first one lacks the limits.
+        let (lanes, end) = self.keys.part(Part::Lanes);
+        (lanes..end).contains(&begin.to_vec())
+    }
+
+    fn rearrange(&self, query: &RangeQuery, rows: &mut Vec<KeyValue>) {
+        let begin = &query.begin.key;
+        let (stamps, _) = self.keys.part(Part::Stamps);
+        if self.bug == Some(Bug::StampsUnseen)
+            && matches!(self.op, Op::Take(..))
+            && *begin == stamps
+        {
+            rows.retain(|row| self.keys.parse_stamp(row.key()).is_none());
+        }
+    }
+}

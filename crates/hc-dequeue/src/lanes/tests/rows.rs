@@ -1,0 +1,107 @@
+//! What a commit does with the rows, and the form in which equal states have equal rows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use conformance::checker_store::{CheckerTransaction, NoBugs, Write};
+use microqueue::StagedId;
+use microqueue::keyspace::{Bytes, KeyValue, Versionstamp};
+use parking_lot::Mutex;
+
+use super::promises;
+use super::world::{LaneFlight, LaneModel, LaneState};
+use crate::items::part::Part;
+use crate::items::record::{GrantPart, Record, is_notice};
+use crate::tests::flights::number_stamps;
+
+/// What was made of each row: a world has few rows, and each in many states.
+#[derive(Debug, Default)]
+pub(super) struct Memo<V>(Mutex<BTreeMap<(Bytes, Bytes), V>>);
+
+impl<V: Clone> Memo<V> {
+    pub(super) fn get(&self, key: &Bytes, value: &Bytes, make: impl FnOnce() -> V) -> V {
+        let row = (key.clone(), value.clone());
+        self.0.lock().entry(row).or_insert_with(make).clone()
+    }
+}
+
+/// The version of the only request.
+pub(super) const REQUEST: i64 = 300;
+
+impl LaneModel {
+    /// Applies a commit, and dooms the transactions that fail with it.
+    pub(super) fn commit(&self, state: &mut LaneState, of_lanes: &LaneFlight) {
+        let keys = &*self.keys;
+        let LaneFlight { flight, .. } = of_lanes;
+        let before = promises::Slots::of(self, &state.rows);
+        let of = |part, key: &[u8]| {
+            let (begin, end) = keys.part(part);
+            *begin <= *key && *key < *end
+        };
+        // Counters and the wake stamp are not in the model.
+        let in_model = |key: &[u8]| of(Part::Lanes, key) || of(Part::Stamps, key);
+        flight.apply(&mut state.rows, in_model, |prefix, _| {
+            assert!(prefix.starts_with(keys.requests.subspace().bytes()));
+            let id = StagedId::of_call(0).at(Versionstamp::new(REQUEST, 0));
+            keys.request(&id)
+        });
+        state.flights.retain(|other| !flight.dooms(&other.flight));
+        state.last = state.now;
+        let after = promises::Slots::of(self, &state.rows);
+        let commit = promises::Commit {
+            before: &before,
+            after: &after,
+            flight: of_lanes,
+        };
+        if let Some(broken) = commit.breaks(keys, state) {
+            state.broken = Some(broken);
+        }
+    }
+
+    /// Gives stamps small numbers, and records the same counts.
+    pub(super) fn normalize(&self, state: &mut LaneState) {
+        let keys = &*self.keys;
+        let mark = keys.mark();
+        let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some() || *key == *mark;
+        let flights = state.flights.iter_mut().map(|flight| &mut flight.flight);
+        number_stamps(&mut state.rows, flights, is_stamp);
+        for (key, value) in &mut state.rows {
+            let normalized = self.normal.get(key, value, || self.normalized(key, value));
+            *value = normalized;
+        }
+        state.flights.sort();
+    }
+
+    /// Returns the value of a row without what this model does not look at.
+    fn normalized(&self, key: &Bytes, value: &Bytes) -> Bytes {
+        let keys = &*self.keys;
+        let row = KeyValue::new(key, value);
+        let simple = |record: &Record| {
+            let mut simple = Record::new(0, record.payload.clone());
+            simple.key = record.key.clone();
+            simple.priority = record.priority;
+            simple.has_slot = record.has_slot;
+            simple.cancelled_millis = u64::from(record.cancelled_millis != 0);
+            simple.deliveries = record.recent_deliveries().min(1);
+            simple.spent = record.spent;
+            simple
+        };
+        if keys.parse_grant(key).is_ok() {
+            if is_notice(value) {
+                return value.clone();
+            }
+            let mut part = GrantPart::decode(key, value.clone()).unwrap();
+            part.item.value = simple(&part.item.value);
+            return part.encode().unwrap().into();
+        }
+        let Some((records, item)) = promises::item_in(keys, &row) else {
+            return value.clone();
+        };
+        let tr = CheckerTransaction::begin(&Arc::default(), 0, NoBugs);
+        records.insert(&tr, &item.id, &simple(&item.value)).unwrap();
+        match tr.into_recorded().writes.remove(0) {
+            Write::Set(_, value) => value.into(),
+            other => panic!("{other:?}"),
+        }
+    }
+}

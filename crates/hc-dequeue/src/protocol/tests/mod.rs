@@ -1,3 +1,0 @@
-//! What the models of the protocol share.
-
-pub(super) mod flights;
