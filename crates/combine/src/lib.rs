@@ -1,3 +1,14 @@
+//! [a-search-over-many-busy-buckets]: ../../../docs/benchmarks.md#a-search-over-many-busy-buckets
+//! [combine]: ../../../docs/schema.md#combine
+//! [console]: ../../../docs/console.md
+//! [examples]: ../../../crates/examples
+//! [features]: ../keyspace/index.html#features
+//! [guarantees-combine]: ../../../docs/guarantees.md#combine
+//! [pass]: ../../../docs/diagrams/pass.svg
+//! [phrasecount]: ../../../crates/phrasecount
+//! [restoring-a-backup]: ../../../docs/foundationdb.md#restoring-a-backup
+//! [shutting-down]: ../../../docs/guarantees.md#shutting-down
+// Where the links of the README lead from the pages of `cargo doc`: the first definition of a link counts.
 #![doc = include_str!("../README.md")]
 
 mod bucket;

@@ -1,3 +1,13 @@
+//! [composition]: ../../../docs/composition.md
+//! [console]: ../../../docs/console.md
+//! [export-queue]: ../../../docs/schema.md#export-queue
+//! [features]: ../keyspace/index.html#features
+//! [guarantees-export-queue]: ../../../docs/guarantees.md#export-queue
+//! [phrasecount]: ../../../crates/phrasecount
+//! [restoring-a-backup]: ../../../docs/foundationdb.md#restoring-a-backup
+//! [shutting-down]: ../../../docs/guarantees.md#shutting-down
+//! [tuning]: ../combine/index.html#tuning
+// Where the links of the README lead from the pages of `cargo doc`: the first definition of a link counts.
 #![doc = include_str!("../README.md")]
 
 mod error;

@@ -1,3 +1,10 @@
+//! [durability]: ../../../docs/embedded.md#durability
+//! [embedded]: ../../../docs/embedded.md
+//! [foundationdb]: ../../../docs/foundationdb.md
+//! [guarantees]: ../../../docs/guarantees.md
+//! [schema]: ../../../docs/schema.md
+//! [several-processes]: ../../../docs/embedded.md#several-processes
+// Where the links of the README lead from the pages of `cargo doc`: the first definition of a link counts.
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

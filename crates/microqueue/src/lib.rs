@@ -1,3 +1,10 @@
+//! [composition]: ../../../docs/composition.md
+//! [guarantees-microqueue]: ../../../docs/guarantees.md#microqueue
+//! [keyspace]: ../keyspace/index.html
+//! [limits]: ../../../docs/embedded.md#limits
+//! [microqueue]: ../../../docs/schema.md#microqueue
+//! [restoring-a-backup]: ../../../docs/foundationdb.md#restoring-a-backup
+// Where the links of the README lead from the pages of `cargo doc`: the first definition of a link counts.
 #![doc = include_str!("../README.md")]
 
 pub mod blocks;

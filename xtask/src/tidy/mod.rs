@@ -3,6 +3,7 @@
 //! Every check is a function from the files of the workspace to violations, so that a test can plant a violation in its
 //! own tree.
 
+mod conflicts;
 mod documents;
 mod examples;
 mod layers;

@@ -1,9 +1,10 @@
 //! `docs/schema.md` is generated: it has the section `# Layout` of each module whose documentation describes stored
-//! bytes.
+//! bytes, and the table of conflicts.
 
 use std::fmt::Write;
 
 use super::Violation;
+use super::conflicts;
 use super::layers::LAYERS;
 use super::tree::Tree;
 
@@ -20,12 +21,21 @@ This page lists every key and value of the layers, and the files of an embedded 
 generates it from the documentation of the modules that write them.
 
 Keys are tuples in the given subspace, packed as FoundationDB's tuple layer packs them. `queue` is the prefix of a
-queue's subspace, in which no other key is ever written. What an operation reads and writes is in the README of its
-crate.
+queue's subspace, in which no other key is ever written.
 
 Integers in values and files are big-endian, unless said otherwise. A value begins with a format number, unless it is
 empty, a number, a versionstamp, an id, a token, a heartbeat, or an item in index order, whose layout is shared with
 other languages. [Upgrading](guarantees.md#upgrading) describes what an older version does with a newer format.
+";
+
+/// The heading of the table of conflicts, and what it says of all rows.
+const CONFLICTS: &str = "\
+### Conflicts of hc-dequeue
+
+What the methods read, serializably unless it says by snapshot, and write. A transaction fails if another one has
+written meanwhile what it has read serializably; one without writes never fails. Methods that take a runner, and those
+of consumers, commit by themselves and are retried.
+
 ";
 
 /// The modules of a layer that describe stored bytes, in the order of the page.
@@ -112,6 +122,9 @@ fn page(tree: &Tree, layouts: &[Layouts]) -> String {
             if let Some((title, section)) = tree.text(&path).and_then(layout) {
                 let _ = writeln!(page, "\n### [{title}](../{path})\n\n{section}");
             }
+        }
+        if layouts.0 == "hc-dequeue" {
+            page += &format!("\n{CONFLICTS}{}", conflicts::table(tree));
         }
     }
     page
