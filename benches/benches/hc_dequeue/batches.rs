@@ -14,8 +14,8 @@ use hc_dequeue::{Batch, BatchRef, Enqueue, Error};
 use keyspace::{Bytes, Environment, Tx};
 use tokio::task::JoinSet;
 
+use crate::groups::{Comparison, table_of};
 use crate::idle::{PATIENCE, SETTLING, Times, site};
-use crate::keys::{Comparison, table_of};
 use crate::slots::{Place, acknowledge, wait};
 use crate::trial::Way;
 use crate::workload::pop;

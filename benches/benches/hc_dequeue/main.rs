@@ -1,8 +1,8 @@
 //! Many consumers of one queue, in several ways, on any store.
 //!
-//! `cargo xtask bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are
-//! `consumers`, `processes`, `sessions`, `backlog`, `enqueue`, `idle`, `items`, `keys`, `batches` and `console`, all of
-//! them unless named. Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
+//! `cargo xtask bench hc_dequeue [-- [--plot] [<workload>...]]`. The workloads are `consumers`, `processes`,
+//! `sessions`, `backlog`, `enqueue`, `idle`, `items`, `groups`, `batches` and `console`, all of them unless named.
+//! Prints tables in Markdown; with `--plot` draws curves into `docs/plots`.
 //!
 //! `--db` is the URL of the store. All keys lie under a random prefix, which is cleared. `--long`
 //! measures for longer, more often, and with a backlog of a million.
@@ -12,9 +12,9 @@
 
 mod batches;
 mod console;
+mod groups;
 mod idle;
 mod items;
-mod keys;
 mod plot;
 mod rates;
 mod slots;
@@ -74,8 +74,8 @@ fn main() -> io::Result<()> {
             writeln!(out, "\n{}", table(&stage))?;
         }
     }
-    if arguments.wants("keys") {
-        writeln!(out, "\nItems of keys\n\n{}", keys::table(&stage))?;
+    if arguments.wants("groups") {
+        writeln!(out, "\nItems of groups\n\n{}", groups::table(&stage))?;
         for table in [slots::latency, rates::reached] {
             writeln!(out, "\n{}", table(&stage))?;
         }

@@ -16,7 +16,7 @@ pub(crate) fn draw(workload: &str, stage: &Stage, results: &Results) -> PathBuf 
         over: "consumers",
         factor: 2.0,
         digits,
-        curves: Way::WITHOUT_KEYS
+        curves: Way::WITHOUT_GROUPS
             .map(|way| curve(way, results, figure))
             .into(),
     };
@@ -48,7 +48,7 @@ fn hue(way: Way) -> Hue {
         Way::Classic => Hue::Orange,
         Way::Popped => Hue::Blue,
         Way::Acknowledged => Hue::Sky,
-        // Ways with keys are in no curve.
+        // Ways with groups are in no curve.
         _ => Hue::Gray,
     }
 }

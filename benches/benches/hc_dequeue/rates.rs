@@ -1,4 +1,4 @@
-//! Rates of keys: how much of what is allowed starts.
+//! Rates of groups: how much of what is allowed starts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use benches::contender::{ITEM, Site};
 use benches::stage::{Stage, runtime};
 use benches::table::Table;
 use conformance::scale;
-use hc_dequeue::{Enqueue, KeyLimits, Rate};
+use hc_dequeue::{Enqueue, GroupLimits, Rate};
 use keyspace::Environment;
 use tokio::task::JoinSet;
 
@@ -20,20 +20,20 @@ const CONSUMERS: usize = 16;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How many keys have a rate, and which.
+/// How many groups have a rate, and which.
 struct Case {
-    keys: u64,
+    groups: u64,
     rate: Rate,
 }
 
 /// Returns a table of how many items start of those that may.
 pub(crate) fn reached(stage: &Stage) -> String {
-    let case = |keys, starts, burst| Case {
-        keys,
+    let case = |groups, starts, burst| Case {
+        groups,
         rate: Rate::new(starts, SECOND).with_burst(burst),
     };
     let mut table = Table::new([
-        "keys",
+        "groups",
         "starts per second of each",
         "burst",
         "started per second",
@@ -53,14 +53,14 @@ pub(crate) fn reached(stage: &Stage) -> String {
             runtime().block_on(measure(&site, &case))
         });
         table.push([
-            case.keys.to_string(),
+            case.groups.to_string(),
             case.rate.starts().to_string(),
             case.rate.burst().to_string(),
             format!("{started:.0}"),
             format!("{share:.2}"),
         ]);
     }
-    format!("Items of keys with a rate, of which there are more than may start\n\n{table}")
+    format!("Items of groups with a rate, of which there are more than may start\n\n{table}")
 }
 
 /// Returns how many items are popped in a second, and their share in those that may start.
@@ -69,15 +69,15 @@ async fn measure(site: &Site, case: &Case) -> [f64; 2] {
     let time = SECOND * scale(3, 20) as u32;
     let place = Place::open(site).await;
     place
-        .limit_keys(&KeyLimits::new().with_rate(case.rate))
+        .limit_groups(&GroupLimits::new().with_rate(case.rate))
         .await;
     let allowed_of_each =
         f64::from(case.rate.burst()) + time.as_secs_f64() * f64::from(case.rate.starts());
     let waiting = allowed_of_each as u64 + 10;
     for _ in 0..waiting {
-        let items = (0..case.keys).map(|key| {
-            let key = key.to_be_bytes().to_vec();
-            (ITEM, Enqueue::new().with_key(key))
+        let items = (0..case.groups).map(|group| {
+            let group = group.to_be_bytes().to_vec();
+            (ITEM, Enqueue::new().with_group(group))
         });
         place.enqueue(&items.collect::<Vec<_>>()).await;
     }
@@ -100,5 +100,8 @@ async fn measure(site: &Site, case: &Case) -> [f64; 2] {
     let popped = popped.load(Ordering::Relaxed) as f64;
     let took = (env.now() - began).as_secs_f64();
     consumers.abort_all();
-    [popped / took, popped / (case.keys as f64 * allowed_of_each)]
+    [
+        popped / took,
+        popped / (case.groups as f64 * allowed_of_each),
+    ]
 }

@@ -1,4 +1,4 @@
-//! Slots of limited keys: how soon an idle consumer gets one that was freed.
+//! Slots of limited groups: how soon an idle consumer gets one that was freed.
 
 use std::mem::swap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use benches::contender::{ITEM, Site};
 use benches::meter::Metered;
 use benches::stage::{Stage, runtime};
 use conformance::scale;
-use hc_dequeue::{Consumer, Delivery, Enqueue, Error, KeyLimits, Queue, WorkerOptions};
+use hc_dequeue::{Consumer, Delivery, Enqueue, Error, GroupLimits, Queue, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, Environment, RunOptions, Runner, Store};
 
@@ -31,10 +31,10 @@ impl Place {
         }
     }
 
-    /// Sets the default limits of keys.
-    pub(crate) async fn limit_keys(&self, limits: &KeyLimits) {
+    /// Sets the default limits of groups.
+    pub(crate) async fn limit_groups(&self, limits: &GroupLimits) {
         let queue = &self.queue;
-        let limit = |tr| async move { queue.configure_keys(&tr, limits).await };
+        let limit = |tr| async move { queue.configure_groups(&tr, limits).await };
         self.runner.run(limit).await.expect("nothing conflicts");
     }
 
@@ -52,9 +52,9 @@ impl Place {
         enqueued.expect("nothing conflicts");
     }
 
-    /// Enqueues an item of a key that is always the same.
+    /// Enqueues an item of a group that is always the same.
     async fn enqueue_one(&self) {
-        self.enqueue(&[(ITEM, Enqueue::new().with_key("key"))])
+        self.enqueue(&[(ITEM, Enqueue::new().with_group("group"))])
             .await;
     }
 }
@@ -74,8 +74,8 @@ pub(crate) async fn wait(consumer: Arc<Consumer<Bytes>>) -> (Delivery<Bytes>, Du
     (delivery, Environment::system().now())
 }
 
-/// Returns a table of the times from the call that acknowledges an item of an ordered key to the end of that call, and
-/// to the delivery of the next item to a consumer that waits in another session.
+/// Returns a table of the times from the call that acknowledges an item of an ordered group to the end of that call,
+/// and to the delivery of the next item to a consumer that waits in another session.
 pub(crate) fn latency(stage: &Stage) -> String {
     let times = stage.on_a_clean_place(|place| {
         let site = site(stage, place);
@@ -83,13 +83,15 @@ pub(crate) fn latency(stage: &Stage) -> String {
     });
     let names = ["to its end", "to the delivery of the next item"];
     let table = times.into_table("from the call of ack", names);
-    format!("From the acknowledgement of an item of an ordered key to an idle consumer\n\n{table}")
+    format!(
+        "From the acknowledgement of an item of an ordered group to an idle consumer\n\n{table}"
+    )
 }
 
 async fn measure_latency(site: &Site) -> Times {
     let env = Environment::system();
     let place = Place::open(site).await;
-    place.limit_keys(&KeyLimits::ordered()).await;
+    place.limit_groups(&GroupLimits::ordered()).await;
     let mut holder = place.consumer().await;
     let mut waiter = place.consumer().await;
     place.enqueue_one().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use benches::contender::{
-    Acknowledged, BlindSets, Classic, Contender, Keyed, Members, Naive, Popped, RATED, Site,
+    Acknowledged, BlindSets, Classic, Contender, Grouped, Members, Naive, Popped, RATED, Site,
 };
 use benches::figures::Figures;
 use benches::load::{Load, Sample};
@@ -21,17 +21,17 @@ pub(crate) enum Way {
     Classic,
     Popped,
     Acknowledged,
-    /// Items of 100, 1,000 or 100,000 keys without a limit, popped or acknowledged.
-    HundredKeys,
-    ThousandKeys,
-    ThousandKeysOfWeight8,
-    ManyKeys,
-    ThousandKeysAcknowledged,
-    /// Items of 100 keys, of which 10 of each may be held.
+    /// Items of 100, 1,000 or 100,000 groups without a limit, popped or acknowledged.
+    HundredGroups,
+    ThousandGroups,
+    ThousandGroupsOfWeight8,
+    ManyGroups,
+    ThousandGroupsAcknowledged,
+    /// Items of 100 groups, of which 10 of each may be held.
     Limited,
-    /// Items of 1,000 keys with a rate that keeps none waiting, popped.
+    /// Items of 1,000 groups with a rate that keeps none waiting, popped.
     Rated,
-    /// Items of one key, one after another.
+    /// Items of one group, one after another.
     Ordered,
     /// Members of a batch, popped or acknowledged.
     Members,
@@ -39,7 +39,7 @@ pub(crate) enum Way {
 }
 
 impl Way {
-    pub(crate) const WITHOUT_KEYS: [Self; 5] = [
+    pub(crate) const WITHOUT_GROUPS: [Self; 5] = [
         Self::BlindSets,
         Self::Naive,
         Self::Classic,
@@ -57,14 +57,14 @@ impl Way {
             Self::Classic => "classic",
             Self::Popped => "hc-dequeue",
             Self::Acknowledged => "hc-dequeue, acknowledged",
-            Self::HundredKeys => "100 keys",
-            Self::ThousandKeys => "1,000 keys",
-            Self::ThousandKeysOfWeight8 => "1,000 keys with a weight of 8",
-            Self::ManyKeys => "100,000 keys",
-            Self::ThousandKeysAcknowledged => "1,000 keys, acknowledged",
-            Self::Limited => "100 keys with a limit of 10, acknowledged",
-            Self::Rated => "1,000 keys with a rate",
-            Self::Ordered => "one ordered key, acknowledged",
+            Self::HundredGroups => "100 groups",
+            Self::ThousandGroups => "1,000 groups",
+            Self::ThousandGroupsOfWeight8 => "1,000 groups with a weight of 8",
+            Self::ManyGroups => "100,000 groups",
+            Self::ThousandGroupsAcknowledged => "1,000 groups, acknowledged",
+            Self::Limited => "100 groups with a limit of 10, acknowledged",
+            Self::Rated => "1,000 groups with a rate",
+            Self::Ordered => "one ordered group, acknowledged",
             Self::Members => "members of a batch",
             Self::MembersAcknowledged => "members of a batch, acknowledged",
         }
@@ -79,14 +79,16 @@ impl Way {
             Self::Classic => bear::<Classic>(load, site, meet),
             Self::Popped => bear::<Popped>(load, site, meet),
             Self::Acknowledged => bear::<Acknowledged>(load, site, meet),
-            Self::HundredKeys => bear::<Keyed<false, 100, 0, 1>>(load, site, meet),
-            Self::ThousandKeys => bear::<Keyed<false, 1_000, 0, 1>>(load, site, meet),
-            Self::ManyKeys => bear::<Keyed<false, 100_000, 0, 1>>(load, site, meet),
-            Self::ThousandKeysOfWeight8 => bear::<Keyed<false, 1_000, 0, 8>>(load, site, meet),
-            Self::ThousandKeysAcknowledged => bear::<Keyed<true, 1_000, 0, 1>>(load, site, meet),
-            Self::Limited => bear::<Keyed<true, 100, 10, 1>>(load, site, meet),
-            Self::Rated => bear::<Keyed<false, 1_000, RATED, 1>>(load, site, meet),
-            Self::Ordered => bear::<Keyed<true, 1, 1, 1>>(load, site, meet),
+            Self::HundredGroups => bear::<Grouped<false, 100, 0, 1>>(load, site, meet),
+            Self::ThousandGroups => bear::<Grouped<false, 1_000, 0, 1>>(load, site, meet),
+            Self::ManyGroups => bear::<Grouped<false, 100_000, 0, 1>>(load, site, meet),
+            Self::ThousandGroupsOfWeight8 => bear::<Grouped<false, 1_000, 0, 8>>(load, site, meet),
+            Self::ThousandGroupsAcknowledged => {
+                bear::<Grouped<true, 1_000, 0, 1>>(load, site, meet)
+            }
+            Self::Limited => bear::<Grouped<true, 100, 10, 1>>(load, site, meet),
+            Self::Rated => bear::<Grouped<false, 1_000, RATED, 1>>(load, site, meet),
+            Self::Ordered => bear::<Grouped<true, 1, 1, 1>>(load, site, meet),
             Self::Members => bear::<Members<false>>(load, site, meet),
             Self::MembersAcknowledged => bear::<Members<true>>(load, site, meet),
         }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use hc_dequeue::{Batch, BatchRef, Consumer, Enqueue, Error, KeyLimits, Queue, WorkerOptions};
+use hc_dequeue::{Batch, BatchRef, Consumer, Enqueue, Error, GroupLimits, Queue, WorkerOptions};
 use keyspace::codec::Raw;
 use keyspace::{Bytes, RunOptions, Runner, Store};
 
 use super::{Contender, Site};
 use crate::meter::Metered;
 
-/// How long a consumer waits for an item that it acknowledges: all keys may be at their limits for a moment.
+/// How long a consumer waits for an item that it acknowledges: all groups may be at their limits for a moment.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A session of a queue. It either pops items, or acknowledges each item in its own transaction.
@@ -38,10 +38,10 @@ impl Popped {
 }
 
 impl<const ACKNOWLEDGES: bool> HighContention<ACKNOWLEDGES> {
-    /// Sets the default limits of keys.
-    pub(super) async fn limit_keys(&self, limits: &KeyLimits) {
+    /// Sets the default limits of groups.
+    pub(super) async fn limit_groups(&self, limits: &GroupLimits) {
         let queue = &self.queue;
-        let limit = |tr| async move { queue.configure_keys(&tr, limits).await };
+        let limit = |tr| async move { queue.configure_groups(&tr, limits).await };
         self.runner.run(limit).await.expect("nothing conflicts");
     }
 

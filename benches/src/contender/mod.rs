@@ -1,8 +1,8 @@
 //! Ways to queue, as one trait, so that one harness measures them all.
 
 mod classic;
+mod grouped;
 mod high_contention;
-mod keyed;
 mod members;
 mod naive;
 mod sets;
@@ -12,8 +12,8 @@ use std::future::Future;
 use keyspace::{Bytes, Store, Subspace};
 
 pub use self::classic::Classic;
+pub use self::grouped::{Grouped, RATED};
 pub use self::high_contention::{Acknowledged, HighContention, Popped};
-pub use self::keyed::{Keyed, RATED};
 pub use self::members::Members;
 pub use self::naive::Naive;
 pub use self::sets::BlindSets;
@@ -161,9 +161,9 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn of_a_queue_with_keys_each_item_is_acknowledged_once() {
+    async fn of_a_queue_with_groups_each_item_is_acknowledged_once() {
         let site = site();
-        let session = Keyed::<true, 3, 1, 1>::open(&site).await;
+        let session = Grouped::<true, 3, 1, 1>::open(&site).await;
         let items: Vec<_> = (0..9).map(numbered).collect();
         session.enqueue(&items).await;
         let mut taken = BTreeSet::new();

@@ -6,9 +6,9 @@ use std::time::{Duration, SystemTime};
 
 use export_queue::hc_dequeue::testing::{drain, drain_process};
 use export_queue::hc_dequeue::{
-    Batch, BatchRef, Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, KeyLimits,
-    KeyState, OnRepeat, Outcome, Place, PlaceKind, Queue, Rate, Replaced, Schedule, Settings,
-    Worker, WorkerOptions,
+    Batch, BatchRef, Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, GroupLimits,
+    GroupState, ItemRef, OnRepeat, Outcome, Place, PlaceKind, Queue, Rate, Replaced, Schedule,
+    Settings, Worker, WorkerOptions,
 };
 use export_queue::keyspace::embedded::{Embedded, Options, Sharing};
 use export_queue::keyspace::{self, OpenOptions, Runner, Store, Subspace, Transaction, Tx};
@@ -87,37 +87,37 @@ async fn enqueue_for_tenant(
     jobs: &Jobs,
     (tenant, job): (&str, String),
 ) -> Result<()> {
-    let of_tenant = Enqueue::new().with_key(tenant);
+    let of_tenant = Enqueue::new().with_group(tenant);
     let _ = jobs.enqueue_with(tr, &job, &of_tenant).await?;
     Ok(())
 }
 
 async fn limit_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
-    let two = KeyLimits::new().with_limit(2);
-    jobs.configure_keys(tr, &two).await?;
-    let five = KeyLimits::new().with_limit(5);
-    jobs.configure_key(tr, b"acme", Some(&five)).await
+    let two = GroupLimits::new().with_limit(2);
+    jobs.configure_groups(tr, &two).await?;
+    let five = GroupLimits::new().with_limit(5);
+    jobs.configure_group(tr, b"acme", Some(&five)).await
 }
 
 /// Returns the limits before the pause.
-async fn pause_a_tenant(tr: &impl Transaction, jobs: &Jobs, tenant: &str) -> Result<KeyLimits> {
-    let limits = jobs.key(tr, tenant.as_bytes()).await?.limits;
+async fn pause_a_tenant(tr: &impl Transaction, jobs: &Jobs, tenant: &str) -> Result<GroupLimits> {
+    let limits = jobs.group(tr, tenant.as_bytes()).await?.limits;
     let paused = limits.with_limit(0);
-    jobs.configure_key(tr, tenant.as_bytes(), Some(&paused))
+    jobs.configure_group(tr, tenant.as_bytes(), Some(&paused))
         .await?;
     Ok(limits)
 }
 
 async fn share_between_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
-    let thrice = KeyLimits::new().with_limit(6).with_weight(3);
-    jobs.configure_key(tr, b"acme", Some(&thrice)).await
+    let thrice = GroupLimits::new().with_limit(6).with_weight(3);
+    jobs.configure_group(tr, b"acme", Some(&thrice)).await
 }
 
 async fn limit_calls(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
     let a_minute = Duration::from_secs(60);
     let rate = Rate::new(90, a_minute).with_burst(10);
-    let limits = KeyLimits::new().with_rate(rate);
-    jobs.configure_keys(tr, &limits).await
+    let limits = GroupLimits::new().with_rate(rate);
+    jobs.configure_groups(tr, &limits).await
 }
 
 async fn run_when_all_are_done(
@@ -136,8 +136,8 @@ async fn run_when_all_are_done(
 }
 
 async fn keep_accounts_in_order(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
-    let in_order = KeyLimits::ordered();
-    jobs.configure_keys(tr, &in_order).await
+    let in_order = GroupLimits::ordered();
+    jobs.configure_groups(tr, &in_order).await
 }
 
 async fn decide_how_to_fail(_tr: Tx<impl Transaction>, job: Delivery<String>) -> Result<Outcome> {
@@ -330,7 +330,7 @@ async fn granted_to(consumer: &Consumer<String>, tenant: &str) -> Result<usize> 
     while let Some(job) = consumer.dequeue().await? {
         granted.push(job);
     }
-    let of_tenant = |job: &&Delivery<String>| job.key().is_some_and(|key| key == tenant);
+    let of_tenant = |job: &&Delivery<String>| job.group().is_some_and(|group| group == tenant);
     let count = granted.iter().filter(of_tenant).count();
     for job in granted {
         job.complete().await?;
@@ -356,9 +356,9 @@ async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()
     let limits = runner.run(pause).await?;
     assert_eq!(limits.limit(), Some(5));
     assert_eq!(granted_to(&consumer, "acme").await?, 0);
-    let state = async |tr: Tx<_>| jobs.key(&tr, b"acme").await;
+    let state = async |tr: Tx<_>| jobs.group(&tr, b"acme").await;
     let paused = runner.run(state).await?;
-    assert_eq!((paused.waiting, paused.state), (4, KeyState::Paused));
+    assert_eq!((paused.waiting, paused.state), (4, GroupState::Paused));
 
     let share = async |tr: Tx<_>| share_between_tenants(&tr, jobs).await;
     runner.run(share).await?;
@@ -380,9 +380,9 @@ async fn call_at_a_rate(runner: &Runner<Store>, calls: &Jobs) -> Result<()> {
     // One more for each two thirds of a second that this takes.
     let granted = granted_to(&consumer, "customer 7").await?;
     assert!((10..100).contains(&granted));
-    let state = async |tr: Tx<_>| calls.key(&tr, b"customer 7").await;
+    let state = async |tr: Tx<_>| calls.group(&tr, b"customer 7").await;
     let customer = runner.run(state).await?;
-    assert!(matches!(customer.state, KeyState::UntilRate(_)));
+    assert!(matches!(customer.state, GroupState::UntilRate(_)));
     consumer.shut_down(Duration::ZERO).await?;
     Ok(())
 }

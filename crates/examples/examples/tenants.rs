@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hc_dequeue::keyspace::{self, Database, Runner, Subspace, Tx};
 use hc_dequeue::microqueue::ItemId;
-use hc_dequeue::{BoxError, Delivery, Enqueue, Error, KeyLimits, Queue, WorkerOptions};
+use hc_dequeue::{BoxError, Delivery, Enqueue, Error, GroupLimits, Queue, WorkerOptions};
 
 /// The tenants, and how many jobs each has.
 const TENANTS: [(&str, u32); 3] = [("acme", 12), ("globex", 6), ("initech", 3)];
@@ -26,13 +26,13 @@ const FAILS: &str = "initech 2";
 /// Sets the limits, and enqueues the jobs of one tenant after those of another.
 async fn enqueue<D: Database>(runner: &Runner<D>, jobs: &Queue<String>) -> Result<(), Error> {
     let enqueue = async |tr: Tx<_>| {
-        let limited = KeyLimits::new().with_limit(LIMIT);
-        jobs.configure_keys(&tr, &limited).await?;
-        let in_order = KeyLimits::ordered();
-        jobs.configure_key(&tr, IN_ORDER.as_bytes(), Some(&in_order))
+        let limited = GroupLimits::new().with_limit(LIMIT);
+        jobs.configure_groups(&tr, &limited).await?;
+        let in_order = GroupLimits::ordered();
+        jobs.configure_group(&tr, IN_ORDER.as_bytes(), Some(&in_order))
             .await?;
         for (tenant, count) in TENANTS {
-            let of_tenant = Enqueue::new().with_key(tenant);
+            let of_tenant = Enqueue::new().with_group(tenant);
             for number in 1..=count {
                 let job = format!("{tenant} {number}");
                 let _ = jobs.enqueue_with(&tr, &job, &of_tenant).await?;
@@ -61,7 +61,7 @@ struct Handlers {
 
 impl Handlers {
     fn seen_of(&mut self, job: &Delivery<String>) -> &mut Seen {
-        let tenant = job.key().expect("every job has a key");
+        let tenant = job.group().expect("every job has a group");
         let tenant = String::from_utf8_lossy(tenant).into_owned();
         self.seen.entry(tenant).or_default()
     }

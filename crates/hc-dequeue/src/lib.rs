@@ -39,18 +39,18 @@ pub use crate::consume::delivery::Delivery;
 pub use crate::items::batch::{BatchCounts, BatchRef};
 pub use crate::items::error::{BoxError, Error, Result};
 pub use crate::items::finding::{Finding, Unchecked};
+pub use crate::items::group_limits::{GroupLimits, MAX_WEIGHT};
 pub use crate::items::item_ref::{ItemRef, MalformedRef, StagedRef};
-pub use crate::items::key_limits::{KeyLimits, MAX_WEIGHT};
 pub use crate::items::part::describe_key;
 pub use crate::items::priority::MAX_PRIORITY;
 pub use crate::items::rate::{MAX_RATE_PER_SECOND, MAX_RATE_PERIOD, Rate};
 pub use crate::items::record::{
-    End, Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_KEY_BYTES, MAX_PAYLOAD_BYTES,
+    End, Failure, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_GROUP_BYTES, MAX_PAYLOAD_BYTES,
     MAX_RESULT_BYTES,
 };
 pub use crate::items::settings::{MIN_LEASE, Settings, SettingsRecord};
 pub use crate::items::trace_context::TraceContext;
-pub use crate::lanes::operations::{KeyPage, KeyState, KeyStatus};
+pub use crate::lanes::operations::{GroupPage, GroupState, GroupStatus};
 pub use crate::options::{Backoff, MAX_CONCURRENCY, WorkerOptions};
 pub use crate::queue::change::{Cancelled, Replaced};
 pub use crate::queue::clear::Cleared;

@@ -1,30 +1,30 @@
-//! Changing the limits of keys.
+//! Changing the limits of groups.
 
 use std::fmt;
 
-use export_queue::hc_dequeue::{KeyLimits, KeyState};
+use export_queue::hc_dequeue::{GroupLimits, GroupState};
 use export_queue::keyspace::names::parse_bytes;
 use export_queue::keyspace::{Transaction, Tx};
 
 use crate::error::{Error, Result};
-use crate::look::{Console, Dequeue, ITEM_KEYS, limits_of, read_default_limits};
+use crate::look::{Console, Dequeue, GROUPS, limits_of, read_default_limits};
 use crate::report::Change;
 
-/// What becomes of the limits of a key, or of the default ones.
+/// What becomes of the limits of a group, or of the default ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitChange {
     /// They are replaced.
-    Set(KeyLimits),
+    Set(GroupLimits),
     /// The limit becomes zero, and the rest stays.
     Pause,
 }
 
-/// The limits that apply to a key, or the default ones.
+/// The limits that apply to a group, or the default ones.
 #[derive(Clone, Copy)]
 struct Applied {
-    limits: KeyLimits,
-    /// Whether they were set for the key itself.
+    limits: GroupLimits,
+    /// Whether they were set for the group itself.
     is_own: bool,
     is_readable: bool,
 }
@@ -40,50 +40,55 @@ impl fmt::Display for Applied {
 }
 
 impl Console {
-    /// Changes the limits of a key, which is text, or `0x` and hexadecimal digits, or without one the default limits.
+    /// Changes the limits of a group, which is text, or `0x` and hexadecimal digits, or without one the default limits.
     ///
     /// # Errors
-    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a key of an invalid length, limits that contradict each other, and
-    /// those of the store.
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a group name of an invalid length, limits that contradict each
+    /// other, and those of the store.
     pub async fn limit(
         &self,
         name: &str,
-        key: Option<&str>,
+        group: Option<&str>,
         change: LimitChange,
     ) -> Result<Change> {
-        let found = &self.find_dequeue(name, ITEM_KEYS).await?;
-        let key = &key.map(parse_bytes);
+        let found = &self.find_dequeue(name, GROUPS).await?;
+        let group = &group.map(parse_bytes);
         let write = |tr: Tx<_>| async move {
-            let before = applied(&tr, found, key.as_deref()).await?;
+            let before = applied(&tr, found, group.as_deref()).await?;
             let limits = match change {
                 LimitChange::Set(limits) => limits,
                 LimitChange::Pause => before.limits.with_limit(0),
             };
-            match key {
-                Some(key) => found.queue.configure_key(&tr, key, Some(&limits)).await?,
-                None => found.queue.configure_keys(&tr, &limits).await?,
+            match group {
+                Some(group) => {
+                    found
+                        .queue
+                        .configure_group(&tr, group, Some(&limits))
+                        .await?
+                }
+                None => found.queue.configure_groups(&tr, &limits).await?,
             }
             Ok::<_, Error>(format!("{}; before: {before}", limits_of(&limits)))
         };
         let outcome = self.runner.run(write).await?;
-        Ok(match key {
+        Ok(match group {
             Some(_) => Change::new(name, "limit", 0, &outcome),
             None => Change::new(name, "limit", 0, &format!("default limits: {outcome}")),
         })
     }
 
-    /// Lets the default limits apply to a key again, which is text, or `0x` and hexadecimal digits.
+    /// Lets the default limits apply to a group again, which is text, or `0x` and hexadecimal digits.
     ///
     /// # Errors
-    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a key of an invalid length, and those of the store.
-    pub async fn reset_limits(&self, name: &str, key: &str) -> Result<Change> {
-        let found = &self.find_dequeue(name, ITEM_KEYS).await?;
-        let key = &parse_bytes(key);
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a group name of an invalid length, and those of the store.
+    pub async fn reset_limits(&self, name: &str, group: &str) -> Result<Change> {
+        let found = &self.find_dequeue(name, GROUPS).await?;
+        let group = &parse_bytes(group);
         let write = |tr: Tx<_>| async move {
-            let before = applied(&tr, found, Some(key)).await?;
+            let before = applied(&tr, found, Some(group)).await?;
             let mut now = applied(&tr, found, None).await?;
             now.is_own = false;
-            found.queue.configure_key(&tr, key, None).await?;
+            found.queue.configure_group(&tr, group, None).await?;
             Ok::<_, Error>(format!("{now}; before: {before}"))
         };
         let outcome = self.runner.run(write).await?;
@@ -91,17 +96,17 @@ impl Console {
     }
 }
 
-/// Reads the limits that apply to a key, or the default ones.
+/// Reads the limits that apply to a group, or the default ones.
 ///
 /// # Conflicts
 /// Reads by snapshot. If two operators change the same limits at the same time, the change that commits last wins.
-async fn applied(tr: &impl Transaction, found: &Dequeue, key: Option<&[u8]>) -> Result<Applied> {
-    if let Some(key) = key {
-        let status = found.queue.key(tr, key).await?;
+async fn applied(tr: &impl Transaction, found: &Dequeue, group: Option<&[u8]>) -> Result<Applied> {
+    if let Some(group) = group {
+        let status = found.queue.group(tr, group).await?;
         return Ok(Applied {
             limits: status.limits,
             is_own: status.has_own_limits,
-            is_readable: status.state != KeyState::Unreadable,
+            is_readable: status.state != GroupState::Unreadable,
         });
     }
     let limits = read_default_limits(tr, found).await?;

@@ -10,7 +10,7 @@ pub const MAX_QUEUES: usize = 1_000;
 pub const MAX_ROWS: usize = 1_000;
 
 /// How many records a page reads at most where a record can have 100 kB: dead letters of an export queue, what a
-/// combine queue has set aside, and batches, which contain their callbacks. Also how many keys of items, of each of
+/// combine queue has set aside, and batches, which contain their callbacks. Also how many groups of items, of each of
 /// which 200 kB are counted.
 pub(super) const MAX_RECORDS: usize = 100;
 

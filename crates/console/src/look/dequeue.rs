@@ -13,7 +13,7 @@ use futures::try_join;
 
 use super::console::{Console, MAX_ROWS, next_page};
 use super::found::Dequeue;
-use super::item_keys::why_not_started;
+use super::groups::why_not_started;
 use super::payload::decode;
 use crate::error::{Error, Result};
 use crate::report::{self, QueueState, Time};
@@ -240,7 +240,7 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         granted: status.granted.map(Time::from),
         dedupe: text_unless_empty(&status.dedupe),
         priority: status.priority,
-        item_key: text_unless_empty(&status.key),
+        group: text_unless_empty(&status.group),
         has_slot: status.has_slot,
         batch: status.batch.map(|batch| batch.to_string()),
         attempts: status.attempts,
@@ -351,12 +351,12 @@ fn options_text(options: &Enqueue) -> Option<String> {
         _ => None,
     };
     let dedupe = options.dedupe().map(|id| bytes_text(id));
-    let key = options.key().map(|key| bytes_text(key));
+    let group = options.group().map(|group| bytes_text(group));
     let depth = options.max_depth().map(|items| items.to_string());
     let parts: Vec<_> = [
         ("after", options.delay().map(span)),
         ("priority", number(options.priority().into())),
-        ("key", key),
+        ("group", group),
         ("dedupe", dedupe),
         ("on repeat", repeats),
         ("max wait", options.max_wait().map(span)),

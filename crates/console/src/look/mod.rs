@@ -2,7 +2,7 @@
 //!
 //! - `console` is the store; `found` finds a queue by its name.
 //! - `sessions`: sessions of all recipes; `payload`: values by their codecs.
-//! - `dequeue`: items, schedules and settings of queues with consumers; `item_keys`: keys of their items;
+//! - `dequeue`: items, schedules and settings of queues with consumers; `groups`: groups of their items;
 //!   `batches`: their batches; `audit` checks them.
 //! - `combine`, `export`: combine queues and export queues.
 //! - `queues`: how queues of all recipes stand; `keys`: keys of the store, by the schema.
@@ -14,7 +14,7 @@ mod console;
 mod dequeue;
 mod export;
 mod found;
-mod item_keys;
+mod groups;
 mod keys;
 mod payload;
 mod queues;
@@ -28,5 +28,5 @@ pub use self::dequeue::parse_place;
 pub(crate) use self::dequeue::{count_of, missing_item, parse_item};
 pub(crate) use self::export::parse_sequence;
 pub(crate) use self::found::{Combine, Dequeue, Found};
-pub(crate) use self::item_keys::{ITEM_KEYS, limits_of, read_default_limits};
+pub(crate) use self::groups::{GROUPS, limits_of, read_default_limits};
 pub(crate) use self::payload::decode;

@@ -62,13 +62,13 @@ pub struct Item {
     /// Its priority, from -9 to 9. Missing if it is 0.
     #[serde(skip_serializing_if = "is_zero")]
     pub priority: i8,
-    /// The key with which it was enqueued, as text or as `0x` and hexadecimal digits.
+    /// The group with which it was enqueued, as text or as `0x` and hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub item_key: Option<String>,
-    /// Whether it has a slot of its key.
+    pub group: Option<String>,
+    /// Whether it has a slot of its group.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub has_slot: bool,
-    /// Why it has not started, if it is queued and has a key. Missing in listings.
+    /// Why it has not started, if it is queued and has a group. Missing in listings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_started: Option<String>,
     /// The batch of which it is a member, or was one when it ended.

@@ -7,8 +7,8 @@
 
 mod batch;
 mod change;
+mod group;
 mod item;
-mod item_key;
 mod key;
 mod queue;
 #[cfg(test)]
@@ -22,8 +22,8 @@ use serde::Serializer;
 
 pub use self::batch::{Batch, Batches};
 pub use self::change::{Change, StoreCheck};
+pub use self::group::{Group, Groups, Limits, Rate};
 pub use self::item::{Failure, Item, Items, Payload};
-pub use self::item_key::{ItemKey, ItemKeys, Limits, Rate};
 pub use self::key::{Key, Keys};
 pub use self::queue::{
     CombineState, DequeueState, ExportState, MicroqueueState, Queue, QueueState, Queues,

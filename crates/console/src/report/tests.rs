@@ -9,7 +9,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
 use super::{
-    Audit, Batch, Batches, Change, CombineKey, Item, ItemKey, ItemKeys, Items, Key, Keys, Limits,
+    Audit, Batch, Batches, Change, CombineKey, Group, Groups, Item, Items, Key, Keys, Limits,
     Queue, Queues, Schedules, Sessions, SetAsidePage, Settings, StoreCheck, Time,
 };
 
@@ -36,8 +36,8 @@ fn schema() -> Value {
     generator.subschema_for::<Queue>();
     generator.subschema_for::<Items>();
     generator.subschema_for::<Item>();
-    generator.subschema_for::<ItemKeys>();
-    generator.subschema_for::<ItemKey>();
+    generator.subschema_for::<Groups>();
+    generator.subschema_for::<Group>();
     generator.subschema_for::<Limits>();
     generator.subschema_for::<Batches>();
     generator.subschema_for::<Batch>();

@@ -72,16 +72,14 @@ pub(super) async fn item(
     Ok(Json(site.console.item(&name, &item).await?))
 }
 
-pub(super) async fn item_keys(
+pub(super) async fn groups(
     State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
-) -> ApiResult<report::ItemKeys> {
+) -> ApiResult<report::Groups> {
     let limit = wanted.limit(ROWS);
-    let keys = site
-        .console
-        .item_keys(&name, wanted.after.as_deref(), limit);
-    Ok(Json(keys.await?))
+    let groups = site.console.groups(&name, wanted.after.as_deref(), limit);
+    Ok(Json(groups.await?))
 }
 
 pub(super) async fn batches(

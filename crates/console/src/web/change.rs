@@ -7,7 +7,7 @@ use axum::extract::{Form, FromRequest, Path, Request, State};
 use axum::http::header::{HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Redirect;
-use export_queue::hc_dequeue::{KeyLimits, Rate};
+use export_queue::hc_dequeue::{GroupLimits, Rate};
 
 use super::guard::{FETCH_SITE, single};
 use super::refusal::Refusal;
@@ -89,18 +89,18 @@ pub(super) async fn change_selected(
     Ok(back(&site, &path, &change, failed))
 }
 
-/// Changes the limits of a key, or the default ones.
+/// Changes the limits of a group, or the default ones.
 pub(super) async fn limit(
     State(site): State<Site>,
     Path(name): Path<String>,
     AllowedForm(fields): AllowedForm,
 ) -> Result<Redirect, Refusal> {
     let change = change_limits(&site, &name, &fields).await?;
-    let path = format!("/queues/{}/keys", segment(&name));
+    let path = format!("/queues/{}/groups", segment(&name));
     Ok(back(&site, &path, &change, 0))
 }
 
-/// Changes the limits of a key, or the default ones, and returns what came of it as JSON.
+/// Changes the limits of a group, or the default ones, and returns what came of it as JSON.
 pub(super) async fn api_limit(
     State(site): State<Site>,
     Path(name): Path<String>,
@@ -110,12 +110,12 @@ pub(super) async fn api_limit(
 }
 
 async fn change_limits(site: &Site, name: &str, fields: &Fields) -> Result<Change, Refusal> {
-    let key = field(fields, "key").ok_or_else(|| bad_form("select a key"))?;
-    // No key is empty.
-    let key = if key.is_empty() { None } else { Some(key) };
+    let group = field(fields, "group").ok_or_else(|| bad_form("select a group"))?;
+    // No group is empty.
+    let group = if group.is_empty() { None } else { Some(group) };
     let console = &site.console;
-    let change = match (field(fields, "action"), key) {
-        (Some("reset"), Some(key)) => return Ok(console.reset_limits(name, key).await?),
+    let change = match (field(fields, "action"), group) {
+        (Some("reset"), Some(group)) => return Ok(console.reset_limits(name, group).await?),
         (Some("reset"), None) => {
             let message = "the default limits cannot be reset: set them";
             return Err(bad_form(message));
@@ -124,12 +124,12 @@ async fn change_limits(site: &Site, name: &str, fields: &Fields) -> Result<Chang
         (Some("pause"), _) => LimitChange::Pause,
         _ => return Err(bad_form("an action is set, pause or reset")),
     };
-    Ok(console.limit(name, key, change).await?)
+    Ok(console.limit(name, group, change).await?)
 }
 
 /// Returns the limits in a form.
-fn limits_in(fields: &Fields) -> Result<KeyLimits, Refusal> {
-    let mut limits = KeyLimits::new();
+fn limits_in(fields: &Fields) -> Result<GroupLimits, Refusal> {
+    let mut limits = GroupLimits::new();
     if let Some(items) = number(fields, "at_most")? {
         limits = limits.with_limit(items);
     }

@@ -11,7 +11,7 @@
 //! | `/queues/{name}/items/{place}?after=` | `/api/queues/{name}/items/{place}?after=&limit=` | [the items in a place](crate::report::Items) |
 //! | `/queues/{name}/item/{ref}` | `/api/queues/{name}/item/{ref}` | [an item](crate::report::Item) |
 //! | `/queues/{name}/sessions` | `/api/queues/{name}/sessions` | [sessions, and what they hold](crate::report::Sessions) |
-//! | `/queues/{name}/keys?after=` | `/api/queues/{name}/keys?after=&limit=` | [keys of items](crate::report::ItemKeys) |
+//! | `/queues/{name}/groups?after=` | `/api/queues/{name}/groups?after=&limit=` | [groups of items](crate::report::Groups) |
 //! | `/queues/{name}/batches?after=` | `/api/queues/{name}/batches?after=&limit=` | [batches](crate::report::Batches) |
 //! | `/queues/{name}/batch/{ref}` | `/api/queues/{name}/batch/{ref}` | [a batch](crate::report::Batch) |
 //! | `/queues/{name}/schedules?after=` | `/api/queues/{name}/schedules?after=&limit=` | [schedules](crate::report::Schedules) |
@@ -31,11 +31,11 @@
 //! | `/queues/{name}/pause`, `/queues/{name}/resume` | the same below `/api` | pauses or resumes a queue |
 //! | `/queues/{name}/item/{ref}`, `action` | `/api/queues/{name}/item/{ref}/{action}` | cancels, expedites, redrives or purges an item |
 //! | `/queues/{name}/items/{place}`, `action`, `item`... | | does so with the selected items |
-//! | `/queues/{name}/keys`, `action`, `key`, limits | the same below `/api` | replaces (`set`), pauses or resets the limits of a key |
+//! | `/queues/{name}/groups`, `action`, `group`, limits | the same below `/api` | replaces (`set`), pauses or resets the limits of a group |
 //! | `/queues/{name}/batches`, `action`, `batch` | the same below `/api` | closes or cancels (`close`, `cancel`) a batch |
 //!
 //! The limits are the fields `at_most`, `weight`, `until_end`, `dead_letters_block`, and those of a rate: `starts`,
-//! `period`, a time with its unit such as `1m`, and `burst`. One that is missing or empty is not set. An empty `key`
+//! `period`, a time with its unit such as `1m`, and `burst`. One that is missing or empty is not set. An empty `group`
 //! stands for the default limits.
 //!
 //! A form is answered with a redirect (303) to the page that shows the result, a program with a
@@ -69,7 +69,7 @@
 //! | what | limit | beyond |
 //! |---|---|---|
 //! | queues of a page, and queues on the overview with live updates | 100 | the next page |
-//! | rows of a listing | 100 on pages, 1,000 of JSON; 100 keys of items, 100 batches | the next page |
+//! | rows of a listing | 100 on pages, 1,000 of JSON; 100 groups of items, 100 batches | the next page |
 //! | dead letters whose reasons are grouped | 200 | the page says so |
 //! | history for the charts | 5 minutes, every 5 seconds, 2,000 queues and subscriptions | dropped |
 //! | requests at the same time | 64 | 503 |

@@ -9,7 +9,7 @@ use super::refusal::Refusal;
 use super::site::{QUEUES_PER_PAGE, Site};
 use super::text;
 use super::view::{
-    BatchesPage, Failures, Frame, ItemPage, ItemRow, ItemsPage, KeysPage, OverviewPage, Pager,
+    BatchesPage, Failures, Frame, GroupsPage, ItemPage, ItemRow, ItemsPage, OverviewPage, Pager,
     QueuePage, SchedulesPage, SessionsPage, events_of, page,
 };
 use crate::report::{Batches, QueueState};
@@ -154,17 +154,17 @@ pub(super) async fn item(
     }))
 }
 
-/// `/queues/{name}/keys`: a page of the keys of a queue's items.
-pub(super) async fn keys(
+/// `/queues/{name}/groups`: a page of the groups of a queue's items.
+pub(super) async fn groups(
     State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<PageQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
-    let list = site.console.item_keys(&name, after, ROWS_PER_PAGE).await?;
+    let list = site.console.groups(&name, after, ROWS_PER_PAGE).await?;
     let frame = Frame::of_queue(&site, &name, wanted.notice());
-    Ok(page(&KeysPage {
-        pager: frame.pager("keys", after, list.next.as_deref()),
+    Ok(page(&GroupsPage {
+        pager: frame.pager("groups", after, list.next.as_deref()),
         frame,
         list,
     }))

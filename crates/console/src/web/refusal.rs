@@ -92,8 +92,8 @@ fn status_of(error: &Error) -> StatusCode {
         Error::Dequeue(error) => match error {
             hc_dequeue::Error::MalformedRef(_)
             | hc_dequeue::Error::MalformedCursor
-            | hc_dequeue::Error::Key { .. }
-            | hc_dequeue::Error::KeyLimits { .. } => StatusCode::BAD_REQUEST,
+            | hc_dequeue::Error::Group { .. }
+            | hc_dequeue::Error::GroupLimits { .. } => StatusCode::BAD_REQUEST,
             hc_dequeue::Error::ForeignRef { .. } => StatusCode::NOT_FOUND,
             _ => status_of_store(error),
         },

@@ -55,7 +55,10 @@ pub fn router(console: Console, options: WebOptions) -> Router {
             "/queues/{name}/item/{item}",
             get(pages::item).post(change::change_item),
         )
-        .route("/queues/{name}/keys", get(pages::keys).post(change::limit))
+        .route(
+            "/queues/{name}/groups",
+            get(pages::groups).post(change::limit),
+        )
         .route(
             "/queues/{name}/batches",
             get(pages::batches).post(change::change_batch),
@@ -74,8 +77,8 @@ pub fn router(console: Console, options: WebOptions) -> Router {
         .route("/api/queues/{name}/items/{place}", get(api::items))
         .route("/api/queues/{name}/item/{item}", get(api::item))
         .route(
-            "/api/queues/{name}/keys",
-            get(api::item_keys).post(change::api_limit),
+            "/api/queues/{name}/groups",
+            get(api::groups).post(change::api_limit),
         )
         .route(
             "/api/queues/{name}/batches",

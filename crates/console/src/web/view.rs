@@ -285,18 +285,18 @@ pub(super) fn events_of(item: &Item) -> Vec<(String, String)> {
         .collect()
 }
 
-/// A page of the keys of a queue's items.
+/// A page of the groups of a queue's items.
 #[derive(Template)]
-#[template(path = "keys.html")]
-pub(super) struct KeysPage {
+#[template(path = "groups.html")]
+pub(super) struct GroupsPage {
     pub(super) frame: Frame,
-    pub(super) list: report::ItemKeys,
+    pub(super) list: report::Groups,
     pub(super) pager: Pager,
 }
 
-/// Returns a key as a form sends it: in hexadecimal digits, of which a page shows none as a code.
-pub(super) fn digits(key: &str) -> String {
-    format!("0x{}", hex(&parse_bytes(key)))
+/// Returns a group as a form sends it: in hexadecimal digits, of which a page shows none as a code.
+pub(super) fn digits(group: &str) -> String {
+    format!("0x{}", hex(&parse_bytes(group)))
 }
 
 /// A page of the batches of a queue, or one batch.

@@ -177,14 +177,14 @@ fn commands_that_look(store: &Filled) {
             &["new year again", "0 0 1 1 *", "UTC", "-01-01T00:00:00.000Z"],
         ),
         (
-            &["keys", "jobs"],
-            "ItemKeys",
+            &["groups", "jobs"],
+            "Groups",
             &[],
-            &["no keys on this page", "default limits: no limit"],
+            &["no groups on this page", "default limits: no limit"],
         ),
         (
             &["limit", "jobs", "tenant 7"],
-            "ItemKey",
+            "Group",
             &[],
             &[
                 "state idle",

@@ -33,7 +33,7 @@ const TOLD: [(&str, &str); 33] = [
     ("redrive", ": redrive: "),
     ("purge", ": purge: "),
     ("prioritize", "jobs: prioritize"),
-    ("keys", "default limits"),
+    ("groups", "default limits"),
     ("limit", "limit"),
     ("batches", "to be closed"),
     ("batch", "waits for"),
@@ -78,7 +78,7 @@ const MORE: [(&str, i32); 46] = [
     ("limit jobs c --ordered", 0),
     ("limit jobs c --pause", 0),
     ("limit jobs c --reset", 0),
-    ("keys jobs --limit 1 --after <page>", 0),
+    ("groups jobs --limit 1 --after <page>", 0),
     ("pause events --subscription mirror", 0),
     ("resume events --subscription mirror", 0),
     (
@@ -118,7 +118,7 @@ const MORE: [(&str, i32); 46] = [
     ("redrive jobs --all --yes", 0),
     ("purge jobs --all --yes", 0),
     ("serve --allow-changes --host pages.example --own", 0),
-    ("keys jobs --json", 0),
+    ("groups jobs --json", 0),
     ("batches jobs --json", 0),
     ("audit jobs --json", 0),
     ("check --json", 0),
@@ -202,7 +202,7 @@ impl World {
                 "QUEUE" => "jobs".to_owned(),
                 "KEY" if name == "combine" => "ada".to_owned(),
                 "KEY" if name == "get" => "jobs/m".to_owned(),
-                "KEY" => "tenant 7".to_owned(),
+                "GROUP" => "tenant 7".to_owned(),
                 "NAME" if name == "reschedule" => "new year".to_owned(),
                 "NAME" => "mirror".to_owned(),
                 "TEXT" => "refused".to_owned(),
@@ -355,7 +355,7 @@ fn documented(helps: &BTreeMap<String, String>) -> Vec<(String, Vec<Vec<String>>
     for shown in shown() {
         let words = words(&shown.code);
         let is_command = |words: &[String]| {
-            let takes = ["QUEUE", "KEY", "FILE"].contains(&&*words[1]);
+            let takes = ["QUEUE", "KEY", "GROUP", "FILE"].contains(&&*words[1]);
             takes || helps.contains_key(&words[0])
         };
         if shown.document == "docs/console.md" && words.len() > 1 && is_command(&words) {

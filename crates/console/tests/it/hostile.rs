@@ -120,10 +120,10 @@ async fn add_items(world: &World, subspace: Subspace) {
             _ => std::mem::forget(delivery),
         }
     }
-    let with_key = Enqueue::new().with_key(HOSTILE);
-    enqueue(&world.runner, &jobs, value, &with_key).await;
+    let with_group = Enqueue::new().with_group(HOSTILE);
+    enqueue(&world.runner, &jobs, value, &with_group).await;
     std::mem::forget(consumer);
-    let options = Enqueue::new().with_dedupe(HOSTILE).with_key(HOSTILE);
+    let options = Enqueue::new().with_dedupe(HOSTILE).with_group(HOSTILE);
     let nightly = Schedule::new("0 4 * * *").with_enqueue_options(options);
     let jobs = &jobs;
     let schedule = &nightly;
@@ -258,7 +258,7 @@ fn stored_text_is_shown_by_every_command_and_does_nothing() {
         (&["show", &jobs, &dead], r"\u202egpj.exe"),
         (&["show", &jobs, &done], r"\u202egpj.exe"),
         (&["show", &jobs, &delayed], r"\u202egpj.exe"),
-        (&["keys", &jobs], &reason),
+        (&["groups", &jobs], &reason),
         (&["limit", &jobs, HOSTILE], r"\u202egpj.exe"),
         (&["limit", &jobs, HOSTILE, "--at-most", "4"], "at most 4"),
         (&["batches", &jobs], "no batches"),
@@ -329,7 +329,7 @@ fn an_argument_that_is_echoed_does_nothing() {
         &["redrive", "jobs", "--older-than", HOSTILE],
         &["redrive", HOSTILE, "--all"],
         &["sessions", "jobs", "--after", HOSTILE],
-        &["keys", HOSTILE],
+        &["groups", HOSTILE],
         &["limit", HOSTILE, "a"],
         &["limit", "jobs", "a", "--at-most", HOSTILE],
         &["batches", HOSTILE],
@@ -418,7 +418,7 @@ async fn pages_show_hidden_characters_as_codes() {
             ];
             let rest = places
                 .iter()
-                .chain(&["keys", "batches", "sessions", "schedules"]);
+                .chain(&["groups", "batches", "sessions", "schedules"]);
             paths.extend(rest.map(|rest| format!("/queues/{segment}/{rest}")));
             let dead = site
                 .shown(&format!("/api/queues/{segment}/items/dead"))

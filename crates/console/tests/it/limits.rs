@@ -1,18 +1,18 @@
-//! Keys of items: how they stand, their limits, and why an item with a key has not started.
+//! Groups of items: how they stand, their limits, and why an item with a group has not started.
 
 use crate::common::program::Filled;
 use crate::common::{LONG, World, assert_queues_unchanged, assert_valid, enqueue, job, valid};
 use crate::web::site::TestSite;
 use axum::http::StatusCode;
 use conformance::stores::TestStore;
-use console::report::{Audit, Item, ItemKey};
+use console::report::{Audit, Group, Item};
 use console::{Action, Console, Error, LimitChange, WebOptions};
-use export_queue::hc_dequeue::{Delivery, Enqueue, Error as DequeueError, ItemRef, KeyLimits};
+use export_queue::hc_dequeue::{Delivery, Enqueue, Error as DequeueError, GroupLimits, ItemRef};
 use export_queue::keyspace::{self, Ids, Subspace, Transaction, Tx};
 use serde_json::Value;
 
 conformance::on_every_store!(threads:
-    keys_are_listed_with_their_slots_and_their_limits,
+    groups_are_listed_with_their_slots_and_their_limits,
     limits_are_replaced_paused_and_reset,
     limits_that_contradict_each_other_change_nothing,
     an_item_says_why_it_has_not_started,
@@ -20,9 +20,9 @@ conformance::on_every_store!(threads:
     slots_and_stamps_that_are_wrong_are_found_and_repaired,
 );
 
-/// Enqueues an item that comes before all those without a key.
-pub(crate) async fn add(world: &World, key: &'static [u8]) -> ItemRef {
-    let options = Enqueue::new().with_key(key).with_priority(9);
+/// Enqueues an item that comes before all those without a group.
+pub(crate) async fn add(world: &World, group: &'static [u8]) -> ItemRef {
+    let options = Enqueue::new().with_group(group).with_priority(9);
     enqueue(&world.runner, &world.jobs, &job(7), &options).await
 }
 
@@ -33,44 +33,55 @@ pub(crate) async fn take(world: &World, item: ItemRef) -> Delivery<Value> {
     delivery
 }
 
-/// Replaces the limits of a key, and returns what has become of them.
-pub(crate) async fn set(console: &Console, queue: &str, key: &str, limits: KeyLimits) -> String {
-    let change = console.limit(queue, Some(key), LimitChange::Set(limits));
+/// Replaces the limits of a group, and returns what has become of them.
+pub(crate) async fn set(
+    console: &Console,
+    queue: &str,
+    group: &str,
+    limits: GroupLimits,
+) -> String {
+    let change = console.limit(queue, Some(group), LimitChange::Set(limits));
     valid(change.await.unwrap()).outcome
 }
 
-fn row(key: &ItemKey) -> String {
-    let limits = if key.own_limits { "own" } else { "default" };
-    let slots = key.slots_text();
+fn row(group: &Group) -> String {
+    let limits = if group.own_limits { "own" } else { "default" };
+    let slots = group.slots_text();
     format!(
         "{}: {}, {slots}, {} waiting, {limits}",
-        key.key, key.state, key.waiting
+        group.group, group.state, group.waiting
     )
 }
 
-async fn keys_are_listed_with_their_slots_and_their_limits(store: TestStore) {
+async fn groups_are_listed_with_their_slots_and_their_limits(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
     let list = async |after: Option<&str>, limit| {
-        let page = console.item_keys(jobs, after, limit).await;
+        let page = console.groups(jobs, after, limit).await;
         valid(page.unwrap())
     };
     let none = list(None, 10).await;
-    assert!(none.keys.is_empty() && none.next.is_none());
+    assert!(none.groups.is_empty() && none.next.is_none());
     assert_eq!(none.default_limits.unwrap().to_string(), "no limit");
-    set(&console, jobs, "acme", KeyLimits::new().with_limit(2)).await;
-    set(&console, jobs, "idle", KeyLimits::ordered().with_weight(3)).await;
+    set(&console, jobs, "acme", GroupLimits::new().with_limit(2)).await;
+    set(
+        &console,
+        jobs,
+        "idle",
+        GroupLimits::ordered().with_weight(3),
+    )
+    .await;
     let first = add(&world, b"acme").await;
     let second = add(&world, b"acme").await;
     add(&world, b"acme").await;
     let one = take(&world, first).await;
-    let key = valid(console.item_key(jobs, "acme").await.unwrap());
-    assert_eq!(row(&key), "acme: ready, 1 of 2, 2 waiting, own");
+    let group = valid(console.group(jobs, "acme").await.unwrap());
+    assert_eq!(row(&group), "acme: ready, 1 of 2, 2 waiting, own");
     let two = take(&world, second).await;
     add(&world, b"\xff\x00").await;
     let all = list(None, 10).await;
-    let rows: Vec<_> = all.keys.iter().map(row).collect();
+    let rows: Vec<_> = all.groups.iter().map(row).collect();
     assert_eq!(
         rows,
         [
@@ -79,24 +90,24 @@ async fn keys_are_listed_with_their_slots_and_their_limits(store: TestStore) {
             "0xff00: ready, 0, no limit, 1 waiting, default",
         ]
     );
-    let limits = all.keys[1].limits.as_ref().unwrap();
+    let limits = all.groups[1].limits.as_ref().unwrap();
     assert_eq!(limits.to_string(), "at most 1, until end, weight 3");
-    // A key without items has a state, too.
-    let key = console.item_key(jobs, "unused").await.unwrap();
-    assert_eq!(row(&key), "unused: idle, 0, no limit, 0 waiting, default");
+    // A group without items has a state, too.
+    let group = console.group(jobs, "unused").await.unwrap();
+    assert_eq!(row(&group), "unused: idle, 0, no limit, 0 waiting, default");
     for limit in 1..=4 {
         let mut paged = Vec::new();
         let mut after = None;
         loop {
             let page = list(after.as_deref(), limit).await;
-            assert!(page.keys.len() <= limit);
-            paged.extend(page.keys);
+            assert!(page.groups.len() <= limit);
+            paged.extend(page.groups);
             after = page.next;
             if after.is_none() {
                 break;
             }
         }
-        assert_eq!(paged, all.keys, "{limit}");
+        assert_eq!(paged, all.groups, "{limit}");
     }
     assert_eq!(list(None, 3).await.next, None);
     drop([one, two]);
@@ -107,18 +118,18 @@ async fn limits_are_replaced_paused_and_reset(store: TestStore) {
     let console = world.console();
     let jobs = &world.name("jobs");
     let item = add(&world, b"acme").await;
-    let four = KeyLimits::new().with_limit(4);
+    let four = GroupLimits::new().with_limit(4);
     let told = set(&console, jobs, "acme", four).await;
     assert_eq!(told, "at most 4; before: no limit, by default");
-    let all = KeyLimits::ordered()
+    let all = GroupLimits::ordered()
         .with_dead_letters_blocking()
         .with_weight(3);
-    // The same key, by its digits.
+    // The same group, by its digits.
     let told = set(&console, jobs, "0x61636d65", all).await;
     let ordered = "at most 1, until end, dead letters block, weight 3";
     assert_eq!(told, format!("{ordered}; before: at most 4"));
-    let limit = async |key: Option<&str>, change| {
-        let change = valid(console.limit(jobs, key, change).await.unwrap());
+    let limit = async |group: Option<&str>, change| {
+        let change = valid(console.limit(jobs, group, change).await.unwrap());
         assert_eq!((&*change.action, change.changed), ("limit", 0));
         change.outcome
     };
@@ -136,7 +147,7 @@ async fn limits_are_replaced_paused_and_reset(store: TestStore) {
     );
     take(&world, item).await.complete().await.unwrap();
 
-    let told = limit(None, LimitChange::Set(KeyLimits::ordered())).await;
+    let told = limit(None, LimitChange::Set(GroupLimits::ordered())).await;
     assert_eq!(
         told,
         "default limits: at most 1, until end; before: no limit"
@@ -148,15 +159,15 @@ async fn limits_are_replaced_paused_and_reset(store: TestStore) {
     );
     let default = valid(console.default_limits(jobs).await.unwrap());
     assert_eq!((default.limit, default.until_end), (Some(0), true));
-    let key = console.item_key(jobs, "acme").await.unwrap();
-    assert_eq!((key.limits, key.own_limits), (Some(default), false));
+    let group = console.group(jobs, "acme").await.unwrap();
+    assert_eq!((group.limits, group.own_limits), (Some(default), false));
 }
 
 async fn limits_that_contradict_each_other_change_nothing(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
-    let none = KeyLimits::new();
+    let none = GroupLimits::new();
     let before = world.written().await;
     for (limits, reason) in [
         (none.with_until_end(), "there is no limit: set one"),
@@ -167,30 +178,30 @@ async fn limits_that_contradict_each_other_change_nothing(store: TestStore) {
         (none.with_weight(0), "from 1 to 1,000"),
         (none.with_weight(1_001), "from 1 to 1,000"),
     ] {
-        for key in [None, Some("acme")] {
-            let refused = console.limit(jobs, key, LimitChange::Set(limits)).await;
+        for group in [None, Some("acme")] {
+            let refused = console.limit(jobs, group, LimitChange::Set(limits)).await;
             let refused = refused.unwrap_err();
             assert!(
-                matches!(refused, Error::Dequeue(DequeueError::KeyLimits { .. })),
+                matches!(refused, Error::Dequeue(DequeueError::GroupLimits { .. })),
                 "{refused}"
             );
             assert!(refused.to_string().contains(reason), "{refused}");
         }
     }
     let long = "k".repeat(256);
-    for key in ["", &long] {
+    for group in ["", &long] {
         let set = LimitChange::Set(none);
         for refused in [
-            console.limit(jobs, Some(key), set).await.map(drop),
+            console.limit(jobs, Some(group), set).await.map(drop),
             console
-                .limit(jobs, Some(key), LimitChange::Pause)
+                .limit(jobs, Some(group), LimitChange::Pause)
                 .await
                 .map(drop),
-            console.reset_limits(jobs, key).await.map(drop),
-            console.item_key(jobs, key).await.map(drop),
+            console.reset_limits(jobs, group).await.map(drop),
+            console.group(jobs, group).await.map(drop),
         ] {
             assert!(
-                matches!(refused, Err(Error::Dequeue(DequeueError::Key { .. }))),
+                matches!(refused, Err(Error::Dequeue(DequeueError::Group { .. }))),
                 "{refused:?}"
             );
         }
@@ -203,8 +214,8 @@ async fn limits_that_contradict_each_other_change_nothing(store: TestStore) {
                 .await
                 .map(drop),
             console.reset_limits(name, "acme").await.map(drop),
-            console.item_keys(name, None, 1).await.map(drop),
-            console.item_key(name, "acme").await.map(drop),
+            console.groups(name, None, 1).await.map(drop),
+            console.group(name, "acme").await.map(drop),
             console.default_limits(name).await.map(drop),
         ] {
             assert!(
@@ -224,15 +235,15 @@ async fn an_item_says_why_it_has_not_started(store: TestStore) {
         valid(console.item(jobs, &item.to_string()).await.unwrap())
     };
     let why = async |item: ItemRef| show(item).await.not_started.unwrap_or_default();
-    let without_key = show(world.items.queued[0]).await;
+    let without_group = show(world.items.queued[0]).await;
     assert_eq!(
-        (without_key.item_key, without_key.not_started),
+        (without_group.group, without_group.not_started),
         (None, None)
     );
 
     let first = add(&world, b"acme").await;
     let shown = show(first).await;
-    assert_eq!(shown.item_key.as_deref(), Some("acme"));
+    assert_eq!(shown.group.as_deref(), Some("acme"));
     assert!(!shown.has_slot);
     assert_eq!(why(first).await, "it waits for its turn");
     console.set_paused(jobs, true).await.unwrap();
@@ -240,20 +251,20 @@ async fn an_item_says_why_it_has_not_started(store: TestStore) {
     console.set_paused(jobs, false).await.unwrap();
     let pause = console.limit(jobs, Some("acme"), LimitChange::Pause);
     pause.await.unwrap();
-    assert_eq!(why(first).await, "its key is paused");
-    let blocking = KeyLimits::ordered().with_dead_letters_blocking();
+    assert_eq!(why(first).await, "its group is paused");
+    let blocking = GroupLimits::ordered().with_dead_letters_blocking();
     set(&console, jobs, "acme", blocking).await;
 
     let delivery = take(&world, first).await;
     let second = add(&world, b"acme").await;
     let shown = show(first).await;
     assert!(shown.has_slot && shown.not_started.is_none());
-    assert_eq!(why(second).await, "its key is at its limit (1 of 1)");
+    assert_eq!(why(second).await, "its group is at its limit (1 of 1)");
     delivery.discard("no").await.unwrap();
     assert!(show(first).await.has_slot);
     assert_eq!(
         why(second).await,
-        format!("a dead letter of its key keeps a slot: redrive or purge {first}")
+        format!("a dead letter of its group keeps a slot: redrive or purge {first}")
     );
     let letter = first.to_string();
     let purge = console.change(jobs, Action::Purge, &letter);
@@ -266,7 +277,7 @@ async fn an_item_says_why_it_has_not_started(store: TestStore) {
         .unwrap()
         .items;
     let listed = queued.iter().find(|item| item.item == second.to_string());
-    assert_eq!(listed.unwrap().item_key.as_deref(), Some("acme"));
+    assert_eq!(listed.unwrap().group.as_deref(), Some("acme"));
     assert_eq!(listed.unwrap().not_started, None);
 }
 
@@ -276,32 +287,32 @@ async fn limits_that_do_not_decode_hide_nothing_and_can_be_replaced(store: TestS
     let jobs = &world.name("jobs");
     let item = add(&world, b"acme").await;
     add(&world, b"zeta").await;
-    let limits = |key: &[u8]| world.jobs.subspace().pack(&("l", key, "k"));
+    let limits = |group: &[u8]| world.jobs.subspace().pack(&("l", group, "k"));
     world.set(&limits(b"acme"), b"\x63newer").await;
-    let listed = valid(console.item_keys(jobs, None, 10).await.unwrap()).keys;
+    let listed = valid(console.groups(jobs, None, 10).await.unwrap()).groups;
     let [acme, zeta] = &listed[..] else {
         panic!("{listed:?}");
     };
-    assert_eq!((&*acme.key, &*acme.state), ("acme", "unreadable"));
+    assert_eq!((&*acme.group, &*acme.state), ("acme", "unreadable"));
     assert_eq!((&acme.limits, acme.waiting), (&None, 1));
     assert_eq!(row(zeta), "zeta: ready, 0, no limit, 1 waiting, default");
     let shown = valid(console.item(jobs, &item.to_string()).await.unwrap());
     let why = shown.not_started.unwrap();
     assert!(why.contains("do not decode"), "{why}");
-    let told = set(&console, jobs, "acme", KeyLimits::ordered()).await;
+    let told = set(&console, jobs, "acme", GroupLimits::ordered()).await;
     assert_eq!(told, "at most 1, until end; before: unreadable");
 
     world.set(&limits(b""), b"\x63newer").await;
-    let page = valid(console.item_keys(jobs, None, 10).await.unwrap());
-    let states: Vec<_> = page.keys.iter().map(|key| &*key.state).collect();
+    let page = valid(console.groups(jobs, None, 10).await.unwrap());
+    let states: Vec<_> = page.groups.iter().map(|group| &*group.state).collect();
     assert_eq!(states, ["ready", "unreadable"]);
     assert_eq!(page.default_limits, None);
     let refused = console.default_limits(jobs).await;
     assert!(matches!(refused, Err(Error::Dequeue(_))), "{refused:?}");
-    let none = LimitChange::Set(KeyLimits::new());
+    let none = LimitChange::Set(GroupLimits::new());
     let told = console.limit(jobs, None, none).await.unwrap().outcome;
     assert_eq!(told, "default limits: no limit; before: unreadable");
-    let listed = console.item_keys(jobs, None, 10).await.unwrap().keys;
+    let listed = console.groups(jobs, None, 10).await.unwrap().groups;
     assert_eq!(row(&listed[0]), "acme: ready, 0 of 1, 1 waiting, own");
 }
 
@@ -365,18 +376,18 @@ fn the_program_lists_and_changes_limits() {
     for (options, told) in steps {
         assert_limited(&store, options, told);
     }
-    let listed = store.run(&["keys", "jobs"]).out;
+    let listed = store.run(&["groups", "jobs"]).out;
     let words: Vec<_> = listed.split_whitespace().collect();
     let words = words.join(" ");
     for text in [
-        "KEY STATE NEXT START SLOTS WAITING WEIGHT UNTIL END DEAD BLOCK RATE LIMITS",
+        "GROUP STATE NEXT START SLOTS WAITING WEIGHT UNTIL END DEAD BLOCK RATE LIMITS",
         "tenant 7 ready 0, no limit 1 own",
         "default limits: at most 1, until end, weight 2",
     ] {
         assert!(words.contains(text), "{text}: {listed}");
     }
-    assert_valid("ItemKeys", &store.json(&["keys", "jobs"]));
-    // Items with keys are listed after the others.
+    assert_valid("Groups", &store.json(&["groups", "jobs"]));
+    // Items with groups are listed after the others.
     let queued = store.json(&["list", "jobs"]);
     let item = queued["items"].as_array().unwrap().last().unwrap();
     let item = item["item"].as_str().unwrap();
@@ -406,18 +417,18 @@ fn limits_that_contradict_each_other_are_a_wrong_command() {
         let finished = store.run(&[&["limit", "jobs"][..], options].concat());
         finished.assert_refused(2, reason);
     }
-    for command in [&["keys", "mail"][..], &["limit", "mail", "a", "--pause"]] {
+    for command in [&["groups", "mail"][..], &["limit", "mail", "a", "--pause"]] {
         store.run(command).assert_refused(2, "recipe microqueue");
     }
     store
-        .run(&["keys", "none"])
+        .run(&["groups", "none"])
         .assert_refused(3, "console queues");
-    let keys = store.json(&["keys", "jobs"]);
-    assert_eq!(keys["keys"], Value::Array(Vec::new()));
+    let groups = store.json(&["groups", "jobs"]);
+    assert_eq!(groups["groups"], Value::Array(Vec::new()));
 }
 
 #[tokio::test]
-async fn the_page_of_keys_changes_limits() {
+async fn the_page_of_groups_changes_limits() {
     let store = TestStore::memory().db;
     let world = World::on(store, Subspace::all(), Ids::default()).await;
     // A page shows its first character as a code.
@@ -426,23 +437,23 @@ async fn the_page_of_keys_changes_limits() {
     let router = console::router(world.console(), options);
     let site = TestSite { router };
     let token = site.token().await;
-    let keys = "/queues/jobs/keys";
-    let page = site.shown(keys).await;
-    let key = page.after(r#"form="limits" name="key" value=""#);
-    assert_eq!(key, "0xe280ae37");
+    let groups = "/queues/jobs/groups";
+    let page = site.shown(groups).await;
+    let group = page.after(r#"form="limits" name="group" value=""#);
+    assert_eq!(group, "0xe280ae37");
     for (fields, text) in [
         (
-            format!("key={key}&action=set&at_most=4&until_end=yes&weight="),
+            format!("group={group}&action=set&at_most=4&until_end=yes&weight="),
             "0 of 4",
         ),
-        (format!("key={key}&action=pause"), "<td>paused</td>"),
-        (format!("key={key}&action=reset"), "<td>default</td>"),
+        (format!("group={group}&action=pause"), "<td>paused</td>"),
+        (format!("group={group}&action=reset"), "<td>default</td>"),
         (
-            "key=&action=set&at_most=9".to_owned(),
+            "group=&action=set&at_most=9".to_owned(),
             "Limits by default: at most 9",
         ),
     ] {
-        let answer = site.post(keys, &format!("token={token}&{fields}")).await;
+        let answer = site.post(groups, &format!("token={token}&{fields}")).await;
         assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.text);
         let next = answer.headers["location"].to_str().unwrap();
         let page = site.shown(next).await.text;
@@ -450,26 +461,26 @@ async fn the_page_of_keys_changes_limits() {
         assert!(page.contains(text), "{text}: {page}");
     }
     for (fields, text) in [
-        ("action=set", "select a key"),
-        ("key=&action=reset", "cannot be reset"),
-        ("key=a&action=set&at_most=x", "a limit is no number"),
+        ("action=set", "select a group"),
+        ("group=&action=reset", "cannot be reset"),
+        ("group=a&action=set&at_most=x", "a limit is no number"),
         (
-            "key=a&action=set&until_end=yes",
+            "group=a&action=set&until_end=yes",
             "there is no limit: set one",
         ),
-        ("key=a&action=set&weight=0", "out of range"),
-        ("key=a&action=explode", "an action is set, pause or reset"),
+        ("group=a&action=set&weight=0", "out of range"),
+        ("group=a&action=explode", "an action is set, pause or reset"),
     ] {
-        let answer = site.post(keys, &format!("token={token}&{fields}")).await;
+        let answer = site.post(groups, &format!("token={token}&{fields}")).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{fields}");
         assert!(answer.text.contains(text), "{text}: {}", answer.text);
     }
-    let fields = format!("token={token}&key=a&action=pause");
-    let change = site.post(&format!("/api{keys}"), &fields).await.json();
+    let fields = format!("token={token}&group=a&action=pause");
+    let change = site.post(&format!("/api{groups}"), &fields).await.json();
     assert_valid("Change", &change);
-    let listed = site.shown(&format!("/api{keys}")).await.json();
-    assert_valid("ItemKeys", &listed);
-    assert_eq!(listed["keys"][0]["limits"]["limit"], 0);
+    let listed = site.shown(&format!("/api{groups}")).await.json();
+    assert_valid("Groups", &listed);
+    assert_eq!(listed["groups"][0]["limits"]["limit"], 0);
     let page = site.shown(&format!("/queues/jobs/item/{item}")).await;
     assert!(page.text.contains("queued: it waits for its turn"));
 }

@@ -423,7 +423,7 @@ async fn a_queue_of_another_recipe_is_refused(store: TestStore) {
             assert_eq!(kind(console.item(name, "00").await), wrong);
             assert_eq!(kind(console.schedules(name, None, 1).await), wrong);
             assert_eq!(kind(console.settings(name).await), wrong);
-            assert_eq!(kind(console.item_keys(name, None, 1).await), wrong);
+            assert_eq!(kind(console.groups(name, None, 1).await), wrong);
             assert_eq!(kind(console.batches(name, None, 1).await), wrong);
             assert_eq!(kind(console.batch(name, "00").await), wrong);
             assert_eq!(kind(console.audit(name, false).await), wrong);
@@ -489,8 +489,8 @@ async fn looking_writes_nothing(store: TestStore) {
         let _ = console.sessions(name, None, 10).await;
         let _ = console.schedules(name, None, 10).await;
         let _ = console.settings(name).await;
-        let _ = console.item_keys(name, None, 10).await;
-        let _ = console.item_key(name, "acme").await;
+        let _ = console.groups(name, None, 10).await;
+        let _ = console.group(name, "acme").await;
         let _ = console.default_limits(name).await;
         let _ = console.batches(name, None, 10).await;
         let _ = console.audit(name, false).await;

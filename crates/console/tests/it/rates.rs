@@ -1,5 +1,5 @@
-//! Rates of keys: how they are shown and changed, and what waits for them. They are of one start a day, so that no test
-//! depends on how long it takes.
+//! Rates of groups: how they are shown and changed, and what waits for them. They are of one start a day, so that no
+//! test depends on how long it takes.
 
 use std::time::Duration;
 
@@ -11,12 +11,14 @@ use axum::http::StatusCode;
 use conformance::stores::TestStore;
 use console::report::{Limits, Time};
 use console::{Error, LimitChange, WebOptions};
-use export_queue::hc_dequeue::{Error as DequeueError, ItemRef, KeyLimits, MAX_RATE_PERIOD, Rate};
+use export_queue::hc_dequeue::{
+    Error as DequeueError, GroupLimits, ItemRef, MAX_RATE_PERIOD, Rate,
+};
 use export_queue::keyspace::{Environment, Ids, Subspace};
 use serde_json::json;
 
 conformance::on_every_store!(threads:
-    a_key_that_waits_for_its_rate_says_until_when,
+    a_group_that_waits_for_its_rate_says_until_when,
     a_pause_keeps_the_rate,
     rates_that_are_out_of_range_change_nothing,
 );
@@ -25,11 +27,11 @@ const HOUR: Duration = Duration::from_secs(60 * 60);
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-fn daily() -> KeyLimits {
-    KeyLimits::new().with_rate(Rate::new(1, DAY))
+fn daily() -> GroupLimits {
+    GroupLimits::new().with_rate(Rate::new(1, DAY))
 }
 
-/// Enqueues two items of the key `acme`, of which one starts. Returns the other.
+/// Enqueues two items of the group `acme`, of which one starts. Returns the other.
 async fn wait_for_rate(world: &World) -> ItemRef {
     let jobs = &world.name("jobs");
     set(&world.console(), jobs, "acme", daily()).await;
@@ -39,42 +41,42 @@ async fn wait_for_rate(world: &World) -> ItemRef {
     second
 }
 
-async fn a_key_that_waits_for_its_rate_says_until_when(store: TestStore) {
+async fn a_group_that_waits_for_its_rate_says_until_when(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
     let begin = Environment::system().wall();
     let second = wait_for_rate(&world).await;
-    let key = valid(console.item_key(jobs, "acme").await.unwrap());
-    assert_eq!(key.state, "waits for its rate");
-    let next = key.next_start.unwrap();
+    let group = valid(console.group(jobs, "acme").await.unwrap());
+    assert_eq!(group.state, "waits for its rate");
+    let next = group.next_start.unwrap();
     assert!(next > Time::from(begin + 23 * HOUR), "{next}");
     assert!(next < Time::from(begin + 25 * HOUR), "{next}");
-    let shown = serde_json::to_value(&key).unwrap();
+    let shown = serde_json::to_value(&group).unwrap();
     assert_eq!(
         shown["limits"]["rate"],
         json!({ "starts": 1, "period_seconds": 86_400.0, "burst": 1 })
     );
-    let page = valid(console.item_keys(jobs, None, 10).await.unwrap());
-    assert_eq!(page.keys[0].state, "waits for its rate");
-    assert!(page.keys[0].next_start.is_some());
+    let page = valid(console.groups(jobs, None, 10).await.unwrap());
+    assert_eq!(page.groups[0].state, "waits for its rate");
+    assert!(page.groups[0].next_start.is_some());
 
     let item = valid(console.item(jobs, &second.to_string()).await.unwrap());
     let why = item.not_started.unwrap();
-    let start = "its key waits for its rate, and starts the next item at about 20";
+    let start = "its group waits for its rate, and starts the next item at about 20";
     assert!(why.starts_with(start), "{why}");
     // Whatever else keeps it from starting comes first.
     let limit = LimitChange::Pause;
     console.limit(jobs, Some("acme"), limit).await.unwrap();
-    let key = valid(console.item_key(jobs, "acme").await.unwrap());
-    assert_eq!((&*key.state, key.next_start), ("paused", None));
+    let group = valid(console.group(jobs, "acme").await.unwrap());
+    assert_eq!((&*group.state, group.next_start), ("paused", None));
     let item = console.item(jobs, &second.to_string()).await.unwrap();
-    assert_eq!(item.not_started.unwrap(), "its key is paused");
+    assert_eq!(item.not_started.unwrap(), "its group is paused");
     // Without the rate, it starts.
-    set(&console, jobs, "acme", KeyLimits::new()).await;
-    let key = valid(console.item_key(jobs, "acme").await.unwrap());
-    assert_eq!((&*key.state, key.next_start), ("ready", None));
-    let without = serde_json::to_value(&key).unwrap();
+    set(&console, jobs, "acme", GroupLimits::new()).await;
+    let group = valid(console.group(jobs, "acme").await.unwrap());
+    assert_eq!((&*group.state, group.next_start), ("ready", None));
+    let without = serde_json::to_value(&group).unwrap();
     assert!(without.get("next_start").is_none(), "{without}");
     assert!(without["limits"].get("rate").is_none(), "{without}");
     take(&world, second).await.complete().await.unwrap();
@@ -85,13 +87,13 @@ async fn a_pause_keeps_the_rate(store: TestStore) {
     let console = world.console();
     let jobs = &world.name("jobs");
     let rate = Rate::new(100, Duration::from_secs(90)).with_burst(10);
-    let limits = KeyLimits::ordered().with_rate(rate).with_weight(3);
-    for (key, prefix, by_default) in [
+    let limits = GroupLimits::ordered().with_rate(rate).with_weight(3);
+    for (group, prefix, by_default) in [
         (Some("acme"), "", ", by default"),
         (None, "default limits: ", ""),
     ] {
         let change = async |change| {
-            let change = valid(console.limit(jobs, key, change).await.unwrap());
+            let change = valid(console.limit(jobs, group, change).await.unwrap());
             change.outcome
         };
         let all = "until end, 100 per 1m 30s, burst 10, weight 3";
@@ -131,12 +133,12 @@ async fn rates_that_are_out_of_range_change_nothing(store: TestStore) {
             "at most 1,000,000 starts per second",
         ),
     ] {
-        for key in [None, Some("acme")] {
-            let limits = KeyLimits::new().with_rate(rate);
-            let refused = console.limit(jobs, key, LimitChange::Set(limits)).await;
+        for group in [None, Some("acme")] {
+            let limits = GroupLimits::new().with_rate(rate);
+            let refused = console.limit(jobs, group, LimitChange::Set(limits)).await;
             let refused = refused.unwrap_err();
             assert!(
-                matches!(refused, Error::Dequeue(DequeueError::KeyLimits { .. })),
+                matches!(refused, Error::Dequeue(DequeueError::GroupLimits { .. })),
                 "{refused}"
             );
             assert!(refused.to_string().contains(reason), "{refused}");
@@ -174,22 +176,22 @@ fn the_program_shows_and_changes_rates() {
         let shown = store.run(arguments).out;
         shown.split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let listed = words(&["keys", "jobs"]);
+    let listed = words(&["groups", "jobs"]);
     for text in ["acme waits for its rate 20", "0, no limit 1 1 per 1day own"] {
         assert!(listed.contains(text), "{text}: {listed}");
     }
-    let key = words(&["limit", "jobs", "acme"]);
+    let group = words(&["limit", "jobs", "acme"]);
     for text in [
         "state waits for its rate next start 20",
         "limits no limit of slots, 1 per 1day",
     ] {
-        assert!(key.contains(text), "{text}: {key}");
+        assert!(group.contains(text), "{text}: {group}");
     }
-    assert_valid("ItemKey", &store.json(&["limit", "jobs", "acme"]));
+    assert_valid("Group", &store.json(&["limit", "jobs", "acme"]));
     let queued = store.json(&["list", "jobs"]);
     let item = queued["items"].as_array().unwrap().last().unwrap();
     let shown = words(&["show", "jobs", item["item"].as_str().unwrap()]);
-    let why = "its key waits for its rate, and starts the next item at about 20";
+    let why = "its group waits for its rate, and starts the next item at about 20";
     assert!(shown.contains(why), "{shown}");
 
     let steps: [(&[&str], &str); 5] = [
@@ -249,11 +251,11 @@ fn rates_that_are_malformed_or_out_of_range_are_a_wrong_command() {
         let finished = store.run(&[&["limit", "jobs", "a"][..], options].concat());
         finished.assert_refused(2, reason);
     }
-    assert_eq!(store.json(&["keys", "jobs"])["keys"], json!([]));
+    assert_eq!(store.json(&["groups", "jobs"])["groups"], json!([]));
 }
 
 #[tokio::test]
-async fn the_page_of_keys_shows_and_changes_rates() {
+async fn the_page_of_groups_shows_and_changes_rates() {
     let store = TestStore::memory().db;
     let world = World::on(store, Subspace::all(), Ids::default()).await;
     let item = wait_for_rate(&world).await;
@@ -261,31 +263,34 @@ async fn the_page_of_keys_shows_and_changes_rates() {
     let router = console::router(world.console(), options);
     let site = TestSite { router };
     let token = site.token().await;
-    let keys = "/queues/jobs/keys";
-    let page = site.shown(keys).await.text;
+    let groups = "/queues/jobs/groups";
+    let page = site.shown(groups).await.text;
     for text in ["<td>waits for its rate until 20", "<td>1 per 1day</td>"] {
         assert!(page.contains(text), "{text}: {page}");
     }
     let shown = site.shown(&format!("/queues/jobs/item/{item}")).await.text;
-    assert!(shown.contains("queued: its key waits for its rate, and starts"));
+    assert!(shown.contains("queued: its group waits for its rate, and starts"));
     for (fields, text) in [
         (
-            "key=acme&action=set&starts=100&period=1m+30s&burst=10&at_most=",
+            "group=acme&action=set&starts=100&period=1m+30s&burst=10&at_most=",
             "<td>100 per 1m 30s, burst 10</td>",
         ),
-        ("key=acme&action=pause", "<td>100 per 1m 30s, burst 10</td>"),
         (
-            "key=acme&action=set&starts=1&period=1day&burst=",
+            "group=acme&action=pause",
+            "<td>100 per 1m 30s, burst 10</td>",
+        ),
+        (
+            "group=acme&action=set&starts=1&period=1day&burst=",
             "<td>1 per 1day</td>",
         ),
         (
-            "key=&action=set&starts=1&period=1s",
+            "group=&action=set&starts=1&period=1s",
             "Limits by default: no limit of slots, 1 per 1s",
         ),
     ] {
-        let answer = site.post(keys, &format!("token={token}&{fields}")).await;
+        let answer = site.post(groups, &format!("token={token}&{fields}")).await;
         assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.text);
-        let page = site.shown(keys).await.text;
+        let page = site.shown(groups).await.text;
         assert!(page.contains(text), "{text}: {page}");
     }
     let both = "a rate needs both its starts and its period";
@@ -299,20 +304,20 @@ async fn the_page_of_keys_shows_and_changes_rates() {
         ("starts=0&period=1m", "the rate has no starts"),
         ("starts=1&period=1m&burst=0", "the burst of the rate is 0"),
     ] {
-        let form = format!("token={token}&key=acme&action=set&{fields}");
-        for path in [keys, &format!("/api{keys}")] {
+        let form = format!("token={token}&group=acme&action=set&{fields}");
+        for path in [groups, &format!("/api{groups}")] {
             let answer = site.post(path, &form).await;
             assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}: {fields}");
             assert!(answer.text.contains(text), "{text}: {}", answer.text);
         }
     }
-    let form = format!("token={token}&key=acme&action=set&starts=7&period=2h&burst=3");
-    let change = site.post(&format!("/api{keys}"), &form).await.json();
+    let form = format!("token={token}&group=acme&action=set&starts=7&period=2h&burst=3");
+    let change = site.post(&format!("/api{groups}"), &form).await.json();
     assert_valid("Change", &change);
-    let listed = site.shown(&format!("/api{keys}")).await.json();
-    assert_valid("ItemKeys", &listed);
+    let listed = site.shown(&format!("/api{groups}")).await.json();
+    assert_valid("Groups", &listed);
     assert_eq!(
-        listed["keys"][0]["limits"]["rate"],
+        listed["groups"][0]["limits"]["rate"],
         json!({ "starts": 7, "period_seconds": 7_200.0, "burst": 3 })
     );
 }

@@ -32,7 +32,7 @@ pub(super) async fn check_token(
         return Ok(None);
     };
     let rows = Rows::read(tr, keys, &record.dedupe).await?;
-    let claim = Claim::of(token, &id, record.key);
+    let claim = Claim::of(token, &id, record.group);
     if rows.are_of(&id, &claim) {
         return Ok(None);
     }
@@ -108,7 +108,7 @@ fn claim_of(id: &ItemId, found: Option<(Location, Record)>, dedupe: &Bytes) -> O
     if matches!(location, Location::Done) || record.dedupe != *dedupe {
         return None;
     }
-    Some(Claim::of(record.token?, id, record.key))
+    Some(Claim::of(record.token?, id, record.group))
 }
 
 /// Returns the finding that the rows of a dedupe id belong to no item.

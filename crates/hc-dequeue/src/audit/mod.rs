@@ -55,11 +55,11 @@ impl Audit {
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Checks the queue for contradictions and changes nothing. It may run while the queue is in use.
     ///
-    /// It compares counters, sessions and held items, keys and their items, items and their pointers, dedupe ids, done
-    /// items and schedules with each other. Each counter is checked in one transaction with the items that it counts.
-    /// The other rows are checked page by page, each page in one transaction together with the rows that it must agree
-    /// with. Each check of a part of the queue lists at most a thousand findings. A row that does not decode is a
-    /// finding. What takes more time than a transaction has is [not checked](Audit::unchecked).
+    /// It compares counters, sessions and held items, groups and their items, items and their pointers, dedupe ids,
+    /// done items and schedules with each other. Each counter is checked in one transaction with the items that it
+    /// counts. The other rows are checked page by page, each page in one transaction together with the rows that it
+    /// must agree with. Each check of a part of the queue lists at most a thousand findings. A row that does not decode
+    /// is a finding. What takes more time than a transaction has is [not checked](Audit::unchecked).
     ///
     /// # Errors
     /// Those of [`Runner::run`].

@@ -99,7 +99,7 @@ fn checked_row(keys: &Keys, finding: &Finding) -> Option<(RowCheck<'static>, Vec
             let key = item.id().key_in(&keys.pointers());
             (RowCheck::Pointers, key)
         }
-        Finding::StrayParked { key, until } => (RowCheck::Parked, keys.parked(*until, key)),
+        Finding::StrayParked { group, until } => (RowCheck::Parked, keys.parked(*until, group)),
         Finding::NoKeepTime { item, .. } => {
             let key = item.id().key_in(keys.done.subspace());
             (RowCheck::Done, key)

@@ -48,7 +48,7 @@ pub(super) enum RowCheck<'a> {
     Items(Part),
     /// Pointers with their items.
     Pointers,
-    /// Keys among the parked lanes with these lanes.
+    /// Parked groups with their lanes.
     Parked,
     /// Items that have tokens with the rows of their dedupe ids.
     Tokens(Part),

@@ -146,7 +146,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// cancellation write.
     ///
     /// # Errors
-    /// [`Error::EnqueueOptions`], [`Error::Priority`], [`Error::Key`], [`Error::PayloadTooLarge`] and
+    /// [`Error::EnqueueOptions`], [`Error::Priority`], [`Error::Group`], [`Error::PayloadTooLarge`] and
     /// [`Encode`](microqueue::keyspace::Error::Encode) for the callback; [`Error::ForeignRef`], [`Error::BatchOver`]
     /// and [`Corrupt`](microqueue::keyspace::Error::Corrupt) for the parent. In all cases nothing is staged.
     pub async fn open_batch(&self, tr: &impl Transaction, batch: &Batch<T>) -> Result<BatchRef> {

@@ -107,10 +107,10 @@ impl<T> Delivery<T> {
         self.item.record.priority.get()
     }
 
-    /// Returns the item's [key](crate::Enqueue::with_key), if it has one.
+    /// Returns the item's [group](crate::Enqueue::with_group), if it has one.
     #[must_use]
-    pub fn key(&self) -> Option<&Bytes> {
-        Some(&self.item.record.key).filter(|key| !key.is_empty())
+    pub fn group(&self) -> Option<&Bytes> {
+        Some(&self.item.record.group).filter(|group| !group.is_empty())
     }
 
     /// Returns the [batch](crate::Enqueue::with_batch) of which the item is a member, if there is one.
@@ -202,8 +202,9 @@ impl<T> Delivery<T> {
     /// # Conflicts
     /// Reads and writes the item's key. While the item is held, only two other operations write this key: a
     /// [cancellation](crate::Queue::cancel) and an enqueue that takes over the item's dedupe id. If the item has a
-    /// [key](Self::key), also reads the limits of the key and the default ones, which only
-    /// [`configure_key`](crate::Queue::configure_key) and [`configure_keys`](crate::Queue::configure_keys) write.
+    /// [group](Self::group), also reads the limits of the group and the default ones, which only
+    /// [`configure_group`](crate::Queue::configure_group) and [`configure_groups`](crate::Queue::configure_groups)
+    /// write.
     ///
     /// # Errors
     /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if this delivery no longer holds the item, and
@@ -223,8 +224,8 @@ impl<T> Delivery<T> {
 
     /// Gives the item back to the queue, and returns when that is committed. This does not count as an attempt.
     ///
-    /// Items without a key that come back take turns with those that have not. One with a key returns to its place
-    /// among the items of the key.
+    /// Items without a group that come back take turns with those that have not. One with a group returns to its place
+    /// among the items of the group.
     pub async fn release(&self) -> Result<()> {
         self.item.resolve(GiveBack::Returned(When::Now), None).await
     }

@@ -38,7 +38,7 @@ pub(crate) struct Metrics {
     pub(crate) lost: Counter,
     waiting: Histogram,
     lanes_looked: Counter,
-    keys_at_limit: Counter,
+    groups_at_limit: Counter,
     rate_waits: Counter,
     looks_fruitless: Counter,
     pub(crate) batches_finished: Counter,
@@ -67,7 +67,7 @@ impl Metrics {
             lost: counter!("hc_dequeue_lost", &[queue()]),
             waiting: histogram!("hc_dequeue_waiting_seconds", &[queue()]),
             lanes_looked: counter!("hc_dequeue_lanes_looked", &[queue()]),
-            keys_at_limit: counter!("hc_dequeue_keys_at_limit", &[queue()]),
+            groups_at_limit: counter!("hc_dequeue_groups_at_limit", &[queue()]),
             rate_waits: counter!("hc_dequeue_rate_waits", &[queue()]),
             looks_fruitless: counter!("hc_dequeue_looks_fruitless", &[queue()]),
             batches_finished: counter!("hc_dequeue_batches_finished", &[queue()]),
@@ -85,7 +85,7 @@ impl Metrics {
     /// Records what looks at lanes have met.
     pub(crate) fn look(&self, met: Met) {
         self.lanes_looked.increment(met.lanes);
-        self.keys_at_limit.increment(met.at_limit);
+        self.groups_at_limit.increment(met.at_limit);
         self.rate_waits.increment(met.rate_waits);
         self.looks_fruitless.increment(met.fruitless);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 
 use crate::items::batch::{BatchId, BatchMember, Tally};
-use crate::items::key_limits::KnownLimits;
+use crate::items::group_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::{End, Record};
@@ -72,36 +72,36 @@ impl Changes {
 
     /// Adds that the lane of a spot may have something to grant there.
     pub(crate) fn stamp(&mut self, spot: &Spot) {
-        if let Spot::Lane { key, rank } = spot {
-            self.stamp_lane(key, *rank);
+        if let Spot::Lane { group, rank } = spot {
+            self.stamp_lane(group, *rank);
         }
     }
 
     /// Adds that a lane may have something to grant at a rank.
-    pub(crate) fn stamp_lane(&mut self, key: &Bytes, rank: u8) {
-        let stamp = &mut self.lane(key).stamp;
+    pub(crate) fn stamp_lane(&mut self, group: &Bytes, rank: u8) {
+        let stamp = &mut self.lane(group).stamp;
         *stamp = Some(stamp.map_or(rank, |other| other.min(rank)));
     }
 
-    /// Gives an item with a key a slot, unless it has one.
+    /// Gives an item with a group a slot, unless it has one.
     pub(crate) fn take_slot(&mut self, record: &mut Record) {
-        if !record.key.is_empty() && !record.has_slot {
+        if !record.group.is_empty() && !record.has_slot {
             record.has_slot = true;
-            self.lane(&record.key).slots += 1;
+            self.lane(&record.group).slots += 1;
         }
     }
 
-    /// Frees the slot of an item, if it has one. `limits` must contain those of its key.
+    /// Frees the slot of an item, if it has one. `limits` must contain those of its group.
     pub(crate) fn free_slot(&mut self, record: &mut Record, limits: &KnownLimits) {
         self.end_slot(record, limits);
         record.has_slot = false;
     }
 
-    /// Frees the slot of an item that ends, if it has one. `limits` must contain those of its key.
+    /// Frees the slot of an item that ends, if it has one. `limits` must contain those of its group.
     pub(crate) fn end_slot(&mut self, record: &Record, limits: &KnownLimits) {
         if record.has_slot {
-            let is_limited = limits.of(&record.key).limit().is_some();
-            let lane = self.lane(&record.key);
+            let is_limited = limits.of(&record.group).limit().is_some();
+            let lane = self.lane(&record.group);
             lane.slots -= 1;
             lane.frees |= is_limited;
         }
@@ -154,24 +154,24 @@ impl Changes {
     }
 
     /// Adds that the number of slots in use was wrong.
-    pub(crate) fn correct_slots(&mut self, key: &Bytes, difference: i64) {
-        self.lane(key).slots += difference;
+    pub(crate) fn correct_slots(&mut self, group: &Bytes, difference: i64) {
+        self.lane(group).slots += difference;
     }
 
-    /// Returns how many more slots of a key are in use.
-    pub(crate) fn slots(&self, key: &Bytes) -> i64 {
-        self.lanes.get(key).map_or(0, |lane| lane.slots)
+    /// Returns how many more slots of a group are in use.
+    pub(crate) fn slots(&self, group: &Bytes) -> i64 {
+        self.lanes.get(group).map_or(0, |lane| lane.slots)
     }
 
-    /// Returns the keys of the lanes that must be stamped.
+    /// Returns the groups of the lanes that must be stamped.
     pub(crate) fn stamped(&self) -> impl Iterator<Item = &Bytes> {
-        let stamped = |(key, lane): (_, &LaneChange)| lane.stamp().map(|_| key);
+        let stamped = |(group, lane): (_, &LaneChange)| lane.stamp().map(|_| group);
         self.lanes.iter().filter_map(stamped)
     }
 
     /// Returns the rank at which a lane must be stamped.
-    pub(crate) fn stamp_of(&self, key: &Bytes) -> Option<u8> {
-        self.lanes.get(key).copied().and_then(LaneChange::stamp)
+    pub(crate) fn stamp_of(&self, group: &Bytes) -> Option<u8> {
+        self.lanes.get(group).copied().and_then(LaneChange::stamp)
     }
 
     /// Adds the changes of another part of the transaction.
@@ -179,11 +179,11 @@ impl Changes {
         for counter in Counter::ALL {
             self.add(counter, other.of(counter));
         }
-        for (key, change) in other.lanes {
+        for (group, change) in other.lanes {
             if let Some(rank) = change.stamp {
-                self.stamp_lane(&key, rank);
+                self.stamp_lane(&group, rank);
             }
-            let lane = self.lane(&key);
+            let lane = self.lane(&group);
             lane.slots += change.slots;
             lane.frees |= change.frees;
         }
@@ -195,8 +195,8 @@ impl Changes {
         self.wakes |= other.wakes;
     }
 
-    fn lane(&mut self, key: &Bytes) -> &mut LaneChange {
-        self.lanes.entry(key.clone()).or_default()
+    fn lane(&mut self, group: &Bytes) -> &mut LaneChange {
+        self.lanes.entry(group.clone()).or_default()
     }
 
     /// Stages the changes. The writes are blind and conflict with nothing.
@@ -208,16 +208,16 @@ impl Changes {
         for (batch, changes) in &self.batches {
             wakes |= stage_batch(tr, keys, *batch, changes);
         }
-        for (key, lane) in &self.lanes {
+        for (group, lane) in &self.lanes {
             if lane.slots != 0 {
-                let slots = keys.slots(key);
+                let slots = keys.slots(group);
                 tr.atomic(MutationOp::Add, &slots, &lane.slots.to_le_bytes());
                 if lane.slots < 0 {
                     tr.atomic(MutationOp::CompareAndClear, &slots, &0_i64.to_le_bytes());
                 }
             }
             if let Some(rank) = lane.stamp() {
-                tr.set_to_versionstamp(&keys.stamp(rank, key));
+                tr.set_to_versionstamp(&keys.stamp(rank, group));
             }
             wakes |= lane.frees();
         }

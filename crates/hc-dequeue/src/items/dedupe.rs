@@ -21,7 +21,7 @@ use crate::items::error::{Error, Result};
 use crate::items::item_ref::{id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
-use crate::items::record::{End, MAX_DEDUPE_BYTES, Record, Token, key as key_of};
+use crate::items::record::{End, MAX_DEDUPE_BYTES, Record, Token, group as group_of};
 use crate::items::settings::{Settings, stored_settings};
 use crate::session::wall::wall_millis;
 
@@ -37,27 +37,27 @@ pub(crate) enum Repeated {
     IsRetained,
 }
 
-/// What the row of a dedupe id contains: the token of the item that has the id, the call of its enqueue, and its key.
+/// What the row of a dedupe id contains: the token of the item that has the id, the call of its enqueue, and its group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) token: Token,
     pub(crate) call: u64,
     /// Empty if the item has none.
-    pub(crate) key: Bytes,
+    pub(crate) group: Bytes,
 }
 
 impl Claim {
-    /// Returns the claim of an item with this token and this key.
-    pub(crate) fn of(token: Token, id: &ItemId, key: Bytes) -> Self {
+    /// Returns the claim of an item with this token and this group.
+    pub(crate) fn of(token: Token, id: &ItemId, group: Bytes) -> Self {
         let ItemId::Commit { call, .. } = *id else {
             unreachable!("parts of a queue are in commit order");
         };
-        Self { token, call, key }
+        Self { token, call, group }
     }
 
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let call = self.call.to_be_bytes();
-        [&self.token.to_bytes()[..], &call, &self.key].concat()
+        [&self.token.to_bytes()[..], &call, &self.group].concat()
     }
 
     fn parse(key: &[u8], value: &[u8]) -> Result<Self> {
@@ -65,8 +65,8 @@ impl Claim {
             let mut fields = Fields::new(value);
             let token = Token::parse(&mut fields)?;
             let call = fields.u64()?;
-            let key = key_of(Bytes::copy_from_slice(fields.rest()))?;
-            Ok(Self { token, call, key })
+            let group = group_of(Bytes::copy_from_slice(fields.rest()))?;
+            Ok(Self { token, call, group })
         };
         Ok(parse().map_err(|reason: String| keyspace::Error::corrupt(key, reason))?)
     }
@@ -153,7 +153,7 @@ pub(crate) fn claim(
 ) {
     let id = staged.at(Versionstamp::INCOMPLETE);
     let dedupe = &record.dedupe;
-    let claim = Claim::of(token, &id, record.key.clone());
+    let claim = Claim::of(token, &id, record.group.clone());
     tr.set(&keys.dedupe(dedupe), &claim.to_bytes());
     let mut value = id_to_bytes(&id).to_vec();
     // The offset of the versionstamp in the value.
@@ -169,7 +169,7 @@ pub(crate) fn free_dedupe(tr: &impl Transaction, keys: &Keys, id: &ItemId, recor
     let Some(token) = record.token else {
         return;
     };
-    let claim = Claim::of(token, id, record.key.clone()).to_bytes();
+    let claim = Claim::of(token, id, record.group.clone()).to_bytes();
     tr.atomic(MutationOp::CompareAndClear, &keys.dedupe(dedupe), &claim);
     let named = keys.dedupe_item(dedupe);
     tr.atomic(MutationOp::CompareAndClear, &named, &id_to_bytes(id));

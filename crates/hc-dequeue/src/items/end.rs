@@ -11,7 +11,7 @@ use microqueue::keyspace::{Bytes, Isolation, RangeQuery, StreamingMode, Transact
 use crate::items::changes::Changes;
 use crate::items::dedupe::end_dedupe;
 use crate::items::error::Result;
-use crate::items::key_limits::KnownLimits;
+use crate::items::group_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::record::{End, Record, StoredEnd};
 use crate::items::settings::Settings;
@@ -28,7 +28,7 @@ pub(crate) struct Ending<'a> {
     pub(crate) result: Bytes,
 }
 
-/// By what an item ends: the settings of the queue, and the limits of the keys of the items that have slots.
+/// By what an item ends: the settings of the queue, and the limits of the groups of the items that have slots.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub(crate) settings: &'a Settings,

@@ -155,18 +155,18 @@ pub enum Error {
         limit: usize,
     },
 
-    /// The key of an item is empty or too long. Nothing was staged.
-    #[error("key of {bytes} bytes: use 1 to {limit} bytes")]
-    Key {
-        /// The length of the key.
+    /// The name of a group is empty or too long. Nothing was staged.
+    #[error("group name of {bytes} bytes: use 1 to {limit} bytes")]
+    Group {
+        /// The length of the name.
         bytes: usize,
         /// The largest length.
         limit: usize,
     },
 
-    /// The limits of a key contradict each other, or one is out of range. Nothing was staged.
-    #[error("limits of a key: {reason}")]
-    KeyLimits {
+    /// The limits of a group contradict each other, or one is out of range. Nothing was staged.
+    #[error("limits of a group: {reason}")]
+    GroupLimits {
         /// What is wrong.
         reason: &'static str,
     },

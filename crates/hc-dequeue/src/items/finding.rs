@@ -88,52 +88,52 @@ pub enum Finding {
         item: ItemRef,
     },
 
-    /// The number of slots of a key differs from the number of items that have one. Repaired by adding the difference,
-    /// which is the same at every version. While items do not decode, which may have slots, only a number that is too
-    /// small is found.
+    /// The number of slots of a group differs from the number of items that have one. Repaired by adding the
+    /// difference, which is the same at every version. While items do not decode, which may have slots, only a number
+    /// that is too small is found.
     #[error(
-        "{stored} slots of key `{}` are in use, but {counted} items have one",
-        printable(key)
+        "{stored} slots of group `{}` are in use, but {counted} items have one",
+        printable(group)
     )]
     SlotsOff {
-        /// The key.
-        key: Bytes,
+        /// The group.
+        group: Bytes,
         /// The stored number.
         stored: i64,
         /// The correct number.
         counted: i64,
     },
 
-    /// An item of a key may be granted, but no session would find it; the key is empty for items without one that have
-    /// come back. Repaired by telling the sessions.
+    /// An item of a group may be granted, but no session would find it; the group is empty for items without one that
+    /// have come back. Repaired by telling the sessions.
     #[error(
-        "key `{}` has an item that may be granted, and no stamp",
-        printable(key)
+        "group `{}` has an item that may be granted, and no stamp",
+        printable(group)
     )]
     NoStamp {
-        /// The key.
-        key: Bytes,
+        /// The group.
+        group: Bytes,
     },
 
-    /// A key waits for its rate until a version, but is missing among the parked keys, so that no session would look at
-    /// it then. Repaired by adding it.
+    /// A group waits for its rate until a version, but is missing among the parked groups, so that no session would
+    /// look at it then. Repaired by adding it.
     #[error(
-        "key `{}` waits for its rate and is missing among the parked keys",
-        printable(key)
+        "group `{}` waits for its rate and is missing among the parked groups",
+        printable(group)
     )]
     NotParked {
-        /// The key.
-        key: Bytes,
+        /// The group.
+        group: Bytes,
         /// The version.
         until: i64,
     },
 
-    /// There is a key among the parked ones that does not wait for its rate until that version. Repaired by removing
+    /// There is a group among the parked ones that does not wait for its rate until that version. Repaired by removing
     /// it.
-    #[error("key `{}` is among the parked keys by mistake", printable(key))]
+    #[error("group `{}` is among the parked groups by mistake", printable(group))]
     StrayParked {
-        /// The key.
-        key: Bytes,
+        /// The group.
+        group: Bytes,
         /// The version.
         until: i64,
     },
@@ -263,7 +263,7 @@ pub enum Unchecked {
     /// A part of the queue has more items than one transaction can count in time.
     #[error("counter `{counter}` was not checked: there are too many items")]
     Counter {
-        /// The counter, `slots` for those of all keys, or `batches` for members.
+        /// The counter, `slots` for those of all groups, or `batches` for members.
         counter: &'static str,
     },
 

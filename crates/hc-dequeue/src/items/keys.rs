@@ -12,16 +12,16 @@
 //! (queue, "ht", rank, id)              = record of a queued item of priority 9 to 1: rank is 1 to 9
 //! (queue, "i", id)                     = record of a queued item of priority 0
 //! (queue, "j", rank, id)               = record of a queued item of priority -1 to -9: rank is 11 to 19
-//! (queue, "l", key, rank, id)          = record of a queued item in a lane; rank is 0 if it has a slot
-//! (queue, "l", key, "a")               = slots in use: 8 bytes, little-endian; changed by atomic additions
-//! (queue, "l", key, "k")               = limits of the key; those of key "" are the defaults of all keys
-//! (queue, "l", key, "v")               = tokens of the key's rate
-//! (queue, "l", key, "p")               = version until which the lane is parked: 8 bytes
-//! (queue, "l", key, "f")               = never written; starts of a key with a limit or a rate conflict here
+//! (queue, "l", group, rank, id)        = record of a queued item in a lane; rank is 0 if it has a slot
+//! (queue, "l", group, "a")             = slots in use: 8 bytes, little-endian; changed by atomic additions
+//! (queue, "l", group, "k")             = limits of the group; those of group "" are the defaults of all groups
+//! (queue, "l", group, "v")             = tokens of the group's rate
+//! (queue, "l", group, "p")             = version until which the lane is parked: 8 bytes
+//! (queue, "l", group, "f")             = never written; starts of a group with a limit or a rate conflict here
 //! (queue, "l", "", "m")                = versionstamp of the last change of the defaults, until a session has
 //!                                        stamped all lanes
-//! (queue, "hp", until, key)            = empty; the lane is parked until this version
-//! (queue, "hs", rank, hash, key)       = stamp of a lane that may have something to grant at this rank:
+//! (queue, "hp", until, group)          = empty; the lane is parked until this version
+//! (queue, "hs", rank, hash, group)     = stamp of a lane that may have something to grant at this rank:
 //!                                        versionstamp
 //! (queue, "B", batch)                  = batch
 //! (queue, "B", batch, "o")             = empty; while it exists, the batch is open
@@ -34,8 +34,8 @@
 //! (queue, "z", until, id)              = empty; the record above is kept until this time
 //! (queue, "o", id)                     = pointer to an item that is delayed, or queued elsewhere than in "i":
 //!                                        00, then the time at which it is ready; 01, then its rank; or 02,
-//!                                        the rank in its lane, then the lane's key
-//! (queue, "k", dedupe)                 = token of the item, call of its id in 8 bytes, key, while it is queued,
+//!                                        the rank in its lane, then the lane's group
+//! (queue, "k", dedupe)                 = token of the item, call of its id in 8 bytes, group, while it is queued,
 //!                                        delayed, held or dead, was not cancelled, and no other item has taken
 //!                                        over the id
 //! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
@@ -58,12 +58,12 @@
 //! rank      tuple integer: 10 - priority. One range has the parked lanes, then the stamps, and then the queued items
 //!           that are in no lane, in the order in which they are granted: no name of another part may sort between "hp"
 //!           and "j"
-//! key       tuple byte string: 1 to 255 bytes of the application's choice, or empty for the lane of the items without
-//!           a key that have come back
+//! group     tuple byte string: 1 to 255 bytes of the application's choice, or empty for the lane of the items
+//!           without a group that have come back
 //! batch     tuple byte string: 16 random bytes
 //! tally     tuple string: "p" pending, that is, members and batches in it that have not ended; "c" completed;
 //!           "d" dead; "x" cancelled
-//! hash      tuple integer: the first 16 bits of the XXH3 of the key
+//! hash      tuple integer: the first 16 bits of the XXH3 of the group
 //! ready, until, next
 //!           tuple integer: time; the "until" of a parked lane is a version
 //! session   tuple byte string: 16 random bytes
@@ -101,12 +101,12 @@
 //!             hand it out apart; 02 if a session that held it has died: it goes into no reserve before it
 //!             was handed out for certain
 //!         11  rank, if it is not 10: a byte
-//!         12  key: 1 to 255 bytes
-//!         13  01 if it has a slot of its key
+//!         12  group: 1 to 255 bytes
+//!         13  01 if it has a slot of its group
 //!         14  batch of which it is a member; then 01 if dead letters stay members, otherwise 00
 //!         15  only of the callback of a batch: how many of its members were completed, dead and cancelled, in
 //!             8 bytes each
-//!         16  only while a session holds it, if its grant has taken a token of its key's rate: read version of the
+//!         16  only while a session holds it, if its grant has taken a token of its group's rate: read version of the
 //!             grant; after how many versions a token comes back, in 8 bytes each
 //!         17..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
 //!             687 bytes with their tags and lengths
@@ -125,7 +125,7 @@
 //!     5..15   versionstamp of the item
 //!     15..23  call of the item
 //!     23..    its record, without microqueue's format
-//! limits of a key
+//! limits of a group
 //!     0       format, 01
 //!     1       flags: 1 there is a limit; 2 slots are kept until the end; 4 dead letters keep theirs; 8 there
 //!             is a rate
@@ -163,7 +163,7 @@
 //!         0A  limits of its items: as field 06 of a record
 //!         0B  how many queued items make it skip a time: 8 bytes
 //!         0C  rank of its items, if it is not 10: a byte
-//!         0D  key of its items: 1 to 255 bytes
+//!         0D  group of its items: 1 to 255 bytes
 //!         0E..FF  fields of later versions, as those of a record
 //!     next    00
 //!     rest    payload: the codec's bytes
@@ -197,7 +197,7 @@ use microqueue::keyspace::{
 };
 use microqueue::{Item, ItemId, MicroQueue};
 
-pub(crate) use self::lanes::{check_key, lane_hash};
+pub(crate) use self::lanes::{check_group, lane_hash};
 use crate::items::error;
 use crate::items::item_ref::{QueueTag, queue_tag};
 use crate::items::part::Part;
@@ -314,7 +314,7 @@ impl Keys {
     pub(crate) fn items_at(&self, spot: &Spot) -> Cow<'_, Records> {
         match spot {
             Spot::Priority(priority) => Cow::Borrowed(self.queued(*priority)),
-            Spot::Lane { key, rank } => Cow::Owned(self.lane_items(key, *rank)),
+            Spot::Lane { group, rank } => Cow::Owned(self.lane_items(group, *rank)),
         }
     }
 
@@ -332,7 +332,10 @@ impl Keys {
         if key.starts_with(self.queue.subspace(&Part::Lanes).bytes()) {
             let row = self.parse_lane(key)?;
             if let Some(rank) = row.rank {
-                return Ok(Spot::Lane { key: row.key, rank });
+                return Ok(Spot::Lane {
+                    group: row.group,
+                    rank,
+                });
             }
         }
         for part in [Part::QueuedAbove, Part::QueuedBelow] {

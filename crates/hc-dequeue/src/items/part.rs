@@ -26,7 +26,7 @@ parts! {
         FireTimes "f" "time of a schedule",
         Grants "g" "grant",
         Held "h" "held item",
-        Parked "hp" "parked key",
+        Parked "hp" "parked group",
         Stamps "hs" "stamp of a lane",
         QueuedAbove "ht" "queued item of a priority above 0",
         Queued "i" "queued item",
@@ -48,14 +48,14 @@ parts! {
 }
 
 parts! {
-    /// What a lane has besides its items, by the element after its key.
+    /// What a lane has besides its items, by the element after its group.
     pub(crate) enum LanePart {
         Slots "a" "slots in use",
-        Fence "f" "fence of a key",
-        Limits "k" "limits of a key",
+        Fence "f" "fence of a group",
+        Limits "k" "limits of a group",
         Mark "m" "mark of changed default limits",
-        ParkedUntil "p" "version until which a key is parked",
-        Tokens "v" "tokens of a key",
+        ParkedUntil "p" "version until which a group is parked",
+        Tokens "v" "tokens of a group",
     }
 }
 
@@ -160,7 +160,7 @@ impl Part {
         parts.filter(move |part| part.counter() == Some(counter))
     }
 
-    /// Returns the parts with items that may have slots of their keys: items outside lanes have none.
+    /// Returns the parts with items that may have slots of their groups: items outside lanes have none.
     pub(crate) fn with_slots() -> impl Iterator<Item = Self> {
         let outside = [Self::QueuedAbove, Self::Queued, Self::QueuedBelow];
         Self::with_items().filter(move |part| !outside.contains(part))

@@ -9,7 +9,7 @@ use microqueue::keyspace::{self, Bytes, MutationOp, Transaction};
 use crate::items::keys::Keys;
 use crate::items::priority::Priority;
 use crate::items::priority::RANK_OF_SLOT;
-use crate::items::record::MAX_KEY_BYTES;
+use crate::items::record::MAX_GROUP_BYTES;
 use crate::items::spot::Spot;
 
 mod tag {
@@ -42,7 +42,7 @@ impl Pointer {
                 [&[tag::DELAYED][..], &ready_millis.to_be_bytes()].concat()
             }
             Self::Queued(Spot::Priority(priority)) => vec![tag::QUEUED, priority.rank()],
-            Self::Queued(Spot::Lane { key, rank }) => [&[tag::LANE, *rank][..], key].concat(),
+            Self::Queued(Spot::Lane { group, rank }) => [&[tag::LANE, *rank][..], group].concat(),
         }
     }
 
@@ -87,12 +87,12 @@ fn parse(value: &[u8]) -> Result<Pointer, String> {
             if rank != RANK_OF_SLOT && Priority::of_rank(rank).is_none() {
                 return Err(format!("{rank} is no rank of an item in a lane"));
             }
-            let key = fields.rest();
-            if key.len() > MAX_KEY_BYTES {
-                return Err(format!("a key of {} bytes", key.len()));
+            let group = fields.rest();
+            if group.len() > MAX_GROUP_BYTES {
+                return Err(format!("a group name of {} bytes", group.len()));
             }
-            let key = Bytes::copy_from_slice(key);
-            return Ok(Pointer::Queued(Spot::Lane { key, rank }));
+            let group = Bytes::copy_from_slice(group);
+            return Ok(Pointer::Queued(Spot::Lane { group, rank }));
         }
         other => return Err(format!("expected a pointer, found one of kind {other}")),
     };
@@ -107,9 +107,9 @@ mod tests {
     #[test]
     fn pointers_have_the_bytes_of_the_schema() {
         let queued = |priority| Pointer::Queued(Spot::Priority(Priority::new(priority).unwrap()));
-        let lane = |key, rank| {
-            let key = Bytes::from_static(key);
-            Pointer::Queued(Spot::Lane { key, rank })
+        let lane = |group, rank| {
+            let group = Bytes::from_static(group);
+            Pointer::Queued(Spot::Lane { group, rank })
         };
         let table = [
             (Pointer::Delayed(258), vec![0, 0, 0, 0, 0, 0, 0, 1, 2]),
@@ -132,7 +132,7 @@ mod tests {
             &[1, 1, 1],
             &[2],
             &[2, 20],
-            &[&[2, 1][..], &[0; MAX_KEY_BYTES + 1]].concat(),
+            &[&[2, 1][..], &[0; MAX_GROUP_BYTES + 1]].concat(),
             &[3],
         ] {
             assert!(Pointer::parse(b"key", bytes).is_err(), "{bytes:?}");

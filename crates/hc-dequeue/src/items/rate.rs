@@ -1,4 +1,4 @@
-//! The rates at which items of a key start.
+//! The rates at which items of a group start.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ pub const MAX_RATE_PER_SECOND: u32 = 1_000_000;
 
 const VERSIONS_PER_MILLI: u64 = VERSIONS_PER_SECOND as u64 / 1_000;
 
-/// How many items of a key may start in a time. An item starts each time it is popped, or granted to a handler. One
+/// How many items of a group may start in a time. An item starts each time it is popped, or granted to a handler. One
 /// that goes back before a handler gets it has not started.
 ///
-/// This is a token bucket: the key has up to [`burst`](Self::with_burst) tokens, each start takes one, and tokens come
-/// back evenly, as many as the rate has starts in each of its periods. In any span of time, at most
-/// `burst + span * starts / period` items start. So at most `starts + burst` items start in a period.
+/// This is a token bucket: the group has up to [`burst`](Self::with_burst) tokens, each start takes one, and tokens
+/// come back evenly, as many as the rate has starts in each of its periods. In any span of time, at most `burst + span
+/// * starts / period` items start. So at most `starts + burst` items start in a period.
 ///
 /// ```
 /// use std::time::Duration;
 ///
-/// use hc_dequeue::{KeyLimits, Rate};
+/// use hc_dequeue::{GroupLimits, Rate};
 ///
 /// // At most 100 calls a minute for each customer, of which at most 10 at once.
 /// let rate = Rate::new(90, Duration::from_secs(60)).with_burst(10);
-/// let limits = KeyLimits::new().with_rate(rate);
+/// let limits = GroupLimits::new().with_rate(rate);
 /// ```
 ///
 /// The time is that of the store's versions, of which a store counts a million per second: one clock for all processes.
@@ -92,7 +92,7 @@ impl Rate {
             .period_millis
             .saturating_mul(u64::from(MAX_RATE_PER_SECOND) / 1_000);
         if self.starts == 0 {
-            Some("the rate has no starts: to pause the key, set a limit of 0 with `with_limit`")
+            Some("the rate has no starts: to pause the group, set a limit of 0 with `with_limit`")
         } else if !(1..=MAX_RATE_PERIOD.as_millis()).contains(&self.period_millis.into()) {
             Some("the period of the rate is out of range: set one from 1 millisecond to 366 days")
         } else if self.burst == 0 {

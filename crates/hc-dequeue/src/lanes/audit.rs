@@ -1,4 +1,4 @@
-//! Checks the lanes of keys: the numbers of slots in use against the items that have slots, and that lanes with
+//! Checks the lanes of groups: the numbers of slots in use against the items that have slots, and that lanes with
 //! something to grant have stamps.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::items::changes::Changes;
 use crate::items::counters::{in_time, is_off, parse_count};
 use crate::items::error::{Error, Result};
 use crate::items::finding::{Finding, Unchecked};
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::priority::RANK_OF_SLOT;
@@ -23,7 +23,7 @@ use crate::lanes::look::{first_startable, parse_level, parse_parked_until};
 /// a tenth of a second for each read, it is not too old at its end.
 const MAX_CHECKED_LANES: usize = 30;
 
-/// Checks the lanes of all keys.
+/// Checks the lanes of all groups.
 pub(crate) async fn check_lanes(
     runner: &Runner<Store>,
     keys: &Keys,
@@ -53,15 +53,15 @@ async fn check_slots(
         return Ok(Vec::new());
     };
     let mut findings = Vec::new();
-    for (key, SlotsOfKey { stored, counted }) in slots {
+    for (group, SlotsOfGroup { stored, counted }) in slots {
         let Some(stored) = stored else {
-            let key = keys.slots(&key).into();
+            let key = keys.slots(&group).into();
             findings.push(Finding::Undecodable { key });
             continue;
         };
         if is_off(stored, counted, has_unreadable) {
             findings.push(Finding::SlotsOff {
-                key,
+                group,
                 stored,
                 counted,
             });
@@ -70,21 +70,21 @@ async fn check_slots(
     Ok(findings)
 }
 
-/// The slots of a key.
-struct SlotsOfKey {
+/// The slots of a group.
+struct SlotsOfGroup {
     /// `None` if the row does not decode.
     stored: Option<i64>,
     counted: i64,
 }
 
-/// Returns the slots of all keys, as stored and as counted, and whether there are items that do not decode.
+/// Returns the slots of all groups, as stored and as counted, and whether there are items that do not decode.
 async fn count_slots(
     tr: &impl Transaction,
     keys: &Keys,
-) -> Result<(BTreeMap<Bytes, SlotsOfKey>, bool)> {
-    let mut slots: BTreeMap<Bytes, SlotsOfKey> = BTreeMap::new();
+) -> Result<(BTreeMap<Bytes, SlotsOfGroup>, bool)> {
+    let mut slots: BTreeMap<Bytes, SlotsOfGroup> = BTreeMap::new();
     let mut has_unreadable = false;
-    let none = || SlotsOfKey {
+    let none = || SlotsOfGroup {
         stored: Some(0),
         counted: 0,
     };
@@ -93,15 +93,15 @@ async fn count_slots(
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
             if let Ok(lane) = keys.parse_lane(row.key())
-                && row.key() == keys.slots(&lane.key)
+                && row.key() == keys.slots(&lane.group)
             {
                 let stored = parse_count(row.key(), row.value()).ok();
-                slots.entry(lane.key).or_insert_with(none).stored = stored;
+                slots.entry(lane.group).or_insert_with(none).stored = stored;
                 return Ok(ControlFlow::Continue(()));
             }
             match part.decode_item(keys, &row) {
                 Ok(Some((_, item))) if item.value.has_slot => {
-                    slots.entry(item.value.key).or_insert_with(none).counted += 1;
+                    slots.entry(item.value.group).or_insert_with(none).counted += 1;
                 }
                 Ok(_) => {}
                 Err(_) => has_unreadable = true,
@@ -120,43 +120,49 @@ async fn check_some(
     after: Option<&Bytes>,
 ) -> Result<(Vec<Finding>, Option<Bytes>)> {
     let mut lanes = keys.lanes_after(tr, after, MAX_CHECKED_LANES).await?;
-    let findings = try_join_all(lanes.iter().map(|key| check_lane(tr, keys, key))).await?;
+    let findings = try_join_all(lanes.iter().map(|group| check_lane(tr, keys, group))).await?;
     let may_be_more = lanes.len() == MAX_CHECKED_LANES;
     let last = if may_be_more { lanes.pop() } else { None };
     Ok((findings.concat(), last))
 }
 
 /// Checks the limits and the stamps of a lane.
-async fn check_lane(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result<Vec<Finding>> {
+async fn check_lane(tr: &impl Transaction, keys: &Keys, group: &Bytes) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let limits = keys.key_limits(key);
+    let limits = keys.group_limits(group);
     let row = tr.get(&limits, Isolation::Snapshot).await?;
-    if row.is_some_and(|row| KeyLimits::parse(&limits, &row).is_err()) {
+    if row.is_some_and(|row| GroupLimits::parse(&limits, &row).is_err()) {
         findings.push(Finding::Undecodable { key: limits.into() });
     }
-    let level = keys.level(key);
+    let level = keys.level(group);
     let row = tr.get(&level, Isolation::Snapshot).await?;
     if row.is_some_and(|row| parse_level(&KeyValue::new(&level, &row)).is_err()) {
         findings.push(Finding::Undecodable { key: level.into() });
     }
-    findings.extend(check_parked(tr, keys, key).await?);
-    if lacks_stamp(tr, keys, key).await? {
-        findings.push(Finding::NoStamp { key: key.clone() });
+    findings.extend(check_parked(tr, keys, group).await?);
+    if lacks_stamp(tr, keys, group).await? {
+        findings.push(Finding::NoStamp {
+            group: group.clone(),
+        });
     }
     Ok(findings)
 }
 
 /// Checks that a lane whose state says that it is parked is among the parked lanes.
-async fn check_parked(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result<Option<Finding>> {
-    let row = keys.parked_until(key);
-    Ok(match parked_until(tr, keys, key).await {
+async fn check_parked(
+    tr: &impl Transaction,
+    keys: &Keys,
+    group: &Bytes,
+) -> Result<Option<Finding>> {
+    let row = keys.parked_until(group);
+    Ok(match parked_until(tr, keys, group).await {
         Ok(Some(until)) => {
-            let parked = keys.parked(until, key);
+            let parked = keys.parked(until, group);
             if tr.get(&parked, Isolation::Serializable).await?.is_some() {
                 return Ok(None);
             }
-            let key = key.clone();
-            Some(Finding::NotParked { key, until })
+            let group = group.clone();
+            Some(Finding::NotParked { group, until })
         }
         Ok(None) => None,
         Err(error) if error.corrupt_key().is_some() => {
@@ -167,38 +173,38 @@ async fn check_parked(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result
 }
 
 /// Reads until when a lane is parked.
-async fn parked_until(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Result<Option<i64>> {
-    let row = keys.parked_until(key);
+async fn parked_until(tr: &impl Transaction, keys: &Keys, group: &[u8]) -> Result<Option<i64>> {
+    let row = keys.parked_until(group);
     let value = tr.get(&row, Isolation::Serializable).await?;
     let until = value.map(|value| parse_parked_until(&KeyValue::new(&row, &value)));
     Ok(until.transpose()?)
 }
 
-/// Checks that a key among the parked lanes waits for its rate until that version.
+/// Checks that a parked group waits for its rate until that version.
 pub(crate) async fn check_parked_row(
     tr: &impl Transaction,
     keys: &Keys,
     row: &KeyValue,
 ) -> Result<Option<Finding>> {
-    let Some((until, key)) = keys.parse_parked(row.key()) else {
+    let Some((until, group)) = keys.parse_parked(row.key()) else {
         let reason = "expected the key of a parked lane";
         return Err(keyspace::Error::corrupt(row.key(), reason).into());
     };
-    let is_parked = parked_until(tr, keys, &key).await? == Some(until);
+    let is_parked = parked_until(tr, keys, &group).await? == Some(until);
     if is_parked {
         return Ok(None);
     }
-    Ok(Some(Finding::StrayParked { key, until }))
+    Ok(Some(Finding::StrayParked { group, until }))
 }
 
 /// Returns whether a lane has something to grant, now or when its rate lets it, and nothing that says so: no stamp, no
 /// mark of a change of the default limits, and no row that says until when it is parked, except one for longer than the
 /// rate needs.
-async fn lacks_stamp(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result<bool> {
-    let Some(first) = first_startable(tr, keys, key).await? else {
+async fn lacks_stamp(tr: &impl Transaction, keys: &Keys, group: &Bytes) -> Result<bool> {
+    let Some(first) = first_startable(tr, keys, group).await? else {
         return Ok(false);
     };
-    let row = keys.parked_until(key);
+    let row = keys.parked_until(group);
     if first.has_rate
         && let Some(value) = tr.get(&row, Isolation::Snapshot).await?
     {
@@ -208,12 +214,14 @@ async fn lacks_stamp(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result<
             return Ok(false);
         }
     }
-    let own_limits = tr.get(&keys.key_limits(key), Isolation::Snapshot).await?;
+    let own_limits = tr
+        .get(&keys.group_limits(group), Isolation::Snapshot)
+        .await?;
     if own_limits.is_none() && tr.get(&keys.mark(), Isolation::Snapshot).await?.is_some() {
         return Ok(false);
     }
     for rank in RANK_OF_SLOT..=first.stamp {
-        let stamp = keys.stamp(rank, key);
+        let stamp = keys.stamp(rank, group);
         if tr.get(&stamp, Isolation::Snapshot).await?.is_some() {
             return Ok(false);
         }
@@ -225,20 +233,20 @@ async fn lacks_stamp(tr: &impl Transaction, keys: &Keys, key: &Bytes) -> Result<
 pub(crate) async fn repair(tr: &impl Transaction, keys: &Keys, finding: &Finding) -> Result<()> {
     match finding {
         Finding::SlotsOff {
-            key,
+            group,
             stored,
             counted,
         } => {
             // The difference is the same at every version.
             let mut changes = Changes::default();
-            changes.correct_slots(key, counted - stored);
-            stamp_changed(tr, keys, key, changes);
+            changes.correct_slots(group, counted - stored);
+            stamp_changed(tr, keys, group, changes);
         }
-        Finding::NoStamp { key } => stamp_changed(tr, keys, key, Changes::default()),
-        Finding::NotParked { key, until }
-            if check_parked(tr, keys, key).await?.as_ref() == Some(finding) =>
+        Finding::NoStamp { group } => stamp_changed(tr, keys, group, Changes::default()),
+        Finding::NotParked { group, until }
+            if check_parked(tr, keys, group).await?.as_ref() == Some(finding) =>
         {
-            tr.set(&keys.parked(*until, key), b"");
+            tr.set(&keys.parked(*until, group), b"");
             keys.wake_all(tr);
         }
         _ => {}
@@ -247,8 +255,8 @@ pub(crate) async fn repair(tr: &impl Transaction, keys: &Keys, finding: &Finding
 }
 
 /// Stages changes of a lane and a stamp, and wakes sessions.
-fn stamp_changed(tr: &impl Transaction, keys: &Keys, key: &Bytes, mut changes: Changes) {
-    changes.stamp_lane(key, RANK_OF_SLOT);
+fn stamp_changed(tr: &impl Transaction, keys: &Keys, group: &Bytes, mut changes: Changes) {
+    changes.stamp_lane(group, RANK_OF_SLOT);
     changes.wake();
     changes.stage(tr, keys);
 }

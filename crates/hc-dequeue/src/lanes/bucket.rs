@@ -1,4 +1,4 @@
-//! Decides when the items of a key may start that has a rate, without a store.
+//! Decides when the items of a group may start that has a rate, without a store.
 //!
 //! This is the generic cell rate algorithm (ITU-T I.371), which needs one number for a token bucket: the *theoretical
 //! arrival time*, at which the bucket is full again if nothing starts until then. Each start puts it off by one
@@ -118,7 +118,7 @@ impl Low {
     }
 }
 
-/// The tokens of a key, at a version.
+/// The tokens of a group, at a version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Bucket {
     rate: Rate,
@@ -230,7 +230,7 @@ impl LookAgain {
 }
 
 impl RateState {
-    /// Returns the state after a look at a version, given the bucket after this many starts, or `None` if the key no
+    /// Returns the state after a look at a version, given the bucket after this many starts, or `None` if the group no
     /// longer has a rate.
     pub(crate) fn after(&self, bucket: Option<Bucket>, starts: usize, wake: LookAgain) -> Self {
         let Some(bucket) = bucket else {

@@ -17,7 +17,7 @@ use super::{Gone, LaneId, LaneMemory};
 use crate::items::changes::Changes;
 use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
-use crate::items::key_limits::{KeyLimits, KnownLimits};
+use crate::items::group_limits::{GroupLimits, KnownLimits};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::priority::RANK_OF_SLOT;
@@ -59,10 +59,10 @@ pub(crate) struct Stamp {
 
 impl Stamp {
     pub(crate) fn parse(keys: &Keys, row: &KeyValue) -> Option<Self> {
-        let (rank, key) = keys.parse_stamp(row.key())?;
+        let (rank, group) = keys.parse_stamp(row.key())?;
         Some(Self {
             rank,
-            lane: LaneId::of(&key),
+            lane: LaneId::of(&group),
             value: row.to_value(),
         })
     }
@@ -72,7 +72,7 @@ impl Stamp {
 #[derive(Debug, Default)]
 pub(crate) struct Stamps {
     stamps: Vec<Stamp>,
-    /// The keys of parked lanes that are due, with the versions since when.
+    /// The groups of parked lanes that are due, with the versions since when.
     pub(crate) due: BTreeMap<Bytes, i64>,
     /// The rank of the last one, if there may be others after it.
     cut: Option<u8>,
@@ -153,7 +153,7 @@ pub(crate) async fn first_stamps(
 /// Returns the key from which on the stamps of a level are read.
 fn place_of_stamps(keys: &Keys, memory: &LaneMemory, rank: u8) -> Vec<u8> {
     let (place, is_included) = memory.place(rank);
-    let place = keys.stamp_at(rank, place.hash, &place.key);
+    let place = keys.stamp_at(rank, place.hash, &place.group);
     if is_included {
         place
     } else {
@@ -175,7 +175,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Returns the token that the item takes whose turn it is, if its key has a rate.
+    /// Returns the token that the item takes whose turn it is, if its group has a rate.
     fn spent(&self, turn: &Turn) -> Option<Spent> {
         let Turn::Lane { lane, .. } = turn else {
             return None;
@@ -196,7 +196,7 @@ pub(super) struct LaneState {
     /// How many slots were in use before the transaction.
     pub(super) slots: i64,
     pub(super) has_own_limits: bool,
-    /// The tokens before the transaction, if the key has a rate.
+    /// The tokens before the transaction, if the group has a rate.
     pub(super) bucket: Option<Bucket>,
     pub(super) rate: RateState,
     /// Whether the transaction before has started an item of the lane.
@@ -237,7 +237,7 @@ pub(crate) async fn look(
         .changes
         .stamped()
         .chain(stamps.due.keys())
-        .map(|key| (RANK_OF_SLOT, LaneId::of(key)));
+        .map(|group| (RANK_OF_SLOT, LaneId::of(group)));
     let seen = stamps
         .stamps
         .iter()
@@ -272,7 +272,7 @@ pub(crate) async fn look(
                 item.value.spent = reader.look.spent(&turn);
                 bytes += item.value.payload.len();
                 let head = Head::of(&item);
-                let meets_fence = reader.meets_fence(&item.value.key);
+                let meets_fence = reader.meets_fence(&item.value.group);
                 reader.look.picked.push(Picked { turn, head });
                 if meets_fence {
                     reader.look.is_complete = false;
@@ -302,7 +302,7 @@ pub(crate) async fn look(
 pub(crate) struct Startable {
     /// The rank at which the lane is stamped for it.
     pub(crate) stamp: u8,
-    /// Whether its key has a rate.
+    /// Whether its group has a rate.
     pub(crate) has_rate: bool,
     /// Whether it waits for that.
     pub(crate) waits_for_rate: bool,
@@ -312,10 +312,10 @@ pub(crate) struct Startable {
 pub(crate) async fn first_startable(
     tr: &impl Transaction,
     keys: &Keys,
-    key: &Bytes,
+    group: &Bytes,
 ) -> Result<Option<Startable>> {
     let mut changes = Changes::default();
-    changes.stamp_lane(key, RANK_OF_SLOT);
+    changes.stamp_lane(group, RANK_OF_SLOT);
     let memory = LaneMemory::new(Ring::beginning_at(0));
     let max = ReadLimit {
         items: 1,
@@ -328,7 +328,7 @@ pub(crate) async fn first_startable(
     };
     let look = look(tr, keys, &memory, stamps, Vec::new(), past, max).await?;
     let picked = look.picked.first().map(|picked| picked.head);
-    let lane = look.walk.into_lanes().remove(&LaneId::of(key));
+    let lane = look.walk.into_lanes().remove(&LaneId::of(group));
     let has_rate = lane.as_ref().is_some_and(|lane| lane.bucket.is_some());
     let waiting = lane.and_then(|lane| {
         let head = lane.next()?;
@@ -352,7 +352,7 @@ struct Reader<'a, Tr> {
     /// The stamps of lanes that were not read.
     seen: BTreeMap<LaneId, Vec<(u8, Bytes)>>,
     due: BTreeMap<Bytes, i64>,
-    default: Option<KeyLimits>,
+    default: Option<GroupLimits>,
     look: Look,
 }
 
@@ -363,10 +363,10 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         let default = match self.default {
             Some(default) => default,
             None => {
-                let key = self.keys.key_limits(b"");
+                let key = self.keys.group_limits(b"");
                 let row = self.tr.get(&key, Isolation::Snapshot).await?;
                 row.as_deref()
-                    .map(KeyLimits::parse_or_pause)
+                    .map(GroupLimits::parse_or_pause)
                     .unwrap_or_default()
             }
         };
@@ -374,7 +374,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         // One more, so that it is known whether something is left.
         let items = missing.div_ceil(self.look.walk.count_unread()) + 1;
         let reads = lanes.into_iter().map(|id| {
-            let (begin, end) = self.keys.lane(&id.key).range();
+            let (begin, end) = self.keys.lane(&id.group).range();
             let page = page(self.tr, begin, end, STATE_ROWS + items);
             async move { Ok::<_, Error>((id, page.await?)) }
         });
@@ -390,7 +390,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         id: LaneId,
         page: Page,
         max_items: usize,
-        default: KeyLimits,
+        default: GroupLimits,
     ) -> Result<()> {
         let Self {
             keys, past, look, ..
@@ -400,7 +400,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             mut has_more,
             mut next,
         } = page;
-        let stored = StoredState::read(keys, &id.key, &rows);
+        let stored = StoredState::read(keys, &id.group, &rows);
         let mut items = Vec::new();
         let mut skipped = 0;
         for row in &rows[stored.rows..] {
@@ -416,8 +416,8 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         }
         let own = stored.limits;
         let limits = match own {
-            // The lane of the items without a key has no limits: the row contains the default ones.
-            _ if id.key.is_empty() => KeyLimits::new(),
+            // The lane of the items without a group has no limits: the row contains the default ones.
+            _ if id.group.is_empty() => GroupLimits::new(),
             Some(own) => own,
             None => default,
         };
@@ -433,18 +433,18 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             has_own_limits: own.is_some(),
             bucket: bucket.clone(),
             rate: stored.rate,
-            is_gone: past.gone.keys.contains(&id.key),
-            due: self.due.get(&id.key).copied(),
+            is_gone: past.gone.groups.contains(&id.group),
+            due: self.due.get(&id.group).copied(),
             stamps: self.seen.remove(&id).unwrap_or_default(),
             next,
             skipped,
         };
         let ranks: Vec<_> = state.stamps.iter().map(|(rank, _)| *rank).collect();
-        look.limits.insert(id.key.clone(), limits);
+        look.limits.insert(id.group.clone(), limits);
         look.states.insert(id.clone(), state);
         let lane = Lane {
             limits,
-            slots: stored.slots + past.changes.slots(&id.key),
+            slots: stored.slots + past.changes.slots(&id.group),
             bucket,
             items: items.into(),
             has_more,
@@ -455,7 +455,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
     }
 
     async fn read_on(&mut self, id: LaneId, missing: usize) -> Result<()> {
-        let (_, end) = self.keys.lane(&id.key).range();
+        let (_, end) = self.keys.lane(&id.group).range();
         let Look { states, walk, .. } = &mut self.look;
         let state = states.get_mut(&id).expect("the lane was read");
         let limit = missing.max(state.skipped).min(MAX_SKIPPED_ROWS);
@@ -476,9 +476,9 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         Ok(())
     }
 
-    /// Returns whether the transaction before has written the fence of a key, so that this one would fail with it.
-    fn meets_fence(&self, key: &Bytes) -> bool {
-        self.past.gone.keys.contains(key) && self.look.limits.of(key).have_fence()
+    /// Returns whether the transaction before has written the fence of a group, so that this one would fail with it.
+    fn meets_fence(&self, group: &Bytes) -> bool {
+        self.past.gone.groups.contains(group) && self.look.limits.of(group).have_fence()
     }
 }
 
@@ -487,7 +487,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
 struct StoredState {
     rows: usize,
     slots: i64,
-    limits: Option<KeyLimits>,
+    limits: Option<GroupLimits>,
     rate: RateState,
 }
 
@@ -509,23 +509,23 @@ pub(crate) fn parse_parked_until(row: &KeyValue) -> keyspace::Result<i64> {
 }
 
 impl StoredState {
-    fn read(keys: &Keys, key: &Bytes, rows: &[KeyValue]) -> Self {
-        let (first_item, _) = keys.items_of_lane(key);
+    fn read(keys: &Keys, group: &Bytes, rows: &[KeyValue]) -> Self {
+        let (first_item, _) = keys.items_of_lane(group);
         let mut state = Self {
             rows: rows.partition_point(|row| *row.key() < *first_item),
             ..Self::default()
         };
-        let slots = keys.slots(key);
-        let limits = keys.key_limits(key);
-        let level = keys.level(key);
-        let parked = keys.parked_until(key);
+        let slots = keys.slots(group);
+        let limits = keys.group_limits(group);
+        let level = keys.level(group);
+        let parked = keys.parked_until(group);
         for row in &rows[..state.rows] {
             if row.key() == slots {
                 // A number that does not decode is as if all slots were in use.
                 let slots = parse_count(row.key(), row.value());
                 state.slots = slots.unwrap_or(i64::from(u32::MAX));
             } else if row.key() == limits {
-                state.limits = Some(KeyLimits::parse_or_pause(row.value()));
+                state.limits = Some(GroupLimits::parse_or_pause(row.value()));
             } else if row.key() == level {
                 state.rate.level = Some(level_in(row));
             } else if row.key() == parked {

@@ -1,8 +1,8 @@
-//! Lanes: items that wait by key, under limits, in turns.
+//! Lanes: items that wait by group, under limits, in turns.
 //!
 //! - [`walk`]: decides, as pure code, which waiting items are granted, and which lanes must be read for that.
 //! - [`ring`]: whose turn it is.
-//! - [`bucket`]: when the items of a key with a rate may start.
+//! - [`bucket`]: when the items of a group with a rate may start.
 //! - [`look`]: reads lanes for a walk.
 //! - [`settle`]: stages what follows from a look.
 //! - [`parked`]: lanes that wait for their rates.
@@ -23,27 +23,27 @@
 //!
 //! # Slots
 //!
-//! A *slot* is a flag in the record of an item. The number of flags of a key is stored beside its lane, and changes in
-//! the commits that set and clear them. A transaction that starts an item of a limited key reads and writes the key's
-//! *fence*. Two of them therefore conflict, and the number, which is read by snapshot, is never too low: transactions
-//! that only free slots lower it.
+//! A *slot* is a flag in the record of an item. The number of flags of a group is stored beside its lane, and changes
+//! in the commits that set and clear them. A transaction that starts an item of a limited group reads and writes the
+//! group's *fence*. Two of them therefore conflict, and the number, which is read by snapshot, is never too low:
+//! transactions that only free slots lower it.
 //!
 //! # Rates
 //!
-//! The items of a key with a rate start as its [bucket](bucket) allows, whose level is a row of the lane. A lane that
+//! The items of a group with a rate start as its [bucket](bucket) allows, whose level is a row of the lane. A lane that
 //! waits for its rate has no stamp but is *parked*: a row names it, with the version at which its next item may start,
 //! and another row of the lane contains that version. From this version on, a session looks at the lane as if it had a
 //! stamp, and replaces or removes both rows. No wall clock decides that: sessions with a wrong one do not delay starts.
 //!
 //! **Invariant:** if only the rate keeps an item of a lane from being granted, the lane has a stamp or is parked, no
-//! longer than the rate needs. A transaction that starts an item of a key with a rate, gives a token back, or parks its
-//! lane, ends that, or relies on it, reads and writes the fence.
+//! longer than the rate needs. A transaction that starts an item of a group with a rate, gives a token back, or parks
+//! its lane, ends that, or relies on it, reads and writes the fence.
 //!
 //! An item that takes a token is granted only for a handler that waits, and not for a [reserve](crate::consume): it
 //! would not be known after the death of its session whether a handler got it. If no handler gets it, its return gives
 //! the token back.
 //!
-//! A lane in which nothing waits is parked, too, until its bucket is full. Then the number is removed: an idle key
+//! A lane in which nothing waits is parked, too, until its bucket is full. Then the number is removed: an idle group
 //! leaves nothing. Such a row may be later than an item needs that comes meanwhile, and is replaced.
 
 pub(crate) mod audit;
@@ -81,20 +81,20 @@ const MAX_VAIN: usize = 500;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LaneId {
     pub(crate) hash: u16,
-    pub(crate) key: Bytes,
+    pub(crate) group: Bytes,
 }
 
 impl LaneId {
     /// Before all lanes.
     pub(crate) const FIRST: Self = Self {
         hash: 0,
-        key: Bytes::new(),
+        group: Bytes::new(),
     };
 
-    pub(crate) fn of(key: &Bytes) -> Self {
+    pub(crate) fn of(group: &Bytes) -> Self {
         Self {
-            hash: lane_hash(key),
-            key: key.clone(),
+            hash: lane_hash(group),
+            group: group.clone(),
         }
     }
 }
@@ -103,7 +103,7 @@ impl LaneId {
 #[derive(Debug, Default)]
 pub(crate) struct Gone {
     pub(crate) items: BTreeSet<ItemId>,
-    pub(crate) keys: BTreeSet<Bytes>,
+    pub(crate) groups: BTreeSet<Bytes>,
 }
 
 /// Returns how many versions a store counts in a time.
@@ -139,7 +139,7 @@ pub(crate) struct Met {
     pub(crate) lanes: u64,
     /// How many of them had an item that needed a slot while all were in use.
     pub(crate) at_limit: u64,
-    /// How many of them had an item that waited for the rate of its key.
+    /// How many of them had an item that waited for the rate of its group.
     pub(crate) rate_waits: u64,
     /// How many looks granted nothing.
     pub(crate) fruitless: u64,

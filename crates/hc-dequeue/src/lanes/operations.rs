@@ -1,4 +1,4 @@
-//! Limits of keys, and the state of keys.
+//! Limits of groups, and the state of groups.
 
 use std::ops::ControlFlow;
 use std::time::SystemTime;
@@ -12,33 +12,33 @@ use microqueue::keyspace::{
 use crate::items::changes::Changes;
 use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
-use crate::items::key_limits::KeyLimits;
-use crate::items::keys::{Keys, check_key};
+use crate::items::group_limits::GroupLimits;
+use crate::items::keys::{Keys, check_group};
 use crate::items::priority::RANK_OF_SLOT;
 use crate::lanes::bucket::Bucket;
 use crate::lanes::look::level_in;
 use crate::queue::handle::Queue;
 use crate::session::wall::{unix_time, wall_millis};
 
-/// How many waiting items of a key are counted.
+/// How many waiting items of a group are counted.
 const MAX_COUNTED_ITEMS: usize = 1_000;
 
 /// How many bytes of keys and values are read to count these items.
 const MAX_COUNTED_BYTES: usize = 200_000;
 
-/// The largest number of keys on a page.
-const MAX_PAGE_KEYS: usize = 1_000;
+/// The largest number of groups on a page.
+const MAX_PAGE_GROUPS: usize = 1_000;
 
-/// The state of a key.
+/// The state of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct KeyStatus {
-    /// The key.
-    pub key: Bytes,
+pub struct GroupStatus {
+    /// The group.
+    pub group: Bytes,
     /// How many items have a slot, dead letters among them; zero if the number does not decode.
     pub slots: u64,
-    /// The limits that apply to the key.
-    pub limits: KeyLimits,
+    /// The limits that apply to the group.
+    pub limits: GroupLimits,
     /// Whether these are its own. Otherwise, they are the default ones.
     pub has_own_limits: bool,
     /// How many items wait in the queue: counted up to a thousand items, or 200,000 bytes of them. Delayed items do not
@@ -47,16 +47,16 @@ pub struct KeyStatus {
     /// Whether more items wait than were counted.
     pub waits_more: bool,
     /// What the next waiting item waits for.
-    pub state: KeyState,
+    pub state: GroupState,
 }
 
-/// What the next waiting item of a key waits for.
+/// What the next waiting item of a group waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum KeyState {
+pub enum GroupState {
     /// No item waits in the queue.
     Idle,
-    /// The item waits for a consumer, or for the turn of its key.
+    /// The item waits for a consumer, or for the turn of its group.
     Ready,
     /// All slots are in use: by items that are held or, depending on the limits, wait, are delayed, or are dead
     /// letters.
@@ -69,45 +69,45 @@ pub enum KeyState {
     Unreadable,
 }
 
-/// A page of the keys of a queue.
+/// A page of the groups of a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct KeyPage {
-    /// The keys, in the order of their bytes.
-    pub keys: Vec<KeyStatus>,
-    /// The key after which the next page begins. `None` if this is the last page.
+pub struct GroupPage {
+    /// The groups, in the order of their bytes.
+    pub groups: Vec<GroupStatus>,
+    /// The group after which the next page begins. `None` if this is the last page.
     pub next: Option<Bytes>,
 }
 
 impl<T, C: Codec<T>> Queue<T, C> {
-    /// Stages the limits of a key, or that the default limits apply to it again. They take effect at the commit: a
+    /// Stages the limits of a group, or that the default limits apply to it again. They take effect at the commit: a
     /// lower limit takes no slot from an item that has one, and all items that have slots count, whenever they got
     /// them. Dead letters that have slots keep them, also if dead letters do not block any more: redrive or purge them.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
-    /// # use hc_dequeue::{KeyLimits, Queue, Result};
+    /// # use hc_dequeue::{GroupLimits, Queue, Result};
     /// /// Lets at most four jobs of a tenant run at a time.
     /// async fn tame(tr: &impl Transaction, jobs: &Queue<String>, tenant: &str) -> Result<()> {
-    ///     let four = KeyLimits::new().with_limit(4);
-    ///     jobs.configure_key(tr, tenant.as_bytes(), Some(&four)).await
+    ///     let four = GroupLimits::new().with_limit(4);
+    ///     jobs.configure_group(tr, tenant.as_bytes(), Some(&four)).await
     /// }
     /// ```
     /// # Conflicts
-    /// Reads nothing, and writes the limits of the key: a retry writes the same. Transactions that start an item of the
-    /// key, or that end or give back one that has a slot, conflict.
+    /// Reads nothing, and writes the limits of the group: a retry writes the same. Transactions that start an item of
+    /// the group, or that end or give back one that has a slot, conflict.
     ///
     /// # Errors
-    /// [`Error::Key`] and [`Error::KeyLimits`]. Nothing is staged then.
-    pub async fn configure_key(
+    /// [`Error::Group`] and [`Error::GroupLimits`]. Nothing is staged then.
+    pub async fn configure_group(
         &self,
         tr: &impl Transaction,
-        key: &[u8],
-        limits: Option<&KeyLimits>,
+        group: &[u8],
+        limits: Option<&GroupLimits>,
     ) -> Result<()> {
-        check_key(key)?;
+        check_group(group)?;
         let keys = &*self.keys;
-        let row = keys.key_limits(key);
+        let row = keys.group_limits(group);
         match limits {
             None => tr.clear(&row),
             Some(limits) => {
@@ -116,92 +116,96 @@ impl<T, C: Codec<T>> Queue<T, C> {
             }
         }
         let mut changes = Changes::default();
-        changes.stamp_lane(&Bytes::copy_from_slice(key), RANK_OF_SLOT);
+        changes.stamp_lane(&Bytes::copy_from_slice(group), RANK_OF_SLOT);
         changes.wake();
         changes.stage(tr, keys);
         Ok(())
     }
 
-    /// Stages the default limits of all keys that have none of their own.
+    /// Stages the default limits of all groups that have none of their own.
     ///
     /// They take effect at the commit. If they let items start that have waited, these start when a session has found
-    /// the keys: it looks at its next heartbeat, and needs about a minute for 100,000 keys.
+    /// the groups: it looks at its next heartbeat, and needs about a minute for 100,000 groups.
     ///
     /// # Conflicts
     /// Reads nothing, and writes the default limits: a retry writes the same. Transactions conflict that start an item
-    /// of a key without limits of its own, or that end or give back an item that has a slot.
+    /// of a group without limits of its own, or that end or give back an item that has a slot.
     ///
     /// # Errors
-    /// [`Error::KeyLimits`]. Nothing is staged then.
-    pub async fn configure_keys(&self, tr: &impl Transaction, limits: &KeyLimits) -> Result<()> {
+    /// [`Error::GroupLimits`]. Nothing is staged then.
+    pub async fn configure_groups(
+        &self,
+        tr: &impl Transaction,
+        limits: &GroupLimits,
+    ) -> Result<()> {
         limits.check()?;
         let keys = &*self.keys;
-        tr.set(&keys.key_limits(b""), &limits.to_bytes());
+        tr.set(&keys.group_limits(b""), &limits.to_bytes());
         tr.set_to_versionstamp(&keys.mark());
         keys.wake_all(tr);
         Ok(())
     }
 
-    /// Returns the default limits of keys.
+    /// Returns the default limits of groups.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode: then all keys without limits of their
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if they do not decode: then all groups without limits of their
     /// own are paused.
-    pub async fn default_key_limits(&self, tr: &impl Transaction) -> Result<KeyLimits> {
+    pub async fn default_group_limits(&self, tr: &impl Transaction) -> Result<GroupLimits> {
         let row = default_row(tr, &self.keys).await?;
-        let key = self.keys.key_limits(b"");
-        let limits = row.map(|row| KeyLimits::parse(&key, &row)).transpose()?;
+        let key = self.keys.group_limits(b"");
+        let limits = row.map(|row| GroupLimits::parse(&key, &row)).transpose()?;
         Ok(limits.unwrap_or_default())
     }
 
-    /// Returns the state of a key, of which no item need exist.
+    /// Returns the state of a group, of which no item need exist.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// [`Error::Key`];
-    /// [`Error::ReadAfterWrite`] after an enqueue with this key in the same transaction.
-    pub async fn key(&self, tr: &impl Transaction, key: &[u8]) -> Result<KeyStatus> {
-        check_key(key)?;
+    /// [`Error::Group`];
+    /// [`Error::ReadAfterWrite`] after an enqueue with this group in the same transaction.
+    pub async fn group(&self, tr: &impl Transaction, group: &[u8]) -> Result<GroupStatus> {
+        check_group(group)?;
         let default = default_row(tr, &self.keys).await?;
-        let key = Bytes::copy_from_slice(key);
-        status_of(tr, &self.keys, key, default.as_deref()).await
+        let group = Bytes::copy_from_slice(group);
+        status_of(tr, &self.keys, group, default.as_deref()).await
     }
 
-    /// Returns a page of the keys that have limits of their own, items that wait or have slots, or tokens missing: up
-    /// to `limit` keys, at most 1,000, after the key `after`, or the first ones. Each key takes a few reads.
+    /// Returns a page of the groups that have limits of their own, items that wait or have slots, or tokens missing: up
+    /// to `limit` groups, at most 1,000, after the group `after`, or the first ones. Each group takes a few reads.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// As [`key`](Self::key).
-    pub async fn keys(
+    /// As [`group`](Self::group).
+    pub async fn groups(
         &self,
         tr: &impl Transaction,
         after: Option<&[u8]>,
         limit: usize,
-    ) -> Result<KeyPage> {
+    ) -> Result<GroupPage> {
         let keys = &*self.keys;
-        let limit = limit.min(MAX_PAGE_KEYS);
+        let limit = limit.min(MAX_PAGE_GROUPS);
         let default = default_row(tr, keys).await?;
-        // The lane without a key has the default limits and the items that have come back.
+        // The lane without a group has the default limits and the items that have come back.
         let mut last = Bytes::copy_from_slice(after.unwrap_or_default());
-        let mut page = KeyPage {
-            keys: Vec::new(),
+        let mut page = GroupPage {
+            groups: Vec::new(),
             next: None,
         };
-        while page.keys.len() < limit {
-            let Some(key) = keys.next_lane(tr, Some(&last)).await? else {
+        while page.groups.len() < limit {
+            let Some(group) = keys.next_lane(tr, Some(&last)).await? else {
                 return Ok(page);
             };
-            let status = status_of(tr, keys, key.clone(), default.as_deref()).await?;
-            page.keys.push(status);
-            last = key;
+            let status = status_of(tr, keys, group.clone(), default.as_deref()).await?;
+            page.groups.push(status);
+            last = group;
         }
         page.next = Some(last);
         Ok(page)
@@ -210,30 +214,30 @@ impl<T, C: Codec<T>> Queue<T, C> {
 
 async fn default_row(tr: &impl Transaction, keys: &Keys) -> Result<Option<Bytes>> {
     // Safe as a snapshot read: nothing is written.
-    Ok(tr.get(&keys.key_limits(b""), Isolation::Snapshot).await?)
+    Ok(tr.get(&keys.group_limits(b""), Isolation::Snapshot).await?)
 }
 
-/// Reads the state of a key.
+/// Reads the state of a group.
 async fn status_of(
     tr: &impl Transaction,
     keys: &Keys,
-    key: Bytes,
+    group: Bytes,
     default: Option<&[u8]>,
-) -> Result<KeyStatus> {
-    let limits_row = keys.key_limits(&key);
-    let slots_row = keys.slots(&key);
-    let level_row = keys.level(&key);
+) -> Result<GroupStatus> {
+    let limits_row = keys.group_limits(&group);
+    let slots_row = keys.slots(&group);
+    let level_row = keys.level(&group);
     // Safe as snapshot reads, as above.
     let get = |row| tr.get(row, Isolation::Snapshot).map_err(Error::from);
     let (own, slots, level, waiting) = try_join!(
         get(&limits_row),
         get(&slots_row),
         get(&level_row),
-        count_waiting(tr, keys, &key)
+        count_waiting(tr, keys, &group)
     )?;
     let limits = own.as_deref().or(default);
-    let is_readable = limits.is_none_or(|row| KeyLimits::parse(&limits_row, row).is_ok());
-    let limits = limits.map(KeyLimits::parse_or_pause).unwrap_or_default();
+    let is_readable = limits.is_none_or(|row| GroupLimits::parse(&limits_row, row).is_ok());
+    let limits = limits.map(GroupLimits::parse_or_pause).unwrap_or_default();
     let slots = match slots {
         None => Some(0),
         Some(row) => parse_count(&slots_row, &row)
@@ -241,17 +245,17 @@ async fn status_of(
             .and_then(|slots| u64::try_from(slots).ok()),
     };
     let state = match (limits.limit(), slots) {
-        _ if !is_readable => KeyState::Unreadable,
-        (_, None) => KeyState::Unreadable,
-        (Some(0), _) => KeyState::Paused,
-        _ if waiting.count == 0 => KeyState::Idle,
+        _ if !is_readable => GroupState::Unreadable,
+        (_, None) => GroupState::Unreadable,
+        (Some(0), _) => GroupState::Paused,
+        _ if waiting.count == 0 => GroupState::Idle,
         (Some(limit), Some(slots)) if slots >= limit.into() && !waiting.first_has_slot => {
-            KeyState::AtLimit
+            GroupState::AtLimit
         }
         _ => {
             let level = level.map(|row| level_in(&KeyValue::new(&level_row, &row)));
             match limits.rate() {
-                None => KeyState::Ready,
+                None => GroupState::Ready,
                 Some(rate) => {
                     let bucket = Bucket::new(rate, tr.read_version().await?, level);
                     state_of_rate(bucket, wall_millis(&keys.env))
@@ -259,8 +263,8 @@ async fn status_of(
             }
         }
     };
-    Ok(KeyStatus {
-        key,
+    Ok(GroupStatus {
+        group,
         slots: slots.unwrap_or(0),
         limits,
         has_own_limits: own.is_some(),
@@ -270,15 +274,15 @@ async fn status_of(
     })
 }
 
-fn state_of_rate(bucket: Bucket, wall_millis: u64) -> KeyState {
+fn state_of_rate(bucket: Bucket, wall_millis: u64) -> GroupState {
     if bucket.may_start() {
-        return KeyState::Ready;
+        return GroupState::Ready;
     }
     let wait = bucket.millis_until(bucket.next());
-    KeyState::UntilRate(unix_time(wall_millis.saturating_add(wait)))
+    GroupState::UntilRate(unix_time(wall_millis.saturating_add(wait)))
 }
 
-/// The items of a key that wait in the queue.
+/// The items of a group that wait in the queue.
 #[derive(Default)]
 struct WaitingItems {
     count: usize,
@@ -286,8 +290,8 @@ struct WaitingItems {
     first_has_slot: bool,
 }
 
-async fn count_waiting(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Result<WaitingItems> {
-    let (begin, end) = keys.items_of_lane(key);
+async fn count_waiting(tr: &impl Transaction, keys: &Keys, group: &[u8]) -> Result<WaitingItems> {
+    let (begin, end) = keys.items_of_lane(group);
     let query = RangeQuery::keys(begin, end).mode(StreamingMode::WantAll);
     let mut waiting = WaitingItems::default();
     let mut bytes = 0;

@@ -18,7 +18,7 @@ const MAX_DUE_LANES: usize = 128;
 /// The parked lanes, as far as a look needs them.
 #[derive(Debug)]
 pub(crate) struct Parked {
-    /// The keys of the first lanes that are due, with the versions since when.
+    /// The groups of the first lanes that are due, with the versions since when.
     pub(crate) due: BTreeMap<Bytes, i64>,
     /// Whether there are no others.
     pub(crate) is_complete: bool,
@@ -66,7 +66,10 @@ pub(crate) async fn first_parked(
         Some(_) => {
             let due = read(keys.parked_up_to(now), MAX_DUE_LANES).await?;
             parked.is_complete = due.len() < MAX_DUE_LANES;
-            parked.due = due.into_iter().map(|(until, key)| (key, until)).collect();
+            parked.due = due
+                .into_iter()
+                .map(|(until, group)| (group, until))
+                .collect();
         }
     }
     Ok(parked)

@@ -59,7 +59,7 @@ impl Ring {
             None => {
                 let first = LaneId {
                     hash: self.begin,
-                    key: Bytes::new(),
+                    group: Bytes::new(),
                 };
                 (first, true)
             }

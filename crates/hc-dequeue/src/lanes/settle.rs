@@ -13,7 +13,7 @@ use super::walk::{Head, Lane};
 use super::{LaneId, LaneMemory, Met};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::items::keys::Keys;
 use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::Record;
@@ -44,7 +44,7 @@ impl Look {
             ..Met::default()
         };
         for (id, state) in &self.states {
-            let slots = state.slots + changes.slots(&id.key);
+            let slots = state.slots + changes.slots(&id.group);
             let rest = LaneRest::of(&lanes[id], state, slots, &picks, id);
             met.at_limit += u64::from(rest.head.is_some() && !rest.has_slot);
             met.rate_waits += u64::from(rest.has_slot && !rest.may_start);
@@ -52,8 +52,8 @@ impl Look {
                 // The transaction before has decided this, and has written the fence.
                 continue;
             }
-            if rest.starts > 0 && !id.key.is_empty() {
-                tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(&id.key))?;
+            if rest.starts > 0 && !id.group.is_empty() {
+                tr.add_conflict_key(ConflictKind::Read, &keys.group_limits(&id.group))?;
                 follows_default |= !state.has_own_limits;
             }
             let wake = LookAgain::of(rest.has_slot, rest.may_start, rest.bucket.as_ref());
@@ -65,18 +65,18 @@ impl Look {
             // A look that is too early commits by that, so that the next read version is a new one.
             let follows_rate = matches!(wake, LookAgain::At(_)) || state.rate != rate;
             if follows_rate || (rest.starts > 0 && lanes[id].limits.have_fence()) {
-                stage_fence(tr, keys, &id.key)?;
+                stage_fence(tr, keys, &id.group)?;
             }
             if state.skipped > 0 && rest.head.is_none() {
                 memory.note_vain(keys.env.now(), id, &state.stamps);
                 if state.due.is_some() {
-                    changes.stamp_lane(&id.key, RANK_OF_SLOT);
+                    changes.stamp_lane(&id.group, RANK_OF_SLOT);
                 }
             }
             state.stage_stamps(tr, keys, id, &rest, changes);
         }
         if follows_default {
-            tr.add_conflict_key(ConflictKind::Read, &keys.key_limits(b""))?;
+            tr.add_conflict_key(ConflictKind::Read, &keys.group_limits(b""))?;
         }
         memory.note(met);
         let turns = self.picked.into_iter().take(granted);
@@ -89,7 +89,7 @@ impl Look {
 struct LaneRest {
     /// How many of its items were granted.
     starts: usize,
-    /// The tokens that are left, if the key has a rate.
+    /// The tokens that are left, if the group has a rate.
     bucket: Option<Bucket>,
     /// The next item.
     head: Option<Head>,
@@ -150,8 +150,8 @@ impl<'a> Picks<'a> {
 
 impl LaneState {
     /// Returns the state of the rate after the look.
-    fn rate_after(&self, limits: &KeyLimits, rest: &LaneRest, wake: LookAgain) -> RateState {
-        if *limits != KeyLimits::UNREADABLE {
+    fn rate_after(&self, limits: &GroupLimits, rest: &LaneRest, wake: LookAgain) -> RateState {
+        if *limits != GroupLimits::UNREADABLE {
             return self.rate.after(rest.bucket.clone(), rest.starts, wake);
         }
         // They may contain a rate.
@@ -193,32 +193,32 @@ impl LaneState {
             if let Some(rank) = left
                 && !self.has_stamp_up_to(rank)
             {
-                changes.stamp_lane(&id.key, rank);
+                changes.stamp_lane(&id.group, rank);
             }
             return;
         }
-        let must = changes.stamp_of(&id.key);
+        let must = changes.stamp_of(&id.group);
         if must.is_none() && left.is_some_and(|rank| self.has_only_stamp(rank)) {
             return;
         }
         let rank = left.into_iter().chain(must).min();
         for (seen, value) in &self.stamps {
             if Some(*seen) != rank {
-                let stamp = keys.stamp(*seen, &id.key);
+                let stamp = keys.stamp(*seen, &id.group);
                 tr.atomic(MutationOp::CompareAndClear, &stamp, value);
             }
         }
         if let Some(rank) = rank {
-            changes.stamp_lane(&id.key, rank);
+            changes.stamp_lane(&id.group, rank);
         }
     }
 }
 
 /// Stages the tokens of a rate.
-fn stage_level(tr: &impl Transaction, keys: &Keys, key: &[u8], level: Option<&Level>) {
+fn stage_level(tr: &impl Transaction, keys: &Keys, group: &[u8], level: Option<&Level>) {
     match level {
-        Some(level) => tr.set(&keys.level(key), &level.to_bytes()),
-        None => tr.clear(&keys.level(key)),
+        Some(level) => tr.set(&keys.level(group), &level.to_bytes()),
+        None => tr.clear(&keys.level(group)),
     }
 }
 
@@ -231,30 +231,30 @@ pub(crate) async fn give_token_back(
     tr: &impl Transaction,
     keys: &Keys,
     record: &Record,
-    limits: &KeyLimits,
+    limits: &GroupLimits,
     changes: &mut Changes,
 ) -> Result<()> {
-    let key = &record.key;
+    let group = &record.group;
     let Some((spent, rate)) = record.spent.zip(limits.rate()) else {
         return Ok(());
     };
-    let row = keys.level(key);
+    let row = keys.level(group);
     // Safe as a snapshot read: each transaction that changes the row writes the fence.
     let Some(value) = tr.get(&row, Isolation::Snapshot).await? else {
         return Ok(());
     };
     let level = level_in(&KeyValue::new(&row, &value));
     let bucket = Bucket::new(rate, tr.read_version().await?, Some(level));
-    stage_level(tr, keys, key, bucket.give_back(spent).as_ref());
-    stage_fence(tr, keys, key)?;
-    changes.stamp_lane(key, RANK_OF_SLOT);
+    stage_level(tr, keys, group, bucket.give_back(spent).as_ref());
+    stage_fence(tr, keys, group)?;
+    changes.stamp_lane(group, RANK_OF_SLOT);
     changes.wake();
     Ok(())
 }
 
 /// Stages that the transaction conflicts with others that do so for the same lane.
-pub(crate) fn stage_fence(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Result<()> {
-    let fence = keys.fence(key);
+pub(crate) fn stage_fence(tr: &impl Transaction, keys: &Keys, group: &[u8]) -> Result<()> {
+    let fence = keys.fence(group);
     tr.add_conflict_key(ConflictKind::Read, &fence)?;
     tr.add_conflict_key(ConflictKind::Write, &fence)?;
     Ok(())
@@ -264,7 +264,7 @@ pub(crate) fn stage_fence(tr: &impl Transaction, keys: &Keys, key: &[u8]) -> Res
 fn stage_rate(
     tr: &impl Transaction,
     keys: &Keys,
-    LaneId { key, .. }: &LaneId,
+    LaneId { group, .. }: &LaneId,
     state: &LaneState,
     after: &RateState,
 ) {
@@ -273,21 +273,21 @@ fn stage_rate(
         && ![before.parked, after.parked].contains(&Some(due))
     {
         // The other row of the lane says something else.
-        tr.clear(&keys.parked(due, key));
+        tr.clear(&keys.parked(due, group));
     }
     if before.level != after.level {
-        stage_level(tr, keys, key, after.level.as_ref());
+        stage_level(tr, keys, group, after.level.as_ref());
     }
     if before.parked != after.parked {
         if let Some(until) = before.parked {
-            tr.clear(&keys.parked(until, key));
+            tr.clear(&keys.parked(until, group));
         }
         match after.parked {
             Some(until) => {
-                tr.set(&keys.parked(until, key), b"");
-                tr.set(&keys.parked_until(key), &until.to_be_bytes());
+                tr.set(&keys.parked(until, group), b"");
+                tr.set(&keys.parked_until(group), &until.to_be_bytes());
             }
-            None => tr.clear(&keys.parked_until(key)),
+            None => tr.clear(&keys.parked_until(group)),
         }
     }
 }

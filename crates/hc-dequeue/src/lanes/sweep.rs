@@ -73,16 +73,16 @@ async fn stamp_some(
     let mut lanes = keys
         .lanes_after(tr, after.as_ref(), MAX_SWEPT_LANES)
         .await?;
-    let first_rows = lanes.iter().map(|key| {
-        let (begin, end) = keys.items_of_lane(key);
+    let first_rows = lanes.iter().map(|group| {
+        let (begin, end) = keys.items_of_lane(group);
         let first = RangeQuery::keys(begin, end).limit(1);
         async move { tr.get_range(&first, Isolation::Snapshot).await }
     });
     let first_rows = try_join_all(first_rows).await?;
     let mut changes = Changes::default();
-    for (key, batch) in lanes.iter().zip(first_rows) {
+    for (group, batch) in lanes.iter().zip(first_rows) {
         if !batch.rows.is_empty() {
-            changes.stamp_lane(key, RANK_OF_SLOT);
+            changes.stamp_lane(group, RANK_OF_SLOT);
             changes.wake();
         }
     }

@@ -12,7 +12,7 @@ use std::ops::Bound;
 use super::LaneId;
 use super::bucket::Bucket;
 use super::ring::{Ring, Turn};
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::items::priority::RANK_OF_SLOT;
 
 /// The largest number of lanes that are read at the same time. `try_join_all` needs no queue for this many.
@@ -29,10 +29,10 @@ pub(crate) trait Waiting {
 /// A lane that was read.
 #[derive(Debug, Clone)]
 pub(crate) struct Lane<I> {
-    pub(crate) limits: KeyLimits,
+    pub(crate) limits: GroupLimits,
     /// How many slots are in use.
     pub(crate) slots: i64,
-    /// The tokens that are left, if the key has a rate.
+    /// The tokens that are left, if the group has a rate.
     pub(crate) bucket: Option<Bucket>,
     /// The items that were read and not picked.
     pub(crate) items: VecDeque<I>,
@@ -294,13 +294,13 @@ mod tests {
     fn id(hash: u16) -> LaneId {
         LaneId {
             hash,
-            key: hash.to_be_bytes().to_vec().into(),
+            group: hash.to_be_bytes().to_vec().into(),
         }
     }
 
     fn lane(ranks: &[u8], has_more: bool) -> Lane<Plain> {
         Lane {
-            limits: KeyLimits::new(),
+            limits: GroupLimits::new(),
             slots: 0,
             bucket: None,
             items: ranks.iter().copied().map(Plain).collect(),

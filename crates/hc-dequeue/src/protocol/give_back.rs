@@ -12,7 +12,7 @@ use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result, keep_corrupt};
-use crate::items::key_limits::KnownLimits;
+use crate::items::group_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::{Destination, put_in};
 use crate::items::record::{End, Record, Reserve, StoredFailure};
@@ -181,7 +181,7 @@ impl Back<'_> {
         let is_unseen = matches!(how, GiveBack::Unused | GiveBack::Undecodable(_))
             || record.reserve != Reserve::Out;
         if is_unseen {
-            let limits = rules.limits.of(&record.key);
+            let limits = rules.limits.of(&record.group);
             give_token_back(tr, keys, &record, limits, changes).await?;
         }
         record.spent = None;
@@ -200,7 +200,7 @@ impl Back<'_> {
             return end(tr, keys, rules, ending, changes);
         }
         let destination = judge(&mut record, how, reason, rules.settings, &keys.env);
-        let limits = rules.limits.of(&record.key);
+        let limits = rules.limits.of(&record.group);
         let keeps_slot = match destination {
             Destination::Dead => limits.dead_letters_block(),
             _ => limits.is_until_end(),

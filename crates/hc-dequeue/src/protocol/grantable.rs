@@ -12,7 +12,7 @@ use super::{Granted, Purpose, SessionContext, purposes};
 use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
-use crate::items::key_limits::KnownLimits;
+use crate::items::group_limits::KnownLimits;
 use crate::items::keys::Counter;
 use crate::items::places::take_queued;
 use crate::items::record::{Record, Request};
@@ -26,7 +26,7 @@ pub(super) struct Grantable {
     items: Peekable<IntoIter<Item<Record>>>,
     granted: usize,
     is_complete: bool,
-    /// The limits of the keys of these items.
+    /// The limits of the groups of these items.
     limits: KnownLimits,
     /// Of which look they are, if lanes were read.
     look: Option<Look>,

@@ -110,12 +110,12 @@
 //!
 //! | step | reads | by snapshot | writes | conflicts with a transaction that |
 //! |---|---|---|---|---|
-//! | enqueue with a key, or return to a lane | | | the item's `l` and `o`; a stamp in `hs` | |
+//! | enqueue with a group, or return to a lane | | | the item's `l` and `o`; a stamp in `hs` | |
 //! | take, fulfill | | the first `hp` and `hs`; `a`, `k`, `v` and `p` of lanes, with their first items (`l`); the default limits | clears stamps that still have the values that it read | |
-//! | grant from a lane | the key's `k` or, if there is none, also the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a stamp, if something is left to grant | changed these limits; started an item of the same key, if it has a limit or a rate; parked its lane, or gave a token of it back |
-//! | park a lane, or look at one that is parked or waits for its rate | `f` | as take | `hp`, `p`, `f`; clears `v` once all tokens are there | started an item of the key; parked its lane, or gave a token of it back |
-//! | the return of an item that took a token and that no handler got | the key's `k`; the default limits; `f` | `v` | `v`, `f`; a stamp and `w` | as above; changed these limits |
-//! | the end, or the return, of an item that has a slot | the key's `k`; the default limits | | `a`; a stamp and `w`, if there is a limit | changed these limits |
+//! | grant from a lane | the group's `k` or, if there is none, also the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a stamp, if something is left to grant | changed these limits; started an item of the same group, if it has a limit or a rate; parked its lane, or gave a token of it back |
+//! | park a lane, or look at one that is parked or waits for its rate | `f` | as take | `hp`, `p`, `f`; clears `v` once all tokens are there | started an item of the group; parked its lane, or gave a token of it back |
+//! | the return of an item that took a token and that no handler got | the group's `k`; the default limits; `f` | `v` | `v`, `f`; a stamp and `w` | as above; changed these limits |
+//! | the end, or the return, of an item that has a slot | the group's `k`; the default limits | | `a`; a stamp and `w`, if there is a limit | changed these limits |
 //! | set limits | | | `k`; a stamp or, for the default limits, the mark; `w` | |
 //! | sweep lanes after a change of the default limits | | the mark; first rows of lanes | stamps; clears the mark if it still has the value that it read; `w` | |
 //!
@@ -155,7 +155,7 @@ use self::front::Fronts;
 use crate::items::changes::Changes;
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::Error;
-use crate::items::key_limits::KnownLimits;
+use crate::items::group_limits::KnownLimits;
 use crate::items::keys::Keys;
 use crate::items::record::{End, Record, Reserve};
 use crate::items::settings::Settings;
@@ -221,10 +221,10 @@ impl Granted {
 
 impl Gone {
     pub(crate) fn of(granted: &[Granted]) -> Self {
-        let keys = granted.iter().map(|item| &item.record.key);
+        let groups = granted.iter().map(|item| &item.record.group);
         Self {
             items: granted.iter().map(|item| item.id).collect(),
-            keys: keys.filter(|key| !key.is_empty()).cloned().collect(),
+            groups: groups.filter(|group| !group.is_empty()).cloned().collect(),
         }
     }
 }
@@ -244,7 +244,7 @@ pub(crate) struct SessionContext<'a> {
 }
 
 impl SessionContext<'_> {
-    /// Stages the completion of a popped item. `limits` must contain those of its key, if the item has a slot.
+    /// Stages the completion of a popped item. `limits` must contain those of its group, if the item has a slot.
     fn end_popped(
         &self,
         tr: &impl Transaction,

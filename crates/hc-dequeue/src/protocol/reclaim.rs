@@ -21,7 +21,7 @@ use microqueue::keyspace::{
 use crate::items::changes::Changes;
 use crate::items::end::Rules;
 use crate::items::error::Result;
-use crate::items::key_limits::KnownLimits;
+use crate::items::group_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::put_unread;
 use crate::items::record::{ListedGrantPart, Record, is_notice};

@@ -14,7 +14,7 @@ use super::{Demand, Granted, Purpose, SessionContext, count_wanted, grant, purpo
 use crate::batches::end::may_finish;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
-use crate::items::key_limits::KnownLimits;
+use crate::items::group_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
 use crate::items::places::put_unread;

@@ -9,8 +9,8 @@ use crate::items::dedupe::free_dedupe;
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::Result;
 use crate::items::find::{Location, find};
+use crate::items::group_limits::KnownLimits;
 use crate::items::item_ref::ItemRef;
-use crate::items::key_limits::KnownLimits;
 use crate::items::places::{Destination, relocate, rewrite, take_out};
 use crate::items::priority::Priority;
 use crate::items::record::{End, Record};
@@ -50,10 +50,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// is free at once, even if a session still holds the item.
     ///
     /// # Conflicts
-    /// As [`status`](Self::status); also writes the item's row and, if the item has a slot, reads the limits of its key
-    /// and the default ones. If another transaction grants or acknowledges the
-    /// item at the same time, the one that commits first wins. The other one fails with a conflict and sees the
-    /// change when it is retried.
+    /// As [`status`](Self::status); also writes the item's row and, if the item has a slot, reads the limits of its
+    /// group and the default ones. If another transaction grants or acknowledges the item at the same time, the one
+    /// that commits first wins. The other one fails with a conflict and sees the change when it is retried.
     ///
     /// # Errors
     /// As [`status`](Self::status).

@@ -14,7 +14,7 @@ use crate::items::changes::Changes;
 use crate::items::counters::read_counter;
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result};
-use crate::items::key_limits::KnownLimits;
+use crate::items::group_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
 use crate::items::places::take_out;

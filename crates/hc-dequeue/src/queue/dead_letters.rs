@@ -47,7 +47,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages the removal of a dead letter, which frees its dedupe id. Returns `false` if there is no such dead letter.
     ///
     /// # Conflicts
-    /// Reads the dead letter and, if it has a slot, the limits of its key and the default ones.
+    /// Reads the dead letter and, if it has a slot, the limits of its group and the default ones.
     ///
     /// # Errors
     /// As [`redrive`](Self::redrive).

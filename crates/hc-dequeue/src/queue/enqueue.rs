@@ -88,13 +88,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With a dedupe id, reads the rows of the id, and the settings by snapshot if the id is retained.
     /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the
     ///   id, wherever it is. A concurrent acknowledgement of that item conflicts.
-    /// - With a key, also writes a pointer and a stamp, blindly.
+    /// - With a group, also writes a pointer and a stamp, blindly.
     /// - With a batch, reads the row of the batch, and writes a number of it blindly. The end of the batch and its
     ///   cancellation conflict.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::Full`] and those of
+    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Group`], [`Error::Full`] and those of
     /// [`enqueue`](Self::enqueue); with a batch, [`Error::ForeignRef`], [`Error::OtherBatch`],
     /// [`Error::BatchOver`] and [`Corrupt`](microqueue::keyspace::Error::Corrupt), of which the last two only if a new
     /// item is enqueued or one joins the batch; [`Error::EnqueuedWithOtherPlace`]; [`Error::ReadAfterWrite`] if this

@@ -28,7 +28,7 @@ pub struct Enqueue {
     pub(crate) on_repeat: OnRepeat,
     pub(crate) max_depth: Option<u64>,
     pub(crate) priority: i8,
-    pub(crate) key: Option<Bytes>,
+    pub(crate) group: Option<Bytes>,
     pub(crate) batch: Option<BatchRef>,
     pub(crate) limits: Limits,
     pub(crate) trace_context: Option<TraceContext>,
@@ -100,7 +100,7 @@ impl Enqueue {
     /// Sets the priority, from -[`MAX_PRIORITY`](crate::MAX_PRIORITY) to `MAX_PRIORITY`. The default is 0.
     ///
     /// Items of a higher priority are granted before all others, and items of the same priority in the order of their
-    /// enqueues; keys, and items that have come back, take turns. Waiting does not raise a priority: while items of a
+    /// enqueues; groups, and items that have come back, take turns. Waiting does not raise a priority: while items of a
     /// higher one wait, others are not granted.
     #[must_use]
     pub fn with_priority(mut self, priority: i8) -> Self {
@@ -108,23 +108,23 @@ impl Enqueue {
         self
     }
 
-    /// Sets the key, of 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES) bytes: by what items are limited and take turns,
-    /// such as a tenant or an account. An item keeps its key.
+    /// Sets the group, of 1 to [`MAX_GROUP_BYTES`](crate::MAX_GROUP_BYTES) bytes: by what items are limited and take
+    /// turns, such as a tenant or an account. An item keeps its group.
     ///
-    /// Items with the same key and priority are granted in the order of their enqueues, and keys of the same priority
-    /// in turns. [`configure_key`](crate::Queue::configure_key) and [`configure_keys`](crate::Queue::configure_keys)
-    /// set limits.
+    /// Items with the same group and priority are granted in the order of their enqueues, and groups of the same
+    /// priority in turns. [`configure_group`](crate::Queue::configure_group) and
+    /// [`configure_groups`](crate::Queue::configure_groups) set limits.
     ///
     /// ```
     /// # use hc_dequeue::Enqueue;
     /// fn of_tenant(tenant: &str) -> Enqueue {
-    ///     Enqueue::new().with_key(tenant)
+    ///     Enqueue::new().with_group(tenant)
     /// }
     /// # drop(of_tenant("acme"));
     /// ```
     #[must_use]
-    pub fn with_key(mut self, key: impl AsRef<[u8]>) -> Self {
-        self.key = Some(Bytes::copy_from_slice(key.as_ref()));
+    pub fn with_group(mut self, group: impl AsRef<[u8]>) -> Self {
+        self.group = Some(Bytes::copy_from_slice(group.as_ref()));
         self
     }
 
@@ -212,10 +212,10 @@ impl Enqueue {
         self.on_repeat
     }
 
-    /// Returns the key.
+    /// Returns the group.
     #[must_use]
-    pub fn key(&self) -> Option<&Bytes> {
-        self.key.as_ref()
+    pub fn group(&self) -> Option<&Bytes> {
+        self.group.as_ref()
     }
 
     /// Returns the batch.

@@ -22,8 +22,8 @@ use crate::queue::status::Status;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PlaceKind {
-    /// Items that are waiting to be granted: first those without a key that have not come back, in the order in which
-    /// they are granted, then those that have come back, and those with keys, key by key.
+    /// Items that are waiting to be granted: first those without a group that have not come back, in the order in which
+    /// they are granted, then those that have come back, and those with groups, group by group.
     Queued,
     /// Delayed items, in the order of their due times.
     Delayed,

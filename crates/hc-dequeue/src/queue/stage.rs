@@ -28,7 +28,7 @@ use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::item_ref::{ItemRef, StagedRef};
-use crate::items::keys::{Counter, Keys, check_key};
+use crate::items::keys::{Counter, Keys, check_group};
 use crate::items::places::{Destination, put_in, put_new, rewrite, take_out};
 use crate::items::priority::Priority;
 use crate::items::record::{Record, Token};
@@ -267,7 +267,7 @@ fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -
     let mut record = item.record;
     record.enqueued_millis = token.staged_millis;
     record.priority = token.priority;
-    record.key = own.key.clone();
+    record.group = own.group.clone();
     record.token = Some(token);
     let id = StagedId::of_call(own.call);
     match token.ready_millis {
@@ -332,15 +332,15 @@ async fn repeat(
 /// Returns the payload as the record of a new item.
 ///
 /// # Errors
-/// [`Error::Priority`], [`Error::Key`].
+/// [`Error::Priority`], [`Error::Group`].
 pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Result<Record> {
     let mut record = Record::new(enqueued_millis, payload);
     record.dedupe = options.dedupe().cloned().unwrap_or_default();
     record.limits = options.limits;
     record.priority = Priority::new(options.priority)?;
-    if let Some(key) = options.key() {
-        check_key(key)?;
-        record.key = key.clone();
+    if let Some(group) = options.group() {
+        check_group(group)?;
+        record.group = group.clone();
     }
     Ok(record)
 }

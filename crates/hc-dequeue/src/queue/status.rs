@@ -25,10 +25,10 @@ pub struct Status<T> {
     pub value: Result<T, Undecodable>,
     /// Its [priority](crate::Enqueue::with_priority).
     pub priority: i8,
-    /// Its [key](crate::Enqueue::with_key); empty if it was enqueued without one.
-    pub key: Bytes,
-    /// Whether it has a slot of its key: a session holds it, or it keeps the slot until it
-    /// [ends](crate::KeyLimits::with_until_end).
+    /// Its [group](crate::Enqueue::with_group); empty if it was enqueued without one.
+    pub group: Bytes,
+    /// Whether it has a slot of its group: a session holds it, or it keeps the slot until it
+    /// [ends](crate::GroupLimits::with_until_end).
     pub has_slot: bool,
     /// The [batch](crate::Enqueue::with_batch) of which it is a member, or was one when it ended.
     pub batch: Option<BatchRef>,
@@ -158,7 +158,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             place,
             value: self.decode(&record, key),
             priority: record.priority.get(),
-            key: record.key.clone(),
+            group: record.group.clone(),
             has_slot: record.has_slot,
             batch: record
                 .member

@@ -13,7 +13,7 @@ use super::times::Times;
 use super::{ListedSchedule, Schedule, ScheduleEntry, Scheduled};
 use crate::items::dedupe::check_dedupe;
 use crate::items::error::{Error, Result};
-use crate::items::keys::{Keys, check_key};
+use crate::items::keys::{Keys, check_group};
 use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::queue::enqueue_options::ReadyTime;
@@ -57,8 +57,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::CronTimes`],
     /// [`Error::TimeZone`], [`Error::FixedTime`], [`Error::EnqueueOptions`] if the options have a batch,
-    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Key`], [`Error::PayloadTooLarge`] and the codec's [`Encode`];
-    /// [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is staged.
+    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Group`], [`Error::PayloadTooLarge`] and the codec's
+    /// [`Encode`]; [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is staged.
     ///
     /// [`Corrupt`]: microqueue::keyspace::Error::Corrupt
     /// [`Encode`]: microqueue::keyspace::Error::Encode
@@ -81,8 +81,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
             check_dedupe(dedupe)?;
         }
         Priority::new(schedule.options.priority)?;
-        if let Some(key) = schedule.options.key() {
-            check_key(key)?;
+        if let Some(group) = schedule.options.group() {
+            check_group(group)?;
         }
         let times = Times::parse(schedule)?;
         let payload = self.payload(payload)?;

@@ -12,7 +12,7 @@ use super::{Missed, Schedule};
 use crate::items::priority::Priority;
 use crate::items::record::{
     FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, decode_fields,
-    dedupe, key, priority_field, push_field, push_priority,
+    dedupe, group, priority_field, push_field, push_priority,
 };
 use crate::queue::enqueue_options::{OnRepeat, ReadyTime};
 
@@ -60,7 +60,7 @@ mod tag {
     pub(super) const LIMITS: u8 = 10;
     pub(super) const MAX_DEPTH: u8 = 11;
     pub(super) const PRIORITY: u8 = 12;
-    pub(super) const KEY: u8 = 13;
+    pub(super) const GROUP: u8 = 13;
 }
 
 /// A schedule as stored.
@@ -124,7 +124,11 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
         push_millis(buffer, tag::MAX_DEPTH, options.max_depth);
         let priority = Priority::new(options.priority).expect("`schedule` has checked it");
         push_priority(buffer, tag::PRIORITY, priority);
-        push_field(buffer, tag::KEY, options.key().map_or(&[], |key| key));
+        push_field(
+            buffer,
+            tag::GROUP,
+            options.group().map_or(&[], |group| group),
+        );
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -156,7 +160,7 @@ fn decode_schedule(bytes: &Bytes) -> Result<ScheduleRecord, String> {
     };
     record.schedule.time_zone.clear();
     let mut has_missed = false;
-    let rest = decode_fields(bytes, FORMAT, tag::KEY, |tag, field| {
+    let rest = decode_fields(bytes, FORMAT, tag::GROUP, |tag, field| {
         has_missed |= tag == tag::MISSED;
         decode_field(&mut record, tag, bytes.slice_ref(field))
     })?;
@@ -193,7 +197,7 @@ fn decode_field(record: &mut ScheduleRecord, tag: u8, field: Bytes) -> Result<()
         tag::LIMITS => options.limits = Limits::parse(&field)?,
         tag::MAX_DEPTH => options.max_depth = Some(number(&field)?),
         tag::PRIORITY => options.priority = priority_field(&field)?.get(),
-        _ => options.key = Some(key(field)?),
+        _ => options.group = Some(group(field)?),
     }
     Ok(())
 }
@@ -274,7 +278,7 @@ mod tests {
             .with_max_deliveries(7)
             .with_max_depth(8)
             .with_priority(-2)
-            .with_key("acme");
+            .with_group("acme");
         let runs = [(1, 2), (4, 4)].map(|(first, last)| Run { first, last });
         let mut full = record(Missed::All { cap: 258 });
         full.fired = FiredTimes::of_runs(runs.into()).unwrap();

@@ -52,7 +52,7 @@ pub struct Drained {
 ///
 /// - Delayed items that are not due stay: move a [`ManualWall`](super::ManualWall) and drain again. This includes
 ///   failed items, which wait for the default [`Backoff`]: five minutes at most.
-/// - Items of a key that waits for its [rate](crate::KeyLimits::with_rate) stay. The rate counts the store's time,
+/// - Items of a group that waits for its [rate](crate::GroupLimits::with_rate) stay. The rate counts the store's time,
 ///   which
 ///   a `ManualWall` does not move: drain without rates, or again later.
 /// - An item that is retried or snoozed without a delay is handled again at once, in turns with later items, until it

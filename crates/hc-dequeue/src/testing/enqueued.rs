@@ -35,8 +35,8 @@ pub struct EnqueuedItem<T> {
     pub ready: Option<SystemTime>,
     /// Its dedupe id. `None` if it was enqueued without one.
     pub dedupe: Option<Bytes>,
-    /// Its key. `None` if it was enqueued without one.
-    pub key: Option<Bytes>,
+    /// Its group. `None` if it was enqueued without one.
+    pub group: Option<Bytes>,
 }
 
 impl<T> EnqueuedItem<T> {
@@ -47,7 +47,7 @@ impl<T> EnqueuedItem<T> {
             value,
             ready: None,
             dedupe: None,
-            key: None,
+            group: None,
         }
     }
 
@@ -58,10 +58,10 @@ impl<T> EnqueuedItem<T> {
         self
     }
 
-    /// Sets the key.
+    /// Sets the group.
     #[must_use]
-    pub fn key(mut self, key: impl AsRef<[u8]>) -> Self {
-        self.key = Some(Bytes::copy_from_slice(key.as_ref()));
+    pub fn group(mut self, group: impl AsRef<[u8]>) -> Self {
+        self.group = Some(Bytes::copy_from_slice(group.as_ref()));
         self
     }
 
@@ -102,8 +102,8 @@ impl<'a, T: Send + Sync, C: Codec<T>, D: Database> EnqueuedSince<'a, T, C, D> {
         })
     }
 
-    /// Returns the enqueued items: first the queued ones without a key in the order of the queue, then those with keys,
-    /// key by key, then the delayed ones in the order of their times.
+    /// Returns the enqueued items: first the queued ones without a group in the order of the queue, then those with
+    /// groups, group by group, then the delayed ones in the order of their times.
     ///
     /// All items are read in one transaction, which is enough for the queue of a test.
     ///
@@ -176,13 +176,13 @@ async fn read_since<T, C: Codec<T>>(
         }
         let filled = |bytes: &Bytes| Some(bytes.clone()).filter(|bytes| !bytes.is_empty());
         let dedupe = filled(&record.dedupe);
-        let key = filled(&record.key);
+        let group = filled(&record.group);
         let value = queue.decode(&record, || id.key_in(part.subspace()));
         items.push(EnqueuedItem {
             value: value.map_err(keyspace::Error::from)?,
             ready: ready.map(unix_time),
             dedupe,
-            key,
+            group,
         });
         Ok::<_, Error>(())
     };

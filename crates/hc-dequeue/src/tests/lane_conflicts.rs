@@ -1,4 +1,4 @@
-//! Pairs of transactions of items with keys: which of them conflict, and which do not.
+//! Pairs of transactions of items with groups: which of them conflict, and which do not.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -11,8 +11,8 @@ use microqueue::keyspace::{Bytes, Database, OwnedTransaction, Runner};
 use super::memory;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
+use crate::items::group_limits::GroupLimits;
 use crate::items::item_ref::ItemRef;
-use crate::items::key_limits::KeyLimits;
 use crate::items::keys::lane_hash;
 use crate::items::rate::Rate;
 use crate::items::settings::Settings;
@@ -32,27 +32,27 @@ const B: SessionId = SessionId([2; 16]);
 
 const LEASE: Duration = Duration::from_secs(10);
 
-const THREE: KeyLimits = KeyLimits::new().with_limit(3);
+const THREE: GroupLimits = GroupLimits::new().with_limit(3);
 
 /// More starts than a test has, and all at once.
-const MANY: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, LEASE).with_burst(9));
+const MANY: GroupLimits = GroupLimits::new().with_rate(Rate::new(1, LEASE).with_burst(9));
 
-/// A transaction. The keys "one" and "other" have limits, "rated" has a rate, and "free" has nothing of it. Of each
-/// key, both sessions hold an item, and two wait.
+/// A transaction. The groups "one" and "other" have limits, "rated" has a rate, and "free" has nothing of it. Of each
+/// group, both sessions hold an item, and two wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// A session takes the next item of a key, as after the turn of the key before it.
+    /// A session takes the next item of a group, as after the turn of the group before it.
     Take(SessionId, &'static str),
-    /// A session completes its item of a key.
+    /// A session completes its item of a group.
     Complete(SessionId, &'static str),
-    /// A session gives its item of a key back.
+    /// A session gives its item of a group back.
     Return(SessionId, &'static str),
-    /// A session gives its item of a key back, which no handler got.
+    /// A session gives its item of a group back, which no handler got.
     Unused(SessionId, &'static str),
     Enqueue(&'static str),
     Configure(&'static str),
     ConfigureAll,
-    /// The next item of a key gets another priority.
+    /// The next item of a group gets another priority.
     SetPriority(&'static str),
     Cancel(&'static str),
 }
@@ -74,13 +74,13 @@ impl<D: Database> PairWorld<D> {
             for session in [A, B] {
                 handle.keys.sessions.open(tr, session, LEASE, UNIX_EPOCH);
             }
-            for (key, limits) in [("one", THREE), ("other", THREE), ("rated", MANY)] {
+            for (group, limits) in [("one", THREE), ("other", THREE), ("rated", MANY)] {
                 handle
-                    .configure_key(tr, key.as_bytes(), Some(&limits))
+                    .configure_group(tr, group.as_bytes(), Some(&limits))
                     .await?;
             }
-            for key in KEYS {
-                let options = Enqueue::new().with_key(key);
+            for group in KEYS {
+                let options = Enqueue::new().with_group(group);
                 let items = [1, 2, 3, 4].map(|value| (value, options.clone()));
                 let _ = handle.enqueue_all_with(tr, &items).await?;
             }
@@ -88,9 +88,9 @@ impl<D: Database> PairWorld<D> {
         };
         runner.run(fill).await.unwrap();
         let world = Self { db, queue };
-        for key in KEYS {
+        for group in KEYS {
             for session in [A, B] {
-                world.commit(Step::Take(session, key)).await;
+                world.commit(Step::Take(session, group)).await;
             }
         }
         world
@@ -102,18 +102,18 @@ impl<D: Database> PairWorld<D> {
         tr.commit().await.unwrap();
     }
 
-    /// Returns the item of a key that a session holds.
-    async fn held(&self, tr: &D::Transaction, session: SessionId, key: &str) -> ItemId {
+    /// Returns the item of a group that a session holds.
+    async fn held(&self, tr: &D::Transaction, session: SessionId, group: &str) -> ItemId {
         let held = self.queue.keys.held(session);
         let held = held.snapshot(tr, 10, usize::MAX).await.unwrap();
-        let mut held = held.into_iter().filter(|item| item.value.key == key);
+        let mut held = held.into_iter().filter(|item| item.value.group == group);
         held.next().expect("the session holds one").id
     }
 
-    /// Returns the next item of a key.
-    async fn waiting(&self, tr: &D::Transaction, key: &str) -> ItemRef {
+    /// Returns the next item of a group.
+    async fn waiting(&self, tr: &D::Transaction, group: &str) -> ItemRef {
         let keys = &self.queue.keys;
-        let waiting = keys.lane_items(key.as_bytes(), 10);
+        let waiting = keys.lane_items(group.as_bytes(), 10);
         let waiting = waiting.snapshot(tr, 1, usize::MAX).await.unwrap();
         ItemRef::new(keys, waiting[0].id)
     }
@@ -121,42 +121,42 @@ impl<D: Database> PairWorld<D> {
     async fn stage(&self, tr: &D::Transaction, step: Step) -> Result<()> {
         let queue = &self.queue;
         match step {
-            Step::Take(session, key) => self.take(tr, session, key).await?,
-            Step::Complete(session, key) => {
+            Step::Take(session, group) => self.take(tr, session, group).await?,
+            Step::Complete(session, group) => {
                 let completed = GiveBack::Completed(Bytes::new());
-                self.give_back(tr, session, key, completed).await?;
+                self.give_back(tr, session, group, completed).await?;
             }
-            Step::Return(session, key) => {
+            Step::Return(session, group) => {
                 let returned = GiveBack::Returned(When::Now);
-                self.give_back(tr, session, key, returned).await?;
+                self.give_back(tr, session, group, returned).await?;
             }
-            Step::Unused(session, key) => {
-                self.give_back(tr, session, key, GiveBack::Unused).await?;
+            Step::Unused(session, group) => {
+                self.give_back(tr, session, group, GiveBack::Unused).await?;
             }
-            Step::Enqueue(key) => {
-                let options = Enqueue::new().with_key(key);
+            Step::Enqueue(group) => {
+                let options = Enqueue::new().with_group(group);
                 let _ = queue.enqueue_with(tr, &5, &options).await?;
             }
-            Step::Configure(key) => {
+            Step::Configure(group) => {
                 queue
-                    .configure_key(tr, key.as_bytes(), Some(&THREE))
+                    .configure_group(tr, group.as_bytes(), Some(&THREE))
                     .await?;
             }
-            Step::ConfigureAll => queue.configure_keys(tr, &THREE).await?,
-            Step::SetPriority(key) => {
-                let item = self.waiting(tr, key).await;
+            Step::ConfigureAll => queue.configure_groups(tr, &THREE).await?,
+            Step::SetPriority(group) => {
+                let item = self.waiting(tr, group).await;
                 assert!(queue.set_priority(tr, &item, 1).await?);
             }
-            Step::Cancel(key) => {
-                let item = self.waiting(tr, key).await;
+            Step::Cancel(group) => {
+                let item = self.waiting(tr, group).await;
                 let _ = queue.cancel(tr, &item).await?;
             }
         }
         Ok(())
     }
 
-    async fn take(&self, tr: &D::Transaction, session: SessionId, key: &str) -> Result<()> {
-        let ring = Ring::beginning_at(lane_hash(key.as_bytes()));
+    async fn take(&self, tr: &D::Transaction, session: SessionId, group: &str) -> Result<()> {
+        let ring = Ring::beginning_at(lane_hash(group.as_bytes()));
         let fronts = &Fronts::new(Duration::ZERO, LaneMemory::new(ring));
         let settings = &Settings::default();
         let decode = &*decoder::<u64, _>(MessagePack);
@@ -170,7 +170,7 @@ impl<D: Database> PairWorld<D> {
         let Some(Taken::Items(items)) = &taken else {
             panic!("{taken:?}");
         };
-        assert_eq!(items[0].record.key, key);
+        assert_eq!(items[0].record.group, group);
         Ok(())
     }
 
@@ -178,7 +178,7 @@ impl<D: Database> PairWorld<D> {
         &self,
         tr: &D::Transaction,
         session: SessionId,
-        key: &str,
+        group: &str,
         how: GiveBack,
     ) -> Result<()> {
         let fronts = &Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0)));
@@ -186,7 +186,7 @@ impl<D: Database> PairWorld<D> {
         let decode = &*decoder::<u64, _>(MessagePack);
         let context = context(&self.queue, settings, session, &[], decode, fronts);
         let item = Return {
-            id: self.held(tr, session, key).await,
+            id: self.held(tr, session, group).await,
             delivery: 1,
             how,
             reason: None,
@@ -229,9 +229,9 @@ async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
 
 /// The pairs of which the second step must fail, and why.
 const CONFLICTS: [(Step, Step); 16] = [
-    // Starts of a limited key count each other's slots.
+    // Starts of a limited group count each other's slots.
     (Step::Take(A, "one"), Step::Take(B, "one")),
-    // Starts of a key with a rate take tokens from each other.
+    // Starts of a group with a rate take tokens from each other.
     (Step::Take(A, "rated"), Step::Take(B, "rated")),
     // A token comes back to a bucket that no other transaction changes.
     (Step::Take(A, "rated"), Step::Unused(B, "rated")),
@@ -271,7 +271,7 @@ async fn without_read_conflicts_all_of_that_happens() {
 }
 
 #[tokio::test]
-async fn items_of_a_key_do_not_conflict_otherwise() {
+async fn items_of_a_group_do_not_conflict_otherwise() {
     let pairs = [
         (Step::Enqueue("one"), Step::Take(A, "one")),
         (Step::Take(A, "one"), Step::Enqueue("one")),
@@ -291,7 +291,7 @@ async fn items_of_a_key_do_not_conflict_otherwise() {
         (Step::Take(A, "one"), Step::Take(B, "free")),
         (Step::Configure("one"), Step::Take(A, "other")),
         (Step::Configure("one"), Step::Complete(A, "other")),
-        // A key with limits of its own starts items whatever the default ones are.
+        // A group with limits of its own starts items whatever the default ones are.
         (Step::ConfigureAll, Step::Take(A, "one")),
         (Step::Take(A, "one"), Step::Configure("one")),
         (Step::Complete(A, "one"), Step::Configure("one")),

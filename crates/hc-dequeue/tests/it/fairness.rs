@@ -138,7 +138,7 @@ async fn the_consumer_that_waits_longest_is_served_first(store: TestStore) {
 }
 
 async fn an_item_that_comes_due_goes_to_the_consumer_that_has_waited_longest(store: TestStore) {
-    for options in [Enqueue::new(), Enqueue::new().with_key("a")] {
+    for options in [Enqueue::new(), Enqueue::new().with_group("a")] {
         let world = World::new(&store, patient()).await;
         Doomed::start(&world).await.die();
         let soon = options.with_delay(Duration::from_millis(1));

@@ -7,7 +7,7 @@ use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::let_pass;
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Delivery, Enqueue, Error, KeyLimits, MAX_RATE_PERIOD, Outcome, Rate, Settings, WorkerOptions,
+    Delivery, Enqueue, Error, GroupLimits, MAX_RATE_PERIOD, Outcome, Rate, Settings, WorkerOptions,
 };
 use keyspace::{Environment, RunOptions, Runner};
 
@@ -133,14 +133,14 @@ async fn conflicts_and_what_a_fulfillment_grants_are_counted(store: TestStore) {
 async fn looks_at_lanes_are_counted(store: TestStore) {
     let world = World::recorded(&store, settings()).await;
     let queue = &world.queue;
-    let limit = KeyLimits::new().with_limit(1);
+    let limit = GroupLimits::new().with_limit(1);
     let rare = Rate::new(1, MAX_RATE_PERIOD);
-    let limits = &[("a", limit), ("b", KeyLimits::new().with_rate(rare))];
+    let limits = &[("a", limit), ("b", GroupLimits::new().with_rate(rare))];
     let fill = |tr| async move {
-        for (key, limits) in limits {
-            let items = [1, 2].map(|value| (value, Enqueue::new().with_key(*key)));
+        for (group, limits) in limits {
+            let items = [1, 2].map(|value| (value, Enqueue::new().with_group(*group)));
             queue
-                .configure_key(&tr, key.as_bytes(), Some(limits))
+                .configure_group(&tr, group.as_bytes(), Some(limits))
                 .await?;
             queue.enqueue_all_with(&tr, &items).await?;
         }
@@ -153,7 +153,7 @@ async fn looks_at_lanes_are_counted(store: TestStore) {
     // Two lanes were read. The second item of one needed a slot, that of the other waited for the rate.
     let expected = [
         ("hc_dequeue_lanes_looked", 2.0),
-        ("hc_dequeue_keys_at_limit", 1.0),
+        ("hc_dequeue_groups_at_limit", 1.0),
         ("hc_dequeue_rate_waits", 1.0),
     ];
     world.until_recorded(expected).await;

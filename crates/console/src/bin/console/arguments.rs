@@ -8,7 +8,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use console::terminal::parse_address;
 use console::{Combiner, Filter, LimitChange, parse_place};
-use export_queue::hc_dequeue::{KeyLimits, PlaceKind, Rate};
+use export_queue::hc_dequeue::{GroupLimits, PlaceKind, Rate};
 use export_queue::keyspace::Environment;
 
 /// See and change every queue of a store.
@@ -121,16 +121,16 @@ pub(crate) enum Command {
         priority: i8,
     },
 
-    /// List the keys of a queue's items: their limits, how many items have a slot, and how many wait.
-    #[command(after_help = "Example:\n  console keys jobs --db fdb:")]
-    Keys {
+    /// List the groups of a queue's items: their limits, how many items have a slot, and how many wait.
+    #[command(after_help = "Example:\n  console groups jobs --db fdb:")]
+    Groups {
         /// The queue.
         queue: String,
         #[command(flatten)]
         page: Page,
     },
 
-    /// Print the limits of a key or the default limits, or replace them by those that are given.
+    /// Print the limits of a group or the default limits, or replace them by those that are given.
     #[command(after_help = "Examples:\n  \
         console limit jobs 'tenant 7' --at-most 4 --db fdb:\n  \
         console limit jobs 'tenant 7' --rate 100/1m --burst 10 --db fdb:\n  \
@@ -437,15 +437,15 @@ pub(crate) struct BatchArguments {
     pub(crate) batch: String,
 }
 
-/// The limits of a key. Those that are given replace all that it had.
+/// The limits of a group. Those that are given replace all that it had.
 #[derive(Args)]
 pub(crate) struct LimitOptions {
     /// The queue.
     pub(crate) queue: String,
-    /// The key: text, or `0x` and hexadecimal digits. Without it, the default limits: those of keys that have none of
-    /// their own.
-    pub(crate) key: Option<String>,
-    /// How many items of the key may have a slot. An item has one while a session holds it.
+    /// The group: text, or `0x` and hexadecimal digits. Without it, the default limits: those of groups that have none
+    /// of their own.
+    pub(crate) group: Option<String>,
+    /// How many items of the group may have a slot. An item has one while a session holds it.
     #[arg(long, value_name = "N")]
     at_most: Option<u32>,
     /// Any number of items may have a slot.
@@ -460,16 +460,16 @@ pub(crate) struct LimitOptions {
     /// The next item starts after the one before it has ended: `--at-most 1 --until-end`.
     #[arg(long, conflicts_with = "at_most")]
     ordered: bool,
-    /// How many items the key is granted when it is its turn, from 1 to 1,000.
+    /// How many items the group is granted when it is its turn, from 1 to 1,000.
     #[arg(long, value_name = "N")]
     weight: Option<u32>,
-    /// How many items of the key may start in which time: `100/1m`. Each grant of an item is a start.
+    /// How many items of the group may start in which time: `100/1m`. Each grant of an item is a start.
     #[arg(long, value_name = "N/TIME", value_parser = parse_rate)]
     rate: Option<Rate>,
-    /// How many items of the key may start at once, if the rate allows it. Without it, 1: starts are evenly spaced.
+    /// How many items of the group may start at once, if the rate allows it. Without it, 1: starts are evenly spaced.
     #[arg(long, value_name = "N", requires = "rate")]
     burst: Option<u32>,
-    /// Start nothing of the key. Its other limits stay.
+    /// Start nothing of the group. Its other limits stay.
     #[arg(
         long,
         conflicts_with_all = [
@@ -477,10 +477,10 @@ pub(crate) struct LimitOptions {
         ]
     )]
     pause: bool,
-    /// Let the default limits apply to the key again.
+    /// Let the default limits apply to the group again.
     #[arg(
         long,
-        requires = "key",
+        requires = "group",
         conflicts_with_all = [
             "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "rate", "burst", "pause"
         ]
@@ -505,9 +505,9 @@ impl LimitOptions {
             return None;
         }
         let mut limits = if self.ordered {
-            KeyLimits::ordered()
+            GroupLimits::ordered()
         } else {
-            KeyLimits::new()
+            GroupLimits::new()
         };
         if let Some(items) = self.at_most {
             limits = limits.with_limit(items);

@@ -46,9 +46,9 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
             item,
             priority,
         } => print(&console.prioritize(&queue, &item, priority).await?, json)?,
-        Command::Keys { queue, page } => {
-            let keys = console.item_keys(&queue, page.after(), page.limit());
-            print(&keys.await?, json)?;
+        Command::Groups { queue, page } => {
+            let groups = console.groups(&queue, page.after(), page.limit());
+            print(&groups.await?, json)?;
         }
         Command::Limit(options) => limit(context, &options).await?,
         Command::Batches { queue, page } => {
@@ -156,13 +156,13 @@ async fn limit(context: &Context<'_>, options: &LimitOptions) -> Result<()> {
     let console = context.console;
     let json = context.options.json;
     let queue = &options.queue;
-    let key = options.key.as_deref();
+    let group = options.group.as_deref();
     if let Some(change) = options.change() {
-        return print(&console.limit(queue, key, change).await?, json);
+        return print(&console.limit(queue, group, change).await?, json);
     }
-    match key {
-        Some(key) if options.reset => print(&console.reset_limits(queue, key).await?, json),
-        Some(key) => print(&console.item_key(queue, key).await?, json),
+    match group {
+        Some(group) if options.reset => print(&console.reset_limits(queue, group).await?, json),
+        Some(group) => print(&console.group(queue, group).await?, json),
         None => print(&console.default_limits(queue).await?, json),
     }
 }

@@ -187,8 +187,8 @@ impl CommandFailure {
                 | console::Error::Dequeue(
                     DequeueError::DedupeId { .. }
                     | DequeueError::ForeignRef { .. }
-                    | DequeueError::Key { .. }
-                    | DequeueError::KeyLimits { .. }
+                    | DequeueError::Group { .. }
+                    | DequeueError::GroupLimits { .. }
                     | DequeueError::MalformedCursor
                     | DequeueError::Priority { .. }
                     | DequeueError::TooShort { .. },

@@ -168,7 +168,7 @@ fn assert_all_pages(paths: &[String], world: &World) {
         .map(|item| format!("/queues/jobs/item/{item}"));
     let of_queues = crate::common::QUEUES.map(|queue| format!("/queues/{queue}"));
     let rest =
-        ["keys", "batches", "sessions", "schedules"].map(|page| format!("/queues/jobs/{page}"));
+        ["groups", "batches", "sessions", "schedules"].map(|page| format!("/queues/jobs/{page}"));
     for path in of_items.chain(of_queues).chain(rest) {
         assert!(paths.contains(&path), "{path} is not among {paths:#?}");
     }
@@ -185,7 +185,7 @@ fn paths_of_changes(world: &World) -> String {
         "/queues/jobs/pause".to_owned(),
         "/queues/orders/resume".to_owned(),
         "/api/queues/jobs/pause".to_owned(),
-        "/queues/jobs/keys".to_owned(),
+        "/queues/jobs/groups".to_owned(),
         "/queues/jobs/batches".to_owned(),
     ];
     let paths: Vec<_> = of_api.into_iter().chain(rest).collect();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use console::WebOptions;
 use export_queue::hc_dequeue::{
-    Batch, Enqueue, Error, KeyLimits, Queue, Rate, Schedule, Settings, WorkerOptions,
+    Batch, Enqueue, Error, GroupLimits, Queue, Rate, Schedule, Settings, WorkerOptions,
 };
 use export_queue::keyspace::codec::Json;
 use export_queue::keyspace::{OpenOptions, Subspace, Tx};
@@ -30,7 +30,7 @@ const FOREIGN: &str = "const own = ['/static/console.js']; \
     if (window.ran !== undefined) found.push('a script ran'); \
     return found";
 
-/// Adds hostile names, payloads, reasons, results, schedules and keys to a world, and batches with such members.
+/// Adds hostile names, payloads, reasons, results, schedules and groups to a world, and batches with such members.
 pub(crate) async fn add_hostile(world: &World) {
     let jobs = add_jobs(world).await;
     let value = &Value::from(HOSTILE);
@@ -57,18 +57,20 @@ pub(crate) async fn add_hostile(world: &World) {
     enqueue(&world.runner, &jobs, value, &Enqueue::new()).await;
     let jobs = &jobs;
     let schedule = &Schedule::new("0 4 * * *");
-    let limits = &KeyLimits::new().with_limit(2).with_rate(Rate::new(1, LONG));
+    let limits = &GroupLimits::new()
+        .with_limit(2)
+        .with_rate(Rate::new(1, LONG));
     let add = |tr: Tx<_>| async move {
         let tr = &tr;
         let _ = jobs.schedule(tr, HOSTILE, schedule, value).await?;
-        jobs.configure_key(tr, HOSTILE.as_bytes(), Some(limits))
+        jobs.configure_group(tr, HOSTILE.as_bytes(), Some(limits))
             .await?;
         let parent = jobs.open_batch(tr, &Batch::new()).await?;
         let nested = Batch::new()
             .with_callback(value.clone(), Enqueue::new())
             .with_parent(&parent);
         let nested = jobs.open_batch(tr, &nested).await?;
-        let member = Enqueue::new().with_key(HOSTILE).with_batch(&nested);
+        let member = Enqueue::new().with_group(HOSTILE).with_batch(&nested);
         let _ = jobs.enqueue_with(tr, value, &member).await?;
         Ok::<_, Error>(())
     };
@@ -166,7 +168,7 @@ async fn assert_places_show(window: &Window, paths: &[String]) {
     };
     shown_at("/items/dead", "td.text").await;
     shown_at("/schedules", "tbody th").await;
-    shown_at("/keys", "tbody th").await;
+    shown_at("/groups", "tbody th").await;
 }
 
 async fn no_script_runs_but_the_pages_own(driver: &Driver) {

@@ -212,8 +212,8 @@ async fn all_changes(site: &TestSite) -> Vec<(String, String)> {
         (format!("/api/queues/{name}/resume"), String::new()),
     ];
     for base in ["", "/api"] {
-        let path = format!("{base}/queues/{name}/keys");
-        changes.push((path, "action=pause&key=a".to_owned()));
+        let path = format!("{base}/queues/{name}/groups");
+        changes.push((path, "action=pause&group=a".to_owned()));
         let path = format!("{base}/queues/{name}/batches");
         changes.push((path, "action=cancel&batch=00".to_owned()));
     }

@@ -16,7 +16,7 @@ use crate::web::site::{
 pub(crate) async fn all_pages(site: &TestSite) -> Vec<String> {
     let name = evil_segment();
     let mut paths = vec!["/".to_owned()];
-    for page in ["", "/keys", "/batches", "/sessions", "/schedules"] {
+    for page in ["", "/groups", "/batches", "/sessions", "/schedules"] {
         paths.push(format!("/queues/{name}{page}"));
     }
     for place in ["queued", "delayed", "held", "dead", "done"] {

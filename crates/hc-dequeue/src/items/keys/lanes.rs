@@ -10,25 +10,25 @@ use crate::items::error;
 use crate::items::part::{LanePart, Part};
 use crate::items::priority::Priority;
 use crate::items::priority::RANK_OF_SLOT;
-use crate::items::record::MAX_KEY_BYTES;
+use crate::items::record::MAX_GROUP_BYTES;
 
 /// What the key of a row of a lane says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LaneRow {
-    /// The key of the lane.
-    pub(crate) key: Bytes,
+    /// The group of the lane.
+    pub(crate) group: Bytes,
     /// The rank of the item in the row. `None` if the row contains state of the lane.
     pub(crate) rank: Option<u8>,
 }
 
-/// Returns an error unless the key of an item has a valid length.
-pub(crate) fn check_key(key: &[u8]) -> error::Result<()> {
-    if (1..=MAX_KEY_BYTES).contains(&key.len()) {
+/// Returns an error unless the group of an item has a valid length.
+pub(crate) fn check_group(group: &[u8]) -> error::Result<()> {
+    if (1..=MAX_GROUP_BYTES).contains(&group.len()) {
         return Ok(());
     }
-    Err(error::Error::Key {
-        bytes: key.len(),
-        limit: MAX_KEY_BYTES,
+    Err(error::Error::Group {
+        bytes: group.len(),
+        limit: MAX_GROUP_BYTES,
     })
 }
 
@@ -41,55 +41,56 @@ fn rank_in_lane(rank: u64) -> Option<u8> {
     Some(rank)
 }
 
-/// Returns the hash by which lanes follow one another, so that no key's turn depends on its name, and stamps are
+/// Returns the hash by which lanes follow one another, so that no group's turn depends on its name, and stamps are
 /// spread.
-pub(crate) fn lane_hash(key: &[u8]) -> u16 {
-    let [first, second, ..] = xxh3_64(key).to_be_bytes();
+pub(crate) fn lane_hash(group: &[u8]) -> u16 {
+    let [first, second, ..] = xxh3_64(group).to_be_bytes();
     u16::from_be_bytes([first, second])
 }
 
 impl Keys {
     /// Returns the subspace of a lane.
-    pub(crate) fn lane(&self, key: &[u8]) -> Subspace {
-        self.queue.subspace(&(Part::Lanes, key))
+    pub(crate) fn lane(&self, group: &[u8]) -> Subspace {
+        self.queue.subspace(&(Part::Lanes, group))
     }
 
     /// Returns the part with the items of a rank in a lane.
-    pub(crate) fn lane_items(&self, key: &[u8], rank: u8) -> Records {
-        let items = self.queue.subspace(&(Part::Lanes, key, u64::from(rank)));
+    pub(crate) fn lane_items(&self, group: &[u8], rank: u8) -> Records {
+        let items = self.queue.subspace(&(Part::Lanes, group, u64::from(rank)));
         MicroQueue::new(items).with_environment(self.env.clone())
     }
 
     /// Returns the key of the number of slots in use.
-    pub(crate) fn slots(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&(Part::Lanes, key, LanePart::Slots))
+    pub(crate) fn slots(&self, group: &[u8]) -> Vec<u8> {
+        self.queue.pack(&(Part::Lanes, group, LanePart::Slots))
     }
 
-    /// Returns the key of the limits of a key or, for the empty one, of the default limits.
-    pub(crate) fn key_limits(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&(Part::Lanes, key, LanePart::Limits))
+    /// Returns the key of the limits of a group or, for the empty one, of the default limits.
+    pub(crate) fn group_limits(&self, group: &[u8]) -> Vec<u8> {
+        self.queue.pack(&(Part::Lanes, group, LanePart::Limits))
     }
 
-    pub(crate) fn fence(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&(Part::Lanes, key, LanePart::Fence))
+    pub(crate) fn fence(&self, group: &[u8]) -> Vec<u8> {
+        self.queue.pack(&(Part::Lanes, group, LanePart::Fence))
     }
 
-    /// Returns the key of the tokens of a key's rate.
-    pub(crate) fn level(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&(Part::Lanes, key, LanePart::Tokens))
+    /// Returns the key of the tokens of a group's rate.
+    pub(crate) fn level(&self, group: &[u8]) -> Vec<u8> {
+        self.queue.pack(&(Part::Lanes, group, LanePart::Tokens))
     }
 
     /// Returns the key of the version until which a lane is parked.
-    pub(crate) fn parked_until(&self, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&(Part::Lanes, key, LanePart::ParkedUntil))
+    pub(crate) fn parked_until(&self, group: &[u8]) -> Vec<u8> {
+        self.queue
+            .pack(&(Part::Lanes, group, LanePart::ParkedUntil))
     }
 
     /// Returns the key of a lane among those that are parked.
-    pub(crate) fn parked(&self, until: i64, key: &[u8]) -> Vec<u8> {
-        self.queue.pack(&(Part::Parked, until, key))
+    pub(crate) fn parked(&self, until: i64, group: &[u8]) -> Vec<u8> {
+        self.queue.pack(&(Part::Parked, until, group))
     }
 
-    /// Returns the version and the lane's key in the key of a parked lane.
+    /// Returns the version and the lane's group in the key of a parked lane.
     pub(crate) fn parse_parked(&self, key: &[u8]) -> Option<(i64, Bytes)> {
         let (until, lane): (i64, Vec<u8>) = self.queue.subspace(&Part::Parked).unpack(key).ok()?;
         Some((until, lane.into()))
@@ -107,7 +108,7 @@ impl Keys {
         self.queue.pack(&(Part::Lanes, &b""[..], LanePart::Mark))
     }
 
-    /// Returns the key of a lane, and the rank of an item in it, from the key of a row of the lane.
+    /// Returns the group of a lane, and the rank of an item in it, from the key of a row of the lane.
     pub(crate) fn parse_lane(&self, key: &[u8]) -> Result<LaneRow> {
         let lanes = self.queue.subspace(&Part::Lanes);
         let item: Result<(Vec<u8>, u64, TupleVersionstamp, u64), _> = lanes.unpack(key);
@@ -119,29 +120,29 @@ impl Keys {
             }
         };
         let no_row = || keyspace::Error::corrupt(key, "expected a key of a lane");
-        let (key, rank) = row.ok_or_else(no_row)?;
-        let key = key.into();
-        Ok(LaneRow { key, rank })
+        let (group, rank) = row.ok_or_else(no_row)?;
+        let group = group.into();
+        Ok(LaneRow { group, rank })
     }
 
-    /// Returns the key of the first lane after another one, by snapshot.
+    /// Returns the group of the first lane after another one, by snapshot.
     pub(crate) async fn next_lane(
         &self,
         tr: &impl Transaction,
         after: Option<&Bytes>,
     ) -> Result<Option<Bytes>> {
         let (first, end) = self.part(Part::Lanes);
-        let begin = after.map_or(first, |key| self.lane(key).range().1);
+        let begin = after.map_or(first, |group| self.lane(group).range().1);
         let query = RangeQuery::keys(begin, end).limit(1);
         let batch = tr.get_range(&query, Isolation::Snapshot).await?;
         let row = batch.rows.first();
         Ok(row
             .map(|row| self.parse_lane(row.key()))
             .transpose()?
-            .map(|row| row.key))
+            .map(|row| row.group))
     }
 
-    /// Returns the keys of up to `limit` lanes after another one, by snapshot.
+    /// Returns the groups of up to `limit` lanes after another one, by snapshot.
     pub(crate) async fn lanes_after(
         &self,
         tr: &impl Transaction,
@@ -159,13 +160,13 @@ impl Keys {
     }
 
     /// Returns the range of the items in a lane, without its state.
-    pub(crate) fn items_of_lane(&self, key: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    pub(crate) fn items_of_lane(&self, group: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let first = self
-            .lane_items(key, RANK_OF_SLOT)
+            .lane_items(group, RANK_OF_SLOT)
             .subspace()
             .bytes()
             .to_vec();
-        (first, self.lane(key).range().1)
+        (first, self.lane(group).range().1)
     }
 
     /// Returns whether the row of a key contains state of a lane and no item.
@@ -173,14 +174,14 @@ impl Keys {
         matches!(self.parse_lane(key), Ok(LaneRow { rank: None, .. }))
     }
 
-    pub(crate) fn stamp(&self, rank: u8, key: &[u8]) -> Vec<u8> {
-        self.stamp_at(rank, lane_hash(key), key)
+    pub(crate) fn stamp(&self, rank: u8, group: &[u8]) -> Vec<u8> {
+        self.stamp_at(rank, lane_hash(group), group)
     }
 
-    /// Returns the key that the stamp of a lane with this hash and key has.
-    pub(crate) fn stamp_at(&self, rank: u8, hash: u16, key: &[u8]) -> Vec<u8> {
+    /// Returns the key that the stamp of a lane with this hash and group has.
+    pub(crate) fn stamp_at(&self, rank: u8, hash: u16, group: &[u8]) -> Vec<u8> {
         self.queue
-            .pack(&(Part::Stamps, u64::from(rank), u64::from(hash), key))
+            .pack(&(Part::Stamps, u64::from(rank), u64::from(hash), group))
     }
 
     /// Returns the range of the stamps of a rank.
@@ -190,7 +191,7 @@ impl Keys {
             .range()
     }
 
-    /// Returns the rank and the lane's key in the key of a stamp.
+    /// Returns the rank and the lane's group in the key of a stamp.
     pub(crate) fn parse_stamp(&self, key: &[u8]) -> Option<(u8, Bytes)> {
         let stamps = self.queue.subspace(&Part::Stamps);
         let (rank, _, lane): (u64, u64, Vec<u8>) = stamps.unpack(key).ok()?;

@@ -7,7 +7,7 @@ use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{self, Bytes, Result};
 
 use super::{
-    Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_KEY_BYTES,
+    Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_GROUP_BYTES,
     MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Record, Reserve, Spent, StoredEnd, StoredFailure,
     Token, priority, tag, undecodable,
 };
@@ -62,7 +62,7 @@ impl Codec<Record> for RecordCodec {
         push_number(buffer, tag::UNCOUNTED, record.uncounted_deliveries);
         push_number(buffer, tag::RESERVE, record.reserve as u64);
         push_priority(buffer, tag::PRIORITY, record.priority);
-        push_field(buffer, tag::KEY, &record.key);
+        push_field(buffer, tag::GROUP, &record.group);
         push_number(buffer, tag::SLOT, record.has_slot.into());
         if let Some(member) = record.member {
             push_field(buffer, tag::MEMBER, &member.to_bytes());
@@ -159,8 +159,8 @@ fn decode_record(bytes: &Bytes) -> Result<Record, String> {
     let mut record = Record::default();
     let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
     let rest = decode_fields(bytes, FORMAT, tag::SPENT, decode)?;
-    if record.has_slot && record.key.is_empty() {
-        return Err("an item without a key has a slot".to_owned());
+    if record.has_slot && record.group.is_empty() {
+        return Err("an item without a group has a slot".to_owned());
     }
     record.unknown = rest.unknown;
     record.payload = rest.payload;
@@ -186,7 +186,7 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::UNCOUNTED => record.uncounted_deliveries = number(field)?,
         tag::RESERVE => record.reserve = reserve(field)?,
         tag::PRIORITY => record.priority = priority_field(field)?,
-        tag::KEY => record.key = key(bytes.slice_ref(field))?,
+        tag::GROUP => record.group = group(bytes.slice_ref(field))?,
         tag::SLOT => record.has_slot = slot(field)?,
         tag::MEMBER => record.member = Some(BatchMember::parse(field)?),
         tag::COUNTS => record.batch_counts = Some(BatchCounts::parse(field)?),
@@ -203,10 +203,10 @@ pub(crate) fn dedupe(field: Bytes) -> Result<Bytes, String> {
     Ok(field)
 }
 
-/// Checks the length of a key.
-pub(crate) fn key(field: Bytes) -> Result<Bytes, String> {
-    if field.len() > MAX_KEY_BYTES {
-        return Err(format!("a key of {} bytes", field.len()));
+/// Checks the length of the name of a group.
+pub(crate) fn group(field: Bytes) -> Result<Bytes, String> {
+    if field.len() > MAX_GROUP_BYTES {
+        return Err(format!("a group name of {} bytes", field.len()));
     }
     Ok(field)
 }

@@ -19,7 +19,7 @@ use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{Bytes, limits};
 
 pub(crate) use self::codec::{
-    RecordCodec, decode_fields, dedupe, key, priority_field, push_field, push_priority,
+    RecordCodec, decode_fields, dedupe, group, priority_field, push_field, push_priority,
 };
 pub(crate) use self::grant::{GrantPart, ListedGrantPart, NOTICE, is_notice};
 pub(crate) use self::request::{Request, RequestCodec};
@@ -47,7 +47,7 @@ mod tag {
     pub(super) const UNCOUNTED: u8 = 15;
     pub(super) const RESERVE: u8 = 16;
     pub(super) const PRIORITY: u8 = 17;
-    pub(super) const KEY: u8 = 18;
+    pub(super) const GROUP: u8 = 18;
     pub(super) const SLOT: u8 = 19;
     pub(super) const MEMBER: u8 = 20;
     pub(super) const COUNTS: u8 = 21;
@@ -63,8 +63,8 @@ const PART_BYTES: usize = 23;
 /// The largest dedupe id in bytes.
 pub const MAX_DEDUPE_BYTES: usize = 255;
 
-/// The largest [key](crate::Enqueue::with_key) of items in bytes.
-pub const MAX_KEY_BYTES: usize = 255;
+/// The largest [group](crate::Enqueue::with_group) of items in bytes.
+pub const MAX_GROUP_BYTES: usize = 255;
 
 /// The largest [`Failure::reason`] in bytes.
 pub const MAX_FAILURE_BYTES: usize = 500;
@@ -94,7 +94,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + 17 + MAX_RESULT_BYTES)
     + (FIELD_BYTES + MAX_TRACE_CONTEXT_BYTES)
     + (FIELD_BYTES + Burst::BYTES)
-    + (FIELD_BYTES + MAX_KEY_BYTES)
+    + (FIELD_BYTES + MAX_GROUP_BYTES)
     + 3 * (FIELD_BYTES + 1)
     + (FIELD_BYTES + BatchMember::BYTES)
     + (FIELD_BYTES + BatchCounts::BYTES)
@@ -122,15 +122,15 @@ pub(crate) struct Record {
     pub(crate) uncounted_deliveries: u64,
     pub(crate) reserve: Reserve,
     pub(crate) priority: Priority,
-    /// Its key; empty if it has none.
-    pub(crate) key: Bytes,
-    /// Whether it has a slot of its key. [`Changes`](crate::items::changes::Changes) gives and frees slots.
+    /// Its group; empty if it has none.
+    pub(crate) group: Bytes,
+    /// Whether it has a slot of its group. [`Changes`](crate::items::changes::Changes) gives and frees slots.
     pub(crate) has_slot: bool,
     /// Of which batch it is a member.
     pub(crate) member: Option<BatchMember>,
     /// The counts of the batch whose callback it is.
     pub(crate) batch_counts: Option<BatchCounts>,
-    /// The token of its key's rate that its grant has taken.
+    /// The token of its group's rate that its grant has taken.
     pub(crate) spent: Option<Spent>,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,

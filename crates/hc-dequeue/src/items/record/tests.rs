@@ -55,7 +55,7 @@ fn record() -> Record {
         uncounted_deliveries: 2,
         reserve: Reserve::Barred,
         priority: Priority::new(-9).unwrap(),
-        key: Bytes::from_static(b"acme"),
+        group: Bytes::from_static(b"acme"),
         has_slot: true,
         member: Some(BatchMember {
             batch: BatchId([7; 16]),
@@ -332,7 +332,7 @@ fn the_largest_item_fills_a_value() {
         uncounted_deliveries: u64::MAX,
         failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
         dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
-        key: vec![0; MAX_KEY_BYTES].into(),
+        group: vec![0; MAX_GROUP_BYTES].into(),
         end: Some(StoredEnd {
             millis: u64::MAX,
             until_millis: u64::MAX,

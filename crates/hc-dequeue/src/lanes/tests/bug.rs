@@ -14,7 +14,7 @@ use crate::lanes::bucket::Level;
 /// A rule of lanes that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bug {
-    /// Starts of a limited key do not conflict.
+    /// Starts of a limited group do not conflict.
     NoFence,
     NoStampAtEnqueue,
     /// A completion that frees a slot stamps nothing.
@@ -93,7 +93,7 @@ impl Bug {
     fn change_rate(self, keys: &Keys, recorded: &mut RecordedAccess) {
         let is_state = |key: &[u8], row: fn(&Keys, &[u8]) -> Vec<u8>| {
             let lane = keys.parse_lane(key);
-            lane.is_ok_and(|lane| *key == *row(keys, &lane.key))
+            lane.is_ok_and(|lane| *key == *row(keys, &lane.group))
         };
         let is_parked = |key: &[u8]| keys.parse_parked(key).is_some();
         let is_until = |key: &[u8]| is_state(key, Keys::parked_until);
@@ -133,7 +133,7 @@ impl Bug {
     fn change_level(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
         let is_level = |key: &[u8]| {
             let lane = keys.parse_lane(key);
-            lane.is_ok_and(|lane| *key == *keys.level(&lane.key))
+            lane.is_ok_and(|lane| *key == *keys.level(&lane.group))
         };
         let gives_back = matches!(op, Op::Return(.., How::Unused));
         recorded.writes.retain(|write| match write {
@@ -164,7 +164,7 @@ impl Bug {
         let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some();
         let is_slots = |key: &[u8]| {
             let lane = keys.parse_lane(key);
-            lane.is_ok_and(|lane| *key == *keys.slots(&lane.key))
+            lane.is_ok_and(|lane| *key == *keys.slots(&lane.group))
         };
         let is_ahead = op == Op::TakeAhead;
         let clears =
@@ -240,12 +240,12 @@ pub(super) struct PlantedBug {
 impl PlantedBug {
     fn is_limits(&self, key: &[u8]) -> bool {
         let lane = self.keys.parse_lane(key);
-        lane.is_ok_and(|lane| *key == *self.keys.key_limits(&lane.key))
+        lane.is_ok_and(|lane| *key == *self.keys.group_limits(&lane.group))
     }
 
     fn is_fence(&self, key: &[u8]) -> bool {
         let lane = self.keys.parse_lane(key);
-        lane.is_ok_and(|lane| *key == *self.keys.fence(&lane.key))
+        lane.is_ok_and(|lane| *key == *self.keys.fence(&lane.group))
     }
 }
 

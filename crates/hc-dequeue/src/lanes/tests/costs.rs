@@ -1,5 +1,5 @@
 //! What each step costs: the ranges that it reads, the conflict ranges of these reads, and the rows that it changes. An
-//! item without a key costs what it did before there were keys.
+//! item without a group costs what it did before there were groups.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -93,19 +93,19 @@ fn costs_of(world: World) -> Vec<Costs> {
 
 #[test]
 fn steps_cost_what_the_docs_say() {
-    let unkeyed = World {
+    let ungrouped = World {
         items: vec![item(b"", 0)],
         limits: vec![],
         ..pair()
     };
-    let keyed = World {
+    let grouped = World {
         items: vec![item(A, 0)],
         limits: vec![],
         ..pair()
     };
     let limited = World {
         limits: vec![(A, ONE)],
-        ..keyed.clone()
+        ..grouped.clone()
     };
     let pops = |world| World {
         purposes: [Purpose::Pop; 2],
@@ -113,15 +113,15 @@ fn steps_cost_what_the_docs_say() {
     };
     // An enqueue, a grant, a completion.
     let expected = [costs(0, 0, 1), costs(5, 4, 2), costs(1, 1, 1)];
-    assert_eq!(costs_of(unkeyed.clone()), expected);
+    assert_eq!(costs_of(ungrouped.clone()), expected);
     // An enqueue, a pop.
-    assert_eq!(costs_of(pops(unkeyed)), [costs(0, 0, 1), costs(5, 4, 1)]);
+    assert_eq!(costs_of(pops(ungrouped)), [costs(0, 0, 1), costs(5, 4, 1)]);
     // The stamps, the default limits and the lane are read besides, and the items again, since the first read, which
     // begins at the parked lanes, has met a stamp. The pointer and the stamp are written, and the number of slots by a
     // grant and a completion.
     let expected = [costs(0, 0, 3), costs(9, 6, 5), costs(3, 3, 2)];
-    assert_eq!(costs_of(keyed.clone()), expected);
-    assert_eq!(costs_of(pops(keyed)), [costs(0, 0, 3), costs(9, 6, 3)]);
+    assert_eq!(costs_of(grouped.clone()), expected);
+    assert_eq!(costs_of(pops(grouped)), [costs(0, 0, 3), costs(9, 6, 3)]);
     // The fence is in conflict instead of the default limits. The completion stamps the lane.
     let expected = [costs(0, 0, 3), costs(9, 6, 5), costs(3, 3, 3)];
     assert_eq!(costs_of(limited.clone()), expected);

@@ -35,27 +35,27 @@ use self::promises::{
 };
 use self::spec::{How, ItemSpec, Op, TIMELESS, Time, World};
 use self::world::LaneModel;
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::items::rate::Rate;
 use crate::protocol::Purpose;
 
 const A: &[u8] = b"a";
 
-const ONE: KeyLimits = KeyLimits::new().with_limit(1);
-const TWO: KeyLimits = KeyLimits::new().with_limit(2);
-const ORDERED: KeyLimits = KeyLimits::ordered();
-const BLOCKED: KeyLimits = KeyLimits::ordered().with_dead_letters_blocking();
+const ONE: GroupLimits = GroupLimits::new().with_limit(1);
+const TWO: GroupLimits = GroupLimits::new().with_limit(2);
+const ORDERED: GroupLimits = GroupLimits::ordered();
+const BLOCKED: GroupLimits = GroupLimits::ordered().with_dead_letters_blocking();
 
 /// A start every two units of time.
 const RATE: Rate = Rate::new(1, Duration::from_millis(2));
-const RATED: KeyLimits = KeyLimits::new().with_rate(RATE);
-const SLOW: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, Duration::from_millis(6)));
+const RATED: GroupLimits = GroupLimits::new().with_rate(RATE);
+const SLOW: GroupLimits = GroupLimits::new().with_rate(Rate::new(1, Duration::from_millis(6)));
 
-const fn item(key: &'static [u8], priority: i8) -> ItemSpec {
-    ItemSpec { key, priority }
+const fn item(group: &'static [u8], priority: i8) -> ItemSpec {
+    ItemSpec { group, priority }
 }
 
-/// Two items of a key.
+/// Two items of a group.
 fn pair() -> World {
     World {
         items: vec![item(A, 0), item(A, 0)],
@@ -122,7 +122,7 @@ fn pops_need_a_free_slot() {
 }
 
 #[test]
-fn an_ordered_key_waits_for_what_has_started() {
+fn an_ordered_group_waits_for_what_has_started() {
     for limits in [ORDERED, BLOCKED] {
         check(World {
             limits: vec![(A, limits)],
@@ -147,12 +147,12 @@ fn a_delayed_item_keeps_its_slot_or_frees_it() {
 
 #[test]
 fn limits_change_at_any_time() {
-    for limits in [ONE, ORDERED, KeyLimits::new()] {
+    for limits in [ONE, ORDERED, GroupLimits::new()] {
         check(World {
             limits: vec![(A, limits)],
             returns: vec![How::Complete, How::Release],
             ops: vec![
-                Op::Configure(A, Some(KeyLimits::new().with_limit(0))),
+                Op::Configure(A, Some(GroupLimits::new().with_limit(0))),
                 Op::Configure(A, Some(ORDERED)),
                 Op::Configure(A, None),
             ],
@@ -165,7 +165,7 @@ fn limits_change_at_any_time() {
 #[test]
 fn default_limits_change_and_lanes_are_swept() {
     check(World {
-        limits: vec![(b"", KeyLimits::new().with_limit(0))],
+        limits: vec![(b"", GroupLimits::new().with_limit(0))],
         ops: vec![
             Op::Configure(b"", Some(ONE)),
             Op::Configure(b"", Some(TWO)),
@@ -177,7 +177,7 @@ fn default_limits_change_and_lanes_are_swept() {
 }
 
 #[test]
-fn two_keys_two_priorities_and_items_without_a_key() {
+fn two_groups_two_priorities_and_items_without_a_group() {
     check(World {
         items: vec![item(A, 0), item(b"b", 1), item(b"", 0)],
         limits: vec![(A, ONE), (b"b", ONE)],
@@ -225,7 +225,7 @@ fn starts_are_within_the_rate_whatever_wall_clocks_say() {
         (1, [Some(0), None]),
         (2, [Some(0), None]),
     ] {
-        let limits = KeyLimits::new().with_rate(RATE.with_burst(burst));
+        let limits = GroupLimits::new().with_rate(RATE.with_burst(burst));
         check(World {
             limits: vec![(A, limits)],
             time: Time { ahead, ..TIME },
@@ -238,7 +238,7 @@ fn starts_are_within_the_rate_whatever_wall_clocks_say() {
 fn only_starts_take_tokens() {
     for burst in [1, 2] {
         let mut world = World {
-            limits: vec![(A, KeyLimits::new().with_rate(RATE.with_burst(burst)))],
+            limits: vec![(A, GroupLimits::new().with_rate(RATE.with_burst(burst)))],
             ..unused()
         };
         // The longer time has ten times as many states.
@@ -262,7 +262,7 @@ fn only_starts_take_tokens() {
 }
 
 #[test]
-fn a_key_has_a_limit_and_a_rate() {
+fn a_group_has_a_limit_and_a_rate() {
     check(World {
         limits: vec![(A, RATED.with_limit(1))],
         purposes: [Purpose::Deliver; 2],
@@ -347,7 +347,7 @@ const BRIEF: Time = Time {
     lag: 0,
 };
 
-/// A world in which a key has a rate.
+/// A world in which a group has a rate.
 fn rated() -> World {
     World {
         limits: vec![(A, RATED)],
@@ -370,7 +370,7 @@ fn unused() -> World {
 /// A world in which two items start at once, and go back.
 fn unused_of_a_burst() -> World {
     World {
-        limits: vec![(A, KeyLimits::new().with_rate(RATE.with_burst(2)))],
+        limits: vec![(A, GroupLimits::new().with_rate(RATE.with_burst(2)))],
         ..unused()
     }
 }
@@ -379,7 +379,7 @@ fn unused_of_a_burst() -> World {
 fn bursts() -> World {
     World {
         items: vec![item(A, 0), item(A, 0), item(A, 0)],
-        limits: vec![(A, KeyLimits::new().with_rate(RATE.with_burst(2)))],
+        limits: vec![(A, GroupLimits::new().with_rate(RATE.with_burst(2)))],
         time: BRIEF,
         ..rated()
     }
@@ -393,7 +393,7 @@ fn one_by_one() -> World {
     }
 }
 
-/// A world in which a key had a slower rate.
+/// A world in which a group had a slower rate.
 fn slow_before() -> World {
     World {
         limits: vec![(A, SLOW)],
@@ -429,7 +429,7 @@ fn blocked() -> World {
 
 fn configured() -> World {
     World {
-        limits: vec![(A, KeyLimits::new().with_limit(0))],
+        limits: vec![(A, GroupLimits::new().with_limit(0))],
         ops: vec![Op::Configure(A, Some(ONE)), Op::Configure(A, Some(ORDERED))],
         changes: 2,
         ..returns()
@@ -445,7 +445,7 @@ fn unlimited() -> World {
 
 fn swept() -> World {
     World {
-        limits: vec![(b"", KeyLimits::new().with_limit(0))],
+        limits: vec![(b"", GroupLimits::new().with_limit(0))],
         ops: vec![Op::Configure(b"", Some(ONE)), Op::Sweep],
         changes: 1,
         ..pair()
@@ -476,21 +476,21 @@ fn ahead() -> World {
     }
 }
 
-/// A world in which a key is paused.
+/// A world in which a group is paused.
 fn paused() -> World {
     World {
-        ops: vec![Op::Configure(A, Some(KeyLimits::new().with_limit(0)))],
+        ops: vec![Op::Configure(A, Some(GroupLimits::new().with_limit(0)))],
         changes: 1,
         ..pair()
     }
 }
 
-/// A world in which a paused key is paused again, and let go.
+/// A world in which a paused group is paused again, and let go.
 fn paused_again() -> World {
     World {
-        limits: vec![(A, KeyLimits::new().with_limit(0))],
+        limits: vec![(A, GroupLimits::new().with_limit(0))],
         ops: vec![
-            Op::Configure(A, Some(KeyLimits::new().with_limit(0))),
+            Op::Configure(A, Some(GroupLimits::new().with_limit(0))),
             Op::Configure(A, Some(ONE)),
         ],
         changes: 2,
@@ -498,10 +498,10 @@ fn paused_again() -> World {
     }
 }
 
-/// A world in which a key is let go with two items.
+/// A world in which a group is let go with two items.
 fn let_go() -> World {
     World {
-        limits: vec![(A, KeyLimits::new().with_limit(0))],
+        limits: vec![(A, GroupLimits::new().with_limit(0))],
         ops: vec![Op::Configure(A, Some(TWO))],
         changes: 1,
         ..pair()
@@ -521,9 +521,9 @@ fn levels_with_slots() -> World {
 /// A world in which the default limits change while lanes are swept.
 fn swept_twice() -> World {
     World {
-        limits: vec![(b"", KeyLimits::new().with_limit(0))],
+        limits: vec![(b"", GroupLimits::new().with_limit(0))],
         ops: vec![
-            Op::Configure(b"", Some(KeyLimits::new().with_limit(0))),
+            Op::Configure(b"", Some(GroupLimits::new().with_limit(0))),
             Op::Configure(b"", Some(ONE)),
             Op::Sweep,
         ],

@@ -10,7 +10,7 @@ use stateright::Property;
 use super::spec::{How, UNIT};
 use super::world::{LaneFlight, LaneModel, LaneState, item_id};
 use crate::items::counters::parse_count;
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::items::keys::{Keys, Records};
 use crate::items::part::Part;
 use crate::items::priority::RANK_OF_SLOT;
@@ -23,11 +23,11 @@ use crate::lanes::bucket::Level;
 pub(super) const EXACT: &str = "slots are exact";
 /// Whatever may be granted has a stamp that says so, or the mark makes a session look.
 pub(super) const COVERED: &str = "lanes are covered";
-/// No item starts beyond the limit that is valid at the commit, and none of a paused key.
+/// No item starts beyond the limit that is valid at the commit, and none of a paused group.
 pub(super) const WITHIN_LIMIT: &str = "starts are within the limit";
-/// In any span of versions, no more items of a key start than its rate allows.
+/// In any span of versions, no more items of a group start than its rate allows.
 pub(super) const WITHIN_RATE: &str = "starts are within the rate";
-/// The tokens of a key are as if only the items had been granted that handlers got.
+/// The tokens of a group are as if only the items had been granted that handlers got.
 pub(super) const ONLY_STARTS: &str = "only starts take tokens";
 /// The two rows of a parked lane agree.
 pub(super) const PARKED: &str = "parked lanes have two rows";
@@ -113,17 +113,17 @@ fn placed_item(keys: &Keys, key: &Bytes, value: &Bytes) -> Option<(Where, Item<R
     Some((place, item))
 }
 
-fn slots_of(keys: &Keys, rows: &Rows, key: &[u8]) -> i64 {
-    let row = keys.slots(key);
+fn slots_of(keys: &Keys, rows: &Rows, group: &[u8]) -> i64 {
+    let row = keys.slots(group);
     rows.get(&*row)
         .map_or(0, |value| parse_count(&row, value).unwrap())
 }
 
-fn limits_of(keys: &Keys, rows: &Rows, key: &[u8]) -> KeyLimits {
-    let own = rows.get(&*keys.key_limits(key));
-    let limits = own.or_else(|| rows.get(&*keys.key_limits(b"")));
-    limits.map_or(KeyLimits::new(), |value| {
-        KeyLimits::parse(b"", value).unwrap()
+fn limits_of(keys: &Keys, rows: &Rows, group: &[u8]) -> GroupLimits {
+    let own = rows.get(&*keys.group_limits(group));
+    let limits = own.or_else(|| rows.get(&*keys.group_limits(b"")));
+    limits.map_or(GroupLimits::new(), |value| {
+        GroupLimits::parse(b"", value).unwrap()
     })
 }
 
@@ -132,14 +132,14 @@ fn is_exact(model: &LaneModel, rows: &Rows) -> bool {
     let mut counted: BTreeMap<Bytes, i64> = BTreeMap::new();
     for (_, item) in items(model, rows) {
         if item.value.has_slot {
-            *counted.entry(item.value.key).or_default() += 1;
+            *counted.entry(item.value.group).or_default() += 1;
         }
     }
     for (key, _) in rows_of(rows, &keys.part(Part::Lanes)) {
         let lane = keys.parse_lane(key).unwrap();
-        if **key == *keys.slots(&lane.key) {
-            let stored = slots_of(keys, rows, &lane.key);
-            if stored == 0 || counted.remove(&lane.key) != Some(stored) {
+        if **key == *keys.slots(&lane.group) {
+            let stored = slots_of(keys, rows, &lane.group);
+            if stored == 0 || counted.remove(&lane.group) != Some(stored) {
                 return false;
             }
         }
@@ -151,7 +151,7 @@ fn is_exact(model: &LaneModel, rows: &Rows) -> bool {
 struct Head {
     /// The rank that its stamp needs.
     rank: u8,
-    /// The version from which on its rate lets it start, if the key has one.
+    /// The version from which on its rate lets it start, if the group has one.
     from: Option<i64>,
 }
 
@@ -166,15 +166,15 @@ fn heads_of(keys: &Keys, rows: &Rows) -> BTreeMap<Bytes, Head> {
     let mut heads = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for (key, _) in rows_of(rows, &keys.part(Part::Lanes)) {
-        let Ok(Spot::Lane { key: lane, rank }) = keys.parse_queued(key) else {
+        let Ok(Spot::Lane { group: lane, rank }) = keys.parse_queued(key) else {
             continue;
         };
         if !seen.insert(lane.clone()) {
             continue;
         }
         let limits = match &*lane {
-            b"" => KeyLimits::new(),
-            key => limits_of(keys, rows, key),
+            b"" => GroupLimits::new(),
+            group => limits_of(keys, rows, group),
         };
         let slots = slots_of(keys, rows, &lane);
         let has_slot = match limits.limit() {
@@ -199,9 +199,9 @@ fn number(rows: &Rows, key: &[u8]) -> Option<i64> {
     Some(i64::from_be_bytes((**value).try_into().unwrap()))
 }
 
-/// Returns the version at which all tokens of a key are there, if some are missing.
-fn full_at(keys: &Keys, rows: &Rows, key: &[u8]) -> Option<i64> {
-    let value = rows.get(&*keys.level(key))?;
+/// Returns the version at which all tokens of a group are there, if some are missing.
+fn full_at(keys: &Keys, rows: &Rows, group: &[u8]) -> Option<i64> {
+    let value = rows.get(&*keys.level(group))?;
     Some(Level::parse(value).unwrap().full_at)
 }
 
@@ -213,8 +213,8 @@ fn are_spent_by_starts(model: &LaneModel, state: &LaneState) -> bool {
     }
     let keys = &*model.keys;
     let of_rates = model.world.limits.iter();
-    let mut of_rates = of_rates.filter_map(|(key, limits)| Some((key, limits.rate()?)));
-    let Some((key, rate)) = of_rates.next() else {
+    let mut of_rates = of_rates.filter_map(|(group, limits)| Some((group, limits.rate()?)));
+    let Some((group, rate)) = of_rates.next() else {
         return true;
     };
     let now = UNIT * i64::from(state.now);
@@ -222,20 +222,20 @@ fn are_spent_by_starts(model: &LaneModel, state: &LaneState) -> bool {
     starts.sort_unstable();
     let take = |full_at: i64, start: &u8| full_at.max(UNIT * i64::from(*start)) + rate.interval();
     let expected = starts.iter().fold(now.min(0), take);
-    full_at(keys, &state.rows, key).unwrap_or(0).max(now) == expected.max(now)
+    full_at(keys, &state.rows, group).unwrap_or(0).max(now) == expected.max(now)
 }
 
 fn is_covered(keys: &Keys, rows: &Rows) -> bool {
-    heads_of(keys, rows).iter().all(|(key, head)| {
-        let has_own_limits = rows.contains_key(&*keys.key_limits(key));
-        is_stamped(keys, rows, key, head.rank)
+    heads_of(keys, rows).iter().all(|(group, head)| {
+        let has_own_limits = rows.contains_key(&*keys.group_limits(group));
+        is_stamped(keys, rows, group, head.rank)
             || (!has_own_limits && rows.contains_key(&*keys.mark()))
-            || (head.from.is_some() && rows.contains_key(&*keys.parked_until(key)))
+            || (head.from.is_some() && rows.contains_key(&*keys.parked_until(group)))
     })
 }
 
-fn is_stamped(keys: &Keys, rows: &Rows, key: &[u8], rank: u8) -> bool {
-    let is_stamped = |rank: u8| rows.contains_key(&*keys.stamp(rank, key));
+fn is_stamped(keys: &Keys, rows: &Rows, group: &[u8], rank: u8) -> bool {
+    let is_stamped = |rank: u8| rows.contains_key(&*keys.stamp(rank, group));
     (RANK_OF_SLOT..=rank).any(is_stamped)
 }
 
@@ -243,9 +243,9 @@ fn is_stamped(keys: &Keys, rows: &Rows, key: &[u8], rank: u8) -> bool {
 fn are_parked(keys: &Keys, rows: &Rows) -> bool {
     let of_lanes = rows_of(rows, &keys.part(Part::Lanes)).filter_map(|(key, _)| {
         let lane = keys.parse_lane(key).unwrap();
-        let is_parked = **key == *keys.parked_until(&lane.key);
+        let is_parked = **key == *keys.parked_until(&lane.group);
         let until = is_parked.then(|| number(rows, key).unwrap())?;
-        Some((until, lane.key))
+        Some((until, lane.group))
     });
     let parked =
         rows_of(rows, &keys.part(Part::Parked)).filter_map(|(key, _)| keys.parse_parked(key));
@@ -257,15 +257,15 @@ fn are_parked(keys: &Keys, rows: &Rows) -> bool {
 fn are_in_time(model: &LaneModel, state: &LaneState) -> bool {
     let keys = &*model.keys;
     let now = UNIT * i64::from(state.now);
-    heads_of(keys, &state.rows).iter().all(|(key, head)| {
-        let rate = limits_of(keys, &state.rows, key).rate();
+    heads_of(keys, &state.rows).iter().all(|(group, head)| {
+        let rate = limits_of(keys, &state.rows, group).rate();
         let Some((from, rate)) = head.from.zip(rate) else {
             return true;
         };
-        let parked = number(&state.rows, &keys.parked_until(key)).unwrap_or(0);
+        let parked = number(&state.rows, &keys.parked_until(group)).unwrap_or(0);
         let all = i64::from(rate.burst()) * rate.interval();
-        let full_at = full_at(keys, &state.rows, key).unwrap_or(0);
-        is_stamped(keys, &state.rows, key, head.rank)
+        let full_at = full_at(keys, &state.rows, group).unwrap_or(0);
+        is_stamped(keys, &state.rows, group, head.rank)
             || parked <= from.max(now) && full_at <= now + all
     })
 }
@@ -275,8 +275,8 @@ pub(super) fn has_grantable(keys: &Keys, rows: &Rows, at: u8) -> bool {
     let outside = keys.outside_lanes();
     let delayed = rows_of(rows, &keys.part(Part::Delayed)).next().is_some();
     let is_marked = rows.contains_key(&*keys.mark());
-    let counts = |(key, head): (&Bytes, &Head)| {
-        head.may_start(at) && (!is_marked || rows.contains_key(&*keys.key_limits(key)))
+    let counts = |(group, head): (&Bytes, &Head)| {
+        head.may_start(at) && (!is_marked || rows.contains_key(&*keys.group_limits(group)))
     };
     let has_items = rows_of(rows, &outside).next().is_some();
     !delayed && (has_items || heads_of(keys, rows).iter().any(counts))
@@ -284,7 +284,7 @@ pub(super) fn has_grantable(keys: &Keys, rows: &Rows, at: u8) -> bool {
 
 /// The token of an item that is held.
 struct HeldToken {
-    key: Bytes,
+    group: Bytes,
     /// The time of the read version.
     start: u8,
     is_collected: bool,
@@ -297,7 +297,7 @@ pub(super) struct Slots {
     /// The items that wait for a slot.
     waiting: BTreeSet<(Bytes, Vec<u8>)>,
     held: BTreeSet<(Bytes, Vec<u8>)>,
-    of_keys: BTreeMap<Bytes, i64>,
+    of_groups: BTreeMap<Bytes, i64>,
 }
 
 impl Slots {
@@ -306,38 +306,38 @@ impl Slots {
         let mut waiting = BTreeSet::new();
         let mut held = BTreeSet::new();
         let mut spent = BTreeMap::new();
-        let mut of_keys: BTreeMap<Bytes, i64> = BTreeMap::new();
+        let mut of_groups: BTreeMap<Bytes, i64> = BTreeMap::new();
         for (place, item) in items(model, rows) {
-            let key = item.value.key;
+            let group = item.value.group;
             if let Some(token) = item.value.spent {
-                let key = key.clone();
+                let group = group.clone();
                 let start = (token.version / UNIT) as u8;
                 let is_collected = place == Where::Held;
                 let token = HeldToken {
-                    key,
+                    group,
                     start,
                     is_collected,
                 };
                 spent.insert(item.id, token);
             }
-            let named = (key.clone(), item.id.key_in(&keys.pointers()));
-            if matches!(place, Where::Granted | Where::Held) && !key.is_empty() {
+            let named = (group.clone(), item.id.key_in(&keys.pointers()));
+            if matches!(place, Where::Granted | Where::Held) && !group.is_empty() {
                 held.insert(named);
             } else if place == Where::Queued && !item.value.has_slot {
                 waiting.insert(named);
             }
-            *of_keys.entry(key).or_default() += i64::from(item.value.has_slot);
+            *of_groups.entry(group).or_default() += i64::from(item.value.has_slot);
         }
         Self {
             spent,
             waiting,
             held,
-            of_keys,
+            of_groups,
         }
     }
 
-    fn of_key(&self, key: &Bytes) -> i64 {
-        self.of_keys.get(key).copied().unwrap_or(0)
+    fn of_group(&self, group: &Bytes) -> i64 {
+        self.of_groups.get(group).copied().unwrap_or(0)
     }
 }
 
@@ -361,28 +361,28 @@ impl Commit<'_> {
                 state.starts.remove(number.expect("it was noted"));
             }
         }
-        let is_beyond = |key: &Bytes, slots: i64| {
-            let limit = limits_of(keys, &state.rows, key).limit();
+        let is_beyond = |group: &Bytes, slots: i64| {
+            let limit = limits_of(keys, &state.rows, group).limit();
             limit.is_some_and(|limit| limit == 0 || slots > limit.into())
         };
         let held: Vec<_> = after.held.difference(&before.held).collect();
-        let has_started = held.iter().any(|(key, _)| {
-            let grows = after.of_key(key) > before.of_key(key);
-            is_beyond(key, if grows { after.of_key(key) } else { 1 })
+        let has_started = held.iter().any(|(group, _)| {
+            let grows = after.of_group(group) > before.of_group(group);
+            is_beyond(group, if grows { after.of_group(group) } else { 1 })
         });
         // A popped item needs a free slot for a moment.
         let popped = before.waiting.difference(&after.waiting);
-        let popped = popped.filter(|(key, _)| self.flight.pops && !key.is_empty());
+        let popped = popped.filter(|(group, _)| self.flight.pops && !group.is_empty());
         let popped: Vec<_> = popped.collect();
         let has_popped = popped
             .iter()
-            .any(|(key, _)| is_beyond(key, after.of_key(key) + 1));
+            .any(|(group, _)| is_beyond(group, after.of_group(group) + 1));
         let started = held.into_iter().chain(popped);
         let again = returned.and_then(|(id, _)| after.spent.get(&id));
         let started = started
-            .map(|(key, _)| key)
-            .chain(again.map(|token| &token.key));
-        let rates = started.filter_map(|key| limits_of(keys, &state.rows, key).rate());
+            .map(|(group, _)| group)
+            .chain(again.map(|token| &token.group));
+        let rates = started.filter_map(|group| limits_of(keys, &state.rows, group).rate());
         let rates: Vec<_> = rates.collect();
         let rate = rates.first().copied();
         let starts = rates.iter().map(|_| self.flight.read_at);

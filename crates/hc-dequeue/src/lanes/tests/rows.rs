@@ -78,7 +78,7 @@ impl LaneModel {
         let row = KeyValue::new(key, value);
         let simple = |record: &Record| {
             let mut simple = Record::new(0, record.payload.clone());
-            simple.key = record.key.clone();
+            simple.group = record.group.clone();
             simple.priority = record.priority;
             simple.has_slot = record.has_slot;
             simple.cancelled_millis = u64::from(record.cancelled_millis != 0);

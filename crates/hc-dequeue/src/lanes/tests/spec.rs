@@ -1,12 +1,12 @@
 //! What may happen in a world.
 
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::protocol::Purpose;
 
 /// Two sessions that take items.
 pub(super) const SESSIONS: usize = 2;
 
-/// How time passes where keys have rates. The unit is a millisecond of wall time, or a thousand versions.
+/// How time passes where groups have rates. The unit is a millisecond of wall time, or a thousand versions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Time {
     /// When it ends.
@@ -30,8 +30,8 @@ pub(super) const UNIT: i64 = 1_000;
 /// What an item has from its enqueue on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ItemSpec {
-    /// Empty for an item without a key.
-    pub(super) key: &'static [u8],
+    /// Empty for an item without a group.
+    pub(super) group: &'static [u8],
     pub(super) priority: i8,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct World {
     /// Each of these is enqueued once, at any time.
     pub(super) items: Vec<ItemSpec>,
     /// The limits at the beginning.
-    pub(super) limits: Vec<(&'static [u8], KeyLimits)>,
+    pub(super) limits: Vec<(&'static [u8], GroupLimits)>,
     /// What each session does with its items.
     pub(super) purposes: [Purpose; SESSIONS],
     /// How held items go back, in transactions of their own and in takes.
@@ -78,8 +78,8 @@ pub(super) enum Op {
     Cancel(usize),
     Redrive(usize),
     Purge(usize),
-    /// Limits of a key, or default limits, are set or removed.
-    Configure(&'static [u8], Option<KeyLimits>),
+    /// Limits of a group, or default limits, are set or removed.
+    Configure(&'static [u8], Option<GroupLimits>),
     Sweep,
     /// Time passes.
     Tick,

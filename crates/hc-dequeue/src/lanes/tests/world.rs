@@ -89,7 +89,7 @@ pub(super) struct LaneState {
     pub(super) now: u8,
     /// When the newest commit was.
     pub(super) last: u8,
-    /// The times of the read versions at which items with a key were started, if it has a rate.
+    /// The times of the read versions at which items with a group were started, if it has a rate.
     pub(super) starts: Vec<u8>,
     /// The promise that the last step has broken.
     pub(super) broken: Option<&'static str>,
@@ -243,7 +243,7 @@ impl LaneModel {
             Op::Enqueue(item) => {
                 let spec = self.world.items[item];
                 let mut record = Record::new(0, Bytes::from_static(&[0]));
-                record.key = Bytes::from_static(spec.key);
+                record.group = Bytes::from_static(spec.group);
                 record.priority = Priority::new(spec.priority)?;
                 let mut changes = Changes::default();
                 put_queued(tr, keys, &item_id(item), &record, &mut changes)?;
@@ -332,11 +332,13 @@ impl LaneModel {
             Op::Purge(item) => self.queue.purge(tr, &item_ref(item)).await?,
             Op::Configure(b"", limits) => {
                 let limits = limits.unwrap_or_default();
-                self.queue.configure_keys(tr, &limits).await?;
+                self.queue.configure_groups(tr, &limits).await?;
                 true
             }
-            Op::Configure(key, limits) => {
-                self.queue.configure_key(tr, key, limits.as_ref()).await?;
+            Op::Configure(group, limits) => {
+                self.queue
+                    .configure_group(tr, group, limits.as_ref())
+                    .await?;
                 true
             }
             other => unreachable!("{other:?}"),
@@ -360,7 +362,7 @@ impl LaneModel {
             };
             if rows.any(|(key, _)| key.ends_with(&suffix) && is_taken(key)) {
                 gone.items.insert(item_id(item));
-                gone.keys.insert(Bytes::from_static(spec.key));
+                gone.groups.insert(Bytes::from_static(spec.group));
             }
         }
         gone
@@ -406,9 +408,9 @@ impl Model for LaneModel {
             Some(staged) => staged.applied(&Rows::new(), 0),
             None => Rows::new(),
         };
-        for (key, limits) in &self.world.limits {
+        for (group, limits) in &self.world.limits {
             rows.insert(
-                keys.key_limits(key).into(),
+                keys.group_limits(group).into(),
                 limits.to_bytes().to_vec().into(),
             );
         }

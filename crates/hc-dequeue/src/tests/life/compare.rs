@@ -198,7 +198,7 @@ impl LifeWorld {
             place,
             value: Ok(life.value),
             priority: life.priority,
-            key: Bytes::from_static(life.key.as_bytes()),
+            group: Bytes::from_static(life.group.as_bytes()),
             has_slot: life.has_slot,
             batch: life.batch.map(|batch| self.batches[batch]),
             attempts: life.attempts,

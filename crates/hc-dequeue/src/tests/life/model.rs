@@ -10,7 +10,7 @@ use super::batches::Batches;
 use super::program::{Change, How, ItemSpec, Op, purpose_of};
 use super::turns::Turns;
 use super::turns::{RARELY, RATED};
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::items::record::{End, Reserve};
 use crate::protocol::Purpose;
 use crate::protocol::give_back::GivenBack;
@@ -50,7 +50,7 @@ pub(super) struct ModelItem {
     pub(super) value: u64,
     pub(super) priority: i8,
     /// Empty if it has none.
-    pub(super) key: &'static str,
+    pub(super) group: &'static str,
     pub(super) has_slot: bool,
     /// The batch of which it is a member, or was one when it ended.
     pub(super) batch: Option<usize>,
@@ -117,8 +117,8 @@ pub(super) struct Model {
     pub(super) completions: BTreeMap<u8, u64>,
     grants: usize,
     pub(super) batches: Batches,
-    /// The limits of keys; those of the empty key are the default ones.
-    limits: BTreeMap<&'static str, KeyLimits>,
+    /// The limits of groups; those of the empty group are the default ones.
+    limits: BTreeMap<&'static str, GroupLimits>,
     /// How many tokens items have taken that have come back after a handler got them.
     pub(super) spent: usize,
 }
@@ -166,7 +166,7 @@ impl Model {
                 let may_take = |(number, item): &(usize, usize)| {
                     purpose_of(*number, purpose) != Purpose::Reserve
                         || self.items[*item].reserve != Reserve::Barred
-                            && self.items[*item].key != RATED
+                            && self.items[*item].group != RATED
                 };
                 let taken = first.into_iter().enumerate().take_while(may_take);
                 let taken: Vec<_> = taken.map(|(_, item)| item).collect();
@@ -211,10 +211,10 @@ impl Model {
                 self.now += millis;
                 Said::Nothing
             }
-            Op::Limit(key, limits) => {
+            Op::Limit(group, limits) => {
                 match limits {
-                    Some(limits) => self.limits.insert(key, limits),
-                    None => self.limits.remove(key),
+                    Some(limits) => self.limits.insert(group, limits),
+                    None => self.limits.remove(group),
                 };
                 Said::Nothing
             }
@@ -288,7 +288,7 @@ impl Model {
             place,
             value: new.value,
             priority: new.priority,
-            key: new.key,
+            group: new.group,
             has_slot: false,
             batch: new.batch,
             number: 0,
@@ -324,14 +324,14 @@ impl Model {
         queued
     }
 
-    pub(super) fn limits_of(&self, key: &str) -> KeyLimits {
-        let limits = self.limits.get(key).or_else(|| self.limits.get(""));
+    pub(super) fn limits_of(&self, group: &str) -> GroupLimits {
+        let limits = self.limits.get(group).or_else(|| self.limits.get(""));
         limits.copied().unwrap_or_default()
     }
 
-    /// Returns how many items of a key have a slot.
-    pub(super) fn slots(&self, key: &str) -> usize {
-        let has_slot = |life: &&ModelItem| life.has_slot && life.key == key;
+    /// Returns how many items of a group have a slot.
+    pub(super) fn slots(&self, group: &str) -> usize {
+        let has_slot = |life: &&ModelItem| life.has_slot && life.group == group;
         self.items.iter().filter(has_slot).count()
     }
 
@@ -354,8 +354,8 @@ impl Model {
             life.place = place;
             life.deliveries += 1;
             life.granted = Some(self.now);
-            life.has_slot = !life.key.is_empty();
-            life.spent = life.key == RATED;
+            life.has_slot = !life.group.is_empty();
+            life.spent = life.group == RATED;
             life.number = number;
         }
     }

@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 use super::model::{At, Model};
 use super::turns::RATED;
 use super::{BATCH_OF_STAYING, DEDUPE_IDS, SESSIONS};
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::protocol::Purpose;
 use crate::queue::enqueue_options::OnRepeat;
 
@@ -55,8 +55,8 @@ pub(super) enum Op {
     End(usize),
     Sweep,
     Pass(u64),
-    /// The limits of a key are set or removed or, for the empty key, the default limits.
-    Limit(&'static str, Option<KeyLimits>),
+    /// The limits of a group are set or removed or, for the empty group, the default limits.
+    Limit(&'static str, Option<GroupLimits>),
 }
 
 impl Op {
@@ -78,8 +78,8 @@ pub(super) struct ItemSpec {
     pub(super) value: u64,
     pub(super) delay: u64,
     pub(super) priority: i8,
-    /// Empty for an item without a key.
-    pub(super) key: &'static str,
+    /// Empty for an item without a group.
+    pub(super) group: &'static str,
     pub(super) batch: Option<usize>,
     pub(super) dedupe: Option<u8>,
     pub(super) mode: OnRepeat,
@@ -163,8 +163,8 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
         89..91 => Op::End(session),
         91 => Op::Sweep,
         92 => {
-            let key = ["", "a", "b"][rng.random_range(0..3)];
-            Op::Limit(key, limits(rng))
+            let group = ["", "a", "b"][rng.random_range(0..3)];
+            Op::Limit(group, limits(rng))
         }
         93 => Op::Release(rng.random_range(0..DEDUPE_IDS)),
         94 => Op::Retain([0, 10, 40, 100][rng.random_range(0..4)]),
@@ -177,7 +177,7 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
         value,
         delay: [0, 0, 5, 20][rng.random_range(0..4)],
         priority: priority(rng),
-        key: ["", "a", "a", "b", RATED][rng.random_range(0..5)],
+        group: ["", "a", "a", "b", RATED][rng.random_range(0..5)],
         batch: [None, Some(0), Some(BATCH_OF_STAYING)][rng.random_range(0..3)],
         dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],
         mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],
@@ -185,11 +185,11 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
     })
 }
 
-fn limits(rng: &mut StdRng) -> Option<KeyLimits> {
-    let limit = KeyLimits::new().with_limit(rng.random_range(0..3));
+fn limits(rng: &mut StdRng) -> Option<GroupLimits> {
+    let limit = GroupLimits::new().with_limit(rng.random_range(0..3));
     let limits = match rng.random_range(0..6) {
         0 => return None,
-        1 => KeyLimits::new(),
+        1 => GroupLimits::new(),
         2 => limit,
         3 => limit.with_until_end(),
         _ => limit.with_until_end().with_dead_letters_blocking(),

@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 
 use super::model::{At, Model, ModelItem};
 use super::program::How;
-use crate::items::key_limits::KeyLimits;
+use crate::items::group_limits::GroupLimits;
 use crate::items::keys::lane_hash;
 use crate::items::rate::{MAX_RATE_PERIOD, Rate};
 use crate::items::record::Reserve;
 
-/// The key whose items take tokens.
+/// The group whose items take tokens.
 pub(super) const RATED: &str = "r";
 
 /// How many of them there are. None comes back by itself during a program.
 const TOKENS: usize = 3;
 
-pub(super) const RARELY: KeyLimits =
-    KeyLimits::new().with_rate(Rate::new(1, MAX_RATE_PERIOD).with_burst(TOKENS as u32));
+pub(super) const RARELY: GroupLimits =
+    GroupLimits::new().with_rate(Rate::new(1, MAX_RATE_PERIOD).with_burst(TOKENS as u32));
 
 impl ModelItem {
-    /// Returns the lane in which it waits. Items without a key wait in one if they have come back.
+    /// Returns the lane in which it waits. Items without a group wait in one if they have come back.
     pub(super) fn lane(&self) -> Option<&'static str> {
         let has_come_back = self.deliveries > self.uncounted;
-        (!self.key.is_empty() || has_come_back).then_some(self.key)
+        (!self.group.is_empty() || has_come_back).then_some(self.group)
     }
 }
 
@@ -53,15 +53,15 @@ impl Turns {
             life(item).lane().is_none() || left.iter().find(same_lane) == Some(*item)
         };
         let may_start = |item: &&usize| {
-            let key = life(item).key;
-            let starts = |other: &&usize| life(other).key == key && !life(other).has_slot;
-            let slots = model.slots(key) + granted.iter().filter(starts).count();
-            let of_key = granted.iter().filter(|other| life(other).key == key);
-            if key == RATED && model.tokens() <= of_key.count() {
+            let group = life(item).group;
+            let starts = |other: &&usize| life(other).group == group && !life(other).has_slot;
+            let slots = model.slots(group) + granted.iter().filter(starts).count();
+            let of_group = granted.iter().filter(|other| life(other).group == group);
+            if group == RATED && model.tokens() <= of_group.count() {
                 return false;
             }
-            match model.limits_of(key).limit() {
-                _ if key.is_empty() => true,
+            match model.limits_of(group).limit() {
+                _ if group.is_empty() => true,
                 None => true,
                 Some(0) => false,
                 Some(limit) => life(item).has_slot || slots < limit as usize,
@@ -94,7 +94,7 @@ impl Turns {
             Some(lane) => {
                 let weight = match lane {
                     "" => 1,
-                    key => model.limits_of(key).weight(),
+                    group => model.limits_of(group).weight(),
                 };
                 let goes_on = *turn > 0 && *last == Some(lane);
                 *turn = if goes_on { *turn } else { weight } - 1;
@@ -123,7 +123,7 @@ impl Model {
 
     /// Frees the slot of an item that comes back, unless the limits say that it keeps it.
     pub(super) fn keep_slot(&mut self, item: usize, place: At) {
-        let limits = self.limits_of(self.items[item].key);
+        let limits = self.limits_of(self.items[item].group);
         self.items[item].has_slot &= match place {
             At::Dead => limits.dead_letters_block(),
             _ => limits.is_until_end(),

@@ -31,8 +31,8 @@ use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
+use crate::items::group_limits::GroupLimits;
 use crate::items::item_ref::ItemRef;
-use crate::items::key_limits::KeyLimits;
 use crate::items::record::{Record, Reserve};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
@@ -208,20 +208,24 @@ impl LifeWorld {
                 Said::Nothing
             }
             Op::Change(item, change) => self.change(item, change).await?,
-            Op::Limit(key, limits) => self.limit(key, limits).await?,
+            Op::Limit(group, limits) => self.limit(group, limits).await?,
         })
     }
 
-    /// Sets the limits of a key or, for the empty one, of all keys.
-    async fn limit(&self, key: &str, limits: Option<KeyLimits>) -> Result<Said> {
+    /// Sets the limits of a group or, for the empty one, of all groups.
+    async fn limit(&self, group: &str, limits: Option<GroupLimits>) -> Result<Said> {
         let queue = &self.queue;
         let limits = &limits;
         let configure = |tr| async move {
-            match key {
-                "" => queue.configure_keys(&tr, &limits.unwrap_or_default()).await,
-                key => {
+            match group {
+                "" => {
                     queue
-                        .configure_key(&tr, key.as_bytes(), limits.as_ref())
+                        .configure_groups(&tr, &limits.unwrap_or_default())
+                        .await
+                }
+                group => {
+                    queue
+                        .configure_group(&tr, group.as_bytes(), limits.as_ref())
                         .await
                 }
             }
@@ -263,9 +267,9 @@ impl LifeWorld {
             Some(id) => options.with_dedupe(vec![id]),
             None => options,
         };
-        let options = match new.key {
+        let options = match new.group {
             "" => options,
-            key => options.with_key(key),
+            group => options.with_group(group),
         };
         let options = match new.batch {
             Some(batch) => options.with_batch(&self.batches[batch]),

@@ -327,7 +327,7 @@ async fn a_callback_is_enqueued_with_its_options(store: TestStore) {
     let settings = Settings::new().with_keep_done(LONG);
     let world = World::new(&store, settings).await;
     let options = Enqueue::new()
-        .with_key("acme")
+        .with_group("acme")
         .with_priority(3)
         .with_max_attempts(1)
         .with_delay(Duration::from_millis(5));
@@ -337,7 +337,7 @@ async fn a_callback_is_enqueued_with_its_options(store: TestStore) {
     world.close(&batch).await;
     let consumer = world.consumer().await;
     let callback = expect(&consumer, DONE).await;
-    assert_eq!(callback.key().map(|key| &key[..]), Some(&b"acme"[..]));
+    assert_eq!(callback.group().map(|group| &group[..]), Some(&b"acme"[..]));
     assert_eq!(callback.priority(), 3);
     let item = callback.item_ref();
     callback.nack().await.unwrap();

@@ -31,7 +31,7 @@ fn history_of(seed: u64) -> Play {
         deaths: !seed.is_multiple_of(5),
         pops: seed.is_multiple_of(4),
         works: seed % 3 == 1,
-        keys: seed % 8 < 5,
+        groups: seed % 8 < 5,
         batches: seed % 7 < 4,
         keeps: keeps[seed as usize / 4 % 3].to_vec(),
     }

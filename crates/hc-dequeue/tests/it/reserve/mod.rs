@@ -17,7 +17,7 @@ use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
 use conformance::{timeout, until};
 use hc_dequeue::{
-    Cancelled, Delivery, Enqueue, Error, KeyLimits, Outcome, Place, PlaceKind, Rate, Settings,
+    Cancelled, Delivery, Enqueue, Error, GroupLimits, Outcome, Place, PlaceKind, Rate, Settings,
     ShutdownReport, Status, WorkerOptions,
 };
 use keyspace::{Environment, Tx};
@@ -170,18 +170,18 @@ async fn an_item_that_takes_a_token_of_a_rate_is_not_taken_ahead(store: TestStor
         let world = World::with_defaults(&store).await;
         let queue = &world.queue;
         let limits = if has_rate {
-            KeyLimits::new().with_rate(Rate::new(1, LONG * 60))
+            GroupLimits::new().with_rate(Rate::new(1, LONG * 60))
         } else {
-            KeyLimits::new()
+            GroupLimits::new()
         };
         let items = (0..ITEMS).map(|value| {
-            let options = Enqueue::new().with_key(value.to_be_bytes());
+            let options = Enqueue::new().with_group(value.to_be_bytes());
             (value, options)
         });
         let items = &items.collect::<Vec<_>>();
         let limits = &limits;
         let fill = |tr| async move {
-            queue.configure_keys(&tr, limits).await?;
+            queue.configure_groups(&tr, limits).await?;
             queue.enqueue_all_with(&tr, items).await.map(drop)
         };
         world.runner.run(fill).await.unwrap();

@@ -261,15 +261,15 @@ async fn what_a_dead_session_held_comes_back_where_every_answer_takes_half_a_lea
     assert_eq!(held.id(), delivery.id());
 }
 
-/// In real time: with one read after the other, a transaction over a hundred keys would be too old.
+/// In real time: with one read after the other, a transaction over a hundred groups would be too old.
 #[tokio::test]
-async fn an_audit_of_many_keys_ends_on_a_slow_store() {
+async fn an_audit_of_many_groups_ends_on_a_slow_store() {
     let env = Environment::system();
     let db = keyspace::embedded::Options::new().memory().unwrap();
     let chaos = Chaos::new(db, env, Faults::default());
     let runner = &Runner::new(chaos.clone());
     let queue = &Queue::<u64>::open(runner, "queue").await.unwrap();
-    let items = (0..100_u64).map(|value| (value, Enqueue::new().with_key(value.to_be_bytes())));
+    let items = (0..100_u64).map(|value| (value, Enqueue::new().with_group(value.to_be_bytes())));
     let items = &items.collect::<Vec<_>>();
     let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
     runner.run(enqueue).await.unwrap();

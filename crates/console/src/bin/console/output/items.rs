@@ -68,7 +68,7 @@ impl Show for Item {
             ("granted", text(self.granted.as_ref())),
             ("dedupe id", text(self.dedupe.as_ref())),
             ("priority", priority),
-            ("key", text(self.item_key.as_ref())),
+            ("group", text(self.group.as_ref())),
             ("has a slot", yes(self.has_slot)),
             ("not started", text(self.not_started.as_ref())),
             ("batch", text(self.batch.as_ref())),

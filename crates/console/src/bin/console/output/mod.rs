@@ -1,11 +1,11 @@
 //! What is printed: JSON, or tables that fit the terminal.
 //!
 //! - Here: how tables and values are shown.
-//! - `queues`: queues and how they stand; `items`: items; `item_keys`: their keys; `batches`: batches; `work`: all
+//! - `queues`: queues and how they stand; `items`: items; `groups`: their groups; `batches`: batches; `work`: all
 //!   other reports.
 
 mod batches;
-mod item_keys;
+mod groups;
 mod items;
 mod queues;
 mod work;

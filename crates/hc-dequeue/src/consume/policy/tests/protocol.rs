@@ -71,7 +71,7 @@ pub(super) enum Action {
     Pause,
     /// `Queue::resume`.
     Resume,
-    /// `Changes::stamp_lane`, as by a transaction that changes the limits of a key without items.
+    /// `Changes::stamp_lane`, as by a transaction that changes the limits of a group without items.
     Hint,
     /// `Sessions::open`.
     Open,

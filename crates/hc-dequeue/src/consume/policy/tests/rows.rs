@@ -46,7 +46,7 @@ const REGISTERED: i64 = 300;
 /// The version of the next request.
 const NEXT: i64 = 400;
 
-/// The key of the lane that is stamped without anything to grant.
+/// The group of the lane that is stamped without anything to grant.
 pub(super) const HINTED: &[u8] = b"hinted";
 
 /// How the queue of the model is stored.

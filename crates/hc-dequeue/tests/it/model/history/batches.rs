@@ -11,7 +11,7 @@ use keyspace::{Transaction, Tx};
 use rand::Rng;
 use rand::seq::IndexedRandom;
 
-use super::keys::PACED;
+use super::groups::PACED;
 use super::{Player, SAME, count, count_done};
 use crate::common::Queue;
 
@@ -52,9 +52,9 @@ impl Player {
         let callback = self.next_value;
         self.next_value += 1;
         let delay = Duration::from_millis(self.rng.random_range(0..10));
-        let key = self.some_key();
-        let options = self.with_key(Enqueue::new().with_delay(delay), key);
-        if key == Some(PACED) {
+        let group = self.some_group();
+        let options = self.with_group(Enqueue::new().with_delay(delay), group);
+        if group == Some(PACED) {
             self.paced.insert(callback);
         }
         let dead_letters_stay = self.rng.random();
@@ -95,11 +95,11 @@ impl Player {
     async fn add_members(&mut self, batch: &OpenedBatch) {
         let mut items = Vec::new();
         for _ in 0..self.rng.random_range(1..4) {
-            let key = self.some_key();
-            if key == Some(PACED) {
+            let group = self.some_group();
+            if group == Some(PACED) {
                 self.paced.insert(self.next_value);
             }
-            items.push((self.next_value, self.with_key(Enqueue::new(), key)));
+            items.push((self.next_value, self.with_group(Enqueue::new(), group)));
             self.next_value += 1;
         }
         let queue = &self.queue;

@@ -37,7 +37,7 @@ impl Player {
         Box::pin(self.look_at_rows()).await?;
         self.check_starts().await?;
         self.course.starts = self.starts.count();
-        if self.play.keys {
+        if self.play.groups {
             self.unlimit().await;
         }
         let env = Environment::system();
@@ -80,7 +80,7 @@ impl Player {
             let batch_rows = self.rows("B").await + self.rows("Bs").await;
             let stats = self.stats().await;
             let items = stats.queued + stats.delayed + stats.held + stats.dead;
-            // Rows of keys that had waited for their rate.
+            // Rows of groups that had waited for their rate.
             let parked = self.rows("hp").await;
             let is_drained = batch_rows + parked == 0 && items == 0;
             if is_drained && self.rows("s").await == 1 && self.is_swept().await {

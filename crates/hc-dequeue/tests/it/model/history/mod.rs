@@ -2,7 +2,7 @@
 
 mod batches;
 mod end;
-mod keys;
+mod groups;
 mod starts;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 
 use crate::common::{LONG, Queue, open, settings};
 use crate::model::history::batches::OpenedBatch;
-use crate::model::history::keys::PACED;
+use crate::model::history::groups::PACED;
 pub(crate) use crate::model::history::starts::Starts;
 use crate::model::process::{FATES, Process, runner, runner_with};
 
@@ -48,8 +48,8 @@ pub(crate) struct Play {
     pub(crate) pops: bool,
     /// Whether processes also have workers, which find a backlog.
     pub(crate) works: bool,
-    /// Whether items have keys.
-    pub(crate) keys: bool,
+    /// Whether items have groups.
+    pub(crate) groups: bool,
     /// Whether items are members of batches.
     pub(crate) batches: bool,
     /// How long done items may be kept. The queue is created with the first of these.
@@ -71,11 +71,11 @@ pub(crate) struct Course {
     pub(crate) kept: usize,
     /// How often the settings were changed.
     pub(crate) configured: usize,
-    /// How often the limits of keys were changed.
+    /// How often the limits of groups were changed.
     pub(crate) limited: usize,
-    /// The largest number of slots of the key whose limit never changes.
+    /// The largest number of slots of the group whose limit never changes.
     pub(crate) most_slots: u64,
-    /// How many items have started of the key whose rate never changes.
+    /// How many items have started of the group whose rate never changes.
     pub(crate) starts: u64,
     /// The batches that were opened.
     pub(crate) batches: usize,
@@ -114,7 +114,7 @@ struct Player {
     /// The items by their values.
     items: BTreeMap<u64, ItemRef>,
     batches: Vec<OpenedBatch>,
-    /// The values of the items without a dedupe id that have the key with a rate.
+    /// The values of the items without a dedupe id that have the group with a rate.
     paced: BTreeSet<u64>,
     starts: Arc<Starts>,
     /// The stored settings.
@@ -158,7 +158,7 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
         next_value: 0,
         course: Course::default(),
     };
-    if player.play.keys {
+    if player.play.groups {
         player.fix_limits().await;
     }
     for _ in 0..PROCESSES {
@@ -167,7 +167,7 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
     for step in 0..STEPS {
         player.step().await;
         player.check_starts().await?;
-        if (player.play.keys || player.play.batches) && step % 20 == 0 {
+        if (player.play.groups || player.play.batches) && step % 20 == 0 {
             Box::pin(player.look_at_rows()).await?;
         }
     }
@@ -200,7 +200,7 @@ impl Player {
             25..55 => self.wish(),
             55..75 => self.acknowledge().await,
             75..82 => self.let_go().await,
-            82..84 if self.play.keys => self.limit().await,
+            82..84 if self.play.groups => self.limit().await,
             82..85 => self.configure().await,
             85..88 => self.pause(Duration::from_millis(10)).await,
             // Long enough for the session to be declared dead.
@@ -225,11 +225,11 @@ impl Player {
             0 => Enqueue::new().with_delay(Duration::from_millis(self.rng.random_range(0..50))),
             _ => Enqueue::new(),
         };
-        let key = self.some_key();
-        if key == Some(PACED) {
+        let group = self.some_group();
+        if group == Some(PACED) {
             self.paced.extend(&values);
         }
-        let options = self.with_key(options, key);
+        let options = self.with_group(options, group);
         let queue = &self.queue;
         let values = &values;
         let options = &options;
@@ -263,8 +263,8 @@ impl Player {
             .with_dedupe(dedupe.clone())
             .with_on_repeat(mode)
             .with_delay(delay);
-        let key = self.some_key();
-        let options = self.with_key(options, key);
+        let group = self.some_group();
+        let options = self.with_group(options, group);
         let queue = &self.queue;
         let store = &self.store;
         let dedupe = &dedupe;

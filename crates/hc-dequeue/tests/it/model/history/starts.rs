@@ -1,4 +1,4 @@
-//! The starts of the key whose rate never changes.
+//! The starts of the group whose rate never changes.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -8,10 +8,10 @@ use hc_dequeue::{Delivery, Error};
 use keyspace::limits::VERSIONS_PER_SECOND;
 use keyspace::{Runner, Store, Transaction, Tx};
 
-use super::keys::{PACE, PACED};
+use super::groups::{PACE, PACED};
 use super::{Player, SAME};
 
-/// What has certainly started of a key since a version.
+/// What has certainly started of a group since a version.
 #[derive(Debug)]
 pub(crate) struct Starts {
     since: i64,
@@ -29,15 +29,18 @@ impl Starts {
         }
     }
 
-    /// Notes that an item was granted, if it has the key.
+    /// Notes that an item was granted, if it has the group.
     pub(crate) fn note(&self, delivery: &Delivery<u64>) {
-        if delivery.key().is_some_and(|key| key == PACED.as_bytes()) {
+        if delivery
+            .group()
+            .is_some_and(|group| group == PACED.as_bytes())
+        {
             let grant = (delivery.value() % SAME, delivery.deliveries());
             self.grants.lock().unwrap().insert(grant);
         }
     }
 
-    /// Notes that an item of the key was popped.
+    /// Notes that an item of the group was popped.
     pub(super) fn note_popped(&self) {
         self.pops.fetch_add(1, Ordering::Relaxed);
     }

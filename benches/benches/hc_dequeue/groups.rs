@@ -1,4 +1,4 @@
-//! What keys cost: each way against the same without keys.
+//! What groups cost: each way against the same without groups.
 
 use benches::stage::Stage;
 use benches::table::Table;
@@ -24,16 +24,16 @@ fn comparisons() -> Vec<Comparison> {
     };
     let waiting = pop(1, 1, 64).with_backlog(100_000);
     vec![
-        compare(Way::ThousandKeys, Way::Popped, pop(1, 1, 64)),
-        compare(Way::ThousandKeysOfWeight8, Way::Popped, pop(1, 1, 64)),
+        compare(Way::ThousandGroups, Way::Popped, pop(1, 1, 64)),
+        compare(Way::ThousandGroupsOfWeight8, Way::Popped, pop(1, 1, 64)),
         compare(
-            Way::ThousandKeysAcknowledged,
+            Way::ThousandGroupsAcknowledged,
             Way::Acknowledged,
             pop(1, 1, 64),
         ),
-        compare(Way::Rated, Way::ThousandKeys, pop(1, 1, 64)),
+        compare(Way::Rated, Way::ThousandGroups, pop(1, 1, 64)),
         compare(Way::Limited, Way::Acknowledged, pop(4, 1, 16)),
-        compare(Way::ManyKeys, Way::HundredKeys, waiting),
+        compare(Way::ManyGroups, Way::HundredGroups, waiting),
         Comparison {
             other: Some(pop(1, 1, 1)),
             ..compare(Way::Ordered, Way::Acknowledged, pop(1, 1, 16))
@@ -41,7 +41,7 @@ fn comparisons() -> Vec<Comparison> {
     ]
 }
 
-/// Returns the table of keys.
+/// Returns the table of groups.
 pub(crate) fn table(stage: &Stage) -> Table {
     table_of(stage, comparisons())
 }
@@ -70,7 +70,7 @@ pub(crate) fn table_of(stage: &Stage, comparisons: Vec<Comparison>) -> Table {
         }
         let measure = |setting, ways| {
             let workload = Workload {
-                name: "keys",
+                name: "groups",
                 title: "",
                 is_curve: false,
                 settings: vec![setting],

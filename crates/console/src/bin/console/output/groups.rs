@@ -1,13 +1,13 @@
-//! Keys of items, and their limits.
+//! Groups of items, and their limits.
 
 use std::fmt::Write as _;
 
-use console::report::{ItemKey, ItemKeys, Limits};
+use console::report::{Group, Groups, Limits};
 
 use super::{Show, at_least, fields, next_page, table, text, yes};
 
 const HEADER: [&str; 10] = [
-    "KEY",
+    "GROUP",
     "STATE",
     "NEXT START",
     "SLOTS",
@@ -19,12 +19,12 @@ const HEADER: [&str; 10] = [
     "LIMITS",
 ];
 
-impl Show for ItemKeys {
+impl Show for Groups {
     fn show(&self) -> String {
-        let mut shown = if self.keys.is_empty() {
-            "no keys on this page\n".to_owned()
+        let mut shown = if self.groups.is_empty() {
+            "no groups on this page\n".to_owned()
         } else {
-            table(&HEADER, self.keys.iter().map(cells))
+            table(&HEADER, self.groups.iter().map(cells))
         };
         let default = match &self.default_limits {
             Some(limits) => limits.to_string(),
@@ -36,25 +36,25 @@ impl Show for ItemKeys {
     }
 }
 
-/// Returns the row of a key.
-fn cells(key: &ItemKey) -> Vec<String> {
-    let limits = key.limits.as_ref();
+/// Returns the row of a group.
+fn cells(group: &Group) -> Vec<String> {
+    let limits = group.limits.as_ref();
     let weight = limits.map(|limits| limits.weight);
     vec![
-        key.key.clone(),
-        key.state.clone(),
-        text(key.next_start.as_ref()),
-        key.slots_text(),
-        at_least(key.waiting, key.has_more),
+        group.group.clone(),
+        group.state.clone(),
+        text(group.next_start.as_ref()),
+        group.slots_text(),
+        at_least(group.waiting, group.has_more),
         text(weight.filter(|weight| *weight != 1).as_ref()),
         yes(limits.is_some_and(|limits| limits.until_end)),
         yes(limits.is_some_and(|limits| limits.dead_letters_block)),
         text(limits.and_then(|limits| limits.rate.as_ref())),
-        if key.own_limits { "own" } else { "default" }.to_owned(),
+        if group.own_limits { "own" } else { "default" }.to_owned(),
     ]
 }
 
-impl Show for ItemKey {
+impl Show for Group {
     fn show(&self) -> String {
         let limits = match &self.limits {
             Some(limits) if self.own_limits => limits.to_string(),
@@ -62,7 +62,7 @@ impl Show for ItemKey {
             None => String::new(),
         };
         fields([
-            ("key", self.key.clone()),
+            ("group", self.group.clone()),
             ("state", self.state.clone()),
             ("next start", text(self.next_start.as_ref())),
             ("slots", self.slots_text()),

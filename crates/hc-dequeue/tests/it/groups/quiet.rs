@@ -1,10 +1,10 @@
-//! Audits find nothing wrong with keys that wait, and find what is wrong.
+//! Audits find nothing wrong with groups that wait, and find what is wrong.
 
 use std::time::Duration;
 
 use conformance::stores::TestStore;
 use conformance::{scale, until};
-use hc_dequeue::{Error, Finding, KeyLimits, KeyState, Rate, WorkerOptions};
+use hc_dequeue::{Error, Finding, GroupLimits, GroupState, Rate, WorkerOptions};
 use keyspace::{Transaction, Tx};
 use tokio::sync::oneshot;
 
@@ -12,34 +12,34 @@ use super::next;
 use crate::common::{LONG, World, process, settings};
 
 conformance::on_every_store!(
-    a_key_that_comes_due_while_no_session_takes_items_is_no_finding,
-    keys_are_no_findings_before_a_session_has_seen_new_default_limits,
-    a_stamp_that_is_missing_is_found_whether_the_key_is_parked_or_not,
-    keys_are_no_findings_after_a_kill,
+    a_group_that_comes_due_while_no_session_takes_items_is_no_finding,
+    groups_are_no_findings_before_a_session_has_seen_new_default_limits,
+    a_stamp_that_is_missing_is_found_whether_the_group_is_parked_or_not,
+    groups_are_no_findings_after_a_kill,
 );
 
 /// One start in a second.
-const SOON: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, Duration::from_secs(1)));
+const SOON: GroupLimits = GroupLimits::new().with_rate(Rate::new(1, Duration::from_secs(1)));
 
 impl World {
-    /// Waits until the next item of a key may start, and checks that nothing is wrong.
-    async fn check_when_ready(&self, key: &str) {
-        until(async || self.key_status(key).await.state == KeyState::Ready).await;
+    /// Waits until the next item of a group may start, and checks that nothing is wrong.
+    async fn check_when_ready(&self, group: &str) {
+        until(async || self.group_status(group).await.state == GroupState::Ready).await;
         self.check().await;
     }
 
-    /// Returns what an audit finds that is wrong with keys.
-    async fn wrong_keys(&self) -> Vec<Finding> {
+    /// Returns what an audit finds that is wrong with groups.
+    async fn wrong_groups(&self) -> Vec<Finding> {
         let audit = self.queue.audit(&self.runner).await.unwrap();
-        let is_of_key = |finding: &Finding| {
+        let is_of_group = |finding: &Finding| {
             let kinds = ["no-stamp", "not-parked", "stray-parked", "slots-off"];
             kinds.contains(&finding.kind())
         };
-        audit.findings.into_iter().filter(is_of_key).collect()
+        audit.findings.into_iter().filter(is_of_group).collect()
     }
 }
 
-async fn a_key_that_comes_due_while_no_session_takes_items_is_no_finding(store: TestStore) {
+async fn a_group_that_comes_due_while_no_session_takes_items_is_no_finding(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.limit("a", SOON).await;
     world.enqueue_all_of("a", 0..20).await;
@@ -60,16 +60,16 @@ async fn a_key_that_comes_due_while_no_session_takes_items_is_no_finding(store: 
     world.check_when_ready("a").await;
 }
 
-async fn keys_are_no_findings_before_a_session_has_seen_new_default_limits(store: TestStore) {
+async fn groups_are_no_findings_before_a_session_has_seen_new_default_limits(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    world.limit_all(KeyLimits::new().with_limit(0)).await;
-    for key in ["a", "b"] {
-        world.enqueue_all_of(key, 0..2).await;
+    world.limit_all(GroupLimits::new().with_limit(0)).await;
+    for group in ["a", "b"] {
+        world.enqueue_all_of(group, 0..2).await;
     }
     let consumer = world.consumer().await;
     assert!(consumer.pop().await.unwrap().is_none());
     consumer.shut_down(LONG).await.unwrap();
-    world.limit_all(KeyLimits::new()).await;
+    world.limit_all(GroupLimits::new()).await;
     world.check().await;
     let consumer = world.consumer().await;
     for _ in 0..4 {
@@ -78,12 +78,12 @@ async fn keys_are_no_findings_before_a_session_has_seen_new_default_limits(store
     world.check().await;
 }
 
-async fn a_stamp_that_is_missing_is_found_whether_the_key_is_parked_or_not(store: TestStore) {
+async fn a_stamp_that_is_missing_is_found_whether_the_group_is_parked_or_not(store: TestStore) {
     let no_stamp = || {
-        let key = "a".into();
-        [Finding::NoStamp { key }]
+        let group = "a".into();
+        [Finding::NoStamp { group }]
     };
-    for limits in [KeyLimits::new(), SOON] {
+    for limits in [GroupLimits::new(), SOON] {
         let world = World::with_defaults(&store).await;
         world.limit("a", limits).await;
         world.enqueue_all_of("a", 0..2).await;
@@ -100,11 +100,11 @@ async fn a_stamp_that_is_missing_is_found_whether_the_key_is_parked_or_not(store
             queue.audit(&world.runner).await.unwrap().findings,
             no_stamp()
         );
-        // Also if the key is parked for longer than its rate needs.
-        let key = &b"a"[..];
+        // Also if the group is parked for longer than its rate needs.
+        let group = &b"a"[..];
         let until = i64::MAX / 2;
-        let parked = world.key("hp").pack(&(until, key));
-        let row = world.key("l").pack(&(key, "p"));
+        let parked = world.key("hp").pack(&(until, group));
+        let row = world.key("l").pack(&(group, "p"));
         world.write(&parked, Some(b"")).await;
         world.write(&row, Some(&until.to_be_bytes())).await;
         assert_eq!(
@@ -119,14 +119,16 @@ async fn a_stamp_that_is_missing_is_found_whether_the_key_is_parked_or_not(store
     }
 }
 
-async fn keys_are_no_findings_after_a_kill(store: TestStore) {
+async fn groups_are_no_findings_after_a_kill(store: TestStore) {
     let world = World::new(&store, settings()).await;
     world.limit_all(SOON).await;
     world.limit("limited", SOON.with_limit(1)).await;
-    let keys = ["a", "b", "limited"];
+    let groups = ["a", "b", "limited"];
     for round in 0..scale(4, 200) as u64 {
-        for key in keys {
-            world.enqueue_all_of(key, 10 * round..10 * round + 5).await;
+        for group in groups {
+            world
+                .enqueue_all_of(group, 10 * round..10 * round + 5)
+                .await;
         }
         let (alive, killed) = oneshot::channel::<()>();
         let queue = world.queue.clone();
@@ -139,14 +141,14 @@ async fn keys_are_no_findings_after_a_kill(store: TestStore) {
         });
         let before = world.stats().await.completed;
         while world.stats().await.completed == before {
-            assert_eq!(world.wrong_keys().await, []);
+            assert_eq!(world.wrong_groups().await, []);
         }
         drop(alive);
         doomed.join().unwrap();
-        let waits = |state| matches!(state, KeyState::UntilRate(_));
-        while waits(world.key_status("a").await.state) {
-            assert_eq!(world.wrong_keys().await, []);
+        let waits = |state| matches!(state, GroupState::UntilRate(_));
+        while waits(world.group_status("a").await.state) {
+            assert_eq!(world.wrong_groups().await, []);
         }
-        assert_eq!(world.wrong_keys().await, []);
+        assert_eq!(world.wrong_groups().await, []);
     }
 }

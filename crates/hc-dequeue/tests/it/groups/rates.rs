@@ -1,4 +1,4 @@
-//! Rates: how many items of a key start in a time.
+//! Rates: how many items of a group start in a time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use conformance::stores::TestStore;
 use conformance::until;
 use futures::future::join_all;
 use hc_dequeue::{
-    Consumer, Enqueue, KeyLimits, KeyState, PlaceKind, Rate, Settings, WorkerOptions,
+    Consumer, Enqueue, GroupLimits, GroupState, PlaceKind, Rate, Settings, WorkerOptions,
 };
 use keyspace::limits::VERSIONS_PER_SECOND;
 use keyspace::{Runner, Store, Transaction, Tx};
@@ -19,14 +19,14 @@ use crate::common::{LONG, Wall, World, open};
 conformance::on_every_store!(
     wall_clocks_that_jump_let_nothing_start_too_early,
     a_wall_clock_that_is_a_day_ahead_delays_no_start,
-    workers_start_items_at_the_rate_of_each_key,
-    a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing,
+    workers_start_items_at_the_rate_of_each_group,
+    a_group_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing,
     an_item_that_comes_back_starts_again_at_the_rate,
     a_rate_that_changes_takes_effect_at_once,
-    a_session_that_has_just_seen_a_stamp_finds_the_key_that_another_one_has_parked,
-    default_limits_have_a_rate_for_each_key,
-    a_key_has_a_limit_and_a_rate,
-    many_keys_in_which_nothing_waits_hide_none,
+    a_session_that_has_just_seen_a_stamp_finds_the_group_that_another_one_has_parked,
+    default_limits_have_a_rate_for_each_group,
+    a_group_has_a_limit_and_a_rate,
+    many_groups_in_which_nothing_waits_hide_none,
     oban_750_1477_the_rate_is_one_for_all_processes_and_has_no_windows,
     sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes,
 );
@@ -34,7 +34,7 @@ conformance::on_every_store!(
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// No second item starts during a test.
-const RARE: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, DAY));
+const RARE: GroupLimits = GroupLimits::new().with_rate(Rate::new(1, DAY));
 
 fn rate(starts: u32, millis: u64) -> Rate {
     Rate::new(starts, Duration::from_millis(millis))
@@ -54,7 +54,7 @@ async fn pop_all(consumer: &Consumer<u64>) -> Vec<u64> {
     popped
 }
 
-/// The starts of a key since a version.
+/// The starts of a group since a version.
 struct Starts {
     rate: Rate,
     since: i64,
@@ -86,7 +86,7 @@ async fn wall_clocks_that_jump_let_nothing_start_too_early(store: TestStore) {
     const ITEMS: u64 = 20;
     let world = World::with_defaults(&store).await;
     let rate = rate(1, 15).with_burst(3);
-    world.limit("a", KeyLimits::new().with_rate(rate)).await;
+    world.limit("a", GroupLimits::new().with_rate(rate)).await;
     let starts = Starts::of(rate, &world.runner).await;
     world.enqueue_all_of("a", 0..ITEMS).await;
     let left = AtomicUsize::new(ITEMS as usize);
@@ -120,17 +120,17 @@ async fn wall_clocks_that_jump_let_nothing_start_too_early(store: TestStore) {
 
 async fn a_wall_clock_that_is_a_day_ahead_delays_no_start(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let limits = KeyLimits::new().with_rate(rate(1, 50));
+    let limits = GroupLimits::new().with_rate(rate(1, 50));
     world.limit_all(limits).await;
-    for key in ["a", "b"] {
-        world.enqueue_all_of(key, 0..3).await;
+    for group in ["a", "b"] {
+        world.enqueue_all_of(group, 0..3).await;
     }
     let runner = Wall::ahead(DAY).runner(&world.store);
     let queue = open(&world.store, &runner, Settings::default());
     let queue = queue.await.unwrap();
     let ahead = queue.consumer(&runner, WorkerOptions::default());
     let ahead = ahead.await.unwrap();
-    // It starts an item of each key, and finds that the next ones must wait.
+    // It starts an item of each group, and finds that the next ones must wait.
     let mut started = pop_all(&ahead).await.len();
     ahead.shut_down(LONG).await.unwrap();
     let consumer = world.consumer().await;
@@ -141,28 +141,28 @@ async fn a_wall_clock_that_is_a_day_ahead_delays_no_start(store: TestStore) {
     world.check().await;
 }
 
-async fn workers_start_items_at_the_rate_of_each_key(store: TestStore) {
+async fn workers_start_items_at_the_rate_of_each_group(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let rate = rate(100, 1_000).with_burst(2);
-    world.limit_all(KeyLimits::new().with_rate(rate)).await;
-    let keys = ["a", "b", "c", "d"];
+    world.limit_all(GroupLimits::new().with_rate(rate)).await;
+    let groups = ["a", "b", "c", "d"];
     let runner = &world.runner;
-    let starts = keys.map(|key| async move { (key, Starts::of(rate, runner).await) });
+    let starts = groups.map(|group| async move { (group, Starts::of(rate, runner).await) });
     let starts = Arc::new(join_all(starts).await);
-    for key in keys {
-        world.enqueue_all_of(key, 0..10).await;
+    for group in groups {
+        world.enqueue_all_of(group, 0..10).await;
     }
     let runner = world.runner.clone();
     let of_key = starts.clone();
     let options = WorkerOptions::new().with_concurrency(8);
     let handle = move |delivery: &hc_dequeue::Delivery<u64>| {
-        let key = delivery.key().expect("each item has a key").clone();
+        let group = delivery.group().expect("each item has a group").clone();
         let runner = runner.clone();
         let starts = of_key.clone();
         async move {
             let (_, starts) = starts
                 .iter()
-                .find(|(name, _)| key == name.as_bytes())
+                .find(|(name, _)| group == name.as_bytes())
                 .unwrap();
             starts.note(&runner).await;
         }
@@ -179,18 +179,21 @@ async fn workers_start_items_at_the_rate_of_each_key(store: TestStore) {
     world.check().await;
 }
 
-async fn a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(store: TestStore) {
+async fn a_group_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let limits = KeyLimits::new().with_rate(Rate::new(1, DAY).with_burst(2));
+    let limits = GroupLimits::new().with_rate(Rate::new(1, DAY).with_burst(2));
     world.limit("a", limits).await;
     world.enqueue_all_of("a", 0..3).await;
     let consumer = world.consumer().await;
     let held = take_all(&consumer).await;
     assert_eq!(values(&held), [0, 1]);
-    let status = world.key_status("a").await;
-    assert!(matches!(status.state, KeyState::UntilRate(_)), "{status:?}");
+    let status = world.group_status("a").await;
+    assert!(
+        matches!(status.state, GroupState::UntilRate(_)),
+        "{status:?}"
+    );
     assert_eq!((status.slots, status.waiting), (2, 1));
-    // The key is parked: no stamp wakes a session, and one row does.
+    // The group is parked: no stamp wakes a session, and one row does.
     assert_eq!((world.count("hs").await, world.count("hp").await), (0, 1));
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.delayed, stats.held), (1, 0, 2));
@@ -200,7 +203,7 @@ async fn a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(sto
     assert_eq!((page.items, page.strays), (vec![], vec![]));
     world.check().await;
     // A faster rate lets it start, and once all tokens are there again, nothing is left.
-    let fast = KeyLimits::new().with_rate(rate(1, 1).with_burst(2));
+    let fast = GroupLimits::new().with_rate(rate(1, 1).with_burst(2));
     world.limit("a", fast).await;
     let mut held = held;
     held.push(next(&consumer).await);
@@ -209,7 +212,7 @@ async fn a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(sto
     }
     world.limit("a", None).await;
     while world.count("l").await + world.count("hp").await + world.count("hs").await > 0 {
-        // The session that waits looks at the key.
+        // The session that waits looks at the group.
         let none = consumer.dequeue_within(Duration::from_millis(5)).await;
         assert!(none.unwrap().is_none());
     }
@@ -218,7 +221,7 @@ async fn a_key_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(sto
 
 async fn an_item_that_comes_back_starts_again_at_the_rate(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let limits = KeyLimits::ordered().with_rate(Rate::new(1, DAY).with_burst(3));
+    let limits = GroupLimits::ordered().with_rate(Rate::new(1, DAY).with_burst(3));
     world.limit("a", limits).await;
     world.enqueue_all_of("a", [0, 1]).await;
     let consumer = world.consumer().await;
@@ -229,11 +232,14 @@ async fn an_item_that_comes_back_starts_again_at_the_rate(store: TestStore) {
     }
     // It has its slot, and no token.
     assert!(consumer.dequeue().await.unwrap().is_none());
-    let status = world.key_status("a").await;
-    assert!(matches!(status.state, KeyState::UntilRate(_)), "{status:?}");
+    let status = world.group_status("a").await;
+    assert!(
+        matches!(status.state, GroupState::UntilRate(_)),
+        "{status:?}"
+    );
     assert_eq!(status.slots, 1);
     world.check().await;
-    world.limit("a", KeyLimits::ordered()).await;
+    world.limit("a", GroupLimits::ordered()).await;
     let first = next(&consumer).await;
     assert_eq!(*first.value(), 0);
     world.ack(&first).await.unwrap();
@@ -248,7 +254,7 @@ async fn a_rate_that_changes_takes_effect_at_once(store: TestStore) {
     let consumer = world.consumer().await;
     assert_eq!(pop_all(&consumer).await, [0]);
     // More at once: the one that has started counts.
-    let more = KeyLimits::new().with_rate(Rate::new(1, DAY).with_burst(3));
+    let more = GroupLimits::new().with_rate(Rate::new(1, DAY).with_burst(3));
     world.limit("a", more).await;
     assert_eq!(pop_all(&consumer).await, [1, 2]);
     world.check().await;
@@ -272,21 +278,21 @@ async fn a_rate_that_changes_takes_effect_at_once(store: TestStore) {
     world.check().await;
 }
 
-async fn default_limits_have_a_rate_for_each_key(store: TestStore) {
+async fn default_limits_have_a_rate_for_each_group(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.limit_all(RARE).await;
-    world.limit("c", KeyLimits::new()).await;
-    for key in ["a", "b", "c"] {
-        world.enqueue_all_of(key, 0..2).await;
+    world.limit("c", GroupLimits::new()).await;
+    for group in ["a", "b", "c"] {
+        world.enqueue_all_of(group, 0..2).await;
     }
     let consumer = world.consumer().await;
     let mut taken = pop_all(&consumer).await;
     taken.sort_unstable();
     assert_eq!(taken, [0, 0, 0, 1]);
-    assert_eq!(world.key_status("c").await.state, KeyState::Idle);
+    assert_eq!(world.group_status("c").await.state, GroupState::Idle);
     world.check().await;
-    // A session finds all keys that wait.
-    world.limit_all(KeyLimits::new()).await;
+    // A session finds all groups that wait.
+    world.limit_all(GroupLimits::new()).await;
     for _ in 0..2 {
         let item = consumer.pop_within(LONG).await.unwrap();
         assert_eq!(item.map(|item| item.value), Some(1));
@@ -294,43 +300,43 @@ async fn default_limits_have_a_rate_for_each_key(store: TestStore) {
     world.check().await;
 }
 
-async fn a_key_has_a_limit_and_a_rate(store: TestStore) {
+async fn a_group_has_a_limit_and_a_rate(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let rate = Rate::new(1, DAY).with_burst(3);
     world
-        .limit("a", KeyLimits::new().with_limit(2).with_rate(rate))
+        .limit("a", GroupLimits::new().with_limit(2).with_rate(rate))
         .await;
     world.enqueue_all_of("a", 0..5).await;
     let consumer = world.consumer().await;
     let held = take_all(&consumer).await;
     assert_eq!(values(&held), [0, 1]);
-    assert_eq!(world.key_status("a").await.state, KeyState::AtLimit);
+    assert_eq!(world.group_status("a").await.state, GroupState::AtLimit);
     for delivery in &held {
         world.ack(delivery).await.unwrap();
     }
     assert_eq!(pop_all(&consumer).await, [2]);
-    let state = world.key_status("a").await.state;
-    assert!(matches!(state, KeyState::UntilRate(_)), "{state:?}");
+    let state = world.group_status("a").await.state;
+    assert!(matches!(state, GroupState::UntilRate(_)), "{state:?}");
     world
-        .limit("a", KeyLimits::new().with_limit(0).with_rate(rate))
+        .limit("a", GroupLimits::new().with_limit(0).with_rate(rate))
         .await;
-    assert_eq!(world.key_status("a").await.state, KeyState::Paused);
+    assert_eq!(world.group_status("a").await.state, GroupState::Paused);
     assert!(consumer.pop().await.unwrap().is_none());
     world.check().await;
 }
 
-async fn many_keys_in_which_nothing_waits_hide_none(store: TestStore) {
+async fn many_groups_in_which_nothing_waits_hide_none(store: TestStore) {
     // More than one transaction promotes.
     const IDLE: u32 = 130;
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
     world
-        .limit_all(KeyLimits::new().with_rate(rate(1, 300)))
+        .limit_all(GroupLimits::new().with_rate(rate(1, 300)))
         .await;
     world
-        .limit("z", KeyLimits::new().with_rate(rate(1, 400)))
+        .limit("z", GroupLimits::new().with_rate(rate(1, 400)))
         .await;
-    let idle = (0..IDLE).map(|key| Enqueue::new().with_key(key.to_be_bytes()));
+    let idle = (0..IDLE).map(|group| Enqueue::new().with_group(group.to_be_bytes()));
     let items = idle.chain([of("z"), of("z")]).map(|options| (7, options));
     let items = &items.collect::<Vec<_>>();
     let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
@@ -340,8 +346,8 @@ async fn many_keys_in_which_nothing_waits_hide_none(store: TestStore) {
     for popped in join_all(pops).await {
         assert!(popped.unwrap().is_some());
     }
-    // Until then, all keys are due, and those without items come first.
-    until(async || world.key_status("z").await.state == KeyState::Ready).await;
+    // Until then, all groups are due, and those without items come first.
+    until(async || world.group_status("z").await.state == GroupState::Ready).await;
     assert!(consumer.pop().await.unwrap().is_some());
     world.check().await;
 }
@@ -350,7 +356,7 @@ async fn many_keys_in_which_nothing_waits_hide_none(store: TestStore) {
 async fn oban_750_1477_the_rate_is_one_for_all_processes_and_has_no_windows(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let rate = rate(4, 40).with_burst(4);
-    world.limit("a", KeyLimits::new().with_rate(rate)).await;
+    world.limit("a", GroupLimits::new().with_rate(rate)).await;
     let starts = &Starts::of(rate, &world.runner).await;
     world.enqueue_all_of("a", 0..24).await;
     let left = &AtomicUsize::new(24);
@@ -388,7 +394,7 @@ async fn sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes(store: Tes
         assert!(consumer.pop().await.unwrap().is_none());
         consumer.shut_down(LONG).await.unwrap();
     }
-    // Also if other items of the key come.
+    // Also if other items of the group come.
     let _ = world
         .enqueue_with(2, &of("a").with_priority(1))
         .await
@@ -398,23 +404,23 @@ async fn sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes(store: Tes
     world.check().await;
 }
 
-async fn a_session_that_has_just_seen_a_stamp_finds_the_key_that_another_one_has_parked(
+async fn a_session_that_has_just_seen_a_stamp_finds_the_group_that_another_one_has_parked(
     store: TestStore,
 ) {
     let world = World::with_defaults(&store).await;
-    let limits = KeyLimits::new().with_rate(rate(1, 500));
+    let limits = GroupLimits::new().with_rate(rate(1, 500));
     world.limit("a", limits).await;
     let consumer = world.consumer().await;
     world.enqueue_all_of("b", [7]).await;
     assert_eq!(pop_all(&consumer).await, [7]);
-    // The last look has seen no stamp. The next one sees that of the key without a limit, and removes it.
+    // The last look has seen no stamp. The next one sees that of the group without a limit, and removes it.
     world.enqueue_all_of("b", [8]).await;
     assert_eq!(consumer.pop().await.unwrap().unwrap().value, 8);
     world.enqueue_all_of("a", [1, 2]).await;
     let other = world.consumer().await;
     assert_eq!(other.pop().await.unwrap().unwrap().value, 1);
     other.shut_down(LONG).await.unwrap();
-    until(async || world.key_status("a").await.state == KeyState::Ready).await;
+    until(async || world.group_status("a").await.state == GroupState::Ready).await;
     assert_eq!(consumer.pop().await.unwrap().unwrap().value, 2);
     world.check().await;
 }

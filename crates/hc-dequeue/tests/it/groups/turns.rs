@@ -1,54 +1,59 @@
-//! Turns: which key and which priority comes next.
+//! Turns: which group and which priority comes next.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use conformance::stores::TestStore;
 use futures::future::try_join_all;
-use hc_dequeue::{Consumer, Delivery, Enqueue, KeyLimits};
+use hc_dequeue::{Consumer, Delivery, Enqueue, GroupLimits};
 
 use super::{next, of, take_all, values};
 use crate::common::World;
 
 conformance::on_every_store!(
-    keys_take_turns_by_their_weights_and_alternate_with_items_without_a_key,
+    groups_take_turns_by_their_weights_and_alternate_with_items_without_a_group,
     the_priority_comes_before_the_turn,
-    all_of_many_keys_have_their_turns,
-    what_may_be_granted_is_found_behind_many_keys_that_may_not,
-    the_priority_comes_first_behind_keys_of_two_priorities_that_may_not_start,
+    all_of_many_groups_have_their_turns,
+    what_may_be_granted_is_found_behind_many_groups_that_may_not,
+    the_priority_comes_first_behind_groups_of_two_priorities_that_may_not_start,
 );
 
-/// Completes items until none is left. Returns their keys and values.
+/// Completes items until none is left. Returns their groups and values.
 async fn order(world: &World, consumer: &Consumer<u64>) -> Vec<(String, u64)> {
     let mut order = Vec::new();
     while let Some(delivery) = consumer.dequeue().await.unwrap() {
-        let key = delivery.key().map_or(&b""[..], |key| key);
-        let key = String::from_utf8(key.to_vec()).unwrap();
-        order.push((key, *delivery.value()));
+        let group = delivery.group().map_or(&b""[..], |group| group);
+        let group = String::from_utf8(group.to_vec()).unwrap();
+        order.push((group, *delivery.value()));
         world.ack(&delivery).await.unwrap();
     }
     order
 }
 
-async fn keys_take_turns_by_their_weights_and_alternate_with_items_without_a_key(store: TestStore) {
+async fn groups_take_turns_by_their_weights_and_alternate_with_items_without_a_group(
+    store: TestStore,
+) {
     let world = World::with_defaults(&store).await;
-    world.limit("b", KeyLimits::new().with_weight(3)).await;
+    world.limit("b", GroupLimits::new().with_weight(3)).await;
     world.enqueue_all_of("a", 0..6).await;
     world.enqueue_all_of("b", 0..12).await;
     world.enqueue_all_of("c", 0..2).await;
     world.enqueue(0..4).await;
     let consumer = world.consumer().await;
     let order = order(&world, &consumer).await;
-    // Of each key, the items come in order.
-    for key in ["a", "b", "c", ""] {
-        let of_key = order.iter().filter(|(of, _)| of == key);
+    // Of each group, the items come in order.
+    for group in ["a", "b", "c", ""] {
+        let of_key = order.iter().filter(|(of, _)| of == group);
         assert!(of_key.map(|(_, value)| *value).is_sorted());
     }
     assert_eq!(order.len(), 24);
-    // While both wait, every other item has no key.
-    let without: Vec<_> = order[..8].iter().map(|(key, _)| key.is_empty()).collect();
+    // While both wait, every other item has no group.
+    let without: Vec<_> = order[..8]
+        .iter()
+        .map(|(group, _)| group.is_empty())
+        .collect();
     assert!(without == [false, true].repeat(4) || without == [true, false].repeat(4));
     // The turns: one of `a`, three of `b`, one of `c` while it lasts.
-    let turns: String = order.iter().map(|(key, _)| key.as_str()).collect();
+    let turns: String = order.iter().map(|(group, _)| group.as_str()).collect();
     let rounds = [turns.find("a"), turns.find("b"), turns.find("c")];
     assert!(
         rounds
@@ -86,14 +91,14 @@ async fn the_priority_comes_before_the_turn(store: TestStore) {
     world.check().await;
 }
 
-async fn all_of_many_keys_have_their_turns(store: TestStore) {
+async fn all_of_many_groups_have_their_turns(store: TestStore) {
     // More than one look reads stamps of, and more than it reads lanes of.
-    const KEYS: u64 = 300;
+    const GROUPS: u64 = 300;
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
-    let keyed = |number: u64| Enqueue::new().with_key(number.to_be_bytes());
+    let grouped = |number: u64| Enqueue::new().with_group(number.to_be_bytes());
     let items: Vec<_> = (0..3)
-        .flat_map(|_| (0..KEYS).map(|key| (key, keyed(key))))
+        .flat_map(|_| (0..GROUPS).map(|group| (group, grouped(group))))
         .collect();
     for items in items.chunks(100) {
         let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
@@ -102,15 +107,15 @@ async fn all_of_many_keys_have_their_turns(store: TestStore) {
     let consumer = world.consumer().await;
     let mut handled: BTreeMap<u64, u64> = BTreeMap::new();
     let mut taken = 0;
-    while taken < 3 * KEYS {
+    while taken < 3 * GROUPS {
         let deliveries = consumer.dequeue_batch(7).await.unwrap();
         assert!(!deliveries.is_empty(), "{taken}");
         for delivery in deliveries {
             taken += 1;
             *handled.entry(*delivery.value()).or_default() += 1;
-            // A key has no second turn before all have had one.
-            let least = (0..KEYS)
-                .map(|key| handled.get(&key).copied().unwrap_or(0))
+            // A group has no second turn before all have had one.
+            let least = (0..GROUPS)
+                .map(|group| handled.get(&group).copied().unwrap_or(0))
                 .min();
             let most = handled.values().max().copied();
             assert!(
@@ -123,17 +128,17 @@ async fn all_of_many_keys_have_their_turns(store: TestStore) {
     world.check().await;
 }
 
-async fn what_may_be_granted_is_found_behind_many_keys_that_may_not(store: TestStore) {
+async fn what_may_be_granted_is_found_behind_many_groups_that_may_not(store: TestStore) {
     // More than one look reads lanes of, and than a small one reads stamps of.
-    const KEYS: u64 = 150;
+    const GROUPS: u64 = 150;
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
-    world.limit_all(KeyLimits::new().with_limit(0)).await;
-    world.limit("free", KeyLimits::new()).await;
+    world.limit_all(GroupLimits::new().with_limit(0)).await;
+    world.limit("free", GroupLimits::new()).await;
     let consumer = world.consumer().await;
     for wanted in [1, 200] {
-        let keyed = |number: u64| Enqueue::new().with_key(number.to_be_bytes());
-        let items: Vec<_> = (0..KEYS).map(|key| (key, keyed(key))).collect();
+        let grouped = |number: u64| Enqueue::new().with_group(number.to_be_bytes());
+        let items: Vec<_> = (0..GROUPS).map(|group| (group, grouped(group))).collect();
         let items = &items;
         let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
         world.runner.run(enqueue).await.unwrap();
@@ -153,22 +158,22 @@ async fn what_may_be_granted_is_found_behind_many_keys_that_may_not(store: TestS
     world.check().await;
 }
 
-async fn the_priority_comes_first_behind_keys_of_two_priorities_that_may_not_start(
+async fn the_priority_comes_first_behind_groups_of_two_priorities_that_may_not_start(
     store: TestStore,
 ) {
-    // A look for one item does not read the stamps of all keys of the second priority.
-    const KEYS: u64 = 20;
+    // A look for one item does not read the stamps of all groups of the second priority.
+    const GROUPS: u64 = 20;
     let world = World::with_defaults(&store).await;
-    world.limit_all(KeyLimits::new().with_limit(0)).await;
-    world.limit("free", KeyLimits::new()).await;
+    world.limit_all(GroupLimits::new().with_limit(0)).await;
+    world.limit("free", GroupLimits::new()).await;
     let consumer = world.consumer().await;
     // It has seen what the changes of limits have left.
     assert!(consumer.dequeue().await.unwrap().is_none());
-    for key in 0..KEYS {
-        let priority = if key % 2 == 0 { 2 } else { 1 };
-        let options = Enqueue::new().with_key(key.to_be_bytes());
+    for group in 0..GROUPS {
+        let priority = if group % 2 == 0 { 2 } else { 1 };
+        let options = Enqueue::new().with_group(group.to_be_bytes());
         let options = options.with_priority(priority);
-        let _ = world.enqueue_with(key, &options).await.unwrap();
+        let _ = world.enqueue_with(group, &options).await.unwrap();
     }
     let _ = world.enqueue_with(100, &of("free")).await.unwrap();
     let last = Enqueue::new().with_priority(-1);

@@ -8,7 +8,7 @@ use conformance::by_hand::ByHand;
 use conformance::stores::TestStore;
 use conformance::{timeout, until};
 use futures::poll;
-use hc_dequeue::{Delivery, Enqueue, KeyLimits, Queue, Rate, WorkerOptions};
+use hc_dequeue::{Delivery, Enqueue, GroupLimits, Queue, Rate, WorkerOptions};
 use keyspace::OpenOptions;
 use tokio::sync::watch;
 
@@ -22,16 +22,17 @@ conformance::on_every_store!(
 );
 
 /// No second item starts during a test.
-const RARE: KeyLimits = KeyLimits::new().with_rate(Rate::new(1, Duration::from_secs(24 * 60 * 60)));
+const RARE: GroupLimits =
+    GroupLimits::new().with_rate(Rate::new(1, Duration::from_secs(24 * 60 * 60)));
 
 async fn orderly_restarts_of_workers_cost_no_tokens(store: TestStore) {
-    const KEYS: u64 = 200;
+    const GROUPS: u64 = 200;
     const HANDLERS: u64 = 4;
     /// How many items each worker handles.
     const HANDLED: u64 = 20;
     let world = World::with_defaults(&store).await;
     world.limit_all(RARE).await;
-    let items = (0..KEYS).map(|value| (value, Enqueue::new().with_key(value.to_be_bytes())));
+    let items = (0..GROUPS).map(|value| (value, Enqueue::new().with_group(value.to_be_bytes())));
     let items = &items.collect::<Vec<_>>();
     let queue = &world.queue;
     let enqueue = |tr| async move { queue.enqueue_all_with(&tr, items).await.map(drop) };
@@ -66,7 +67,7 @@ async fn orderly_restarts_of_workers_cost_no_tokens(store: TestStore) {
     let mut started = started.lock().unwrap().clone();
     started.extend(left);
     started.sort_unstable();
-    assert_eq!(started, Vec::from_iter(0..KEYS));
+    assert_eq!(started, Vec::from_iter(0..GROUPS));
     world.check().await;
 }
 

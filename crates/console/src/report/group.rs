@@ -1,4 +1,4 @@
-//! Keys of items: their limits, their slots, and what waits.
+//! Groups of items: their limits, their slots, and what waits.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,34 +7,35 @@ use serde::Serialize;
 
 use super::Time;
 
-/// A page of the keys of a queue's items, in the order of their bytes: those that have limits of their own, or items
+/// A page of the groups of a queue's items, in the order of their bytes: those that have limits of their own, or items
 /// that wait or have slots.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ItemKeys {
+pub struct Groups {
     /// The name of the queue.
     pub queue: String,
-    /// The limits of keys that have none of their own. Missing if they do not decode: these keys are unreadable then.
+    /// The limits of groups that have none of their own. Missing if they do not decode: these groups are unreadable
+    /// then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_limits: Option<Limits>,
-    /// The keys.
-    pub keys: Vec<ItemKey>,
-    /// The key after which the next page begins. Missing on the last page.
+    /// The groups.
+    pub groups: Vec<Group>,
+    /// The group after which the next page begins. Missing on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
 
-/// A key of items, and how it stands.
+/// A group of items, and how it stands.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct ItemKey {
-    /// The key, as text or as `0x` and hexadecimal digits.
-    pub key: String,
+pub struct Group {
+    /// The group, as text or as `0x` and hexadecimal digits.
+    pub group: String,
     /// `idle` if no item waits in the queue, `ready` if the next one may start, `at its limit` if all slots are in use,
     /// `waits for its rate` if that does not let the next one start yet, `paused` if its limit is zero, or `unreadable`
     /// if its limits or the number of its slots do not decode: then it starts no items.
     pub state: String,
-    /// About when the rate lets the next item start, by the wall clock of this process. Missing if the key does not
+    /// About when the rate lets the next item start, by the wall clock of this process. Missing if the group does not
     /// wait for its rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_start: Option<Time>,
@@ -44,15 +45,15 @@ pub struct ItemKey {
     pub waiting: usize,
     /// Whether more wait than were counted.
     pub has_more: bool,
-    /// The limits that apply to the key. Missing if the key is unreadable.
+    /// The limits that apply to the group. Missing if the group is unreadable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<Limits>,
     /// Whether these are its own. Otherwise, they are the default ones.
     pub own_limits: bool,
 }
 
-impl ItemKey {
-    /// Returns how many of its slots are in use, such as `2 of 4` or `2, no limit`. Empty if the key is unreadable.
+impl Group {
+    /// Returns how many of its slots are in use, such as `2 of 4` or `2, no limit`. Empty if the group is unreadable.
     pub fn slots_text(&self) -> String {
         let Some(limits) = &self.limits else {
             return String::new();
@@ -64,21 +65,21 @@ impl ItemKey {
     }
 }
 
-/// The limits of the items of a key.
+/// The limits of the items of a group.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Limits {
-    /// How many items may have a slot. Zero: the key is paused. Missing if that is not limited.
+    /// How many items may have a slot. Zero: the group is paused. Missing if that is not limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Whether an item keeps its slot until it ends.
     pub until_end: bool,
     /// Whether a dead letter keeps its slot.
     pub dead_letters_block: bool,
-    /// At which rate items of the key start. Missing if that is not limited.
+    /// At which rate items of the group start. Missing if that is not limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,
-    /// How many items a key is granted when it is its turn.
+    /// How many items a group is granted when it is its turn.
     pub weight: u32,
 }
 
@@ -106,7 +107,7 @@ impl fmt::Display for Limits {
     }
 }
 
-/// The rate at which items of a key start.
+/// The rate at which items of a group start.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Rate {

@@ -1,4 +1,4 @@
-//! The limits of keys, and their rows.
+//! The limits of groups, and their rows.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use crate::items::record::Record;
 
 const FORMAT: u8 = 1;
 
-/// The largest [weight](KeyLimits::with_weight) of a key.
+/// The largest [weight](GroupLimits::with_weight) of a group.
 pub const MAX_WEIGHT: u32 = 1_000;
 
 mod flag {
@@ -25,18 +25,18 @@ mod flag {
     pub(super) const ALL: u8 = LIMIT | UNTIL_END | DEAD_BLOCK | RATE;
 }
 
-/// The limits of the items of one key, or the default limits of all keys.
+/// The limits of the items of one group, or the default limits of all groups.
 ///
 /// ```
-/// use hc_dequeue::KeyLimits;
+/// use hc_dequeue::GroupLimits;
 ///
-/// // At most four items of a key are handled at a time.
-/// let four = KeyLimits::new().with_limit(4);
-/// // The next item of a key is handled after the one before it has left the queue.
-/// let in_order = KeyLimits::ordered();
+/// // At most four items of a group are handled at a time.
+/// let four = GroupLimits::new().with_limit(4);
+/// // The next item of a group is handled after the one before it has left the queue.
+/// let in_order = GroupLimits::ordered();
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct KeyLimits {
+pub struct GroupLimits {
     limit: Option<u32>,
     until_end: bool,
     dead_letters_block: bool,
@@ -44,13 +44,13 @@ pub struct KeyLimits {
     weight: u32,
 }
 
-impl Default for KeyLimits {
+impl Default for GroupLimits {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl KeyLimits {
+impl GroupLimits {
     /// The limits instead of a row that does not decode: nothing starts, and no slot is given up.
     pub(crate) const UNREADABLE: Self = Self {
         limit: Some(0),
@@ -62,7 +62,7 @@ impl KeyLimits {
 
     const BYTES: usize = 26;
 
-    /// Returns the limits of keys for which nothing was configured: none, and a weight of 1.
+    /// Returns the limits of groups for which nothing was configured: none, and a weight of 1.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -74,15 +74,15 @@ impl KeyLimits {
         }
     }
 
-    /// Returns the limits that keep the items of a key in order: one slot, which its item keeps until it ends. An item
-    /// that fails or is snoozed keeps the ones after it waiting.
+    /// Returns the limits that keep the items of a group in order: one slot, which its item keeps until it ends. An
+    /// item that fails or is snoozed keeps the ones after it waiting.
     #[must_use]
     pub const fn ordered() -> Self {
         Self::new().with_limit(1).with_until_end()
     }
 
-    /// Sets how many items of a key may have a slot. An item gets one when it is granted, and frees it when no session
-    /// holds it any more. Zero pauses the key.
+    /// Sets how many items of a group may have a slot. An item gets one when it is granted, and frees it when no
+    /// session holds it any more. Zero pauses the group.
     #[must_use]
     pub const fn with_limit(mut self, items: u32) -> Self {
         self.limit = Some(items);
@@ -105,21 +105,21 @@ impl KeyLimits {
         self
     }
 
-    /// Sets the rate at which items of a key start. An item counts each time that a handler gets it.
+    /// Sets the rate at which items of a group start. An item counts each time that a handler gets it.
     #[must_use]
     pub const fn with_rate(mut self, rate: Rate) -> Self {
         self.rate = Some(rate);
         self
     }
 
-    /// Sets how many items a key is granted when it is its turn, from 1 to [`MAX_WEIGHT`]. The default is 1.
+    /// Sets how many items a group is granted when it is its turn, from 1 to [`MAX_WEIGHT`]. The default is 1.
     #[must_use]
     pub const fn with_weight(mut self, items: u32) -> Self {
         self.weight = items;
         self
     }
 
-    /// Returns how many items of a key may have a slot, or `None` if that is not limited.
+    /// Returns how many items of a group may have a slot, or `None` if that is not limited.
     #[must_use]
     pub const fn limit(&self) -> Option<u32> {
         self.limit
@@ -137,25 +137,25 @@ impl KeyLimits {
         self.dead_letters_block
     }
 
-    /// Returns the rate at which items of a key start, or `None` if it is not limited.
+    /// Returns the rate at which items of a group start, or `None` if it is not limited.
     #[must_use]
     pub const fn rate(&self) -> Option<Rate> {
         self.rate
     }
 
-    /// Returns how many items a key is granted when it is its turn.
+    /// Returns how many items a group is granted when it is its turn.
     #[must_use]
     pub const fn weight(&self) -> u32 {
         self.weight
     }
 
-    /// Returns whether starts of items of the key conflict with one another.
+    /// Returns whether starts of items of the group conflict with one another.
     pub(crate) const fn have_fence(&self) -> bool {
         self.limit.is_some() || self.rate.is_some()
     }
 
     /// # Errors
-    /// [`Error::KeyLimits`].
+    /// [`Error::GroupLimits`].
     pub(crate) fn check(&self) -> Result<()> {
         let reason = if !(1..=MAX_WEIGHT).contains(&self.weight) {
             "the weight is out of range: set one from 1 to 1,000"
@@ -168,7 +168,7 @@ impl KeyLimits {
         } else {
             return Ok(());
         };
-        Err(Error::KeyLimits { reason })
+        Err(Error::GroupLimits { reason })
     }
 
     pub(crate) fn to_bytes(self) -> [u8; Self::BYTES] {
@@ -196,13 +196,13 @@ impl KeyLimits {
         parse(value).map_err(|reason| keyspace::Error::corrupt(key, reason))
     }
 
-    /// Returns the limits in a row. If it does not decode, the key is paused.
+    /// Returns the limits in a row. If it does not decode, the group is paused.
     pub(crate) fn parse_or_pause(value: &[u8]) -> Self {
         parse(value).unwrap_or(Self::UNREADABLE)
     }
 }
 
-fn parse(value: &[u8]) -> Result<KeyLimits, String> {
+fn parse(value: &[u8]) -> Result<GroupLimits, String> {
     let mut fields = Fields::new(value);
     fields.format(FORMAT)?;
     let [flags] = fields.array()?;
@@ -216,7 +216,7 @@ fn parse(value: &[u8]) -> Result<KeyLimits, String> {
         burst: fields.u32()?,
     };
     let has_rate = flags & flag::RATE != 0;
-    let limits = KeyLimits {
+    let limits = GroupLimits {
         limit: (flags & flag::LIMIT != 0).then_some(limit),
         until_end: flags & flag::UNTIL_END != 0,
         dead_letters_block: flags & flag::DEAD_BLOCK != 0,
@@ -231,15 +231,15 @@ fn parse(value: &[u8]) -> Result<KeyLimits, String> {
     Ok(limits)
 }
 
-/// The limits of some keys, as a transaction has read them.
+/// The limits of some groups, as a transaction has read them.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KnownLimits(BTreeMap<Bytes, KeyLimits>);
+pub(crate) struct KnownLimits(BTreeMap<Bytes, GroupLimits>);
 
 impl KnownLimits {
-    /// Reads the limits of those keys of which items have slots.
+    /// Reads the limits of those groups of which items have slots.
     ///
     /// # Conflicts
-    /// Reads the limits of these keys, and the default ones.
+    /// Reads the limits of these groups, and the default ones.
     pub(crate) async fn of_slots<'a>(
         tr: &impl Transaction,
         keys: &Keys,
@@ -250,7 +250,7 @@ impl KnownLimits {
         Ok(known)
     }
 
-    /// Reads the limits of more keys, as [`of_slots`](Self::of_slots) does.
+    /// Reads the limits of more groups, as [`of_slots`](Self::of_slots) does.
     pub(crate) async fn read<'a>(
         &mut self,
         tr: &impl Transaction,
@@ -259,36 +259,36 @@ impl KnownLimits {
     ) -> Result<()> {
         let with_slots = records.into_iter().filter(|record| record.has_slot);
         let mut unknown: Vec<_> = with_slots
-            .map(|record| &record.key)
-            .filter(|key| !self.0.contains_key(*key))
+            .map(|record| &record.group)
+            .filter(|group| !self.0.contains_key(*group))
             .collect();
         unknown.sort_unstable();
         unknown.dedup();
         if unknown.is_empty() {
             return Ok(());
         }
-        let no_key = Bytes::new();
-        let rows = [&no_key].into_iter().chain(unknown.iter().copied());
-        let reads = rows.map(|key| {
-            let row = tr.get(&keys.key_limits(key), Isolation::Serializable);
+        let no_group = Bytes::new();
+        let rows = [&no_group].into_iter().chain(unknown.iter().copied());
+        let reads = rows.map(|group| {
+            let row = tr.get(&keys.group_limits(group), Isolation::Serializable);
             row.map_err(Error::from)
         });
         let rows = try_join_all(reads).await?;
-        let of_row = |row: &Option<Bytes>| row.as_deref().map(KeyLimits::parse_or_pause);
+        let of_row = |row: &Option<Bytes>| row.as_deref().map(GroupLimits::parse_or_pause);
         let default = of_row(&rows[0]).unwrap_or_default();
-        for (key, row) in unknown.into_iter().zip(&rows[1..]) {
-            self.0.insert(key.clone(), of_row(row).unwrap_or(default));
+        for (group, row) in unknown.into_iter().zip(&rows[1..]) {
+            self.0.insert(group.clone(), of_row(row).unwrap_or(default));
         }
         Ok(())
     }
 
-    pub(crate) fn insert(&mut self, key: Bytes, limits: KeyLimits) {
-        self.0.insert(key, limits);
+    pub(crate) fn insert(&mut self, group: Bytes, limits: GroupLimits) {
+        self.0.insert(group, limits);
     }
 
-    /// Returns the limits of a key. They must have been read.
-    pub(crate) fn of(&self, key: &Bytes) -> &KeyLimits {
-        self.0.get(key).unwrap_or(&KeyLimits::UNREADABLE)
+    /// Returns the limits of a group. They must have been read.
+    pub(crate) fn of(&self, group: &Bytes) -> &GroupLimits {
+        self.0.get(group).unwrap_or(&GroupLimits::UNREADABLE)
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
 
     #[test]
     fn limits_have_the_bytes_of_the_schema() {
-        let all = KeyLimits::ordered()
+        let all = GroupLimits::ordered()
             .with_limit(258)
             .with_dead_letters_blocking()
             .with_weight(3);
@@ -312,15 +312,15 @@ mod tests {
                 [&[1, 7, 0, 0, 1, 2][..], &zeros, &[0, 0, 0, 3]].concat(),
             ),
             (
-                KeyLimits::new(),
+                GroupLimits::new(),
                 [&[1, 0, 0, 0, 0, 0][..], &zeros, &[0, 0, 0, 1]].concat(),
             ),
             (
-                KeyLimits::new().with_limit(0),
+                GroupLimits::new().with_limit(0),
                 [&[1, 1, 0, 0, 0, 0][..], &zeros, &[0, 0, 0, 1]].concat(),
             ),
             (
-                KeyLimits::new().with_rate(rate),
+                GroupLimits::new().with_rate(rate),
                 vec![
                     1, 8, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0xea, 0x60, 0, 0, 1, 2, 0, 0,
                     0, 1,
@@ -328,16 +328,16 @@ mod tests {
             ),
         ] {
             assert_eq!(&limits.to_bytes()[..], bytes);
-            assert_eq!(KeyLimits::parse(b"key", &bytes).unwrap(), limits);
-            assert!(KeyLimits::parse(b"key", &bytes[1..]).is_err());
+            assert_eq!(GroupLimits::parse(b"key", &bytes).unwrap(), limits);
+            assert!(GroupLimits::parse(b"key", &bytes[1..]).is_err());
             let longer = [&bytes[..], &[0]].concat();
-            assert!(KeyLimits::parse(b"key", &longer).is_err());
+            assert!(GroupLimits::parse(b"key", &longer).is_err());
         }
     }
 
     #[test]
-    fn limits_that_are_not_as_they_are_written_pause_the_key() {
-        let good = KeyLimits::ordered().to_bytes();
+    fn limits_that_are_not_as_they_are_written_pause_the_group() {
+        let good = GroupLimits::ordered().to_bytes();
         for (place, byte) in [
             (0, 2),
             (1, 16),
@@ -350,8 +350,8 @@ mod tests {
         ] {
             let mut bytes = good;
             bytes[place] = byte;
-            assert!(KeyLimits::parse(b"key", &bytes).is_err(), "{place}");
-            assert_eq!(KeyLimits::parse_or_pause(&bytes).limit(), Some(0));
+            assert!(GroupLimits::parse(b"key", &bytes).is_err(), "{place}");
+            assert_eq!(GroupLimits::parse_or_pause(&bytes).limit(), Some(0));
         }
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use conformance::stores::TestStore;
 use conformance::{timeout, until};
 use futures::future::join_all;
-use hc_dequeue::{Enqueued, Error, KeyLimits, KeyState, OnRepeat, Place, Settings, WorkerOptions};
+use hc_dequeue::{
+    Enqueued, Error, GroupLimits, GroupState, OnRepeat, Place, Settings, WorkerOptions,
+};
 
 use super::{next, of, take_all, values};
 use crate::common::{LONG, World, settings};
@@ -18,15 +20,15 @@ conformance::on_every_store!(
     solid_queue_125_804_silo_255_what_is_discarded_before_it_starts_leaks_no_slot,
     silo_142_340_369_many_consumers_never_grant_too_many,
     good_job_325_378_838_retries_are_held_again_only_with_a_slot,
-    oban_53388_sqs_a_blocked_key_hides_no_other,
+    oban_53388_sqs_a_blocked_group_hides_no_other,
     bull_mq_3210_one_runs_at_a_time_and_waiting_items_are_visible,
-    silo_315_322_nothing_that_happens_to_an_item_changes_its_key,
-    sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordered_key,
+    silo_315_322_nothing_that_happens_to_an_item_changes_its_group,
+    sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordered_group,
 );
 
 async fn solid_queue_735_761_a_slot_neither_expires_nor_is_freed_twice(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    world.limit("a", GroupLimits::new().with_limit(1)).await;
     world.enqueue_all_of("a", 0..3).await;
     let consumer = world.consumer().await;
     let late = next(&consumer).await;
@@ -38,18 +40,18 @@ async fn solid_queue_735_761_a_slot_neither_expires_nor_is_freed_twice(store: Te
     let refused = world.ack(&late).await;
     assert!(matches!(refused, Err(Error::DeliveryLost { .. })));
     assert!(matches!(late.nack().await, Err(Error::ShutDown { .. })));
-    assert_eq!(world.key_status("a").await.slots, 1);
+    assert_eq!(world.group_status("a").await.slots, 1);
     assert!(consumer.dequeue().await.unwrap().is_none());
     world.ack(&held).await.unwrap();
     assert!(world.ack(&held).await.is_err());
-    assert_eq!(world.key_status("a").await.slots, 0);
+    assert_eq!(world.group_status("a").await.slots, 0);
     assert_eq!(values(&take_all(&consumer).await), [1]);
     world.check().await;
 }
 
 async fn solid_queue_689_an_enqueue_and_a_release_at_the_same_time_both_count(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    world.limit("a", GroupLimits::new().with_limit(1)).await;
     world.enqueue_all_of("a", [0]).await;
     let consumer = world.consumer().await;
     let other = world.consumer().await;
@@ -73,7 +75,7 @@ async fn solid_queue_125_804_silo_255_what_is_discarded_before_it_starts_leaks_n
     store: TestStore,
 ) {
     let world = World::with_defaults(&store).await;
-    for limits in [KeyLimits::new().with_limit(1), KeyLimits::ordered()] {
+    for limits in [GroupLimits::new().with_limit(1), GroupLimits::ordered()] {
         world.limit("a", limits).await;
         let mut items = Vec::new();
         for value in 0..4 {
@@ -92,7 +94,7 @@ async fn solid_queue_125_804_silo_255_what_is_discarded_before_it_starts_leaks_n
         assert_eq!(*last.value(), 2);
         consumer.shut_down(Duration::ZERO).await.unwrap();
         assert_eq!(world.queue.clear(&world.runner).await.unwrap().removed, 1);
-        assert_eq!(world.key_status("a").await.slots, 0);
+        assert_eq!(world.group_status("a").await.slots, 0);
         world.check().await;
     }
 }
@@ -101,7 +103,7 @@ async fn silo_142_340_369_many_consumers_never_grant_too_many(store: TestStore) 
     const ITEMS: u64 = 60;
     const LIMIT: u32 = 3;
     let world = World::new(&store, Settings::new().with_max_attempts(100)).await;
-    world.limit("a", KeyLimits::new().with_limit(LIMIT)).await;
+    world.limit("a", GroupLimits::new().with_limit(LIMIT)).await;
     world.enqueue_all_of("a", 0..ITEMS).await;
     let running = &AtomicUsize::new(0);
     let most = &AtomicUsize::new(0);
@@ -129,13 +131,13 @@ async fn silo_142_340_369_many_consumers_never_grant_too_many(store: TestStore) 
     let all = (0..4).map(|number| consume(number % 2 == 0));
     timeout(LONG, join_all(all)).await;
     assert!(most.load(Ordering::SeqCst) <= LIMIT as usize);
-    assert_eq!(world.key_status("a").await.slots, 0);
+    assert_eq!(world.group_status("a").await.slots, 0);
     world.check().await;
 }
 
 async fn good_job_325_378_838_retries_are_held_again_only_with_a_slot(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    world.limit("a", GroupLimits::new().with_limit(1)).await;
     world.enqueue_all_of("a", 0..2).await;
     let [one, other] = [world.consumer().await, world.consumer().await];
     let first = next(&one).await;
@@ -146,7 +148,7 @@ async fn good_job_325_378_838_retries_are_held_again_only_with_a_slot(store: Tes
         None => next(&one).await,
     };
     assert!(other.dequeue().await.unwrap().is_none());
-    assert_eq!(world.key_status("a").await.state, KeyState::AtLimit);
+    assert_eq!(world.group_status("a").await.state, GroupState::AtLimit);
     world.ack(&held).await.unwrap();
     let last = next(&other).await;
     assert_eq!(
@@ -157,9 +159,9 @@ async fn good_job_325_378_838_retries_are_held_again_only_with_a_slot(store: Tes
     world.check().await;
 }
 
-async fn oban_53388_sqs_a_blocked_key_hides_no_other(store: TestStore) {
+async fn oban_53388_sqs_a_blocked_group_hides_no_other(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    world.limit("busy", KeyLimits::new().with_limit(1)).await;
+    world.limit("busy", GroupLimits::new().with_limit(1)).await;
     for begin in [0, 500] {
         world.enqueue_all_of("busy", begin..begin + 500).await;
     }
@@ -175,7 +177,7 @@ async fn oban_53388_sqs_a_blocked_key_hides_no_other(store: TestStore) {
 
 async fn bull_mq_3210_one_runs_at_a_time_and_waiting_items_are_visible(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    world.limit("a", GroupLimits::new().with_limit(1)).await;
     let first = world.enqueue_ref(1, &of("a")).await;
     let second = world.enqueue_ref(2, &of("a")).await;
     let [one, other] = [world.consumer().await, world.consumer().await];
@@ -190,16 +192,16 @@ async fn bull_mq_3210_one_runs_at_a_time_and_waiting_items_are_visible(store: Te
     assert_eq!(held.item_ref(), first);
     assert_eq!(world.place(&second).await, Some(Place::Queued));
     assert_eq!(world.values().await, [2]);
-    assert_eq!(world.key_status("a").await.waiting, 1);
+    assert_eq!(world.group_status("a").await.waiting, 1);
     assert_eq!(world.stats().await.queued, 1);
     world.check().await;
 }
 
-async fn sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordered_key(
+async fn sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordered_group(
     store: TestStore,
 ) {
     let world = World::new(&store, settings().with_max_deaths(2)).await;
-    world.limit("a", KeyLimits::ordered()).await;
+    world.limit("a", GroupLimits::ordered()).await;
     world.enqueue_all_of("a", 0..2).await;
     // Its process dies with it: the runtime is dropped, and no heartbeat follows.
     let die = || {
@@ -225,7 +227,7 @@ async fn sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordere
         .unwrap();
     heir().await;
     // It has kept its slot, and comes before the next one.
-    assert_eq!(world.key_status("a").await.slots, 1);
+    assert_eq!(world.group_status("a").await.slots, 1);
     let died = die();
     tokio::task::spawn_blocking(|| died.join().unwrap())
         .await
@@ -238,9 +240,9 @@ async fn sidekiq_6234_an_item_that_kills_its_process_keeps_its_turn_in_an_ordere
     world.check().await;
 }
 
-async fn silo_315_322_nothing_that_happens_to_an_item_changes_its_key(store: TestStore) {
+async fn silo_315_322_nothing_that_happens_to_an_item_changes_its_group(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    world.limit("a", KeyLimits::new().with_limit(1)).await;
+    world.limit("a", GroupLimits::new().with_limit(1)).await;
     let once = of("a").with_dedupe("once");
     let item = &world.enqueue_ref(0, &once.clone().with_delay(LONG)).await;
     world.enqueue_all_of("a", [1]).await;
@@ -257,10 +259,10 @@ async fn silo_315_322_nothing_that_happens_to_an_item_changes_its_key(store: Tes
     };
     assert!(world.runner.run(change).await.unwrap());
     let consumer = world.consumer().await;
-    // It comes first, and takes the only slot of its key. A dead letter that is redriven needs one, too.
+    // It comes first, and takes the only slot of its group. A dead letter that is redriven needs one, too.
     let held = next(&consumer).await;
     assert_eq!(
-        (*held.value(), held.key().unwrap().as_ref()),
+        (*held.value(), held.group().unwrap().as_ref()),
         (3, &b"a"[..])
     );
     assert!(consumer.dequeue().await.unwrap().is_none());

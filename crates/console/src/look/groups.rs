@@ -1,0 +1,184 @@
+//! Looking at the groups of items: how they stand, and why an item with a group has not started.
+
+use export_queue::hc_dequeue::{
+    GroupLimits, GroupState, GroupStatus, ItemPage, ItemRef, ListedItem, Place, PlaceKind, Rate,
+    Status,
+};
+use export_queue::keyspace::error::corrupt_key;
+use export_queue::keyspace::names::{bytes_text, parse_bytes};
+use export_queue::keyspace::{Bytes, Transaction, Tx};
+
+use super::console::{Console, MAX_RECORDS, MAX_ROWS, next_page};
+use super::found::Dequeue;
+use crate::error::{Error, Result};
+use crate::report;
+
+/// What a queue of another recipe does not have.
+pub(crate) const GROUPS: &str = "groups of items";
+
+impl Console {
+    /// Returns a page of the groups of a queue's items: up to `limit`, and at most 100, after a group, which is text,
+    /// or `0x` and hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
+    pub async fn groups(
+        &self,
+        name: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<report::Groups> {
+        let found = &self.find_dequeue(name, GROUPS).await?;
+        let after = &after.map(parse_bytes);
+        let limit = limit.clamp(1, MAX_RECORDS);
+        let read = |tr: Tx<_>| async move {
+            let default = read_default_limits(&tr, found).await?;
+            let page = found.queue.groups(&tr, after.as_deref(), limit + 1).await?;
+            Ok::<_, Error>((default, page.groups))
+        };
+        let (default, mut groups) = self.reader.run(read).await?;
+        let next = next_page(&mut groups, limit).map(|last| bytes_text(&last.group));
+        Ok(report::Groups {
+            queue: found.name.clone(),
+            default_limits: default.as_ref().map(limits_of),
+            groups: groups.iter().map(group_of).collect(),
+            next,
+        })
+    }
+
+    /// Returns how a group stands, of which no item need exist. It is text, or `0x` and hexadecimal digits.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a group name of an invalid length, and those of the store.
+    pub async fn group(&self, name: &str, group: &str) -> Result<report::Group> {
+        let found = &self.find_dequeue(name, GROUPS).await?;
+        let group = &parse_bytes(group);
+        let read = |tr| async move { found.queue.group(&tr, group).await };
+        Ok(group_of(&self.reader.run(read).await?))
+    }
+
+    /// Returns the limits of groups that have none of their own.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], limits that do not decode, and those of the store.
+    pub async fn default_limits(&self, name: &str) -> Result<report::Limits> {
+        let found = &self.find_dequeue(name, GROUPS).await?;
+        let read = |tr| async move { found.queue.default_group_limits(&tr).await };
+        Ok(limits_of(&self.reader.run(read).await?))
+    }
+}
+
+/// Reads the limits of groups that have none of their own. `None`: they do not decode.
+pub(crate) async fn read_default_limits(
+    tr: &impl Transaction,
+    found: &Dequeue,
+) -> Result<Option<GroupLimits>> {
+    match found.queue.default_group_limits(tr).await {
+        Err(error) if corrupt_key(&error).is_some() => Ok(None),
+        limits => Ok(Some(limits?)),
+    }
+}
+
+fn group_of(status: &GroupStatus) -> report::Group {
+    let next_start = match status.state {
+        GroupState::UntilRate(at) => Some(at.into()),
+        _ => None,
+    };
+    let state = match status.state {
+        GroupState::Idle => "idle",
+        GroupState::Ready => "ready",
+        GroupState::AtLimit => "at its limit",
+        GroupState::UntilRate(_) => "waits for its rate",
+        GroupState::Paused => "paused",
+        _ => "unreadable",
+    };
+    let limits = match status.state {
+        GroupState::Unreadable => None,
+        _ => Some(limits_of(&status.limits)),
+    };
+    report::Group {
+        group: bytes_text(&status.group),
+        state: state.to_owned(),
+        next_start,
+        slots: status.slots,
+        waiting: status.waiting,
+        has_more: status.waits_more,
+        limits,
+        own_limits: status.has_own_limits,
+    }
+}
+
+pub(crate) fn limits_of(limits: &GroupLimits) -> report::Limits {
+    report::Limits {
+        limit: limits.limit(),
+        until_end: limits.is_until_end(),
+        dead_letters_block: limits.dead_letters_block(),
+        rate: limits.rate().as_ref().map(rate_of),
+        weight: limits.weight(),
+    }
+}
+
+fn rate_of(rate: &Rate) -> report::Rate {
+    report::Rate {
+        starts: rate.starts(),
+        period_seconds: rate.period().as_secs_f64(),
+        burst: rate.burst(),
+    }
+}
+
+/// Returns why an item has not started, if it is queued and has a group.
+pub(super) async fn why_not_started(
+    tr: &impl Transaction,
+    found: &Dequeue,
+    item: &Status<Bytes>,
+) -> Result<Option<String>> {
+    if item.place != Place::Queued || item.group.is_empty() {
+        return Ok(None);
+    }
+    if found.queue.is_paused(tr).await? {
+        return Ok(Some("the queue is paused".to_owned()));
+    }
+    let group = found.queue.group(tr, &item.group).await?;
+    let reason = match group.limits.limit() {
+        _ if group.state == GroupState::Unreadable => {
+            "the limits or the number of slots of its group do not decode".to_owned()
+        }
+        // An item that already has a slot does not start either.
+        Some(0) => "its group is paused".to_owned(),
+        Some(limit) if group.slots >= u64::from(limit) && !item.has_slot => {
+            match dead_letter_with_slot(tr, found, &item.group).await? {
+                Some(letter) => {
+                    format!("a dead letter of its group keeps a slot: redrive or purge {letter}")
+                }
+                None => format!("its group is at its limit ({} of {limit})", group.slots),
+            }
+        }
+        _ => match group.state {
+            GroupState::UntilRate(at) => {
+                let at = report::Time::from(at).moment();
+                format!("its group waits for its rate, and starts the next item at about {at}")
+            }
+            _ => "it waits for its turn".to_owned(),
+        },
+    };
+    Ok(Some(reason))
+}
+
+/// Returns a dead letter that has a slot of a group, among the first 1,000 dead letters, or among fewer if they are
+/// large.
+async fn dead_letter_with_slot(
+    tr: &impl Transaction,
+    found: &Dequeue,
+    group: &Bytes,
+) -> Result<Option<ItemRef>> {
+    let letters: ItemPage<Bytes> = found
+        .queue
+        .list(tr, PlaceKind::Dead, None, MAX_ROWS)
+        .await?;
+    let has_slot = |letter: &&ListedItem<Bytes>| {
+        let status = letter.status.as_ref();
+        status.is_ok_and(|status| status.has_slot && status.group == *group)
+    };
+    let letter = letters.items.iter().find(has_slot);
+    Ok(letter.map(|letter| letter.item))
+}
