@@ -308,7 +308,7 @@ async fn rows_of_lanes_and_batches_say_what_they_are(store: TestStore) {
         (lane.pack(&"p"), "version until which a group is parked"),
         (orders.pack(&("hp", 7, &b"a"[..])), "parked group"),
         (orders.pack(&("t", 7, stamp, 0)), "delayed item"),
-        (lane.pack(&"f"), "fence of a group"),
+        (lane.pack(&"f"), "gate of a group"),
         (defaults.pack(&"k"), "limits of a group"),
         (defaults.pack(&"m"), "mark of changed default limits"),
         (orders.pack(&("hs", 10, 7, &b"a"[..])), "stamp of a lane"),

@@ -150,7 +150,7 @@ impl GroupLimits {
     }
 
     /// Returns whether starts of items of the group conflict with one another.
-    pub(crate) const fn have_fence(&self) -> bool {
+    pub(crate) const fn have_gate(&self) -> bool {
         self.limit.is_some() || self.rate.is_some()
     }
 

@@ -51,7 +51,7 @@ parts! {
     /// What a lane has besides its items, by the element after its group.
     pub(crate) enum LanePart {
         Slots "a" "slots in use",
-        Fence "f" "fence of a group",
+        Gate "f" "gate of a group",
         Limits "k" "limits of a group",
         Mark "m" "mark of changed default limits",
         ParkedUntil "p" "version until which a group is parked",

@@ -272,9 +272,9 @@ pub(crate) async fn look(
                 item.value.spent = reader.look.spent(&turn);
                 bytes += item.value.payload.len();
                 let head = Head::of(&item);
-                let meets_fence = reader.meets_fence(&item.value.group);
+                let meets_gate = reader.meets_gate(&item.value.group);
                 reader.look.picked.push(Picked { turn, head });
-                if meets_fence {
+                if meets_gate {
                     reader.look.is_complete = false;
                     break;
                 }
@@ -476,9 +476,9 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         Ok(())
     }
 
-    /// Returns whether the transaction before has written the fence of a group, so that this one would fail with it.
-    fn meets_fence(&self, group: &Bytes) -> bool {
-        self.past.gone.groups.contains(group) && self.look.limits.of(group).have_fence()
+    /// Returns whether the transaction before has written the gate of a group, so that this one would fail with it.
+    fn meets_gate(&self, group: &Bytes) -> bool {
+        self.past.gone.groups.contains(group) && self.look.limits.of(group).have_gate()
     }
 }
 

@@ -25,7 +25,7 @@
 //!
 //! A *slot* is a flag in the record of an item. The number of flags of a group is stored beside its lane, and changes
 //! in the commits that set and clear them. A transaction that starts an item of a limited group reads and writes the
-//! group's *fence*. Two of them therefore conflict, and the number, which is read by snapshot, is never too low:
+//! group's *gate*. Two of them therefore conflict, and the number, which is read by snapshot, is never too low:
 //! transactions that only free slots lower it.
 //!
 //! # Rates
@@ -37,7 +37,7 @@
 //!
 //! **Invariant:** if only the rate keeps an item of a lane from being granted, the lane has a stamp or is parked, no
 //! longer than the rate needs. A transaction that starts an item of a group with a rate, gives a token back, or parks
-//! its lane, ends that, or relies on it, reads and writes the fence.
+//! its lane, ends that, or relies on it, reads and writes the gate.
 //!
 //! An item that takes a token is granted only for a handler that waits, and not for a [reserve](crate::consume): it
 //! would not be known after the death of its session whether a handler got it. If no handler gets it, its return gives

@@ -39,7 +39,7 @@ impl Parked {
 /// Reads the first parked lanes.
 ///
 /// # Conflicts
-/// Reads by snapshot: a look that changes a row of a parked lane writes the fence.
+/// Reads by snapshot: a look that changes a row of a parked lane writes the gate.
 pub(crate) async fn first_parked(
     tr: &impl Transaction,
     keys: &Keys,

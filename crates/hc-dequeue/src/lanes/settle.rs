@@ -26,7 +26,7 @@ impl Look {
     ///
     /// # Conflicts
     /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.
-    /// If there is a limit or a rate, reads and writes the fence. Also does so for a lane that waits for its rate.
+    /// If there is a limit or a rate, reads and writes the gate. Also does so for a lane that waits for its rate.
     pub(crate) fn finish(
         self,
         tr: &impl Transaction,
@@ -49,7 +49,7 @@ impl Look {
             met.at_limit += u64::from(rest.head.is_some() && !rest.has_slot);
             met.rate_waits += u64::from(rest.has_slot && !rest.may_start);
             if state.is_gone && (rest.bucket.is_some() || state.rate != RateState::default()) {
-                // The transaction before has decided this, and has written the fence.
+                // The transaction before has decided this, and has written the gate.
                 continue;
             }
             if rest.starts > 0 && !id.group.is_empty() {
@@ -64,8 +64,8 @@ impl Look {
             }
             // A look that is too early commits by that, so that the next read version is a new one.
             let follows_rate = matches!(wake, LookAgain::At(_)) || state.rate != rate;
-            if follows_rate || (rest.starts > 0 && lanes[id].limits.have_fence()) {
-                stage_fence(tr, keys, &id.group)?;
+            if follows_rate || (rest.starts > 0 && lanes[id].limits.have_gate()) {
+                stage_gate(tr, keys, &id.group)?;
             }
             if state.skipped > 0 && rest.head.is_none() {
                 memory.note_vain(keys.env.now(), id, &state.stamps);
@@ -225,7 +225,7 @@ fn stage_level(tr: &impl Transaction, keys: &Keys, group: &[u8], level: Option<&
 /// Stages that an item gives its token back which no handler got. A look at its lane must follow.
 ///
 /// # Conflicts
-/// Reads and writes the fence of the lane: transactions that take tokens fail with this one, and the other way round.
+/// Reads and writes the gate of the group: transactions that take tokens fail with this one, and the other way round.
 /// The limits must be in a conflict range.
 pub(crate) async fn give_token_back(
     tr: &impl Transaction,
@@ -239,24 +239,24 @@ pub(crate) async fn give_token_back(
         return Ok(());
     };
     let row = keys.level(group);
-    // Safe as a snapshot read: each transaction that changes the row writes the fence.
+    // Safe as a snapshot read: each transaction that changes the row writes the gate.
     let Some(value) = tr.get(&row, Isolation::Snapshot).await? else {
         return Ok(());
     };
     let level = level_in(&KeyValue::new(&row, &value));
     let bucket = Bucket::new(rate, tr.read_version().await?, Some(level));
     stage_level(tr, keys, group, bucket.give_back(spent).as_ref());
-    stage_fence(tr, keys, group)?;
+    stage_gate(tr, keys, group)?;
     changes.stamp_lane(group, RANK_OF_SLOT);
     changes.wake();
     Ok(())
 }
 
 /// Stages that the transaction conflicts with others that do so for the same lane.
-pub(crate) fn stage_fence(tr: &impl Transaction, keys: &Keys, group: &[u8]) -> Result<()> {
-    let fence = keys.fence(group);
-    tr.add_conflict_key(ConflictKind::Read, &fence)?;
-    tr.add_conflict_key(ConflictKind::Write, &fence)?;
+pub(crate) fn stage_gate(tr: &impl Transaction, keys: &Keys, group: &[u8]) -> Result<()> {
+    let gate = keys.gate(group);
+    tr.add_conflict_key(ConflictKind::Read, &gate)?;
+    tr.add_conflict_key(ConflictKind::Write, &gate)?;
     Ok(())
 }
 

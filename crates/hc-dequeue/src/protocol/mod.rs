@@ -106,7 +106,7 @@
 //! | remove expired rows | each `y` that it removes | pages of `y` and `z`; `m` | clears `y`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` |
 //!
 //! For items of lanes, these are added. `a`, `k`, `v`, `p` and `f` are the state rows of a lane: slots in use, limits,
-//! the tokens of a rate, until when it is parked, and the fence. `hp` names the parked lanes.
+//! the tokens of a rate, until when it is parked, and the gate. `hp` names the parked lanes.
 //!
 //! | step | reads | by snapshot | writes | conflicts with a transaction that |
 //! |---|---|---|---|---|

@@ -70,8 +70,8 @@ impl Keys {
         self.queue.pack(&(Part::Lanes, group, LanePart::Limits))
     }
 
-    pub(crate) fn fence(&self, group: &[u8]) -> Vec<u8> {
-        self.queue.pack(&(Part::Lanes, group, LanePart::Fence))
+    pub(crate) fn gate(&self, group: &[u8]) -> Vec<u8> {
+        self.queue.pack(&(Part::Lanes, group, LanePart::Gate))
     }
 
     /// Returns the key of the tokens of a group's rate.

@@ -15,7 +15,7 @@ use crate::lanes::bucket::Level;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bug {
     /// Starts of a limited group do not conflict.
-    NoFence,
+    NoGate,
     NoStampAtEnqueue,
     /// A completion that frees a slot stamps nothing.
     NoStampAtRelease,
@@ -243,9 +243,9 @@ impl PlantedBug {
         lane.is_ok_and(|lane| *key == *self.keys.group_limits(&lane.group))
     }
 
-    fn is_fence(&self, key: &[u8]) -> bool {
+    fn is_gate(&self, key: &[u8]) -> bool {
         let lane = self.keys.parse_lane(key);
-        lane.is_ok_and(|lane| *key == *self.keys.fence(&lane.group))
+        lane.is_ok_and(|lane| *key == *self.keys.gate(&lane.group))
     }
 }
 
@@ -256,7 +256,7 @@ impl Bugs for PlantedBug {
 
     fn hides_range(&self, begin: &[u8]) -> bool {
         match self.bug {
-            Some(Bug::NoFence) => self.is_fence(begin),
+            Some(Bug::NoGate) => self.is_gate(begin),
             Some(Bug::LimitsNotInConflictOfGrants) => self.is_limits(begin),
             _ => false,
         }

@@ -122,7 +122,7 @@ fn steps_cost_what_the_docs_say() {
     let expected = [costs(0, 0, 3), costs(9, 6, 5), costs(3, 3, 2)];
     assert_eq!(costs_of(grouped.clone()), expected);
     assert_eq!(costs_of(pops(grouped)), [costs(0, 0, 3), costs(9, 6, 3)]);
-    // The fence is in conflict instead of the default limits. The completion stamps the lane.
+    // The gate is in conflict instead of the default limits. The completion stamps the lane.
     let expected = [costs(0, 0, 3), costs(9, 6, 5), costs(3, 3, 3)];
     assert_eq!(costs_of(limited.clone()), expected);
     assert_eq!(costs_of(pops(limited)), [costs(0, 0, 3), costs(9, 6, 3)]);

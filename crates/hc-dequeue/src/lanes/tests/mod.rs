@@ -293,9 +293,9 @@ fn a_rate_changes_at_any_time() {
 #[test]
 fn bugs_are_caught() {
     for (bug, property, world) in [
-        (Bug::NoFence, WITHIN_LIMIT, pair()),
-        (Bug::NoFence, WITHIN_LIMIT, pops()),
-        (Bug::NoFence, WITHIN_LIMIT, granted()),
+        (Bug::NoGate, WITHIN_LIMIT, pair()),
+        (Bug::NoGate, WITHIN_LIMIT, pops()),
+        (Bug::NoGate, WITHIN_LIMIT, granted()),
         (Bug::NoStampAtEnqueue, COVERED, pair()),
         (Bug::NoStampAtRelease, COVERED, pair()),
         (Bug::NoStampAtReturn, COVERED, returns()),
@@ -316,7 +316,7 @@ fn bugs_are_caught() {
         (Bug::SweepWithoutStamps, COVERED, swept()),
         (Bug::StampsUnseen, NONE_HIDDEN, pair()),
         (Bug::ClearedAhead, COVERED, ahead()),
-        (Bug::NoFence, WITHIN_RATE, rated()),
+        (Bug::NoGate, WITHIN_RATE, rated()),
         (Bug::WallClock, WITHIN_RATE, rated()),
         (Bug::StartForgotten, WITHIN_RATE, rated()),
         (Bug::EmptierThanEmpty, IN_TIME, slow_before()),

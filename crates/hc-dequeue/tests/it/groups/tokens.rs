@@ -40,17 +40,17 @@ async fn orderly_restarts_of_workers_cost_no_tokens(store: TestStore) {
     let started = Arc::new(Mutex::new(Vec::new()));
     for _ in 0..5 {
         // The first handlers are quick, and the last ones wait until the worker is shutting down.
-        let (open, gate) = watch::channel(false);
+        let (open, opened) = watch::channel(false);
         let calls = Arc::new(AtomicU64::new(0));
         let called = calls.clone();
         let starts = started.clone();
         let handler = move |item: Delivery<u64>| {
             let call = called.fetch_add(1, Ordering::Relaxed);
             starts.lock().unwrap().push(*item.value());
-            let mut gate = gate.clone();
+            let mut opened = opened.clone();
             async move {
                 if call >= HANDLED - HANDLERS {
-                    gate.wait_for(|is_open| *is_open).await.unwrap();
+                    opened.wait_for(|is_open| *is_open).await.unwrap();
                 }
             }
         };
