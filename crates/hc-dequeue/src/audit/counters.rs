@@ -9,7 +9,7 @@ use crate::items::error::{Error, Result};
 use crate::items::finding::{Finding, Unchecked};
 use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
-use crate::items::record::is_notice;
+use crate::items::record::is_signal;
 
 /// Compares a counter with the items that it counts.
 pub(super) async fn check_counter(
@@ -51,7 +51,7 @@ async fn count(tr: &impl Transaction, keys: &Keys, counter: Counter) -> Result<(
         let (begin, end) = keys.part(part);
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            let is_state = is_notice(row.value()) || keys.is_lane_state(row.key());
+            let is_state = is_signal(row.value()) || keys.is_lane_state(row.key());
             counted += i64::from(!is_state);
             Ok::<_, Error>(ControlFlow::Continue(()))
         })

@@ -19,7 +19,7 @@ use crate::items::item_ref::ItemRef;
 use crate::items::keys::{Counter, Keys};
 use crate::items::part::Part;
 use crate::items::pointer::Pointer;
-use crate::items::record::{ListedGrantPart, is_notice};
+use crate::items::record::{ListedGrantPart, is_signal};
 use crate::items::settings::Settings;
 use crate::items::spot::Spot;
 use crate::protocol::reclaim::{Progress, reclaim_step, return_grants};
@@ -66,8 +66,8 @@ pub(super) async fn check_holder(
     row: &KeyValue,
 ) -> Result<Option<Finding>> {
     let (session, _) = parse_held(keys, part, row)?;
-    let is_notice = part == Part::Grants && is_notice(row.value());
-    if is_notice || exists(tr, keys, session).await? {
+    let is_signal = part == Part::Grants && is_signal(row.value());
+    if is_signal || exists(tr, keys, session).await? {
         return Ok(None);
     }
     Ok(Some(Finding::NoSession { session }))
@@ -187,7 +187,7 @@ impl Seen {
     }
 }
 
-/// Returns the session of a row in one of the two parts, and the item in it. The notice in place of a grant contains
+/// Returns the session of a row in one of the two parts, and the item in it. The signal in place of a grant contains
 /// no item.
 fn parse_held(keys: &Keys, part: Part, row: &KeyValue) -> Result<(SessionId, Option<ItemId>)> {
     if part == Part::Held {
@@ -196,7 +196,7 @@ fn parse_held(keys: &Keys, part: Part, row: &KeyValue) -> Result<(SessionId, Opt
         return Ok((session, Some(item.id)));
     }
     let (session, _) = keys.parse_grant(row.key())?;
-    if is_notice(row.value()) {
+    if is_signal(row.value()) {
         return Ok((session, None));
     }
     let part = ListedGrantPart::decode(row.key(), row.to_value())?;
@@ -219,7 +219,7 @@ async fn holds(tr: &impl Transaction, keys: &Keys, session: SessionId) -> Result
         tr.get_range(&held, Isolation::Snapshot),
         tr.get_range(&granted, Isolation::Snapshot)
     )?;
-    Ok(!held.rows.is_empty() || granted.rows.iter().any(|row| !is_notice(row.value())))
+    Ok(!held.rows.is_empty() || granted.rows.iter().any(|row| !is_signal(row.value())))
 }
 
 /// Returns the rows of grants whose first part is missing.

@@ -14,7 +14,7 @@ use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::pointer::Pointer;
 use crate::items::priority::Priority;
-use crate::items::record::{ListedGrantPart, Record, is_notice};
+use crate::items::record::{ListedGrantPart, Record, is_signal};
 use crate::items::spot::Spot;
 use crate::session::SessionId;
 
@@ -140,7 +140,7 @@ async fn find_granted(
     let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
     // The first row that does not say which item it contains: it may contain this one.
     let mut unreadable = None;
-    for row in rows.iter().filter(|row| !is_notice(row.value())) {
+    for row in rows.iter().filter(|row| !is_signal(row.value())) {
         let ListedGrantPart { parts, item } =
             match ListedGrantPart::decode(row.key(), row.to_value()) {
                 Ok(part) => part,

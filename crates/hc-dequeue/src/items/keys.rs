@@ -121,7 +121,7 @@
 //! part of a grant
 //!     0       format, 01
 //!     1..5    number of parts of the grant; if the value ends after the format, it is not an answer but a
-//!             notice that the request is the first
+//!             signal that the request is the first
 //!     5..15   versionstamp of the item
 //!     15..23  call of the item
 //!     23..    its record, without microqueue's format
@@ -507,7 +507,7 @@ impl Keys {
     }
 
     /// Returns the key of a grant's first part. While the session is alive, this part exists as long as any part
-    /// does. The notice that a request is the first is stored under the same key.
+    /// does. The signal that a request is the first is stored under the same key.
     pub(crate) fn grant(&self, session: SessionId, request: &ItemId) -> Vec<u8> {
         self.part_of_grant(session, request, 0)
     }

@@ -11,7 +11,7 @@ use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::keys::{Counter, Keys};
 use crate::items::priority::Priority;
-use crate::items::record::{ListedGrantPart, Record, is_notice};
+use crate::items::record::{ListedGrantPart, Record, is_signal};
 
 parts! {
     /// The parts of a queue.
@@ -197,7 +197,7 @@ impl Part {
                 let session = keys.parse_holder(row.key())?;
                 (Location::Held(session), keys.held(session))
             }
-            Self::Grants if is_notice(row.value()) => return Ok(None),
+            Self::Grants if is_signal(row.value()) => return Ok(None),
             Self::Grants => return parse_granted(keys, row).map(Some),
             Self::Dead => (Location::Dead, keys.dead.clone()),
             Self::Done => (Location::Done, keys.done.clone()),

@@ -201,7 +201,7 @@ impl Pairing<'_> {
             keys.requests.remove(tr, &id)?;
             self.fulfilled.answered += 1;
             if Some(id) == self.own_request {
-                // The grant may contain the notice that the request is the first.
+                // The grant may contain the signal that the request is the first.
                 tr.clear(&keys.grant(self.context.session, &id));
                 self.take_over(tr, limit)?;
             } else {

@@ -9,7 +9,7 @@ use microqueue::{Item, ItemId, Listed};
 
 use crate::items::error::Result;
 use crate::items::keys::Keys;
-use crate::items::record::{GrantPart, ListedGrantPart, NOTICE, Record, is_notice};
+use crate::items::record::{GrantPart, ListedGrantPart, Record, SIGNAL, is_signal};
 use crate::session::SessionId;
 
 /// Stages the answer to a request.
@@ -31,7 +31,7 @@ pub(crate) fn answer(
     Ok(())
 }
 
-/// Stages the notice to a request that it is the first, unless the notice already exists. Returns whether it was
+/// Stages the signal to a request that it is the first, unless the signal already exists. Returns whether it was
 /// staged.
 ///
 /// # Conflicts
@@ -48,7 +48,7 @@ pub(super) async fn notify_first(
         return Ok(false);
     }
     tr.add_conflict_key(ConflictKind::Read, &keys.request(request))?;
-    tr.set(&key, &NOTICE);
+    tr.set(&key, &SIGNAL);
     Ok(true)
 }
 
@@ -63,7 +63,7 @@ pub(crate) async fn is_answered(
     request: &ItemId,
 ) -> Result<bool> {
     let first = tr.get(&keys.grant(session, request), Isolation::Snapshot);
-    Ok(first.await?.is_some_and(|first| !is_notice(&first)))
+    Ok(first.await?.is_some_and(|first| !is_signal(&first)))
 }
 
 /// Takes the items out of a grant. Returns `None` if the request was not answered. Rows that do not say which items
@@ -79,7 +79,7 @@ pub(crate) async fn empty(
 ) -> Result<Option<Vec<Listed<Record>>>> {
     let first_key = keys.grant(session, request);
     let first = tr.get(&first_key, Isolation::Serializable).await?;
-    let Some(first) = first.filter(|first| !is_notice(first)) else {
+    let Some(first) = first.filter(|first| !is_signal(first)) else {
         return Ok(None);
     };
     let mut items = Vec::new();

@@ -5,7 +5,7 @@
 //! - [`fulfill`]: answers requests.
 //! - [`ready`]: reads what could be granted; `grantable` grants it.
 //! - [`request`]: registers, collects and withdraws requests, and reads what a check needs.
-//! - [`grant`]: answers to requests, and notices.
+//! - [`grant`]: answers to requests, and signals.
 //! - [`give_back`]: items that a session no longer holds.
 //! - [`confirm`]: items that are handed out, although their records do not say so.
 //! - [`reclaim`]: items and rows of dead sessions.
@@ -62,9 +62,9 @@
 //!    every enqueue, return and redrive writes. An enqueue therefore wakes one session, however many wait.
 //! 2. Every other session watches only for its own answer. Each transaction that checks a request also sets the
 //!    watches, so that no change is lost between the check and the watch.
-//! 3. If `fulfill` leaves another session's request as the first one, it writes a notice to that session, under the
+//! 3. If `fulfill` leaves another session's request as the first one, it writes a signal to that session, under the
 //!    key where the grant would be.
-//! 4. One case needs more than a notice. Request B is registered after request A and sees it, A is removed by a
+//! 4. One case needs more than a signal. Request B is registered after request A and sees it, A is removed by a
 //!    transaction that does not see B, and B's session sleeps because it saw A before it. Therefore, after a session
 //!    removes a request (by answering it, withdrawing it, or because its owner is dead), it keeps calling `fulfill`
 //!    until a call that started after the removal committed finds nothing to do.
@@ -88,7 +88,7 @@
 //! |---|---|---|---|---|
 //! | take: the fast path | `p`; the session's own `s`; `r` up to the first request, or all of it; each item that it takes (`i`) or promotes (`t`) | the first items; `t` up to now | clears each `i` and sets its `h`, or for popped items the end; for promoted items clears `t` and `o` and sets `i`; `c` | granted, cancelled or changed one of these items; registered the first request; paused or resumed the queue; wrote the session's `s` |
 //! | register | the session's own `s` | | a new `r` | wrote the session's `s` |
-//! | fulfill | `p`; `s` of the own session and of those whose requests it reads; each request that it answers, removes or notifies (`r`); each item that it grants (`i`) or promotes (`t`) | the first requests and items; `t` up to now; the first row of a grant | clears these `r` and `i`; sets a `g` for each item, or an `h` for those of its own session; a notice in `g`; the rest as a take | answered or withdrew one of these requests; granted, cancelled or changed one of these items; paused or resumed the queue; wrote one of these `s` |
+//! | fulfill | `p`; `s` of the own session and of those whose requests it reads; each request that it answers, removes or notifies (`r`); each item that it grants (`i`) or promotes (`t`) | the first requests and items; `t` up to now; the first row of a grant | clears these `r` and `i`; sets a `g` for each item, or an `h` for those of its own session; a signal in `g`; the rest as a take | answered or withdrew one of these requests; granted, cancelled or changed one of these items; paused or resumed the queue; wrote one of these `s` |
 //! | check | | `g`, `r`, `t`, `p`, `i`, `Bs` | | |
 //! | collect | the rows of the grant (`g`) | | clears them and sets an `h` for each, or for popped items the end and `c`; a new `r`, if more items are wanted | collected or returned the grant; cancelled an item of it |
 //! | withdraw | its `r` | | clears `r` and the first row of `g` | answered or removed the request |
@@ -102,7 +102,7 @@
 //! | declare a session dead | its `b` and `s` | | `s` | wrote a heartbeat of the session, or its `s` |
 //! | end a session | its own `s` | | `s` | declared the session dead |
 //! | return items of a dead session | its `s`; each item that it returns (`h`, or the row in `g`) | pages of `h` and `g` | as give back | returned or collected one of these items |
-//! | remove a dead session | its `s`; all of its `h` and `g`; each request that it removes | the first 1,000 requests | clears its notices in `g`, its `r`, `s`, `b` and `a` | granted an item to the session, or removed one of these requests |
+//! | remove a dead session | its `s`; all of its `h` and `g`; each request that it removes | the first 1,000 requests | clears its signals in `g`, its `r`, `s`, `b` and `a` | granted an item to the session, or removed one of these requests |
 //! | remove expired rows | each `y` that it removes | pages of `y` and `z`; `m` | clears `y`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` |
 //!
 //! For items of lanes, these are added. `a`, `k`, `v`, `p` and `f` are the state rows of a lane: slots in use, limits,

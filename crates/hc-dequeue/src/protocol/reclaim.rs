@@ -4,7 +4,7 @@
 //!    heartbeat at the same time, `declare_dead` fails. After it, transactions that grant items to the session fail.
 //! 2. [`reclaim_items`] returns the items that the session held or was granted to the queue, under their ids. Each
 //!    transaction returns some of them.
-//! 3. [`remove_requests`] removes the session's requests, and the notices to them.
+//! 3. [`remove_requests`] removes the session's requests, and the signals to them.
 //! 4. [`remove_session`] removes the session, in a transaction whose serializable reads have found nothing else of it.
 //!
 //! Any session may continue at any step, and several may do so at the same time.
@@ -24,7 +24,7 @@ use crate::items::error::Result;
 use crate::items::group_limits::KnownLimits;
 use crate::items::keys::{Counter, Keys};
 use crate::items::places::put_unread;
-use crate::items::record::{ListedGrantPart, Record, is_notice};
+use crate::items::record::{ListedGrantPart, Record, is_signal};
 use crate::items::scan::{ReadLimit, first_items};
 use crate::items::settings::Settings;
 use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
@@ -115,7 +115,7 @@ pub(crate) async fn return_grants(
     settings: &Settings,
     rows: &[KeyValue],
 ) -> Result<usize> {
-    let parts = rows.iter().filter(|row| !is_notice(row.value()));
+    let parts = rows.iter().filter(|row| !is_signal(row.value()));
     let parts: Vec<_> = parts
         .filter_map(|row| {
             // Other rows do not say which item they contain.
@@ -154,7 +154,7 @@ pub(crate) async fn return_grants(
     Ok(count)
 }
 
-/// Removes the requests of a dead session, and the notices to them. Afterwards, the caller must call
+/// Removes the requests of a dead session, and the signals to them. Afterwards, the caller must call
 /// [`fulfill`](crate::protocol::fulfill::fulfill) until it changes nothing, since the owner of the next request may
 /// be asleep after a removed one.
 ///
@@ -170,8 +170,8 @@ pub(crate) async fn remove_requests(
     }
     let (begin, end) = keys.grants(session);
     let grants = read_all(tr, RangeQuery::keys(begin, end), Isolation::Serializable).await?;
-    for notice in grants.iter().filter(|row| is_notice(row.value())) {
-        tr.clear(notice.key());
+    for signal in grants.iter().filter(|row| is_signal(row.value())) {
+        tr.clear(signal.key());
     }
     let requests = first_requests(tr, keys, MAX_SEARCHED_REQUESTS).await?;
     for request in requests {

@@ -175,7 +175,7 @@ pub(crate) enum Woken {
     Changed,
 }
 
-/// Watches the key under which a waiting request gets its answer or the notice that it is the first. If it is the
+/// Watches the key under which a waiting request gets its answer or the signal that it is the first. If it is the
 /// first, also watches the wake stamp, so that an enqueue wakes one session, however many wait.
 ///
 /// Watched keys are written and not only cleared: a storage server of FoundationDB 7.3 keeps a watch whose key was
@@ -284,7 +284,7 @@ pub(crate) async fn withdraw(
         return Ok(false);
     }
     keys.requests.remove(tr, request)?;
-    // The grant may contain the notice that the request is the first.
+    // The grant may contain the signal that the request is the first.
     tr.clear(&keys.grant(session, request));
     Ok(true)
 }

@@ -17,7 +17,7 @@ use microqueue::keyspace::{
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
-use crate::items::record::{ListedGrantPart, Record, Reserve, is_notice};
+use crate::items::record::{ListedGrantPart, Record, Reserve, is_signal};
 use crate::items::settings::{KnownSettings, SettingsRecord, find_settings};
 use crate::queue::handle::Queue;
 use crate::queue::list::undecodable;
@@ -317,7 +317,7 @@ async fn count_items(
     let mut row_bytes = 0;
     // Safe as a snapshot read: the count is that of the read version, and nothing is written.
     let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
-        if is_notice(row.value()) {
+        if is_signal(row.value()) {
             return Ok(ControlFlow::Continue(()));
         }
         if found.count == MAX_COUNTED_ITEMS || row_bytes >= MAX_COUNTED_BYTES {

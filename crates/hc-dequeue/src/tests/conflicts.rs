@@ -434,7 +434,7 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Requested, Step::Register(B), Step::Fulfill(C)),
         (Scene::Requested, Step::Beat, Step::Fulfill(B)),
         (Scene::Requested, Step::Complete, Step::Fulfill(B)),
-        // The notice to the request is removed together with it.
+        // The signal to the request is removed together with it.
         (
             Scene::RequestedWithoutItems,
             Step::Fulfill(B),

@@ -449,7 +449,7 @@ impl<R: Copy + PartialEq> Policy<R> {
         ]
     }
 
-    /// Handles the notice that the request is the first. The session that sent it may still be leading.
+    /// Handles the signal that the request is the first. The session that sent it may still be leading.
     fn not_answered(&mut self, pace: Pace) -> Vec<Start> {
         let Some(request) = self.request_mut() else {
             return Vec::new();

@@ -6,12 +6,12 @@ use microqueue::{Item, ItemId, Listed};
 
 use super::{FORMAT, Record, RecordCodec};
 
-/// The notice to a request that it is the first, stored in place of an answer.
-pub(crate) const NOTICE: [u8; 1] = [FORMAT];
+/// The signal to a request that it is the first, stored in place of an answer.
+pub(crate) const SIGNAL: [u8; 1] = [FORMAT];
 
-/// Returns whether the first row of a grant is not an answer but the notice that the request is the first.
-pub(crate) fn is_notice(value: &[u8]) -> bool {
-    value == NOTICE
+/// Returns whether the first row of a grant is not an answer but the signal that the request is the first.
+pub(crate) fn is_signal(value: &[u8]) -> bool {
+    value == SIGNAL
 }
 
 /// A row of a grant.

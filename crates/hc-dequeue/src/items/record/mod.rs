@@ -21,7 +21,7 @@ use microqueue::keyspace::{Bytes, limits};
 pub(crate) use self::codec::{
     RecordCodec, decode_fields, dedupe, group, priority_field, push_field, push_priority,
 };
-pub(crate) use self::grant::{GrantPart, ListedGrantPart, NOTICE, is_notice};
+pub(crate) use self::grant::{GrantPart, ListedGrantPart, SIGNAL, is_signal};
 pub(crate) use self::request::{Request, RequestCodec};
 use crate::items::batch::{BatchCounts, BatchMember};
 use crate::items::priority::Priority;

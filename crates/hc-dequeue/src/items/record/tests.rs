@@ -239,7 +239,7 @@ fn a_request_a_grant_and_a_state_have_the_bytes_of_the_schema() {
     let bytes = part.encode().unwrap();
     let expected = [&[1, 0, 0, 0, 2][..], &[8; 10], &[0, 0, 0, 0, 0, 0, 0, 9]].concat();
     assert_eq!(bytes, [expected, encoded(&record())].concat());
-    assert!(is_notice(&[1]) && !is_notice(&bytes));
+    assert!(is_signal(&[1]) && !is_signal(&bytes));
     assert_eq!(GrantPart::decode(b"key", bytes.into()).unwrap(), part);
 }
 

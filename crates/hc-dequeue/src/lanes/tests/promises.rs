@@ -15,7 +15,7 @@ use crate::items::keys::{Keys, Records};
 use crate::items::part::Part;
 use crate::items::priority::RANK_OF_SLOT;
 use crate::items::rate::Rate;
-use crate::items::record::{GrantPart, Record, is_notice};
+use crate::items::record::{GrantPart, Record, is_signal};
 use crate::items::spot::Spot;
 use crate::lanes::bucket::Level;
 
@@ -98,7 +98,7 @@ fn items(model: &LaneModel, rows: &Rows) -> impl Iterator<Item = (Where, Item<Re
 }
 
 fn placed_item(keys: &Keys, key: &Bytes, value: &Bytes) -> Option<(Where, Item<Record>)> {
-    if keys.parse_grant(key).is_ok() && !is_notice(value) {
+    if keys.parse_grant(key).is_ok() && !is_signal(value) {
         let part = GrantPart::decode(key, value.clone()).unwrap();
         return Some((Where::Granted, part.item));
     }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::promises;
 use super::world::{LaneFlight, LaneModel, LaneState};
 use crate::items::part::Part;
-use crate::items::record::{GrantPart, Record, is_notice};
+use crate::items::record::{GrantPart, Record, is_signal};
 use crate::tests::flights::number_stamps;
 
 /// What was made of each row: a world has few rows, and each in many states.
@@ -87,7 +87,7 @@ impl LaneModel {
             simple
         };
         if keys.parse_grant(key).is_ok() {
-            if is_notice(value) {
+            if is_signal(value) {
                 return value.clone();
             }
             let mut part = GrantPart::decode(key, value.clone()).unwrap();

@@ -10,7 +10,7 @@ use super::protocol::Action;
 use super::rows::{request_id, session_id};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
-use crate::items::record::NOTICE;
+use crate::items::record::SIGNAL;
 
 /// A rule of a transaction that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,13 +28,13 @@ pub(super) enum Bug {
     /// `remove_session` does not see the items and grants of the session.
     RemovedUnread,
     /// `fulfill` does not notify the next request that it is the first.
-    NoNotice,
+    NoSignal,
     /// `fulfill` does nothing while the queue is paused.
-    NoNoticeInPause,
+    NoSignalInPause,
     /// `fulfill` adds no read conflict on the request that it notifies.
-    NoticeNotInConflict,
-    /// When `fulfill` answers the session's own request, it leaves the notice to it.
-    NoticeKept,
+    SignalNotInConflict,
+    /// When `fulfill` answers the session's own request, it leaves the signal to it.
+    SignalKept,
     /// `enqueue` does not write the wake stamp.
     NoWakeByEnqueue,
     /// A stamp of a lane without anything to grant stays.
@@ -69,14 +69,14 @@ impl PlantedBug {
     pub(super) fn change(&self, db: &Database, recorded: &mut RecordedAccess) {
         let writes = &mut recorded.writes;
         match self.bug {
-            Some(Bug::NoticeNotInConflict) if self.fulfills() => {
+            Some(Bug::SignalNotInConflict) if self.fulfills() => {
                 // Of the requests, only those that are answered are removed.
                 let is_removed = |span: &Span| writes.contains(&Write::Clear(span.clone()));
                 recorded
                     .conflicts
                     .retain(|span| !self.is_in(Part::Requests, &span.begin) || is_removed(span));
             }
-            Some(Bug::NoticeKept) if self.fulfills() => {
+            Some(Bug::SignalKept) if self.fulfills() => {
                 let request = request_id(db, self.session);
                 let own = self.keys.grant(session_id(self.session), &request);
                 writes.retain(|write| *write != Write::Clear(Span::key(&own)));
@@ -113,9 +113,9 @@ impl Bugs for PlantedBug {
     }
 
     fn read(&self, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
-        if self.is(Bug::NoNotice) && self.fulfills() && self.is_in(Part::Grants, key) {
+        if self.is(Bug::NoSignal) && self.fulfills() && self.is_in(Part::Grants, key) {
             // As if the request had been notified.
-            return Some(Bytes::from_static(&NOTICE));
+            return Some(Bytes::from_static(&SIGNAL));
         }
         value
     }

@@ -28,8 +28,8 @@ pub(super) const DEAD: u8 = 2;
 /// The value of the key of the first request.
 pub(super) const FIRST: u8 = 1;
 
-/// The value of a grant without items: the notice to its request that it is the first.
-pub(super) const NOTICE: u8 = 1 << ITEMS;
+/// The value of a grant without items: the signal to its request that it is the first.
+pub(super) const SIGNAL: u8 = 1 << ITEMS;
 
 /// A placeholder for the rank of a request. Like a versionstamp, it is replaced at the commit. Ranks count from
 /// [`FIRST`] and close up when a request is removed: only the order of request ids matters.
@@ -47,7 +47,7 @@ pub(super) enum Key {
     Request(usize),
     /// `r/<id>`: whether a session's request wants one item more than its consumer, for the reserve.
     Ahead(usize),
-    /// `g/<session>/<request>`: the granted items, one bit for each, or [`NOTICE`].
+    /// `g/<session>/<request>`: the granted items, one bit for each, or [`SIGNAL`].
     Grant(usize),
     /// `h/<session>/<item>` or, until it is collected, the item's row of the grant. The value is the number of the
     /// grant. A session that returns the item finds it in either place.

@@ -434,13 +434,13 @@ fn catches_a_leader_that_meets_another_and_leaves_without_a_fulfillment() {
 
 #[test]
 fn catches_a_fulfillment_that_notifies_no_session() {
-    catch(Bug::NoNotice, FINISHES, QUIET);
+    catch(Bug::NoSignal, FINISHES, QUIET);
 }
 
 #[test]
 fn catches_a_fulfillment_that_notifies_no_session_while_the_queue_is_paused() {
     let budget = Budget { pauses: 1, ..QUIET };
-    catch(Bug::NoNoticeInPause, FINISHES, budget);
+    catch(Bug::NoSignalInPause, FINISHES, budget);
 }
 
 #[test]
@@ -449,12 +449,12 @@ fn catches_a_fulfillment_that_notifies_a_request_without_a_conflict() {
         withdrawals: 1,
         ..QUIET
     };
-    catch(Bug::NoticeNotInConflict, NOTHING_STALE, budget);
+    catch(Bug::SignalNotInConflict, NOTHING_STALE, budget);
 }
 
 #[test]
-fn catches_an_answer_that_leaves_the_notice_to_its_request() {
-    catch(Bug::NoticeKept, NOTHING_STALE, QUIET);
+fn catches_an_answer_that_leaves_the_signal_to_its_request() {
+    catch(Bug::SignalKept, NOTHING_STALE, QUIET);
 }
 
 #[test]

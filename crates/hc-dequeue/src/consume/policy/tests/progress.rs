@@ -5,7 +5,7 @@
 
 use std::cmp::Ordering;
 
-use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, NOTICE, SESSIONS, Staged};
+use super::database::{ABSENT, ALIVE, DEAD, ITEMS, Key, SESSIONS, SIGNAL, Staged};
 use super::state::{ModelState, Process};
 use super::steps::Protocol;
 use crate::consume::policy::request::{OwnRequest, Stage};
@@ -29,7 +29,7 @@ const MEASURES: [Measure; 11] = [
     |_, state| sum_of_items(state),
     |_, state| sum(state, registration),
     |_, state| sum(state, unnotified),
-    |_, state| sum(state, notices),
+    |_, state| sum(state, signals),
     |protocol, state| sum(state, |state, session| memory(protocol, state, session)),
 ];
 
@@ -73,7 +73,7 @@ fn reserve(protocol: &Protocol, state: &ModelState, session: usize) -> usize {
     let takes = memory.in_flight.is_some() && memory.demand.reserve;
     let requests = state.db.has(Key::Ahead(session));
     let granted = match state.db.get(Key::Grant(session)) {
-        grant if grant != NOTICE => grant.count_ones() as usize,
+        grant if grant != SIGNAL => grant.count_ones() as usize,
         _ => 0,
     };
     let coming = usize::from(takes) + usize::from(requests) + granted.saturating_sub(1);
@@ -142,13 +142,13 @@ fn unnotified(state: &ModelState, session: usize) -> usize {
 }
 
 /// The distance of a process from having notified the first request. Several processes may be about to do so.
-fn notices(state: &ModelState, session: usize) -> usize {
+fn signals(state: &ModelState, session: usize) -> usize {
     let Some(first) = (0..SESSIONS).find(|other| state.is_first(*other)) else {
         return 0;
     };
-    let is_notice = |staged: &Staged| staged.written(Key::Grant(first)) == Some(NOTICE);
+    let is_signal = |staged: &Staged| staged.written(Key::Grant(first)) == Some(SIGNAL);
     match &state.sessions[session].in_flight {
-        Some(staged) if is_notice(staged) => 1,
+        Some(staged) if is_signal(staged) => 1,
         _ => 2 * unnotified(state, first),
     }
 }

@@ -2,13 +2,13 @@
 
 use stateright::Property;
 
-use super::database::{ABSENT, ALIVE, Database, ITEMS, Key, NOTICE, SESSIONS};
+use super::database::{ABSENT, ALIVE, Database, ITEMS, Key, SESSIONS, SIGNAL};
 use super::state::{ModelState, Process};
 use super::steps::{ModelStep, Protocol};
 
 pub(super) const ONE_PLACE: &str = "an item is queued, held or completed, and only one of these";
 pub(super) const OWNED: &str = "a held or granted item belongs to a session that is not removed";
-pub(super) const NOTHING_STALE: &str = "a notice to a session is removed with its request";
+pub(super) const NOTHING_STALE: &str = "a signal to a session is removed with its request";
 pub(super) const ONCE: &str = "an item takes effect at most once";
 pub(super) const LATE_REFUSED: &str = "an acknowledgement by the number of an old grant is refused";
 pub(super) const LIVING_SPARED: &str = "no session is dead whose heartbeats arrive";
@@ -40,7 +40,7 @@ pub(super) fn all() -> Vec<Property<Protocol>> {
             sessions.all(|session| {
                 let is_over = !state.db.has(Key::Request(session));
                 let is_alive = state.db.get(Key::Session(session)) == ALIVE;
-                let is_notified = state.db.get(Key::Grant(session)) == NOTICE;
+                let is_notified = state.db.get(Key::Grant(session)) == SIGNAL;
                 !(is_notified && is_over && is_alive)
             })
         }),

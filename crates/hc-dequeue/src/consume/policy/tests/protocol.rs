@@ -401,7 +401,7 @@ impl Functions {
                 hands_over,
                 ..
             } => {
-                if self.bug == Some(Bug::NoNoticeInPause) && db.has(Key::Pause) {
+                if self.bug == Some(Bug::NoSignalInPause) && db.has(Key::Pause) {
                     return Ok(NOTHING_CHANGED);
                 }
                 let max_items = if hands_over { 0 } else { MAX_STEP_ITEMS };

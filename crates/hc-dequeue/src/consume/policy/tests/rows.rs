@@ -17,14 +17,14 @@ use microqueue::keyspace::{
 use microqueue::{Item, ItemId, StagedId};
 
 use super::database::{
-    ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, KeySet, NOTICE, PRESENT, SESSIONS, STAMP,
+    ABSENT, ALIVE, DEAD, Database, FIRST, ITEMS, Key, KeySet, PRESENT, SESSIONS, SIGNAL, STAMP,
     Staged,
 };
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::priority::RANK_OF_SLOT;
-use crate::items::record::{self, ListedGrantPart, Record, Request, is_notice};
+use crate::items::record::{self, ListedGrantPart, Record, Request, is_signal};
 use crate::protocol::grant::answer;
 use crate::session::{Life, SessionId};
 
@@ -104,7 +104,7 @@ pub(super) fn request_id(db: &Database, session: usize) -> ItemId {
 /// Returns the items of a session's grant, in the order of its rows.
 fn granted(db: &Database, session: usize) -> impl Iterator<Item = usize> {
     let grant = match db.get(Key::Grant(session)) {
-        NOTICE => ABSENT,
+        SIGNAL => ABSENT,
         grant => grant,
     };
     (0..ITEMS).filter(move |item| grant & (1 << item) != 0)
@@ -208,8 +208,8 @@ impl Layout {
             ABSENT => None,
             number => Some(record_of(number)),
         };
-        if db.get(Key::Grant(session)) == NOTICE {
-            tr.set(&keys.grant(name, &id), &record::NOTICE);
+        if db.get(Key::Grant(session)) == SIGNAL {
+            tr.set(&keys.grant(name, &id), &record::SIGNAL);
         }
         let items = granted(db, session).filter_map(|item| {
             let value = held(item)?;
@@ -302,9 +302,9 @@ impl Layout {
             }
             let mut grant = ABSENT;
             for row in read(keys.grants(name)) {
-                if is_notice(row.value()) {
-                    assert_eq!(grant, ABSENT, "a notice is alone");
-                    grant = NOTICE;
+                if is_signal(row.value()) {
+                    assert_eq!(grant, ABSENT, "a signal is alone");
+                    grant = SIGNAL;
                     continue;
                 }
                 let part = ListedGrantPart::decode(row.key(), row.to_value()).unwrap();

@@ -1,6 +1,6 @@
 //! A state of the model: committed data, transactions in flight, and the memory of each process.
 
-use super::database::{ABSENT, Database, FIRST, ITEMS, Key, NOTICE, SESSIONS, Staged};
+use super::database::{ABSENT, Database, FIRST, ITEMS, Key, SESSIONS, SIGNAL, Staged};
 use super::dispatcher::pace;
 use super::policy_bug::{BuggyPolicy, PolicyBug};
 use super::protocol::{Action, Functions, OwnDemand};
@@ -273,7 +273,7 @@ impl ModelState {
     /// first one is for its handler, if that has none. Returns how many items there are.
     pub(super) fn deliver(&mut self, session: usize, staged: &Staged, has_reserve: bool) -> usize {
         let grant = match staged.written(Key::Grant(session)) {
-            Some(NOTICE) | None => ABSENT,
+            Some(SIGNAL) | None => ABSENT,
             Some(grant) => grant,
         };
         let mut count = 0;
@@ -323,7 +323,7 @@ impl ModelState {
 
     /// Returns whether the session's request was answered.
     pub(super) fn is_answered(&self, session: usize) -> bool {
-        !matches!(self.db.get(Key::Grant(session)), ABSENT | NOTICE)
+        !matches!(self.db.get(Key::Grant(session)), ABSENT | SIGNAL)
     }
 
     /// Returns whether the session holds an item in the database of which its process does not know.
