@@ -311,14 +311,14 @@ async fn rows_of_lanes_and_batches_say_what_they_are(store: TestStore) {
         (lane.pack(&"f"), "gate of a group"),
         (defaults.pack(&"k"), "limits of a group"),
         (defaults.pack(&"m"), "mark of changed default limits"),
-        (orders.pack(&("hs", 10, 7, &b"a"[..])), "stamp of a lane"),
+        (orders.pack(&("hs", 10, 7, &b"a"[..])), "notice of a lane"),
         (batch.bytes().to_vec(), "batch"),
         (batch.pack(&"o"), "mark of an open batch"),
         (batch.pack(&"p"), "pending members of a batch"),
         (batch.pack(&"c"), "completed members of a batch"),
         (batch.pack(&"d"), "dead letters of a batch"),
         (batch.pack(&"x"), "cancelled members of a batch"),
-        (orders.pack(&("Bs", &[7_u8; 16][..])), "stamp of a batch"),
+        (orders.pack(&("Bs", &[7_u8; 16][..])), "notice of a batch"),
     ] {
         world.set(&key, b"value").await;
         let name = queue_name(&Subspace::from_bytes(&key[..]));

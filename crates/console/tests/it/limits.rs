@@ -17,7 +17,7 @@ conformance::on_every_store!(threads:
     limits_that_contradict_each_other_change_nothing,
     an_item_says_why_it_has_not_started,
     limits_that_do_not_decode_hide_nothing_and_can_be_replaced,
-    slots_and_stamps_that_are_wrong_are_found_and_repaired,
+    slots_and_notices_that_are_wrong_are_found_and_repaired,
 );
 
 /// Enqueues an item that comes before all those without a group.
@@ -316,7 +316,7 @@ async fn limits_that_do_not_decode_hide_nothing_and_can_be_replaced(store: TestS
     assert_eq!(row(&listed[0]), "acme: ready, 0 of 1, 1 waiting, own");
 }
 
-async fn slots_and_stamps_that_are_wrong_are_found_and_repaired(store: TestStore) {
+async fn slots_and_notices_that_are_wrong_are_found_and_repaired(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
@@ -327,7 +327,7 @@ async fn slots_and_stamps_that_are_wrong_are_found_and_repaired(store: TestStore
         let kinds = audit.findings.into_iter().map(|finding| finding.kind);
         kinds.collect::<Vec<_>>()
     };
-    for expected in ["slots-off", "no-stamp"] {
+    for expected in ["slots-off", "no-notice"] {
         let damage = |tr: Tx<_>| async move {
             match expected {
                 "slots-off" => tr.set(slots, &7_i64.to_le_bytes()),

@@ -58,10 +58,10 @@ async fn repair_step(
         Finding::StrayDedupe { dedupe, .. } => {
             dedupe::remove_rows(tr, keys, finding, dedupe).await?;
         }
-        Finding::SlotsOff { .. } | Finding::NoStamp { .. } | Finding::NotParked { .. } => {
+        Finding::SlotsOff { .. } | Finding::NoNotice { .. } | Finding::NotParked { .. } => {
             lanes::audit::repair(tr, keys, finding).await?;
         }
-        Finding::BatchOff { .. } | Finding::NoBatchStamp { .. } | Finding::StrayBatch { .. } => {
+        Finding::BatchOff { .. } | Finding::NoBatchNotice { .. } | Finding::StrayBatch { .. } => {
             batches::audit::repair(tr, keys, finding).await?;
         }
         // Repaired before this.

@@ -1,5 +1,5 @@
 //! Checks batches: the numbers of pending members against the items and batches that are members, and that complete
-//! batches have stamps.
+//! batches have notices.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -84,11 +84,11 @@ async fn finding_of(
     Ok(match parse_batch(keys, id, &rows) {
         Ok(None) => Some(Finding::StrayBatch { batch }),
         Ok(Some(stored)) if stored.is_complete() => {
-            let stamp = tr.get(&keys.batch_stamp(id), Isolation::Snapshot).await?;
-            if stamp.is_some() {
+            let notice = tr.get(&keys.batch_notice(id), Isolation::Snapshot).await?;
+            if notice.is_some() {
                 return Ok(None);
             }
-            Some(Finding::NoBatchStamp { batch })
+            Some(Finding::NoBatchNotice { batch })
         }
         Ok(Some(_)) => None,
         Err(error) => match error.corrupt_key() {
@@ -196,10 +196,10 @@ pub(crate) async fn repair(tr: &impl Transaction, keys: &Keys, finding: &Finding
                 let mut changes = Changes::default();
                 changes.tally(id, Tally::Pending, counted - stored);
                 changes.stage(tr, keys);
-                set_stamp(tr, keys, id);
+                set_notice(tr, keys, id);
             }
         }
-        Finding::NoBatchStamp { batch } => set_stamp(tr, keys, batch.id_in(keys)?),
+        Finding::NoBatchNotice { batch } => set_notice(tr, keys, batch.id_in(keys)?),
         Finding::StrayBatch { batch } => {
             let id = batch.id_in(keys)?;
             let (begin, end) = keys.batch(id);
@@ -217,8 +217,8 @@ pub(crate) async fn repair(tr: &impl Transaction, keys: &Keys, finding: &Finding
     Ok(())
 }
 
-/// Stages a stamp of a batch, and wakes sessions.
-fn set_stamp(tr: &impl Transaction, keys: &Keys, batch: BatchId) {
-    tr.set_to_versionstamp(&keys.batch_stamp(batch));
+/// Stages a notice of a batch, and wakes sessions.
+fn set_notice(tr: &impl Transaction, keys: &Keys, batch: BatchId) {
+    tr.set_to_versionstamp(&keys.batch_notice(batch));
     keys.wake_all(tr);
 }

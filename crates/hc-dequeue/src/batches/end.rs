@@ -1,10 +1,10 @@
 //! Ends batches: those of which no member is left.
 //!
-//! Whatever may make a batch complete writes its *stamp* blindly: the end of a member, and the close. A session that
-//! looks at a batch removes the stamp if the batch is not complete, but only if the stamp still has the value that was
-//! read. So no stamp is lost that was written since.
+//! Whatever may make a batch complete writes its *notice* blindly: the end of a member, and the close. A session that
+//! looks at a batch removes the notice if the batch is not complete, but only if the notice still has the value that
+//! was read. So no notice is lost that was written since.
 //!
-//! **Invariant:** a batch that is complete has a stamp.
+//! **Invariant:** a batch that is complete has a notice.
 //!
 //! The commit that ends a batch removes all of its rows and enqueues its callback. It reads the number of pending
 //! members, so it fails if a member is added meanwhile. A transaction that adds a member reads the row of the batch, so
@@ -38,10 +38,10 @@ const MAX_LOOKED_BATCHES: usize = 32;
 /// # Conflicts
 /// Reads by snapshot.
 pub(crate) async fn may_finish(tr: &impl Transaction, keys: &Keys) -> Result<bool> {
-    let (begin, end) = keys.part(Part::BatchStamps);
+    let (begin, end) = keys.part(Part::BatchNotices);
     let first = RangeQuery::keys(begin, end).limit(1);
-    let stamps = tr.get_range(&first, Isolation::Snapshot).await?;
-    Ok(!stamps.rows.is_empty())
+    let notices = tr.get_range(&first, Isolation::Snapshot).await?;
+    Ok(!notices.rows.is_empty())
 }
 
 /// What a look at batches has done.
@@ -49,17 +49,17 @@ pub(crate) async fn may_finish(tr: &impl Transaction, keys: &Keys) -> Result<boo
 pub(crate) struct Finished {
     /// How many batches have ended.
     pub(crate) batches: usize,
-    /// The stamp after which the next look begins, if it is not the first one.
+    /// The notice after which the next look begins, if it is not the first one.
     pub(crate) after: Option<Vec<u8>>,
-    /// Stamps of batches that do not decode. They stay, for newer versions.
+    /// Notices of batches that do not decode. They stay, for newer versions.
     pub(crate) unreadable: usize,
 }
 
-/// Stages the end of the batches that are complete, among the next ones that have stamps. A session that does not trust
-/// its clock leaves those whose callback has a time to others.
+/// Stages the end of the batches that are complete, among the next ones that have notices. A session that does not
+/// trust its clock leaves those whose callback has a time to others.
 ///
 /// # Conflicts
-/// Reads by snapshot: a stamp is removed only if it still has the value that was read. Of a batch that it ends, reads
+/// Reads by snapshot: a notice is removed only if it still has the value that was read. Of a batch that it ends, reads
 /// its row and the number of pending members.
 pub(crate) async fn finish_batches(
     tr: &impl Transaction,
@@ -67,24 +67,24 @@ pub(crate) async fn finish_batches(
     after: Option<&[u8]>,
     trusts_clock: bool,
 ) -> Result<Finished> {
-    let (first, end) = keys.part(Part::BatchStamps);
+    let (first, end) = keys.part(Part::BatchNotices);
     let query = RangeQuery::keys(after.map_or(first, key_after), end)
         .limit(MAX_LOOKED_BATCHES)
         .mode(StreamingMode::WantAll);
-    let stamps = tr.get_range(&query, Isolation::Snapshot).await?;
-    let reads = stamps.rows.iter().map(|stamp| async move {
+    let notices = tr.get_range(&query, Isolation::Snapshot).await?;
+    let reads = notices.rows.iter().map(|notice| async move {
         let read = async {
-            let id = keys.parse_batch_stamp(stamp.key())?;
+            let id = keys.parse_batch_notice(notice.key())?;
             Ok((id, read_batch(tr, keys, id).await?))
         };
         keep_corrupt(read.await)
     });
     let mut changes = Changes::default();
     let mut finished = Finished {
-        after: stamps.next_after().map(<[u8]>::to_vec),
+        after: notices.next_after().map(<[u8]>::to_vec),
         ..Finished::default()
     };
-    for (stamp, read) in stamps.rows.iter().zip(try_join_all(reads).await?) {
+    for (notice, read) in notices.rows.iter().zip(try_join_all(reads).await?) {
         let Ok((id, batch)) = read else {
             finished.unreadable += 1;
             continue;
@@ -96,7 +96,7 @@ pub(crate) async fn finish_batches(
         if callback.is_some_and(Callback::has_time) && !trusts_clock {
             continue;
         }
-        tr.atomic(MutationOp::CompareAndClear, stamp.key(), stamp.value());
+        tr.atomic(MutationOp::CompareAndClear, notice.key(), notice.value());
         if let Some(batch) = complete {
             finish(tr, keys, id, batch, &mut changes).await?;
             finished.batches += 1;
@@ -116,7 +116,7 @@ pub(crate) async fn finish_all(runner: &Runner<Store>, keys: &Keys) -> Result<()
         let finished = runner.run(finish).await?;
         have_ended |= finished.batches > 0;
         after = finished.after;
-        // The end of a batch may complete another one, whose stamp comes before.
+        // The end of a batch may complete another one, whose notice comes before.
         if after.is_none() && !mem::take(&mut have_ended) {
             return Ok(());
         }

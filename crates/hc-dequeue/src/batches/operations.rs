@@ -222,7 +222,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let keys = &*self.keys;
         let id = batch.id_in(keys)?;
         tr.clear(&keys.batch_open(id));
-        tr.set_to_versionstamp(&keys.batch_stamp(id));
+        tr.set_to_versionstamp(&keys.batch_notice(id));
         keys.wake_all(tr);
         Ok(())
     }

@@ -68,7 +68,7 @@ impl BatchTimer {
         };
         self.ends = now.saturating_add(wait);
     }
-    /// Returns where the look begins that begins now: after a stamp, or at the first batch.
+    /// Returns where the look begins that begins now: after a notice, or at the first batch.
     pub(crate) fn begin(&mut self) -> Option<Vec<u8>> {
         self.after.take()
     }
@@ -89,7 +89,7 @@ impl BatchTimer {
             self.looked(now, true);
             return None;
         }
-        // The end of a batch may complete another one, whose stamp comes before.
+        // The end of a batch may complete another one, whose notice comes before.
         let has_more = mem::take(&mut self.have_ended);
         self.looked(now, has_more);
         let unreadable = mem::take(&mut self.unreadable);

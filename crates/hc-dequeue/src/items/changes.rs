@@ -32,8 +32,8 @@ struct LaneChange {
     slots: i64,
     /// Whether a slot was freed for which others may wait.
     frees: bool,
-    /// The lowest rank that is to be stamped.
-    stamp: Option<u8>,
+    /// The lowest rank of which a notice is to be written.
+    notice: Option<u8>,
 }
 
 impl LaneChange {
@@ -42,16 +42,16 @@ impl LaneChange {
         self.frees && self.slots < 0
     }
 
-    /// Returns the rank that must be stamped.
+    /// Returns the rank of the notice that must be written, if there must be one.
     ///
-    /// A transaction that frees a slot, or leaves an item waiting that did not wait before, stamps the lane even if it
-    /// has looked at it: another one may commit first that also looks, sees the slot in use or no item, and removes the
-    /// stamp of a third.
-    fn stamp(self) -> Option<u8> {
+    /// A transaction that frees a slot, or leaves an item waiting that did not wait before, writes a notice even if it
+    /// has looked at the lane: another one may commit first that also looks, sees the slot in use or no item, and
+    /// removes the notice of a third.
+    fn notice(self) -> Option<u8> {
         if self.frees() {
             Some(RANK_OF_SLOT)
         } else {
-            self.stamp
+            self.notice
         }
     }
 }
@@ -71,16 +71,16 @@ impl Changes {
     }
 
     /// Adds that the lane of a spot may have something to grant there.
-    pub(crate) fn stamp(&mut self, spot: &Spot) {
+    pub(crate) fn add_notice_at(&mut self, spot: &Spot) {
         if let Spot::Lane { group, rank } = spot {
-            self.stamp_lane(group, *rank);
+            self.add_notice(group, *rank);
         }
     }
 
     /// Adds that a lane may have something to grant at a rank.
-    pub(crate) fn stamp_lane(&mut self, group: &Bytes, rank: u8) {
-        let stamp = &mut self.lane(group).stamp;
-        *stamp = Some(stamp.map_or(rank, |other| other.min(rank)));
+    pub(crate) fn add_notice(&mut self, group: &Bytes, rank: u8) {
+        let notice = &mut self.lane(group).notice;
+        *notice = Some(notice.map_or(rank, |other| other.min(rank)));
     }
 
     /// Gives an item with a group a slot, unless it has one.
@@ -163,15 +163,15 @@ impl Changes {
         self.lanes.get(group).map_or(0, |lane| lane.slots)
     }
 
-    /// Returns the groups of the lanes that must be stamped.
-    pub(crate) fn stamped(&self) -> impl Iterator<Item = &Bytes> {
-        let stamped = |(group, lane): (_, &LaneChange)| lane.stamp().map(|_| group);
-        self.lanes.iter().filter_map(stamped)
+    /// Returns the groups of the lanes of which notices must be written.
+    pub(crate) fn with_notices(&self) -> impl Iterator<Item = &Bytes> {
+        let with_notice = |(group, lane): (_, &LaneChange)| lane.notice().map(|_| group);
+        self.lanes.iter().filter_map(with_notice)
     }
 
-    /// Returns the rank at which a lane must be stamped.
-    pub(crate) fn stamp_of(&self, group: &Bytes) -> Option<u8> {
-        self.lanes.get(group).copied().and_then(LaneChange::stamp)
+    /// Returns the rank of the notice of a lane that must be written.
+    pub(crate) fn notice_of(&self, group: &Bytes) -> Option<u8> {
+        self.lanes.get(group).copied().and_then(LaneChange::notice)
     }
 
     /// Adds the changes of another part of the transaction.
@@ -180,8 +180,8 @@ impl Changes {
             self.add(counter, other.of(counter));
         }
         for (group, change) in other.lanes {
-            if let Some(rank) = change.stamp {
-                self.stamp_lane(&group, rank);
+            if let Some(rank) = change.notice {
+                self.add_notice(&group, rank);
             }
             let lane = self.lane(&group);
             lane.slots += change.slots;
@@ -216,8 +216,8 @@ impl Changes {
                     tr.atomic(MutationOp::CompareAndClear, &slots, &0_i64.to_le_bytes());
                 }
             }
-            if let Some(rank) = lane.stamp() {
-                tr.set_to_versionstamp(&keys.stamp(rank, group));
+            if let Some(rank) = lane.notice() {
+                tr.set_to_versionstamp(&keys.notice(rank, group));
             }
             wakes |= lane.frees();
         }
@@ -239,7 +239,7 @@ fn stage_batch(tr: &impl Transaction, keys: &Keys, batch: BatchId, changes: &[i6
     }
     let has_fewer = changes[Tally::Pending as usize] < 0;
     if has_fewer {
-        tr.set_to_versionstamp(&keys.batch_stamp(batch));
+        tr.set_to_versionstamp(&keys.batch_notice(batch));
     }
     has_fewer
 }

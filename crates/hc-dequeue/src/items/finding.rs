@@ -107,10 +107,10 @@ pub enum Finding {
     /// An item of a group may be granted, but no session would find it; the group is empty for items without one that
     /// have come back. Repaired by telling the sessions.
     #[error(
-        "group `{}` has an item that may be granted, and no stamp",
+        "group `{}` has an item that may be granted, and no notice",
         printable(group)
     )]
-    NoStamp {
+    NoNotice {
         /// The group.
         group: Bytes,
     },
@@ -152,8 +152,8 @@ pub enum Finding {
     },
 
     /// A batch is complete, but no session would find it. Repaired by telling the sessions.
-    #[error("batch {batch} is complete, and has no stamp")]
-    NoBatchStamp {
+    #[error("batch {batch} is complete, and has no notice")]
+    NoBatchNotice {
         /// The batch.
         batch: BatchRef,
     },
@@ -297,11 +297,11 @@ impl Finding {
             Self::NoPointer { .. } => "no-pointer",
             Self::StrayPointer { .. } => "stray-pointer",
             Self::SlotsOff { .. } => "slots-off",
-            Self::NoStamp { .. } => "no-stamp",
+            Self::NoNotice { .. } => "no-notice",
             Self::NotParked { .. } => "not-parked",
             Self::StrayParked { .. } => "stray-parked",
             Self::BatchOff { .. } => "batch-off",
-            Self::NoBatchStamp { .. } => "no-batch-stamp",
+            Self::NoBatchNotice { .. } => "no-batch-notice",
             Self::StrayBatch { .. } => "stray-batch",
             Self::NoKeepTime { .. } => "no-keep-time",
             Self::StrayKeepTime { .. } => "stray-keep-time",

@@ -19,14 +19,14 @@
 //! (queue, "l", group, "p")             = version until which the lane is parked: 8 bytes
 //! (queue, "l", group, "f")             = never written; starts of a group with a limit or a rate conflict here
 //! (queue, "l", "", "m")                = versionstamp of the last change of the defaults, until a session has
-//!                                        stamped all lanes
+//!                                        written notices of all lanes
 //! (queue, "hp", until, group)          = empty; the lane is parked until this version
-//! (queue, "hs", rank, hash, group)     = stamp of a lane that may have something to grant at this rank:
+//! (queue, "hs", rank, hash, group)     = notice of a lane that may have something to grant at this rank:
 //!                                        versionstamp
 //! (queue, "B", batch)                  = batch
 //! (queue, "B", batch, "o")             = empty; while it exists, the batch is open
 //! (queue, "B", batch, tally)           = number of members: 8 bytes, little-endian; changed by atomic additions
-//! (queue, "Bs", batch)                 = stamp of a batch that may be complete: versionstamp
+//! (queue, "Bs", batch)                 = notice of a batch that may be complete: versionstamp
 //! (queue, "t", ready, id)              = record of a delayed item
 //! (queue, "h", session, id)            = record of an item that the session holds
 //! (queue, "d", id)                     = record of a dead letter
@@ -55,7 +55,7 @@
 //!                                        cancelled an item of the session
 //!
 //! id        two tuple elements: versionstamp, call; an item keeps the id of its first enqueue
-//! rank      tuple integer: 10 - priority. One range has the parked lanes, then the stamps, and then the queued items
+//! rank      tuple integer: 10 - priority. One range has the parked lanes, then the notices, and then the queued items
 //!           that are in no lane, in the order in which they are granted: no name of another part may sort between "hp"
 //!           and "j"
 //! group     tuple byte string: 1 to 255 bytes of the application's choice, or empty for the lane of the items
@@ -305,7 +305,7 @@ impl Keys {
         )
     }
 
-    /// Returns the range of the parked lanes and the stamps, followed by the queued items that are in no lane.
+    /// Returns the range of the parked lanes and the notices, followed by the queued items that are in no lane.
     pub(crate) fn lanes_and_items(&self) -> (Vec<u8>, Vec<u8>) {
         (self.part(Part::Parked).0, self.part(Part::QueuedBelow).1)
     }

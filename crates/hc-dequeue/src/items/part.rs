@@ -17,7 +17,7 @@ parts! {
     /// The parts of a queue.
     pub(crate) enum Part {
         Batches "B" "batch",
-        BatchStamps "Bs" "stamp of a batch",
+        BatchNotices "Bs" "notice of a batch",
         CancelStamps "a" "cancel stamp",
         Heartbeats "b" "heartbeat",
         Counters "c" "counter",
@@ -27,7 +27,7 @@ parts! {
         Grants "g" "grant",
         Held "h" "held item",
         Parked "hp" "parked group",
-        Stamps "hs" "stamp of a lane",
+        Notices "hs" "notice of a lane",
         QueuedAbove "ht" "queued item of a priority above 0",
         Queued "i" "queued item",
         QueuedBelow "j" "queued item of a priority below 0",
@@ -117,14 +117,14 @@ impl Part {
             Self::Held | Self::Grants => Some(Counter::Held),
             Self::Dead => Some(Counter::Dead),
             Self::Batches
-            | Self::BatchStamps
+            | Self::BatchNotices
             | Self::CancelStamps
             | Self::Heartbeats
             | Self::Counters
             | Self::Schedules
             | Self::FireTimes
             | Self::Parked
-            | Self::Stamps
+            | Self::Notices
             | Self::DedupeIds
             | Self::Settings
             | Self::DedupeItems

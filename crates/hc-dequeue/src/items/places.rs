@@ -170,7 +170,7 @@ pub(crate) fn put_queued(
     if let Some(pointer) = Pointer::to_queued(&spot) {
         pointer.set(tr, keys, id);
     }
-    changes.stamp(&spot);
+    changes.add_notice_at(&spot);
     changes.add(Counter::Queued, 1);
     Ok(())
 }
@@ -194,7 +194,7 @@ pub(crate) async fn put_new(
         None => {
             changes.add(Counter::Queued, 1);
             let spot = Spot::of(record);
-            changes.stamp(&spot);
+            changes.add_notice_at(&spot);
             let staged = keys.items_at(&spot).enqueue(tr, record).await?;
             (staged, Pointer::to_queued(&spot))
         }

@@ -1,5 +1,5 @@
 //! Checks the lanes of groups: the numbers of slots in use against the items that have slots, and that lanes with
-//! something to grant have stamps.
+//! something to grant have notices.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -126,7 +126,7 @@ async fn check_some(
     Ok((findings.concat(), last))
 }
 
-/// Checks the limits and the stamps of a lane.
+/// Checks the limits and the notices of a lane.
 async fn check_lane(tr: &impl Transaction, keys: &Keys, group: &Bytes) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let limits = keys.group_limits(group);
@@ -140,8 +140,8 @@ async fn check_lane(tr: &impl Transaction, keys: &Keys, group: &Bytes) -> Result
         findings.push(Finding::Undecodable { key: level.into() });
     }
     findings.extend(check_parked(tr, keys, group).await?);
-    if lacks_stamp(tr, keys, group).await? {
-        findings.push(Finding::NoStamp {
+    if lacks_notice(tr, keys, group).await? {
+        findings.push(Finding::NoNotice {
             group: group.clone(),
         });
     }
@@ -197,10 +197,10 @@ pub(crate) async fn check_parked_row(
     Ok(Some(Finding::StrayParked { group, until }))
 }
 
-/// Returns whether a lane has something to grant, now or when its rate lets it, and nothing that says so: no stamp, no
+/// Returns whether a lane has something to grant, now or when its rate lets it, and nothing that says so: no notice, no
 /// mark of a change of the default limits, and no row that says until when it is parked, except one for longer than the
 /// rate needs.
-async fn lacks_stamp(tr: &impl Transaction, keys: &Keys, group: &Bytes) -> Result<bool> {
+async fn lacks_notice(tr: &impl Transaction, keys: &Keys, group: &Bytes) -> Result<bool> {
     let Some(first) = first_startable(tr, keys, group).await? else {
         return Ok(false);
     };
@@ -220,9 +220,9 @@ async fn lacks_stamp(tr: &impl Transaction, keys: &Keys, group: &Bytes) -> Resul
     if own_limits.is_none() && tr.get(&keys.mark(), Isolation::Snapshot).await?.is_some() {
         return Ok(false);
     }
-    for rank in RANK_OF_SLOT..=first.stamp {
-        let stamp = keys.stamp(rank, group);
-        if tr.get(&stamp, Isolation::Snapshot).await?.is_some() {
+    for rank in RANK_OF_SLOT..=first.notice {
+        let notice = keys.notice(rank, group);
+        if tr.get(&notice, Isolation::Snapshot).await?.is_some() {
             return Ok(false);
         }
     }
@@ -240,9 +240,9 @@ pub(crate) async fn repair(tr: &impl Transaction, keys: &Keys, finding: &Finding
             // The difference is the same at every version.
             let mut changes = Changes::default();
             changes.correct_slots(group, counted - stored);
-            stamp_changed(tr, keys, group, changes);
+            stage_with_notice(tr, keys, group, changes);
         }
-        Finding::NoStamp { group } => stamp_changed(tr, keys, group, Changes::default()),
+        Finding::NoNotice { group } => stage_with_notice(tr, keys, group, Changes::default()),
         Finding::NotParked { group, until }
             if check_parked(tr, keys, group).await?.as_ref() == Some(finding) =>
         {
@@ -254,9 +254,9 @@ pub(crate) async fn repair(tr: &impl Transaction, keys: &Keys, finding: &Finding
     Ok(())
 }
 
-/// Stages changes of a lane and a stamp, and wakes sessions.
-fn stamp_changed(tr: &impl Transaction, keys: &Keys, group: &Bytes, mut changes: Changes) {
-    changes.stamp_lane(group, RANK_OF_SLOT);
+/// Stages changes of a lane and a notice, and wakes sessions.
+fn stage_with_notice(tr: &impl Transaction, keys: &Keys, group: &Bytes, mut changes: Changes) {
+    changes.add_notice(group, RANK_OF_SLOT);
     changes.wake();
     changes.stage(tr, keys);
 }

@@ -208,8 +208,8 @@ pub(crate) struct RateState {
 /// What makes a session look at a lane again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LookAgain {
-    /// A stamp: the lane has something to grant.
-    Stamp,
+    /// A notice: the lane has something to grant.
+    Notice,
     /// The lane is parked until this version.
     At(i64),
     /// A change of the lane: nothing waits, or no slot is free.
@@ -221,7 +221,7 @@ impl LookAgain {
     /// may start.
     pub(crate) fn of(has_slot: bool, may_start: bool, bucket: Option<&Bucket>) -> Self {
         match bucket {
-            _ if may_start => Self::Stamp,
+            _ if may_start => Self::Notice,
             Some(bucket) if has_slot => Self::At(bucket.next()),
             Some(bucket) if !bucket.is_full() => Self::At(bucket.level.full_at),
             _ => Self::Change,
@@ -240,11 +240,11 @@ impl RateState {
         let parked = self.parked.filter(|until| *until > bucket.now);
         match wake {
             LookAgain::Change => Self::default(),
-            LookAgain::Stamp if starts == 0 => Self {
+            LookAgain::Notice if starts == 0 => Self {
                 level: self.level.clone(),
                 parked,
             },
-            LookAgain::Stamp => Self {
+            LookAgain::Notice => Self {
                 level: Some(bucket.level),
                 parked,
             },

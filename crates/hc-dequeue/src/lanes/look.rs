@@ -24,11 +24,11 @@ use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::{Record, Spent};
 use crate::items::scan::{ReadLimit, first_items};
 
-/// The largest number of stamps that one look reads.
-const MAX_STAMPS: usize = 256;
+/// The largest number of notices that one look reads.
+const MAX_NOTICES: usize = 256;
 
-/// How many more stamps than items a look reads: some lanes have nothing to grant.
-const SPARE_STAMPS: usize = 16;
+/// How many more notices than items a look reads: some lanes have nothing to grant.
+const SPARE_NOTICES: usize = 16;
 
 /// The largest number of lanes that one look reads.
 const MAX_LANES: usize = 128;
@@ -49,17 +49,17 @@ impl Waiting for Item<Record> {
     }
 }
 
-/// A stamp of a lane.
+/// A notice of a lane.
 #[derive(Debug, Clone)]
-pub(crate) struct Stamp {
+pub(crate) struct Notice {
     rank: u8,
     lane: LaneId,
     value: Bytes,
 }
 
-impl Stamp {
+impl Notice {
     pub(crate) fn parse(keys: &Keys, row: &KeyValue) -> Option<Self> {
-        let (rank, group) = keys.parse_stamp(row.key())?;
+        let (rank, group) = keys.parse_notice(row.key())?;
         Some(Self {
             rank,
             lane: LaneId::of(&group),
@@ -68,41 +68,41 @@ impl Stamp {
     }
 }
 
-/// The first stamps, and what else makes a session look at lanes.
+/// The first notices, and what else makes a session look at lanes.
 #[derive(Debug, Default)]
-pub(crate) struct Stamps {
-    stamps: Vec<Stamp>,
+pub(crate) struct Notices {
+    notices: Vec<Notice>,
     /// The groups of parked lanes that are due, with the versions since when.
     pub(crate) due: BTreeMap<Bytes, i64>,
     /// The rank of the last one, if there may be others after it.
     cut: Option<u8>,
 }
 
-impl Stamps {
+impl Notices {
     pub(crate) fn is_empty(&self) -> bool {
-        self.stamps.is_empty() && self.due.is_empty()
+        self.notices.is_empty() && self.due.is_empty()
     }
 }
 
-/// Reads the first stamps. If there are too many at a level, these are the ones whose turn comes next. The next read
-/// then begins there: before that are the places of stamps that were removed, over which a store may have to step.
+/// Reads the first notices. If there are too many at a level, these are the ones whose turn comes next. The next read
+/// then begins there: before that are the places of notices that were removed, over which a store may have to step.
 ///
 /// # Conflicts
-/// Reads by snapshot: a stamp is removed only if it still has the value that was read.
-pub(crate) async fn first_stamps(
+/// Reads by snapshot: a notice is removed only if it still has the value that was read.
+pub(crate) async fn first_notices(
     tr: &impl Transaction,
     keys: &Keys,
     memory: &LaneMemory,
     wanted: usize,
-) -> Result<Stamps> {
-    let max = (wanted + SPARE_STAMPS).min(MAX_STAMPS);
+) -> Result<Notices> {
+    let max = (wanted + SPARE_NOTICES).min(MAX_NOTICES);
     let now = keys.env.now();
     let parse = |row: &KeyValue| {
-        let stamp = Stamp::parse(keys, row)?;
-        if memory.is_vain(now, stamp.rank, &stamp.lane, &stamp.value) {
+        let notice = Notice::parse(keys, row)?;
+        if memory.is_vain(now, notice.rank, &notice.lane, &notice.value) {
             return None;
         }
-        Some(stamp)
+        Some(notice)
     };
     let read = async |range, items| {
         let max = ReadLimit {
@@ -111,49 +111,49 @@ pub(crate) async fn first_stamps(
         };
         first_items(tr, range, max, parse).await
     };
-    let (first, end) = keys.part(Part::Stamps);
+    let (first, end) = keys.part(Part::Notices);
     if let Some(crowded) = memory.crowded() {
-        let (begin, end) = keys.stamps(crowded);
-        let place = place_of_stamps(keys, memory, crowded);
-        let (mut stamps, after) =
+        let (begin, end) = keys.notices(crowded);
+        let place = place_of_notices(keys, memory, crowded);
+        let (mut notices, after) =
             try_join!(read((first.clone(), begin), max), read((place, end), max))?;
-        if stamps.len() < max && after.len() == max {
-            stamps.extend(after);
-            return Ok(Stamps {
-                stamps,
+        if notices.len() < max && after.len() == max {
+            notices.extend(after);
+            return Ok(Notices {
+                notices,
                 cut: Some(crowded),
                 due: BTreeMap::new(),
             });
         }
     }
-    let mut stamps: Vec<Stamp> = read((first, end), max).await?;
-    let crowded = match stamps.last() {
-        Some(last) if stamps.len() == max => Some(last.rank),
+    let mut notices: Vec<Notice> = read((first, end), max).await?;
+    let crowded = match notices.last() {
+        Some(last) if notices.len() == max => Some(last.rank),
         _ => None,
     };
     memory.note_crowded(crowded);
     let Some(crowded) = crowded else {
-        return Ok(Stamps {
-            stamps,
-            ..Stamps::default()
+        return Ok(Notices {
+            notices,
+            ..Notices::default()
         });
     };
-    stamps.retain(|stamp| stamp.rank < crowded);
-    let (begin, end) = keys.stamps(crowded);
-    let place = place_of_stamps(keys, memory, crowded);
+    notices.retain(|notice| notice.rank < crowded);
+    let (begin, end) = keys.notices(crowded);
+    let place = place_of_notices(keys, memory, crowded);
     let (after, before) = try_join!(read((place.clone(), end), max), read((begin, place), max))?;
-    stamps.extend(after.into_iter().chain(before).take(max));
-    Ok(Stamps {
-        stamps,
+    notices.extend(after.into_iter().chain(before).take(max));
+    Ok(Notices {
+        notices,
         cut: Some(crowded),
         due: BTreeMap::new(),
     })
 }
 
-/// Returns the key from which on the stamps of a level are read.
-fn place_of_stamps(keys: &Keys, memory: &LaneMemory, rank: u8) -> Vec<u8> {
+/// Returns the key from which on the notices of a level are read.
+fn place_of_notices(keys: &Keys, memory: &LaneMemory, rank: u8) -> Vec<u8> {
     let (place, is_included) = memory.place(rank);
-    let place = keys.stamp_at(rank, place.hash, &place.group);
+    let place = keys.notice_at(rank, place.hash, &place.group);
     if is_included {
         place
     } else {
@@ -203,11 +203,11 @@ pub(super) struct LaneState {
     pub(super) is_gone: bool,
     /// Since which version it is due, if it was parked until then.
     pub(super) due: Option<i64>,
-    /// The stamps that were seen: rank and value.
-    pub(super) stamps: Vec<(u8, Bytes)>,
+    /// The notices that were seen: rank and value.
+    pub(super) notices: Vec<(u8, Bytes)>,
     /// Where its items go on after those that were read.
     next: Vec<u8>,
-    /// How many of its rows did not decode. They may be those of a newer version, which relies on the stamps.
+    /// How many of its rows did not decode. They may be those of a newer version, which relies on the notices.
     pub(super) skipped: usize,
 }
 
@@ -228,33 +228,33 @@ pub(crate) async fn look(
     tr: &impl Transaction,
     keys: &Keys,
     memory: &LaneMemory,
-    stamps: Stamps,
+    notices: Notices,
     outside: Vec<Item<Record>>,
     past: Past<'_>,
     max: ReadLimit,
 ) -> Result<Look> {
     let touched = past
         .changes
-        .stamped()
-        .chain(stamps.due.keys())
+        .with_notices()
+        .chain(notices.due.keys())
         .map(|group| (RANK_OF_SLOT, LaneId::of(group)));
-    let seen = stamps
-        .stamps
+    let seen = notices
+        .notices
         .iter()
-        .map(|stamp| (stamp.rank, stamp.lane.clone()));
-    let walk = Walk::new(outside, touched.chain(seen), stamps.cut, memory.ring());
+        .map(|notice| (notice.rank, notice.lane.clone()));
+    let walk = Walk::new(outside, touched.chain(seen), notices.cut, memory.ring());
     let mut seen: BTreeMap<LaneId, Vec<(u8, Bytes)>> = BTreeMap::new();
-    for stamp in stamps.stamps {
-        seen.entry(stamp.lane)
+    for notice in notices.notices {
+        seen.entry(notice.lane)
             .or_default()
-            .push((stamp.rank, stamp.value));
+            .push((notice.rank, notice.value));
     }
     let mut reader = Reader {
         tr,
         keys,
         past,
         seen,
-        due: stamps.due,
+        due: notices.due,
         default: None,
         look: Look {
             items: Vec::new(),
@@ -300,8 +300,8 @@ pub(crate) async fn look(
 
 /// The first item of a lane, for which there is a slot.
 pub(crate) struct Startable {
-    /// The rank at which the lane is stamped for it.
-    pub(crate) stamp: u8,
+    /// The rank of the lane's notice of it.
+    pub(crate) notice: u8,
     /// Whether its group has a rate.
     pub(crate) has_rate: bool,
     /// Whether it waits for that.
@@ -315,18 +315,18 @@ pub(crate) async fn first_startable(
     group: &Bytes,
 ) -> Result<Option<Startable>> {
     let mut changes = Changes::default();
-    changes.stamp_lane(group, RANK_OF_SLOT);
+    changes.add_notice(group, RANK_OF_SLOT);
     let memory = LaneMemory::new(Ring::beginning_at(0));
     let max = ReadLimit {
         items: 1,
         row_bytes: usize::MAX,
     };
-    let stamps = Stamps::default();
+    let notices = Notices::default();
     let past = Past {
         changes: &changes,
         gone: &Gone::default(),
     };
-    let look = look(tr, keys, &memory, stamps, Vec::new(), past, max).await?;
+    let look = look(tr, keys, &memory, notices, Vec::new(), past, max).await?;
     let picked = look.picked.first().map(|picked| picked.head);
     let lane = look.walk.into_lanes().remove(&LaneId::of(group));
     let has_rate = lane.as_ref().is_some_and(|lane| lane.bucket.is_some());
@@ -338,7 +338,7 @@ pub(crate) async fn first_startable(
         Some(head)
     });
     Ok(picked.or(waiting).map(|head| Startable {
-        stamp: head.stamp,
+        notice: head.notice,
         has_rate,
         waits_for_rate: picked.is_none(),
     }))
@@ -349,7 +349,7 @@ struct Reader<'a, Tr> {
     tr: &'a Tr,
     keys: &'a Keys,
     past: Past<'a>,
-    /// The stamps of lanes that were not read.
+    /// The notices of lanes that were not read.
     seen: BTreeMap<LaneId, Vec<(u8, Bytes)>>,
     due: BTreeMap<Bytes, i64>,
     default: Option<GroupLimits>,
@@ -435,11 +435,11 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             rate: stored.rate,
             is_gone: past.gone.groups.contains(&id.group),
             due: self.due.get(&id.group).copied(),
-            stamps: self.seen.remove(&id).unwrap_or_default(),
+            notices: self.seen.remove(&id).unwrap_or_default(),
             next,
             skipped,
         };
-        let ranks: Vec<_> = state.stamps.iter().map(|(rank, _)| *rank).collect();
+        let ranks: Vec<_> = state.notices.iter().map(|(rank, _)| *rank).collect();
         look.limits.insert(id.group.clone(), limits);
         look.states.insert(id.clone(), state);
         let lane = Lane {

@@ -6,17 +6,17 @@
 //! - [`look`]: reads lanes for a walk.
 //! - [`settle`]: stages what follows from a look.
 //! - [`parked`]: lanes that wait for their rates.
-//! - [`sweep`]: stamps all lanes after a change of the default limits.
+//! - [`sweep`]: writes notices of all lanes after a change of the default limits.
 //!
-//! # Stamps
+//! # Notices
 //!
-//! A session finds out by *stamps* which lanes have something to grant. Whatever may make a lane grantable writes a
-//! stamp blindly: an enqueue, a return, a freed slot, a new limit. Its value is a versionstamp. A session that *looks*
-//! at a lane removes the stamps that it has seen if nothing is left to grant, each only if it still has the value that
-//! was read. So no stamp is lost that was written since.
+//! A session finds out by *notices* which lanes have something to grant. Whatever may make a lane grantable writes a
+//! notice blindly: an enqueue, a return, a freed slot, a new limit. Its value is a versionstamp. A session that *looks*
+//! at a lane removes the notices that it has seen if nothing is left to grant, each only if it still has the value that
+//! was read. So no notice is lost that was written since.
 //!
-//! **Invariant:** if a lane has an item that may be granted, it has a stamp of that item's rank or a lower one. An item
-//! that has a slot has the rank 0 here.
+//! **Invariant:** if a lane has an item that may be granted, it has a notice of that item's rank or a lower one. An
+//! item that has a slot has the rank 0 here.
 //!
 //! A rank of 0 also says that it is not known at which rank the lane has something to grant. Such a lane is read before
 //! anything is granted.
@@ -31,11 +31,12 @@
 //! # Rates
 //!
 //! The items of a group with a rate start as its [bucket](bucket) allows, whose level is a row of the lane. A lane that
-//! waits for its rate has no stamp but is *parked*: a row names it, with the version at which its next item may start,
+//! waits for its rate has no notice but is *parked*: a row names it, with the version at which its next item may start,
 //! and another row of the lane contains that version. From this version on, a session looks at the lane as if it had a
-//! stamp, and replaces or removes both rows. No wall clock decides that: sessions with a wrong one do not delay starts.
+//! notice, and replaces or removes both rows. No wall clock decides that: sessions with a wrong one do not delay
+//! starts.
 //!
-//! **Invariant:** if only the rate keeps an item of a lane from being granted, the lane has a stamp or is parked, no
+//! **Invariant:** if only the rate keeps an item of a lane from being granted, the lane has a notice or is parked, no
 //! longer than the rate needs. A transaction that starts an item of a group with a rate, gives a token back, or parks
 //! its lane, ends that, or relies on it, reads and writes the gate.
 //!
@@ -71,10 +72,10 @@ use parking_lot::Mutex;
 use self::ring::{Ring, Turn};
 use crate::items::keys::lane_hash;
 
-/// For how long a session passes over stamps of a lane in which no row decodes.
+/// For how long a session passes over notices of a lane in which no row decodes.
 const VAIN_FOR: Duration = Duration::from_secs(10);
 
-/// From this number of such stamps on, a session forgets them. Fewer than the rows that a read of stamps may skip.
+/// From this number of such notices on, a session forgets them. Fewer than the rows that a read of notices may skip.
 const MAX_VAIN: usize = 500;
 
 /// A lane, in the order in which lanes have their turns.
@@ -115,18 +116,18 @@ fn versions_in(time: Duration) -> i64 {
 /// What a session remembers of lanes.
 #[derive(Debug)]
 pub(crate) struct LaneMemory {
-    /// Whether there were stamps when the session last looked for them.
-    saw_stamps: AtomicBool,
+    /// Whether there were notices when the session last looked for them.
+    saw_notices: AtomicBool,
     /// Whether there were parked lanes when the session last looked for them.
     saw_parked: AtomicBool,
     /// The newest read version of a look for parked lanes, and when the session learned of it.
     newest: Mutex<Option<(i64, Duration)>>,
-    /// The rank at which there were more stamps than the last read has returned.
+    /// The rank at which there were more notices than the last read has returned.
     crowded: Mutex<Option<u8>>,
     /// Whether the turn of an item that is in no lane may be next.
     owes_outside: AtomicBool,
     ring: Mutex<Ring>,
-    /// Stamps of lanes in which no row decodes, with their values, and until when the session passes over them.
+    /// Notices of lanes in which no row decodes, with their values, and until when the session passes over them.
     vain: Mutex<BTreeMap<(u8, LaneId), (Bytes, Duration)>>,
     /// What the looks since the last report have met.
     met: Mutex<Met>,
@@ -148,7 +149,7 @@ pub(crate) struct Met {
 impl LaneMemory {
     pub(crate) fn new(ring: Ring) -> Self {
         Self {
-            saw_stamps: AtomicBool::new(false),
+            saw_notices: AtomicBool::new(false),
             saw_parked: AtomicBool::new(false),
             newest: Mutex::default(),
             crowded: Mutex::default(),
@@ -208,30 +209,30 @@ impl LaneMemory {
         std::mem::take(&mut self.met.lock())
     }
 
-    /// Notes that no row decodes in a lane with these stamps.
-    fn note_vain(&self, now: Duration, lane: &LaneId, stamps: &[(u8, Bytes)]) {
+    /// Notes that no row decodes in a lane with these notices.
+    fn note_vain(&self, now: Duration, lane: &LaneId, notices: &[(u8, Bytes)]) {
         let mut vain = self.vain.lock();
         if vain.len() >= MAX_VAIN {
             vain.clear();
         }
-        for (rank, value) in stamps {
+        for (rank, value) in notices {
             let until = now.saturating_add(VAIN_FOR);
             vain.insert((*rank, lane.clone()), (value.clone(), until));
         }
     }
 
-    /// Returns whether the session passes over a stamp with this value.
+    /// Returns whether the session passes over a notice with this value.
     fn is_vain(&self, now: Duration, rank: u8, lane: &LaneId, value: &Bytes) -> bool {
         let mut vain = self.vain.lock();
         if vain.is_empty() {
             return false;
         }
-        let stamp = (rank, lane.clone());
+        let notice = (rank, lane.clone());
         let is_over = |(known, until): &(Bytes, Duration)| known != value || *until <= now;
-        if vain.get(&stamp).is_some_and(is_over) {
-            vain.remove(&stamp);
+        if vain.get(&notice).is_some_and(is_over) {
+            vain.remove(&notice);
         }
-        vain.contains_key(&stamp)
+        vain.contains_key(&notice)
     }
 
     pub(crate) fn crowded(&self) -> Option<u8> {
@@ -266,12 +267,12 @@ impl LaneMemory {
         }
     }
 
-    pub(crate) fn saw_stamps(&self) -> bool {
-        self.saw_stamps.load(Ordering::Relaxed)
+    pub(crate) fn saw_notices(&self) -> bool {
+        self.saw_notices.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn note_stamps(&self, are_there: bool) {
+    pub(crate) fn note_notices(&self, are_there: bool) {
         let are_there = are_there || !self.vain.lock().is_empty();
-        self.saw_stamps.store(are_there, Ordering::Relaxed);
+        self.saw_notices.store(are_there, Ordering::Relaxed);
     }
 }

@@ -116,7 +116,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             }
         }
         let mut changes = Changes::default();
-        changes.stamp_lane(&Bytes::copy_from_slice(group), RANK_OF_SLOT);
+        changes.add_notice(&Bytes::copy_from_slice(group), RANK_OF_SLOT);
         changes.wake();
         changes.stage(tr, keys);
         Ok(())

@@ -1,4 +1,4 @@
-//! Stages what follows from a look: the conflicts of starts, which stamps go, and until when a lane is parked that
+//! Stages what follows from a look: the conflicts of starts, which notices go, and until when a lane is parked that
 //! waits for its rate.
 
 use std::collections::BTreeMap;
@@ -20,9 +20,9 @@ use crate::items::record::Record;
 
 impl Look {
     /// Adds to the changes what follows for the lanes from the grant of the first items, which are `granted`, and
-    /// stages which stamps go, and which lanes are parked. `changes` must contain the slots of these items. The stamps
-    /// of a lane with rows that do not decode stay; if it has no other rows, the session passes over these stamps from
-    /// now on.
+    /// stages which notices go, and which lanes are parked. `changes` must contain the slots of these items. The
+    /// notices of a lane with rows that do not decode stay; if it has no other rows, the session passes over these
+    /// notices from now on.
     ///
     /// # Conflicts
     /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.
@@ -68,12 +68,12 @@ impl Look {
                 stage_gate(tr, keys, &id.group)?;
             }
             if state.skipped > 0 && rest.head.is_none() {
-                memory.note_vain(keys.env.now(), id, &state.stamps);
+                memory.note_vain(keys.env.now(), id, &state.notices);
                 if state.due.is_some() {
-                    changes.stamp_lane(&id.group, RANK_OF_SLOT);
+                    changes.add_notice(&id.group, RANK_OF_SLOT);
                 }
             }
-            state.stage_stamps(tr, keys, id, &rest, changes);
+            state.stage_notices(tr, keys, id, &rest, changes);
         }
         if follows_default {
             tr.add_conflict_key(ConflictKind::Read, &keys.group_limits(b""))?;
@@ -165,18 +165,18 @@ impl LaneState {
         }
     }
 
-    /// Returns whether the lane has a stamp of this rank or a lower one, as far as was seen.
-    fn has_stamp_up_to(&self, rank: u8) -> bool {
-        self.stamps.iter().any(|(seen, _)| *seen <= rank)
+    /// Returns whether the lane has a notice of this rank or a lower one, as far as was seen.
+    fn has_notice_up_to(&self, rank: u8) -> bool {
+        self.notices.iter().any(|(seen, _)| *seen <= rank)
     }
 
-    /// Returns whether the lane has exactly one stamp, of this rank, as far as was seen.
-    fn has_only_stamp(&self, rank: u8) -> bool {
-        matches!(self.stamps[..], [(seen, _)] if seen == rank)
+    /// Returns whether the lane has exactly one notice, of this rank, as far as was seen.
+    fn has_only_notice(&self, rank: u8) -> bool {
+        matches!(self.notices[..], [(seen, _)] if seen == rank)
     }
 
-    /// Stages which stamps go, and adds the one of the rank at which an item may be granted, if there is one.
-    fn stage_stamps(
+    /// Stages which notices go, and adds the one of the rank at which an item may be granted, if there is one.
+    fn stage_notices(
         &self,
         tr: &impl Transaction,
         keys: &Keys,
@@ -185,31 +185,31 @@ impl LaneState {
         changes: &mut Changes,
     ) {
         let left = match rest.head {
-            Some(head) if rest.may_start => Some(head.stamp),
+            Some(head) if rest.may_start => Some(head.notice),
             _ => None,
         };
-        // Rows that do not decode may be those of a newer version, which relies on the stamps.
+        // Rows that do not decode may be those of a newer version, which relies on the notices.
         if self.skipped > 0 && (rest.head.is_none() || left.is_some()) {
             if let Some(rank) = left
-                && !self.has_stamp_up_to(rank)
+                && !self.has_notice_up_to(rank)
             {
-                changes.stamp_lane(&id.group, rank);
+                changes.add_notice(&id.group, rank);
             }
             return;
         }
-        let must = changes.stamp_of(&id.group);
-        if must.is_none() && left.is_some_and(|rank| self.has_only_stamp(rank)) {
+        let must = changes.notice_of(&id.group);
+        if must.is_none() && left.is_some_and(|rank| self.has_only_notice(rank)) {
             return;
         }
         let rank = left.into_iter().chain(must).min();
-        for (seen, value) in &self.stamps {
+        for (seen, value) in &self.notices {
             if Some(*seen) != rank {
-                let stamp = keys.stamp(*seen, &id.group);
-                tr.atomic(MutationOp::CompareAndClear, &stamp, value);
+                let notice = keys.notice(*seen, &id.group);
+                tr.atomic(MutationOp::CompareAndClear, &notice, value);
             }
         }
         if let Some(rank) = rank {
-            changes.stamp_lane(&id.group, rank);
+            changes.add_notice(&id.group, rank);
         }
     }
 }
@@ -247,7 +247,7 @@ pub(crate) async fn give_token_back(
     let bucket = Bucket::new(rate, tr.read_version().await?, Some(level));
     stage_level(tr, keys, group, bucket.give_back(spent).as_ref());
     stage_gate(tr, keys, group)?;
-    changes.stamp_lane(group, RANK_OF_SLOT);
+    changes.add_notice(group, RANK_OF_SLOT);
     changes.wake();
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Stamps all lanes after a change of the default limits.
+//! Writes notices of all lanes after a change of the default limits.
 //!
-//! The change writes a *mark*. A session that sees it stamps each lane in which items wait, in as many transactions as
-//! necessary, and then removes the mark, unless it was written again. Several sessions may do so at the same time, and
-//! one that dies leaves the mark.
+//! The change writes a *mark*. A session that sees it writes a notice of each lane in which items wait, in as many
+//! transactions as necessary, and then removes the mark, unless it was written again. Several sessions may do so at the
+//! same time, and one that dies leaves the mark.
 
 use futures::future::try_join_all;
 use microqueue::keyspace::{
@@ -14,8 +14,8 @@ use crate::items::error::Result;
 use crate::items::keys::Keys;
 use crate::items::priority::RANK_OF_SLOT;
 
-/// The largest number of lanes that one transaction stamps, which finds one after the other: also on a store that takes
-/// a tenth of a second for each read, it is not too old at its end.
+/// The largest number of lanes of which one transaction writes notices, and which it finds one after the other: also on
+/// a store that takes a tenth of a second for each read, it is not too old at its end.
 const MAX_SWEPT_LANES: usize = 30;
 
 /// The progress of a sweep.
@@ -23,7 +23,7 @@ const MAX_SWEPT_LANES: usize = 30;
 pub(crate) struct Sweep {
     /// The mark that the sweep will remove.
     mark: Bytes,
-    /// The last lane that was stamped.
+    /// The last lane of which a notice was written.
     after: Option<Bytes>,
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn sweep_step(
     };
     let after = sweep.filter(|sweep| sweep.mark == mark);
     let after = after.and_then(|sweep| sweep.after.clone());
-    let after = stamp_some(tr, keys, after).await?;
+    let after = write_notices(tr, keys, after).await?;
     if after.is_none() {
         tr.atomic(MutationOp::CompareAndClear, &keys.mark(), &mark);
         return Ok(None);
@@ -60,12 +60,12 @@ pub(super) async fn sweep_step(
     Ok(Some(Sweep { mark, after }))
 }
 
-/// Stamps some lanes in which items wait, and wakes sessions. Returns the last lane that was read, or `None` at the
-/// end.
+/// Writes notices of some lanes in which items wait, and wakes sessions. Returns the last lane that was read, or `None`
+/// at the end.
 ///
 /// # Conflicts
-/// Reads by snapshot: whatever makes an item wait stamps its lane.
-async fn stamp_some(
+/// Reads by snapshot: whatever makes an item wait writes a notice of its lane.
+async fn write_notices(
     tr: &impl Transaction,
     keys: &Keys,
     after: Option<Bytes>,
@@ -82,7 +82,7 @@ async fn stamp_some(
     let mut changes = Changes::default();
     for (group, batch) in lanes.iter().zip(first_rows) {
         if !batch.rows.is_empty() {
-            changes.stamp_lane(group, RANK_OF_SLOT);
+            changes.add_notice(group, RANK_OF_SLOT);
             changes.wake();
         }
     }

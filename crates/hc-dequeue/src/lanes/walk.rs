@@ -1,7 +1,7 @@
 //! Decides which waiting items are granted next, without a store.
 //!
-//! A [`Walk`] knows the items that are in no lane, the stamps, and the lanes that were read. [`Walk::next`] returns the
-//! next item to grant, or which lanes must be read before that is known. Higher priorities come first. At the same
+//! A [`Walk`] knows the items that are in no lane, the notices, and the lanes that were read. [`Walk::next`] returns
+//! the next item to grant, or which lanes must be read before that is known. Higher priorities come first. At the same
 //! level, items that are in no lane alternate with items of lanes, and lanes have their turns by the [`Ring`].
 //!
 //! The items granted are a prefix of the items picked: what a pick takes depends only on the picks before it.
@@ -47,22 +47,22 @@ pub(crate) struct Lane<I> {
 pub(crate) struct Head {
     /// The rank of its priority.
     pub(crate) rank: u8,
-    /// The rank at which its lane is stamped for it.
-    pub(crate) stamp: u8,
+    /// The rank of its lane's notice of it.
+    pub(crate) notice: u8,
 }
 
 impl Head {
     /// Before all items.
     pub(crate) const FIRST: Self = Self {
         rank: 1,
-        stamp: RANK_OF_SLOT,
+        notice: RANK_OF_SLOT,
     };
 
     pub(crate) fn of(item: &impl Waiting) -> Self {
         let rank = item.rank();
         Self {
             rank,
-            stamp: if item.has_slot() { RANK_OF_SLOT } else { rank },
+            notice: if item.has_slot() { RANK_OF_SLOT } else { rank },
         }
     }
 }
@@ -82,7 +82,7 @@ impl<I: Waiting> Lane<I> {
         match self.limits.limit() {
             None => true,
             Some(0) => false,
-            Some(limit) => item.stamp == RANK_OF_SLOT || slots < limit.into(),
+            Some(limit) => item.notice == RANK_OF_SLOT || slots < limit.into(),
         }
     }
 
@@ -124,7 +124,7 @@ pub(crate) enum Next<I> {
     Read(Vec<LaneId>),
     /// More items of this lane must be read.
     ReadOn(LaneId),
-    /// Nothing else may be granted. If the walk is not complete, there may be stamps that it does not know.
+    /// Nothing else may be granted. If the walk is not complete, there may be notices that it does not know.
     End {
         is_complete: bool,
     },
@@ -137,9 +137,9 @@ pub(crate) struct Walk<I> {
     outside: VecDeque<I>,
     lanes: BTreeMap<LaneId, Lane<I>>,
     /// The lanes that may have something to grant: those that were read at their levels, the others at the ranks of
-    /// their stamps.
+    /// their notices.
     levels: BTreeSet<(u8, LaneId)>,
-    /// The rank of the last stamp, if there may be others after it.
+    /// The rank of the last notice, if there may be others after it.
     cut: Option<u8>,
     has_given_up: bool,
     ring: Ring,
@@ -148,23 +148,23 @@ pub(crate) struct Walk<I> {
 impl<I: Waiting> Walk<I> {
     pub(crate) fn new(
         outside: Vec<I>,
-        stamped: impl IntoIterator<Item = (u8, LaneId)>,
+        notices: impl IntoIterator<Item = (u8, LaneId)>,
         cut: Option<u8>,
         ring: Ring,
     ) -> Self {
         Self {
             outside: outside.into(),
             lanes: BTreeMap::new(),
-            levels: stamped.into_iter().collect(),
+            levels: notices.into_iter().collect(),
             cut,
             has_given_up: false,
             ring,
         }
     }
 
-    /// Adds a lane that was read, and that has stamps of these ranks.
-    pub(crate) fn add(&mut self, id: LaneId, lane: Lane<I>, stamps: impl Iterator<Item = u8>) {
-        for rank in stamps.chain([RANK_OF_SLOT]) {
+    /// Adds a lane that was read, and that has notices of these ranks.
+    pub(crate) fn add(&mut self, id: LaneId, lane: Lane<I>, notices: impl Iterator<Item = u8>) {
+        for rank in notices.chain([RANK_OF_SLOT]) {
             self.levels.remove(&(rank, id.clone()));
         }
         self.lanes.insert(id.clone(), lane);
@@ -188,18 +188,18 @@ impl<I: Waiting> Walk<I> {
         changed
     }
 
-    /// Returns the stamps of lanes that were not read.
+    /// Returns the notices of lanes that were not read.
     fn unread(&self) -> impl Iterator<Item = &(u8, LaneId)> {
         let is_unread = |(_, id): &&(u8, LaneId)| !self.lanes.contains_key(id);
         self.levels.iter().filter(is_unread)
     }
 
-    /// Returns how many stamps there are of lanes that were not read.
+    /// Returns how many notices there are of lanes that were not read.
     pub(crate) fn count_unread(&self) -> usize {
         self.unread().count()
     }
 
-    /// Gives up on lanes that were not read. They may have items of the level of their stamps, so nothing of a lower
+    /// Gives up on lanes that were not read. They may have items of the level of their notices, so nothing of a lower
     /// priority is granted. Only lanes of an unknown level are passed over: others might never be granted otherwise.
     pub(crate) fn give_up(&mut self) {
         self.has_given_up = true;
@@ -321,13 +321,13 @@ mod tests {
     }
 
     #[test]
-    fn a_level_is_not_decided_while_there_may_be_unread_stamps_of_a_higher_one() {
+    fn a_level_is_not_decided_while_there_may_be_unread_notices_of_a_higher_one() {
         let mut walk = Walk::new(vec![Plain(10), Plain(12)], [(9, id(1))], Some(10), ring());
         assert!(matches!(&walk.next(), Next::Read(lanes) if *lanes == [id(1)]));
         walk.add(id(1), lane(&[9], false), [9].into_iter());
         assert_eq!(picked(&mut walk), 9);
         assert_eq!(picked(&mut walk), 10);
-        // There may be a stamp of rank 11.
+        // There may be a notice of rank 11.
         assert!(matches!(walk.next(), Next::End { is_complete: false }));
         let mut walk = Walk::new(vec![Plain(12)], [], None, ring());
         assert_eq!(picked(&mut walk), 12);
@@ -336,8 +336,8 @@ mod tests {
 
     #[test]
     fn lanes_of_which_the_level_is_not_known_are_read_first() {
-        let stamps = [(0, id(7)), (0, id(3)), (5, id(1))];
-        let mut walk = Walk::new(vec![Plain(1)], stamps, None, ring());
+        let notices = [(0, id(7)), (0, id(3)), (5, id(1))];
+        let mut walk = Walk::new(vec![Plain(1)], notices, None, ring());
         assert!(matches!(&walk.next(), Next::Read(lanes) if *lanes == [id(3), id(7)]));
         walk.add(id(3), lane(&[], false), [0].into_iter());
         walk.add(id(7), lane(&[8], false), [0].into_iter());

@@ -44,7 +44,7 @@ impl Grantable {
         }
     }
 
-    /// Finds up to `limit` items. Looks at lanes if one has a stamp, or gets one by the changes so far.
+    /// Finds up to `limit` items. Looks at lanes if one has a notice, or gets one by the changes so far.
     ///
     /// # Conflicts
     /// Reads by snapshot: granting an item ensures that it still exists at the commit.
@@ -55,7 +55,7 @@ impl Grantable {
         past: Past<'_>,
         limit: usize,
     ) -> Result<Self> {
-        if ready.stamps.is_empty() && past.changes.stamped().next().is_none() {
+        if ready.notices.is_empty() && past.changes.with_notices().next().is_none() {
             return Ok(Self::outside_lanes(ready));
         }
         let max = ReadLimit {
@@ -64,12 +64,12 @@ impl Grantable {
         };
         let SessionContext { keys, fronts, .. } = context;
         let ReadyItems {
-            stamps,
+            notices,
             items,
             is_complete,
             ..
         } = ready;
-        let mut look = look(tr, keys, &fronts.lanes, stamps, items, past, max).await?;
+        let mut look = look(tr, keys, &fronts.lanes, notices, items, past, max).await?;
         Ok(Self {
             items: std::mem::take(&mut look.items).into_iter().peekable(),
             granted: 0,

@@ -110,17 +110,17 @@
 //!
 //! | step | reads | by snapshot | writes | conflicts with a transaction that |
 //! |---|---|---|---|---|
-//! | enqueue with a group, or return to a lane | | | the item's `l` and `o`; a stamp in `hs` | |
-//! | take, fulfill | | the first `hp` and `hs`; `a`, `k`, `v` and `p` of lanes, with their first items (`l`); the default limits | clears stamps that still have the values that it read | |
-//! | grant from a lane | the group's `k` or, if there is none, also the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a stamp, if something is left to grant | changed these limits; started an item of the same group, if it has a limit or a rate; parked its lane, or gave a token of it back |
+//! | enqueue with a group, or return to a lane | | | the item's `l` and `o`; a notice in `hs` | |
+//! | take, fulfill | | the first `hp` and `hs`; `a`, `k`, `v` and `p` of lanes, with their first items (`l`); the default limits | clears notices that still have the values that it read | |
+//! | grant from a lane | the group's `k` or, if there is none, also the default limits; `f`, if there is a limit or a rate | | clears `l` and `o`; `a`; `v`, if there is a rate; `f`, if there is a limit or a rate; a notice, if something is left to grant | changed these limits; started an item of the same group, if it has a limit or a rate; parked its lane, or gave a token of it back |
 //! | park a lane, or look at one that is parked or waits for its rate | `f` | as take | `hp`, `p`, `f`; clears `v` once all tokens are there | started an item of the group; parked its lane, or gave a token of it back |
-//! | the return of an item that took a token and that no handler got | the group's `k`; the default limits; `f` | `v` | `v`, `f`; a stamp and `w` | as above; changed these limits |
-//! | the end, or the return, of an item that has a slot | the group's `k`; the default limits | | `a`; a stamp and `w`, if there is a limit | changed these limits |
-//! | set limits | | | `k`; a stamp or, for the default limits, the mark; `w` | |
-//! | sweep lanes after a change of the default limits | | the mark; first rows of lanes | stamps; clears the mark if it still has the value that it read; `w` | |
+//! | the return of an item that took a token and that no handler got | the group's `k`; the default limits; `f` | `v` | `v`, `f`; a notice and `w` | as above; changed these limits |
+//! | the end, or the return, of an item that has a slot | the group's `k`; the default limits | | `a`; a notice and `w`, if there is a limit | changed these limits |
+//! | set limits | | | `k`; a notice or, for the default limits, the mark; `w` | |
+//! | sweep lanes after a change of the default limits | | the mark; first rows of lanes | notices; clears the mark if it still has the value that it read; `w` | |
 //!
 //! For members of batches, these are added. `B` is the row of a batch, `B p` and the like are its numbers, and `Bs` is
-//! its stamp.
+//! its notice.
 //!
 //! | step | reads | by snapshot | writes | conflicts with a transaction that |
 //! |---|---|---|---|---|
@@ -129,7 +129,7 @@
 //! | open a batch | | | `B`, `B o` | |
 //! | close a batch | | | clears `B o`; `Bs`, `w` | |
 //! | cancel a batch | `B` | | `B`; as close | ended or cancelled the batch |
-//! | end batches that are complete | of each that it ends, `B` and `B p` | the first `Bs`; all rows of these batches | clears stamps that still have the values that it read; of each that it ends, all rows, and its callback as `enqueue_with`; or `B p` of its parent, as the end of a member | added a member to it, cancelled or ended it |
+//! | end batches that are complete | of each that it ends, `B` and `B p` | the first `Bs`; all rows of these batches | clears notices that still have the values that it read; of each that it ends, all rows, and its callback as `enqueue_with`; or `B p` of its parent, as the end of a member | added a member to it, cancelled or ended it |
 //!
 //! A range read of items or requests by snapshot also reads the probe of that microqueue, which no operation of this
 //! crate writes. A pause or its end makes every take and fulfillment that runs at that moment fail; the session tries

@@ -1,4 +1,4 @@
-//! Reads what could be granted: the stamps of lanes, parked lanes that are due, the items that are in no lane, and the
+//! Reads what could be granted: the notices of lanes, parked lanes that are due, the items that are in no lane, and the
 //! delayed items that are due.
 
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::items::find::Location;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
 use crate::items::scan::{FirstItems, ReadLimit};
-use crate::lanes::look::{Stamps, first_stamps};
+use crate::lanes::look::{Notices, first_notices};
 use crate::lanes::parked::first_parked;
 
 /// What could be granted.
 #[derive(Debug)]
 pub(crate) struct ReadyItems {
-    pub(crate) stamps: Stamps,
+    pub(crate) notices: Notices,
     /// The first items that are in no lane.
     pub(crate) items: Vec<Item<Record>>,
     /// Whether the read has found as many items as wanted or possible.
@@ -33,7 +33,7 @@ pub(crate) struct ReadyItems {
 impl ReadyItems {
     pub(crate) fn nothing() -> Self {
         Self {
-            stamps: Stamps::default(),
+            notices: Notices::default(),
             items: Vec::new(),
             is_complete: true,
             next_parked: None,
@@ -42,7 +42,7 @@ impl ReadyItems {
 
     /// Returns whether nothing was found.
     pub(crate) fn is_empty(&self) -> bool {
-        self.stamps.is_empty() && self.items.is_empty()
+        self.notices.is_empty() && self.items.is_empty()
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) async fn items_unless_due(
     };
     let due = due(tr, context, max);
     let (due, ready) = try_join!(due, queued(tr, context, limit, gone))?;
-    let is_due = !due.items.is_empty() || !ready.stamps.due.is_empty();
+    let is_due = !due.items.is_empty() || !ready.notices.due.is_empty();
     Ok(if !is_due && due.is_complete {
         ready
     } else {
@@ -90,13 +90,13 @@ pub(super) async fn items_unless_due(
 /// What a read of the front of the queue has found.
 enum First {
     Item(Box<Item<Record>>),
-    Stamp,
+    Notice,
     Parked,
 }
 
-/// Reads the first stamps, the parked lanes that are due and the first items that are in no lane. While there are no
-/// stamps and no parked lanes, one read of a range returns the items and shows that there are none. `gone` of the items
-/// that it reads will not be granted.
+/// Reads the first notices, the parked lanes that are due and the first items that are in no lane. While there are no
+/// notices and no parked lanes, one read of a range returns the items and shows that there are none. `gone` of the
+/// items that it reads will not be granted.
 pub(crate) async fn queued(
     tr: &impl Transaction,
     context: SessionContext<'_>,
@@ -112,11 +112,11 @@ pub(crate) async fn queued(
     };
     let now = keys.env.now();
     let lanes = &fronts.lanes;
-    if !lanes.saw_stamps() && !lanes.saw_parked() && !front.is_known() {
+    if !lanes.saw_notices() && !lanes.saw_parked() && !front.is_known() {
         let decode = |row: &KeyValue| match keys.decode_queued(row) {
             Ok(item) => Some(First::Item(Box::new(item))),
             Err(_) if keys.parse_parked(row.key()).is_some() => Some(First::Parked),
-            Err(_) => keys.parse_stamp(row.key()).map(|_| First::Stamp),
+            Err(_) => keys.parse_notice(row.key()).map(|_| First::Notice),
         };
         let range = keys.lanes_and_items();
         let head = front.read(tr, now, range, max, decode).await?;
@@ -124,12 +124,12 @@ pub(crate) async fn queued(
         lanes.note_parked(matches!(head.items.first(), Some(First::Parked)));
         let items = head.items.into_iter().map_while(|first| match first {
             First::Item(item) => Some(*item),
-            First::Stamp | First::Parked => None,
+            First::Notice | First::Parked => None,
         });
         let items: Vec<_> = items.collect();
         if items.len() == rows {
             return Ok(ReadyItems {
-                stamps: Stamps::default(),
+                notices: Notices::default(),
                 items,
                 is_complete: head.is_complete,
                 next_parked: None,
@@ -138,15 +138,15 @@ pub(crate) async fn queued(
     }
     let decode = |row: &KeyValue| keys.decode_queued(row).ok();
     let range = keys.outside_lanes();
-    let (mut stamps, parked, head) = try_join!(
-        first_stamps(tr, keys, lanes, limit),
+    let (mut notices, parked, head) = try_join!(
+        first_notices(tr, keys, lanes, limit),
         first_parked(tr, keys, lanes),
         front.read(tr, now, range, max, decode)
     )?;
-    lanes.note_stamps(!stamps.is_empty());
-    stamps.due = parked.due;
+    lanes.note_notices(!notices.is_empty());
+    notices.due = parked.due;
     Ok(ReadyItems {
-        stamps,
+        notices,
         items: head.items,
         // Otherwise, an item that may start may come after lanes in which nothing waits.
         is_complete: head.is_complete && parked.is_complete,

@@ -128,14 +128,14 @@ async fn take_from(
     let is_alive = view.life == Some(Life::Alive);
     let (ready, has_supply) = match view.supply {
         TakeSource::Ready(ready) => {
-            let has_supply = !ready.is_empty() || view.promoted.stamped().next().is_some();
+            let has_supply = !ready.is_empty() || view.promoted.with_notices().next().is_some();
             changes.merge(view.promoted);
             (ready, has_supply)
         }
         TakeSource::Ahead(grantable) => {
             let is_free = is_alive && !view.is_paused && !view.has_requests;
             let limit = whole_demands(context.demand, grantable.len());
-            if !is_free || limit == 0 || changes.stamped().next().is_some() {
+            if !is_free || limit == 0 || changes.with_notices().next().is_some() {
                 return Ok(None);
             }
             let taken = grantable.grant_all(tr, context, limit, changes)?;

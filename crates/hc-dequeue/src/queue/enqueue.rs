@@ -88,7 +88,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With a dedupe id, reads the rows of the id, and the settings by snapshot if the id is retained.
     /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the
     ///   id, wherever it is. A concurrent acknowledgement of that item conflicts.
-    /// - With a group, also writes a pointer and a stamp, blindly.
+    /// - With a group, also writes a pointer and a notice, blindly.
     /// - With a batch, reads the row of the batch, and writes a number of it blindly. The end of the batch and its
     ///   cancellation conflict.
     /// - With a maximum depth, reads the counter of queued items by snapshot.

@@ -114,7 +114,7 @@ pub(crate) async fn read_stats(tr: &impl Transaction, keys: &Keys) -> Result<Sta
     })
 }
 
-/// Waits until no item is queued, delayed or held, and no batch has a stamp.
+/// Waits until no item is queued, delayed or held, and no batch has a notice.
 fn wait_idle<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<()>> {
     Box::pin(async move {
         wait_until_none(runner, |tr| async move {
@@ -129,11 +129,11 @@ fn wait_idle<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Res
             if let Some((_, counter)) = left {
                 return Ok(Some(keys.counter(counter)));
             }
-            let (begin, end) = keys.part(Part::BatchStamps);
+            let (begin, end) = keys.part(Part::BatchNotices);
             let first = RangeQuery::keys(begin, end).limit(1);
             // Safe as a snapshot read: nothing is written.
-            let stamps = tr.get_range(&first, Isolation::Snapshot).await?;
-            Ok::<_, Error>(stamps.rows.first().map(|stamp| stamp.key().to_vec()))
+            let notices = tr.get_range(&first, Isolation::Snapshot).await?;
+            Ok::<_, Error>(notices.rows.first().map(|notice| notice.key().to_vec()))
         })
         .await
     })

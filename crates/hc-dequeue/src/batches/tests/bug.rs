@@ -15,14 +15,14 @@ use crate::items::record::{Record, RecordCodec};
 /// A rule of batches that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Bug {
-    /// The end of a member stamps nothing.
-    NoStampAtEnd,
-    NoStampAtClose,
-    /// A member that becomes a dead letter stamps nothing.
-    NoStampAtDeath,
-    /// The end of a batch without a callback does not stamp its parent.
-    NoStampOfParent,
-    /// A look removes stamps whatever their values are.
+    /// The end of a member writes no notice.
+    NoNoticeAtEnd,
+    NoNoticeAtClose,
+    /// A member that becomes a dead letter writes no notice.
+    NoNoticeAtDeath,
+    /// The end of a batch without a callback writes no notice of its parent.
+    NoNoticeOfParent,
+    /// A look removes notices whatever their values are.
     ClearInsteadOfCompare,
     /// A transaction that adds a member does not conflict with the end of the batch.
     AddWithoutRow,
@@ -45,34 +45,34 @@ pub(super) enum Bug {
 }
 
 impl Bug {
-    /// Returns whether an operation stamps nothing.
-    fn stamps_nothing(self, op: Op) -> bool {
+    /// Returns whether an operation writes no notice.
+    fn writes_no_notice(self, op: Op) -> bool {
         match self {
-            Self::NoStampAtEnd => matches!(op, Op::End(_) | Op::EndAndAdd(..)),
-            Self::NoStampAtClose => matches!(op, Op::Close(_)),
-            Self::NoStampAtDeath => matches!(op, Op::Die(_)),
-            Self::NoStampOfParent => matches!(op, Op::Look(_)),
+            Self::NoNoticeAtEnd => matches!(op, Op::End(_) | Op::EndAndAdd(..)),
+            Self::NoNoticeAtClose => matches!(op, Op::Close(_)),
+            Self::NoNoticeAtDeath => matches!(op, Op::Die(_)),
+            Self::NoNoticeOfParent => matches!(op, Op::Look(_)),
             _ => false,
         }
     }
 
     /// Changes what an operation has recorded.
     pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
-        let is_stamp = |key: &[u8]| keys.parse_batch_stamp(key).is_ok();
+        let is_notice = |key: &[u8]| keys.parse_batch_notice(key).is_ok();
         let is_pending = |key: &[u8]| {
             (0..BATCHES).any(|batch| *key == *keys.tally(batch_id(batch), Tally::Pending))
         };
         let atomics = &mut recorded.atomics;
-        if self.stamps_nothing(op) {
+        if self.writes_no_notice(op) {
             let stamps = MutationOp::SetVersionstampedValue;
-            atomics.retain(|(op, key, _)| *op != stamps || !is_stamp(key));
+            atomics.retain(|(op, key, _)| *op != stamps || !is_notice(key));
         }
         match (self, op) {
             (Self::ClearInsteadOfCompare, Op::Look(_)) => {
                 let compares = MutationOp::CompareAndClear;
                 for (_, key, _) in atomics
                     .iter()
-                    .filter(|(op, key, _)| *op == compares && is_stamp(key))
+                    .filter(|(op, key, _)| *op == compares && is_notice(key))
                 {
                     recorded.writes.push(Write::Clear(Span::key(key)));
                 }
@@ -104,11 +104,11 @@ impl Bug {
                     let pending = keys.tally(parent, Tally::Pending);
                     let zero = 0_i64.to_le_bytes().to_vec();
                     let one_less = (-1_i64).to_le_bytes().to_vec();
-                    let stamp = keys.batch_stamp(parent);
+                    let notice = keys.batch_notice(parent);
                     recorded.atomics.extend([
                         (MutationOp::Add, pending.clone(), one_less),
                         (MutationOp::CompareAndClear, pending, zero),
-                        (MutationOp::SetVersionstampedValue, stamp, Vec::new()),
+                        (MutationOp::SetVersionstampedValue, notice, Vec::new()),
                     ]);
                 }
             }

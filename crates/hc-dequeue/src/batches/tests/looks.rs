@@ -68,7 +68,7 @@ async fn all_batches_end_that_the_end_of_others_completes() {
     }
 }
 
-/// Opens and closes a batch with this many batches in it, all of which are complete. Only these have stamps.
+/// Opens and closes a batch with this many batches in it, all of which are complete. Only these have notices.
 async fn complete_parent(
     runner: &Runner<keyspace::Store>,
     queue: &Queue<u64>,

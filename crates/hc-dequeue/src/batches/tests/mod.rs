@@ -131,10 +131,10 @@ fn bugs_are_caught() {
         ..single()
     };
     for (bug, property, world) in [
-        (Bug::NoStampAtEnd, COVERED, single()),
-        (Bug::NoStampAtClose, COVERED, single()),
-        (Bug::NoStampAtDeath, COVERED, dying()),
-        (Bug::NoStampOfParent, COVERED, silent()),
+        (Bug::NoNoticeAtEnd, COVERED, single()),
+        (Bug::NoNoticeAtClose, COVERED, single()),
+        (Bug::NoNoticeAtDeath, COVERED, dying()),
+        (Bug::NoNoticeOfParent, COVERED, silent()),
         (Bug::ClearInsteadOfCompare, COVERED, single()),
         (Bug::AddWithoutRow, EXACT, single()),
         (Bug::EndWithoutPending, EARLY, single()),

@@ -14,7 +14,7 @@ use crate::items::record::Record;
 
 /// The number of pending members is the number of items and batches that are members. A batch that is over has none.
 pub(super) const EXACT: &str = "pending members are exact";
-/// A batch that is complete has a stamp.
+/// A batch that is complete has a notice.
 pub(super) const COVERED: &str = "complete batches are covered";
 /// A batch has one callback.
 pub(super) const ONCE: &str = "a callback comes once";
@@ -37,9 +37,9 @@ pub(super) fn properties() -> Vec<Property<BatchModel>> {
             let BatchState { rows, .. } = state;
             (0..BATCHES).all(|batch| {
                 let stored = stored_batch(&model.keys, rows, batch);
-                let stamp = model.keys.batch_stamp(batch_id(batch));
+                let notice = model.keys.batch_notice(batch_id(batch));
                 let is_complete = stored.is_some_and(|stored| stored.is_complete());
-                !is_complete || rows.contains_key(&*stamp)
+                !is_complete || rows.contains_key(&*notice)
             })
         }),
         Property::always(ONCE, |_, state: &BatchState| state.broken != Some(ONCE)),

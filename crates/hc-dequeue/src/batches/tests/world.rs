@@ -310,7 +310,7 @@ impl Model for BatchModel {
                 begin(Op::Cancel(batch));
             }
         }
-        if rows_of(&state.rows, &keys.part(Part::BatchStamps))
+        if rows_of(&state.rows, &keys.part(Part::BatchNotices))
             .next()
             .is_some()
         {
@@ -379,7 +379,7 @@ impl BatchModel {
             *begin <= *key && *key < *end
         };
         // Counters and the wake stamp are not in the model.
-        let in_model = |key: &[u8]| of(Part::Batches, key) || of(Part::BatchStamps, key);
+        let in_model = |key: &[u8]| of(Part::Batches, key) || of(Part::BatchNotices, key);
         flight.apply(&mut state.rows, in_model, |prefix, value| {
             // After microqueue's format.
             let record = codec::decode(&RecordCodec, value[1..].to_vec().into()).unwrap();
@@ -444,11 +444,11 @@ impl BatchModel {
         };
     }
 
-    /// Gives stamps small numbers.
+    /// Gives the values of notices small numbers.
     fn normalize(&self, state: &mut BatchState) {
-        let stamps = self.keys.part(Part::BatchStamps);
-        let is_stamp = |key: &[u8]| *stamps.0 <= *key && *key < *stamps.1;
-        number_stamps(&mut state.rows, state.flights.iter_mut(), is_stamp);
+        let notices = self.keys.part(Part::BatchNotices);
+        let is_notice = |key: &[u8]| *notices.0 <= *key && *key < *notices.1;
+        number_stamps(&mut state.rows, state.flights.iter_mut(), is_notice);
         state.flights.sort();
     }
 }

@@ -67,10 +67,10 @@ impl Dispatcher {
         // A failure of one of these neither stops the others nor keeps consumers from getting items.
         let read = self.read_queue().await;
         let swept = self.sweep().await;
-        let stamped = self.sweep_lanes().await;
+        let lanes_swept = self.sweep_lanes().await;
         let found = self.find_dead().await;
         let recovered = self.recover().await;
-        for result in [read, swept, stamped, found, recovered] {
+        for result in [read, swept, lanes_swept, found, recovered] {
             self.note(result);
         }
         Ok(())
@@ -143,8 +143,8 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Looks for parked lanes, and stamps lanes after a change of the default limits. The next heartbeat continues with
-    /// the rest.
+    /// Looks for parked lanes, and writes notices of lanes after a change of the default limits. The next heartbeat
+    /// continues with the rest.
     async fn sweep_lanes(&mut self) -> Result<()> {
         let keys = self.keys();
         let lanes = &self.fronts.lanes;
@@ -160,7 +160,7 @@ impl Dispatcher {
         }
     }
 
-    /// Returns until when one task may remove or stamp rows.
+    /// Returns until when one task may remove or write rows.
     fn sweep_until(&self) -> Duration {
         let time = self.member.next_tick().saturating_sub(self.now()) / SWEEPING_SHARE;
         self.now().saturating_add(time)

@@ -1,4 +1,4 @@
-//! The keys of batches and of their stamps.
+//! The keys of batches and of their notices.
 
 use microqueue::keyspace::{self, Result, Subspace};
 
@@ -44,16 +44,16 @@ impl Keys {
         batch_id(key, row.or_else(part))
     }
 
-    /// Returns the key of the stamp of a batch that may be complete.
-    pub(crate) fn batch_stamp(&self, batch: BatchId) -> Vec<u8> {
-        self.queue.pack(&(Part::BatchStamps, batch.0.as_slice()))
+    /// Returns the key of the notice of a batch that may be complete.
+    pub(crate) fn batch_notice(&self, batch: BatchId) -> Vec<u8> {
+        self.queue.pack(&(Part::BatchNotices, batch.0.as_slice()))
     }
 
-    /// Returns the batch in the key of a stamp.
-    pub(crate) fn parse_batch_stamp(&self, key: &[u8]) -> Result<BatchId> {
+    /// Returns the batch in the key of a notice.
+    pub(crate) fn parse_batch_notice(&self, key: &[u8]) -> Result<BatchId> {
         batch_id(
             key,
-            self.queue.subspace(&Part::BatchStamps).unpack(key).ok(),
+            self.queue.subspace(&Part::BatchNotices).unpack(key).ok(),
         )
     }
 }

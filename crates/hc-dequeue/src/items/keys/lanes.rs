@@ -1,4 +1,4 @@
-//! The keys of lanes and of their stamps.
+//! The keys of lanes and of their notices.
 
 use microqueue::MicroQueue;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
@@ -41,7 +41,7 @@ fn rank_in_lane(rank: u64) -> Option<u8> {
     Some(rank)
 }
 
-/// Returns the hash by which lanes follow one another, so that no group's turn depends on its name, and stamps are
+/// Returns the hash by which lanes follow one another, so that no group's turn depends on its name, and notices are
 /// spread.
 pub(crate) fn lane_hash(group: &[u8]) -> u16 {
     let [first, second, ..] = xxh3_64(group).to_be_bytes();
@@ -174,27 +174,27 @@ impl Keys {
         matches!(self.parse_lane(key), Ok(LaneRow { rank: None, .. }))
     }
 
-    pub(crate) fn stamp(&self, rank: u8, group: &[u8]) -> Vec<u8> {
-        self.stamp_at(rank, lane_hash(group), group)
+    pub(crate) fn notice(&self, rank: u8, group: &[u8]) -> Vec<u8> {
+        self.notice_at(rank, lane_hash(group), group)
     }
 
-    /// Returns the key that the stamp of a lane with this hash and group has.
-    pub(crate) fn stamp_at(&self, rank: u8, hash: u16, group: &[u8]) -> Vec<u8> {
+    /// Returns the key that the notice of a lane with this hash and group has.
+    pub(crate) fn notice_at(&self, rank: u8, hash: u16, group: &[u8]) -> Vec<u8> {
         self.queue
-            .pack(&(Part::Stamps, u64::from(rank), u64::from(hash), group))
+            .pack(&(Part::Notices, u64::from(rank), u64::from(hash), group))
     }
 
-    /// Returns the range of the stamps of a rank.
-    pub(crate) fn stamps(&self, rank: u8) -> (Vec<u8>, Vec<u8>) {
+    /// Returns the range of the notices of a rank.
+    pub(crate) fn notices(&self, rank: u8) -> (Vec<u8>, Vec<u8>) {
         self.queue
-            .subspace(&(Part::Stamps, u64::from(rank)))
+            .subspace(&(Part::Notices, u64::from(rank)))
             .range()
     }
 
-    /// Returns the rank and the lane's group in the key of a stamp.
-    pub(crate) fn parse_stamp(&self, key: &[u8]) -> Option<(u8, Bytes)> {
-        let stamps = self.queue.subspace(&Part::Stamps);
-        let (rank, _, lane): (u64, u64, Vec<u8>) = stamps.unpack(key).ok()?;
+    /// Returns the rank and the lane's group in the key of a notice.
+    pub(crate) fn parse_notice(&self, key: &[u8]) -> Option<(u8, Bytes)> {
+        let notices = self.queue.subspace(&Part::Notices);
+        let (rank, _, lane): (u64, u64, Vec<u8>) = notices.unpack(key).ok()?;
         Some((rank_in_lane(rank)?, lane.into()))
     }
 }

@@ -16,22 +16,22 @@ use crate::lanes::bucket::Level;
 pub(super) enum Bug {
     /// Starts of a limited group do not conflict.
     NoGate,
-    NoStampAtEnqueue,
-    /// A completion that frees a slot stamps nothing.
-    NoStampAtRelease,
-    /// An item that comes back stamps nothing.
-    NoStampAtReturn,
-    NoStampAtConfigure,
-    NoStampAtRedrive,
-    /// A purge or a cancellation stamps nothing.
-    NoStampAtEnd,
-    /// A take that gives an item back trusts what it has seen, and stamps nothing.
-    NoStampByTake,
-    /// A take does not stamp the next rank of a lane.
-    NoStampOfTheRest,
-    /// An item that has a slot stamps its own rank.
-    StampAtOwnRank,
-    /// A look removes stamps whatever their values are.
+    NoNoticeAtEnqueue,
+    /// A completion that frees a slot writes no notice.
+    NoNoticeAtRelease,
+    /// An item that comes back writes no notice.
+    NoNoticeAtReturn,
+    NoNoticeAtConfigure,
+    NoNoticeAtRedrive,
+    /// A purge or a cancellation writes no notice.
+    NoNoticeAtEnd,
+    /// A take that gives an item back trusts what it has seen, and writes no notice.
+    NoNoticeByTake,
+    /// A take writes no notice of the next rank of a lane.
+    NoNoticeOfTheRest,
+    /// The notice of an item that has a slot has its own rank.
+    NoticeAtOwnRank,
+    /// A look removes notices whatever their values are.
     ClearInsteadOfCompare,
     /// As the last one, by a take that has read ahead.
     ClearedAhead,
@@ -44,10 +44,10 @@ pub(super) enum Bug {
     NoMark,
     /// A sweep removes the mark whatever its value is.
     MarkCleared,
-    /// A sweep stamps nothing.
-    SweepWithoutStamps,
-    /// Takes do not read stamps.
-    StampsUnseen,
+    /// A sweep writes no notice.
+    SweepWithoutNotices,
+    /// Takes do not read notices.
+    NoticesUnseen,
     /// The clock of rates is the wall clock.
     WallClock,
     /// A start takes no token.
@@ -73,18 +73,18 @@ pub(super) enum Bug {
 }
 
 impl Bug {
-    /// Returns whether an operation stamps nothing.
-    fn stamps_nothing(self, op: Op) -> bool {
+    /// Returns whether an operation writes no notice.
+    fn writes_no_notice(self, op: Op) -> bool {
         match self {
-            Self::NoStampAtEnqueue => matches!(op, Op::Enqueue(_)),
-            Self::NoStampAtRelease => matches!(op, Op::Return(.., How::Complete)),
-            Self::NoStampAtReturn => matches!(op, Op::Return(.., How::Release)),
-            Self::NoStampAtConfigure => matches!(op, Op::Configure(..)),
-            Self::NoStampAtRedrive => matches!(op, Op::Redrive(_)),
-            Self::NoStampAtEnd => matches!(op, Op::Purge(_) | Op::Cancel(_)),
-            Self::NoStampByTake => matches!(op, Op::Take(_, Some(_))),
-            Self::NoStampOfTheRest => matches!(op, Op::Take(_, None)),
-            Self::SweepWithoutStamps => op == Op::Sweep,
+            Self::NoNoticeAtEnqueue => matches!(op, Op::Enqueue(_)),
+            Self::NoNoticeAtRelease => matches!(op, Op::Return(.., How::Complete)),
+            Self::NoNoticeAtReturn => matches!(op, Op::Return(.., How::Release)),
+            Self::NoNoticeAtConfigure => matches!(op, Op::Configure(..)),
+            Self::NoNoticeAtRedrive => matches!(op, Op::Redrive(_)),
+            Self::NoNoticeAtEnd => matches!(op, Op::Purge(_) | Op::Cancel(_)),
+            Self::NoNoticeByTake => matches!(op, Op::Take(_, Some(_))),
+            Self::NoNoticeOfTheRest => matches!(op, Op::Take(_, None)),
+            Self::SweepWithoutNotices => op == Op::Sweep,
             _ => false,
         }
     }
@@ -161,7 +161,7 @@ impl Bug {
 
     /// Changes what an operation has recorded.
     pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
-        let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some();
+        let is_notice = |key: &[u8]| keys.parse_notice(key).is_some();
         let is_slots = |key: &[u8]| {
             let lane = keys.parse_lane(key);
             lane.is_ok_and(|lane| *key == *keys.slots(&lane.group))
@@ -170,9 +170,9 @@ impl Bug {
         let clears =
             is_ahead || self != Self::ClearedAhead && matches!(op, Op::Take(..) | Op::Fulfill);
         let atomics = &mut recorded.atomics;
-        if self.stamps_nothing(op) {
+        if self.writes_no_notice(op) {
             let stamps = MutationOp::SetVersionstampedValue;
-            atomics.retain(|(op, key, _)| *op != stamps || !is_stamp(key));
+            atomics.retain(|(op, key, _)| *op != stamps || !is_notice(key));
         }
         if matches!(op, Op::Take(..)) {
             self.change_rate(keys, recorded);
@@ -180,12 +180,12 @@ impl Bug {
         self.change_level(op, keys, recorded);
         let atomics = &mut recorded.atomics;
         match self {
-            Self::StampAtOwnRank => {
+            Self::NoticeAtOwnRank => {
                 for (op, key, _) in atomics {
                     if *op == MutationOp::SetVersionstampedValue
-                        && let Some((RANK_OF_SLOT, lane)) = keys.parse_stamp(key)
+                        && let Some((RANK_OF_SLOT, lane)) = keys.parse_notice(key)
                     {
-                        *key = keys.stamp(10, &lane);
+                        *key = keys.notice(10, &lane);
                     }
                 }
             }
@@ -193,7 +193,7 @@ impl Bug {
                 let compares = MutationOp::CompareAndClear;
                 for (_, key, _) in atomics
                     .iter()
-                    .filter(|(op, key, _)| *op == compares && is_stamp(key))
+                    .filter(|(op, key, _)| *op == compares && is_notice(key))
                 {
                     recorded.writes.push(Write::Clear(Span::key(key)));
                 }
@@ -270,12 +270,12 @@ impl Bugs for PlantedBug {
 
     fn rearrange(&self, query: &RangeQuery, rows: &mut Vec<KeyValue>) {
         let begin = &query.begin.key;
-        let (stamps, _) = self.keys.part(Part::Stamps);
-        if self.bug == Some(Bug::StampsUnseen)
+        let (notices, _) = self.keys.part(Part::Notices);
+        if self.bug == Some(Bug::NoticesUnseen)
             && matches!(self.op, Op::Take(..))
-            && *begin == stamps
+            && *begin == notices
         {
-            rows.retain(|row| self.keys.parse_stamp(row.key()).is_none());
+            rows.retain(|row| self.keys.parse_notice(row.key()).is_none());
         }
     }
 }

@@ -45,7 +45,7 @@ impl Costs {
     fn of(model: &LaneModel, recorded: &RecordedAccess) -> Self {
         let of_lanes = |key: &[u8]| {
             let part = |(begin, end): (Vec<u8>, Vec<u8>)| *begin <= *key && *key < *end;
-            part(model.keys.part(Part::Lanes)) || part(model.keys.part(Part::Stamps))
+            part(model.keys.part(Part::Lanes)) || part(model.keys.part(Part::Notices))
         };
         let written = recorded.writes.iter().map(|write| match write {
             Write::Set(key, _) | Write::Append(key, _) => key.clone(),
@@ -116,13 +116,13 @@ fn steps_cost_what_the_docs_say() {
     assert_eq!(costs_of(ungrouped.clone()), expected);
     // An enqueue, a pop.
     assert_eq!(costs_of(pops(ungrouped)), [costs(0, 0, 1), costs(5, 4, 1)]);
-    // The stamps, the default limits and the lane are read besides, and the items again, since the first read, which
-    // begins at the parked lanes, has met a stamp. The pointer and the stamp are written, and the number of slots by a
-    // grant and a completion.
+    // The notices, the default limits and the lane are read besides, and the items again, since the first read, which
+    // begins at the parked lanes, has met a notice. The pointer and the notice are written, and the number of slots by
+    // a grant and a completion.
     let expected = [costs(0, 0, 3), costs(9, 6, 5), costs(3, 3, 2)];
     assert_eq!(costs_of(grouped.clone()), expected);
     assert_eq!(costs_of(pops(grouped)), [costs(0, 0, 3), costs(9, 6, 3)]);
-    // The gate is in conflict instead of the default limits. The completion stamps the lane.
+    // The gate is in conflict instead of the default limits. The completion writes a notice of the lane.
     let expected = [costs(0, 0, 3), costs(9, 6, 5), costs(3, 3, 3)];
     assert_eq!(costs_of(limited.clone()), expected);
     assert_eq!(costs_of(pops(limited)), [costs(0, 0, 3), costs(9, 6, 3)]);

@@ -1,4 +1,4 @@
-//! Lanes, slots and stamps in every order of transactions.
+//! Lanes, slots and notices in every order of transactions.
 //!
 //! The functions of the protocol themselves run on rows, which are the state of the model. A transaction begins in one
 //! step and commits in a later one, or never, as after a crash of its process. One whose reads are all in its conflict
@@ -15,7 +15,7 @@
 //! after each step: the numbers of grants have a [model](crate::consume) of their own. So the states are finite, and no
 //! step is limited but changes of limits and deaths.
 //!
-//! Left out: weights and more than one item for each turn, cut-off reads of stamps, and damaged rows. These have tests
+//! Left out: weights and more than one item for each turn, cut-off reads of notices, and damaged rows. These have tests
 //! of their own.
 
 mod bug;
@@ -296,15 +296,15 @@ fn bugs_are_caught() {
         (Bug::NoGate, WITHIN_LIMIT, pair()),
         (Bug::NoGate, WITHIN_LIMIT, pops()),
         (Bug::NoGate, WITHIN_LIMIT, granted()),
-        (Bug::NoStampAtEnqueue, COVERED, pair()),
-        (Bug::NoStampAtRelease, COVERED, pair()),
-        (Bug::NoStampAtReturn, COVERED, returns()),
-        (Bug::NoStampAtConfigure, COVERED, configured()),
-        (Bug::NoStampAtRedrive, COVERED, ordered()),
-        (Bug::NoStampAtEnd, COVERED, blocked()),
-        (Bug::NoStampByTake, COVERED, returns()),
-        (Bug::NoStampOfTheRest, COVERED, let_go()),
-        (Bug::StampAtOwnRank, COVERED, levels_with_slots()),
+        (Bug::NoNoticeAtEnqueue, COVERED, pair()),
+        (Bug::NoNoticeAtRelease, COVERED, pair()),
+        (Bug::NoNoticeAtReturn, COVERED, returns()),
+        (Bug::NoNoticeAtConfigure, COVERED, configured()),
+        (Bug::NoNoticeAtRedrive, COVERED, ordered()),
+        (Bug::NoNoticeAtEnd, COVERED, blocked()),
+        (Bug::NoNoticeByTake, COVERED, returns()),
+        (Bug::NoNoticeOfTheRest, COVERED, let_go()),
+        (Bug::NoticeAtOwnRank, COVERED, levels_with_slots()),
         (Bug::ClearInsteadOfCompare, COVERED, paused_again()),
         (Bug::LimitsNotInConflictOfGrants, WITHIN_LIMIT, paused()),
         (Bug::LimitsNotInConflictOfReturns, COVERED, unlimited()),
@@ -313,8 +313,8 @@ fn bugs_are_caught() {
         (Bug::SlotNotCounted, EXACT, pair()),
         (Bug::NoMark, COVERED, swept()),
         (Bug::MarkCleared, COVERED, swept_twice()),
-        (Bug::SweepWithoutStamps, COVERED, swept()),
-        (Bug::StampsUnseen, NONE_HIDDEN, pair()),
+        (Bug::SweepWithoutNotices, COVERED, swept()),
+        (Bug::NoticesUnseen, NONE_HIDDEN, pair()),
         (Bug::ClearedAhead, COVERED, ahead()),
         (Bug::NoGate, WITHIN_RATE, rated()),
         (Bug::WallClock, WITHIN_RATE, rated()),

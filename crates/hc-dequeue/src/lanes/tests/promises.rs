@@ -21,7 +21,7 @@ use crate::lanes::bucket::Level;
 
 /// The number of slots in use is the number of items that have one.
 pub(super) const EXACT: &str = "slots are exact";
-/// Whatever may be granted has a stamp that says so, or the mark makes a session look.
+/// Whatever may be granted has a notice that says so, or the mark makes a session look.
 pub(super) const COVERED: &str = "lanes are covered";
 /// No item starts beyond the limit that is valid at the commit, and none of a paused group.
 pub(super) const WITHIN_LIMIT: &str = "starts are within the limit";
@@ -149,7 +149,7 @@ fn is_exact(model: &LaneModel, rows: &Rows) -> bool {
 
 /// The first item of a lane, for which there is a slot.
 struct Head {
-    /// The rank that its stamp needs.
+    /// The rank that its notice needs.
     rank: u8,
     /// The version from which on its rate lets it start, if the group has one.
     from: Option<i64>,
@@ -228,15 +228,15 @@ fn are_spent_by_starts(model: &LaneModel, state: &LaneState) -> bool {
 fn is_covered(keys: &Keys, rows: &Rows) -> bool {
     heads_of(keys, rows).iter().all(|(group, head)| {
         let has_own_limits = rows.contains_key(&*keys.group_limits(group));
-        is_stamped(keys, rows, group, head.rank)
+        has_notice(keys, rows, group, head.rank)
             || (!has_own_limits && rows.contains_key(&*keys.mark()))
             || (head.from.is_some() && rows.contains_key(&*keys.parked_until(group)))
     })
 }
 
-fn is_stamped(keys: &Keys, rows: &Rows, group: &[u8], rank: u8) -> bool {
-    let is_stamped = |rank: u8| rows.contains_key(&*keys.stamp(rank, group));
-    (RANK_OF_SLOT..=rank).any(is_stamped)
+fn has_notice(keys: &Keys, rows: &Rows, group: &[u8], rank: u8) -> bool {
+    let has_notice = |rank: u8| rows.contains_key(&*keys.notice(rank, group));
+    (RANK_OF_SLOT..=rank).any(has_notice)
 }
 
 /// The two rows of each parked lane agree.
@@ -265,7 +265,7 @@ fn are_in_time(model: &LaneModel, state: &LaneState) -> bool {
         let parked = number(&state.rows, &keys.parked_until(group)).unwrap_or(0);
         let all = i64::from(rate.burst()) * rate.interval();
         let full_at = full_at(keys, &state.rows, group).unwrap_or(0);
-        is_stamped(keys, &state.rows, group, head.rank)
+        has_notice(keys, &state.rows, group, head.rank)
             || parked <= from.max(now) && full_at <= now + all
     })
 }

@@ -39,7 +39,7 @@ impl LaneModel {
             *begin <= *key && *key < *end
         };
         // Counters and the wake stamp are not in the model.
-        let in_model = |key: &[u8]| of(Part::Lanes, key) || of(Part::Stamps, key);
+        let in_model = |key: &[u8]| of(Part::Lanes, key) || of(Part::Notices, key);
         flight.apply(&mut state.rows, in_model, |prefix, _| {
             assert!(prefix.starts_with(keys.requests.subspace().bytes()));
             let id = StagedId::of_call(0).at(Versionstamp::new(REQUEST, 0));
@@ -62,7 +62,7 @@ impl LaneModel {
     pub(super) fn normalize(&self, state: &mut LaneState) {
         let keys = &*self.keys;
         let mark = keys.mark();
-        let is_stamp = |key: &[u8]| keys.parse_stamp(key).is_some() || *key == *mark;
+        let is_stamp = |key: &[u8]| keys.parse_notice(key).is_some() || *key == *mark;
         let flights = state.flights.iter_mut().map(|flight| &mut flight.flight);
         number_stamps(&mut state.rows, flights, is_stamp);
         for (key, value) in &mut state.rows {

@@ -24,7 +24,7 @@ impl LifeWorld {
     /// Compares the whole queue with the model, which learns the random times from the store.
     pub(super) async fn compare(&self, model: &mut Model) -> Result<()> {
         assert_eq!(self.clock_millis(), model.now);
-        // Slots agree with their numbers, and what may be granted has a stamp.
+        // Slots agree with their numbers, and what may be granted has a notice.
         let lanes = check_lanes(&self.runner, &self.queue.keys, &mut Vec::new()).await?;
         assert_eq!(lanes, []);
         assert_eq!(self.items.len(), model.items.len());

@@ -30,7 +30,7 @@ async fn an_audit_finds_and_repairs_what_contradicts_the_members(store: TestStor
     let batch = world.open_batch(&then(DONE)).await;
     world.members(&batch, 0..2).await;
     world.close(&batch).await;
-    let stamp = world.batch_rows("Bs", &batch).bytes().to_vec();
+    let notice = world.batch_rows("Bs", &batch).bytes().to_vec();
     let pending = world.batch_rows("B", &batch).pack(&"p");
     let five = 5_i64.to_le_bytes();
     world.write(&pending, Some(&five)).await;
@@ -46,13 +46,13 @@ async fn an_audit_finds_and_repairs_what_contradicts_the_members(store: TestStor
     complete_next(&consumer, 1).await;
     complete_next(&consumer, DONE).await;
     consumer.shut_down(LONG).await.unwrap();
-    // A complete batch without a stamp.
+    // A complete batch without a notice.
     let batch = world.open_batch(&then(DONE)).await;
     world.close(&batch).await;
-    let stamp_of_other = world.batch_rows("Bs", &batch).bytes().to_vec();
-    assert_ne!(stamp, stamp_of_other);
-    world.write(&stamp_of_other, None).await;
-    assert_eq!(world.repair().await, [Finding::NoBatchStamp { batch }]);
+    let notice_of_other = world.batch_rows("Bs", &batch).bytes().to_vec();
+    assert_ne!(notice, notice_of_other);
+    world.write(&notice_of_other, None).await;
+    assert_eq!(world.repair().await, [Finding::NoBatchNotice { batch }]);
     let consumer = world.consumer().await;
     assert_eq!(counts(&expect(&consumer, DONE).await), [0, 0, 0]);
     // Numbers of a batch that is over.

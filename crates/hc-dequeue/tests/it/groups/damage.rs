@@ -15,13 +15,13 @@ use crate::common::{LONG, World, settings};
 conformance::on_every_store!(
     bad_groups_and_limits_are_refused_before_anything_is_staged,
     a_group_whose_limits_do_not_decode_is_paused,
-    rows_that_do_not_decode_keep_the_stamp_of_their_group_and_no_session_busy,
-    wrong_slots_and_lost_stamps_are_found_and_repaired,
+    rows_that_do_not_decode_keep_the_notice_of_their_group_and_no_session_busy,
+    wrong_slots_and_lost_notices_are_found_and_repaired,
     a_repair_frees_no_slot_of_an_item_that_does_not_decode,
     lost_rows_of_rates_are_found_and_repaired,
     a_row_of_a_parked_group_that_contradicts_the_other_goes_with_a_look,
     while_limits_do_not_decode_no_tokens_are_lost,
-    a_parked_group_whose_items_do_not_decode_keeps_a_stamp,
+    a_parked_group_whose_items_do_not_decode_keeps_a_notice,
 );
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -144,7 +144,7 @@ async fn a_group_whose_limits_do_not_decode_is_paused(store: TestStore) {
     world.check().await;
 }
 
-async fn rows_that_do_not_decode_keep_the_stamp_of_their_group_and_no_session_busy(
+async fn rows_that_do_not_decode_keep_the_notice_of_their_group_and_no_session_busy(
     store: TestStore,
 ) {
     // More than one look skips.
@@ -167,7 +167,7 @@ async fn rows_that_do_not_decode_keep_the_stamp_of_their_group_and_no_session_bu
     assert!(world.count("hs").await > 0);
 }
 
-async fn wrong_slots_and_lost_stamps_are_found_and_repaired(store: TestStore) {
+async fn wrong_slots_and_lost_notices_are_found_and_repaired(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.limit("a", GroupLimits::new().with_limit(1)).await;
     world.enqueue_all_of("a", 0..2).await;
@@ -186,7 +186,7 @@ async fn wrong_slots_and_lost_stamps_are_found_and_repaired(store: TestStore) {
     let delivery = next(&consumer).await;
     world.ack(&delivery).await.unwrap();
     drop(delivery);
-    // A stamp is lost while no session looks.
+    // A notice is lost while no session looks.
     consumer.shut_down(LONG).await.unwrap();
     let queue = &world.queue;
     let (begin, end) = queue.subspace().subspace(&"hs").range();
@@ -199,7 +199,7 @@ async fn wrong_slots_and_lost_stamps_are_found_and_repaired(store: TestStore) {
     let consumer = world.consumer().await;
     assert!(consumer.dequeue().await.unwrap().is_none());
     let repaired = world.queue.repair(&world.runner).await.unwrap();
-    let lost = Finding::NoStamp { group: "a".into() };
+    let lost = Finding::NoNotice { group: "a".into() };
     assert_eq!(repaired.findings, [lost]);
     assert_eq!(*next(&consumer).await.value(), 1);
     world.check().await;
@@ -250,7 +250,7 @@ async fn lost_rows_of_rates_are_found_and_repaired(store: TestStore) {
     world.write(&parked, None).await;
     world.write(&until, None).await;
     let repaired = world.queue.repair(&world.runner).await.unwrap();
-    assert_eq!(repaired.findings, [Finding::NoStamp { group: name() }]);
+    assert_eq!(repaired.findings, [Finding::NoNotice { group: name() }]);
     // The tokens do not decode: as if none were left.
     let full_at = world.key("l").pack(&(group, "v"));
     world.write(&full_at, Some(b"newer")).await;
@@ -302,7 +302,7 @@ async fn while_limits_do_not_decode_no_tokens_are_lost(store: TestStore) {
     world.check().await;
 }
 
-async fn a_parked_group_whose_items_do_not_decode_keeps_a_stamp(store: TestStore) {
+async fn a_parked_group_whose_items_do_not_decode_keeps_a_notice(store: TestStore) {
     let world = World::with_defaults(&store).await;
     world.park("a", 2).await;
     let group = &b"a"[..];
@@ -328,6 +328,6 @@ async fn a_parked_group_whose_items_do_not_decode_keeps_a_stamp(store: TestStore
     assert_eq!(world.count("hs").await, 0);
     let consumer = world.consumer().await;
     assert!(consumer.pop().await.unwrap().is_none());
-    // A newer version, which can decode the item, finds it by the stamp.
+    // A newer version, which can decode the item, finds it by the notice.
     assert_eq!(world.count("hs").await, 1);
 }

@@ -170,7 +170,7 @@ async fn default_limits_apply_to_groups_without_their_own_and_let_waiting_items_
     let held = take_all(&consumer).await;
     assert!(held.iter().all(|item| item.group().unwrap() == "c"));
     assert_eq!(values(&held), [1, 2]);
-    // The looks of the consumer have removed the stamps. A session that sees the mark writes them again.
+    // The looks of the consumer have removed the notices. A session that sees the mark writes them again.
     world.limit_all(GroupLimits::new().with_limit(1)).await;
     let started = [next(&consumer).await, next(&consumer).await];
     let groups: BTreeSet<_> = started.iter().map(|item| item.group().unwrap()).collect();
@@ -321,7 +321,7 @@ async fn what_waits_in_a_lane_can_be_found_changed_listed_and_cleared(store: Tes
     consumer.shut_down(LONG).await.unwrap();
     assert_eq!(queue.clear(&world.runner).await.unwrap().removed, 3);
     assert_eq!(world.stats().await.queued, 0);
-    // Nothing of a group remains, but stamps until a session looks.
+    // Nothing of a group remains, but notices until a session looks.
     for part in ["l", "o"] {
         assert_eq!(world.count(part).await, 0, "{part}");
     }

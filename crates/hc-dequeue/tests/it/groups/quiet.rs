@@ -14,7 +14,7 @@ use crate::common::{LONG, World, process, settings};
 conformance::on_every_store!(
     a_group_that_comes_due_while_no_session_takes_items_is_no_finding,
     groups_are_no_findings_before_a_session_has_seen_new_default_limits,
-    a_stamp_that_is_missing_is_found_whether_the_group_is_parked_or_not,
+    a_notice_that_is_missing_is_found_whether_the_group_is_parked_or_not,
     groups_are_no_findings_after_a_kill,
 );
 
@@ -32,7 +32,7 @@ impl World {
     async fn wrong_groups(&self) -> Vec<Finding> {
         let audit = self.queue.audit(&self.runner).await.unwrap();
         let is_of_group = |finding: &Finding| {
-            let kinds = ["no-stamp", "not-parked", "stray-parked", "slots-off"];
+            let kinds = ["no-notice", "not-parked", "stray-parked", "slots-off"];
             kinds.contains(&finding.kind())
         };
         audit.findings.into_iter().filter(is_of_group).collect()
@@ -78,10 +78,10 @@ async fn groups_are_no_findings_before_a_session_has_seen_new_default_limits(sto
     world.check().await;
 }
 
-async fn a_stamp_that_is_missing_is_found_whether_the_group_is_parked_or_not(store: TestStore) {
-    let no_stamp = || {
+async fn a_notice_that_is_missing_is_found_whether_the_group_is_parked_or_not(store: TestStore) {
+    let no_notice = || {
         let group = "a".into();
-        [Finding::NoStamp { group }]
+        [Finding::NoNotice { group }]
     };
     for limits in [GroupLimits::new(), SOON] {
         let world = World::with_defaults(&store).await;
@@ -98,7 +98,7 @@ async fn a_stamp_that_is_missing_is_found_whether_the_group_is_parked_or_not(sto
         world.runner.run(remove).await.unwrap();
         assert_eq!(
             queue.audit(&world.runner).await.unwrap().findings,
-            no_stamp()
+            no_notice()
         );
         // Also if the group is parked for longer than its rate needs.
         let group = &b"a"[..];
@@ -109,10 +109,10 @@ async fn a_stamp_that_is_missing_is_found_whether_the_group_is_parked_or_not(sto
         world.write(&row, Some(&until.to_be_bytes())).await;
         assert_eq!(
             queue.audit(&world.runner).await.unwrap().findings,
-            no_stamp()
+            no_notice()
         );
         let repaired = queue.repair(&world.runner).await.unwrap();
-        assert_eq!(repaired.findings, no_stamp());
+        assert_eq!(repaired.findings, no_notice());
         let consumer = world.consumer().await;
         let _ = next(&consumer).await;
         world.check().await;

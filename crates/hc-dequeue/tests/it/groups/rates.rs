@@ -23,7 +23,7 @@ conformance::on_every_store!(
     a_group_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing,
     an_item_that_comes_back_starts_again_at_the_rate,
     a_rate_that_changes_takes_effect_at_once,
-    a_session_that_has_just_seen_a_stamp_finds_the_group_that_another_one_has_parked,
+    a_session_that_has_just_seen_a_notice_finds_the_group_that_another_one_has_parked,
     default_limits_have_a_rate_for_each_group,
     a_group_has_a_limit_and_a_rate,
     many_groups_in_which_nothing_waits_hide_none,
@@ -193,7 +193,7 @@ async fn a_group_that_waits_for_its_rate_is_no_delayed_item_and_leaves_nothing(s
         "{status:?}"
     );
     assert_eq!((status.slots, status.waiting), (2, 1));
-    // The group is parked: no stamp wakes a session, and one row does.
+    // The group is parked: no notice wakes a session, and one row does.
     assert_eq!((world.count("hs").await, world.count("hp").await), (0, 1));
     let stats = world.stats().await;
     assert_eq!((stats.queued, stats.delayed, stats.held), (1, 0, 2));
@@ -404,7 +404,7 @@ async fn sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes(store: Tes
     world.check().await;
 }
 
-async fn a_session_that_has_just_seen_a_stamp_finds_the_group_that_another_one_has_parked(
+async fn a_session_that_has_just_seen_a_notice_finds_the_group_that_another_one_has_parked(
     store: TestStore,
 ) {
     let world = World::with_defaults(&store).await;
@@ -413,7 +413,7 @@ async fn a_session_that_has_just_seen_a_stamp_finds_the_group_that_another_one_h
     let consumer = world.consumer().await;
     world.enqueue_all_of("b", [7]).await;
     assert_eq!(pop_all(&consumer).await, [7]);
-    // The last look has seen no stamp. The next one sees that of the group without a limit, and removes it.
+    // The last look has seen no notice. The next one sees that of the group without a limit, and removes it.
     world.enqueue_all_of("b", [8]).await;
     assert_eq!(consumer.pop().await.unwrap().unwrap().value, 8);
     world.enqueue_all_of("a", [1, 2]).await;

@@ -92,7 +92,7 @@ async fn the_priority_comes_before_the_turn(store: TestStore) {
 }
 
 async fn all_of_many_groups_have_their_turns(store: TestStore) {
-    // More than one look reads stamps of, and more than it reads lanes of.
+    // More than one look reads notices of, and more than it reads lanes of.
     const GROUPS: u64 = 300;
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
@@ -129,7 +129,7 @@ async fn all_of_many_groups_have_their_turns(store: TestStore) {
 }
 
 async fn what_may_be_granted_is_found_behind_many_groups_that_may_not(store: TestStore) {
-    // More than one look reads lanes of, and than a small one reads stamps of.
+    // More than one look reads lanes of, and than a small one reads notices of.
     const GROUPS: u64 = 150;
     let world = World::with_defaults(&store).await;
     let queue = &world.queue;
@@ -152,7 +152,7 @@ async fn what_may_be_granted_is_found_behind_many_groups_that_may_not(store: Tes
         let completed = found.iter().map(Delivery::complete);
         try_join_all(completed).await.unwrap();
     }
-    // All stamps were looked at.
+    // All notices were looked at.
     assert!(consumer.dequeue().await.unwrap().is_none());
     assert_eq!(world.count("hs").await, 0);
     world.check().await;
@@ -161,7 +161,7 @@ async fn what_may_be_granted_is_found_behind_many_groups_that_may_not(store: Tes
 async fn the_priority_comes_first_behind_groups_of_two_priorities_that_may_not_start(
     store: TestStore,
 ) {
-    // A look for one item does not read the stamps of all groups of the second priority.
+    // A look for one item does not read the notices of all groups of the second priority.
     const GROUPS: u64 = 20;
     let world = World::with_defaults(&store).await;
     world.limit_all(GroupLimits::new().with_limit(0)).await;

@@ -37,8 +37,8 @@ pub(super) enum Bug {
     SignalKept,
     /// `enqueue` does not write the wake stamp.
     NoWakeByEnqueue,
-    /// A stamp of a lane without anything to grant stays.
-    HintKept,
+    /// A notice of a lane without anything to grant stays.
+    NoticeKept,
 }
 
 /// The rule that is broken, if any, and the action that a transaction performs.
@@ -84,9 +84,9 @@ impl PlantedBug {
             Some(Bug::NoWakeByEnqueue) if self.action == Action::Enqueue => {
                 recorded.stamps.clear();
             }
-            Some(Bug::HintKept) => {
+            Some(Bug::NoticeKept) => {
                 let atomics = &mut recorded.atomics;
-                atomics.retain(|(_, key, _)| !self.is_in(Part::Stamps, key));
+                atomics.retain(|(_, key, _)| !self.is_in(Part::Notices, key));
             }
             _ => {}
         }

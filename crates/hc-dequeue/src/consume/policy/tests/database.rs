@@ -60,8 +60,8 @@ pub(super) enum Key {
     Pause,
     /// `w`.
     Wake,
-    /// A stamp of a lane without anything to grant.
-    Hint,
+    /// A notice of a lane without anything to grant.
+    Notice,
 }
 
 /// How many keys a session has.
@@ -92,7 +92,7 @@ impl Key {
         let of_sessions = (0..SESSIONS).flat_map(of_session);
         of_sessions
             .chain((0..ITEMS).flat_map(of_item))
-            .chain([Key::Pause, Key::Wake, Key::Hint])
+            .chain([Key::Pause, Key::Wake, Key::Notice])
     }
 
     const fn index(self) -> usize {
@@ -107,7 +107,7 @@ impl Key {
             Key::Effect(item) => keys_of(SESSIONS).start + ITEMS + item,
             Key::Pause => KEYS - 3,
             Key::Wake => KEYS - 2,
-            Key::Hint => KEYS - 1,
+            Key::Notice => KEYS - 1,
         }
     }
 }

@@ -146,7 +146,7 @@ const QUIET: Budget = Budget {
     hurries: 0,
     ahead: 0,
     long: 0,
-    hints: 0,
+    notices: 0,
 };
 
 /// How many threads check one model.
@@ -173,7 +173,7 @@ fn deaths() -> Budget {
 fn check(wanted: usize, budget: Budget) {
     let session_count = size(2, 3);
     let protocol = Protocol {
-        functions: Arc::new(Functions::new(wanted, None, budget.hints > 0)),
+        functions: Arc::new(Functions::new(wanted, None, budget.notices > 0)),
         session_count,
         budget,
         policy_bug: None,
@@ -214,7 +214,7 @@ fn catch_in(
     budget: Budget,
 ) {
     let protocol = Protocol {
-        functions: Arc::new(Functions::new(1, bug, budget.hints > 0)),
+        functions: Arc::new(Functions::new(1, bug, budget.notices > 0)),
         session_count: 2,
         budget,
         policy_bug,
@@ -277,7 +277,7 @@ fn keeps_its_promises_whatever_happens_together() {
         hurries: 0,
         ahead: 0,
         long: 0,
-        hints: 0,
+        notices: 0,
     };
     check(1, budget);
 }
@@ -357,19 +357,22 @@ fn keeps_its_promises_while_items_are_taken_ahead_and_sessions_pause_and_end() {
 }
 
 #[test]
-fn keeps_its_promises_while_a_lane_has_a_stamp_and_nothing_to_grant() {
+fn keeps_its_promises_while_a_lane_has_a_notice_and_nothing_to_grant() {
     let budget = Budget {
         deaths: size(0, 1),
-        hints: 1,
+        notices: 1,
         ..deaths()
     };
     check(1, budget);
 }
 
 #[test]
-fn catches_a_fulfillment_that_keeps_the_stamp_of_a_lane_without_anything_to_grant() {
-    let budget = Budget { hints: 1, ..QUIET };
-    catch(Bug::HintKept, PROGRESSES, budget);
+fn catches_a_fulfillment_that_keeps_the_notice_of_a_lane_without_anything_to_grant() {
+    let budget = Budget {
+        notices: 1,
+        ..QUIET
+    };
+    catch(Bug::NoticeKept, PROGRESSES, budget);
 }
 
 #[test]

@@ -22,7 +22,7 @@ const MEASURES: [Measure; 11] = [
         state.budget.sum() + sum(state, haste) + reserves
     },
     |_, state| usize::from(state.db.has(Key::Pause)),
-    |_, state| hint(state),
+    |_, state| notice(state),
     |_, state| sum(state, life),
     |_, state| state.adrift.len(),
     |_, state| sum(state, returns),
@@ -47,14 +47,14 @@ fn sum(state: &ModelState, of_session: impl Fn(&ModelState, usize) -> usize) -> 
         .sum()
 }
 
-/// The distance of a stamp without anything to grant from its removal and, after that, the takes that would remove it,
+/// The distance of a notice without anything to grant from its removal and, after that, the takes that would remove it,
 /// too.
-fn hint(state: &ModelState) -> usize {
-    if state.db.has(Key::Hint) {
+fn notice(state: &ModelState) -> usize {
+    if state.db.has(Key::Notice) {
         return SESSIONS + 1;
     }
     let in_flight = state.sessions.iter().filter_map(|memory| memory.in_flight);
-    let removes = |staged: &Staged| staged.written(Key::Hint).is_some();
+    let removes = |staged: &Staged| staged.written(Key::Notice).is_some();
     in_flight.filter(removes).count()
 }
 

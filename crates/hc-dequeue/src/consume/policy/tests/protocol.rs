@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use super::bug::{Bug, PlantedBug};
 use super::database::{ABSENT, Database, ITEMS, Key, Staged};
 use super::policy_bug::NOTHING_CHANGED;
-use super::rows::{HEARTBEAT, HINTED, LEASE, Layout, Stored, item_id, request_id, session_id};
+use super::rows::{HEARTBEAT, LEASE, Layout, NOTICED, Stored, item_id, request_id, session_id};
 use super::state::ModelWatch;
 use crate::consume::dispatcher::check::{Check, Checked, Collected, check, collect_and_register};
 use crate::consume::policy::{Event, Scope};
@@ -71,8 +71,8 @@ pub(super) enum Action {
     Pause,
     /// `Queue::resume`.
     Resume,
-    /// `Changes::stamp_lane`, as by a transaction that changes the limits of a group without items.
-    Hint,
+    /// `Changes::add_notice`, as by a transaction that changes the limits of a group without items.
+    Notice,
     /// `Sessions::open`.
     Open,
     /// `Sessions::beat`.
@@ -183,8 +183,8 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    pub(super) fn new(wanted: usize, bug: Option<Bug>, has_hints: bool) -> Self {
-        let layout = Layout::new(wanted, has_hints);
+    pub(super) fn new(wanted: usize, bug: Option<Bug>, has_notices: bool) -> Self {
+        let layout = Layout::new(wanted, has_notices);
         // The number of a grant is all that a database knows of the history of an item.
         let settings = Settings::new()
             .with_lease(LEASE)
@@ -315,9 +315,9 @@ impl Functions {
             Action::Enqueue => drop(self.queue.enqueue(tr, &0).await?),
             Action::Pause => self.queue.pause(tr),
             Action::Resume => self.queue.resume(tr),
-            Action::Hint => {
+            Action::Notice => {
                 let mut changes = Changes::default();
-                changes.stamp_lane(&Bytes::from_static(HINTED), RANK_OF_SLOT);
+                changes.add_notice(&Bytes::from_static(NOTICED), RANK_OF_SLOT);
                 changes.wake();
                 changes.stage(tr, keys);
             }

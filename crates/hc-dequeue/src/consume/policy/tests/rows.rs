@@ -46,8 +46,8 @@ const REGISTERED: i64 = 300;
 /// The version of the next request.
 const NEXT: i64 = 400;
 
-/// The group of the lane that is stamped without anything to grant.
-pub(super) const HINTED: &[u8] = b"hinted";
+/// The group of the lane that has a notice without anything to grant.
+pub(super) const NOTICED: &[u8] = b"noticed";
 
 /// How the queue of the model is stored.
 #[derive(Debug)]
@@ -55,8 +55,8 @@ pub(super) struct Layout {
     pub(super) keys: Arc<Keys>,
     /// How many items a consumer wants.
     wanted: u32,
-    /// Whether a lane may be stamped.
-    has_hints: bool,
+    /// Whether a lane may have a notice.
+    has_notices: bool,
 }
 
 /// Rows, and where each key of the model is.
@@ -120,17 +120,17 @@ fn record_of(deliveries: u8) -> Record {
 }
 
 impl Layout {
-    pub(super) fn new(wanted: usize, has_hints: bool) -> Self {
+    pub(super) fn new(wanted: usize, has_notices: bool) -> Self {
         let env = Environment::seeded(0, Arc::new(ManualClock::new()));
         Self {
             keys: Arc::new(Keys::new(Subspace::from("Q"), env)),
             wanted: wanted as u32,
-            has_hints,
+            has_notices,
         }
     }
 
-    fn hint(&self) -> Vec<u8> {
-        self.keys.stamp(RANK_OF_SLOT, HINTED)
+    fn notice(&self) -> Vec<u8> {
+        self.keys.notice(RANK_OF_SLOT, NOTICED)
     }
 
     /// Returns the row of the application that counts how often an item has taken effect.
@@ -163,8 +163,8 @@ impl Layout {
         if db.has(Key::Pause) {
             tr.set(&keys.pause(), b"");
         }
-        if db.has(Key::Hint) {
-            tr.set(&self.hint(), &[PRESENT]);
+        if db.has(Key::Notice) {
+            tr.set(&self.notice(), &[PRESENT]);
         }
         let rows = match tr.staged() {
             Some(staged) => staged.applied(&Rows::new(), 0),
@@ -231,8 +231,8 @@ impl Layout {
         let keys = &*self.keys;
         let mut places = vec![(Key::Pause, Span::key(&keys.pause()))];
         // Otherwise, takes and fulfillments would read by snapshot what never changes.
-        if self.has_hints {
-            places.push((Key::Hint, Span::key(&self.hint())));
+        if self.has_notices {
+            places.push((Key::Notice, Span::key(&self.notice())));
         }
         for session in 0..SESSIONS {
             let name = session_id(session);
@@ -336,8 +336,8 @@ impl Layout {
         for _ in read(of_key(keys.pause())) {
             db.set(Key::Pause, PRESENT);
         }
-        for _ in read(of_key(self.hint())) {
-            db.set(Key::Hint, PRESENT);
+        for _ in read(of_key(self.notice())) {
+            db.set(Key::Notice, PRESENT);
         }
         assert_eq!(row_count, rows.len(), "the model knows all rows");
         db
@@ -416,13 +416,13 @@ impl Layout {
         if *key == *self.keys.wake() {
             return Key::Wake;
         }
-        if *key == *self.hint() {
-            return Key::Hint;
+        if *key == *self.notice() {
+            return Key::Notice;
         }
         let sessions = &self.keys.sessions;
         let session = (0..SESSIONS)
             .find(|session| *key == *sessions.heartbeat(session_id(*session)))
-            .expect("only heartbeats, hints and the wake stamp have versionstamps");
+            .expect("only heartbeats, notices and the wake stamp have versionstamps");
         Key::Heartbeat(session)
     }
 }

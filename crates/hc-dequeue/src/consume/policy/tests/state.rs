@@ -33,8 +33,8 @@ pub(super) struct Budget {
     pub(super) ahead: usize,
     /// Handlers that may still turn out never to end.
     pub(super) long: usize,
-    /// Lanes that may still be stamped without anything to grant, once at most: the value of a stamp is not modeled.
-    pub(super) hints: usize,
+    /// Notices that may still be written of lanes without anything to grant, one at most: its value is not modeled.
+    pub(super) notices: usize,
 }
 
 impl Budget {
@@ -52,7 +52,7 @@ impl Budget {
             + 2 * self.hurries
             + 3 * self.ahead
             + self.long
-            + self.hints
+            + self.notices
     }
 }
 

@@ -37,8 +37,8 @@ pub(super) enum ModelStep {
     Pause,
     /// `resume`.
     Resume,
-    /// A lane is stamped without anything to grant.
-    Hint,
+    /// A notice is written of a lane without anything to grant.
+    Notice,
     /// The dispatcher of a session takes a step.
     Dispatch(usize, Dispatch),
     /// The handler of an item takes a step in a session.
@@ -117,8 +117,8 @@ impl Protocol {
         } else if state.budget.pauses > 0 {
             steps.push(ModelStep::Pause);
         }
-        if state.budget.hints > 0 {
-            steps.push(ModelStep::Hint);
+        if state.budget.notices > 0 {
+            steps.push(ModelStep::Notice);
         }
         steps.extend((0..state.adrift.len()).map(ModelStep::Land));
         for session in 0..self.session_count {
@@ -172,9 +172,9 @@ impl Protocol {
                 next.budget.pauses -= 1;
                 next.commit(&self.functions.stage(db, 0, Action::Pause)?);
             }
-            ModelStep::Hint => {
-                next.budget.hints -= 1;
-                next.commit(&self.functions.stage(db, 0, Action::Hint)?);
+            ModelStep::Notice => {
+                next.budget.notices -= 1;
+                next.commit(&self.functions.stage(db, 0, Action::Notice)?);
             }
             ModelStep::Resume => next.commit(&self.functions.stage(db, 0, Action::Resume)?),
             ModelStep::Dispatch(me, step) => self.dispatch(db, &mut next, me, step)?,

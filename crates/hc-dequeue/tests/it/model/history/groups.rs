@@ -1,4 +1,4 @@
-//! Groups in a history: items get them, their limits change, and slots and stamps are right at every version.
+//! Groups in a history: items get them, their limits change, and slots and notices are right at every version.
 
 use std::time::Duration;
 
@@ -100,10 +100,10 @@ impl Player {
         let runner: Runner<Store> = self.store.runner();
         let audit = queue.audit(&runner).await.unwrap();
         for finding in audit.findings {
-            // A stamp of a group may be missing until a session has seen the mark of new default limits.
+            // A notice of a group may be missing until a session has seen the mark of new default limits.
             if let Finding::SlotsOff { .. }
             | Finding::BatchOff { .. }
-            | Finding::NoBatchStamp { .. }
+            | Finding::NoBatchNotice { .. }
             | Finding::StrayBatch { .. } = finding
             {
                 return Err(format!("{finding}"));
