@@ -300,8 +300,8 @@ pub(crate) enum AsideKey {
     Key(Vec<u8>),
 }
 
-/// Returns how strongly a session is bound to a bucket. The session with the strongest bond owns the
-/// bucket. This is rendezvous hashing: a session that comes or goes changes only the owners of its own
+/// Returns how strongly a session is bound to a bucket. The session with the strongest bond holds the
+/// bucket. This is rendezvous hashing: a session that comes or goes changes only the holders of its own
 /// buckets.
 pub(crate) fn bond(session: SessionId, bucket: Bucket) -> u64 {
     let mut bytes = session.0.to_vec();

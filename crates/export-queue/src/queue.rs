@@ -23,8 +23,8 @@ type Types<K, V> = fn() -> (K, V);
 
 /// A log of keys and values for external systems, in one subspace; the codec `C` encodes both.
 ///
-/// Each operation takes a transaction and stages its reads and writes there. The owner of the transaction
-/// commits it, and its retries repeat the operation. The workers of a
+/// Each operation takes a transaction and stages its reads and writes there. The caller commits
+/// it, and its retries repeat the operation. The workers of a
 /// [`Subscription`](crate::Subscription) export the entries.
 ///
 /// A handle keeps no state from the store, so cloning it is cheap.

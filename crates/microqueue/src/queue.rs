@@ -11,8 +11,8 @@ use crate::order::Order;
 
 /// An ordered queue of `T` in a subspace; the codec `C` writes the values.
 ///
-/// Each operation takes a transaction and stages its reads and writes there. The owner of the transaction
-/// commits it, so the operation happens together with everything else in that transaction.
+/// Each operation takes a transaction and stages its reads and writes there. The caller commits
+/// it, so the operation happens together with everything else in that transaction.
 /// To run an operation on its own, call it in a closure of a [`Runner`](keyspace::Runner).
 ///
 /// A handle keeps no state from the store, so cloning it is cheap.

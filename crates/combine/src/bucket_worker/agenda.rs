@@ -114,14 +114,14 @@ impl<S: Default> Agenda<S> {
         bucket: Bucket,
         state: S,
         next: Next,
-        is_owner: bool,
+        is_holder: bool,
     ) -> Option<Duration> {
         let work = self.work.get_mut(&bucket)?;
         let again = std::mem::take(&mut work.again);
         work.state = Some(state);
         match next {
             Next::After(wait) => return Some(wait),
-            _ if !is_owner && !work.is_takeover => {
+            _ if !is_holder && !work.is_takeover => {
                 self.work.remove(&bucket);
             }
             Next::Done if !again => {

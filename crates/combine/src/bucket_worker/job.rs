@@ -63,17 +63,17 @@ pub struct Assignment {
     pub session: SessionId,
     /// The bucket.
     pub bucket: Bucket,
-    /// Whether the session owns the bucket, as far as it knows. Otherwise it has taken the bucket over
-    /// because there was no progress, or the owner of the bucket has changed since the step became due.
-    pub is_owner: bool,
+    /// Whether the session holds the bucket, as far as it knows. Otherwise it has taken the bucket over
+    /// because there was no progress, or the holder of the bucket has changed since the step became due.
+    pub is_holder: bool,
 }
 
 impl Assignment {
-    pub(super) fn new(session: SessionId, bucket: Bucket, is_owner: bool) -> Self {
+    pub(super) fn new(session: SessionId, bucket: Bucket, is_holder: bool) -> Self {
         Self {
             session,
             bucket,
-            is_owner,
+            is_holder,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The task of a worker: which buckets it works on, and when. This layer and the layers above it use it.
 //!
 //! A [`BucketWorker`] reads which buckets have work and which sessions are alive, and works on the
-//! buckets that its session owns. Then it sleeps on a watch of a wake stamp. Work that arrives in the
+//! buckets that its session holds. Then it sleeps on a watch of a wake stamp. Work that arrives in the
 //! meantime changes the stamp, so the worker reads again when it is done. Its agenda, a state machine
 //! without a store, a clock or a task, decides what it does next.
 //!

@@ -28,7 +28,7 @@ impl Roster {
         self.living = living;
     }
 
-    /// Returns the rank of a session for a bucket. The session with rank 0 owns the bucket, and the next
+    /// Returns the rank of a session for a bucket. The session with rank 0 holds the bucket, and the next
     /// one takes it over. Sessions divide the buckets by
     /// [rendezvous hashing](https://en.wikipedia.org/wiki/Rendezvous_hashing).
     pub(super) fn rank(&self, own: SessionId, bucket: Bucket) -> usize {
@@ -77,24 +77,24 @@ mod tests {
         (0..count).map(|number| SessionId([number; 16])).collect()
     }
 
-    fn owners(roster: &Roster) -> Vec<SessionId> {
-        let owner = |bucket| {
-            let mut owners = (roster.living.iter())
+    fn holders(roster: &Roster) -> Vec<SessionId> {
+        let holder = |bucket| {
+            let mut holders = (roster.living.iter())
                 .filter(|session| roster.rank(**session, Bucket(bucket)) == 0);
-            let owner = owners.next().unwrap();
-            assert_eq!(owners.next(), None);
-            *owner
+            let holder = holders.next().unwrap();
+            assert_eq!(holders.next(), None);
+            *holder
         };
-        (0..BUCKETS).map(owner).collect()
+        (0..BUCKETS).map(holder).collect()
     }
 
     #[test]
-    fn every_bucket_has_one_owner_and_every_session_its_share() {
+    fn every_bucket_has_one_holder_and_every_session_its_share() {
         let mut roster = Roster::default();
         roster.update(sessions(5));
-        let owners = owners(&roster);
+        let holders = holders(&roster);
         for session in sessions(5) {
-            let share = owners.iter().filter(|owner| **owner == session).count();
+            let share = holders.iter().filter(|holder| **holder == session).count();
             assert!((140..260).contains(&share), "{share} of {BUCKETS}");
         }
     }
@@ -103,10 +103,10 @@ mod tests {
     fn a_session_that_goes_leaves_the_buckets_of_others_where_they_were() {
         let mut roster = Roster::default();
         roster.update(sessions(5));
-        let before = owners(&roster);
+        let before = holders(&roster);
         roster.update(sessions(4));
         let gone = SessionId([4; 16]);
-        for (before, after) in before.into_iter().zip(owners(&roster)) {
+        for (before, after) in before.into_iter().zip(holders(&roster)) {
             assert!(before == gone || before == after);
         }
     }

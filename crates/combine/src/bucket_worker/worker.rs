@@ -190,14 +190,14 @@ impl<J: Job + ?Sized> BucketWorker<J> {
         self.roster
             .update(living.map(|(session, _)| session).collect());
         for bucket in pending {
-            if self.is_owner(bucket) {
+            if self.is_holder(bucket) {
                 self.agenda.add(bucket, false);
             }
         }
         Ok(())
     }
 
-    fn is_owner(&self, bucket: Bucket) -> bool {
+    fn is_holder(&self, bucket: Bucket) -> bool {
         self.roster.rank(self.session(), bucket) == 0
     }
 
@@ -226,8 +226,8 @@ impl<J: Job + ?Sized> BucketWorker<J> {
     }
 
     fn begin_step(&mut self, bucket: Bucket, state: J::State) {
-        let is_owner = self.is_owner(bucket);
-        let assignment = Assignment::new(self.session(), bucket, is_owner);
+        let is_holder = self.is_holder(bucket);
+        let assignment = Assignment::new(self.session(), bucket, is_holder);
         let job = self.job.clone();
         let step = async move {
             let step = foreign::run(async { job.step(assignment, state).await });
@@ -247,8 +247,8 @@ impl<J: Job + ?Sized> BucketWorker<J> {
             tracing::error!(%bucket, panic, "a step panicked");
             (J::State::default(), Next::After(PAUSE_AFTER_FAILURE))
         });
-        let is_owner = self.is_owner(bucket);
-        if let Some(wait) = self.agenda.end(bucket, state, next, is_owner) {
+        let is_holder = self.is_holder(bucket);
+        if let Some(wait) = self.agenda.end(bucket, state, next, is_holder) {
             self.alarms.start(Timer::Step(bucket), wait);
         }
     }

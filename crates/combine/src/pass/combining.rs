@@ -191,7 +191,7 @@ impl Job for Combining {
     }
 
     async fn step(&self, assignment: Assignment, retry: RetryState) -> (RetryState, Next) {
-        if !assignment.is_owner {
+        if !assignment.is_holder {
             self.metrics.takeovers.increment(1);
         }
         let plan = retry.plan(self.options.max_bytes);
@@ -251,7 +251,7 @@ impl Job for Combining {
 }
 
 impl Combining {
-    /// Makes a pass. Returns `None` if the owner of the bucket has made one instead.
+    /// Makes a pass. Returns `None` if the holder of the bucket has made one instead.
     async fn pass(
         &self,
         assignment: Assignment,
@@ -263,7 +263,7 @@ impl Combining {
             let attempt = tr.attempt();
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 self.metrics.conflicts.increment(1);
-                if !assignment.is_owner {
+                if !assignment.is_holder {
                     return Ok(None);
                 }
             }

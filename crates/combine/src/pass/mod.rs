@@ -3,7 +3,7 @@
 //! A pass makes all its reads before its first write:
 //!
 //! 1. It reads the state of the passes serializably, and always writes it, so two concurrent passes over
-//!    one bucket never both commit. The result therefore does not depend on which session owns the
+//!    one bucket never both commit. The result therefore does not depend on which session holds the
 //!    bucket.
 //! 2. It reads blocks of updates from the start of the log, up to a number of bytes. A [read conflict
 //!    range](Portion::remove) protects the blocks that it takes.

@@ -30,8 +30,8 @@ use crate::settings::{Settings, SettingsRecord};
 /// Values of type `V` under keys of type `K`, changed by updates of type `U`, in one subspace; the codec
 /// `C` encodes all three.
 ///
-/// Each operation takes a transaction and stages its reads and writes there. The owner of the transaction
-/// commits it, and its retries repeat the operation. A [`Worker`](crate::Worker) combines the updates.
+/// Each operation takes a transaction and stages its reads and writes there. The caller commits
+/// it, and its retries repeat the operation. A [`Worker`](crate::Worker) combines the updates.
 ///
 /// To use a different codec for keys, updates or values, implement [`Codec`] for all three on a type of
 /// your own.

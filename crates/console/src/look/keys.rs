@@ -128,11 +128,11 @@ fn end_of(prefix: &[u8]) -> Vec<u8> {
 }
 
 fn key_of(recipes: &[RegisteredRecipe], row: &KeyValue, with_value: bool) -> report::Key {
-    let owner = recipes
+    let recipe = recipes
         .iter()
         .find(|recipe| row.key().starts_with(recipe.subspace.bytes()));
-    let part = owner.and_then(|recipe| part_of(recipe, row.key()));
-    let codec = owner.and_then(|recipe| payload_codec(recipe, part));
+    let part = recipe.and_then(|recipe| part_of(recipe, row.key()));
+    let codec = recipe.and_then(|recipe| payload_codec(recipe, part));
     let value = || match codec {
         Some((codec, skipped)) if row.value().len() >= skipped => {
             decode(codec, &row.to_value().slice(skipped..))
@@ -143,7 +143,7 @@ fn key_of(recipes: &[RegisteredRecipe], row: &KeyValue, with_value: bool) -> rep
         name: queue_name(&Subspace::from_bytes(row.key())),
         hex: hex(row.key()),
         tuple: tuple_text(row.key()),
-        queue: owner.map(|recipe| queue_name(&recipe.subspace)),
+        queue: recipe.map(|recipe| queue_name(&recipe.subspace)),
         part: part.map(str::to_owned),
         value_bytes: row.value().len(),
         value: with_value.then(value),

@@ -254,7 +254,7 @@ impl Exporting {
         Ok(Advance {
             position: batch.end,
             dead,
-            releases_claim: !batch.has_more || !assignment.is_owner,
+            releases_claim: !batch.has_more || !assignment.is_holder,
         })
     }
 

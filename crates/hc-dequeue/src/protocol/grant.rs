@@ -1,6 +1,6 @@
 //! Grants: the answers to requests.
 //!
-//! A grant contains its items, one in each row, until the owner of the request collects them. A session that has read
+//! A grant contains its items, one in each row, until the session of the request collects them. A session that has read
 //! the answer to its request has therefore read its items.
 
 use microqueue::keyspace::transaction::key_after;

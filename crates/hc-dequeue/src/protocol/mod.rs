@@ -29,7 +29,7 @@
 //! - *Register*: appends a request to the registry. It reads only the session's own state, so that registrations
 //!   never conflict with each other.
 //! - *Fulfill*: pairs the first requests with the first items. Any session may do it at any time; normally the
-//!   session that owns the first request does.
+//!   session of the first request does.
 //! - *Check*: reads whether the session's request was answered and whether it is the first one, and sets watches on
 //!   the keys that may change this.
 //! - *Collect*: takes the granted items over. If the session's consumers want more, the same transaction registers
@@ -58,7 +58,7 @@
 //!
 //! # Why it does not stall
 //!
-//! 1. The session that owns the first request *leads*: it fulfills. Only this session watches the wake stamp, which
+//! 1. The session of the first request *leads*: it fulfills. Only this session watches the wake stamp, which
 //!    every enqueue, return and redrive writes. An enqueue therefore wakes one session, however many wait.
 //! 2. Every other session watches only for its own answer. Each transaction that checks a request also sets the
 //!    watches, so that no change is lost between the check and the watch.
@@ -66,13 +66,13 @@
 //!    key where the grant would be.
 //! 4. One case needs more than a signal. Request B is registered after request A and sees it, A is removed by a
 //!    transaction that does not see B, and B's session sleeps because it saw A before it. Therefore, after a session
-//!    removes a request (by answering it, withdrawing it, or because its owner is dead), it keeps calling `fulfill`
+//!    removes a request (by answering it, withdrawing it, or because its session is dead), it keeps calling `fulfill`
 //!    until a call that started after the removal committed finds nothing to do.
 //! 5. Meanwhile, another session's request may become the first. That session waits for the duration of a few
 //!    transactions before it leads. If two sessions lead at the same time anyway, one of them fails with a conflict.
-//!    From then on it grants nothing and only notifies the owner of the first request, so that the two do not keep
+//!    From then on it grants nothing and only notifies the session of the first request, so that the two do not keep
 //!    colliding.
-//! 6. If the session that owns the first request is dead, the other sessions notice this at their poll interval. They
+//! 6. If the session of the first request is dead, the other sessions notice this at their poll interval. They
 //!    lose *patience* one after another, in the order of their requests, and lead in its place. While there are no
 //!    items, no session loses patience.
 //!

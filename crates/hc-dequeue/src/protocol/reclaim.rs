@@ -155,7 +155,7 @@ pub(crate) async fn return_grants(
 }
 
 /// Removes the requests of a dead session, and the signals to them. Afterwards, the caller must call
-/// [`fulfill`](crate::protocol::fulfill::fulfill) until it changes nothing, since the owner of the next request may
+/// [`fulfill`](crate::protocol::fulfill::fulfill) until it changes nothing, since the session of the next request may
 /// be asleep after a removed one.
 ///
 /// # Conflicts

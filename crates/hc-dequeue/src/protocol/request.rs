@@ -268,7 +268,7 @@ pub(crate) async fn collect(
 
 /// Removes a request. Returns `false` if it was answered before.
 ///
-/// The request may have been the first, and the owner of the next request may be asleep after it. After a withdrawal,
+/// The request may have been the first, and the session of the next request may be asleep after it. After a withdrawal,
 /// a session must therefore call [`fulfill`](super::fulfill::fulfill) until it changes nothing, as a leading session
 /// does.
 ///

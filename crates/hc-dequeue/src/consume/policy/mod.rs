@@ -17,7 +17,7 @@
 //! ```
 //!
 //! Besides its phase, a session may owe *leadership*: it has changed the registry, so that requests of other sessions
-//! may be answerable or may have become the first without their owners being notified. Such a session fulfills before
+//! may be answerable or may have become the first without their sessions being notified. Such a session fulfills before
 //! anything else, until a fulfillment changes nothing.
 //!
 //! A worker's session may also take items ahead of its handlers, into its [reserve](reserve).
@@ -31,7 +31,7 @@
 //! | constant | value | effect | with | without |
 //! |---|---|---|---|---|
 //! | [`ANSWER`] | 1 transaction | a contended session usually finds its answer at its first check | 64 sessions: 4,790 pops | 3,940 |
-//! | [`GRACE`] | 2 transactions | the leading session answers a new first request, and the owner of that request does not collide with it | 64 sessions: 1,960 acknowledged, 0.03 conflicts for each, 99th percentile 57 ms | 1,680; 0.32; 232 ms |
+//! | [`GRACE`] | 2 transactions | the leading session answers a new first request, and the session of that request does not collide with it | 64 sessions: 1,960 acknowledged, 0.03 conflicts for each, 99th percentile 57 ms | 1,680; 0.32; 232 ms |
 //! | [`GRACE_OF_MANY`] | 4 transactions | the same while consumers ask again at once: each fulfillment serves many | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,790; 8,170 |
 //! | [`Lead::HandOver`] | | a session that collided with another leader leaves the items to it, and only notifies the first request | 64 sessions: 4,790 pops, 1,960 acknowledged | 4,360; 1,790 |
 //! | `REQUESTS_AFTER_CONTENTION` in `dispatcher::pace` | 64 requests | contended sessions register at once, and no fast path fails | 64 sessions: 4,790 pops; 64 consumers in 4 processes: 11,100 | 1,560; 6,900 |
@@ -96,7 +96,7 @@ pub(crate) enum Lead {
     /// Grants items for every request, and then for its own consumers.
     Everybody,
     /// Grants nothing, because another session also leads or this one ends. The fulfillment removes requests of dead
-    /// sessions and notifies the owner of the first request.
+    /// sessions and notifies the session of the first request.
     HandOver,
 }
 
@@ -391,7 +391,7 @@ impl<R: Copy + PartialEq> Policy<R> {
                     request.answer();
                 }
             }
-            // The request may be removed, and the owner of the next one may be asleep after it.
+            // The request may be removed, and the session of the next one may be asleep after it.
             Event::Failed(Step::Withdraw(_)) => self.owe(Lead::Everybody),
             // A session whose fulfillment failed still owes leadership.
             Event::Failed(_) => {}
@@ -498,7 +498,7 @@ impl<R: Copy + PartialEq> Policy<R> {
 
     fn withdrawn(&mut self) {
         self.phase = Phase::Idle;
-        // The owner of the next request may be asleep after this request.
+        // The session of the next request may be asleep after this request.
         self.owe(Lead::Everybody);
     }
 

@@ -382,7 +382,7 @@ impl Model {
 
     fn collect(&mut self, session: usize, purpose: Purpose) -> Said {
         let grant_of = |item: &ModelItem| match item.place {
-            At::Granted(owner, grant) if owner == session => Some(grant),
+            At::Granted(holder, grant) if holder == session => Some(grant),
             _ => None,
         };
         let oldest = self.items.iter().filter_map(grant_of).min();
@@ -422,7 +422,7 @@ impl Model {
         for item in 0..self.items.len() {
             match self.items[item].place {
                 At::Held(holder) if holder == session => self.come_back(item, how),
-                At::Granted(owner, _) if owner == session => self.come_back(item, How::Unused),
+                At::Granted(holder, _) if holder == session => self.come_back(item, How::Unused),
                 _ => {}
             }
         }
