@@ -203,7 +203,7 @@ impl Engine {
     /// Returns a read version that is at least every acknowledged commit version, and its state.
     pub(crate) fn read_version(&self) -> Result<(i64, Snapshot)> {
         let (version, state) = self.shared.timeline.read_version()?;
-        if self.shared.timeline.wants_claim() {
+        if self.shared.timeline.wants_clock_frame() {
             self.shared.pipeline.call_publisher();
         }
         Ok((version, Snapshot::new(version, state, self.shared.clone())))
@@ -511,9 +511,9 @@ impl Committer {
         self.publisher.step_here()
     }
 
-    /// Only claims a version, so that the clock can continue.
-    pub(crate) fn claim(&mut self) -> Result<()> {
-        self.publisher.claim()
+    /// Only writes a clock frame, so that the clock can continue.
+    pub(crate) fn write_clock(&mut self) -> Result<()> {
+        self.publisher.write_clock()
     }
 
     /// Does all pending work on this thread.

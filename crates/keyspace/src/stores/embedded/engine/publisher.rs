@@ -38,7 +38,7 @@ pub(crate) struct Publisher {
     durability: Durability,
     /// When the oldest unflushed batch was written, on the environment's clock.
     unflushed_since: Option<Duration>,
-    /// The newest version that was published or claimed.
+    /// The newest version that was published, or is in a clock frame.
     newest_version: i64,
     /// The segment in which the log of the active part begins.
     part_segment: u64,
@@ -236,8 +236,8 @@ impl Publisher {
         if let Some(batch) = postponed.or_else(|| self.shared.pipeline.take()) {
             self.commit(batch)?;
         }
-        if self.shared.timeline.wants_claim() {
-            self.claim()?;
+        if self.shared.timeline.wants_clock_frame() {
+            self.write_clock()?;
         }
         if self.growth.due().is_some_and(|due| due <= self.now()) {
             self.growth = PartGrowth::new(self.now());
@@ -389,10 +389,10 @@ impl Publisher {
         Ok(())
     }
 
-    /// Claims a version, so that the clock can continue. Claims do not end a part: once they have filled a segment, the
-    /// next commits end the part, which frees the log.
-    pub(super) fn claim(&mut self) -> Result<()> {
-        let Some(version) = self.shared.timeline.claim() else {
+    /// Writes a clock frame, so that the clock can continue. Clock frames do not end a part: once they have filled a
+    /// segment, the next commits end the part, which frees the log.
+    pub(super) fn write_clock(&mut self) -> Result<()> {
+        let Some(version) = self.shared.timeline.version_of_clock_frame() else {
             return Ok(());
         };
         if let Some(journal) = &mut self.journal {

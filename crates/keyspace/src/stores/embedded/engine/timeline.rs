@@ -46,8 +46,8 @@ const IDLE_VERSIONS: i64 = VERSIONS_PER_SECOND / 4;
 /// commits while the clock stands still, which take one version each.
 const LEAD_VERSIONS: i64 = RECOVERY_VERSIONS / 2;
 
-/// How close the clock may come to the point where it stands still before a version is claimed.
-const CLAIM_VERSIONS: i64 = LEAD_VERSIONS / 2;
+/// How close the clock may come to the point where it stands still before a clock frame is written.
+const CLOCK_FRAME_VERSIONS: i64 = LEAD_VERSIONS / 2;
 
 /// The value of [`Timeline::in_flight`] while no commit is in flight.
 const NONE: i64 = i64::MAX;
@@ -156,9 +156,9 @@ impl Timeline {
         version
     }
 
-    /// Returns the current version, to be written to the log, and makes later batches get later versions.
-    /// `None` while a batch is in flight: its version is smaller, but it would come later in the log.
-    pub(super) fn claim(&self) -> Option<i64> {
+    /// Returns the current version, to be written to the log in a clock frame, and makes later batches get later
+    /// versions. `None` while a batch is in flight: its version is smaller, but it would come later in the log.
+    pub(super) fn version_of_clock_frame(&self) -> Option<i64> {
         let mut line = self.line();
         if !line.in_flight.is_empty() {
             return None;
@@ -168,8 +168,8 @@ impl Timeline {
     }
 
     /// Returns whether the clock is about to stand still because no newer version is on disk.
-    pub(super) fn wants_claim(&self) -> bool {
-        self.running() > self.horizon.load(Ordering::Relaxed) - CLAIM_VERSIONS
+    pub(super) fn wants_clock_frame(&self) -> bool {
+        self.running() > self.horizon.load(Ordering::Relaxed) - CLOCK_FRAME_VERSIONS
     }
 
     /// Records that `version` and everything before it are on disk.
@@ -478,16 +478,16 @@ mod tests {
     }
 
     #[test]
-    fn versions_in_the_log_grow_claims_included() {
+    fn versions_in_the_log_grow_clock_frames_included() {
         let it = Fixture::new();
         let version = it.timeline.begin_commit();
         it.advance(LEAD_VERSIONS);
-        assert!(it.timeline.wants_claim());
-        assert_eq!(it.timeline.claim(), None);
+        assert!(it.timeline.wants_clock_frame());
+        assert_eq!(it.timeline.version_of_clock_frame(), None);
         it.publish(version);
-        let claimed = it.timeline.claim().unwrap();
-        assert!(claimed > version);
-        assert!(it.timeline.begin_commit() > claimed);
+        let of_clock = it.timeline.version_of_clock_frame().unwrap();
+        assert!(of_clock > version);
+        assert!(it.timeline.begin_commit() > of_clock);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::net::UnixStream;
 
-use super::election::{self, Claim, Next, Outcome, Step};
+use super::election::{self, Candidacy, Next, Outcome, Step};
 use crate::contract::env::Environment;
 use crate::contract::error::{OpenError, chain};
 use crate::stores::embedded::backend::place::{FileId, is_replaced, replaced};
@@ -105,14 +105,14 @@ impl Candidate {
     }
 
     pub(super) fn is_viewer(&self) -> bool {
-        self.claim() == Claim::Viewer
+        self.candidacy() == Candidacy::Viewer
     }
 
-    fn claim(&self) -> Claim {
+    fn candidacy(&self) -> Candidacy {
         match self.options.sharing {
-            Sharing::Share | Sharing::Refuse => Claim::Owner,
-            Sharing::ClientOnly => Claim::Client,
-            Sharing::Yield => Claim::Viewer,
+            Sharing::Share | Sharing::Refuse => Candidacy::Owner,
+            Sharing::ClientOnly => Candidacy::Client,
+            Sharing::Yield => Candidacy::Viewer,
         }
     }
 
@@ -122,7 +122,7 @@ impl Candidate {
     /// - [`OpenError::StoreInUse`] or [`OpenError::NoOwner`] at the limit, or if the owner refuses this client
     /// - otherwise those of the opening
     pub(super) async fn elect(&mut self, limit: Option<Duration>) -> Result<Elected, OpenError> {
-        let claim = self.claim();
+        let candidacy = self.candidacy();
         let begun = self.environment().now();
         self.refusal = None;
         self.reason = None;
@@ -130,7 +130,7 @@ impl Candidate {
         if !delay.is_zero() {
             self.environment().sleep(delay).await;
         }
-        let mut step = election::first(claim, self.known.is_some());
+        let mut step = election::first(candidacy, self.known.is_some());
         loop {
             let passed = self.environment().now().saturating_sub(begun);
             let left = limit.map(|limit| limit.saturating_sub(passed));
@@ -139,7 +139,7 @@ impl Candidate {
                 Step::Connect => self.connect(left).await,
                 Step::Pause => self.pause().await,
             };
-            step = match election::next(claim, attempt) {
+            step = match election::next(candidacy, attempt) {
                 Next::Step(step) => step,
                 Next::Own(owner) => return Ok(Elected::Owner(Arc::new(owner))),
                 Next::Follow(client) => return Ok(Elected::Client(client)),

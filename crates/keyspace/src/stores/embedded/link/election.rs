@@ -26,7 +26,7 @@
 
 /// What a candidate may become.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Claim {
+pub(super) enum Candidacy {
     /// The owner, or a client.
     Owner,
     /// A client.
@@ -74,24 +74,24 @@ pub(super) enum Next<O, C, E> {
 }
 
 /// Returns the first step of an election. `is_next` says whether there was an owner before.
-pub(super) fn first(claim: Claim, is_next: bool) -> Step {
-    match claim {
-        Claim::Owner => Step::Open,
-        Claim::Client => Step::Connect,
+pub(super) fn first(candidacy: Candidacy, is_next: bool) -> Step {
+    match candidacy {
+        Candidacy::Owner => Step::Open,
+        Candidacy::Client => Step::Connect,
         // An application opens the store meanwhile, if there is one.
-        Claim::Viewer if is_next => Step::Pause,
-        Claim::Viewer => Step::Open,
+        Candidacy::Viewer if is_next => Step::Pause,
+        Candidacy::Viewer => Step::Open,
     }
 }
 
 /// Returns what a candidate does after a step.
-pub(super) fn next<O, C, E>(claim: Claim, outcome: Outcome<O, C, E>) -> Next<O, C, E> {
+pub(super) fn next<O, C, E>(candidacy: Candidacy, outcome: Outcome<O, C, E>) -> Next<O, C, E> {
     match outcome {
         Outcome::Opened(owner) => Next::Own(owner),
         Outcome::Held => Next::Step(Step::Connect),
         Outcome::Welcomed(client) => Next::Follow(client),
         Outcome::Unanswered => Next::Step(Step::Pause),
-        Outcome::Paused => Next::Step(first(claim, false)),
+        Outcome::Paused => Next::Step(first(candidacy, false)),
         Outcome::Failed(error) => Next::Fail(error),
     }
 }

@@ -9,7 +9,7 @@
 //! 13       zero
 //! 16  u64  number of the frame, from 1: they are consecutive over the segments of a log
 //! 24  u64  number of the last frame that had been flushed when this one was written, smaller than its own
-//! 32  i64  version: of Batch the commit version, of Clock the version that is claimed; else 0
+//! 32  i64  version: of Batch the commit version, of Clock that of the clock; else 0
 //! 40  u32  how many effects a Batch holds; else 0
 //! 44       zero
 //! 48       body: of Batch its effects; of Begin previous segment, its end offset and its last frame
@@ -73,7 +73,7 @@ impl Record {
         Self::new(BATCH, version)
     }
 
-    /// Returns a claim of a version, without effects.
+    /// Returns a clock frame: the version of the clock, without effects.
     pub(crate) fn clock(version: i64) -> Self {
         Self::new(CLOCK, version)
     }

@@ -89,7 +89,7 @@ pub(crate) struct LogEnd {
     /// The offset of the next frame, in bytes.
     pub(crate) offset: u64,
     pub(crate) last_frame: u64,
-    /// The newest version of a batch or a claim, `None` if there is neither.
+    /// The newest version of a batch or a clock frame, `None` if there is neither.
     pub(crate) newest_version: Option<i64>,
 }
 

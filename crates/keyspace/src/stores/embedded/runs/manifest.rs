@@ -8,7 +8,7 @@
 //! 20  u32  the length of the manifest, in bytes
 //! 24  u64  sequence: 1 larger than that of the manifest before
 //! 32  i64  version: every commit up to it is in the runs, and no later one; it is that of a commit or a
-//!          claim, or the one at which the clock started; 100,000,000 in a new store
+//!          clock frame, or the one at which the clock started; 100,000,000 in a new store
 //! 40       id of the store, 16 random bytes
 //! 56  u32  the length of a chunk, in bytes: 1,048,576
 //! 60  u8   1 if the store has a log, else 0
@@ -68,8 +68,8 @@ pub(super) const MAX_BYTES: u64 = 1 << 40;
 /// The store's own record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Meta {
-    /// Every commit up to this version is in the runs, and no later one. It is the version of a commit, a
-    /// version that was claimed, or the version at which the clock started.
+    /// Every commit up to this version is in the runs, and no later one. It is the version of a commit or of
+    /// a clock frame, or the version at which the clock started.
     pub(crate) last_version: i64,
     /// Distinguishes this store from every other.
     pub(crate) id: [u8; 16],

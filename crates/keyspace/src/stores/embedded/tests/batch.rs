@@ -229,7 +229,7 @@ fn each_durability_flushes_as_often_as_it_says() {
 }
 
 #[test]
-fn a_commit_that_was_resolved_before_a_claim_is_replayed_after_a_checkpoint() {
+fn a_commit_that_was_resolved_before_a_clock_frame_is_replayed_after_a_checkpoint() {
     let (environment, clock) = still();
     let disk = Disk::with(new_store());
     let options = Options::new().with_environment(environment);
@@ -247,7 +247,7 @@ fn a_commit_that_was_resolved_before_a_claim_is_replayed_after_a_checkpoint() {
     let commit = engine.commit(set(None, &["a"], "1"));
     committer.resolve().unwrap();
     clock.advance(Duration::from_secs(30));
-    committer.claim().unwrap();
+    committer.write_clock().unwrap();
     committer.step().unwrap();
     assert!(commit.now_or_never().unwrap().is_ok());
     let store = open_on(&Disk::with(disk.image())).unwrap();

@@ -156,7 +156,7 @@ struct Log {
 enum Step {
     /// Appends a batch of this number of blocks.
     Append(usize),
-    /// Appends a claim.
+    /// Appends a clock frame.
     Clock,
     Flush,
     /// Prepares the spare, unless there is one.

@@ -16,7 +16,7 @@ use conformance::scale;
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use self::steps::{Action, Budget, Bug, Call, Commit, ElectionModel, Phase, Process, Seat, State};
-use crate::stores::embedded::link::election::{self, Claim};
+use crate::stores::embedded::link::election::{self, Candidacy};
 
 /// The number of threads that check the model.
 const THREADS: usize = 2;
@@ -38,8 +38,8 @@ impl Model for ElectionModel {
     type Action = Action;
 
     fn init_states(&self) -> Vec<State> {
-        let process = |claim: &Claim| Process {
-            seat: Seat::Seeking(election::first(*claim, false)),
+        let process = |candidacy: &Candidacy| Process {
+            seat: Seat::Seeking(election::first(*candidacy, false)),
             is_stopped: false,
             opened_at: 0,
             attempts: 0,
@@ -51,7 +51,7 @@ impl Model for ElectionModel {
             is_last: false,
         };
         vec![State {
-            processes: self.claims.iter().map(process).collect(),
+            processes: self.candidacies.iter().map(process).collect(),
             lock: None,
             socket: None,
             log: Vec::new(),
@@ -68,7 +68,7 @@ impl Model for ElectionModel {
     }
 
     fn actions(&self, _: &State, actions: &mut Vec<Action>) {
-        for me in 0..self.claims.len() {
+        for me in 0..self.candidacies.len() {
             actions.extend([
                 Action::Seek(me),
                 Action::Proceed(me),
@@ -145,7 +145,7 @@ impl Model for ElectionModel {
 
 fn model(bug: Option<Bug>) -> ElectionModel {
     ElectionModel {
-        claims: vec![Claim::Owner; 2],
+        candidacies: vec![Candidacy::Owner; 2],
         attempts: 2,
         budget: Budget {
             kills: 1,
@@ -190,7 +190,7 @@ fn the_rules_of_an_election_hold_in_every_order_of_steps() {
 #[test]
 fn the_rules_hold_among_three_processes() {
     check(ElectionModel {
-        claims: vec![Claim::Owner; 3],
+        candidacies: vec![Candidacy::Owner; 3],
         attempts: 1,
         budget: Budget {
             kills: 1,
@@ -235,14 +235,14 @@ fn catches_a_read_version_that_was_asked_for_before_the_transaction() {
 }
 
 /// A model of viewers and applications, which make few transactions.
-fn viewers(claims: &[Claim], bug: Option<Bug>) -> ElectionModel {
+fn viewers(candidacies: &[Candidacy], bug: Option<Bug>) -> ElectionModel {
     ElectionModel {
-        claims: claims.to_vec(),
-        attempts: u8::from(claims.len() == 2),
+        candidacies: candidacies.to_vec(),
+        attempts: u8::from(candidacies.len() == 2),
         budget: Budget {
             kills: 1,
             closes: 1,
-            stops: u8::from(claims.len() == 2),
+            stops: u8::from(candidacies.len() == 2),
             leaves: 0,
             losses: 0,
         },
@@ -253,8 +253,8 @@ fn viewers(claims: &[Claim], bug: Option<Bug>) -> ElectionModel {
 
 #[test]
 fn the_rules_hold_between_viewers_and_applications() {
-    use Claim::{Client, Owner, Viewer};
-    let groups: [&[Claim]; 6] = [
+    use Candidacy::{Client, Owner, Viewer};
+    let groups: [&[Candidacy]; 6] = [
         &[Viewer, Owner],
         &[Viewer, Client],
         &[Viewer, Viewer],
@@ -269,19 +269,19 @@ fn the_rules_hold_between_viewers_and_applications() {
 
 #[test]
 fn catches_a_viewer_that_takes_over_beside_an_application() {
-    let beside = [Claim::Viewer, Claim::Owner, Claim::Owner];
+    let beside = [Candidacy::Viewer, Candidacy::Owner, Candidacy::Owner];
     catch_in(viewers(&beside, Some(Bug::ViewsAlone)), VIEWED);
 }
 
 #[test]
 fn catches_a_viewer_that_does_not_hand_the_store_over() {
-    let beside = [Claim::Viewer, Claim::Owner];
+    let beside = [Candidacy::Viewer, Candidacy::Owner];
     catch_in(viewers(&beside, Some(Bug::KeepsStore)), SETTLES);
 }
 
 #[test]
 fn catches_viewers_that_wait_for_each_other() {
-    let viewers_alone = [Claim::Viewer; 2];
+    let viewers_alone = [Candidacy::Viewer; 2];
     catch_in(
         viewers(&viewers_alone, Some(Bug::GivesWayToViewers)),
         SETTLES,
@@ -289,16 +289,16 @@ fn catches_viewers_that_wait_for_each_other() {
 }
 
 /// A model of processes that close the store, of commits that wait for an owner, and of sockets that are lost.
-fn ends(claims: &[Claim], bug: Option<Bug>) -> ElectionModel {
+fn ends(candidacies: &[Candidacy], bug: Option<Bug>) -> ElectionModel {
     ElectionModel {
-        claims: claims.to_vec(),
+        candidacies: candidacies.to_vec(),
         attempts: 1,
         budget: Budget {
-            kills: u8::from(claims.len() == 2),
+            kills: u8::from(candidacies.len() == 2),
             closes: 2,
             stops: 0,
             leaves: 2,
-            losses: u8::from(claims.len() == 2),
+            losses: u8::from(candidacies.len() == 2),
         },
         has_ends: true,
         bug,
@@ -307,8 +307,8 @@ fn ends(claims: &[Claim], bug: Option<Bug>) -> ElectionModel {
 
 #[test]
 fn the_rules_hold_when_processes_close_the_store_in_every_order() {
-    use Claim::{Client, Owner, Viewer};
-    let groups: [&[Claim]; 6] = [
+    use Candidacy::{Client, Owner, Viewer};
+    let groups: [&[Candidacy]; 6] = [
         &[Owner, Owner],
         &[Owner, Client],
         &[Owner, Viewer],
@@ -327,16 +327,19 @@ fn the_rules_hold_when_processes_close_the_store_in_every_order() {
 
 #[test]
 fn catches_an_owner_that_makes_no_other_socket() {
-    catch_in(ends(&[Claim::Owner; 2], Some(Bug::KeepsNoSocket)), SETTLES);
+    catch_in(
+        ends(&[Candidacy::Owner; 2], Some(Bug::KeepsNoSocket)),
+        SETTLES,
+    );
 }
 
 #[test]
 fn catches_an_owner_that_does_not_look_whether_the_others_have_left() {
-    catch_in(ends(&[Claim::Owner; 2], Some(Bug::LooksOnce)), CLEAN);
+    catch_in(ends(&[Candidacy::Owner; 2], Some(Bug::LooksOnce)), CLEAN);
 }
 
 #[test]
 fn catches_a_client_that_answers_a_commit_before_it_sends_it() {
-    let beside = [Claim::Owner, Claim::Client, Claim::Owner];
+    let beside = [Candidacy::Owner, Candidacy::Client, Candidacy::Owner];
     catch_in(ends(&beside, Some(Bug::AnswersFirst)), KNOWN);
 }

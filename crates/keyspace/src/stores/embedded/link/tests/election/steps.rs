@@ -1,6 +1,6 @@
 //! What the processes can do, and what comes of it.
 
-use crate::stores::embedded::link::election::{self, Claim, Next, Outcome, Step};
+use crate::stores::embedded::link::election::{self, Candidacy, Next, Outcome, Step};
 
 /// A rule that is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) enum Bug {
 #[derive(Clone)]
 pub(super) struct ElectionModel {
     /// What each process may become.
-    pub(super) claims: Vec<Claim>,
+    pub(super) candidacies: Vec<Candidacy>,
     /// The number of transactions that each process begins.
     pub(super) attempts: u8,
     pub(super) budget: Budget,
@@ -279,17 +279,17 @@ impl ElectionModel {
         let Seat::Seeking(step) = next.running(me)?.seat else {
             return None;
         };
-        let claim = self.claims[me];
+        let candidacy = self.candidacies[me];
         let outcome = match step {
             Step::Open if !self.may_open(next, me) => Outcome::Held,
             Step::Open if next.lock.is_none() => Outcome::Opened(()),
             Step::Open if self.bug == Some(Bug::TakesLock) => Outcome::Opened(()),
             Step::Open => Outcome::Held,
             Step::Connect => self.connect(next, me)?,
-            Step::Pause if claim == Claim::Viewer && self.is_sought(next) => return None,
+            Step::Pause if candidacy == Candidacy::Viewer && self.is_sought(next) => return None,
             Step::Pause => Outcome::Paused,
         };
-        next.processes[me].seat = match election::next(claim, outcome) {
+        next.processes[me].seat = match election::next(candidacy, outcome) {
             Next::Step(step) => Seat::Seeking(step),
             Next::Own(()) => {
                 next.lock = Some(me);
@@ -297,7 +297,7 @@ impl ElectionModel {
                 next.is_closed = false;
                 next.processes[me].is_present = true;
                 next.processes[me].opened_at = next.clock;
-                next.processes[me].has_hold = claim != Claim::Viewer;
+                next.processes[me].has_hold = candidacy != Candidacy::Viewer;
                 Seat::Owner(Phase::Opening)
             }
             Next::Follow(owner) => Seat::Client(next.processes[me].follow(owner)),
@@ -349,7 +349,7 @@ impl ElectionModel {
                 let process = &mut next.processes[me];
                 if process.is_wanted {
                     process.is_wanted = false;
-                    process.seek_next(Claim::Viewer);
+                    process.seek_next(Candidacy::Viewer);
                 } else {
                     process.end();
                 }
@@ -524,7 +524,7 @@ impl ElectionModel {
         };
         let is_over = line.is_over || next.processes[line.owner].seat == Seat::Gone;
         (line.replies.is_empty() && is_over).then_some(())?;
-        next.running(me)?.seek_next(self.claims[me]);
+        next.running(me)?.seek_next(self.candidacies[me]);
         Some(())
     }
 }
@@ -557,8 +557,8 @@ impl Process {
     }
 
     /// Takes part in the next election.
-    fn seek_next(&mut self, claim: Claim) {
-        self.seat = Seat::Seeking(election::first(claim, true));
+    fn seek_next(&mut self, candidacy: Candidacy) {
+        self.seat = Seat::Seeking(election::first(candidacy, true));
         if !matches!(self.call, Call::Has { .. }) {
             self.call = Call::Idle;
         }

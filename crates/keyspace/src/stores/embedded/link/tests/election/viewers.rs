@@ -2,22 +2,24 @@
 //! others.
 
 use super::steps::{Action, Bug, ElectionModel, Phase, Process, Seat, State};
-use crate::stores::embedded::link::election::{Claim, Outcome};
+use crate::stores::embedded::link::election::{Candidacy, Outcome};
 
 impl ElectionModel {
     /// Returns whether a candidate may take the lock, if it is free.
     pub(super) fn may_open(&self, state: &State, me: usize) -> bool {
-        if self.claims[me] != Claim::Viewer {
+        if self.candidacies[me] != Candidacy::Viewer {
             return !self.is_viewed(state);
         }
         let is_viewer_waiting = |other: usize| {
             other != me
-                && self.claims[other] == Claim::Viewer
+                && self.candidacies[other] == Candidacy::Viewer
                 && state.processes[other].seat != Seat::Gone
         };
         match self.bug {
             Some(Bug::ViewsAlone) => true,
-            Some(Bug::GivesWayToViewers) if (0..self.claims.len()).any(is_viewer_waiting) => false,
+            Some(Bug::GivesWayToViewers) if (0..self.candidacies.len()).any(is_viewer_waiting) => {
+                false
+            }
             _ => !state.processes.iter().any(|process| process.has_hold),
         }
     }
@@ -25,17 +27,17 @@ impl ElectionModel {
     /// Returns whether an application will have its part of the lock before the pause of a viewer is over: its own
     /// pauses are shorter.
     pub(super) fn is_sought(&self, state: &State) -> bool {
-        let mut processes = state.processes.iter().zip(&self.claims);
-        processes.any(|(process, claim)| {
+        let mut processes = state.processes.iter().zip(&self.candidacies);
+        processes.any(|(process, candidacy)| {
             let is_seeking = matches!(process.seat, Seat::Seeking(_)) && !process.is_stopped;
-            *claim != Claim::Viewer && is_seeking && !process.has_hold
+            *candidacy != Candidacy::Viewer && is_seeking && !process.has_hold
         })
     }
 
     /// Returns whether a viewer has the lock that applications share.
     pub(super) fn is_viewed(&self, state: &State) -> bool {
-        let processes = state.processes.iter().zip(&self.claims);
-        let mut viewers = processes.filter(|(_, claim)| **claim == Claim::Viewer);
+        let processes = state.processes.iter().zip(&self.candidacies);
+        let mut viewers = processes.filter(|(_, candidacy)| **candidacy == Candidacy::Viewer);
         viewers.any(|(viewer, _)| match viewer.seat {
             Seat::Owner(phase) => phase != Phase::Unlocked,
             _ => false,
@@ -43,7 +45,7 @@ impl ElectionModel {
     }
 
     pub(super) fn connect(&self, next: &mut State, me: usize) -> Option<Outcome<(), usize, ()>> {
-        let is_viewer = self.claims[me] == Claim::Viewer;
+        let is_viewer = self.candidacies[me] == Candidacy::Viewer;
         if !is_viewer && !self.is_viewed(next) {
             next.processes[me].has_hold = true;
         }
@@ -57,7 +59,7 @@ impl ElectionModel {
         }
         // One that is stopped takes connections, and does not answer.
         (!process.is_stopped).then_some(())?;
-        if !is_viewer && self.claims[owner] == Claim::Viewer {
+        if !is_viewer && self.candidacies[owner] == Candidacy::Viewer {
             process.is_wanted = true;
             return Some(Outcome::Unanswered);
         }
@@ -89,14 +91,14 @@ impl ElectionModel {
             |process: &Process| process.is_stopped && matches!(process.seat, Seat::Owner(_));
         let is_waiting = state.processes.iter().any(is_stopped_owner);
         // An application that cannot or must not own the store keeps viewers waiting.
-        let claims = || state.processes.iter().zip(&self.claims);
-        let waits = |(process, claim): (&Process, &Claim)| {
-            process.has_hold && (process.is_stopped || *claim == Claim::Client)
+        let candidacies = || state.processes.iter().zip(&self.candidacies);
+        let waits = |(process, candidacy): (&Process, &Candidacy)| {
+            process.has_hold && (process.is_stopped || *candidacy == Candidacy::Client)
         };
-        let owns = |(process, claim): (&Process, &Claim)| {
-            *claim == Claim::Owner && process.seat != Seat::Gone && !process.is_stopped
+        let owns = |(process, candidacy): (&Process, &Candidacy)| {
+            *candidacy == Candidacy::Owner && process.seat != Seat::Gone && !process.is_stopped
         };
-        let is_waiting = is_waiting || (claims().any(waits) && !claims().any(owns));
+        let is_waiting = is_waiting || (candidacies().any(waits) && !candidacies().any(owns));
         let has_seat = |process: &Process| match &process.seat {
             Seat::Gone | Seat::Owner(Phase::Serving) => true,
             Seat::Client(line) => state.processes[line.owner].seat == Seat::Owner(Phase::Serving),
