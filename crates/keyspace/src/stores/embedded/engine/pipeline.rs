@@ -12,7 +12,8 @@ use crate::contract::transaction::Commit;
 use crate::stores::embedded::layers::{FrozenPart, Parts};
 use crate::stores::embedded::log::frame::Record;
 
-/// Transactions that commit together, at one version.
+/// A commit batch, as FoundationDB calls it: transactions that commit together, at one version, and become durable
+/// together.
 pub(super) struct Batch {
     pub(super) version: i64,
     /// The effects of the transactions on rows.
