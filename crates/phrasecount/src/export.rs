@@ -260,7 +260,7 @@ async fn fill(store: &Corpus, table: &Table) -> Result<()> {
         let rows: Vec<_> = rows.collect();
         let table = table.clone();
         let is_last = rows.is_empty();
-        let begin = begin.filter(|_| is_last);
+        let begin = if is_last { begin } else { None };
         let write = spawn_blocking(move || match begin {
             None => table.take(&rows),
             Some(begin) => table.end_to_fill(&begin),

@@ -209,7 +209,7 @@ impl<T: Transaction> PassWrites<'_, T> {
         for (block, broken) in self.portion.broken(taken) {
             let reason = &broken.reason;
             let queue = queue_name(&self.keys.queue);
-            tracing::warn!(queue, bucket = %self.bucket, id = ?block.id, reason, "set a block aside");
+            tracing::warn!(%queue, bucket = %self.bucket, id = ?block.id, reason, "set a block aside");
             let row = self.keys.aside(self.bucket, &block.id);
             let record = encode_block_aside(reason, broken.folded, &block.bytes);
             self.set_aside(&row, &record);
@@ -221,7 +221,7 @@ impl<T: Transaction> PassWrites<'_, T> {
         for (place, reason) in &key.aside {
             let update = &self.portion.updates[*place];
             let queue = queue_name(&self.keys.queue);
-            tracing::warn!(queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
+            tracing::warn!(%queue, key = ?key.key, id = ?update.id, reason, "set an update aside");
             let row = self.keys.aside(self.bucket, &update.id);
             // The record contains the reason, so it may be many times as large as the update.
             let record = encode_update_aside(reason, &update.key, &update.update);
@@ -308,7 +308,7 @@ impl<T: Transaction> PassWrites<'_, T> {
 
     fn stage_withheld(&mut self, key: &[u8], reason: &str) {
         let queue = queue_name(&self.keys.queue);
-        tracing::warn!(queue, ?key, reason, "the reports of a key are withheld");
+        tracing::warn!(%queue, ?key, reason, "the reports of a key are withheld");
         self.tr
             .set(&self.keys.withheld(key), &encode_withheld(reason));
         self.staged.pass.set_aside += 1;

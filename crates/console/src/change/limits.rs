@@ -55,18 +55,14 @@ impl Console {
         let group = &group.map(parse_bytes);
         let write = |tr: Tx<_>| async move {
             let before = applied(&tr, found, group.as_deref()).await?;
+            let queue = &found.queue;
             let limits = match change {
                 LimitChange::Set(limits) => limits,
                 LimitChange::Pause => before.limits.with_limit(0),
             };
             match group {
-                Some(group) => {
-                    found
-                        .queue
-                        .configure_group(&tr, group, Some(&limits))
-                        .await?
-                }
-                None => found.queue.configure_groups(&tr, &limits).await?,
+                Some(group) => queue.configure_group(&tr, group, Some(&limits)).await?,
+                None => queue.configure_groups(&tr, &limits).await?,
             }
             Ok::<_, Error>(format!("{}; before: {before}", limits_of(&limits)))
         };

@@ -42,7 +42,15 @@ use crate::look::Console;
 /// ```
 pub fn router(console: Console, options: WebOptions) -> Router {
     let site = Site::new(console, options);
-    let pages = Router::new()
+    page_routes()
+        .merge(api_routes())
+        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
+        .layer(from_fn_with_state(site.clone(), guard::guard))
+        .with_state(site)
+}
+
+fn page_routes() -> Router<Site> {
+    Router::new()
         .route("/", get(pages::overview))
         .route("/queues/{name}", get(pages::queue))
         .route("/queues/{name}/pause", post(change::set_paused::<true>))
@@ -70,8 +78,11 @@ pub fn router(console: Console, options: WebOptions) -> Router {
         .route("/events/queues/{name}", get(events::queue))
         .route("/static/console.css", get(files::style))
         .route("/static/console.js", get(files::script))
-        .route("/static/icon.svg", get(files::icon));
-    let api = Router::new()
+        .route("/static/icon.svg", get(files::icon))
+}
+
+fn api_routes() -> Router<Site> {
+    Router::new()
         .route("/api/queues", get(api::queues))
         .route("/api/queues/{name}", get(api::queue))
         .route("/api/queues/{name}/items/{place}", get(api::items))
@@ -108,10 +119,5 @@ pub fn router(console: Console, options: WebOptions) -> Router {
         .route(
             "/api/queues/{name}/item/{item}/{action}",
             post(change::api_item),
-        );
-    pages
-        .merge(api)
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .layer(from_fn_with_state(site.clone(), guard::guard))
-        .with_state(site)
+        )
 }

@@ -97,7 +97,7 @@ async fn an_item_is_changed_where_the_action_finds_it_and_else_not(store: TestSt
             ),
         }
         let after = place(&console, jobs, item).await;
-        assert_eq!(after, expected.unwrap_or(&before), "{action:?} {before}");
+        assert_eq!(after, expected.unwrap_or(before), "{action:?} {before}");
     }
     let held = console.item(jobs, &items.held[0].to_string()).await;
     assert!(held.unwrap().cancelled);

@@ -7,7 +7,8 @@ use microqueue::keyspace::{Isolation, RangeQuery, Runner, Store, Transaction, Tx
 use crate::items::counters::{in_time, stored_count};
 use crate::items::error::{Error, Result};
 use crate::items::finding::{Finding, Unchecked};
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::part::Part;
 use crate::items::record::is_signal;
 

@@ -11,7 +11,8 @@ use crate::items::dedupe::{Claim, parse_completed};
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::finding::Finding;
-use crate::items::item_ref::{ItemRef, id_from_bytes, id_to_bytes};
+use crate::items::item_ref::{id_from_bytes, id_to_bytes};
+use crate::items::item_row::parse_item;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::record::Record;
@@ -23,7 +24,7 @@ pub(super) async fn check_token(
     part: Part,
     row: &KeyValue,
 ) -> Result<Option<Finding>> {
-    let Some((_, listed)) = part.parse_item(keys, row)? else {
+    let Some((_, listed)) = parse_item(keys, part, row)? else {
         return Ok(None);
     };
     let item = Item::try_from(listed).map_err(keyspace::Error::from)?;
@@ -37,7 +38,7 @@ pub(super) async fn check_token(
         return Ok(None);
     }
     let dedupe = record.dedupe;
-    let item = ItemRef::new(keys, id);
+    let item = keys.item_ref(id);
     Ok(Some(Finding::NoDedupe { item, dedupe }))
 }
 
@@ -127,7 +128,7 @@ async fn stray(
     if claim.is_some_and(|claim| rows.have(&claim)) {
         return Ok(None);
     }
-    let named = named.map(|id| ItemRef::new(keys, id));
+    let named = named.map(|id| keys.item_ref(id));
     Ok(Some(Finding::StrayDedupe { dedupe, named }))
 }
 

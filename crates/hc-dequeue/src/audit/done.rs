@@ -4,7 +4,6 @@ use microqueue::keyspace::{self, Isolation, KeyValue, Transaction};
 
 use crate::items::error::Result;
 use crate::items::finding::Finding;
-use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 
 /// Checks that a done item is in the index.
@@ -23,7 +22,7 @@ pub(super) async fn check_done_item(
     if tr.get(&entry, Isolation::Serializable).await?.is_some() {
         return Ok(None);
     }
-    let item = ItemRef::new(keys, id);
+    let item = keys.item_ref(id);
     Ok(Some(Finding::NoKeepTime { item, until_millis }))
 }
 
@@ -39,6 +38,6 @@ pub(super) async fn check_keep_time(
     if end.is_some_and(|end| end.until_millis == until_millis) {
         return Ok(None);
     }
-    let item = ItemRef::new(keys, id);
+    let item = keys.item_ref(id);
     Ok(Some(Finding::StrayKeepTime { item, until_millis }))
 }

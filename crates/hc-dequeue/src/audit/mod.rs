@@ -27,9 +27,10 @@ use self::rows::{RowCheck, check_rows};
 use crate::batches::audit::check_batches;
 use crate::items::error::Result;
 use crate::items::finding::{Finding, Unchecked};
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::part::Part;
-use crate::items::settings::current_settings;
+use crate::items::settings_row::current_settings;
 use crate::lanes::audit::check_lanes;
 use crate::queue::handle::Queue;
 
@@ -74,8 +75,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// removed, a session that waits after it notices this at its next poll.
     ///
     /// # Conflicts
-    /// The audit writes nothing, so it never conflicts. Each repair reads the rows that it changes again, serializably,
-    /// but for numbers, to which it adds.
+    /// The audit writes nothing. Each repair reads the rows that it changes, except numbers, to which it adds.
     ///
     /// # Errors
     /// As [`audit`](Self::audit), and [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the settings do not decode.

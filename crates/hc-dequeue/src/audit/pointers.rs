@@ -8,7 +8,7 @@ use microqueue::keyspace::{self, Bytes, Isolation, KeyValue, Transaction};
 use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::finding::Finding;
-use crate::items::item_ref::ItemRef;
+use crate::items::item_row::decode_item;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::pointer::Pointer;
@@ -24,7 +24,7 @@ pub(super) async fn check_item(
     let Some((id, expected)) = parse(keys, part, row)? else {
         return Ok(None);
     };
-    let item = ItemRef::new(keys, id);
+    let item = keys.item_ref(id);
     let pointer = match stored_pointer(tr, keys, &id).await? {
         Some(pointer) if pointer == expected => return Ok(None),
         other => other,
@@ -49,7 +49,7 @@ pub(super) async fn check_pointer(
 ) -> Result<Option<Finding>> {
     let id = ItemId::of_commit(&keys.pointers(), row.key())
         .ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected a pointer"))?;
-    let item = ItemRef::new(keys, id);
+    let item = keys.item_ref(id);
     let leads = match Pointer::parse(row.key(), row.value()) {
         Ok(pointer) => leads_to_item(tr, keys, pointer, &id).await?,
         Err(_) => false,
@@ -85,7 +85,7 @@ pub(super) async fn set_pointer(tr: &impl Transaction, keys: &Keys, key: &[u8]) 
 
 /// Returns the item of a row and the pointer that it needs, or `None` if it needs none.
 fn parse(keys: &Keys, part: Part, row: &KeyValue) -> Result<Option<(ItemId, Pointer)>> {
-    let Some((location, item)) = part.decode_item(keys, row)? else {
+    let Some((location, item)) = decode_item(keys, part, row)? else {
         return Ok(None);
     };
     let pointer = match location {

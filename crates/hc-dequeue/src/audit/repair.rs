@@ -64,7 +64,7 @@ async fn repair_step(
         Finding::BatchOff { .. } | Finding::NoBatchNotice { .. } | Finding::StrayBatch { .. } => {
             batches::audit::repair(tr, keys, finding).await?;
         }
-        // Repaired before this.
+        // Repaired before this, if it names a row of the queue.
         Finding::NoSession { .. }
         | Finding::NoHeartbeat { .. }
         | Finding::StrayCancel { .. }
@@ -140,7 +140,12 @@ async fn repair_row(
             // Sessions that sleep must learn when the schedule fires.
             keys.wake_all(tr);
         }
-        _ => tr.clear(key),
+        Finding::StrayCancel { .. }
+        | Finding::StrayPointer { .. }
+        | Finding::StrayParked { .. }
+        | Finding::StrayKeepTime { .. }
+        | Finding::StrayFireTime { .. } => tr.clear(key),
+        _ => {}
     }
     Ok(())
 }

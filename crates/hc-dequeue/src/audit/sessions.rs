@@ -15,8 +15,8 @@ use super::pointers::stored_pointer;
 use super::rows::{RowCheck, check_rows};
 use crate::items::error::Result;
 use crate::items::finding::{Finding, Unchecked};
-use crate::items::item_ref::ItemRef;
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::part::Part;
 use crate::items::pointer::Pointer;
 use crate::items::record::{ListedGrantPart, is_signal};
@@ -159,7 +159,7 @@ pub(super) async fn check_places(
     // The item may have moved since it was seen elsewhere. Only this transaction says where it is now.
     for other in others {
         if tr.get(&other, Isolation::Serializable).await?.is_some() {
-            let item = ItemRef::new(keys, id);
+            let item = keys.item_ref(id);
             return Ok(Some(Finding::Twice { item }));
         }
     }

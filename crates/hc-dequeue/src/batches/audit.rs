@@ -10,11 +10,12 @@ use microqueue::keyspace::{
 };
 
 use crate::batches::stored::parse_batch;
-use crate::items::batch::{BatchId, BatchRef, Tally};
+use crate::items::batch::{BatchId, Tally};
 use crate::items::changes::Changes;
 use crate::items::counters::{in_time, is_off};
 use crate::items::error::{Error, Result};
 use crate::items::finding::{Finding, Unchecked};
+use crate::items::item_row::decode_item;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 
@@ -80,7 +81,7 @@ async fn finding_of(
     (begin, end): (Vec<u8>, Vec<u8>),
 ) -> Result<Option<Finding>> {
     let rows = read_all(tr, RangeQuery::keys(begin, end), Isolation::Snapshot).await?;
-    let batch = BatchRef::new(keys, id);
+    let batch = keys.batch_ref(id);
     Ok(match parse_batch(keys, id, &rows) {
         Ok(None) => Some(Finding::StrayBatch { batch }),
         Ok(Some(stored)) if stored.is_complete() => {
@@ -115,7 +116,7 @@ async fn check_pending(
             && is_off(stored, counted, has_unreadable)
         {
             findings.push(Finding::BatchOff {
-                batch: BatchRef::new(keys, id),
+                batch: keys.batch_ref(id),
                 stored,
                 counted,
             });
@@ -163,7 +164,7 @@ async fn count_pending(
         let (begin, end) = keys.part(part);
         let query = RangeQuery::keys(begin, end);
         visit_rows(tr, query, Isolation::Snapshot, |row| {
-            match part.decode_item(keys, &row) {
+            match decode_item(keys, part, &row) {
                 Ok(item) => {
                     if let Some(member) = item.and_then(|(_, item)| item.value.member) {
                         pending.entry(member.batch).or_default().counted += 1;

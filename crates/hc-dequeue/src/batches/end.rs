@@ -24,7 +24,7 @@ use crate::batches::stored::{StoredBatch, read_batch};
 use crate::items::batch::{BatchCounts, BatchId, Tally};
 use crate::items::batch_row::Callback;
 use crate::items::changes::Changes;
-use crate::items::error::{Result, keep_corrupt};
+use crate::items::error::{Result, skip_corrupt};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::places::put_new;
@@ -77,7 +77,7 @@ pub(crate) async fn finish_batches(
             let id = keys.parse_batch_notice(notice.key())?;
             Ok((id, read_batch(tr, keys, id).await?))
         };
-        keep_corrupt(read.await)
+        skip_corrupt(read.await)
     });
     let mut changes = Changes::default();
     let mut finished = Finished {
@@ -85,7 +85,7 @@ pub(crate) async fn finish_batches(
         ..Finished::default()
     };
     for (notice, read) in notices.rows.iter().zip(try_join_all(reads).await?) {
-        let Ok((id, batch)) = read else {
+        let Some((id, batch)) = read else {
             finished.unreadable += 1;
             continue;
         };

@@ -141,9 +141,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// }
     /// ```
     /// # Conflicts
-    /// Writes rows with a random key: a retry of the transaction opens the batch under another one. With a parent, also
-    /// adds to the parent's number of members, blindly, and reads the parent's row, which only its end and its
-    /// cancellation write.
+    /// Writes rows with a random key, another one in each retry. With a parent, also adds to its number of members, and
+    /// reads its row, which only its end and its cancellation write.
     ///
     /// # Errors
     /// [`Error::EnqueueOptions`], [`Error::Priority`], [`Error::Group`], [`Error::PayloadTooLarge`] and
@@ -173,7 +172,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let mut changes = Changes::default();
         changes.join(parent);
         changes.stage(tr, keys);
-        Ok(BatchRef::new(keys, id))
+        Ok(keys.batch_ref(id))
     }
 
     fn callback(&self, value: &T, options: &Enqueue) -> Result<Callback> {
@@ -214,7 +213,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// effect on a batch that is closed, is cancelled, has ended, or never existed.
     ///
     /// # Conflicts
-    /// Reads nothing, so it never conflicts, and writes rows of the batch and the wake stamp: a retry writes the same.
+    /// Never conflicts: reads nothing, and writes rows of the batch and the wake stamp, the same in a retry.
     ///
     /// # Errors
     /// [`Error::ForeignRef`].
@@ -231,8 +230,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// have ended, the batch is removed, whether it was closed or not. Returns `false` if there is no such batch.
     ///
     /// # Conflicts
-    /// Reads and writes the row of the batch, and writes as [`close_batch`](Self::close_batch): transactions that add
-    /// members, and the end of the batch, conflict.
+    /// As [`close_batch`](Self::close_batch). Also reads and writes the row of the batch, which each transaction reads
+    /// that adds a member or ends the batch.
     ///
     /// # Errors
     /// [`Error::ForeignRef`]; [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row does not decode.
@@ -302,7 +301,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
                 return Ok(page);
             };
             let id = keys.parse_batch(row.key())?;
-            let batch = BatchRef::new(keys, id);
+            let batch = keys.batch_ref(id);
             let value = match read_batch(tr, keys, id).await {
                 Ok(stored) => stored.map(|stored| Ok(status_of(keys, batch, &stored))),
                 Err(error) => Some(Err(undecodable(error, row, "a batch")?)),
@@ -356,7 +355,7 @@ fn status_of(keys: &Keys, batch: BatchRef, stored: &StoredBatch) -> BatchStatus 
         is_cancelled: row.is_cancelled,
         has_callback: row.callback.is_some(),
         dead_letters_stay: row.dead_letters_stay,
-        parent: row.parent.map(|parent| BatchRef::new(keys, parent.batch)),
+        parent: row.parent.map(|parent| keys.batch_ref(parent.batch)),
         opened: stored.opened(),
     }
 }

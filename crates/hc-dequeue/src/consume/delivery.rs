@@ -119,7 +119,7 @@ impl<T> Delivery<T> {
         let HeldItem { record, shared, .. } = &*self.item;
         record
             .member
-            .map(|member| BatchRef::new(&shared.keys, member.batch))
+            .map(|member| shared.keys.batch_ref(member.batch))
     }
 
     /// Returns how the members of a batch have ended, if the item is the batch's
@@ -200,11 +200,9 @@ impl<T> Delivery<T> {
     /// }
     /// ```
     /// # Conflicts
-    /// Reads and writes the item's key. While the item is held, only two other operations write this key: a
-    /// [cancellation](crate::Queue::cancel) and an enqueue that takes over the item's dedupe id. If the item has a
-    /// [group](Self::group), also reads the limits of the group and the default ones, which only
-    /// [`configure_group`](crate::Queue::configure_group) and [`configure_groups`](crate::Queue::configure_groups)
-    /// write.
+    /// Reads and writes the item's row. While the item is held, only a [cancellation](crate::Queue::cancel) and an
+    /// enqueue that takes over its dedupe id also write this row. If the item has a [group](Self::group), also reads
+    /// the limits of the group and the default ones.
     ///
     /// # Errors
     /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if this delivery no longer holds the item, and

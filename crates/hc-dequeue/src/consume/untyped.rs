@@ -129,7 +129,7 @@ impl UntypedConsumer {
         time: Duration,
     ) -> BoxFuture<'_, Result<Vec<HandedOut>>> {
         Box::pin(async move {
-            let reserved = HandedOut::from_reserve(&self.handle.shared, limit, &self.commands);
+            let reserved = HandedOut::hand_out_reserve(&self.handle.shared, limit, &self.commands);
             if !reserved.is_empty() {
                 return Ok(reserved);
             }

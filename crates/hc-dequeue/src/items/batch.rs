@@ -5,11 +5,9 @@ use std::str::FromStr;
 
 use microqueue::keyspace::record::Fields;
 
-use crate::items::error::{Error, Result};
 use crate::items::item_ref::{
     MalformedRef, QueueTag, hex, ref_from_bytes, ref_from_text, ref_to_bytes,
 };
-use crate::items::keys::Keys;
 use crate::items::part::BatchPart;
 
 /// The id of a batch: random bytes.
@@ -34,22 +32,17 @@ impl BatchRef {
     /// The length of a reference in bytes.
     pub const BYTES: usize = 1 + size_of::<QueueTag>() + BatchId::BYTES;
 
-    pub(crate) fn new(keys: &Keys, id: BatchId) -> Self {
-        let queue = keys.tag;
+    pub(crate) fn new(queue: QueueTag, id: BatchId) -> Self {
         Self { queue, id }
     }
 
-    /// Returns the id of the batch if it belongs to the queue.
-    ///
-    /// # Errors
-    /// [`Error::ForeignRef`] if it belongs to another queue.
-    pub(crate) fn id_in(&self, keys: &Keys) -> Result<BatchId> {
-        if self.queue != keys.tag {
-            return Err(Error::ForeignRef {
-                queue: keys.queue.clone(),
-            });
-        }
-        Ok(self.id)
+    /// Returns the tag of the queue that the batch belongs to.
+    pub(crate) fn queue(&self) -> QueueTag {
+        self.queue
+    }
+
+    pub(crate) fn id(&self) -> BatchId {
+        self.id
     }
 
     /// Returns the bytes of the reference.
@@ -180,13 +173,15 @@ mod tests {
     use microqueue::keyspace::{Environment, Subspace};
 
     use super::*;
+    use crate::items::error::Error;
+    use crate::items::keys::Keys;
 
     #[test]
     fn a_reference_to_a_batch_has_the_bytes_that_are_documented() {
         let keys =
             |queue: &'static [u8]| Keys::new(Subspace::from_bytes(queue), Environment::system());
         let own = keys(b"Q");
-        let batch = BatchRef::new(&own, BatchId([8; 16]));
+        let batch = own.batch_ref(BatchId([8; 16]));
         let expected = [&[1], &own.tag[..], &[8; 16]].concat();
         assert_eq!(batch.to_bytes()[..], expected);
         assert_eq!(batch.to_string().parse::<BatchRef>().unwrap(), batch);

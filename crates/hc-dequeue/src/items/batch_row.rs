@@ -1,4 +1,4 @@
-//! The row of a batch, which whatever adds a member reads.
+//! The row of a batch. Whatever adds a member reads it.
 
 use microqueue::keyspace::codec::{self, Codec as _};
 use microqueue::keyspace::record::Fields;
@@ -16,6 +16,21 @@ mod flag {
     pub(super) const DEAD_STAY: u8 = 2;
     pub(super) const CANCELLED: u8 = 4;
     pub(super) const PARENT_DEAD_STAY: u8 = 8;
+}
+
+impl BatchRef {
+    /// Returns the id of the batch if it belongs to the queue.
+    ///
+    /// # Errors
+    /// [`Error::ForeignRef`] if it belongs to another queue.
+    pub(crate) fn id_in(&self, keys: &Keys) -> Result<BatchId> {
+        if self.queue() != keys.tag {
+            return Err(Error::ForeignRef {
+                queue: keys.queue.clone(),
+            });
+        }
+        Ok(self.id())
+    }
 }
 
 /// The item that is enqueued when a batch is complete.

@@ -6,7 +6,8 @@ use microqueue::keyspace::{Bytes, MutationOp, Transaction};
 
 use crate::items::batch::{BatchId, BatchMember, Tally};
 use crate::items::group_limits::KnownLimits;
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::{End, Record};
 use crate::items::spot::Spot;

@@ -4,7 +4,8 @@ use microqueue::keyspace::store::StoreTransaction;
 use microqueue::keyspace::{self, Code, Isolation, Transaction, Tx};
 
 use crate::items::error::Result;
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 
 /// The largest number of times that a count is started which does not finish in time.
 const MAX_COUNTS: u32 = 3;

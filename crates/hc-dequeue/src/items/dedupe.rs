@@ -22,7 +22,8 @@ use crate::items::item_ref::{id_from_bytes, id_to_bytes};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::record::{End, MAX_DEDUPE_BYTES, Record, Token, group as group_of};
-use crate::items::settings::{Settings, stored_settings};
+use crate::items::settings::Settings;
+use crate::items::settings_row::stored_settings;
 use crate::session::wall::wall_millis;
 
 /// The largest number of dedupe ids that one transaction checks.

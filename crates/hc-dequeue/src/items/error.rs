@@ -338,12 +338,13 @@ impl Error {
     }
 }
 
-/// Lets a transaction go on after a read of a row that does not decode. Other errors end it, so that the runner
-/// retries it.
-pub(crate) fn keep_corrupt<T>(read: Result<T>) -> Result<Result<T>> {
+/// Lets a transaction go on after a read of a row that does not decode: there is `None`. Other errors end it, so that
+/// the runner retries it.
+pub(crate) fn skip_corrupt<T>(read: Result<T>) -> Result<Option<T>> {
     match read {
-        Err(error) if error.corrupt_key().is_none() => Err(error),
-        read => Ok(read),
+        Ok(row) => Ok(Some(row)),
+        Err(error) if error.corrupt_key().is_some() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -59,7 +59,7 @@ impl ItemRef {
     /// # Errors
     /// [`Error::ForeignRef`] if it belongs to another queue.
     pub(crate) fn id_in(&self, keys: &Keys) -> Result<ItemId> {
-        if !self.is_of(keys) {
+        if self.queue() != keys.tag {
             return Err(Error::ForeignRef {
                 queue: keys.queue.clone(),
             });

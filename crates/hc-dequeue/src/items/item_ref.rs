@@ -7,8 +7,6 @@ use microqueue::keyspace::{Subspace, Versionstamp};
 use microqueue::{ItemId, StagedId};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::items::keys::Keys;
-
 /// The tag by which references to items identify the queue.
 pub(crate) type QueueTag = [u8; 4];
 
@@ -69,8 +67,7 @@ pub struct StagedRef {
 }
 
 impl StagedRef {
-    pub(crate) fn new(keys: &Keys, id: StagedId) -> Self {
-        let queue = keys.tag;
+    pub(crate) fn new(queue: QueueTag, id: StagedId) -> Self {
         Self { queue, id }
     }
 
@@ -88,8 +85,7 @@ impl ItemRef {
     /// The length of a reference in bytes.
     pub const BYTES: usize = 1 + size_of::<QueueTag>() + ID_BYTES;
 
-    pub(crate) fn new(keys: &Keys, id: ItemId) -> Self {
-        let queue = keys.tag;
+    pub(crate) fn new(queue: QueueTag, id: ItemId) -> Self {
         Self { queue, id }
     }
 
@@ -99,9 +95,9 @@ impl ItemRef {
         self.id
     }
 
-    /// Returns whether the item belongs to the queue.
-    pub(crate) fn is_of(&self, keys: &Keys) -> bool {
-        self.queue == keys.tag
+    /// Returns the tag of the queue that the item belongs to.
+    pub(crate) fn queue(&self) -> QueueTag {
+        self.queue
     }
 
     /// Returns the bytes of the reference.
@@ -215,6 +211,7 @@ mod tests {
 
     use super::*;
     use crate::items::error::Error;
+    use crate::items::keys::Keys;
 
     fn item(queue: &[u8], call: u64) -> (Keys, ItemRef) {
         let keys = Keys::new(Subspace::from_bytes(queue), Environment::system());
@@ -222,7 +219,7 @@ mod tests {
             versionstamp: Versionstamp::from_bytes([8; 10]),
             call,
         };
-        let item = ItemRef::new(&keys, id);
+        let item = keys.item_ref(id);
         (keys, item)
     }
 

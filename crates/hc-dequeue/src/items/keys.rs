@@ -4,112 +4,92 @@
 //! # Layout
 //!
 //! ```text
-//! (queue, "m")                         = settings
-//! (queue, "p")                         = empty; while it exists, nothing is granted
-//! (queue, "w")                         = wake stamp: versionstamp of the newest commit that may have
-//!                                        made an item ready
-//! (queue, "c", name)                   = counter: 8 bytes, little-endian; changed by atomic additions
-//! (queue, "ht", rank, id)              = record of a queued item of priority 9 to 1: rank is 1 to 9
-//! (queue, "i", id)                     = record of a queued item of priority 0
-//! (queue, "j", rank, id)               = record of a queued item of priority -1 to -9: rank is 11 to 19
-//! (queue, "l", group, rank, id)        = record of a queued item in a lane; rank is 0 if it has a slot
-//! (queue, "l", group, "a")             = slots in use: 8 bytes, little-endian; changed by atomic additions
-//! (queue, "l", group, "k")             = limits of the group; those of group "" are the defaults of all groups
-//! (queue, "l", group, "v")             = tokens of the group's rate
-//! (queue, "l", group, "p")             = version until which the lane is parked: 8 bytes
-//! (queue, "l", group, "f")             = never written; starts of a group with a limit or a rate conflict here
-//! (queue, "l", "", "m")                = versionstamp of the last change of the defaults, until a session has
-//!                                        written notices of all lanes
-//! (queue, "hp", until, group)          = empty; the lane is parked until this version
-//! (queue, "hs", rank, hash, group)     = notice of a lane that may have something to grant at this rank:
-//!                                        versionstamp
-//! (queue, "B", batch)                  = batch
-//! (queue, "B", batch, "o")             = empty; while it exists, the batch is open
-//! (queue, "B", batch, tally)           = number of members: 8 bytes, little-endian; changed by atomic additions
-//! (queue, "Bs", batch)                 = notice of a batch that may be complete: versionstamp
-//! (queue, "t", ready, id)              = record of a delayed item
-//! (queue, "h", session, id)            = record of an item that the session holds
-//! (queue, "d", id)                     = record of a dead letter
-//! (queue, "x", id)                     = record of a done item, while it is kept
-//! (queue, "z", until, id)              = empty; the record above is kept until this time
-//! (queue, "o", id)                     = pointer to an item that is delayed, or queued elsewhere than in "i":
-//!                                        00, then the time at which it is ready; 01, then its rank; or 02,
-//!                                        the rank in its lane, then the lane's group
-//! (queue, "k", dedupe)                 = token of the item, call of its id in 8 bytes, group, while it is queued,
-//!                                        delayed, held or dead, was not cancelled, and no other item has taken
-//!                                        over the id
-//! (queue, "n", dedupe)                 = id of the item, while the row above exists: versionstamp, call
-//!                                        in 8 bytes
-//! (queue, "y", dedupe)                 = time at which the last item with the dedupe id was completed, while
-//!                                        the id is retained
-//! (queue, "e", schedule)               = schedule
-//! (queue, "f", next, schedule)         = empty; the schedule fires next at this time
-//! (queue, "r", id)                     = request
+//! (queue, "m")                    = settings
+//! (queue, "p")                    = empty; while it exists, nothing is granted
+//! (queue, "w")                    = wake stamp: versionstamp of the newest commit that may have made an item ready
+//! (queue, "c", name)              = counter
+//! (queue, "ht", rank, id)         = queued item of rank 1 to 9
+//! (queue, "i", id)                = queued item of rank 10
+//! (queue, "j", rank, id)          = queued item of rank 11 to 19
+//! (queue, "l", group, rank, id)   = queued item in a lane; rank is 0 if it has a slot
+//! (queue, "l", group, "a")        = counter: slots in use
+//! (queue, "l", group, "k")        = limits of the group; those of group "" are the defaults
+//! (queue, "l", group, "v")        = tokens of the group's rate
+//! (queue, "l", group, "p")        = version until which the lane is parked: 8 bytes
+//! (queue, "l", group, "f")        = gate, never written: starts in a group with a limit or a rate conflict here
+//! (queue, "l", "", "m")           = versionstamp of the last change of the defaults, until all lanes have notices
+//! (queue, "hp", until, group)     = empty; the lane is parked until this version
+//! (queue, "hs", rank, hash, group) = notice that the lane may have something to grant at this rank: versionstamp
+//! (queue, "B", batch)             = batch
+//! (queue, "B", batch, "o")        = empty; while it exists, the batch is open
+//! (queue, "B", batch, tally)      = counter: members
+//! (queue, "Bs", batch)            = notice that the batch may be complete: versionstamp
+//! (queue, "t", ready, id)         = delayed item
+//! (queue, "h", session, id)       = item that the session holds
+//! (queue, "d", id)                = dead letter
+//! (queue, "x", id)                = done item, while it is kept
+//! (queue, "z", until, id)         = empty; the item above is kept until this time
+//! (queue, "o", id)                = pointer to an item that is delayed, or queued elsewhere than in "i": 00, time at
+//!                                   which it is ready; 01, rank; or 02, rank in its lane, group of the lane
+//! (queue, "k", dedupe)            = token of the item with the dedupe id, call of its id in 8 bytes, group; while the
+//!                                   item is queued, delayed, held or dead, not cancelled, and no other has the id
+//! (queue, "n", dedupe)            = id of this item: versionstamp, call in 8 bytes
+//! (queue, "y", dedupe)            = time at which the last item with the id was completed, while it is retained
+//! (queue, "e", schedule)          = schedule
+//! (queue, "f", next, schedule)    = empty; the schedule fires next at this time
+//! (queue, "r", id)                = request
 //! (queue, "g", session, id of request, number)
-//!                                      = part of a grant: an item that the session holds but has not
-//!                                        collected yet
-//! (queue, "s", session)                = format 01, then 00 dead, 01 alive or 02 ended, then the
-//!                                        session's lease: duration
-//! (queue, "b", session)                = heartbeat: versionstamp, then the wall time of its process
-//! (queue, "a", session)                = cancel stamp: versionstamp of the newest commit that has
-//!                                        cancelled an item of the session
+//!                                 = part of a grant: an item that the session holds but has not collected
+//! (queue, "s", session)           = format 01; 00 dead, 01 alive or 02 ended; lease: duration
+//! (queue, "b", session)           = heartbeat: versionstamp, wall time of its process
+//! (queue, "a", session)           = cancel stamp: versionstamp of the newest commit that cancelled one of its items
 //!
 //! id        two tuple elements: versionstamp, call; an item keeps the id of its first enqueue
-//! rank      tuple integer: 10 - priority. One range has the parked lanes, then the notices, and then the queued items
-//!           that are in no lane, in the order in which they are granted: no name of another part may sort between "hp"
-//!           and "j"
-//! group     tuple byte string: 1 to 255 bytes of the application's choice, or empty for the lane of the items
-//!           without a group that have come back
+//! rank      tuple integer: 10 - priority
+//! group     tuple byte string: 1 to 255 bytes, or empty for the lane of items without a group that have come back
 //! batch     tuple byte string: 16 random bytes
-//! tally     tuple string: "p" pending, that is, members and batches in it that have not ended; "c" completed;
-//!           "d" dead; "x" cancelled
+//! tally     tuple string: "p" members and batches in it that have not ended; "c" completed; "d" dead; "x" cancelled
 //! hash      tuple integer: the first 16 bits of the XXH3 of the group
 //! ready, until, next
 //!           tuple integer: time; the "until" of a parked lane is a version
 //! session   tuple byte string: 16 random bytes
-//! dedupe    tuple byte string: 1 to 255 bytes of the application's choice
-//! schedule  tuple string: the name of a schedule, 1 to 255 bytes
+//! dedupe    tuple byte string: 1 to 255 bytes
+//! schedule  tuple string: its name, 1 to 255 bytes
 //! number    tuple integer: 0 for the first item of the grant
-//! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled",
-//!           "removed"
+//! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled", "removed"
+//! counter   8 bytes, little-endian; changed by atomic additions
 //!
-//! record    01 (microqueue's format), then
+//! item      01 (microqueue's format), then
 //!     0       format, 01
 //!     next    fields in the order of their tags, each optional: tag, length in 2 bytes, bytes
 //!         01  time of the first enqueue: number
-//!         02  deliveries (grants so far): number
-//!         03  attempts (failures since it was enqueued or redriven): number
-//!         04  deaths (sessions that have died with it since then): number
-//!         05  last failure: its time, then up to 500 bytes of UTF-8
-//!         06  its own limits: attempts, deaths, deliveries in 4 bytes each; 0 for the limit of the settings
+//!         02  grants so far: number
+//!         03  failures since the enqueue or the last redrive: number
+//!         04  deaths of sessions that held it, since then: number
+//!         05  last failure: time, then up to 500 bytes of UTF-8
+//!         06  own limits of attempts, deaths and deliveries: 4 bytes each; 0 for that of the settings
 //!         07  dedupe id: 1 to 255 bytes
-//!         08  token, in 33 bytes, only if the item still has its dedupe id: 8 random bytes, which distinguish
-//!             it from others that have had the id; read version of the transaction that has staged it; time
-//!             of that enqueue; time at which it is ready, 0 if it was queued; its rank then, plus 128 if
-//!             it was enqueued as a member of a batch
+//!         08  only if the item still has its dedupe id: token, 33 bytes. 8 random bytes; of the enqueue: read version,
+//!             time, time at which the item is ready (0 if it was queued), and rank, plus 128 for a member of a batch
 //!         09  time of its cancellation, while a session holds it: number
-//!         0A  only of a done item: time of the end; time until which it is kept; 00 completed, 01 cancelled,
-//!             02 removed; then the result, up to 4,096 bytes
-//!         0B  trace context of the enqueue: W3C traceparent in 55 bytes, then, if there is one, a newline and
-//!             the tracestate; up to 512 bytes of UTF-8
+//!         0A  only of a done item: time of the end; time until which it is kept; 00 completed, 01 cancelled, 02
+//!             removed; result, up to 4,096 bytes
+//!         0B  trace context of the enqueue, up to 512 bytes of UTF-8: W3C traceparent in 55 bytes; then, if there is
+//!             one, a newline and the tracestate
 //!         0C  time of the last grant: number
-//!         0D  time since which it waits in the queue, if it did not get there by its enqueue: number
-//!         0E  burst of debounced enqueues, if it is not the first one: time at which it began; deliveries
-//!             until then in 8 bytes
-//!         0F  deliveries that do not count: before the last redrive, or without being handed out: number
-//!         10  01 if its session has taken it into its reserve, and may have handed it out since, or is to
-//!             hand it out apart; 02 if a session that held it has died: it goes into no reserve before it
-//!             was handed out for certain
+//!         0D  time since which it waits in the queue, if not since its enqueue: number
+//!         0E  burst of debounced enqueues, if not the first: time of its begin; deliveries until then in 8 bytes
+//!         0F  deliveries that do not count: before the last redrive, or not handed out: number
+//!         10  01 in the reserve of its session, or handed out since, or to be handed out apart; 02 a session that
+//!             held it has died: it enters no reserve before it was handed out for certain
 //!         11  rank, if it is not 10: a byte
 //!         12  group: 1 to 255 bytes
 //!         13  01 if it has a slot of its group
-//!         14  batch of which it is a member; then 01 if dead letters stay members, otherwise 00
-//!         15  only of the callback of a batch: how many of its members were completed, dead and cancelled, in
-//!             8 bytes each
-//!         16  only while a session holds it, if its grant has taken a token of its group's rate: read version of the
-//!             grant; after how many versions a token comes back, in 8 bytes each
-//!         17..FF  fields of later versions, which a version that does not know them keeps unchanged: up to
-//!             687 bytes with their tags and lengths
+//!         14  batch of which it is a member; 01 if dead letters stay members, otherwise 00
+//!         15  only of a batch's callback: completed, dead and cancelled members, in 8 bytes each
+//!         16  only while a session holds it, if its grant took a token of its group's rate: read version of the grant;
+//!             after how many versions a token comes back, in 8 bytes each
+//!         17..FF  fields of later versions, kept unchanged: up to 687 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
@@ -120,68 +100,70 @@
 //!     21..25  how many of them the session takes ahead of its handlers
 //! part of a grant
 //!     0       format, 01
-//!     1..5    number of parts of the grant; if the value ends after the format, it is not an answer but a
-//!             signal that the request is the first
+//!     1..5    number of parts of the grant; a value that ends before is a signal that the request is the first
 //!     5..15   versionstamp of the item
 //!     15..23  call of the item
-//!     23..    its record, without microqueue's format
+//!     23..    the item, without microqueue's format
 //! limits of a group
 //!     0       format, 01
-//!     1       flags: 1 there is a limit; 2 slots are kept until the end; 4 dead letters keep theirs; 8 there
-//!             is a rate
+//!     1       flags: 1 has a limit; 2 slots are kept until the end; 4 dead letters keep theirs; 8 has a rate
 //!     2..6    limit, or 0
-//!     6..10   starts per period, or 0; this and the next two are those of the rate
-//!     10..18  period: duration, or 0
-//!     18..22  burst, or 0
+//!     6..10   starts per period of the rate, or 0
+//!     10..18  its period: duration, or 0
+//!     18..22  its burst, or 0
 //!     22..26  weight
 //! tokens of a rate
 //!     0..8    version at which all tokens are there
-//!     next    up to 8 times: version of a grant; after how many versions all tokens would have been there
-//!             without it, in 8 bytes each; both grow
+//!     next    up to 8 times, 8 bytes each: version of a grant; after how many versions all tokens would have been
+//!             there without it; both grow
 //! batch
 //!     0       format, 01
-//!     1       flags: 1 it has a callback; 2 dead letters stay members; 4 it was cancelled; 8 dead letters stay
-//!             members of its parent
-//!     2..18   batch of which it is a member, its parent; zeros if there is none
+//!     1       flags: 1 has a callback; 2 dead letters stay members; 4 was cancelled; 8 dead letters stay members
+//!             of its parent
+//!     2..18   its parent, the batch of which it is a member; or zeros
 //!     18..26  time at which it was opened
 //!     26..34  delay of the callback: duration; this and what follows only if there is a callback
 //!     34..42  time until which the callback is delayed in any case, or 0
-//!     42..    record of the callback, without microqueue's format
+//!     42..    item: the callback, without microqueue's format
 //! schedule
 //!     0       format, 01
-//!     next    fields in the order of their tags, each optional except 03, 04 and 05: tag, length in 2 bytes, bytes
+//!     next    fields as those of an item; 03, 04 and 05 are required, 06, 08, 0A, 0C and 0D are of its items
 //!         01  time at which it fires next
 //!         02  up to 8 runs of times that have fired, ascending: the first and the last time of each
-//!         03  which missed times fire: 00 none, 01 the newest, 02 several of the newest; then their number for
-//!             02, from 1 to 1,000, in 4 bytes, otherwise 0
+//!         03  which missed times fire: 00 none, 01 the newest, 02 several of the newest; then in 4 bytes, for 02 their
+//!             number, 1 to 1,000, otherwise 0
 //!         04  cron expression: 1 to 255 bytes of UTF-8
-//!         05  name of the time zone: 1 to 255 bytes of UTF-8
-//!         06  delay of its items after the scheduled time: duration
+//!         05  time zone: 1 to 255 bytes of UTF-8
+//!         06  delay after the scheduled time: duration
 //!         07  longest wait of a burst: duration
-//!         08  dedupe id of its items: 1 to 255 bytes
-//!         09  what an enqueue with a repeated dedupe id does, if not nothing: 01 replace, 02 debounce
-//!         0A  limits of its items: as field 06 of a record
+//!         08  dedupe id: 1 to 255 bytes
+//!         09  what a repeated dedupe id does, if not nothing: 01 replace, 02 debounce
+//!         0A  limits, as field 06 of an item
 //!         0B  how many queued items make it skip a time: 8 bytes
-//!         0C  rank of its items, if it is not 10: a byte
-//!         0D  group of its items: 1 to 255 bytes
-//!         0E..FF  fields of later versions, as those of a record
+//!         0C  rank, if it is not 10: a byte
+//!         0D  group: 1 to 255 bytes
+//!         0E..FF  as 17..FF of an item
 //!     next    00
 //!     rest    payload: the codec's bytes
 //! settings
 //!     0       format, 01
 //!     1..9    lease: duration, at least 30
-//!     9..21   attempts, deaths, deliveries before an item becomes a dead letter: 4 bytes each
-//!     21..29  how long a dedupe id is refused after the completion of its item: duration
-//!     29..37  how long items that are done are kept: duration
+//!     9..21   limits of attempts, deaths, deliveries: 4 bytes each
+//!     21..29  retention of dedupe ids: duration
+//!     29..37  how long done items are kept: duration
 //!     37..    name of the codec
 //! ```
 //!
-//! A time is wall time in milliseconds since the Unix epoch, and a duration is in milliseconds; each has 8 bytes in a
-//! value, unless it is a number.
+//! A time is wall time in milliseconds since the Unix epoch, a duration is in milliseconds: 8 bytes each in a value,
+//! unless it is a number.
 //!
-//! **Invariant:** while a key under `(queue, "h", session)` or `(queue, "g", session)` exists, `(queue, "s",
-//! session)` exists, too. A transaction that writes one of the former either reads the latter serializably or moves
-//! the item from another key of the same session.
+//! # Invariants
+//!
+//! - While a key under `(queue, "h", session)` or `(queue, "g", session)` exists, `(queue, "s", session)` exists, too.
+//!   A transaction that writes one of the former either reads the latter serializably or moves the item from another
+//!   key of the same session.
+//! - One range has the parked lanes, then the notices of lanes, and then the queued items that are in no lane, in the
+//!   order in which they are granted: no name of another part may sort between "hp" and "j".
 
 mod batches;
 mod lanes;
@@ -195,12 +177,13 @@ use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{
     self, Environment, KeyValue, MutationOp, Result, Subspace, Transaction,
 };
-use microqueue::{Item, ItemId, MicroQueue};
+use microqueue::{Item, ItemId, MicroQueue, StagedId};
 
 pub(crate) use self::lanes::{check_group, lane_hash};
+use crate::items::batch::{BatchId, BatchRef};
 use crate::items::error;
-use crate::items::item_ref::{QueueTag, queue_tag};
-use crate::items::part::Part;
+use crate::items::item_ref::{ItemRef, QueueTag, StagedRef, queue_tag};
+use crate::items::part::{Counter, Part};
 use crate::items::priority::Priority;
 use crate::items::record::{Record, RecordCodec, Request, RequestCodec};
 use crate::items::spot::Spot;
@@ -208,45 +191,6 @@ use crate::session::{SessionId, Sessions};
 
 /// A part of the queue that contains items, by id.
 pub(crate) type Records = MicroQueue<Record, RecordCodec>;
-
-/// A counter, changed by atomic additions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counter {
-    Queued,
-    Delayed,
-    Held,
-    Dead,
-    Completed,
-    Cancelled,
-    Removed,
-}
-
-impl Counter {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Queued,
-        Self::Delayed,
-        Self::Held,
-        Self::Dead,
-        Self::Completed,
-        Self::Cancelled,
-        Self::Removed,
-    ];
-
-    /// The counters of existing items.
-    pub(crate) const OF_ITEMS: [Self; 4] = [Self::Queued, Self::Delayed, Self::Held, Self::Dead];
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Delayed => "delayed",
-            Self::Held => "held",
-            Self::Dead => "dead",
-            Self::Completed => "completed",
-            Self::Cancelled => "cancelled",
-            Self::Removed => "removed",
-        }
-    }
-}
 
 /// The parts of a queue's subspace.
 #[derive(Debug, Clone)]
@@ -349,7 +293,10 @@ impl Keys {
                 return Ok(Spot::Priority(priority));
             }
         }
-        Err(keyspace::Error::corrupt(key, "expected a key of a queued item").into())
+        Err(keyspace::Error::corrupt(
+            key,
+            "expected a key of a queued item",
+        ))
     }
 
     /// Fails if the transaction has enqueued items that are not delayed, so that it cannot read all queued ones.
@@ -539,6 +486,21 @@ impl Keys {
         self.queue
             .subspace(&(Part::Grants, session.0.as_slice()))
             .range()
+    }
+
+    /// Returns the reference to an item.
+    pub(crate) fn item_ref(&self, id: ItemId) -> ItemRef {
+        ItemRef::new(self.tag, id)
+    }
+
+    /// Returns the reference to a staged item.
+    pub(crate) fn staged_ref(&self, id: StagedId) -> StagedRef {
+        StagedRef::new(self.tag, id)
+    }
+
+    /// Returns the reference to a batch.
+    pub(crate) fn batch_ref(&self, id: BatchId) -> BatchRef {
+        BatchRef::new(self.tag, id)
     }
 
     /// Returns the session in the key of a held item.

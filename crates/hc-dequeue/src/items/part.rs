@@ -4,14 +4,9 @@ use std::cmp::Ordering;
 
 use microqueue::keyspace::parts::Part as _;
 use microqueue::keyspace::tuple::Versionstamp;
-use microqueue::keyspace::{self, KeyValue, Subspace, parts};
-use microqueue::{Item, Listed};
+use microqueue::keyspace::{Subspace, parts};
 
-use crate::items::error::Result;
-use crate::items::find::Location;
-use crate::items::keys::{Counter, Keys};
 use crate::items::priority::Priority;
-use crate::items::record::{ListedGrantPart, Record, is_signal};
 
 parts! {
     /// The parts of a queue.
@@ -70,8 +65,8 @@ parts! {
     }
 }
 
-/// Returns what a key is in a queue with this prefix, in words: `queued item`, for example. Returns `None` if it is no
-/// key of a queue.
+/// Returns what a key is in a queue with this prefix, in words: `queued item`, for example. Returns `None` if no key
+/// of a queue begins so.
 ///
 /// The words are for people, and may change. To look at a key takes no read and no open queue.
 ///
@@ -148,10 +143,10 @@ impl Part {
         }
     }
 
-    /// Returns the parts with items that are not done.
+    /// Returns the parts with items that are not done, in the order in which an audit looks at them: if two rows claim
+    /// an item or a dedupe id, the first one has it.
     pub(crate) fn with_items() -> impl Iterator<Item = Self> {
-        let parts = Self::ALL.iter().copied();
-        parts.filter(|part| part.counter().is_some())
+        Counter::OF_ITEMS.into_iter().flat_map(Self::counted_by)
     }
 
     /// Returns the parts with the items that a counter counts.
@@ -166,75 +161,49 @@ impl Part {
         Self::with_items().filter(move |part| !outside.contains(part))
     }
 
-    /// Returns the parts with items that references find by a pointer.
+    /// Returns the parts with items that references find by a pointer, in the order in which an audit looks at them.
     pub(crate) fn with_pointers() -> impl Iterator<Item = Self> {
-        let waiting = [Some(Counter::Queued), Some(Counter::Delayed)];
-        Self::with_items()
-            .filter(move |part| waiting.contains(&part.counter()) && *part != Self::Queued)
-    }
-
-    /// Returns the item in a row of the part, and where it is. Returns `None` if the row holds none.
-    ///
-    /// # Errors
-    /// [`Corrupt`](keyspace::Error::Corrupt) if the row does not say which item it holds.
-    pub(crate) fn parse_item(
-        self,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<(Location, Listed<Record>)>> {
-        let (location, records) = match self {
-            Self::Lanes if keys.is_lane_state(row.key()) => return Ok(None),
-            Self::QueuedAbove | Self::Queued | Self::QueuedBelow | Self::Lanes => {
-                let spot = keys.parse_queued(row.key())?;
-                let records = keys.items_at(&spot).into_owned();
-                (Location::Queued(spot), records)
-            }
-            Self::Delayed => {
-                let ready = keys.parse_ready(row)?;
-                (Location::Delayed(ready), keys.delayed(ready))
-            }
-            Self::Held => {
-                let session = keys.parse_holder(row.key())?;
-                (Location::Held(session), keys.held(session))
-            }
-            Self::Grants if is_signal(row.value()) => return Ok(None),
-            Self::Grants => return parse_granted(keys, row).map(Some),
-            Self::Dead => (Location::Dead, keys.dead.clone()),
-            Self::Done => (Location::Done, keys.done.clone()),
-            _ => return Ok(None),
-        };
-        Ok(Some((location, records.parse_listed(row)?)))
-    }
-
-    /// Returns the item in a row of the part, with what the key of the row says of it. Returns `None` if the row holds
-    /// none.
-    ///
-    /// # Errors
-    /// [`Corrupt`](keyspace::Error::Corrupt) if the row does not decode, or contradicts its key.
-    pub(crate) fn decode_item(
-        self,
-        keys: &Keys,
-        row: &KeyValue,
-    ) -> Result<Option<(Location, Item<Record>)>> {
-        let Some((location, listed)) = self.parse_item(keys, row)? else {
-            return Ok(None);
-        };
-        let mut item = Item::try_from(listed).map_err(keyspace::Error::from)?;
-        if let Location::Queued(spot) = &location {
-            spot.apply(row.key(), &mut item.value)?;
-        }
-        Ok(Some((location, item)))
+        let waiting = [Counter::Delayed, Counter::Queued];
+        let parts = waiting.into_iter().flat_map(Self::counted_by);
+        parts.filter(|part| *part != Self::Queued)
     }
 }
 
-/// Returns the item in a row of a grant.
-fn parse_granted(keys: &Keys, row: &KeyValue) -> Result<(Location, Listed<Record>)> {
-    let (session, _) = keys.parse_grant(row.key())?;
-    let ListedGrantPart { parts, item } = ListedGrantPart::decode(row.key(), row.to_value())?;
-    let location = Location::Granted {
-        session,
-        key: row.key().to_vec(),
-        parts,
-    };
-    Ok((location, item))
+/// A counter, changed by atomic additions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counter {
+    Queued,
+    Delayed,
+    Held,
+    Dead,
+    Completed,
+    Cancelled,
+    Removed,
+}
+
+impl Counter {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Queued,
+        Self::Delayed,
+        Self::Held,
+        Self::Dead,
+        Self::Completed,
+        Self::Cancelled,
+        Self::Removed,
+    ];
+
+    /// The counters of existing items.
+    pub(crate) const OF_ITEMS: [Self; 4] = [Self::Queued, Self::Delayed, Self::Held, Self::Dead];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Delayed => "delayed",
+            Self::Held => "held",
+            Self::Dead => "dead",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+            Self::Removed => "removed",
+        }
+    }
 }

@@ -1,7 +1,5 @@
 //! Priorities of items, and the ranks by which their keys sort.
 
-use crate::items::error::{Error, Result};
-
 /// The highest priority of an item. The lowest one is its negative.
 pub const MAX_PRIORITY: i8 = 9;
 
@@ -21,13 +19,12 @@ impl Priority {
     /// The number of priorities.
     pub(crate) const COUNT: usize = 2 * MAX_PRIORITY as usize + 1;
 
-    /// # Errors
-    /// [`Error::Priority`] if the priority is too high or too low.
-    pub(crate) fn new(priority: i8) -> Result<Self> {
+    /// Returns a priority, unless it is too high or too low.
+    pub(crate) fn new(priority: i8) -> Option<Self> {
         if (-MAX_PRIORITY..=MAX_PRIORITY).contains(&priority) {
-            Ok(Self(priority))
+            Some(Self(priority))
         } else {
-            Err(Error::Priority { priority })
+            None
         }
     }
 
@@ -70,8 +67,7 @@ mod tests {
             assert_eq!(Priority::of_rank(no_rank), None);
         }
         for priority in [-10, 10, i8::MIN, i8::MAX] {
-            let refused = Priority::new(priority);
-            assert!(matches!(refused, Err(Error::Priority { priority: p }) if p == priority));
+            assert_eq!(Priority::new(priority), None);
         }
     }
 }

@@ -61,7 +61,7 @@ impl Skipped {
 /// What a read has found.
 #[derive(Debug)]
 pub(crate) struct Scan<I> {
-    pub(crate) head: FirstItems<I>,
+    pub(crate) found: FirstItems<I>,
     /// The rows before the first item.
     pub(crate) led: Skipped,
 }
@@ -77,7 +77,7 @@ pub(crate) async fn first_items<I>(
     max: ReadLimit,
     decode: impl Fn(&KeyValue) -> Option<I>,
 ) -> Result<Vec<I>> {
-    Ok(scan(tr, range, max, decode).await?.head.items)
+    Ok(scan(tr, range, max, decode).await?.found.items)
 }
 
 /// Reads the first items between two keys, and returns also what it has skipped.
@@ -91,20 +91,20 @@ pub(crate) async fn scan<I>(
     decode: impl Fn(&KeyValue) -> Option<I>,
 ) -> Result<Scan<I>> {
     let mut scan = Scan {
-        head: FirstItems::none(),
+        found: FirstItems::none(),
         led: Skipped::default(),
     };
     let mut skipped = Skipped::default();
     let mut bytes_left = max.row_bytes;
     let mut rows = max.items;
-    while scan.head.items.len() < max.items && begin < end {
+    while scan.found.items.len() < max.items && begin < end {
         let query = RangeQuery::keys(begin, end.clone())
             .limit(rows)
             .mode(StreamingMode::WantAll);
         let mut rows_read = 0;
         let mut is_over = false;
         let mut last = None;
-        let items = &mut scan.head.items;
+        let items = &mut scan.found.items;
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
             rows_read += 1;
             if let Some(item) = decode(&row) {
@@ -129,7 +129,7 @@ pub(crate) async fn scan<I>(
         });
         visited.await?;
         if is_over {
-            scan.head.is_complete = !scan.head.items.is_empty();
+            scan.found.is_complete = !scan.found.items.is_empty();
             break;
         }
         let Some(last) = last else {

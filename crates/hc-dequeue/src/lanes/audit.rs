@@ -14,6 +14,7 @@ use crate::items::counters::{in_time, is_off, parse_count};
 use crate::items::error::{Error, Result};
 use crate::items::finding::{Finding, Unchecked};
 use crate::items::group_limits::GroupLimits;
+use crate::items::item_row::decode_item;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::priority::RANK_OF_SLOT;
@@ -99,7 +100,7 @@ async fn count_slots(
                 slots.entry(lane.group).or_insert_with(none).stored = stored;
                 return Ok(ControlFlow::Continue(()));
             }
-            match part.decode_item(keys, &row) {
+            match decode_item(keys, part, &row) {
                 Ok(Some((_, item))) if item.value.has_slot => {
                     slots.entry(item.value.group).or_insert_with(none).counted += 1;
                 }

@@ -107,7 +107,7 @@ impl Front {
         if scan.led.rows > 0 || self.is_known() {
             self.note(now, is_from_front, &scan);
         }
-        Ok(scan.head)
+        Ok(scan.found)
     }
 
     /// Returns whether rows at the front do not decode, as far as was seen.
@@ -136,12 +136,12 @@ impl Front {
         state.rows += led.rows;
         state.bytes += led.bytes;
         let is_few = state.rows <= MAX_REREAD_ROWS && state.bytes <= MAX_REREAD_BYTES;
-        if is_from_front && is_few && scan.head.is_complete {
+        if is_from_front && is_few && scan.found.is_complete {
             state.begin = None;
         } else if let Some(last) = &led.last {
             state.begin = Some(key_after(last));
         }
-        if !scan.head.is_complete {
+        if !scan.found.is_complete {
             state.next = None;
         } else if is_from_front || state.next.is_none() {
             let took = now.saturating_sub(state.began);
@@ -182,7 +182,7 @@ mod tests {
             tr.commit().await.unwrap();
         }
 
-        /// Reads until the head is complete. Returns the keys of the items, and how often it has read.
+        /// Reads until it has found items. Returns the keys of the items, and how often it has read.
         async fn read(&self, now: Duration, limit: usize) -> (Vec<u32>, usize) {
             let range = || (vec![], vec![0xff]);
             let max = ReadLimit {
@@ -195,15 +195,15 @@ mod tests {
             };
             for reads in 1.. {
                 let tr = self.db.begin().unwrap();
-                let head = self
+                let found = self
                     .front
                     .read(&tr, now, range(), max, decode)
                     .await
                     .unwrap();
-                if head.is_complete {
-                    return (head.items, reads);
+                if found.is_complete {
+                    return (found.items, reads);
                 }
-                assert!(head.items.is_empty() && reads < 100);
+                assert!(found.items.is_empty() && reads < 100);
             }
             unreachable!("it returns")
         }
@@ -288,8 +288,8 @@ mod tests {
                 row_bytes: usize::MAX,
             };
             let tr = part.db.begin().unwrap();
-            let head = part.front.read(&tr, now, range, max, |_| None::<()>);
-            head.await.unwrap().is_complete
+            let found = part.front.read(&tr, now, range, max, |_| None::<()>);
+            found.await.unwrap().is_complete
         };
         assert!(!read(INTERVAL).await);
         // The search goes on, however long it takes.

@@ -15,7 +15,7 @@ use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::record::Request;
 use crate::items::scan::{ReadLimit, first_items};
-use crate::items::settings::is_paused;
+use crate::items::settings_row::is_paused;
 use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
 use crate::lanes::Gone;
 use crate::lanes::look::Past;

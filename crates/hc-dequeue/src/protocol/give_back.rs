@@ -11,9 +11,10 @@ use microqueue::keyspace::{Bytes, Environment, Transaction};
 use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::end::{Ending, Rules, end};
-use crate::items::error::{Error, Result, keep_corrupt};
+use crate::items::error::{Error, Result, skip_corrupt};
 use crate::items::group_limits::KnownLimits;
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::places::{Destination, put_in};
 use crate::items::record::{End, Record, Reserve, StoredFailure};
 use crate::items::settings::Settings;
@@ -119,13 +120,13 @@ pub(crate) async fn give_back(
         }
         let records = returns.iter().map(|item| async move {
             let record = held.get(tr, &item.id).await;
-            keep_corrupt(record.map_err(Error::from))
+            skip_corrupt(record.map_err(Error::from))
         });
         let records = try_join_all(records).await?;
         let readable = records.iter().flatten().flatten();
         limits.read(tr, keys, readable).await?;
         for (item, record) in returns.iter().zip(records) {
-            let Ok(record) = record else {
+            let Some(record) = record else {
                 given.push(GivenBack::Unreadable);
                 continue;
             };

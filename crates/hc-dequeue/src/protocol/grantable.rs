@@ -13,7 +13,7 @@ use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::group_limits::KnownLimits;
-use crate::items::keys::Counter;
+use crate::items::part::Counter;
 use crate::items::places::take_queued;
 use crate::items::record::{Record, Request};
 use crate::items::scan::ReadLimit;

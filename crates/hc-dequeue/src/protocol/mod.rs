@@ -9,7 +9,7 @@
 //! - [`give_back`]: items that a session no longer holds.
 //! - [`confirm`]: items that are handed out, although their records do not say so.
 //! - [`reclaim`]: items and rows of dead sessions.
-//! - [`front`]: reads the first rows, and skips those that do not decode.
+//! - [`front`]: remembers where rows that do not decode end.
 //!
 //! # The idea
 //!
@@ -217,12 +217,11 @@ impl Granted {
             value,
         }
     }
-}
 
-impl Gone {
-    pub(crate) fn of(granted: &[Granted]) -> Self {
+    /// Returns what a view that was read before these items were granted must leave out.
+    pub(crate) fn gone(granted: &[Self]) -> Gone {
         let groups = granted.iter().map(|item| &item.record.group);
-        Self {
+        Gone {
             items: granted.iter().map(|item| item.id).collect(),
             groups: groups.filter(|group| !group.is_empty()).cloned().collect(),
         }

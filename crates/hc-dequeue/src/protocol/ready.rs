@@ -119,10 +119,10 @@ pub(crate) async fn queued(
             Err(_) => keys.parse_notice(row.key()).map(|_| First::Notice),
         };
         let range = keys.lanes_and_items();
-        let head = front.read(tr, now, range, max, decode).await?;
-        let rows = head.items.len();
-        lanes.note_parked(matches!(head.items.first(), Some(First::Parked)));
-        let items = head.items.into_iter().map_while(|first| match first {
+        let found = front.read(tr, now, range, max, decode).await?;
+        let rows = found.items.len();
+        lanes.note_parked(matches!(found.items.first(), Some(First::Parked)));
+        let items = found.items.into_iter().map_while(|first| match first {
             First::Item(item) => Some(*item),
             First::Notice | First::Parked => None,
         });
@@ -131,14 +131,14 @@ pub(crate) async fn queued(
             return Ok(ReadyItems {
                 notices: Notices::default(),
                 items,
-                is_complete: head.is_complete,
+                is_complete: found.is_complete,
                 next_parked: None,
             });
         }
     }
     let decode = |row: &KeyValue| keys.decode_queued(row).ok();
     let range = keys.outside_lanes();
-    let (mut notices, parked, head) = try_join!(
+    let (mut notices, parked, found) = try_join!(
         first_notices(tr, keys, lanes, limit),
         first_parked(tr, keys, lanes),
         front.read(tr, now, range, max, decode)
@@ -147,9 +147,9 @@ pub(crate) async fn queued(
     notices.due = parked.due;
     Ok(ReadyItems {
         notices,
-        items: head.items,
+        items: found.items,
         // Otherwise, an item that may start may come after lanes in which nothing waits.
-        is_complete: head.is_complete && parked.is_complete,
+        is_complete: found.is_complete && parked.is_complete,
         next_parked: parked.next,
     })
 }

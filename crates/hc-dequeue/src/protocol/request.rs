@@ -15,12 +15,13 @@ use crate::batches::end::may_finish;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::group_limits::KnownLimits;
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::part::Part;
 use crate::items::places::put_unread;
 use crate::items::record::Request;
 use crate::items::scan::ReadLimit;
-use crate::items::settings::is_paused;
+use crate::items::settings_row::is_paused;
 use crate::session::wall::wall_millis;
 use crate::session::{Life, SessionId};
 

@@ -10,7 +10,7 @@ use crate::items::MAX_STEP_ITEMS;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-use crate::items::settings::is_paused;
+use crate::items::settings_row::is_paused;
 use crate::lanes::Gone;
 use crate::lanes::look::Past;
 use crate::session::Life;

@@ -7,7 +7,7 @@ use microqueue::keyspace::{Bytes, Transaction};
 use crate::items::changes::Changes;
 use crate::items::dedupe::free_dedupe;
 use crate::items::end::{Ending, Rules, end};
-use crate::items::error::Result;
+use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::group_limits::KnownLimits;
 use crate::items::item_ref::ItemRef;
@@ -51,8 +51,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Conflicts
     /// As [`status`](Self::status); also writes the item's row and, if the item has a slot, reads the limits of its
-    /// group and the default ones. If another transaction grants or acknowledges the item at the same time, the one
-    /// that commits first wins. The other one fails with a conflict and sees the change when it is retried.
+    /// group and the default ones. Conflicts with a grant or an acknowledgement of the item: the first to commit wins.
     ///
     /// # Errors
     /// As [`status`](Self::status).
@@ -117,7 +116,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ) -> Result<bool> {
         let keys = &*self.keys;
         let id = item.id_in(keys)?;
-        let priority = Priority::new(priority)?;
+        let priority = Priority::new(priority).ok_or(Error::Priority { priority })?;
         let Some((location, mut record)) = find(tr, keys, &id).await? else {
             return Ok(false);
         };

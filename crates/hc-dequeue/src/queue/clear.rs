@@ -15,12 +15,15 @@ use crate::items::counters::read_counter;
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result};
 use crate::items::group_limits::KnownLimits;
-use crate::items::keys::{Counter, Keys};
+use crate::items::item_row::decode_item;
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::part::Part;
 use crate::items::places::take_out;
 use crate::items::priority::Priority;
 use crate::items::record::End;
-use crate::items::settings::{Settings, current_settings};
+use crate::items::settings::Settings;
+use crate::items::settings_row::current_settings;
 use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
 use crate::queue::handle::Queue;
 
@@ -46,7 +49,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// come back, too, pause the queue, wait until none is held, and clear it again.
     ///
     /// # Conflicts
-    /// Reads and writes the keys of the removed items.
+    /// Reads and writes the rows of the removed items.
     ///
     /// # Errors
     /// Those of [`Runner::run`]. Items that were already removed stay removed.
@@ -168,7 +171,7 @@ async fn remove_some(
             ControlFlow::Break(())
         };
         last = Some(row.to_key());
-        if let Ok(Some((location, item))) = page.part.decode_item(keys, &row)
+        if let Ok(Some((location, item))) = decode_item(keys, page.part, &row)
             && is_of(&item.id, until)
         {
             items.push((location, item));

@@ -5,7 +5,8 @@ use microqueue::keyspace::recipe::StoredSettings;
 use microqueue::keyspace::{Isolation, Transaction};
 
 use crate::items::error::Result;
-use crate::items::settings::{Settings, SettingsRecord, current_settings, stored_settings};
+use crate::items::settings::{Settings, SettingsRecord};
+use crate::items::settings_row::{current_settings, stored_settings};
 use crate::queue::handle::{Queue, check_settings};
 
 impl<T, C: Codec<T>> Queue<T, C> {

@@ -23,7 +23,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         dedupe: &[u8],
     ) -> Result<Option<ItemRef>> {
         let holder = dedupe::holder(tr, &self.keys, dedupe).await?;
-        Ok(holder.map(|id| ItemRef::new(&self.keys, id)))
+        Ok(holder.map(|id| self.keys.item_ref(id)))
     }
 
     /// Stages that a dedupe id that is [retained](crate::Settings::dedupe_retention) after the completion of its item
@@ -44,7 +44,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// }
     /// ```
     /// # Conflicts
-    /// Reads the rows of the id, and, if it is retained, writes one of them and reads the settings by snapshot.
+    /// Reads the rows of the id and, if it is retained, writes one and reads the settings by snapshot.
     ///
     /// # Errors
     /// [`Error::DedupeId`](crate::Error::DedupeId); [`Corrupt`](microqueue::keyspace::Error::Corrupt) if the row of an

@@ -10,7 +10,8 @@ use crate::items::changes::Changes;
 use crate::items::dedupe::check_dedupe;
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::StagedRef;
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::priority::Priority;
 use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
 use crate::items::trace_context::{TraceContext, current_context};
@@ -35,7 +36,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// [`submit`](Self::submit) enqueues in a transaction of its own.
     ///
     /// # Conflicts
-    /// Never fails with a conflict: reads nothing, and writes the item's key, a counter and the wake stamp blindly.
+    /// Never conflicts: reads nothing, and writes the item's row, a counter and the wake stamp.
     ///
     /// # Errors
     /// [`Error::PayloadTooLarge`], and [`Encode`] of the codec. In both cases nothing is staged.
@@ -83,14 +84,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// }
     /// ```
     /// # Conflicts
-    /// As [`enqueue`](Self::enqueue), and in addition:
+    /// As [`enqueue`](Self::enqueue), and:
     ///
-    /// - With a dedupe id, reads the rows of the id, and the settings by snapshot if the id is retained.
+    /// - With a dedupe id, reads the rows of the id and, by snapshot, the settings if the id is retained.
     /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the
-    ///   id, wherever it is. A concurrent acknowledgement of that item conflicts.
-    /// - With a group, also writes a pointer and a notice, blindly.
-    /// - With a batch, reads the row of the batch, and writes a number of it blindly. The end of the batch and its
-    ///   cancellation conflict.
+    ///   id, so an acknowledgement of that item conflicts.
+    /// - With a group, writes a pointer and a notice.
+    /// - With a batch, adds to a number, and reads the row of the batch, which its end and its cancellation write.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     ///
     /// # Errors
@@ -201,7 +201,7 @@ async fn enqueue_records(
         keys.wake_all(tr);
     }
     let staged = staged.into_iter();
-    Ok(staged.map(|id| StagedRef::new(keys, id)).collect())
+    Ok(staged.map(|id| keys.staged_ref(id)).collect())
 }
 
 /// Stages an item with options, which were checked.

@@ -16,7 +16,8 @@ use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::part::describe_key;
 use crate::items::priority::Priority;
-use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord, is_paused};
+use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
+use crate::items::settings_row::is_paused;
 use crate::items::value::{Decode, decoder};
 use crate::session::HEARTBEATS;
 
@@ -110,8 +111,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// The options contain the codec, and a registry of ids in which the queue is registered as an `hc-dequeue`.
     ///
     /// # Conflicts
-    /// Reads the settings, and writes them if there are none. Otherwise as [`verify_order`](Self::verify_order) and as
-    /// [`Ids::register`](microqueue::keyspace::ids::Ids::register).
+    /// As [`verify_order`](Self::verify_order) and [`Ids::register`](microqueue::keyspace::ids::Ids::register). Also
+    /// reads the settings, and writes them if there are none.
     ///
     /// # Errors
     /// - [`Error::SettingsDiffer`] if the queue was created with another codec

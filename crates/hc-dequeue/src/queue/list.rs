@@ -13,6 +13,7 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::{ItemRef, hex, parse_hex};
+use crate::items::item_row::parse_item;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::queue::handle::Queue;
@@ -167,7 +168,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// ```
     ///
     /// # Conflicts
-    /// Reads by snapshot. For [`PlaceKind::Queued`], it also reads keys that no operation of this queue writes.
+    /// Reads by snapshot, and for [`PlaceKind::Queued`] keys that no operation of this queue writes.
     ///
     /// # Errors
     /// [`Error::MalformedCursor`] for a cursor of another queue or another place.
@@ -295,7 +296,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             let reason = "expected a key of an item";
             return Err(keyspace::Error::corrupt(row.key(), reason).into());
         };
-        let Some((location, Listed { id, value: record })) = part.parse_item(keys, row)? else {
+        let Some((location, Listed { id, value: record })) = parse_item(keys, part, row)? else {
             return Ok(None);
         };
         let status = match record {
@@ -305,7 +306,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             },
             Err(error) => Err(error),
         };
-        let item = ItemRef::new(&self.keys, id);
+        let item = self.keys.item_ref(id);
         Ok(Some(ListedItem { item, status }))
     }
 }

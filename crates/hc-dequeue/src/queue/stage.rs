@@ -20,15 +20,15 @@ use futures::future::try_join_all;
 use microqueue::StagedId;
 use microqueue::keyspace::{Bytes, Transaction};
 
-use crate::items::batch::{BatchMember, BatchRef};
+use crate::items::batch::BatchMember;
 use crate::items::batch_row::join;
 use crate::items::changes::Changes;
 use crate::items::counters::read_counter;
 use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
-use crate::items::item_ref::{ItemRef, StagedRef};
-use crate::items::keys::{Counter, Keys, check_group};
+use crate::items::keys::{Keys, check_group};
+use crate::items::part::Counter;
 use crate::items::places::{Destination, put_in, put_new, rewrite, take_out};
 use crate::items::priority::Priority;
 use crate::items::record::{Record, Token};
@@ -183,7 +183,7 @@ async fn joined(
         None => join(tr, keys, batch).await.map(Some),
         Some(member) if member.batch == batch.id_in(keys)? => Ok(None),
         Some(member) => Err(Error::OtherBatch {
-            batch: BatchRef::new(keys, member.batch),
+            batch: keys.batch_ref(member.batch),
         }),
     }
 }
@@ -243,7 +243,7 @@ async fn stage_new(
     if let Some(token) = record.token {
         claim(tr, keys, &record, token, id);
     }
-    Ok(Enqueued::Staged(StagedRef::new(keys, id)))
+    Ok(Enqueued::Staged(keys.staged_ref(id)))
 }
 
 /// Replaces the value of an item that this transaction has staged.
@@ -274,7 +274,7 @@ fn restage(tr: &impl Transaction, keys: &Keys, item: NewItem<'_>, own: &Claim) -
         0 => keys.items_at(&Spot::of(&record)).restage(tr, id, &record)?,
         ready => keys.delayed(ready).restage(tr, id, &record)?,
     }
-    Ok(Enqueued::Staged(StagedRef::new(keys, id)))
+    Ok(Enqueued::Staged(keys.staged_ref(id)))
 }
 
 /// Applies `on_repeat` to the item that has the dedupe id. Returns `None` if a session holds that item: then it
@@ -326,7 +326,7 @@ async fn repeat(
         }
     }
     changes.join(joined);
-    Ok(Some(Enqueued::Replaced(ItemRef::new(keys, id))))
+    Ok(Some(Enqueued::Replaced(keys.item_ref(id))))
 }
 
 /// Returns the payload as the record of a new item.
@@ -337,7 +337,8 @@ pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue)
     let mut record = Record::new(enqueued_millis, payload);
     record.dedupe = options.dedupe().cloned().unwrap_or_default();
     record.limits = options.limits;
-    record.priority = Priority::new(options.priority)?;
+    let priority = options.priority;
+    record.priority = Priority::new(priority).ok_or(Error::Priority { priority })?;
     if let Some(group) = options.group() {
         check_group(group)?;
         record.group = group.clone();

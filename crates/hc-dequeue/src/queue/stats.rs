@@ -10,7 +10,8 @@ use microqueue::keyspace::{Database, Isolation, KeyValue, RangeQuery, Runner, St
 
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
-use crate::items::keys::{Counter, Keys};
+use crate::items::keys::Keys;
+use crate::items::part::Counter;
 use crate::items::part::Part;
 use crate::items::scan::{ReadLimit, first_items};
 use crate::queue::handle::Queue;

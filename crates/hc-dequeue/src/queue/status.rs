@@ -162,7 +162,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             has_slot: record.has_slot,
             batch: record
                 .member
-                .map(|member| BatchRef::new(&self.keys, member.batch)),
+                .map(|member| self.keys.batch_ref(member.batch)),
             attempts: record.attempts,
             deaths: record.deaths,
             deliveries: record.recent_deliveries(),

@@ -52,7 +52,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// ```
     ///
     /// # Conflicts
-    /// Reads the schedule, which each of its firings writes. Writes it if anything changes.
+    /// Reads the schedule, which each firing writes, and writes it if anything changes.
     ///
     /// # Errors
     /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::CronTimes`],
@@ -80,7 +80,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if let Some(dedupe) = schedule.options.dedupe() {
             check_dedupe(dedupe)?;
         }
-        Priority::new(schedule.options.priority)?;
+        let priority = schedule.options.priority;
+        if Priority::new(priority).is_none() {
+            return Err(Error::Priority { priority });
+        }
         if let Some(group) = schedule.options.group() {
             check_group(group)?;
         }
@@ -130,7 +133,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// name.
     ///
     /// # Conflicts
-    /// Reads and writes the schedule, as each firing of it does.
+    /// Reads and writes the schedule, as each firing does.
     ///
     /// # Errors
     /// Those of the read.

@@ -13,7 +13,7 @@ use crate::consume::consumer::Consumer;
 use crate::consume::delivery::Delivery;
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
-use crate::items::keys::Counter;
+use crate::items::part::Counter;
 use crate::options::{Backoff, WorkerOptions};
 use crate::protocol::give_back::{GiveBack, When};
 use crate::queue::handle::Queue;

@@ -19,7 +19,6 @@ use super::memory;
 use crate::items::MAX_STEP_ITEMS;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
-use crate::items::item_ref::ItemRef;
 use crate::items::places::put_new;
 use crate::items::priority::Priority;
 use crate::items::record::Record;
@@ -292,8 +291,8 @@ impl<D: Database> PairWorld<D> {
 
     async fn change(&self, tr: &D::Transaction, change: Edit) -> Result<()> {
         let queue = &self.queue;
-        let held = ItemRef::new(&queue.keys, self.held);
-        let first = || ItemRef::new(&queue.keys, self.first.unwrap());
+        let held = queue.keys.item_ref(self.held);
+        let first = || queue.keys.item_ref(self.first.unwrap());
         match change {
             Edit::CancelHeld => assert_eq!(queue.cancel(tr, &held).await?, Cancelled::Requested),
             Edit::CancelGranted => {

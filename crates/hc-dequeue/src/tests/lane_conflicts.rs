@@ -115,7 +115,7 @@ impl<D: Database> PairWorld<D> {
         let keys = &self.queue.keys;
         let waiting = keys.lane_items(group.as_bytes(), 10);
         let waiting = waiting.snapshot(tr, 1, usize::MAX).await.unwrap();
-        ItemRef::new(keys, waiting[0].id)
+        keys.item_ref(waiting[0].id)
     }
 
     async fn stage(&self, tr: &D::Transaction, step: Step) -> Result<()> {

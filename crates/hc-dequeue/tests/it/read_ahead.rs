@@ -13,14 +13,14 @@ use keyspace::env::ManualClock;
 use keyspace::{Environment, RunOptions, Runner, Subspace};
 
 conformance::on_every_store!(
-    they_leave_out_what_was_taken_before_them,
-    what_comes_back_between_them_comes_next,
+    takes_leave_out_what_was_taken_before,
+    what_comes_back_between_takes_comes_next,
     what_was_just_enqueued_is_there,
     a_larger_wish_gets_all_that_there_is,
     a_consumer_that_completes_and_asks_at_once_has_completed,
 );
 
-async fn they_leave_out_what_was_taken_before_them(store: TestStore) {
+async fn takes_leave_out_what_was_taken_before(store: TestStore) {
     const ITEMS: u64 = 200;
     let world = World::recorded(&store, Settings::default()).await;
     world.enqueue(0..ITEMS).await;
@@ -34,7 +34,7 @@ async fn they_leave_out_what_was_taken_before_them(store: TestStore) {
     world.check().await;
 }
 
-async fn what_comes_back_between_them_comes_next(store: TestStore) {
+async fn what_comes_back_between_takes_comes_next(store: TestStore) {
     const ITEMS: u64 = 100;
     let world = World::with_defaults(&store).await;
     world.enqueue(0..ITEMS).await;

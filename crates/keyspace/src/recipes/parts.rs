@@ -1,13 +1,16 @@
 //! The parts of a recipe's subspace, as a type.
 //!
 //! The key of a row begins with the prefix of its recipe's subspace. The element after it, a string, is the name of
-//! the part to which the row belongs. [`parts!`](crate::parts) defines an enum of them, so the compiler knows what has
+//! the part to which the row belongs. [`parts!`](crate::parts!) defines an enum of them, so the compiler knows what has
 //! to change with a new part.
 
 use foundationdb_tuple::Subspace;
 
 /// The byte with which the tuple layer begins a string.
 const STRING: u8 = 2;
+
+/// The byte after a zero that does not end a string.
+const ESCAPE: u8 = 0xff;
 
 /// A part of a subspace: the rows whose keys begin with its name.
 pub trait Part: Copy + 'static {
@@ -33,9 +36,11 @@ pub trait Part: Copy + 'static {
         let [STRING, name @ ..] = key.strip_prefix(subspace.bytes())? else {
             return None;
         };
-        // No name has a zero in it, which the tuple layer would escape.
         let end = name.iter().position(|byte| *byte == 0)?;
-        Self::named(str::from_utf8(&name[..end]).ok()?)
+        // A zero within a string is escaped, and no name has one.
+        let is_escaped = name.get(end + 1) == Some(&ESCAPE);
+        let name = str::from_utf8(&name[..end]).ok()?;
+        if is_escaped { None } else { Self::named(name) }
     }
 }
 

@@ -28,6 +28,13 @@ const ROWS: u32 = 1000;
 const LOGGED_ROWS: u32 = 40;
 
 type Files = BTreeMap<String, Vec<u8>>;
+
+/// Returns a changed copy of files.
+fn with<R>(base: &Files, change: impl FnOnce(&mut Files) -> R) -> Files {
+    let mut files = base.clone();
+    change(&mut files);
+    files
+}
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -416,30 +423,25 @@ fn every_refusal_leaves_every_file_as_it_was_and_no_new_one() {
     let killed = closed.and_killed().files;
     let closed = closed.files;
     let log = killed.keys().find(|name| name.contains(".log.")).unwrap();
-    let with = |base: &Files, change: &dyn Fn(&mut Files)| {
-        let mut files = base.clone();
-        change(&mut files);
-        files
-    };
     type Expected = fn(&OpenError) -> bool;
     let cases: Vec<(&str, Files, Expected)> = vec![
         (
             "a text",
-            with(&Files::new(), &|files| {
+            with(&Files::new(), |files| {
                 files.insert("store".into(), b"text".to_vec());
             }),
             |error| matches!(error, OpenError::NotAStore { .. }),
         ),
         (
             "an empty file",
-            with(&Files::new(), &|files| {
+            with(&Files::new(), |files| {
                 files.insert("store".into(), Vec::new());
             }),
             |error| matches!(error, OpenError::NotAStore { .. }),
         ),
         (
             "a store cut in half",
-            with(&closed, &|files| {
+            with(&closed, |files| {
                 let store = files.get_mut("store").unwrap();
                 store.truncate(store.len() / 2);
             }),
@@ -447,14 +449,14 @@ fn every_refusal_leaves_every_file_as_it_was_and_no_new_one() {
         ),
         (
             "the head of a store",
-            with(&closed, &|files| {
+            with(&closed, |files| {
                 files.get_mut("store").unwrap().truncate(64);
             }),
             |error| matches!(error, OpenError::Damaged { .. }),
         ),
         (
             "a store without its manifests",
-            with(&closed, &|files| {
+            with(&closed, |files| {
                 for place in MANIFESTS {
                     files.get_mut("store").unwrap()[place..place + BLOCK_BYTES].fill(0);
                 }
@@ -463,38 +465,38 @@ fn every_refusal_leaves_every_file_as_it_was_and_no_new_one() {
         ),
         (
             "a killed store without its log",
-            with(&killed, &|files| drop(files.remove(log))),
+            with(&killed, |files| files.remove(log)),
             |error| matches!(error, OpenError::LogMissing { .. }),
         ),
         (
             "a log without its store",
-            with(&killed, &|files| drop(files.remove("store"))),
+            with(&killed, |files| files.remove("store")),
             |error| matches!(error, OpenError::LogWithoutStore { .. }),
         ),
         (
             "an older copy beside its log",
-            with(&killed, &|files| {
-                drop(files.insert("store".into(), closed["store"].clone()));
+            with(&killed, |files| {
+                files.insert("store".into(), closed["store"].clone());
             }),
             |error| matches!(error, OpenError::LogNewer { .. }),
         ),
         (
             "a foreign log",
-            with(&killed, &|files| {
+            with(&killed, |files| {
                 files.insert("store.log.00000000000000ff".into(), b"text".to_vec());
             }),
             |error| matches!(error, OpenError::LogForeign { .. }),
         ),
         (
             "a log that was cut",
-            with(&killed, &|files| {
+            with(&killed, |files| {
                 files.get_mut(log).unwrap().truncate(BLOCK_BYTES);
             }),
             |error| matches!(error, OpenError::LogDamaged { .. }),
         ),
         (
             "a log without its first frames",
-            with(&killed, &|files| {
+            with(&killed, |files| {
                 files.get_mut(log).unwrap()[BLOCK_BYTES..3 * BLOCK_BYTES].fill(0);
             }),
             |error| matches!(error, OpenError::LogDamaged { .. }),

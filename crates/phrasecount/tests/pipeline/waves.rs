@@ -120,7 +120,8 @@ impl Editor {
     /// Makes one change.
     fn edit(&mut self, world: &World) {
         let kind = self.rng.random_range(0..10);
-        let Some(name) = self.some().filter(|_| kind > 2) else {
+        let name = if kind > 2 { self.some() } else { None };
+        let Some(name) = name else {
             let name = self.new_name();
             let text = self.text();
             return self.put(world, name, text);

@@ -138,11 +138,11 @@ impl BatchModel {
     }
 
     fn batch_ref(&self, batch: usize) -> BatchRef {
-        BatchRef::new(&self.keys, batch_id(batch))
+        self.keys.batch_ref(batch_id(batch))
     }
 
     fn item_ref(&self, item: usize) -> ItemRef {
-        ItemRef::new(&self.keys, item_id(item))
+        self.keys.item_ref(item_id(item))
     }
 
     /// Runs an operation on rows. Returns what it has recorded, or `None` if it has nothing to do.

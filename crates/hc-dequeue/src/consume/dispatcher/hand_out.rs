@@ -11,7 +11,6 @@ use super::Dispatcher;
 use crate::consume::held_item::HandedOut;
 use crate::consume::held_item::command::{Reply, Want};
 use crate::consume::holdings::Ready;
-use crate::items::item_ref::ItemRef;
 use crate::items::record::{Record, Reserve};
 use crate::options::Backoff;
 use crate::protocol::Granted;
@@ -78,7 +77,7 @@ impl Dispatcher {
                         }
                         continue;
                     };
-                    let hand_out = |item| HandedOut::of(&self.shared, item, &commands);
+                    let hand_out = |item| HandedOut::hand_out(&self.shared, item, &commands);
                     // If the caller has just gone, they go back with the answer.
                     let _ = reply.send(Ok(items.into_iter().map(hand_out).collect()));
                 }
@@ -112,7 +111,7 @@ impl Dispatcher {
             return self.callers.push(want);
         };
         let commands = self.sender.upgrade();
-        let hand_out = |commands| HandedOut::from_reserve(&self.shared, want.wanted, &commands);
+        let hand_out = |commands| HandedOut::hand_out_reserve(&self.shared, want.wanted, &commands);
         let items = commands.map(hand_out).unwrap_or_default();
         if items.is_empty() {
             let reply = Reply::Deliver(reply);
@@ -131,7 +130,7 @@ impl Dispatcher {
     /// Gives back an item that does not decode, like any other failed item: another process may be able to decode it.
     fn undecodable(&mut self, id: ItemId, record: &Record, error: &DecodeError) {
         let queue = &self.keys().name;
-        let item = ItemRef::new(self.keys(), id);
+        let item = self.keys().item_ref(id);
         tracing::error!(%queue, %item, %error, "an item does not decode");
         // A version that cannot decode many items would otherwise take them again and again before all others.
         let backoff = self.options.backoff.no_shorter_than(Backoff::default());

@@ -6,7 +6,6 @@ use tokio::sync::oneshot;
 use crate::consume::policy::Returns;
 use crate::items::MAX_STEP_ITEMS;
 use crate::items::error::{Error, Result};
-use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::protocol::give_back::{GivenBack, Return};
 use crate::session::SessionId;
@@ -76,7 +75,7 @@ impl PendingReturns {
 
 /// Returns what the caller learns of the result of giving an item back.
 fn outcome(returned: &Return, given: GivenBack, keys: &Keys, session: SessionId) -> Result<()> {
-    let item = ItemRef::new(keys, returned.id);
+    let item = keys.item_ref(returned.id);
     match given {
         GivenBack::Accepted => Ok(()),
         // For the caller, an acknowledgement failed; any other way to give up the item has succeeded.

@@ -19,7 +19,7 @@ use crate::items::error::{Error, Result};
 use crate::lanes::Gone;
 use crate::protocol::give_back::{GivenBack, Return, give_back};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
-use crate::protocol::{Demand, SessionContext, count_wanted};
+use crate::protocol::{Demand, Granted, SessionContext, count_wanted};
 
 /// The order for a take.
 #[derive(Debug)]
@@ -84,12 +84,7 @@ impl Dispatcher {
             && now <= last.ended.saturating_add(last.took)
             && last.bytes <= MAX_BYTES_READ_AHEAD;
         let limit = wanted.max(last.wanted);
-        let begin_next = |gone| {
-            if !follows {
-                return None;
-            }
-            Some(self.begin_take(limit, Some(gone)))
-        };
+        let begin_next = |gone| follows.then(|| self.begin_take(limit, Some(gone)));
         let staged = &begun.staged;
         let (tried, next) = finish(begun.outcome.into_inner(), staged, begin_next).await;
         let (taken, given) = match tried? {
@@ -191,7 +186,7 @@ impl Dispatcher {
                     let context = SessionContext { demand, ..context };
                     let taken = take(&tr, context, view, changes).await?;
                     if let Some(Taken::Items(items)) = &taken {
-                        *stages.lock() = Some(Arc::new(Gone::of(items)));
+                        *stages.lock() = Some(Arc::new(Granted::gone(items)));
                     }
                     Ok::<_, Error>(Tried::Succeeded((taken, given)))
                 }

@@ -16,9 +16,10 @@ use crate::consume::holdings::outstanding::Outstanding;
 use crate::consume::policy::{Event, Step};
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
-use crate::items::error::{Error, Result, keep_corrupt};
+use crate::items::error::{Error, Result, skip_corrupt};
+use crate::items::keys::Keys;
 use crate::items::record::{Record, Reserve};
-use crate::items::settings::{is_paused, stored_settings};
+use crate::items::settings_row::{is_paused, stored_settings};
 use crate::lanes::parked::first_parked;
 use crate::lanes::sweep::{Sweep, sweep_lanes};
 use crate::protocol::confirm::confirm_handed_out;
@@ -79,7 +80,7 @@ impl Dispatcher {
     /// Logs the failure of a task that will be tried again.
     pub(super) fn note(&self, result: Result<()>) {
         if let Err(error) = result {
-            tracing::warn!(queue = %self.keys().name, error = %chain(&error), "upkeep failed");
+            log_failure(self.keys(), &error);
         }
     }
 
@@ -91,7 +92,14 @@ impl Dispatcher {
         let read = |tr| async move {
             let tr = &tr;
             let age = oldest_age(tr, keys);
-            let settings = stored_settings(tr, keys, Isolation::Snapshot).map(keep_corrupt);
+            let settings = stored_settings(tr, keys, Isolation::Snapshot).map(|read| {
+                let failure = read.as_ref().err();
+                let corrupt = failure.filter(|error| error.corrupt_key().is_some());
+                if let Some(error) = corrupt {
+                    log_failure(keys, error);
+                }
+                skip_corrupt(read)
+            });
             let is_paused = is_paused(tr, keys, Isolation::Snapshot);
             try_join!(read_stats(tr, keys), is_paused, age, settings)
         };
@@ -109,7 +117,9 @@ impl Dispatcher {
                  version has written them, or else look for damage with `audit`"
             );
         }
-        let stored = stored?.settings;
+        let Some(stored) = stored.map(|stored| stored.settings) else {
+            return Ok(());
+        };
         if is_paused || stored != *self.settings {
             self.return_reserve();
         }
@@ -374,4 +384,8 @@ impl Dispatcher {
             let _ = done.send(ended.clone());
         }
     }
+}
+
+fn log_failure(keys: &Keys, error: &Error) {
+    tracing::warn!(queue = %keys.name, error = %chain(error), "upkeep failed");
 }

@@ -24,7 +24,8 @@ use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result};
 use crate::items::group_limits::KnownLimits;
 use crate::items::item_ref::ItemRef;
-use crate::items::keys::{Counter, Records};
+use crate::items::keys::Records;
+use crate::items::part::Counter;
 use crate::items::record::{End, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record, Reserve};
 use crate::items::trace_context::TraceContext;
 use crate::items::value::Value;
@@ -40,7 +41,7 @@ pub(crate) struct HandedOut {
 
 impl HandedOut {
     /// Hands items out of the reserve, up to `limit`.
-    pub(crate) fn from_reserve(
+    pub(crate) fn hand_out_reserve(
         shared: &Arc<Shared>,
         limit: usize,
         commands: &Commands,
@@ -52,7 +53,7 @@ impl HandedOut {
     }
 
     /// Hands an item out.
-    pub(crate) fn of(shared: &Arc<Shared>, item: Ready, commands: &Commands) -> Self {
+    pub(crate) fn hand_out(shared: &Arc<Shared>, item: Ready, commands: &Commands) -> Self {
         let (delivered, wake) = shared.holdings.deliver(item, shared.lifetime());
         wake.dispatcher(commands);
         Self::new(shared, delivered, commands)
@@ -124,7 +125,7 @@ impl HeldItem {
 
     /// Returns a reference to the item.
     pub(crate) fn item_ref(&self) -> ItemRef {
-        ItemRef::new(&self.shared.keys, self.id)
+        self.shared.keys.item_ref(self.id)
     }
 
     /// Returns whether the item must be handed out [apart](crate::items::settings::Settings::hands_out_apart).

@@ -178,6 +178,18 @@ fn a_caller_outside_the_tasks_runtime_leaves_its_command_to_it() {
     assert_eq!(runtime.block_on(fixture.ask()), here);
 }
 
+#[tokio::test]
+async fn a_turn_that_is_refused_does_not_end_that_of_another_thread() {
+    let task = SharedTask::new();
+    let turn = task.turn();
+    assert!(turn.is_some());
+    for _ in 0..2 {
+        assert!(task.turn().is_none());
+    }
+    drop(turn);
+    assert!(task.turn().is_some());
+}
+
 #[test]
 fn a_wake_up_during_the_poll_of_a_caller_is_passed_on() {
     let runtime = runtime();

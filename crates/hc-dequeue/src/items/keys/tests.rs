@@ -4,6 +4,7 @@ use microqueue::keyspace::Versionstamp;
 use microqueue::keyspace::parts::Part as _;
 
 use super::*;
+use crate::session::{HEARTBEATS, STATES};
 
 #[test]
 fn the_parts_are_those_of_the_layout_in_the_order_of_their_keys() {
@@ -60,6 +61,8 @@ fn keys_have_the_bytes_of_the_schema() {
     for (key, expected) in table {
         assert_eq!(key, expected);
     }
+    let of_sessions = [Part::Sessions, Part::Heartbeats].map(Part::name);
+    assert_eq!(of_sessions, [STATES, HEARTBEATS]);
     assert_eq!(keys.parse_schedule(&schedule).unwrap(), "daily");
     assert!(keys.parse_schedule(&fire_time).is_err());
     let parsed = keys.parse_fire_time(&fire_time).unwrap();

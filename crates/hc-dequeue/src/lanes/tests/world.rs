@@ -19,7 +19,6 @@ use super::rows::{Memo, REQUEST};
 use super::spec::{How, Op, SESSIONS, UNIT, World};
 use crate::items::changes::Changes;
 use crate::items::error::Result;
-use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::places::put_queued;
@@ -244,7 +243,7 @@ impl LaneModel {
                 let spec = self.world.items[item];
                 let mut record = Record::new(0, Bytes::from_static(&[0]));
                 record.group = Bytes::from_static(spec.group);
-                record.priority = Priority::new(spec.priority)?;
+                record.priority = Priority::new(spec.priority).unwrap();
                 let mut changes = Changes::default();
                 put_queued(tr, keys, &item_id(item), &record, &mut changes)?;
                 changes.stage(tr, keys);
@@ -322,7 +321,7 @@ impl LaneModel {
 
     /// Changes an item or limits.
     async fn change(&self, tr: &CheckerTransaction<PlantedBug>, op: Op) -> Result<bool> {
-        let item_ref = |item| ItemRef::new(&self.keys, item_id(item));
+        let item_ref = |item| self.keys.item_ref(item_id(item));
         Ok(match op {
             Op::Cancel(item) => {
                 let _ = self.queue.cancel(tr, &item_ref(item)).await?;

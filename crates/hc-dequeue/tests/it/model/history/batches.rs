@@ -62,8 +62,11 @@ impl Player {
         if dead_letters_stay {
             batch = batch.with_dead_letters_staying();
         }
-        let parent = self.batches.choose(&mut self.rng).copied();
-        let parent = &parent.filter(|_| self.rng.random());
+        let mut parent = self.batches.choose(&mut self.rng).copied();
+        if self.rng.random() {
+            parent = None;
+        }
+        let parent = &parent;
         let queue = &self.queue;
         let store = &self.store;
         let batch = &batch;

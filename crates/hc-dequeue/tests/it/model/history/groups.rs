@@ -72,7 +72,7 @@ impl Player {
         let change = |tr| async move {
             match group {
                 Some(group) if !is_default => {
-                    let limits = Some(&limits).filter(|_| !is_reset);
+                    let limits = if is_reset { None } else { Some(&limits) };
                     queue.configure_group(&tr, group.as_bytes(), limits).await
                 }
                 _ => queue.configure_groups(&tr, &limits).await,

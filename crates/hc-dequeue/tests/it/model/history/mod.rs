@@ -293,7 +293,9 @@ impl Player {
                 let item = item.at(commit.versionstamp.unwrap());
                 self.items.insert(value, item);
             }
-            (Enqueued::Replaced(item), _) => drop(self.items.insert(value, item)),
+            (Enqueued::Replaced(item), _) => {
+                self.items.insert(value, item);
+            }
             _ => {}
         }
     }
@@ -310,8 +312,9 @@ impl Player {
             .with_max_deaths(self.rng.random_range(1..5))
             .with_max_deliveries(self.rng.random_range(2..40))
             .with_keep_done(*self.play.keeps.choose(&mut self.rng).unwrap());
-        let kept_as_long = settings.keep_done() == self.settings.keep_done();
-        self.keep_done = self.keep_done.filter(|_| kept_as_long);
+        if settings.keep_done() != self.settings.keep_done() {
+            self.keep_done = None;
+        }
         let queue = &self.queue;
         let changed = &settings;
         let configure = |tr| async move { queue.configure(&tr, changed).await };
@@ -431,7 +434,10 @@ impl Player {
             let _ = acknowledge(&self.hasty, &self.store, &delivery, self.keep_done).await;
             return;
         }
-        let batch = self.batch_of(&delivery).filter(|_| self.rng.random());
+        let mut batch = self.batch_of(&delivery);
+        if self.rng.random() {
+            batch = None;
+        }
         let acknowledged = match batch {
             Some(batch) => Box::pin(self.acknowledge_and_add(&delivery, &batch)).await,
             None => acknowledge(&self.runner, &self.store, &delivery, self.keep_done).await,

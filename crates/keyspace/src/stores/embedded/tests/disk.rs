@@ -220,10 +220,7 @@ impl Disk {
         let mut folder = state.durable_folder.clone();
         for &(slot, index) in &state.cached_names {
             if choose(2) == 1 {
-                match index {
-                    Some(index) => drop(folder.insert(slot, index)),
-                    None => drop(folder.remove(&slot)),
-                }
+                rename(&mut folder, slot, index);
             }
         }
         Image {
@@ -294,12 +291,17 @@ impl DiskState {
 
     /// Adds a slot to the folder or removes it.
     fn rename(&mut self, slot: Slot, index: Option<usize>) {
-        match index {
-            Some(index) => drop(self.folder.insert(slot, index)),
-            None => drop(self.folder.remove(&slot)),
-        }
+        rename(&mut self.folder, slot, index);
         self.cached_names.push((slot, index));
     }
+}
+
+/// Adds a slot to a folder or removes it.
+fn rename(folder: &mut BTreeMap<Slot, usize>, slot: Slot, index: Option<usize>) {
+    match index {
+        Some(index) => folder.insert(slot, index),
+        None => folder.remove(&slot),
+    };
 }
 
 fn error(fault: Fault) -> io::Error {

@@ -59,7 +59,9 @@ fn apply(rows: &mut Rows, entries: &[Written]) {
             Written::Gap(begin, end) => {
                 let gone = rows.range(begin.clone()..end.clone());
                 let gone: Vec<_> = gone.map(|(key, _)| key.clone()).collect();
-                gone.iter().for_each(|key| drop(rows.remove(key)));
+                for key in &gone {
+                    rows.remove(key);
+                }
             }
         }
     }
