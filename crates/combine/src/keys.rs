@@ -5,10 +5,10 @@
 //!
 //! ```text
 //! (queue, "m")                            = settings
-//! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added
-//!                                           something, or with which a worker came or went
+//! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added something, or
+//!                                           with which a worker came or went
 //! (queue, "u", 0, bucket, block)          = block of updates: pairs of key and update
-//! (queue, "v", 0, hash, key)              = value as it was last reported
+//! (queue, "v", 0, hash, key)              = value as last reported
 //! (queue, "c", 0, hash, key)              = current value, if and only if it differs from that
 //! (queue, "x", 0, bucket)                 = state of the passes
 //! (queue, "q", bucket, "u", block, index) = update that was set aside, or with index 65,535 a block
@@ -19,7 +19,7 @@
 //! hash        tuple integer: the first 16 bits of XXH3 (64 bits, no seed) of the key's bytes
 //! bucket      tuple integer: hash * bucket count / 65,536, rounded down
 //! key         tuple byte string: the codec's bytes
-//! block       two tuple elements: versionstamp, call; microqueue's log of blocks has the bytes
+//! block       two tuple elements, versionstamp and call, of a row in microqueue's log of blocks
 //! index       tuple integer
 //! session     tuple byte string: 16 random bytes
 //!
@@ -34,25 +34,24 @@
 //!     0       format, 01
 //!     1       1 if there are current values, plus 2 if some of them can be reported
 //!     2..10   read version of the last pass
-//!     10..18  read version of the last pass that left nothing to report; 0 if there was none
-//!     18..    nothing, or of the first update that is not folded, if others of its block are: ten bytes
-//!             of versionstamp, eight of call, two of index
+//!     10..18  that of the last one that left nothing to report, or 0
+//!     18..    if a block is partly folded, of its first update that is not: versionstamp in 10 bytes, call in 8,
+//!             index in 2
 //! what is set aside, and why reports are withheld
 //!     0       format, 01
 //!     1       length of the reason
 //!     2..     reason in UTF-8
-//!     next    of an update: four bytes of the key's length, the key, and the update
-//!             of a block: in two bytes how many of its first updates were folded before, and the block
+//!     next    of an update: length of the key in 4 bytes, key, update
+//!             of a block: how many of its first updates were folded before in 2 bytes, block
 //! settings
 //!     0       format, 01
-//!     1..5    four zeros
+//!     1..5    zeros
 //!     5..9    bucket count
 //!     9..17   lease of a worker's session in milliseconds
-//!     17..    codecs of key, update and value: for each a length of one byte, and its name
+//!     17..    codecs of key, update and value: for each the length of its name in a byte, name
 //! ```
 //!
-//! A bucket is a range of hashes, so its values are one range of keys. A block that is set aside is truncated if it
-//! does not fit in a value together with its reason; the recipe never writes such a block.
+//! A block that does not fit in a value together with its reason is truncated. The recipe never writes such a block.
 
 use std::ops::Range;
 

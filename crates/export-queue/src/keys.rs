@@ -5,22 +5,20 @@
 //!
 //! ```text
 //! (queue, "m")                            = settings
-//! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added
-//!                                           something, or with which a worker or a pause came or went
+//! (queue, "w")                            = wake stamp: versionstamp of the newest commit that added something, or
+//!                                           with which a worker or a pause came or went
 //! (queue, "e", bucket, block)             = block of entries: pairs of key and value
 //! (queue, "p", subscription, bucket)      = position: the last entry that is exported
 //! (queue, "c", subscription, bucket)      = claim: the session that exports
-//! (queue, "o", subscription)              = empty: nothing is exported while it is there
+//! (queue, "o", subscription)              = empty; while it exists, nothing is exported
 //! (queue, "d", subscription, block, index) = dead letter, or with index 65,535 that of a whole block
 //! (queue, "s", subscription, "s", session) = worker's session, as in hc-dequeue
 //! (queue, "s", subscription, "b", session) = its heartbeat, likewise
 //!
-//! bucket        tuple integer: hash * bucket count / 65,536, rounded down, where hash is the first 16
-//!               bits of XXH3 (64 bits, no seed) of the key's bytes
-//! block         two tuple elements: versionstamp, call; microqueue's log of blocks has the bytes
-//! index         tuple integer: the place of the entry in the block, from 0
+//! bucket, block, session
+//!               as in combine
+//! index         tuple integer: place of the entry in the block, from 0
 //! subscription  tuple string: its name
-//! session       tuple byte string: 16 random bytes
 //!
 //! position
 //!     0       format, 01
@@ -34,15 +32,14 @@
 //!     0       format, 01
 //!     1..5    how often it has failed
 //!     5       length of the reason
-//!     6..     reason in UTF-8, then four bytes of the key's length, the key, and the value: the codec's
-//!             bytes; of a whole block in two bytes how many of its first entries were exported before, and
-//!             its bytes
+//!     6..     reason in UTF-8
+//!     next    of an entry: length of the key in 4 bytes, key, value: the codec's bytes
+//!             of a whole block: how many of its first entries were exported before in 2 bytes, block
 //! settings
 //!     0       format, 01
 //!     1..5    bucket count
 //!     5..13   lease of a worker's session in milliseconds
-//!     13..    codecs of key and value, then the names of the subscriptions: for each a length of one
-//!             byte, and the text
+//!     13..    codecs of key and value, then subscriptions: for each the length of its name in a byte, name
 //! ```
 
 use combine::Bucket;

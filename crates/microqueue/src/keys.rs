@@ -7,8 +7,8 @@
 //!   (queue, versionstamp, call)  =  format, value
 //!
 //!   versionstamp  tuple versionstamp: the ten bytes of the commit, user version 0
-//!   call          tuple integer: the number of the call, from a counter of the process
-//!   format        one byte, 01
+//!   call          tuple integer: number of the call, from a counter of the process
+//!   format        a byte, 01
 //!   value         the codec's bytes
 //!
 //! Order::Index
@@ -16,7 +16,7 @@
 //!
 //!   index         tuple integer: 1 in an empty queue, else the last index seen and 1
 //!   suffix        tuple byte string: 20 random bytes
-//!   value         the codec's bytes, without a format byte
+//!   value         the codec's bytes
 //! ```
 
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! The table of conflicts in `docs/schema.md`: the section `# Conflicts` of each public method of hc-dequeue.
+//! The list of conflicts in `docs/schema.md`: the section `# Conflicts` of each public method of hc-dequeue.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,13 +10,16 @@ use super::tree::Tree;
 /// Where the methods are.
 const SOURCES: &str = "crates/hc-dequeue/src/";
 
-/// The types whose methods the table has.
+/// The types whose methods the list has.
 const TYPES: [&str; 3] = ["Queue", "Consumer", "Delivery"];
 
 const HEADING: &str = "# Conflicts";
 
-/// Returns the table, with one row for all methods of which the same is true.
-pub(super) fn table(tree: &Tree) -> String {
+/// The widest line.
+const MAX_COLUMNS: usize = 120;
+
+/// Returns the list, with one line for all methods of which the same is true.
+pub(super) fn list(tree: &Tree) -> String {
     let mut methods = BTreeMap::new();
     for (path, text) in tree.texts() {
         if path.starts_with(SOURCES) && path.ends_with(".rs") {
@@ -32,11 +35,30 @@ pub(super) fn table(tree: &Tree) -> String {
             None => rows.push((format!("`{method}`"), conflicts)),
         }
     }
-    let mut table = "| method | conflicts |\n|---|---|\n".to_owned();
+    let mut list = String::new();
     for (names, conflicts) in rows {
-        let _ = writeln!(table, "| {names} | {conflicts} |");
+        push_wrapped(&mut list, &format!("- {names}: {conflicts}"));
     }
-    table
+    list
+}
+
+/// Adds an entry of the list, in lines that are not too wide.
+fn push_wrapped(list: &mut String, entry: &str) {
+    let mut columns = 0;
+    for word in entry.split(' ') {
+        let width = word.chars().count();
+        if columns == 0 {
+            columns = width;
+        } else if columns + 1 + width <= MAX_COLUMNS {
+            list.push(' ');
+            columns += 1 + width;
+        } else {
+            list.push_str("\n  ");
+            columns = 2 + width;
+        }
+        list.push_str(word);
+    }
+    list.push('\n');
 }
 
 /// Adds the public methods of a file, each with its section.
@@ -85,7 +107,7 @@ fn plain(section: &str) -> String {
         match event {
             // The brackets of a link that only rustdoc resolves.
             Event::Text(piece) if &*piece == "[" || &*piece == "]" => {}
-            Event::Text(piece) => text.push_str(&piece.replace('|', "\\|")),
+            Event::Text(piece) => text.push_str(&piece),
             Event::Code(code) => {
                 let _ = write!(text, "`{code}`");
             }
@@ -145,14 +167,22 @@ impl<T> Delivery<T> {
 ";
 
     #[test]
-    fn the_table_has_the_sections_of_public_methods() {
+    fn the_list_has_the_sections_of_public_methods() {
         let path = format!("{SOURCES}queue/mod.rs");
-        let table = table(&Tree::of(&[
+        let list = list(&Tree::of(&[
             (&path, SOURCE),
             ("crates/combine/src/a.rs", SOURCE),
         ]));
-        let rows = "| `Delivery::id`, `Queue::len` | Reads by snapshot. |\n\
-                    | `Queue::add` | As `take`, and: reads `nothing` |\n";
-        assert_eq!(table, format!("| method | conflicts |\n|---|---|\n{rows}"));
+        let expected = "- `Delivery::id`, `Queue::len`: Reads by snapshot.\n\
+                        - `Queue::add`: As `take`, and: reads `nothing`\n";
+        assert_eq!(list, expected);
+    }
+
+    #[test]
+    fn a_long_entry_is_wrapped() {
+        let long = "a".repeat(MAX_COLUMNS - 3);
+        let mut list = String::new();
+        push_wrapped(&mut list, &format!("- {long} b c"));
+        assert_eq!(list, format!("- {long}\n  b c\n"));
     }
 }

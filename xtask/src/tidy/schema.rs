@@ -1,5 +1,5 @@
 //! `docs/schema.md` is generated: it has the section `# Layout` of each module whose documentation describes stored
-//! bytes, and the table of conflicts.
+//! bytes, and the list of conflicts.
 
 use std::fmt::Write;
 
@@ -17,24 +17,21 @@ const HEADING: &str = "# Layout";
 const HEAD: &str = "\
 # Schema
 
-This page lists every key and value of the layers, and the files of an embedded store. `cargo xtask tidy --write`
-generates it from the documentation of the modules that write them.
+Every key and value of the layers, and the files of an embedded store. `cargo xtask tidy --write` generates this page
+from the modules that write them.
 
-Keys are tuples in the given subspace, packed as FoundationDB's tuple layer packs them. `queue` is the prefix of a
-queue's subspace, in which no other key is ever written.
-
-Integers in values and files are big-endian, unless said otherwise. A value begins with a format number, unless it is
-empty, a number, a versionstamp, an id, a token, a heartbeat, or an item in index order, whose layout is shared with
-other languages. [Upgrading](guarantees.md#upgrading) describes what an older version does with a newer format.
+Keys are tuples in the given subspace, packed by FoundationDB's tuple layer. `queue` is the prefix of a queue's
+subspace, in which no other key is ever written. Integers in values and files are big-endian, unless said otherwise.
+[Upgrading](guarantees.md#upgrading) says what an older version does with a newer format.
 ";
 
-/// The heading of the table of conflicts, and what it says of all rows.
+/// The heading of the list of conflicts, and what it says of all methods.
 const CONFLICTS: &str = "\
 ### Conflicts of hc-dequeue
 
-What the methods read, serializably unless it says by snapshot, and write. A transaction fails if another one has
-written meanwhile what it has read serializably; one without writes never fails. Methods that take a runner, and those
-of consumers, commit by themselves and are retried.
+What the methods read, serializably unless it says by snapshot, and write. A transaction with writes fails if another
+one has written meanwhile what it has read serializably. Methods that take a runner, and those of consumers, commit by
+themselves and are retried.
 
 ";
 
@@ -124,7 +121,7 @@ fn page(tree: &Tree, layouts: &[Layouts]) -> String {
             }
         }
         if layouts.0 == "hc-dequeue" {
-            page += &format!("\n{CONFLICTS}{}", conflicts::table(tree));
+            page += &format!("\n{CONFLICTS}{}", conflicts::list(tree));
         }
     }
     page

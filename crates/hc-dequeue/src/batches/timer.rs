@@ -68,6 +68,7 @@ impl BatchTimer {
         };
         self.ends = now.saturating_add(wait);
     }
+
     /// Returns where the look begins that begins now: after a notice, or at the first batch.
     pub(crate) fn begin(&mut self) -> Option<Vec<u8>> {
         self.after.take()

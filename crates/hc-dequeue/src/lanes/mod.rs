@@ -7,6 +7,8 @@
 //! - [`settle`]: stages what follows from a look.
 //! - [`parked`]: lanes that wait for their rates.
 //! - [`sweep`]: writes notices of all lanes after a change of the default limits.
+//! - `operations`: limits of groups, and their states.
+//! - `audit`: checks the rows of lanes.
 //!
 //! # Notices
 //!
@@ -30,7 +32,7 @@
 //!
 //! # Rates
 //!
-//! The items of a group with a rate start as its [bucket](bucket) allows, whose level is a row of the lane. A lane that
+//! The items of a group with a rate start as its [`bucket`] allows, whose level is a row of the lane. A lane that
 //! waits for its rate has no notice but is *parked*: a row names it, with the version at which its next item may start,
 //! and another row of the lane contains that version. From this version on, a session looks at the lane as if it had a
 //! notice, and replaces or removes both rows. No wall clock decides that: sessions with a wrong one do not delay
@@ -52,7 +54,6 @@ pub(crate) mod bucket;
 pub(crate) mod look;
 pub(crate) mod operations;
 pub(crate) mod parked;
-
 pub(crate) mod ring;
 pub(crate) mod settle;
 pub(crate) mod sweep;

@@ -94,8 +94,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// }
     /// ```
     /// # Conflicts
-    /// Reads nothing, and writes the limits of the group: a retry writes the same. Transactions that start an item of
-    /// the group, or that end or give back one that has a slot, conflict.
+    /// Reads nothing. Writes the limits of the group, the same in a retry, which transactions read that start an item
+    /// of the group, or end or give back one with a slot.
     ///
     /// # Errors
     /// [`Error::Group`] and [`Error::GroupLimits`]. Nothing is staged then.
@@ -128,8 +128,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// the groups: it looks at its next heartbeat, and needs about a minute for 100,000 groups.
     ///
     /// # Conflicts
-    /// Reads nothing, and writes the default limits: a retry writes the same. Transactions conflict that start an item
-    /// of a group without limits of its own, or that end or give back an item that has a slot.
+    /// Reads nothing. Writes the default limits, the same in a retry, which transactions read that start an item of a
+    /// group without limits of its own, or end or give back one with a slot.
     ///
     /// # Errors
     /// [`Error::GroupLimits`]. Nothing is staged then.

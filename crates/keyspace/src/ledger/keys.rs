@@ -10,13 +10,13 @@
 //! ledgers = the ledger subspace, by default the tuple ("keyspace.ledger",)
 //!
 //! (ledgers, id, slot) = slot record
-//!     id      16 random bytes, as a byte string
+//!     id      byte string of 16 random bytes
 //!     slot    integer, from 0
 //!
 //! slot record, 23 bytes
 //!     0       format, 1
-//!     1..9    operation; 0 before the slot's first use
-//!     9..13   attempt of the operation; 0 before the slot's first use
+//!     1..9    operation; 0 before the first use
+//!     9..13   its attempt; 0 before the first use
 //!     13..23  versionstamp of the commit that wrote the record
 //! ```
 

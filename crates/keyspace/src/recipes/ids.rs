@@ -7,18 +7,16 @@
 //!
 //! # Layout
 //!
-//! Opening a recipe writes these keys:
-//!
 //! ```text
 //! ids = the subspace of the registry, by default the tuple ("keyspace.ids",)
 //!
-//! (ids, prefix) = recipe
-//!     prefix    tuple byte string: the prefix of the recipe's subspace
+//! (ids, prefix) = recipe, written when it is opened
+//!     prefix    tuple byte string: the prefix of its subspace
 //!
 //! recipe
 //!     0       format, 01
-//!     next    length of the recipe's name in a byte, then the name, UTF-8
-//!     rest    the names of its codecs, each with its length in a byte before it
+//!     next    length of its name in a byte, then the name, UTF-8
+//!     rest    the names of its codecs, each after its length in a byte
 //! ```
 
 use foundationdb_tuple::Subspace;

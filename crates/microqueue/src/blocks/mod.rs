@@ -12,9 +12,10 @@
 //! ```text
 //! (logs, log, versionstamp, call)  =  block
 //!
-//! log           tuple integer: the number of the log, from 0
-//! versionstamp  tuple versionstamp: the ten bytes of the commit, user version 0
-//! call          tuple integer: the number of the block, from a counter of the process
+//! logs   prefix of a subspace of the recipe
+//! log    tuple integer: number of the log, from 0
+//! versionstamp, call
+//!        as those of an item in commit order; each block has its own call
 //!
 //! block
 //!     0       format of an item in commit order, 01
@@ -27,12 +28,11 @@
 //!         value
 //! ```
 //!
-//! `logs` is the prefix of a subspace of the recipe. LEB128 is unsigned, in the shortest form: seven bits in each byte,
-//! lowest bits first; the highest bit is set if another byte follows.
+//! LEB128 is unsigned, in the shortest form: seven bits in each byte, lowest bits first; the highest bit is set if
+//! another byte follows.
 //!
-//! A block has at most 99,737 bytes, so that it fits in a record that sets it aside with a reason; a longer one is
-//! invalid. The place of an entry is the id of its block and its index in the block, from 0. The index 65,535 means the
-//! whole block.
+//! A block has at most 99,737 bytes, to fit in a record that sets it aside with a reason; a longer one is invalid. The
+//! place of an entry is its block's id and its index in the block, from 0. The index 65,535 means the whole block.
 
 mod add;
 mod entry_id;

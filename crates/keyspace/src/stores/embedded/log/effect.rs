@@ -1,5 +1,8 @@
 //! Effects: the changes of rows in a batch, and their encoding.
 //!
+//! Effects are the results of mutations: atomic operations are computed, and versionstamps filled in. Applying the
+//! effects again, in order and from any earlier point, gives the same rows.
+//!
 //! # Layout
 //!
 //! ```text
@@ -9,9 +12,6 @@
 //! ```
 //!
 //! The first field is a byte. Lengths are unsigned LEB128 in the shortest form, at most five bytes.
-//!
-//! Effects are the results of mutations: atomic operations are computed, and versionstamps filled in. Applying the
-//! effects again, in order and from any earlier point, gives the same rows.
 
 use crate::values::record::Fields;
 

@@ -5,10 +5,9 @@
 //!
 //! # Layout
 //!
-//! A log is a chain of segments, each in a file `<path>.log.<n>` beside the store's file `<path>`. `<n>` has
-//! 16 lower-case hexadecimal digits: the number of the segment for which the file was created. Files are reused, so the
-//! header has the number of the segment that the file holds. A segment has at most 64 MiB, of which the last 4,096
-//! bytes are reserved for its Seal.
+//! A log is a chain of segments, in files `<path>.log.<n>` beside the store's file `<path>`. `<n>` has 16 lower-case
+//! hexadecimal digits: the number of the segment for which the file was created. Files are reused: the header has the
+//! number of the present segment. A segment has at most 64 MiB, the last 4,096 bytes of it for its Seal.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

@@ -4,24 +4,24 @@
 //!
 //! ```text
 //!  0  u64  XXH3 (64 bits, the segment's salt as its seed) of the bytes from 8 to `len`
-//!  8  u32  len: bytes of the frame, this header included and the padding not
+//!  8  u32  len: bytes of the frame, with this header, without padding
 //! 12  u8   kind: 1 Begin, 2 Batch, 3 Clock, 4 Seal
 //! 13       zero
-//! 16  u64  number of the frame, from 1: they are consecutive over the segments of a log
+//! 16  u64  number of the frame, from 1, consecutive over the segments of a log
 //! 24  u64  number of the last frame that had been flushed when this one was written, smaller than its own
-//! 32  i64  version: of Batch the commit version, of Clock that of the clock; else 0
+//! 32  i64  version: of Batch the commit version, of Clock the version that the clock may reach; else 0
 //! 40  u32  how many effects a Batch holds; else 0
 //! 44       zero
 //! 48       body: of Batch its effects; of Begin previous segment, its end offset and its last frame
 //!          (three u64, all 0 in the first segment of a log); else empty
 //! ```
 //!
-//! A frame begins at a multiple of 4,096 bytes and is padded with zeros to the next one. After the last frame, the file
-//! contains zeros, or frames of an earlier segment, which have another salt.
+//! A frame begins at a multiple of 4,096 bytes and is padded to the next one with zeros. After the last frame, the file
+//! contains zeros, or frames of an earlier segment, with another salt.
 //!
-//! Begin is the first frame of every segment, and only the first. The version of a Batch is larger than those of all
-//! earlier ones. After a Clock, every version up to its own may have been assigned. Seal is the last frame of a full
-//! segment, flushed before the next segment begins.
+//! Every segment begins with its only Begin. The version of a Batch is larger than those of all earlier ones. After a
+//! Clock, every version up to its own may have been assigned. Seal is the last frame of a full segment, flushed before
+//! the next segment begins.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 

@@ -1,7 +1,9 @@
 //! The header of a segment: the first 4,096 bytes of its slot.
 //!
-//! All its fields lie in the first sector, which a disk writes whole or not at all. The length in the header and in the
-//! marks distinguishes a file that was cut from one that was not written to the end.
+//! All its fields lie in the first sector, which a disk writes whole or not at all. The second and the third sector
+//! hold a mark each. Each time that the file grows, the older mark is written again, after the longer file was flushed.
+//! The length in the header and in the marks distinguishes a file that was cut from one that was not written to the
+//! end.
 //!
 //! # Layout
 //!
@@ -13,23 +15,22 @@
 //! 32  16 bytes  log id
 //! 48  u64       number of the segment, from 1
 //! 56  u64       random salt: the seed of the checksums of the segment's frames
-//! 64  u64       the length of the file when the header was written, in bytes
+//! 64  u64       length of the file when the header was written, in bytes
 //! 72  u64       XXH3 (64 bits, seed 0) of the bytes before, in every format
 //! 80            not used, except for two marks, up to the first frame at 4,096
 //! ```
 //!
-//! Once the file has grown, the second and the third sector hold a mark each, at 512 and 1,024:
+//! Once the file has grown, it has two marks, at 512 and 1,024:
 //!
 //! ```text
-//!  0  u64       the length of the file, in bytes: it is on disk, and so are zeros or frames up to there
-//!  8  u64       the number of the last frame that had been flushed
+//!  0  u64       length of the file, in bytes: up to there, the file is on disk, with frames or zeros
+//!  8  u64       number of the last frame that had been flushed
 //! 16  u64       XXH3 (64 bits, the salt as its seed) of the two
 //! 24            not used
 //! ```
 //!
-//! Each time that the file grows, the older mark is written again, after the longer file was flushed. The file must be
-//! at least as long as its header and its valid marks say, and frames that a mark says were flushed must be there. A
-//! file of zeros holds no segment yet.
+//! The file must be at least as long as its header and its valid marks say, and have the frames that these marks say
+//! were flushed. A file of zeros holds no segment yet.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 

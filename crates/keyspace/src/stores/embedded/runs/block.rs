@@ -1,20 +1,21 @@
 //! Blocks of sorted entries.
 //!
+//! A block ends with the entry that makes its entries at least 4,096 bytes long. A block of an index has at least 4
+//! entries.
+//!
 //! # Layout
 //!
 //! ```text
-//! entries:  u16  the length of the key; bit 15 is set for a Gap
-//!                the key of a Set, or the begin of a Gap
-//!                the tail: the value of a Set, or the end of a Gap
+//! entries:  u16  length of the key; bit 15 is set for a Gap
+//!                key of a Set, or begin of a Gap
+//!                tail: value of a Set, or end of a Gap
 //! ...
-//! u16 ...   where each entry begins
-//! u16       the number of entries, at least 1
+//! u16 ...   where each entry begins; it ends where the next one begins
+//! u16       number of entries, at least 1
 //! u64       checksum: XXH3 (64 bits) of all bytes before, seeded with the place of the block
 //! ```
 //!
-//! The seed is the XXH3 of the table's id and of the offset at which the block begins in the table, a u64 each. Numbers
-//! are big-endian. An entry ends where the next one begins. A block ends with the entry that makes its entries
-//! at least 4,096 bytes long; a block of an index has at least 4 entries.
+//! The seed is the XXH3 of the table's id and of the block's offset in the table, a u64 each, big-endian.
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 

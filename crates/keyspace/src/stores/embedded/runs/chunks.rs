@@ -5,8 +5,8 @@
 //!
 //! # Layout
 //!
-//! The file is divided into chunks of 1 MiB. The first two hold a manifest each; each of the others belongs to one
-//! table, or is free. The last one that is in use may be shorter.
+//! The file consists of chunks of 1 MiB. The first two hold a manifest each. Each of the others belongs to one table,
+//! or is free. The last one in use may be shorter.
 //!
 //! The manifest lists runs. A run is entries in key order, in tables that do not overlap: a *Set* is a row, and in a
 //! *Gap* (begin <= key < end) no key exists. Entries of newer runs hide those of older ones.

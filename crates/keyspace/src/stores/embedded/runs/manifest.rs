@@ -1,45 +1,45 @@
 //! The manifest: the store's own record, and the runs.
 //!
+//! Chunks 0 and 1 hold a manifest each. The next one is written in place of the older one, after everything that it
+//! names was flushed, and is then flushed itself.
+//!
 //! # Layout
 //!
 //! ```text
 //!  0  16 bytes "fdbq-keyspace-s\n"
 //! 16  u32  format: 1
-//! 20  u32  the length of the manifest, in bytes
-//! 24  u64  sequence: 1 larger than that of the manifest before
-//! 32  i64  version: every commit up to it is in the runs, and no later one; it is that of a commit or a
-//!          clock frame, or the one at which the clock started; 100,000,000 in a new store
+//! 20  u32  length of the manifest, in bytes
+//! 24  u64  sequence: 1 more than in the manifest before
+//! 32  i64  version: the runs have every commit up to it, and no later one; it is that of a commit or a clock frame,
+//!          or the one at which the clock started; 100,000,000 in a new store
 //! 40       id of the store, 16 random bytes
-//! 56  u32  the length of a chunk, in bytes: 1,048,576
+//! 56  u32  length of a chunk, in bytes: 1,048,576
 //! 60  u8   1 if the store has a log, else 0
 //!          id of the log, 16 random bytes   (only if it has one, as the next two)
 //!     u64  the log's first segment, which contains the first frame that is not in the runs
-//!     u64  the number of that segment's first frame
-//!     u32  the number of runs, newest first; for each:
+//!     u64  number of that segment's first frame
+//!     u32  number of runs, newest first; for each:
 //!       u64  its number, at least 1
-//!       u64  the number of the run into which it is being merged, or 0
+//!       u64  number of the run into which it is being merged, or 0
 //!       u64  about how many bytes of older runs its Gaps hide
-//!       u16  the length of the key before which that run has taken its entries, then the key
-//!       u32  the number of its tables, in key order; for each:
-//!         u64  its id
-//!         u64  its length, in bytes
-//!         u32  the length of its root, with which it ends
+//!       u16  length of the key before which that run has taken its entries, then the key
+//!       u32  number of its tables, in key order; for each:
+//!         u64  id
+//!         u64  length, in bytes
+//!         u32  length of its root, with which it ends
 //!         u32  how many of its first chunks were freed
-//!         u32  the number of its other chunks, then for each:
+//!         u32  number of its other chunks, then for each:
 //!           u32  its number
 //!     u64  XXH3 (64 bits, seed 0) of all bytes before
 //! ```
 //!
-//! Chunks 0 and 1 hold a manifest each, which has up to 1 MiB: about 250 GB of rows. The valid one with the larger
-//! sequence counts. The next one is written to the other chunk, after everything that it names was flushed, and is then
-//! flushed itself. A store that was closed, and a new one, has the same in both, apart from the sequence.
+//! A manifest has up to 1 MiB: about 250 GB of rows. Of chunks 0 and 1, the valid one with the larger sequence counts.
+//! In a new store, and in one that was closed, they differ only in the sequence.
 //!
-//! In every format, the first three fields are these, and the last one is the checksum, so a damaged manifest is not
-//! taken for one of a newer format, which is refused.
+//! In every format, the first three fields are these, and the last one is the checksum. A newer format is refused.
 //!
-//! A store that was closed has no log, and neither does a backup. A store that is open, or that was not closed, has
-//! one. Opening it fails if the log is missing or ends before the version. The first segment may contain batches that
-//! are already in the runs.
+//! A closed store and a backup have no log; a store that is open, or was not closed, has one. Opening it fails if the
+//! log is missing or ends before the version. The first segment may contain batches that are already in the runs.
 
 use xxhash_rust::xxh3::xxh3_64;
 

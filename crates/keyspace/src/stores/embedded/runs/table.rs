@@ -2,7 +2,7 @@
 //!
 //! # Layout
 //!
-//! A table is a sequence of bytes, in one chunk after the other. Places in it are offsets from its begin.
+//! A table is a sequence of bytes, in one chunk after the other. Places are offsets from its begin.
 //!
 //! ```text
 //! leaves    blocks of entries, in key order; after some of them, the block of the index that leads to them:
@@ -10,15 +10,15 @@
 //!             value  a reference to the leaf
 //! filter    the blocks of the Bloom filter of the keys of all Sets
 //! root      16 bytes  "fdbq-keyspace-t\n"
-//!           u64       the number of Sets
-//!           u64       the number of Gaps
-//!           u64       the bytes of all keys and values, and of the begins and ends of Gaps
+//!           u64       number of Sets
+//!           u64       number of Gaps
+//!           u64       bytes of all keys and values, and of the begins and ends of Gaps
 //!           u64       where the filter begins
-//!           u32       the number of its blocks
-//!           u32       the length of each, in bytes
-//!           u16       the length of the key before which the last entry ends, then that key
-//!           u32       the number of blocks of the index, then for each:
-//!             u16     the length of its first separator, then the separator
+//!           u32       number of its blocks
+//!           u32       length of each, in bytes
+//!           u16       length of the key before which the last entry ends, then the key
+//!           u32       number of blocks of the index, then for each:
+//!             u16     length of its first separator, then the separator
 //!             ref     a reference to the block
 //!           u64       checksum: XXH3 (64 bits) of all bytes of the root before, seeded as that of a block
 //!
