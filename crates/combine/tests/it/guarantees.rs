@@ -1,9 +1,9 @@
-//! The two guarantees of the recipe, one by one.
+//! The two guarantees of the recipe, one by one, and what follows from them for a cascade.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use crate::common::{LONG, Log, World};
+use crate::common::{LONG, Log, Queue, World};
 use combine::{BoxError, Change, ChangeObserver, Unobserved, WorkerOptions};
 use conformance::stores::TestStore;
 use keyspace::{Subspace, Transaction};
@@ -12,6 +12,7 @@ use tokio::task::JoinSet;
 conformance::on_every_store!(threads:
     a_new_value_covers_every_update_committed_before_the_pass_began,
     an_old_value_is_the_new_value_of_the_report_before,
+    both_levels_of_a_cascade_are_exact_and_return_to_zero,
 );
 
 const KEYS: i64 = 3;
@@ -110,5 +111,60 @@ async fn an_old_value_is_the_new_value_of_the_report_before(store: TestStore) {
         world.add("key 0", 1).await;
         world.combine(options, &log).await;
         assert_eq!(log.broken.lock().unwrap().len(), 1);
+    }
+}
+
+/// Adds the changes of all keys to the key `all` of the level below.
+struct RollUp(Queue);
+
+impl ChangeObserver<String, i64> for RollUp {
+    async fn observe<T: Transaction>(
+        &self,
+        tr: &T,
+        changes: &[Change<String, i64>],
+    ) -> Result<(), BoxError> {
+        for Change { old, new, .. } in changes {
+            let difference = new.unwrap_or(0) - old.unwrap_or(0);
+            self.0.add(tr, &"all".to_owned(), &difference).await?;
+        }
+        Ok(())
+    }
+}
+
+async fn both_levels_of_a_cascade_are_exact_and_return_to_zero(store: TestStore) {
+    for bytes_per_pass in [1 << 20, 1] {
+        let above = Arc::new(World::sums(&store, 2).await);
+        let below = World::sums(&store, 2).await;
+        let log = Log::new(&below.root);
+        let options = WorkerOptions::new().with_max_batch_bytes(bytes_per_pass);
+        let workers = [
+            above
+                .work_with(options.clone(), RollUp(below.queue.clone()))
+                .await,
+            below.work_with(options, log.clone()).await,
+        ];
+        let mut taken_back = Vec::new();
+        let mut expected = BTreeMap::new();
+        for (key, update, _) in write(&above).await {
+            *expected.entry(key.clone()).or_insert(0) += update;
+            taken_back.push((key, -update));
+        }
+        above.wait_idle().await;
+        below.wait_idle().await;
+        let all = expected.values().sum();
+        assert_eq!(above.values().await, expected);
+        assert_eq!(below.values().await, [("all".to_owned(), all)].into());
+
+        above.add_all(taken_back).await;
+        above.wait_idle().await;
+        below.wait_idle().await;
+        assert_eq!(above.values().await, BTreeMap::new());
+        assert_eq!(below.values().await, BTreeMap::new());
+        log.check(&below).await;
+        for worker in workers {
+            worker.shut_down(LONG).await.unwrap();
+        }
+        above.assert_nothing_left().await;
+        below.assert_nothing_left().await;
     }
 }
