@@ -1,5 +1,6 @@
-//! The console beside an example that runs.
+//! The console beside an example that runs, and what the program refuses.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Lines};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -71,15 +72,36 @@ fn an_example_that_was_stopped_starts_again_in_the_same_store() {
 }
 
 #[test]
-fn an_address_that_is_in_use_is_refused() {
+fn what_cannot_run_is_refused_by_name() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let refused = Command::new(env!("CARGO_BIN_EXE_example"))
-        .args(["payments", "--console", &address])
-        .output()
-        .unwrap();
-    let reason = String::from_utf8(refused.stderr).unwrap();
-    let expected = format!("error: cannot serve the console at {address}: ");
-    assert!(reason.starts_with(&expected), "{reason}");
-    assert_eq!(refused.status.code(), Some(2));
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("file");
+    fs::write(&path, "a\n").unwrap();
+    let not_a_store = format!("embedded:{}", path.display());
+    for (arguments, reason) in [
+        (
+            &["payments", "--console", &address][..],
+            &format!("error: cannot serve the console at {address}: ")[..],
+        ),
+        (
+            &["payments", "--db", "redis:"],
+            "error: cannot open the store: `redis:` names no store",
+        ),
+        (&["payments", "--db", &not_a_store], "is not a store"),
+        (
+            &["payments", "--db", "fdb:/no/cluster.file"],
+            "/no/cluster.file",
+        ),
+        (&[], "Usage"),
+    ] {
+        let refused = Command::new(env!("CARGO_BIN_EXE_example"))
+            .args(arguments)
+            .output()
+            .unwrap();
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(told.contains(reason), "{arguments:?}: {told}");
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}");
+    }
+    assert_eq!(fs::read(path).unwrap(), b"a\n");
 }
