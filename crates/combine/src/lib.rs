@@ -1,9 +1,9 @@
 //! [a-search-over-many-busy-buckets]: ../../../docs/benchmarks.md#a-search-over-many-busy-buckets
 //! [combine]: ../../../docs/schema.md#combine
 //! [console]: ../../../docs/console.md
-//! [examples]: ../../../crates/examples
 //! [features]: ../keyspace/index.html#features
 //! [guarantees-combine]: ../../../docs/guarantees.md#combine
+//! [index]: ../../../crates/examples/src/inverted_index.rs
 //! [pass]: ../../../docs/diagrams/pass.svg
 //! [phrasecount]: ../../../crates/phrasecount
 //! [restoring-a-backup]: ../../../docs/foundationdb.md#restoring-a-backup

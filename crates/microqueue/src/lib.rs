@@ -3,6 +3,7 @@
 //! [keyspace]: ../keyspace/index.html
 //! [limits]: ../../../docs/embedded.md#limits
 //! [microqueue]: ../../../docs/schema.md#microqueue
+//! [own-transactions]: ../../../crates/examples/examples/own_transactions.rs
 //! [restoring-a-backup]: ../../../docs/foundationdb.md#restoring-a-backup
 // Where the links of the README lead from the pages of `cargo doc`: the first definition of a link counts.
 #![doc = include_str!("../README.md")]

@@ -1,4 +1,4 @@
-//! Links between the documents lead somewhere.
+//! Links between the documents lead somewhere, also from the pages of `cargo doc`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,7 +60,7 @@ impl Document {
 
 /// Checks that every link between the documents leads to a file, and to a heading of it.
 pub(super) fn check(tree: &Tree) -> Vec<Violation> {
-    let mut violations = Vec::new();
+    let mut violations = check_links_of_crates(tree);
     for (path, text) in tree.texts().filter(|(path, _)| path.ends_with(".md")) {
         for (line, link) in Document::parse(text).links {
             if link.contains("://") || link.starts_with("mailto:") {
@@ -80,6 +80,39 @@ pub(super) fn check(tree: &Tree) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// Checks that each crate defines the links of its README again: from the pages of `cargo doc`, they lead elsewhere.
+fn check_links_of_crates(tree: &Tree) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (path, readme) in tree.texts() {
+        let Some(folder) = path.strip_suffix("/README.md") else {
+            continue;
+        };
+        let source = format!("{folder}/src/lib.rs");
+        let Some(text) = tree.text(&source) else {
+            continue;
+        };
+        let documentation = text.lines().filter_map(|line| line.strip_prefix("//! "));
+        let documentation = documentation.collect::<Vec<_>>().join("\n");
+        let of_readme = relative_links(readme);
+        let of_crate = relative_links(&documentation);
+        for link in of_readme.symmetric_difference(&of_crate) {
+            let message = format!("`[{link}]`: is defined in only one of README.md and this file");
+            violations.push(Violation::new(&source, message));
+        }
+    }
+    violations
+}
+
+/// Returns the names of the links that a text defines, other than those to the web.
+fn relative_links(markdown: &str) -> BTreeSet<String> {
+    let parser = Parser::new(markdown);
+    let definitions = parser.reference_definitions().iter();
+    definitions
+        .filter(|(_, definition)| !definition.dest.contains("://"))
+        .map(|(name, _)| name.to_owned())
+        .collect()
 }
 
 /// Returns the path from the root that `link` means in the document at `from`.
@@ -123,6 +156,32 @@ mod tests {
             "https://example.org/no/such/page",
         ] {
             assert_eq!(link_violations(link), [], "{link}");
+        }
+    }
+
+    #[test]
+    fn links_of_a_readme_without_a_definition_for_its_crate_are_found() {
+        let violations = |documentation: &str| {
+            check(&Tree::of(&[
+                (
+                    "crates/combine/README.md",
+                    "[a], [b]\n\n[a]: ../../docs/a.md\n[b]: https://example.org\n",
+                ),
+                ("docs/a.md", "# A page\n"),
+                ("crates/combine/src/lib.rs", documentation),
+            ]))
+        };
+        assert_eq!(violations("//! [a]: ../../../docs/a.md\n"), []);
+        let lib = "crates/combine/src/lib.rs";
+        for (documentation, link) in [
+            ("mod a;\n", "a"),
+            (
+                "//! [a]: ../../../docs/a.md\n//! [c]: ../../../docs/c.md\n",
+                "c",
+            ),
+        ] {
+            let message = format!("`[{link}]`: is defined in only one of README.md and this file");
+            assert_eq!(violations(documentation), [Violation::new(lib, message)]);
         }
     }
 
