@@ -34,12 +34,11 @@ pub(super) fn check_circles(tree: &Tree) -> Vec<Violation> {
                 continue;
             }
             let (_, inside) = folder.split_once("/src").unwrap_or_default();
-            let mut roots = vec![vec!["crate"]];
-            roots[0].extend(inside.split('/').skip(1));
-            // Right below the root, `super` is the root.
-            if file == format!("{module}.rs") || file == format!("{module}/mod.rs") {
-                roots.push(vec!["super"]);
-            }
+            let mut from_crate = vec!["crate"];
+            from_crate.extend(inside.split('/').skip(1));
+            // Right below the root, `super` is the root, and one folder down, `super::super`.
+            let depth = file.trim_end_matches("/mod.rs").split('/').count();
+            let roots = [from_crate, vec!["super"; depth]];
             let mut paths = BTreeSet::new();
             collect_imports(&tokens, &roots, &mut paths);
             let imports = folders.entry(folder).or_default();
@@ -145,14 +144,7 @@ fn collect_imports(tokens: &[TokenTree], roots: &[Vec<&str>], paths: &mut BTreeS
             TokenTree::Ident(_) if is_test || continues(&tokens[..index]) => {}
             TokenTree::Ident(_) => {
                 for root in roots {
-                    match after(&tokens[index..], root) {
-                        Some([TokenTree::Ident(_), mark, ..]) if is_mark(mark, '!') => {}
-                        Some([TokenTree::Ident(module), ..]) if module != "super" => {
-                            paths.insert(module.to_string());
-                        }
-                        Some([TokenTree::Group(group), ..]) => heads_of(group.stream(), paths),
-                        _ => {}
-                    }
+                    collect_modules(&tokens[index..], root, paths);
                 }
             }
             TokenTree::Group(group) => {
@@ -183,33 +175,26 @@ fn continues(tokens: &[TokenTree]) -> bool {
     }
 }
 
-/// Returns the tokens after a path and `::`, if they begin with it.
-fn after<'a>(tokens: &'a [TokenTree], path: &[&str]) -> Option<&'a [TokenTree]> {
-    let mut rest = tokens;
-    for segment in path {
-        let [name, colon, _, others @ ..] = rest else {
-            return None;
-        };
-        if !is_ident(name, segment) || !is_mark(colon, ':') {
-            return None;
-        }
-        rest = others;
-    }
-    Some(rest)
-}
-
-/// Collects the first segment of each path in `{a::B, c::{D, E}}`.
-fn heads_of(stream: TokenStream, paths: &mut BTreeSet<String>) {
-    let mut begins = true;
-    for token in stream {
-        match token {
-            TokenTree::Ident(ident) if begins => {
-                paths.insert(ident.to_string());
-                begins = false;
+/// Collects the names after a root in a path, or in each path of `{a::B, c::{D, E}}`.
+fn collect_modules(path: &[TokenTree], root: &[&str], modules: &mut BTreeSet<String>) {
+    match (path, root) {
+        ([TokenTree::Group(group), ..], _) => {
+            let paths: Vec<_> = group.stream().into_iter().collect();
+            for path in paths.split(|token| is_mark(token, ',')) {
+                collect_modules(path, root, modules);
             }
-            TokenTree::Punct(punct) if punct.as_char() == ',' => begins = true,
-            _ => {}
         }
+        ([name, colon, _, rest @ ..], [first, root @ ..])
+            if is_ident(name, first) && is_mark(colon, ':') =>
+        {
+            collect_modules(rest, root, modules);
+        }
+        // A macro of the crate.
+        ([_, mark, ..], []) if is_mark(mark, '!') => {}
+        ([TokenTree::Ident(module), ..], []) if module != "super" => {
+            modules.insert(module.to_string());
+        }
+        _ => {}
     }
 }
 
@@ -287,6 +272,15 @@ mod tests {
         let of_disk = "use crate::stores::embedded::disk::open;";
         assert_eq!(circles(of_disk, "use super::super::url::U;"), 0);
         assert_eq!(circles(of_disk, "use super::log::files::F;"), 1);
+        let of_log = [
+            "use crate::stores::{embedded::{log::files::F}};",
+            "use super::{log::{files::F}, url::U};",
+        ];
+        for import in of_log {
+            assert_eq!(circles(of_disk, import), 1, "{import}");
+        }
+        let from_two_levels_down = "use super::super::disk::open;";
+        assert_eq!(circles(from_two_levels_down, of_log[0]), 1);
         let hidden = "use crate::stores::embedded::{Options, files};";
         assert_eq!(circles(hidden, ""), 2);
     }
