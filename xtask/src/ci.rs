@@ -152,6 +152,7 @@ fn doc() -> anyhow::Result<()> {
         "fdbq-keyspace/anyhow",
         "fdbq-keyspace/bincode",
         "fdbq-keyspace/fdb-7_3",
+        "fdbq-keyspace/uuid",
         "fdbq-hc-dequeue/opentelemetry",
     ];
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--features"])?;
