@@ -16,7 +16,7 @@
 //!
 //!   index         tuple integer: 1 in an empty queue, else the last index seen and 1
 //!   suffix        tuple byte string: 20 random bytes
-//!   value         the codec's bytes
+//!   value         the codec's bytes, without a format byte
 //! ```
 
 use std::marker::PhantomData;

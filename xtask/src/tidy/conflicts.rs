@@ -1,4 +1,4 @@
-//! The list of conflicts in `docs/schema.md`: the section `# Conflicts` of each public method of hc-dequeue.
+//! The list of conflicts in `docs/schema.md`: the section `# Conflicts` of each public function of hc-dequeue.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,32 +7,32 @@ use pulldown_cmark::{Event, Parser, Tag};
 
 use super::tree::Tree;
 
-/// Where the methods are.
+/// Where the functions are.
 const SOURCES: &str = "crates/hc-dequeue/src/";
-
-/// The types whose methods the list has.
-const TYPES: [&str; 3] = ["Queue", "Consumer", "Delivery"];
 
 const HEADING: &str = "# Conflicts";
 
 /// The widest line.
 const MAX_COLUMNS: usize = 120;
 
-/// Returns the list, with one line for all methods of which the same is true.
+/// Returns the list, with one line for all functions of which the same is true.
 pub(super) fn list(tree: &Tree) -> String {
-    let mut methods = BTreeMap::new();
+    let mut functions = BTreeMap::new();
     for (path, text) in tree.texts() {
-        if path.starts_with(SOURCES) && path.ends_with(".rs") {
-            read(text, &mut methods);
+        if let Some(file) = path.strip_prefix(SOURCES)
+            && let Some(module) = file.split(['/', '.']).next()
+            && path.ends_with(".rs")
+        {
+            read(text, module, &mut functions);
         }
     }
     let mut rows: Vec<(String, String)> = Vec::new();
-    for (method, conflicts) in methods {
+    for (function, conflicts) in functions {
         match rows.iter_mut().find(|(_, same)| *same == conflicts) {
             Some((names, _)) => {
-                let _ = write!(names, ", `{method}`");
+                let _ = write!(names, ", `{function}`");
             }
-            None => rows.push((format!("`{method}`"), conflicts)),
+            None => rows.push((format!("`{function}`"), conflicts)),
         }
     }
     let mut list = String::new();
@@ -61,15 +61,20 @@ fn push_wrapped(list: &mut String, entry: &str) {
     list.push('\n');
 }
 
-/// Adds the public methods of a file, each with its section.
-fn read(source: &str, methods: &mut BTreeMap<String, String>) {
-    let mut owner = None;
+/// Adds the public functions of a file, each with its section. A method is named by its type, and another function by
+/// its module.
+fn read(source: &str, module: &str, functions: &mut BTreeMap<String, String>) {
+    let mut owner = module;
     let mut section: Option<String> = None;
     let mut is_inside = false;
+    let mut in_attribute = false;
     for line in source.lines() {
+        let item = line.trim_start();
         if line.starts_with("impl") {
-            owner = TYPES.into_iter().find(|name| implements(line, name));
-        } else if let Some(text) = line.strip_prefix("    ///") {
+            owner = type_of(line);
+        } else if line == "}" {
+            owner = module;
+        } else if let Some(text) = item.strip_prefix("///") {
             let text = text.strip_prefix(' ').unwrap_or(text);
             if text.starts_with("# ") {
                 is_inside = text == HEADING;
@@ -78,14 +83,13 @@ fn read(source: &str, methods: &mut BTreeMap<String, String>) {
                 section.push_str(text);
                 section.push('\n');
             }
-        } else if line == "    #[doc(hidden)]" {
+        } else if item == "#[doc(hidden)]" {
             section = None;
-        } else if !line.starts_with("    #[") {
-            let begins = ["    pub fn ", "    pub async fn "];
-            let method = begins.iter().find_map(|begin| line.strip_prefix(begin));
-            if let (Some(owner), Some(method), Some(section)) = (owner, method, &section) {
-                let name = method.split(['(', '<']).next().unwrap_or_default();
-                methods.insert(format!("{owner}::{name}"), plain(section));
+        } else if in_attribute || item.starts_with("#[") {
+            in_attribute = !item.ends_with(']');
+        } else {
+            if let (Some(name), Some(section)) = (public_function(item), &section) {
+                functions.insert(format!("{owner}::{name}"), plain(section));
             }
             section = None;
             is_inside = false;
@@ -93,11 +97,28 @@ fn read(source: &str, methods: &mut BTreeMap<String, String>) {
     }
 }
 
-/// Returns whether a line begins the methods of a type, and not those of a trait.
-fn implements(line: &str, name: &str) -> bool {
-    let line = line.trim_end_matches('{').trim_end();
-    let begins = line.contains(&format!(" {name}<")) || line.ends_with(&format!(" {name}"));
-    begins && !line.contains(" for ")
+/// Returns the name of the type whose methods a line begins.
+fn type_of(line: &str) -> &str {
+    let mut depth = 0;
+    let begin = line.find(|c| {
+        depth += i32::from(c == '<') - i32::from(c == '>');
+        c == ' ' && depth == 0
+    });
+    let name = line[begin.unwrap_or_default()..].trim_start();
+    name.split(['<', ' ']).next().unwrap_or_default()
+}
+
+/// Returns the name of the public function that a line begins.
+fn public_function(line: &str) -> Option<&str> {
+    let (qualifiers, name) = line.strip_prefix("pub ")?.split_once("fn ")?;
+    let known = ["async", "const", "unsafe"];
+    if !qualifiers
+        .split_whitespace()
+        .all(|word| known.contains(&word))
+    {
+        return None;
+    }
+    name.split(['(', '<']).next()
 }
 
 /// Returns a section in one line, without links.
@@ -143,7 +164,11 @@ where
 
     /// # Conflicts
     /// Reads by snapshot.
-    pub fn len(&self) {}
+    #[expect(
+        dead_code,
+        reason = \"none\"
+    )]
+    pub const fn len(&self) {}
 
     /// # Conflicts
     /// Reads by snapshot.
@@ -156,25 +181,30 @@ where
 impl Clone for Queue<T> {
     /// # Conflicts
     /// None.
-    pub fn clone(&self) {}
+    fn clone(&self) {}
 }
 
-impl<T> Delivery<T> {
+impl Delivery {
     /// # Conflicts
     /// Reads by snapshot.
     pub fn id(&self) {}
 }
+
+/// # Conflicts
+/// As `add`.
+pub async fn drain<T>() {}
 ";
 
     #[test]
-    fn the_list_has_the_sections_of_public_methods() {
+    fn the_list_has_the_sections_of_public_functions() {
         let path = format!("{SOURCES}queue/mod.rs");
         let list = list(&Tree::of(&[
             (&path, SOURCE),
             ("crates/combine/src/a.rs", SOURCE),
         ]));
         let expected = "- `Delivery::id`, `Queue::len`: Reads by snapshot.\n\
-                        - `Queue::add`: As `take`, and: reads `nothing`\n";
+                        - `Queue::add`: As `take`, and: reads `nothing`\n\
+                        - `queue::drain`: As `add`.\n";
         assert_eq!(list, expected);
     }
 

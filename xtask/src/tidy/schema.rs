@@ -22,6 +22,8 @@ from the modules that write them.
 
 Keys are tuples in the given subspace, packed by FoundationDB's tuple layer. `queue` is the prefix of a queue's
 subspace, in which no other key is ever written. Integers in values and files are big-endian, unless said otherwise.
+A value begins with a format number, unless it is empty, a number, a time, a versionstamp, an id, a pointer, tokens, a
+heartbeat or an item in index order.
 [Upgrading](guarantees.md#upgrading) says what an older version does with a newer format.
 ";
 

@@ -257,7 +257,7 @@ impl Sessions {
     /// promises the next one. Returns `false` if the session is dead.
     ///
     /// # Conflicts
-    /// Reads the session's state and its heartbeat. Writes the state if the lease differs.
+    /// Reads the session's state. Reads and writes its heartbeat, and writes the state if the lease differs.
     ///
     /// # Errors
     /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life).
@@ -408,7 +408,7 @@ impl Sessions {
     /// written a heartbeat or no longer exists. `version_ago` is as in a [census](Self::census).
     ///
     /// # Conflicts
-    /// Reads the session's heartbeat and its state.
+    /// Reads the session's heartbeat and its state. Writes the state.
     ///
     /// # Errors
     /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`census`](Self::census).
@@ -442,7 +442,7 @@ impl Sessions {
     /// Stages the end of a session of the caller, unless it was declared dead.
     ///
     /// # Conflicts
-    /// Reads the session's state.
+    /// Reads and writes the session's state.
     ///
     /// # Errors
     /// Those of the reads; [`Corrupt`](microqueue::keyspace::Error::Corrupt), as [`life`](Self::life).
