@@ -281,7 +281,7 @@ async fn meet<D: Database>(db: D, meeting: Meeting) -> Outcome {
     world.stage(&second, meeting.second).await.unwrap();
     let first = world.db.begin().unwrap();
     world.stage(&first, meeting.first).await.unwrap();
-    let has_conflicted = second_fails(first, second).await;
+    let has_conflicted = second_fails(&meeting, first, second).await;
     world.note(meeting.first);
     if !has_conflicted {
         world.note(meeting.second);

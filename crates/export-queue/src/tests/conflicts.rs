@@ -148,7 +148,7 @@ impl<D: Database> World<D> {
         let other = self.db.begin().unwrap();
         assert!(self.stage(&one, first).await.unwrap(), "{first:?}");
         assert!(self.stage(&other, second).await.unwrap(), "{second:?}");
-        second_fails(one, other).await
+        second_fails((first, second), one, other).await
     }
 
     /// Returns the number of entries.

@@ -325,7 +325,7 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
     let other = world.db.begin().unwrap();
     world.stage(&one, first).await.unwrap();
     world.stage(&other, second).await.unwrap();
-    second_fails(one, other).await
+    second_fails((scene, first, second), one, other).await
 }
 
 /// The pairs of which the second step must fail, and why.

@@ -224,7 +224,7 @@ async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
     let other = world.db.begin().unwrap();
     world.stage(&one, first).await.unwrap();
     world.stage(&other, second).await.unwrap();
-    second_fails(one, other).await
+    second_fails((first, second), one, other).await
 }
 
 /// The pairs of which the second step must fail, and why.
