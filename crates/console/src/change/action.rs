@@ -96,7 +96,7 @@ pub(super) async fn apply(
     item: &ItemRef,
 ) -> Result<Option<&'static str>> {
     let queue = &found.queue;
-    let is_there = match action {
+    let (is_there, done) = match action {
         Action::Cancel => {
             return Ok(match queue.cancel(tr, item).await? {
                 Cancelled::Removed => Some("removed from the queue"),
@@ -104,14 +104,9 @@ pub(super) async fn apply(
                 _ => None,
             });
         }
-        Action::Expedite => queue.expedite(tr, item).await?,
-        Action::Redrive => queue.redrive(tr, item).await?,
-        Action::Purge => queue.purge(tr, item).await?,
+        Action::Expedite => (queue.expedite(tr, item).await?, "ready at once"),
+        Action::Redrive => (queue.redrive(tr, item).await?, "back in the queue"),
+        Action::Purge => (queue.purge(tr, item).await?, "removed for good"),
     };
-    Ok(match action {
-        _ if !is_there => None,
-        Action::Expedite => Some("ready at once"),
-        Action::Redrive => Some("back in the queue"),
-        Action::Cancel | Action::Purge => Some("removed for good"),
-    })
+    Ok(if is_there { Some(done) } else { None })
 }

@@ -32,7 +32,7 @@ pub struct Item {
     /// The reference to the item, which finds it wherever it goes. Empty if a row does not say which item it contains.
     pub item: String,
     /// Where it is: `queued`, `delayed`, `held`, `dead`, `done`, or `unreadable` if its record does not decode.
-    #[serde(serialize_with = "place_or_unreadable")]
+    #[serde(serialize_with = "place_name")]
     #[cfg_attr(test, schemars(with = "String"))]
     pub place: Option<PlaceKind>,
     /// Until when it is delayed.
@@ -104,19 +104,21 @@ pub struct Item {
 impl Item {
     /// Returns the name of its place, or `unreadable`.
     pub fn place_name(&self) -> &'static str {
-        self.place.map_or("unreadable", PlaceKind::name)
+        name_of(self.place)
     }
 }
 
-fn place_name<S: Serializer>(place: &PlaceKind, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(place.name())
+fn name_of(place: Option<PlaceKind>) -> &'static str {
+    place.map_or("unreadable", PlaceKind::name)
 }
 
-fn place_or_unreadable<S: Serializer>(
-    place: &Option<PlaceKind>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(place.map_or("unreadable", PlaceKind::name))
+/// Writes a place, or one that is not known, by its name.
+fn place_name<P, S>(place: &P, serializer: S) -> Result<S::Ok, S::Error>
+where
+    P: Copy + Into<Option<PlaceKind>>,
+    S: Serializer,
+{
+    serializer.serialize_str(name_of((*place).into()))
 }
 
 /// Why an item failed.
