@@ -379,7 +379,7 @@ impl From<Code> for Error {
     message = "a closure of a transaction cannot return the error `{Self}`",
     note = "it can return a type that implements `std::error::Error` and `From<keyspace::Error>`",
     note = "it can return `Box<dyn std::error::Error + Send + Sync>`",
-    note = "it can return `anyhow::Error` if this crate's feature `anyhow` is enabled"
+    note = "it can return `anyhow::Error` with the feature `anyhow` of `fdbq-keyspace`, which its recipes have, too"
 )]
 pub trait RunError<Kind>: From<Error> + Send + 'static {
     /// Returns FoundationDB's code of the error or of its sources, if there is one. The retry loop uses

@@ -2,7 +2,7 @@
 //! from its reads.
 //!
 //! FoundationDB's client obtains the read version with the first read that has to ask the store, and
-//! remembers the results of reads. Both are observable: see [`read`](super::range_read).
+//! remembers the results of reads. Both are observable: see [`range_read`](super::range_read).
 
 use bytes::Bytes;
 
