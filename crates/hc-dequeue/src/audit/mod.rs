@@ -93,7 +93,7 @@ fn audit<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<
     Box::pin(async move {
         let mut unchecked = Vec::new();
         let mut found = sessions::check_sessions(runner, keys, &mut unchecked).await?;
-        for counter in Counter::OF_ITEMS {
+        for counter in Counter::of_items() {
             found.extend(counters::check_counter(runner, keys, counter, &mut unchecked).await?);
         }
         found.extend(check_lanes(runner, keys, &mut unchecked).await?);

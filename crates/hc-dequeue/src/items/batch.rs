@@ -8,7 +8,7 @@ use microqueue::keyspace::record::Fields;
 use crate::items::item_ref::{
     MalformedRef, QueueTag, hex, ref_from_bytes, ref_from_text, ref_to_bytes,
 };
-use crate::items::part::BatchPart;
+use crate::items::part::{BatchPart, listed};
 
 /// The id of a batch: random bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,18 +76,18 @@ impl FromStr for BatchRef {
     }
 }
 
-/// A number that a batch keeps of its members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Tally {
-    Pending,
-    Completed,
-    Dead,
-    Cancelled,
+listed! {
+    /// A number that a batch keeps of its members.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+    pub(crate) enum Tally {
+        Pending,
+        Completed,
+        Dead,
+        Cancelled,
+    }
 }
 
 impl Tally {
-    pub(crate) const ALL: [Self; 4] = [Self::Pending, Self::Completed, Self::Dead, Self::Cancelled];
-
     /// Returns the part of the batch in which it is stored.
     pub(crate) fn part(self) -> BatchPart {
         match self {

@@ -65,6 +65,22 @@ parts! {
     }
 }
 
+/// Defines an enum whose `ALL` has each of its variants, at the place that is its number.
+macro_rules! listed {
+    ($(#[$attribute:meta])* $visibility:vis enum $Name:ident { $($variant:ident,)* }) => {
+        $(#[$attribute])*
+        $visibility enum $Name {
+            $($variant,)*
+        }
+
+        impl $Name {
+            $visibility const ALL: [Self; [$(stringify!($variant)),*].len()] =
+                [$(Self::$variant),*];
+        }
+    };
+}
+pub(crate) use listed;
+
 /// Returns what a key is in a queue with this prefix, in words: `queued item`, for example. Returns `None` if no key
 /// of a queue begins so.
 ///
@@ -146,7 +162,7 @@ impl Part {
     /// Returns the parts with items that are not done, in the order in which an audit looks at them: if two rows claim
     /// an item or a dedupe id, the first one has it.
     pub(crate) fn with_items() -> impl Iterator<Item = Self> {
-        Counter::OF_ITEMS.into_iter().flat_map(Self::counted_by)
+        Counter::of_items().flat_map(Self::counted_by)
     }
 
     /// Returns the parts with the items that a counter counts.
@@ -169,31 +185,26 @@ impl Part {
     }
 }
 
-/// A counter, changed by atomic additions.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counter {
-    Queued,
-    Delayed,
-    Held,
-    Dead,
-    Completed,
-    Cancelled,
-    Removed,
+listed! {
+    /// A counter, changed by atomic additions.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum Counter {
+        Queued,
+        Delayed,
+        Held,
+        Dead,
+        Completed,
+        Cancelled,
+        Removed,
+    }
 }
 
 impl Counter {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Queued,
-        Self::Delayed,
-        Self::Held,
-        Self::Dead,
-        Self::Completed,
-        Self::Cancelled,
-        Self::Removed,
-    ];
-
-    /// The counters of existing items.
-    pub(crate) const OF_ITEMS: [Self; 4] = [Self::Queued, Self::Delayed, Self::Held, Self::Dead];
+    /// Returns the counters of existing items.
+    pub(crate) fn of_items() -> impl Iterator<Item = Self> {
+        let all = Self::ALL.into_iter();
+        all.filter(|counter| Part::counted_by(*counter).next().is_some())
+    }
 
     pub(crate) fn name(self) -> &'static str {
         match self {
