@@ -128,6 +128,15 @@ impl<T, C: Codec<T>> MicroQueue<T, C> {
 
     /// Returns what a key is in this queue, in words. Returns `None` if it is no key of the queue. For the same without
     /// a handle, see [`describe_key`](crate::describe_key).
+    ///
+    /// ```
+    /// use microqueue::MicroQueue;
+    ///
+    /// let jobs = MicroQueue::<String>::new("jobs");
+    /// let item = jobs.subspace().pack(&(1, [7_u8; 20].as_slice()));
+    /// assert_eq!(jobs.describe_key(&item), Some("item"));
+    /// assert_eq!(jobs.describe_key(b"elsewhere"), None);
+    /// ```
     #[must_use]
     pub fn describe_key(&self, key: &[u8]) -> Option<&'static str> {
         describe_key(self.subspace(), key)

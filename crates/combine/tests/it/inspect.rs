@@ -137,6 +137,8 @@ async fn where_there_is_no_queue_none_is_opened_and_none_is_made(store: TestStor
 async fn settings_that_do_not_decode_or_cannot_work_are_refused(store: TestStore) {
     let world = World::sums(&store, 4).await;
     let row = world.queue.subspace().pack(&"m");
+    assert_eq!(world.queue.describe_key(&row), Some("settings"));
+    assert_eq!(world.queue.describe_key(b"elsewhere"), None);
     let rows = world.rows_of(world.queue.subspace()).await;
     let stored = rows.iter().find(|found| found.key() == row).unwrap();
     let inspect = || Stored::inspect(&world.runner, world.queue.subspace().clone(), keep);

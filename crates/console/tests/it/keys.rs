@@ -354,6 +354,13 @@ async fn the_value_of_a_key_is_decoded_where_an_application_chose_it(store: Test
     let value = settings.value.unwrap();
     assert_eq!((&*value.codec, value.value), ("record", None));
     assert_eq!(value.hex.unwrap().len(), 2 * value.bytes);
+    // In the subspace of a microqueue, but none of its items.
+    let mail = world.root.subspace(&"mail");
+    world.set(&mail.pack(&"foreign"), b"value").await;
+    let shown = valid(console.key(&world.name("mail/foreign")).await.unwrap());
+    assert_eq!((shown.queue, shown.part), (Some(world.name("mail")), None));
+    let value = shown.value.unwrap();
+    assert_eq!((&*value.codec, value.hex), ("record", Some(hex(b"value"))));
     // Not a tuple, and no queue's.
     let key = [world.root.bytes(), b"\xfe"].concat();
     world.set(&key, b"value").await;

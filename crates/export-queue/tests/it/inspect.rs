@@ -128,6 +128,8 @@ async fn where_there_is_no_queue_none_is_opened_and_none_is_made(store: TestStor
 async fn settings_that_do_not_decode_or_cannot_work_are_refused(store: TestStore) {
     let world = World::new(&store, 4).await;
     let row = world.queue.subspace().pack(&"m");
+    assert_eq!(world.queue.describe_key(&row), Some("settings"));
+    assert_eq!(world.queue.describe_key(b"elsewhere"), None);
     let stored = world.get(&row).await.unwrap();
     let inspect = || Stored::inspect(&world.runner, world.queue.subspace().clone());
     let newer = [&[2], &stored[1..]].concat();

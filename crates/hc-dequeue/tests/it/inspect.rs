@@ -104,6 +104,8 @@ async fn a_session_is_shown_with_its_life_its_heartbeat_and_its_requests(store: 
         .await;
     let sessions = world.queue.sessions();
     let key = &world.session_key("b", named(3));
+    assert_eq!(world.queue.describe_key(key), Some("heartbeat"));
+    assert_eq!(world.queue.describe_key(b"elsewhere"), None);
     let clear = |tr: Tx<_>| async move {
         tr.clear(key);
         Ok::<_, Error>(())
