@@ -24,7 +24,8 @@
 //! properties of decoders for any bytes. [`hostile`] is code that panics wherever it can.
 //! [`checker_store`] is a store whose rows are a value, for models of recipes. [`documents`] finds the commands that
 //! documents of the repository show.
-//! [`second_fails`] says whether one of two transactions makes the other one fail.
+//! [`second_fails`] says whether one of two transactions makes the other one fail. [`with_warnings`] returns what code
+//! warns of in its log.
 //! A test waits with [`until`] and [`timeout`], whose bound, [`HANG`], is reached only by what hangs.
 //!
 //! ## Example
@@ -106,9 +107,11 @@ pub mod server;
 pub mod stores;
 pub mod trace;
 mod wait;
+mod warnings;
 
 pub use self::conflict::second_fails;
 pub use self::wait::{HANG, let_pass, timeout, until};
+pub use self::warnings::with_warnings;
 pub use keyspace;
 
 /// Chooses how often a test repeats: `long` if the environment variable `TEST_RUN` is `long`, otherwise

@@ -54,7 +54,7 @@ where
     C: Codec<K> + Codec<U> + Codec<V>,
 {
     /// Opens the queue in `subspace` with the codec `C` and the default registry of ids. Creates it with the default
-    /// [settings](Settings) if it does not exist.
+    /// [settings](Settings) if it does not exist; an existing queue keeps its stored settings.
     ///
     /// All processes that run workers or read exact values must use the same combiner.
     ///

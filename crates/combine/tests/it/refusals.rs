@@ -12,7 +12,7 @@ use combine::{
     WorkerOptions,
 };
 use conformance::stores::TestStore;
-use conformance::{timeout, until};
+use conformance::{timeout, until, with_warnings};
 use keyspace::codec::Json;
 use keyspace::error::corrupt_key;
 use keyspace::ids::Ids;
@@ -57,15 +57,22 @@ async fn a_queue_is_opened_with_its_stored_settings(store: TestStore) {
     let world = World::sums(&store, 4).await;
     let other_count = settings(5);
     let other_lease = settings(4).with_lease(Duration::from_secs(7));
-    for given in [settings(4), other_count, other_lease] {
-        let subspace = world.queue.subspace().clone();
-        let opened = open_sums(&world.runner, subspace, given).await.unwrap();
+    let subspace = world.queue.subspace();
+    for (given, expected_warnings) in [(settings(4), 0), (other_count, 1), (other_lease, 1)] {
+        let open = open_sums(&world.runner, subspace.clone(), given);
+        let (opened, warnings) = with_warnings(open).await;
+        let opened = opened.unwrap();
+        assert_eq!(warnings.len(), expected_warnings, "{warnings:?}");
         assert_eq!(opened.settings(), world.queue.settings());
         assert_eq!(
             opened.bucket(&"key".to_owned()).unwrap(),
             bucket_of(&world, "key")
         );
     }
+    let open = Queue::<i64>::open(&world.runner, subspace.clone(), Sum);
+    let (opened, warnings) = with_warnings(open).await;
+    assert_eq!(opened.unwrap().settings(), world.queue.settings());
+    assert_eq!(warnings, [""; 0]);
 }
 
 async fn another_codec_than_the_queues_is_refused_by_both_names(store: TestStore) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::common::{LONG, Queue, Receiver, World, no_backoff, open, settings};
 use conformance::stores::TestStore;
+use conformance::with_warnings;
 use export_queue::combine::Bucket;
 use export_queue::keyspace::codec::{Json, Raw};
 use export_queue::keyspace::ids::Ids;
@@ -32,10 +33,15 @@ async fn a_queue_is_opened_with_its_stored_settings_and_its_codec(store: TestSto
     let subspace = world.queue.subspace().clone();
     let runner = &world.runner;
     let other_lease = settings(3).with_lease(Duration::from_secs(1));
-    for given in [settings(3), settings(4), other_lease] {
-        let reopened = open(runner, subspace.clone(), given).await.unwrap();
-        assert_eq!(reopened.settings(), world.queue.settings());
+    for (given, expected_warnings) in [(settings(3), 0), (settings(4), 1), (other_lease, 1)] {
+        let (opened, warnings) = with_warnings(open(runner, subspace.clone(), given)).await;
+        assert_eq!(opened.unwrap().settings(), world.queue.settings());
+        assert_eq!(warnings.len(), expected_warnings, "{warnings:?}");
     }
+    let open_with_defaults = Queue::open(runner, subspace.clone());
+    let (opened, warnings) = with_warnings(open_with_defaults).await;
+    assert_eq!(opened.unwrap().settings(), world.queue.settings());
+    assert_eq!(warnings, [""; 0]);
     type OtherCodec = ExportQueue<String, Option<i64>, Json>;
     let other_codec =
         OtherCodec::open_with(runner, subspace, settings(3), OpenOptions::default()).await;

@@ -71,7 +71,7 @@ where
 
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Opens the queue in `subspace` with the codec `C` and the default registry of ids. Creates it with the default
-    /// [settings](Settings) if it does not exist.
+    /// [settings](Settings) if it does not exist; an existing queue keeps its stored settings.
     ///
     /// ```
     /// use hc_dequeue::Queue;

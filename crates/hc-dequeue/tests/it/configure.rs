@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{LONG, World, open, settings};
+use crate::common::{LONG, Queue, World, open, settings};
 use conformance::stores::TestStore;
-use conformance::until;
+use conformance::{until, with_warnings};
 use hc_dequeue::session::Sessions;
 use hc_dequeue::{Error, Place, Settings};
 use keyspace::{Isolation, OpenOptions, Transaction};
@@ -53,9 +53,16 @@ async fn an_opening_keeps_the_settings_that_are_there(store: TestStore) {
         .with_lease(LONG)
         .with_max_attempts(1)
         .with_keep_done(LONG);
-    open(&world.store, &world.runner, other.clone())
-        .await
-        .unwrap();
+    for (given, expected_warnings) in [(settings(), 0), (other.clone(), 1)] {
+        let open = open(&world.store, &world.runner, given);
+        let (opened, warnings) = with_warnings(open).await;
+        opened.unwrap();
+        assert_eq!(warnings.len(), expected_warnings, "{warnings:?}");
+    }
+    let open = Queue::open(&world.runner, world.queue.subspace().clone());
+    let (opened, warnings) = with_warnings(open).await;
+    opened.unwrap();
+    assert_eq!(warnings, [""; 0]);
     assert_eq!(world.stored().await, settings());
     world.configure(&other).await.unwrap();
     assert_eq!(world.stored().await, other);

@@ -179,7 +179,7 @@ pub trait StoredSettings: Sized + Send + Sync {
 /// A recipe was opened with settings that do not agree with its stored ones. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{subspace}` was created with {stored}, not with {given}: open it with the settings that it was created with",
+    "`{subspace}` was created with {stored}, not with {given}: open it with the same codecs",
     subspace = queue_name(.subspace)
 )]
 #[non_exhaustive]
@@ -316,12 +316,7 @@ fn wait_for(env: &Environment, changed: BoxFuture<'static, Result<()>>) -> BoxFu
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
-
-    use tracing::field::{Field, Visit};
-    use tracing::span::{Attributes, Id, Record};
-    use tracing::subscriber::with_default;
-    use tracing::{Event, Metadata, Subscriber};
+    use conformance::with_warnings;
 
     use super::*;
 
@@ -349,57 +344,17 @@ mod tests {
         }
     }
 
-    /// The fields of all events.
-    #[derive(Clone, Default)]
-    struct Log(Arc<Mutex<Vec<String>>>);
-
-    impl Visit for Log {
-        fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-            self.0.lock().unwrap().push(format!("{field}={value:?}"));
-        }
-    }
-
-    impl Subscriber for Log {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
-        }
-
-        fn new_span(&self, _: &Attributes<'_>) -> Id {
-            Id::from_u64(1)
-        }
-
-        fn record(&self, _: &Id, _: &Record<'_>) {}
-
-        fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-        fn event(&self, event: &Event<'_>) {
-            event.record(&mut self.clone());
-        }
-
-        fn enter(&self, _: &Id) {}
-
-        fn exit(&self, _: &Id) {}
-    }
-
-    #[test]
-    fn settings_other_than_the_stored_ones_give_one_warning_that_names_both() {
-        let logged = |given, stored| {
-            let log = Log::default();
-            with_default(log.clone(), || {
-                let queue = Subspace::from("jobs");
-                warn_if_settings_differ(&queue, &Size(given), &Size(stored), "they never change");
-            });
-            let mut logged = log.0.lock().unwrap().clone();
-            logged.sort();
-            logged
+    #[tokio::test]
+    async fn settings_other_than_the_stored_ones_give_one_warning_that_names_both() {
+        let warnings = async |given, stored| {
+            let queue = &Subspace::from("jobs");
+            let warn = async {
+                warn_if_settings_differ(queue, &Size(given), &Size(stored), "they never change");
+            };
+            with_warnings(warn).await.1
         };
-        assert_eq!(logged(7, 7), [""; 0]);
-        let expected = [
-            "given=size 8",
-            "message=stored settings hold: they never change",
-            "queue=jobs",
-            "stored=size 7",
-        ];
-        assert_eq!(logged(8, 7), expected);
+        assert_eq!(warnings(7, 7).await, [""; 0]);
+        let expected = "given=size 8, message=stored settings hold: they never change, queue=jobs, stored=size 7";
+        assert_eq!(warnings(8, 7).await, [expected]);
     }
 }
