@@ -218,6 +218,17 @@ mod tests {
             ),
             ("one <!--> two --> three <!---> four", "one two three four"),
             ("a <- b <! c", "a b c"),
+            (
+                "<!-- a --> one two\n\n- item\n  <!-- c --> tail words",
+                "one two item tail words",
+            ),
+            ("<!-- one\ntwo -->\nthree", "three"),
+            ("<div>\n<!-- hidden -->\n</div>", "div div"),
+            ("[foo ![a](b.png) more][ref]", "foo a more ref"),
+            (
+                "[![a picture](a.png)](b.md) [a](u \"t ](v\") b",
+                "a picture a b",
+            ),
         ];
         for (markdown, expected) in cases {
             for part in 1..markdown.len() + 1 {
