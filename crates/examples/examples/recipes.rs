@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use export_queue::hc_dequeue::testing::{drain, drain_process};
 use export_queue::hc_dequeue::{
-    Batch, BatchRef, Cancelled, Consumer, Delivery, Enqueue, Enqueued, Error, GroupLimits,
+    Batch, BatchRef, Cancelled, Consumer, Death, Delivery, Enqueue, Enqueued, Error, GroupLimits,
     GroupState, ItemRef, OnRepeat, Outcome, Place, PlaceKind, Queue, Rate, Replaced, Schedule,
     Settings, Worker, WorkerOptions,
 };
@@ -175,6 +175,56 @@ async fn run_at_once(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Resu
 async fn change_what_waits(tr: &impl Transaction, jobs: &Jobs, item: &ItemRef) -> Result<bool> {
     let replaced = jobs.replace(tr, item, &"welcome Ada".to_owned()).await?;
     Ok(matches!(replaced, Replaced::Replaced))
+}
+
+async fn name_a_queue_of_deaths(runner: &Runner<Store>) -> Result<(Jobs, Queue<Death>)> {
+    let deaths = Queue::<Death>::open(runner, ("shop", "deaths")).await?;
+    let settings = Settings::new().with_deaths(deaths.subspace().clone());
+    let options = OpenOptions::new();
+    let payments = Jobs::open_with(runner, ("shop", "payments"), settings, options).await?;
+    Ok((payments, deaths))
+}
+
+async fn tell_the_team(
+    runner: &Runner<Store>,
+    payments: &Jobs,
+    mails: &Jobs,
+    deaths: &Queue<Death>,
+) -> Result<Worker<Death>> {
+    let (payments, mails) = (payments.clone(), mails.clone());
+    let tell = move |tr: Tx<_>, death: Delivery<Death>| {
+        let payments = payments.clone();
+        let mails = mails.clone();
+        async move {
+            let Death { item, reason, .. } = death.value();
+            let payment = match &death.value().payload {
+                Some(payload) => payments.decode_payload(payload.clone())?,
+                None => item.to_string(),
+            };
+            let mail = format!("{payment} died: {reason}");
+            mails.enqueue(&tr, &mail).await?;
+            Ok::<_, AnyError>(())
+        }
+    };
+    deaths.process(runner, WorkerOptions::new(), tell).await
+}
+
+/// Lets a payment die, and returns the mail about it.
+async fn mail_about_a_death(
+    runner: &Runner<Store>,
+    mails: &Jobs,
+) -> Result<Option<String>, AnyError> {
+    let (payments, deaths) = name_a_queue_of_deaths(runner).await?;
+    let payments = &payments;
+    payments.submit(runner, &"payment 17".to_owned()).await?;
+    let refuse = async |_: Delivery<String>| Outcome::discard("the card has expired");
+    drain(runner, payments, refuse).await?;
+    let worker = tell_the_team(runner, payments, mails, &deaths).await?;
+    deaths.wait_idle(runner).await?;
+    worker.shut_down(Duration::from_secs(5)).await?;
+    let consumer = mails.consumer(runner, WorkerOptions::new()).await?;
+    let mail = consumer.dequeue().await?;
+    Ok(mail.map(|mail| mail.value().clone()))
 }
 
 async fn redrive_all(runner: &Runner<Store>, jobs: &Jobs) -> Result<u64> {
@@ -495,6 +545,12 @@ pub(crate) async fn main() -> Result<(), AnyError> {
     call_at_a_rate(runner, &open("calls").await?).await?;
     handle_in_order(runner, &open("transfers").await?).await?;
     summarize(runner, &open("reports").await?).await?;
+
+    let mail = mail_about_a_death(runner, &open("mails").await?).await?;
+    assert_eq!(
+        mail.as_deref(),
+        Some("payment 17 died: the card has expired")
+    );
 
     let videos = &open("videos").await?;
     change_settings(runner, videos).await?;

@@ -135,6 +135,34 @@ impl<T> Delivery<T> {
         self.item.attempt()
     }
 
+    /// Returns whether the item becomes a dead letter if this attempt fails: it is the last one of
+    /// [`max_attempts`](Self::max_attempts), or the last of [`max_deliveries`](Self::max_deliveries).
+    #[must_use]
+    pub fn is_last_attempt(&self) -> bool {
+        self.item.is_last_attempt()
+    }
+
+    /// Returns after how many failed attempts the item becomes a dead letter: its own limit, or that of the settings,
+    /// as they were at the last heartbeat of this process.
+    #[must_use]
+    pub fn max_attempts(&self) -> u32 {
+        self.item.limits().attempts
+    }
+
+    /// Returns after how many deaths of sessions the item becomes a dead letter, as
+    /// [`max_attempts`](Self::max_attempts).
+    #[must_use]
+    pub fn max_deaths(&self) -> u32 {
+        self.item.limits().deaths
+    }
+
+    /// Returns how often the item may be granted before it becomes a dead letter, as
+    /// [`max_attempts`](Self::max_attempts).
+    #[must_use]
+    pub fn max_deliveries(&self) -> u32 {
+        self.item.limits().deliveries
+    }
+
     /// Returns how many sessions have died while they held the item.
     #[must_use]
     pub fn deaths(&self) -> u64 {

@@ -78,6 +78,21 @@ pub enum Error {
     #[error(transparent)]
     SettingsDiffer(#[from] Box<SettingsDiffer<SettingsRecord>>),
 
+    /// The queue of deaths cannot be used. Nothing was changed.
+    #[error(
+        "`{deaths}` cannot be the queue of deaths of `{queue}`: {reason}",
+        deaths = queue_name(deaths),
+        queue = queue_name(queue)
+    )]
+    Deaths {
+        /// The queue's subspace.
+        queue: Subspace,
+        /// That of the queue of deaths.
+        deaths: Subspace,
+        /// Why it cannot.
+        reason: DeathsRefusal,
+    },
+
     /// A setting or an option is too short to work.
     #[error("{option} of {given:?} is too short: set at least {least:?}")]
     TooShort {
@@ -323,6 +338,33 @@ impl From<microqueue::Error> for Error {
             other => Self::Part(other),
         }
     }
+}
+
+/// Why a queue cannot be the [queue of deaths](crate::Settings::with_deaths) of another one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeathsRefusal {
+    /// There is no such queue.
+    #[error("open it first, as a `Queue<Death>`")]
+    Missing,
+
+    /// It has another codec than a `Queue<Death>`.
+    #[error("its codec is {codec}, and that of a `Queue<Death>` is MessagePack")]
+    Codec {
+        /// The name of its codec.
+        codec: String,
+    },
+
+    /// It is the queue itself, or its deaths lead there.
+    #[error("its own deaths would lead back")]
+    Ring,
+
+    /// Its deaths lead through too many queues.
+    #[error("its own deaths lead through more than {limit} queues")]
+    TooLong {
+        /// The largest number of queues.
+        limit: usize,
+    },
 }
 
 impl Error {

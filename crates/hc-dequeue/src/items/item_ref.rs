@@ -3,8 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use microqueue::keyspace::{Subspace, Versionstamp};
+use microqueue::keyspace::{Bytes, Subspace, Versionstamp};
 use microqueue::{ItemId, StagedId};
+use serde::de::{self, Deserialize, Deserializer};
+use serde::ser::{Serialize, Serializer};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// The tag by which references to items identify the queue.
@@ -128,6 +130,28 @@ impl FromStr for ItemRef {
 
     fn from_str(text: &str) -> Result<Self, MalformedRef> {
         Self::from_bytes(&ref_from_text(text)?)
+    }
+}
+
+/// A reference is stored as its bytes, and as its text in formats for people.
+impl Serialize for ItemRef {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            serializer.serialize_bytes(&self.to_bytes())
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ItemRef {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let parsed = if deserializer.is_human_readable() {
+            String::deserialize(deserializer)?.parse()
+        } else {
+            Self::from_bytes(&Bytes::deserialize(deserializer)?)
+        };
+        parsed.map_err(de::Error::custom)
     }
 }
 

@@ -151,7 +151,9 @@
 //!     9..21   limits of attempts, deaths, deliveries: 4 bytes each
 //!     21..29  retention of dedupe ids: duration
 //!     29..37  how long done items are kept: duration
-//!     37..    name of the codec
+//!     37..39  length of the next part: 2 bytes, 0 if there is no queue of deaths
+//!     next    prefix of the queue of deaths
+//!     rest    name of the codec
 //! ```
 //!
 //! A time is wall time in milliseconds since the Unix epoch, a duration is in milliseconds: 8 bytes each in a value,

@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub(crate) mod batch_row;
 pub(crate) mod changes;
 pub(crate) mod counters;
+pub(crate) mod death;
 pub(crate) mod dedupe;
 pub(crate) mod end;
 pub(crate) mod error;

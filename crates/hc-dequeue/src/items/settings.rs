@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use microqueue::keyspace::Subspace;
+use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::recipe::StoredSettings;
 use microqueue::keyspace::record::{Fields, push_millis};
 use parking_lot::Mutex;
@@ -35,6 +37,7 @@ pub struct Settings {
     pub(crate) max_deliveries: u32,
     pub(crate) dedupe_retention: Duration,
     pub(crate) keep_done: Duration,
+    pub(crate) deaths: Option<Subspace>,
 }
 
 impl Default for Settings {
@@ -48,6 +51,7 @@ impl Default for Settings {
             max_deliveries: 10_000,
             dedupe_retention: Duration::ZERO,
             keep_done: Duration::ZERO,
+            deaths: None,
         }
     }
 }
@@ -114,6 +118,27 @@ impl Settings {
         self
     }
 
+    /// Names the queue of deaths. Whatever makes an item a dead letter enqueues a [`Death`](crate::Death) there, in the
+    /// same commit: failures, a discard, the other limits, or a value that does not decode. Work that queue to send
+    /// mail, or to repair what failed.
+    ///
+    /// It is a `Queue<Death>` with the codec [`MessagePack`], and must exist. Several queues may share it. It may have
+    /// a queue of deaths itself, but not one that leads back.
+    ///
+    /// [`MessagePack`]: microqueue::keyspace::codec::MessagePack
+    #[must_use]
+    pub fn with_deaths(mut self, queue: impl Into<Subspace>) -> Self {
+        self.deaths = Some(queue.into());
+        self
+    }
+
+    /// Names no queue of deaths.
+    #[must_use]
+    pub fn without_deaths(mut self) -> Self {
+        self.deaths = None;
+        self
+    }
+
     /// Returns how long a session may be silent before it is declared dead.
     #[must_use]
     pub fn lease(&self) -> Duration {
@@ -149,6 +174,12 @@ impl Settings {
     #[must_use]
     pub fn keep_done(&self) -> Duration {
         self.keep_done
+    }
+
+    /// Returns the queue of deaths.
+    #[must_use]
+    pub fn deaths(&self) -> Option<&Subspace> {
+        self.deaths.as_ref()
     }
 
     /// Returns the limits of an item: its own where it has any, otherwise those of the settings.
@@ -206,14 +237,19 @@ impl fmt::Display for SettingsRecord {
             max_deliveries,
             dedupe_retention,
             keep_done,
-        } = self.settings;
+            deaths,
+        } = &self.settings;
         write!(
             f,
             "a lease of {lease:?}, at most {max_attempts} attempts, {max_deaths} deaths and \
              {max_deliveries} deliveries, dedupe ids kept for {dedupe_retention:?}, done items for {keep_done:?}, \
              and the codec {}",
             self.codec
-        )
+        )?;
+        match deaths {
+            Some(deaths) => write!(f, ", and the queue of deaths `{}`", queue_name(deaths)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -241,6 +277,9 @@ impl StoredSettings for SettingsRecord {
         }
         push_millis(record, self.settings.dedupe_retention);
         push_millis(record, self.settings.keep_done);
+        let deaths = settings.deaths.as_ref().map_or(&[][..], Subspace::bytes);
+        record.extend_from_slice(&(deaths.len() as u16).to_be_bytes());
+        record.extend_from_slice(deaths);
         record.extend_from_slice(self.codec.as_bytes());
     }
 
@@ -252,6 +291,7 @@ impl StoredSettings for SettingsRecord {
             max_deliveries: fields.u32()?,
             dedupe_retention: fields.millis()?,
             keep_done: fields.millis()?,
+            deaths: read_deaths(fields)?,
         };
         if settings.lease < MIN_LEASE {
             return Err(format!("a lease of {:?}", settings.lease));
@@ -261,6 +301,16 @@ impl StoredSettings for SettingsRecord {
             .to_owned();
         Ok(Self { settings, codec })
     }
+}
+
+/// Reads the prefix of the queue of deaths, which is empty if there is none.
+fn read_deaths(fields: &mut Fields<'_>) -> Result<Option<Subspace>, String> {
+    let length = u16::from_be_bytes(fields.array()?);
+    let prefix = fields.take(length.into())?;
+    if prefix.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Subspace::from_bytes(prefix)))
 }
 
 #[cfg(test)]
@@ -293,15 +343,28 @@ mod tests {
             max_deliveries: 6,
             dedupe_retention: Duration::from_millis(4),
             keep_done: Duration::from_millis(7),
+            deaths: Some(Subspace::from_bytes("D")),
         };
         let codec = "codec".to_owned();
         let stored = SettingsRecord { settings, codec };
         let mut expected = vec![1, 0, 0, 0, 0, 0, 0, 0, 30];
         expected.extend([0, 0, 0, 3, 0, 0, 0, 5, 0, 0, 0, 6]);
         expected.extend([0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0, 7]);
-        expected.extend(b"codec");
+        expected.extend(b"\x00\x01Dcodec");
         assert_eq!(stored.encode(), expected);
         assert_eq!(SettingsRecord::decode(b"key", &expected).unwrap(), stored);
+        let without = SettingsRecord {
+            settings: stored.settings.clone().without_deaths(),
+            ..stored.clone()
+        };
+        assert_eq!(
+            without.encode(),
+            [&expected[..37], b"\x00\x00codec"].concat()
+        );
+        assert_eq!(
+            SettingsRecord::decode(b"key", &without.encode()).unwrap(),
+            without
+        );
         // No session can follow a shorter lease.
         expected[8] = 29;
         let error = SettingsRecord::decode(b"key", &expected).unwrap_err();

@@ -10,6 +10,7 @@ use microqueue::keyspace::{Bytes, Environment, Transaction};
 
 use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
+use crate::items::death::{DeadLetter, stage_death};
 use crate::items::end::{Ending, Rules, end};
 use crate::items::error::{Error, Result, skip_corrupt};
 use crate::items::group_limits::KnownLimits;
@@ -82,10 +83,12 @@ pub(crate) struct Return {
 }
 
 /// The result of giving an item back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum GivenBack {
     /// It went where it belongs.
     Accepted,
+    /// It became a dead letter.
+    Dead(DeadLetter),
     /// It had been cancelled, and left the queue.
     Cancelled,
     /// The session no longer holds it by this delivery.
@@ -133,24 +136,27 @@ pub(crate) async fn give_back(
             // An item may appear twice, if its time limit passed while it was dropped. The first entry counts.
             let is_first = met.insert(item.id);
             let record = record.filter(|record| is_first && record.deliveries == item.delivery);
-            given.push(match &record {
-                None => GivenBack::Lost,
-                Some(record) if record.cancelled_millis != 0 => GivenBack::Cancelled,
-                Some(_) => GivenBack::Accepted,
+            let Some(record) = record else {
+                given.push(GivenBack::Lost);
+                continue;
+            };
+            let was_cancelled = record.cancelled_millis != 0;
+            // It was read serializably.
+            tr.clear(&item.id.key_in(held.subspace()));
+            changes.add(Counter::Held, -1);
+            bytes += record.payload.len();
+            let back = Back {
+                id: &item.id,
+                how: &item.how,
+                reason: item.reason.as_deref(),
+            };
+            let rules = context.rules(&limits);
+            let dead = back.put(tr, keys, rules, record, &mut changes).await?;
+            given.push(match dead {
+                _ if was_cancelled => GivenBack::Cancelled,
+                Some(letter) => GivenBack::Dead(letter),
+                None => GivenBack::Accepted,
             });
-            if let Some(record) = record {
-                // It was read serializably.
-                tr.clear(&item.id.key_in(held.subspace()));
-                changes.add(Counter::Held, -1);
-                bytes += record.payload.len();
-                let back = Back {
-                    id: &item.id,
-                    how: &item.how,
-                    reason: item.reason.as_deref(),
-                };
-                back.put(tr, keys, context.rules(&limits), record, &mut changes)
-                    .await?;
-            }
         }
     }
     Ok((given, changes))
@@ -165,7 +171,7 @@ pub(super) struct Back<'a> {
 
 impl Back<'_> {
     /// Stages the item at the place where it belongs, if it stays in the queue. An item that no handler got gives its
-    /// token back.
+    /// token back. One that becomes a dead letter, which is returned, also goes into the queue of deaths.
     ///
     /// # Conflicts
     /// As [`give_token_back`].
@@ -176,7 +182,7 @@ impl Back<'_> {
         rules: Rules<'_>,
         mut record: Record,
         changes: &mut Changes,
-    ) -> Result<()> {
+    ) -> Result<Option<DeadLetter>> {
         let Self { id, how, reason } = *self;
         // Items that have taken tokens are not taken ahead, so such an item of a reserve was not handed out.
         let is_unseen = matches!(how, GiveBack::Unused | GiveBack::Undecodable(_))
@@ -198,7 +204,8 @@ impl Back<'_> {
                 how,
                 result,
             };
-            return end(tr, keys, rules, ending, changes);
+            end(tr, keys, rules, ending, changes)?;
+            return Ok(None);
         }
         let destination = judge(&mut record, how, reason, rules.settings, &keys.env);
         let limits = rules.limits.of(&record.group);
@@ -209,7 +216,15 @@ impl Back<'_> {
         if !keeps_slot {
             changes.free_slot(&mut record, rules.limits);
         }
-        put_in(tr, keys, id, record, destination, changes)
+        let mut dead = None;
+        if destination == Destination::Dead {
+            dead = Some(DeadLetter::new(*id, &record));
+            if let Some(deaths) = rules.settings.deaths() {
+                stage_death(tr, keys, deaths, id, &record).await?;
+            }
+        }
+        put_in(tr, keys, id, record, destination, changes)?;
+        Ok(dead)
     }
 }
 

@@ -19,6 +19,7 @@ use microqueue::keyspace::{
 };
 
 use crate::items::changes::Changes;
+use crate::items::death::DeadLetter;
 use crate::items::end::Rules;
 use crate::items::error::Result;
 use crate::items::group_limits::KnownLimits;
@@ -40,8 +41,9 @@ const MAX_SEARCHED_ITEMS: usize = 1_000;
 /// a fulfillment reads them.
 const MAX_SEARCHED_REQUESTS: usize = 1_000;
 
-/// Returns items of a dead session to their places, and returns their number. There may be more items even if it is
-/// smaller than [`MAX_STEP_ITEMS`]. Held items that do not decode stay: a death cannot be counted in them.
+/// Returns items of a dead session to their places, and returns their number and those that became dead letters. There
+/// may be more items even if the number is smaller than [`MAX_STEP_ITEMS`]. Held items that do not decode stay: a death
+/// cannot be counted in them.
 ///
 /// # Conflicts
 /// Reads the session's state and the items that it returns.
@@ -50,12 +52,12 @@ pub(crate) async fn reclaim_items(
     keys: &Keys,
     settings: &Settings,
     session: SessionId,
-) -> Result<usize> {
+) -> Result<(usize, Vec<DeadLetter>)> {
     let how = match keys.sessions.life(tr, session).await? {
         Some(Life::Dead) => GiveBack::Died,
         // The session's own process ended it, so that no item has failed.
         Some(Life::Ended) => GiveBack::Returned(When::Now),
-        Some(Life::Alive) | None => return Ok(0),
+        Some(Life::Alive) | None => return Ok((0, Vec::new())),
     };
     let held = keys.held(session);
     let max = ReadLimit {
@@ -66,9 +68,11 @@ pub(crate) async fn reclaim_items(
     let items = first_items(tr, held.subspace().range(), max, decode).await?;
     if items.is_empty() {
         let rows = some_rows(tr, keys, session).await?;
-        return return_grants(tr, keys, settings, &rows).await;
+        let count = return_grants(tr, keys, settings, &rows).await?;
+        return Ok((count, Vec::new()));
     }
     let count = items.len();
+    let mut dead = Vec::new();
     let mut changes = Changes::default();
     let records = items.iter().map(|item| &item.value);
     let limits = &KnownLimits::of_slots(tr, keys, records).await?;
@@ -81,12 +85,12 @@ pub(crate) async fn reclaim_items(
             how: &how,
             reason: None,
         };
-        back.put(tr, keys, rules, value, &mut changes).await?;
+        dead.extend(back.put(tr, keys, rules, value, &mut changes).await?);
     }
     // Also if all of them were cancelled: the session may have held them for others.
     changes.wake();
     changes.stage(tr, keys);
-    Ok(count)
+    Ok((count, dead))
 }
 
 /// Reads some rows of a session's grants: one batch.
@@ -143,7 +147,10 @@ pub(crate) async fn return_grants(
             reason: None,
         };
         match item.value {
-            Ok(record) => back.put(tr, keys, rules, record, &mut changes).await?,
+            Ok(record) => {
+                // An item that was not handed out counts nothing, so it does not die.
+                back.put(tr, keys, rules, record, &mut changes).await?;
+            }
             Err(undecodable) => put_unread(tr, keys, id, &undecodable.bytes, &mut changes)?,
         }
         changes.add(Counter::Held, -1);
@@ -226,7 +233,10 @@ pub(crate) async fn reclaim_step(
     session: SessionId,
 ) -> Result<Progress> {
     let some = |tr| async move { reclaim_items(&tr, keys, settings, session).await };
-    let returned = runner.run(some).await?;
+    let (returned, dead) = runner.run(some).await?;
+    for letter in dead {
+        letter.log(keys);
+    }
     if returned > 0 {
         tracing::info!(queue = %keys.name, %session, returned, "returned items of the dead");
         return Ok(Progress::Returned(returned));

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use futures::{TryFutureExt, try_join};
-use microqueue::keyspace::codec::{Codec, MessagePack};
+use microqueue::keyspace::codec::{Codec, DecodeError, MessagePack};
 use microqueue::keyspace::recipe::warn_if_settings_differ;
 use microqueue::keyspace::{
-    Database, Isolation, OpenOptions, Runner, Store, Subspace, Transaction, Versionstamp,
+    Bytes, Database, Isolation, OpenOptions, Runner, Store, Subspace, Transaction, Versionstamp,
 };
 
 use crate::items::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::items::priority::Priority;
 use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
 use crate::items::settings_row::is_paused;
 use crate::items::value::{Decode, decoder};
+use crate::queue::configure::check_deaths;
 use crate::session::HEARTBEATS;
 
 /// A queue of `T` in a subspace, from which many consumers take items. The codec `C` encodes the values.
@@ -117,6 +118,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// # Errors
     /// - [`Error::SettingsDiffer`] if the queue was created with another codec
     /// - [`Error::TooShort`] if the lease is shorter than [`MIN_LEASE`]
+    /// - [`Error::Deaths`] if the queue of deaths cannot be used
     /// - [`Overlap`](microqueue::keyspace::Error::Overlap) if the subspace overlaps that of another recipe; nothing was
     ///   changed
     /// - those of [`verify_order`](Self::verify_order) and of [`Runner::run`]
@@ -179,6 +181,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
         verify_order(tr, &self.keys).await
     }
 
+    /// Decodes a value that was encoded for this queue, such as the payload of a [`Death`](crate::Death).
+    ///
+    /// # Errors
+    /// [`DecodeError`] if the bytes are none of the queue's codec.
+    pub fn decode_payload(&self, payload: Bytes) -> Result<T, DecodeError> {
+        self.codec.decode(payload)
+    }
+
     /// Returns the queue's subspace.
     #[must_use]
     pub fn subspace(&self) -> &Subspace {
@@ -232,6 +242,12 @@ fn open(
     Box::pin(async move {
         check_settings(&given.settings)?;
         let keys = Keys::new(subspace, runner.environment().clone());
+        let given_settings = &given.settings;
+        let checked_keys = &keys;
+        let check = |tr| async move { check_deaths(&tr, checked_keys, given_settings).await };
+        if given_settings.deaths.is_some() {
+            runner.run(check).await?;
+        }
         let opened: Result<SettingsRecord> = options
             .open(runner, &keys.queue, &keys.settings(), &given)
             .await;

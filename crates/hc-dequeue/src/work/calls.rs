@@ -57,7 +57,9 @@ impl Calls {
         let outcome = handled
             .map(|handled| handled.unwrap_or_else(|panicked| Outcome::retry(panicked.to_string())));
         let took = self.env.now().saturating_sub(began);
-        self.metrics.record(took, outcome.as_ref());
+        let has_failed = matches!(outcome, Some(Outcome::Retry { .. }));
+        let is_last = has_failed && item.is_last_attempt();
+        self.metrics.record(took, outcome.as_ref(), is_last);
         outcome
     }
 
@@ -85,7 +87,9 @@ impl Calls {
             Outcome::Retry { after, reason } => {
                 let failures = u32::try_from(held.attempt()).unwrap_or(u32::MAX);
                 let delay = after.unwrap_or_else(|| self.backoff.after(failures, &self.env));
-                tracing::warn!(%item, reason, ?delay, "a handler failed");
+                let queue = held.queue_name();
+                let attempt = held.attempt();
+                tracing::warn!(queue, %item, attempt, reason, ?delay, "a handler failed");
                 (GiveBack::Failed(held.after(delay)), Some(reason))
             }
             Outcome::Discard { reason } => {

@@ -14,6 +14,7 @@ pub(crate) struct HandlerMetrics {
     done: Counter,
     snoozed: Counter,
     retried: Counter,
+    dead: Counter,
     discarded: Counter,
     dropped: Counter,
     pub(crate) restarts: Counter,
@@ -31,19 +32,21 @@ impl HandlerMetrics {
             done: outcome("done"),
             snoozed: outcome("snoozed"),
             retried: outcome("retried"),
+            dead: outcome("dead"),
             discarded: outcome("discarded"),
             dropped: outcome("dropped"),
             restarts: counter!("hc_dequeue_restarts", "queue" => queue.to_owned()),
         }
     }
 
-    /// Records a call of the handler, with its duration and its outcome. The outcome is `None` if the handler was
-    /// dropped.
-    pub(crate) fn record(&self, took: Duration, outcome: Option<&Outcome>) {
+    /// Records a call of the handler, with its duration and its outcome, and whether a failure is the item's last. The
+    /// outcome is `None` if the handler was dropped.
+    pub(crate) fn record(&self, took: Duration, outcome: Option<&Outcome>, is_last: bool) {
         self.handler.record(took.as_secs_f64());
         let counter = match outcome {
             Some(Outcome::Done) => &self.done,
             Some(Outcome::Snooze(_)) => &self.snoozed,
+            Some(Outcome::Retry { .. }) if is_last => &self.dead,
             Some(Outcome::Retry { .. }) => &self.retried,
             Some(Outcome::Discard { .. }) => &self.discarded,
             None => &self.dropped,

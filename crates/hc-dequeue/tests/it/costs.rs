@@ -124,7 +124,7 @@ async fn a_handlers_outcome_says_what_becomes_of_its_item(store: TestStore) {
 }
 
 /// Holds an item in a process that is then killed.
-async fn die_with_an_item(world: &World) {
+pub(crate) async fn die_with_an_item(world: &World) {
     let queue = world.queue.clone();
     let runner = world.runner.clone();
     let died = process(move || async move {

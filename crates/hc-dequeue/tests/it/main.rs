@@ -14,6 +14,7 @@ mod batches;
 mod clear;
 mod configure;
 mod costs;
+mod deaths;
 mod dedupe;
 mod deploy;
 mod done;

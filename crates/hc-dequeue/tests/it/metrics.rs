@@ -7,7 +7,8 @@ use conformance::chaos::{Chaos, CommitFault, Faults};
 use conformance::let_pass;
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Delivery, Enqueue, Error, GroupLimits, MAX_RATE_PERIOD, Outcome, Rate, Settings, WorkerOptions,
+    Backoff, Delivery, Enqueue, Error, GroupLimits, MAX_RATE_PERIOD, Outcome, Rate, Settings,
+    WorkerOptions,
 };
 use keyspace::{Environment, RunOptions, Runner};
 
@@ -198,7 +199,7 @@ async fn items_that_are_returned_for_the_dead_are_counted(store: TestStore) {
 }
 
 async fn what_handlers_return_is_counted(store: TestStore) {
-    let settings = patient().with_max_attempts(1);
+    let settings = patient().with_max_attempts(2);
     let world = World::recorded(&store, settings).await;
     world.enqueue(0..10).await;
     let handler = |delivery: Delivery<u64>| async move {
@@ -210,23 +211,26 @@ async fn what_handlers_return_is_counted(store: TestStore) {
             _ => Ok(Outcome::discard("of no use")),
         }
     };
+    let soon = Duration::from_millis(1);
+    let options = WorkerOptions::new().with_backoff(Backoff::new(soon, soon));
     let worker = world
         .queue
-        .work(&world.runner, WorkerOptions::new(), handler)
+        .work(&world.runner, options, handler)
         .await
         .unwrap();
     world.queue.wait_idle(&world.runner).await.unwrap();
     worker.shut_down(LONG).await.unwrap();
-    world.until_recorded([("hc_dequeue_dequeues", 12.0)]).await;
+    world.until_recorded([("hc_dequeue_dequeues", 15.0)]).await;
     for (outcome, count) in [
         ("done", 6.0),
         ("retried", 3.0),
+        ("dead", 3.0),
         ("snoozed", 2.0),
         ("discarded", 1.0),
     ] {
         let recorded = world.recorded_outcome(outcome);
         assert_eq!(recorded, count, "{outcome}");
     }
-    assert_eq!(world.records("hc_dequeue_handler_seconds").len(), 12);
-    assert_eq!(world.records("hc_dequeue_waiting_seconds").len(), 12);
+    assert_eq!(world.records("hc_dequeue_handler_seconds").len(), 15);
+    assert_eq!(world.records("hc_dequeue_waiting_seconds").len(), 15);
 }

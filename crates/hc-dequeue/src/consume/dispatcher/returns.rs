@@ -54,7 +54,7 @@ impl PendingReturns {
     /// Removes the first items, of which these are the results, and answers their callers.
     pub(super) fn finish(&mut self, given: &[GivenBack], keys: &Keys, session: SessionId) {
         for ((returned, done), given) in self.0.drain(..given.len()).zip(given) {
-            let outcome = outcome(&returned, *given, keys, session);
+            let outcome = outcome(&returned, given, keys, session);
             if let Some(done) = done {
                 // The caller may have gone.
                 let _ = done.send(outcome);
@@ -74,10 +74,14 @@ impl PendingReturns {
 }
 
 /// Returns what the caller learns of the result of giving an item back.
-fn outcome(returned: &Return, given: GivenBack, keys: &Keys, session: SessionId) -> Result<()> {
+fn outcome(returned: &Return, given: &GivenBack, keys: &Keys, session: SessionId) -> Result<()> {
     let item = keys.item_ref(returned.id);
     match given {
         GivenBack::Accepted => Ok(()),
+        GivenBack::Dead(letter) => {
+            letter.log(keys);
+            Ok(())
+        }
         // For the caller, an acknowledgement failed; any other way to give up the item has succeeded.
         GivenBack::Cancelled if returned.how.ends() => Err(Error::Cancelled { item }),
         GivenBack::Cancelled => Ok(()),

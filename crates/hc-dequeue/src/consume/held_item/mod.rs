@@ -26,7 +26,7 @@ use crate::items::group_limits::KnownLimits;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Records;
 use crate::items::part::Counter;
-use crate::items::record::{End, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record, Reserve};
+use crate::items::record::{End, Limits, MAX_FAILURE_BYTES, MAX_RESULT_BYTES, Record, Reserve};
 use crate::items::trace_context::TraceContext;
 use crate::items::value::Value;
 use crate::protocol::give_back::{GiveBack, Return, When};
@@ -141,6 +141,21 @@ impl HeldItem {
     /// Returns the number of this attempt, starting at 1.
     pub(crate) fn attempt(&self) -> u64 {
         self.record.attempts + 1
+    }
+
+    /// Returns the limits of the item, as far as this process knows the settings.
+    pub(crate) fn limits(&self) -> Limits {
+        self.shared.settings.get().limits_of(&self.record)
+    }
+
+    /// Returns whether the item becomes a dead letter if this attempt fails.
+    pub(crate) fn is_last_attempt(&self) -> bool {
+        let Limits {
+            attempts,
+            deliveries,
+            ..
+        } = self.limits();
+        self.attempt() >= attempts.into() || self.record.recent_deliveries() >= deliveries.into()
     }
 
     /// Returns the trace context of the item's enqueue, if it had one in a form that this version knows.

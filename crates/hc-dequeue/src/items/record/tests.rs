@@ -294,7 +294,7 @@ fn encoded_again<T, C: Codec<T> + Default>(bytes: &Bytes) -> Option<Vec<u8>> {
 #[test]
 fn whatever_decodes_encodes_to_the_same_bytes() {
     let mut decoded = [0; 4];
-    for seed in 0..scale(20_000, 2_000_000) as u64 {
+    for seed in 0..scale(40_000, 2_000_000) as u64 {
         let bytes = noise(seed);
         let encodings = [
             encoded_again::<Record, RecordCodec>(&bytes),

@@ -293,7 +293,10 @@ impl LaneModel {
                     .set_state(tr, session_id(1), Life::Dead, LEASE);
                 true
             }
-            Op::Reclaim => reclaim_items(tr, keys, &self.settings, session_id(1)).await? > 0,
+            Op::Reclaim => {
+                let (count, _) = reclaim_items(tr, keys, &self.settings, session_id(1)).await?;
+                count > 0
+            }
             Op::Tick => unreachable!("it is no transaction"),
         })
     }

@@ -43,7 +43,7 @@ use crate::options::Backoff;
 use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::fulfill;
-use crate::protocol::give_back::{GiveBack, Return, When, give_back};
+use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
 use crate::protocol::reclaim::{Progress, reclaim_step};
 use crate::protocol::request::{Wanted, append, collect, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
@@ -410,7 +410,14 @@ impl LifeWorld {
             changes.stage(&tr, context.keys);
             Ok::<_, Error>(given)
         };
-        Ok(Said::GivenBack(self.runner.run(back).await?[0]))
+        let given = self.runner.run(back).await?.remove(0);
+        // The model finds the dead letter at its place.
+        let is_dead = matches!(given, GivenBack::Dead(_));
+        Ok(Said::GivenBack(if is_dead {
+            GivenBack::Accepted
+        } else {
+            given
+        }))
     }
 
     /// Acknowledges with a delivery as the dispatcher would have made it.

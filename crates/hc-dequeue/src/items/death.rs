@@ -1,0 +1,112 @@
+//! Deaths: what a queue of deaths gets of an item that becomes a dead letter.
+
+use std::sync::Arc;
+
+use microqueue::ItemId;
+use microqueue::keyspace::codec::{Codec as _, MessagePack};
+use microqueue::keyspace::{Bytes, Subspace, Transaction};
+use serde::{Deserialize, Serialize};
+
+use crate::items::changes::Changes;
+use crate::items::error::Result;
+use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
+use crate::items::places::put_new;
+use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
+use crate::session::wall::wall_millis;
+
+/// An item that has become a dead letter, as the [queue of deaths](crate::Settings::with_deaths) of its queue gets it.
+///
+/// It is enqueued by the commit in which the item becomes a dead letter, exactly once. A redriven item that dies again
+/// is another death.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Death {
+    /// The name of the queue, as logs and the console show it.
+    pub queue: String,
+    /// The item, which stays in its queue as a dead letter.
+    pub item: ItemRef,
+    /// Why it died: its last failure, up to 500 bytes.
+    pub reason: String,
+    /// How often it has failed since it was enqueued or redriven.
+    pub attempts: u64,
+    /// How many sessions have died with it since then.
+    pub deaths: u64,
+    /// The encoded value of the item, for the codec of its queue: see
+    /// [`Queue::decode_payload`](crate::Queue::decode_payload). `None` if it is so large that this death would not fit
+    /// in an item.
+    pub payload: Option<Bytes>,
+}
+
+/// What the log tells of an item that has become a dead letter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct DeadLetter {
+    id: ItemId,
+    attempts: u64,
+    deaths: u64,
+    reason: Arc<str>,
+}
+
+impl DeadLetter {
+    pub(crate) fn new(id: ItemId, record: &Record) -> Self {
+        let reason = record.failure.as_ref().map(|failure| failure.text.clone());
+        Self {
+            id,
+            attempts: record.attempts,
+            deaths: record.deaths,
+            reason: reason.unwrap_or_default(),
+        }
+    }
+
+    /// Logs the death, which has been committed.
+    pub(crate) fn log(&self, keys: &Keys) {
+        let Self {
+            id,
+            attempts,
+            deaths,
+            reason,
+        } = self;
+        let item = keys.item_ref(*id);
+        tracing::error!(queue = %keys.name, %item, attempts, deaths, %reason, "an item is a dead letter");
+    }
+}
+
+/// Stages the death of an item in a queue of deaths.
+///
+/// # Conflicts
+/// None: it is an enqueue without options.
+pub(crate) async fn stage_death(
+    tr: &impl Transaction,
+    keys: &Keys,
+    deaths: &Subspace,
+    id: &ItemId,
+    record: &Record,
+) -> Result<()> {
+    let letter = DeadLetter::new(*id, record);
+    let mut death = Death {
+        queue: keys.name.clone(),
+        item: keys.item_ref(*id),
+        reason: letter.reason.as_ref().to_owned(),
+        attempts: record.attempts,
+        deaths: record.deaths,
+        payload: Some(record.payload.clone()),
+    };
+    let mut payload = encode(&death)?;
+    if payload.len() > MAX_PAYLOAD_BYTES {
+        death.payload = None;
+        payload = encode(&death)?;
+    }
+    let keys = &Keys::new(deaths.clone(), keys.env.clone());
+    let mut item = Record::new(wall_millis(&keys.env), payload.into());
+    item.trace_context = record.trace_context.clone();
+    let mut changes = Changes::default();
+    put_new(tr, keys, &item, None, &mut changes).await?;
+    changes.stage(tr, keys);
+    Ok(())
+}
+
+fn encode(death: &Death) -> Result<Vec<u8>> {
+    let mut payload = Vec::new();
+    MessagePack.encode(death, &mut payload)?;
+    Ok(payload)
+}

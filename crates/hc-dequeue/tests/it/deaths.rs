@@ -1,0 +1,299 @@
+//! A queue of deaths gets each item that becomes a dead letter, in the same commit.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::{LONG, World, open};
+use crate::costs::die_with_an_item;
+use conformance::chaos::{Chaos, Faults};
+use conformance::stores::TestStore;
+use conformance::until;
+use hc_dequeue::testing::ManualWall;
+use hc_dequeue::{
+    Backoff, Death, DeathsRefusal, Enqueue, Error, ItemRef, Outcome, PlaceKind, Queue, Settings,
+    WorkerOptions,
+};
+use keyspace::codec::Json;
+use keyspace::{Environment, OpenOptions, Subspace};
+
+conformance::on_every_store!(
+    every_way_to_die_is_told,
+    each_death_is_told_once_even_if_outcomes_of_commits_are_unknown,
+    a_second_death_is_told_again,
+    the_death_of_a_session_is_told,
+    a_payload_that_does_not_fit_stays_in_its_queue,
+    without_a_queue_of_deaths_nothing_is_told,
+    a_queue_that_cannot_have_the_deaths_is_refused,
+);
+
+const SOON: Duration = Duration::from_millis(1);
+
+/// A world whose queue has a queue of deaths.
+struct Mourned {
+    world: World,
+    deaths: Queue<Death>,
+}
+
+impl Mourned {
+    async fn new(store: &TestStore, settings: Settings) -> Self {
+        let mut world = World::new(store, settings.clone()).await;
+        let deaths = Self::open_deaths(&world, "deaths").await;
+        let settings = settings.with_deaths(deaths.subspace().clone());
+        let configure = async |tr| world.queue.configure(&tr, &settings).await;
+        world.runner.run(configure).await.unwrap();
+        world.queue = open(&world.store, &world.runner, settings).await.unwrap();
+        Self { world, deaths }
+    }
+
+    async fn open_deaths(world: &World, name: &str) -> Queue<Death> {
+        let subspace = world.store.root.subspace(&name);
+        Queue::open(&world.runner, subspace).await.unwrap()
+    }
+
+    /// Returns the waiting deaths, in their order.
+    async fn deaths(&self) -> Vec<Death> {
+        let deaths = &self.deaths;
+        let list = async |tr| deaths.list(&tr, PlaceKind::Queued, None, 100).await;
+        let page = self.world.runner.run(list).await.unwrap();
+        assert!(page.strays.is_empty());
+        let values = page
+            .items
+            .into_iter()
+            .map(|item| item.status.unwrap().value);
+        values.map(Result::unwrap).collect()
+    }
+
+    /// Returns what is told: the value, the reason, the attempts and the deaths of each item.
+    async fn told(&self) -> Vec<(u64, String, u64, u64)> {
+        let told = self.deaths().await.into_iter().map(|death| {
+            assert_eq!(
+                death.queue,
+                keyspace::names::queue_name(self.world.queue.subspace())
+            );
+            let payload = death.payload.unwrap();
+            let value = self.world.queue.decode_payload(payload).unwrap();
+            (value, death.reason, death.attempts, death.deaths)
+        });
+        told.collect()
+    }
+
+    async fn check(&self) {
+        self.world.check().await;
+        let audit = self.deaths.audit(&self.world.runner).await.unwrap();
+        assert_eq!(audit.findings, []);
+    }
+}
+
+async fn every_way_to_die_is_told(store: TestStore) {
+    let settings = Settings::new().with_max_attempts(2).with_max_deliveries(3);
+    let mourned = Mourned::new(&store, settings).await;
+    let world = &mourned.world;
+    world.enqueue([1, 2, 3]).await;
+    let options = WorkerOptions::new().with_backoff(Backoff::new(SOON, SOON));
+    let handler = async |delivery: hc_dequeue::Delivery<u64>| match delivery.value() {
+        1 => Outcome::retry(format!("attempt {}", delivery.attempt())),
+        2 => Outcome::discard("no good"),
+        _ => Outcome::snooze(SOON),
+    };
+    let worker = world
+        .queue
+        .work(&world.runner, options, handler)
+        .await
+        .unwrap();
+    until(async || world.stats().await.dead == 3).await;
+    worker.shut_down(Duration::MAX).await.unwrap();
+    let mut told = mourned.told().await;
+    told.sort();
+    assert_eq!(
+        told,
+        [
+            (1, "attempt 2".to_owned(), 2, 0),
+            (2, "no good".to_owned(), 0, 0),
+            (3, "it was granted too often".to_owned(), 0, 0),
+        ]
+    );
+    let items: Vec<ItemRef> = mourned
+        .deaths()
+        .await
+        .into_iter()
+        .map(|it| it.item)
+        .collect();
+    for letter in world.dead_letters().await {
+        assert!(items.contains(&letter.item));
+    }
+    mourned.check().await;
+}
+
+async fn each_death_is_told_once_even_if_outcomes_of_commits_are_unknown(store: TestStore) {
+    let mut faults = 0;
+    // Items whose grant was lost come back at a heartbeat.
+    let settings = Settings::new().with_lease(Duration::from_secs(1));
+    for seed in 0..3 {
+        let mourned = Mourned::new(&store.fresh(), settings.clone()).await;
+        let world = &mourned.world;
+        let env = Environment::seeded(seed, Arc::new(ManualWall::new()));
+        let chaos = Chaos::new(world.store.db.clone(), env, Faults::all(0.05));
+        let runner = world.store.runner_on(chaos.clone());
+        world.enqueue(1..=20).await;
+        let handler = async |delivery: hc_dequeue::Delivery<u64>| match delivery.value() % 2 {
+            0 => Outcome::Done,
+            _ => Outcome::discard("odd"),
+        };
+        let options = WorkerOptions::new()
+            .with_concurrency(4)
+            .with_backoff(Backoff::new(SOON, SOON));
+        let worker = world.queue.work(&runner, options, handler).await;
+        world.queue.wait_idle(&world.runner).await.unwrap();
+        worker.unwrap().shut_down(LONG).await.unwrap();
+        chaos.flush().await;
+        let told = mourned.deaths().await.into_iter();
+        let mut told: Vec<_> = told.map(|death| death.item).collect();
+        let dead = world.dead_letters().await.into_iter();
+        let mut dead: Vec<_> = dead.map(|letter| letter.item).collect();
+        told.sort();
+        dead.sort();
+        assert_eq!(told, dead, "seed {seed}");
+        assert!(dead.len() >= 10);
+        mourned.check().await;
+        faults += chaos.tally().commits;
+    }
+    assert!(faults > 2, "{faults}");
+}
+
+async fn a_second_death_is_told_again(store: TestStore) {
+    let mourned = Mourned::new(&store, Settings::new()).await;
+    let world = &mourned.world;
+    let item = &world.enqueue_ref(7, &Enqueue::new()).await;
+    let consumer = world.consumer().await;
+    for reason in ["first", "second"] {
+        let delivery = consumer.dequeue().await.unwrap().unwrap();
+        delivery.discard(reason).await.unwrap();
+        let redrive = async |tr| world.queue.redrive(&tr, item).await;
+        assert!(world.runner.run(redrive).await.unwrap());
+    }
+    let told = mourned.told().await;
+    let reasons: Vec<_> = told.iter().map(|(_, reason, ..)| &**reason).collect();
+    assert_eq!(reasons, ["first", "second"]);
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+    mourned.check().await;
+}
+
+async fn the_death_of_a_session_is_told(store: TestStore) {
+    let settings = crate::common::settings().with_max_deaths(1);
+    let mourned = Mourned::new(&store, settings).await;
+    let world = &mourned.world;
+    world.enqueue([5]).await;
+    die_with_an_item(world).await;
+    let consumer = world.consumer().await;
+    until(async || world.stats().await.dead == 1).await;
+    let told = mourned.told().await;
+    assert_eq!(
+        told,
+        [(5, "the session that held it has died".to_owned(), 0, 1)]
+    );
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+    mourned.check().await;
+}
+
+async fn a_payload_that_does_not_fit_stays_in_its_queue(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let deaths = Mourned::open_deaths(&world, "deaths").await;
+    let settings = Settings::new().with_deaths(deaths.subspace().clone());
+    let subspace = world.store.root.subspace(&"large");
+    let options = OpenOptions::new().with_codec(keyspace::codec::Raw);
+    let large = Queue::<Vec<u8>, _>::open_with(&world.runner, subspace, settings, options);
+    let large = large.await.unwrap();
+    let value = vec![7; hc_dequeue::MAX_PAYLOAD_BYTES];
+    large.submit(&world.runner, &value).await.unwrap();
+    let consumer = large
+        .consumer(&world.runner, WorkerOptions::new())
+        .await
+        .unwrap();
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    delivery.discard("too large").await.unwrap();
+    let deaths = Mourned { world, deaths };
+    let [death] = &deaths.deaths().await[..] else {
+        panic!("one death");
+    };
+    assert_eq!((&*death.reason, &death.payload), ("too large", &None));
+    let status = async |tr| large.status(&tr, &death.item).await;
+    let status = deaths.world.runner.run(status).await.unwrap().unwrap();
+    assert_eq!(status.value.unwrap(), value);
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+}
+
+async fn without_a_queue_of_deaths_nothing_is_told(store: TestStore) {
+    let mut mourned = Mourned::new(&store, Settings::new()).await;
+    let world = &mut mourned.world;
+    let configure = async |tr| world.queue.configure(&tr, &Settings::new()).await;
+    world.runner.run(configure).await.unwrap();
+    // Sessions adopt settings at a heartbeat.
+    world.queue = open(&world.store, &world.runner, Settings::new())
+        .await
+        .unwrap();
+    let world = &mourned.world;
+    let consumer = world.consumer().await;
+    world.enqueue([1]).await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    delivery.discard("no good").await.unwrap();
+    assert_eq!(mourned.told().await, []);
+    assert_eq!(world.stats().await.dead, 1);
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+}
+
+async fn a_queue_that_cannot_have_the_deaths_is_refused(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let at = |name: &str| world.store.root.subspace(&name);
+    let refusal = async |queue: &hc_dequeue::Queue<Death>, deaths: Subspace| {
+        let settings = &Settings::new().with_deaths(deaths);
+        let configure = async |tr| queue.configure(&tr, settings).await;
+        match world.runner.run(configure).await {
+            Ok(()) => None,
+            Err(Error::Deaths { reason, .. }) => Some(reason),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let a = &Mourned::open_deaths(&world, "a").await;
+    let b = &Mourned::open_deaths(&world, "b").await;
+    let c = &Mourned::open_deaths(&world, "c").await;
+    assert_eq!(
+        refusal(a, at("nowhere")).await,
+        Some(DeathsRefusal::Missing)
+    );
+    assert_eq!(refusal(a, at("a")).await, Some(DeathsRefusal::Ring));
+    let json = OpenOptions::new().with_codec(Json);
+    let other = Queue::<Death, _>::open_with(&world.runner, at("json"), Settings::new(), json);
+    other.await.unwrap();
+    let codec = "Json".to_owned();
+    assert_eq!(
+        refusal(a, at("json")).await,
+        Some(DeathsRefusal::Codec { codec })
+    );
+    assert_eq!(refusal(a, at("b")).await, None);
+    assert_eq!(refusal(b, at("c")).await, None);
+    for first in ["a", "b"] {
+        assert_eq!(refusal(c, at(first)).await, Some(DeathsRefusal::Ring));
+    }
+    // A chain may be as long as the limit, and no longer.
+    let mut last = at("c");
+    for number in 0..20 {
+        let next = &Mourned::open_deaths(&world, &format!("chain {number}")).await;
+        match refusal(next, last).await {
+            None => last = next.subspace().clone(),
+            Some(reason) => {
+                assert_eq!((number, reason), (8, DeathsRefusal::TooLong { limit: 8 }));
+                break;
+            }
+        }
+    }
+    // An opening refuses it, too, before it creates the queue.
+    let settings = Settings::new().with_deaths(at("nowhere"));
+    let opened = open(&world.store.fresh(), &world.runner, settings).await;
+    assert!(matches!(
+        opened,
+        Err(Error::Deaths {
+            reason: DeathsRefusal::Missing,
+            ..
+        })
+    ));
+}
