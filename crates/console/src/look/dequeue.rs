@@ -7,7 +7,7 @@ use export_queue::hc_dequeue::{
     Place, PlaceKind, Schedule, ScheduleEntry, Stats, Status,
 };
 use export_queue::keyspace::error::{chain, corrupt_key};
-use export_queue::keyspace::names::bytes_text;
+use export_queue::keyspace::names::{bytes_text, queue_name};
 use export_queue::keyspace::{Bytes, Tx, Undecodable};
 use futures::try_join;
 
@@ -128,6 +128,7 @@ impl Console {
             max_deliveries: settings.max_deliveries(),
             dedupe_retention_seconds: settings.dedupe_retention().as_secs_f64(),
             keep_done_seconds: settings.keep_done().as_secs_f64(),
+            deaths: settings.deaths().map(queue_name),
         })
     }
 

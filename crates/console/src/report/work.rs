@@ -179,6 +179,9 @@ pub struct Settings {
     pub dedupe_retention_seconds: f64,
     /// How long items that are done are kept. Zero: they are not.
     pub keep_done_seconds: f64,
+    /// The queue that gets the deaths of this one's items.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deaths: Option<String>,
 }
 
 /// What an audit found.

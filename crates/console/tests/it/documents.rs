@@ -61,7 +61,7 @@ const TOLD: [(&str, &str); 33] = [
 
 /// Commands whose options no document has, in this order. `<page>` is the next page of the same command, as JSON has
 /// it. The status, if it is not 0.
-const MORE: [(&str, i32); 46] = [
+const MORE: [(&str, i32); 48] = [
     ("queues --limit 1 --after <page>", 0),
     ("list jobs --limit 1 --after <page> --time-limit 20", 0),
     ("list events --subscription mirror", 0),
@@ -89,6 +89,8 @@ const MORE: [(&str, i32); 46] = [
         "configure jobs --max-deliveries 99 --dedupe-retention 2h --keep-done 3h",
         0,
     ),
+    ("configure jobs --no-deaths", 0),
+    ("configure jobs --deaths nothing", 1),
     ("cancel jobs --place delayed --reason x --yes", 0),
     (
         "cancel jobs --payload x --attempts 2 --older-than 1h --yes",

@@ -9,7 +9,8 @@ use clap::{Args, Parser, Subcommand};
 use console::terminal::parse_address;
 use console::{Combiner, Filter, LimitChange, parse_place};
 use export_queue::hc_dequeue::{GroupLimits, PlaceKind, Rate};
-use export_queue::keyspace::Environment;
+use export_queue::keyspace::names::parse_queue_name;
+use export_queue::keyspace::{Environment, Subspace};
 
 /// See and change every queue of a store.
 ///
@@ -550,6 +551,12 @@ pub(crate) struct SettingsOptions {
     /// How long items that are done are kept: `1day`; `0s` keeps none.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) keep_done: Option<Duration>,
+    /// The queue that gets the deaths of this one's items, by its name.
+    #[arg(long, value_name = "QUEUE", value_parser = parse_deaths)]
+    pub(crate) deaths: Option<Subspace>,
+    /// No queue gets them.
+    #[arg(long, conflicts_with = "deaths")]
+    pub(crate) no_deaths: bool,
 }
 
 impl SettingsOptions {
@@ -557,8 +564,15 @@ impl SettingsOptions {
     pub(crate) fn is_empty(&self) -> bool {
         let times = [self.lease, self.dedupe_retention, self.keep_done];
         let numbers = [self.max_attempts, self.max_deaths, self.max_deliveries];
-        times.iter().all(Option::is_none) && numbers.iter().all(Option::is_none)
+        times.iter().all(Option::is_none)
+            && numbers.iter().all(Option::is_none)
+            && self.deaths.is_none()
+            && !self.no_deaths
     }
+}
+
+fn parse_deaths(name: &str) -> Result<Subspace, &'static str> {
+    parse_queue_name(name).ok_or("expected the name of a queue, as `queues` shows it")
 }
 
 /// Returns the parser of a place's name.

@@ -207,6 +207,11 @@ async fn configure(context: &Context<'_>, queue: &str, options: &SettingsOptions
 /// Returns settings with those that were given.
 fn edit(settings: Settings, options: &SettingsOptions) -> Settings {
     let stored = settings.clone();
+    let settings = match &options.deaths {
+        Some(queue) => settings.with_deaths(queue.clone()),
+        None if options.no_deaths => settings.without_deaths(),
+        None => settings,
+    };
     settings
         .with_lease(options.lease.unwrap_or(stored.lease()))
         .with_max_attempts(options.max_attempts.unwrap_or(stored.max_attempts()))

@@ -113,6 +113,10 @@ impl Show for Settings {
             ("max deliveries", self.max_deliveries.to_string()),
             ("dedupe retention", span(self.dedupe_retention_seconds)),
             ("keep done", span(self.keep_done_seconds)),
+            (
+                "deaths",
+                self.deaths.clone().unwrap_or_else(|| "-".to_owned()),
+            ),
         ])
     }
 }
