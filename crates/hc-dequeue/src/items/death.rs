@@ -79,16 +79,15 @@ pub(crate) async fn stage_death(
     tr: &impl Transaction,
     keys: &Keys,
     deaths: &Subspace,
-    id: &ItemId,
+    letter: &DeadLetter,
     record: &Record,
 ) -> Result<()> {
-    let letter = DeadLetter::new(*id, record);
     let mut death = Death {
         queue: keys.name.clone(),
-        item: keys.item_ref(*id),
+        item: keys.item_ref(letter.id),
         reason: letter.reason.as_ref().to_owned(),
-        attempts: record.attempts,
-        deaths: record.deaths,
+        attempts: letter.attempts,
+        deaths: letter.deaths,
         payload: Some(record.payload.clone()),
     };
     let mut payload = encode(&death)?;

@@ -218,10 +218,11 @@ impl Back<'_> {
         }
         let mut dead = None;
         if destination == Destination::Dead {
-            dead = Some(DeadLetter::new(*id, &record));
+            let letter = DeadLetter::new(*id, &record);
             if let Some(deaths) = rules.settings.deaths() {
-                stage_death(tr, keys, deaths, id, &record).await?;
+                stage_death(tr, keys, deaths, &letter, &record).await?;
             }
+            dead = Some(letter);
         }
         put_in(tr, keys, id, record, destination, changes)?;
         Ok(dead)

@@ -113,7 +113,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Conflicts
     /// As [`verify_order`](Self::verify_order) and [`Ids::register`](microqueue::keyspace::ids::Ids::register). Also
-    /// reads the settings, and writes them if there are none.
+    /// reads the settings, and writes them if there are none. If `settings` name a queue of deaths, an earlier
+    /// transaction reads its settings, and those of the queues to which its own deaths lead.
     ///
     /// # Errors
     /// - [`Error::SettingsDiffer`] if the queue was created with another codec

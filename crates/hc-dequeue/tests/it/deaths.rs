@@ -17,24 +17,25 @@ use keyspace::codec::Json;
 use keyspace::{Environment, OpenOptions, Subspace};
 
 conformance::on_every_store!(
-    every_way_to_die_is_told,
-    each_death_is_told_once_even_if_outcomes_of_commits_are_unknown,
-    a_second_death_is_told_again,
-    the_death_of_a_session_is_told,
+    every_dead_letter_enqueues_a_death,
+    each_death_is_enqueued_once_even_if_outcomes_of_commits_are_unknown,
+    a_second_death_enqueues_another_one,
+    the_last_death_of_a_session_enqueues_one,
+    a_value_that_does_not_decode_enqueues_a_death,
     a_payload_that_does_not_fit_stays_in_its_queue,
-    without_a_queue_of_deaths_nothing_is_told,
+    without_a_queue_of_deaths_none_is_enqueued,
     a_queue_that_cannot_have_the_deaths_is_refused,
 );
 
 const SOON: Duration = Duration::from_millis(1);
 
 /// A world whose queue has a queue of deaths.
-struct Mourned {
+struct Deadly {
     world: World,
     deaths: Queue<Death>,
 }
 
-impl Mourned {
+impl Deadly {
     async fn new(store: &TestStore, settings: Settings) -> Self {
         let mut world = World::new(store, settings.clone()).await;
         let deaths = Self::open_deaths(&world, "deaths").await;
@@ -63,7 +64,7 @@ impl Mourned {
         values.map(Result::unwrap).collect()
     }
 
-    /// Returns what is told: the value, the reason, the attempts and the deaths of each item.
+    /// Returns the value, the reason, the attempts and the deaths that each waiting death names.
     async fn told(&self) -> Vec<(u64, String, u64, u64)> {
         let told = self.deaths().await.into_iter().map(|death| {
             assert_eq!(
@@ -84,10 +85,10 @@ impl Mourned {
     }
 }
 
-async fn every_way_to_die_is_told(store: TestStore) {
+async fn every_dead_letter_enqueues_a_death(store: TestStore) {
     let settings = Settings::new().with_max_attempts(2).with_max_deliveries(3);
-    let mourned = Mourned::new(&store, settings).await;
-    let world = &mourned.world;
+    let deadly = Deadly::new(&store, settings).await;
+    let world = &deadly.world;
     world.enqueue([1, 2, 3]).await;
     let options = WorkerOptions::new().with_backoff(Backoff::new(SOON, SOON));
     let handler = async |delivery: hc_dequeue::Delivery<u64>| match delivery.value() {
@@ -102,7 +103,7 @@ async fn every_way_to_die_is_told(store: TestStore) {
         .unwrap();
     until(async || world.stats().await.dead == 3).await;
     worker.shut_down(Duration::MAX).await.unwrap();
-    let mut told = mourned.told().await;
+    let mut told = deadly.told().await;
     told.sort();
     assert_eq!(
         told,
@@ -112,7 +113,7 @@ async fn every_way_to_die_is_told(store: TestStore) {
             (3, "it was granted too often".to_owned(), 0, 0),
         ]
     );
-    let items: Vec<ItemRef> = mourned
+    let items: Vec<ItemRef> = deadly
         .deaths()
         .await
         .into_iter()
@@ -121,16 +122,16 @@ async fn every_way_to_die_is_told(store: TestStore) {
     for letter in world.dead_letters().await {
         assert!(items.contains(&letter.item));
     }
-    mourned.check().await;
+    deadly.check().await;
 }
 
-async fn each_death_is_told_once_even_if_outcomes_of_commits_are_unknown(store: TestStore) {
+async fn each_death_is_enqueued_once_even_if_outcomes_of_commits_are_unknown(store: TestStore) {
     let mut faults = 0;
     // Items whose grant was lost come back at a heartbeat.
     let settings = Settings::new().with_lease(Duration::from_secs(1));
     for seed in 0..3 {
-        let mourned = Mourned::new(&store.fresh(), settings.clone()).await;
-        let world = &mourned.world;
+        let deadly = Deadly::new(&store.fresh(), settings.clone()).await;
+        let world = &deadly.world;
         let env = Environment::seeded(seed, Arc::new(ManualWall::new()));
         let chaos = Chaos::new(world.store.db.clone(), env, Faults::all(0.05));
         let runner = world.store.runner_on(chaos.clone());
@@ -146,7 +147,7 @@ async fn each_death_is_told_once_even_if_outcomes_of_commits_are_unknown(store: 
         world.queue.wait_idle(&world.runner).await.unwrap();
         worker.unwrap().shut_down(LONG).await.unwrap();
         chaos.flush().await;
-        let told = mourned.deaths().await.into_iter();
+        let told = deadly.deaths().await.into_iter();
         let mut told: Vec<_> = told.map(|death| death.item).collect();
         let dead = world.dead_letters().await.into_iter();
         let mut dead: Vec<_> = dead.map(|letter| letter.item).collect();
@@ -154,15 +155,15 @@ async fn each_death_is_told_once_even_if_outcomes_of_commits_are_unknown(store: 
         dead.sort();
         assert_eq!(told, dead, "seed {seed}");
         assert!(dead.len() >= 10);
-        mourned.check().await;
+        deadly.check().await;
         faults += chaos.tally().commits;
     }
     assert!(faults > 2, "{faults}");
 }
 
-async fn a_second_death_is_told_again(store: TestStore) {
-    let mourned = Mourned::new(&store, Settings::new()).await;
-    let world = &mourned.world;
+async fn a_second_death_enqueues_another_one(store: TestStore) {
+    let deadly = Deadly::new(&store, Settings::new()).await;
+    let world = &deadly.world;
     let item = &world.enqueue_ref(7, &Enqueue::new()).await;
     let consumer = world.consumer().await;
     for reason in ["first", "second"] {
@@ -171,33 +172,61 @@ async fn a_second_death_is_told_again(store: TestStore) {
         let redrive = async |tr| world.queue.redrive(&tr, item).await;
         assert!(world.runner.run(redrive).await.unwrap());
     }
-    let told = mourned.told().await;
+    let told = deadly.told().await;
     let reasons: Vec<_> = told.iter().map(|(_, reason, ..)| &**reason).collect();
     assert_eq!(reasons, ["first", "second"]);
     consumer.shut_down(Duration::ZERO).await.unwrap();
-    mourned.check().await;
+    deadly.check().await;
 }
 
-async fn the_death_of_a_session_is_told(store: TestStore) {
+async fn the_last_death_of_a_session_enqueues_one(store: TestStore) {
     let settings = crate::common::settings().with_max_deaths(1);
-    let mourned = Mourned::new(&store, settings).await;
-    let world = &mourned.world;
+    let deadly = Deadly::new(&store, settings).await;
+    let world = &deadly.world;
     world.enqueue([5]).await;
     die_with_an_item(world).await;
     let consumer = world.consumer().await;
     until(async || world.stats().await.dead == 1).await;
-    let told = mourned.told().await;
+    let told = deadly.told().await;
     assert_eq!(
         told,
         [(5, "the session that held it has died".to_owned(), 0, 1)]
     );
     consumer.shut_down(Duration::ZERO).await.unwrap();
-    mourned.check().await;
+    deadly.check().await;
+}
+
+async fn a_value_that_does_not_decode_enqueues_a_death(store: TestStore) {
+    let deadly = Deadly::new(&store, Settings::new().with_max_attempts(1)).await;
+    let world = &deadly.world;
+    let subspace = world.queue.subspace().clone();
+    let texts = Queue::<String>::open(&world.runner, subspace)
+        .await
+        .unwrap();
+    texts
+        .submit(&world.runner, &"no number".to_owned())
+        .await
+        .unwrap();
+    let handler = async |_: hc_dequeue::Delivery<u64>| Outcome::Done;
+    let worker = world
+        .queue
+        .work(&world.runner, WorkerOptions::new(), handler);
+    let worker = worker.await.unwrap();
+    until(async || world.stats().await.dead == 1).await;
+    worker.shut_down(LONG).await.unwrap();
+    let [death] = &deadly.deaths().await[..] else {
+        panic!("one death");
+    };
+    let payload = death.payload.clone().unwrap();
+    assert!(world.queue.decode_payload(payload.clone()).is_err());
+    assert_eq!(texts.decode_payload(payload).unwrap(), "no number");
+    assert_eq!((death.attempts, death.deaths), (1, 0));
+    deadly.check().await;
 }
 
 async fn a_payload_that_does_not_fit_stays_in_its_queue(store: TestStore) {
     let world = World::with_defaults(&store).await;
-    let deaths = Mourned::open_deaths(&world, "deaths").await;
+    let deaths = Deadly::open_deaths(&world, "deaths").await;
     let settings = Settings::new().with_deaths(deaths.subspace().clone());
     let subspace = world.store.root.subspace(&"large");
     let options = OpenOptions::new().with_codec(keyspace::codec::Raw);
@@ -211,7 +240,7 @@ async fn a_payload_that_does_not_fit_stays_in_its_queue(store: TestStore) {
         .unwrap();
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     delivery.discard("too large").await.unwrap();
-    let deaths = Mourned { world, deaths };
+    let deaths = Deadly { world, deaths };
     let [death] = &deaths.deaths().await[..] else {
         panic!("one death");
     };
@@ -222,21 +251,21 @@ async fn a_payload_that_does_not_fit_stays_in_its_queue(store: TestStore) {
     consumer.shut_down(Duration::ZERO).await.unwrap();
 }
 
-async fn without_a_queue_of_deaths_nothing_is_told(store: TestStore) {
-    let mut mourned = Mourned::new(&store, Settings::new()).await;
-    let world = &mut mourned.world;
+async fn without_a_queue_of_deaths_none_is_enqueued(store: TestStore) {
+    let mut deadly = Deadly::new(&store, Settings::new()).await;
+    let world = &mut deadly.world;
     let configure = async |tr| world.queue.configure(&tr, &Settings::new()).await;
     world.runner.run(configure).await.unwrap();
     // Sessions adopt settings at a heartbeat.
     world.queue = open(&world.store, &world.runner, Settings::new())
         .await
         .unwrap();
-    let world = &mourned.world;
+    let world = &deadly.world;
     let consumer = world.consumer().await;
     world.enqueue([1]).await;
     let delivery = consumer.dequeue().await.unwrap().unwrap();
     delivery.discard("no good").await.unwrap();
-    assert_eq!(mourned.told().await, []);
+    assert_eq!(deadly.told().await, []);
     assert_eq!(world.stats().await.dead, 1);
     consumer.shut_down(Duration::ZERO).await.unwrap();
 }
@@ -253,9 +282,9 @@ async fn a_queue_that_cannot_have_the_deaths_is_refused(store: TestStore) {
             Err(other) => panic!("{other}"),
         }
     };
-    let a = &Mourned::open_deaths(&world, "a").await;
-    let b = &Mourned::open_deaths(&world, "b").await;
-    let c = &Mourned::open_deaths(&world, "c").await;
+    let a = &Deadly::open_deaths(&world, "a").await;
+    let b = &Deadly::open_deaths(&world, "b").await;
+    let c = &Deadly::open_deaths(&world, "c").await;
     assert_eq!(
         refusal(a, at("nowhere")).await,
         Some(DeathsRefusal::Missing)
@@ -277,7 +306,7 @@ async fn a_queue_that_cannot_have_the_deaths_is_refused(store: TestStore) {
     // A chain may be as long as the limit, and no longer.
     let mut last = at("c");
     for number in 0..20 {
-        let next = &Mourned::open_deaths(&world, &format!("chain {number}")).await;
+        let next = &Deadly::open_deaths(&world, &format!("chain {number}")).await;
         match refusal(next, last).await {
             None => last = next.subspace().clone(),
             Some(reason) => {
