@@ -289,6 +289,13 @@ impl DispatcherOptions {
     }
 }
 
+/// What a worker does with the items of a kind, where that differs from its other items.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Handling {
+    pub(crate) time_limit: Option<Duration>,
+    pub(crate) backoff: Option<Backoff>,
+}
+
 /// An exponential backoff: how long to wait after failures.
 ///
 /// After the n-th failure in a row, the wait is `first * 2^(n - 1)`, but at most `longest`. A random part of up to

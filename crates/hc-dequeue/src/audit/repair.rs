@@ -48,7 +48,10 @@ async fn repair_step(
         Finding::StrayHeartbeat { session } => {
             sessions::remove_heartbeat(tr, keys, *session).await?;
         }
-        Finding::StrayRequest { request } => sessions::remove_request(tr, keys, request).await?,
+        Finding::StrayRequest { request, registry } => {
+            let keys = &keys.in_registry(*registry);
+            sessions::remove_request(tr, keys, request).await?;
+        }
         Finding::BrokenGrant { session } => {
             sessions::return_broken_grants(tr, keys, settings, *session).await?;
         }
@@ -68,6 +71,7 @@ async fn repair_step(
         Finding::NoSession { .. }
         | Finding::NoHeartbeat { .. }
         | Finding::StrayCancel { .. }
+        | Finding::StrayKinds { .. }
         | Finding::NoPointer { .. }
         | Finding::StrayPointer { .. }
         | Finding::StrayParked { .. }
@@ -91,6 +95,7 @@ fn checked_row(keys: &Keys, finding: &Finding) -> Option<(RowCheck<'static>, Vec
             let key = keys.cancels(*session);
             (RowCheck::CancelStamps, key)
         }
+        Finding::StrayKinds { session } => (RowCheck::SessionKinds, keys.session_kinds(*session)),
         Finding::NoPointer { key, .. } => {
             let part = pointers::part_of(keys, key)?;
             (RowCheck::Items(part), key.to_vec())
@@ -141,6 +146,7 @@ async fn repair_row(
             keys.wake_all(tr);
         }
         Finding::StrayCancel { .. }
+        | Finding::StrayKinds { .. }
         | Finding::StrayPointer { .. }
         | Finding::StrayParked { .. }
         | Finding::StrayKeepTime { .. }

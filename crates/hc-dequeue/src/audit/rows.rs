@@ -37,13 +37,15 @@ pub(super) enum RowCheck<'a> {
     /// Heartbeats with their sessions.
     Heartbeats,
     /// Requests with their sessions.
-    Requests,
+    Requests(Part),
     /// Grants with their first items.
     Grants,
     /// Held items, or those in grants, with other places.
     Places(Part, &'a Mutex<Seen>),
     /// Cancel stamps with their sessions.
     CancelStamps,
+    /// The kinds of sessions with these sessions.
+    SessionKinds,
     /// Items with the pointers that they need.
     Items(Part),
     /// Pointers with their items.
@@ -72,14 +74,15 @@ impl RowCheck<'_> {
         match self {
             Self::Holders(part)
             | Self::Places(part, _)
+            | Self::Requests(part)
             | Self::Items(part)
             | Self::Tokens(part)
             | Self::DedupeIds(part) => part,
             Self::Sessions => Part::Sessions,
             Self::Heartbeats => Part::Heartbeats,
-            Self::Requests => Part::Requests,
             Self::Grants => Part::Grants,
             Self::CancelStamps => Part::CancelStamps,
+            Self::SessionKinds => Part::SessionKinds,
             Self::Pointers => Part::Pointers,
             Self::Parked => Part::Parked,
             Self::RetainedIds => Part::RetainedIds,
@@ -104,10 +107,11 @@ impl RowCheck<'_> {
             Self::Holders(part) => sessions::check_holder(tr, keys, part, row).await,
             Self::Sessions => sessions::check_session(tr, keys, row).await,
             Self::Heartbeats => sessions::check_heartbeat(tr, keys, row).await,
-            Self::Requests => sessions::check_request(tr, keys, row).await,
+            Self::Requests(_) => sessions::check_request(tr, keys, row).await,
             Self::Grants => sessions::check_grant(tr, keys, row).await,
             Self::Places(part, seen) => sessions::check_places(tr, keys, part, seen, row).await,
             Self::CancelStamps => sessions::check_cancel_stamp(tr, keys, row).await,
+            Self::SessionKinds => sessions::check_session_kinds(tr, keys, row).await,
             Self::Items(part) => pointers::check_item(tr, keys, part, row).await,
             Self::Pointers => pointers::check_pointer(tr, keys, row).await,
             Self::Parked => check_parked_row(tr, keys, row).await,

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use futures::try_join;
 use microqueue::ItemId;
-use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, read_all};
+use microqueue::keyspace::{
+    self, Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, read_all,
+};
 use parking_lot::Mutex;
 
 use super::pointers::stored_pointer;
@@ -16,6 +18,7 @@ use super::rows::{RowCheck, check_rows};
 use crate::items::error::Result;
 use crate::items::finding::{Finding, Unchecked};
 use crate::items::keys::Keys;
+use crate::items::kind::parse_kinds;
 use crate::items::part::Counter;
 use crate::items::part::Part;
 use crate::items::pointer::Pointer;
@@ -41,7 +44,8 @@ pub(super) async fn check_sessions(
     for check in [
         RowCheck::Sessions,
         RowCheck::Heartbeats,
-        RowCheck::Requests,
+        RowCheck::Requests(Part::Requests),
+        RowCheck::Requests(Part::KindRequests),
         RowCheck::Grants,
     ] {
         findings.extend(check_rows(runner, keys, check).await?);
@@ -54,7 +58,9 @@ pub(super) async fn check_sessions(
     if seen.lock().is_full {
         unchecked.push(Unchecked::HeldItems);
     }
-    findings.extend(check_rows(runner, keys, RowCheck::CancelStamps).await?);
+    for check in [RowCheck::CancelStamps, RowCheck::SessionKinds] {
+        findings.extend(check_rows(runner, keys, check).await?);
+    }
     Ok(findings)
 }
 
@@ -109,14 +115,15 @@ pub(super) async fn check_request(
     keys: &Keys,
     row: &KeyValue,
 ) -> Result<Option<Finding>> {
-    let request = keys.requests.decode(row)?;
+    let registry = keys.parse_registry(row.key());
+    let request = keys.registry(registry).decode(row)?;
     let session = request.value.session;
     // The requests of a missing session that holds something are removed together with the session.
     if exists(tr, keys, session).await? || holds(tr, keys, session).await? {
         return Ok(None);
     }
     let request = request.id;
-    Ok(Some(Finding::StrayRequest { request }))
+    Ok(Some(Finding::StrayRequest { request, registry }))
 }
 
 /// Checks that a grant of a living session has its first item.
@@ -306,6 +313,20 @@ pub(super) async fn check_cancel_stamp(
         return Ok(None);
     }
     Ok(Some(Finding::StrayCancel { session }))
+}
+
+/// Checks that stored kinds belong to a session.
+pub(super) async fn check_session_kinds(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let session = keys.parse_session_kinds(row.key())?;
+    parse_kinds(row.value()).map_err(|reason| keyspace::Error::corrupt(row.key(), reason))?;
+    if keys.sessions.life(tr, session).await?.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(Finding::StrayKinds { session }))
 }
 
 #[cfg(test)]

@@ -101,6 +101,12 @@ impl<T> Delivery<T> {
         &self.value
     }
 
+    /// Returns the item's [kind](crate::Enqueue::with_kind), if it has one. It may be an [alias](crate::Job::ALIASES).
+    #[must_use]
+    pub fn kind(&self) -> Option<&str> {
+        self.item.record.kind.get()
+    }
+
     /// Returns the item's [priority](crate::Enqueue::with_priority).
     #[must_use]
     pub fn priority(&self) -> i8 {

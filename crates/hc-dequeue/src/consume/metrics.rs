@@ -25,6 +25,8 @@ pub(crate) struct Metrics {
     age: Gauge,
     /// Records at the front of the queue, or among the first delayed ones, as far as this process has read.
     unreadable: Gauge,
+    /// Kinds of items that wait and that no session takes, as far as this process has read.
+    pub(crate) unknown_kinds: Gauge,
     /// By how much the wall clock was ahead of the median at the last census.
     pub(crate) clock_error: Gauge,
     dequeues: Counter,
@@ -56,6 +58,7 @@ impl Metrics {
             paused: gauge!("hc_dequeue_paused", &[queue()]),
             age: gauge!("hc_dequeue_age_seconds", &[queue()]),
             unreadable: gauge!("hc_dequeue_unreadable", &[queue()]),
+            unknown_kinds: gauge!("hc_dequeue_unknown_kinds", &[queue()]),
             clock_error: gauge!("hc_dequeue_clock_error_seconds", &[queue()]),
             dequeues: counter!("hc_dequeue_dequeues", &[queue()]),
             conflicts: counter!("hc_dequeue_conflicts", &[queue()]),

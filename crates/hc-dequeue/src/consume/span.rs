@@ -15,6 +15,7 @@ impl HeldItem {
             "handler",
             queue = self.queue_name(),
             item = %self.item_ref(),
+            kind = self.record.kind.get(),
             attempt = self.attempt(),
         );
         #[cfg(feature = "opentelemetry")]

@@ -11,6 +11,7 @@ use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::kind::Kind;
 use crate::items::places::put_new;
 use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
 use crate::session::wall::wall_millis;
@@ -26,6 +27,8 @@ pub struct Death {
     pub queue: String,
     /// The item, which stays in its queue as a dead letter.
     pub item: ItemRef,
+    /// Its [kind](crate::Enqueue::with_kind), if it has one.
+    pub kind: Option<String>,
     /// Why it died: its last failure, up to 500 bytes.
     pub reason: String,
     /// How often it has failed since it was enqueued or redriven.
@@ -42,6 +45,7 @@ pub struct Death {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct DeadLetter {
     id: ItemId,
+    kind: Kind,
     attempts: u64,
     deaths: u64,
     reason: Arc<str>,
@@ -52,6 +56,7 @@ impl DeadLetter {
         let reason = record.failure.as_ref().map(|failure| failure.text.clone());
         Self {
             id,
+            kind: record.kind.clone(),
             attempts: record.attempts,
             deaths: record.deaths,
             reason: reason.unwrap_or_default(),
@@ -62,12 +67,14 @@ impl DeadLetter {
     pub(crate) fn log(&self, keys: &Keys) {
         let Self {
             id,
+            kind,
             attempts,
             deaths,
             reason,
         } = self;
         let item = keys.item_ref(*id);
-        tracing::error!(queue = %keys.name, %item, attempts, deaths, %reason, "an item is a dead letter");
+        let kind = kind.get();
+        tracing::error!(queue = %keys.name, %item, kind, attempts, deaths, %reason, "an item is a dead letter");
     }
 }
 
@@ -85,6 +92,7 @@ pub(crate) async fn stage_death(
     let mut death = Death {
         queue: keys.name.clone(),
         item: keys.item_ref(letter.id),
+        kind: letter.kind.get().map(str::to_owned),
         reason: letter.reason.as_ref().to_owned(),
         attempts: letter.attempts,
         deaths: letter.deaths,

@@ -10,6 +10,7 @@ use microqueue::keyspace::{self, Bytes, Code, Subspace};
 
 use crate::items::batch::BatchRef;
 use crate::items::item_ref::{ItemRef, MalformedRef};
+use crate::items::kind::MAX_KIND_BYTES;
 use crate::items::priority::MAX_PRIORITY;
 use crate::items::settings::SettingsRecord;
 use crate::shutdown::NotEnded;
@@ -178,6 +179,24 @@ pub enum Error {
         /// The largest length.
         limit: usize,
     },
+
+    /// A kind is empty or too long. Nothing was staged, and no session was opened.
+    #[error("kind of {bytes} bytes: use 1 to {MAX_KIND_BYTES} bytes", bytes = kind.len())]
+    Kind {
+        /// The given kind.
+        kind: String,
+    },
+
+    /// Two handlers of a worker are for the same kind, which may be an alias of one of them. No session was opened.
+    #[error("two handlers are for the kind `{kind}`: register one for each kind")]
+    HandledTwice {
+        /// The kind; empty for items without one.
+        kind: String,
+    },
+
+    /// A worker has no handlers. No session was opened.
+    #[error("a worker of jobs has no handlers: register one for each type of jobs that it takes")]
+    NoHandlers,
 
     /// The limits of a group contradict each other, or one is out of range. Nothing was staged.
     #[error("limits of a group: {reason}")]

@@ -53,6 +53,8 @@ pub enum Finding {
     StrayRequest {
         /// The request.
         request: ItemId,
+        /// The registry that has it, if that is not the one of sessions which take items without a kind.
+        registry: Option<[u8; 16]>,
     },
 
     /// A grant lacks its first item, so that its session does not recognize it as an answer. Repaired by returning
@@ -211,6 +213,13 @@ pub enum Finding {
         session: SessionId,
     },
 
+    /// Kinds are stored for a session that does not exist. Repaired by removing them.
+    #[error("there are kinds of session {session}, which does not exist")]
+    StrayKinds {
+        /// The session.
+        session: SessionId,
+    },
+
     /// A schedule is missing from the index by next time, so that it would never fire again. Repaired by adding it.
     #[error("schedule `{schedule}` is missing from the index by next time")]
     NoFireTime {
@@ -308,6 +317,7 @@ impl Finding {
             Self::NoDedupe { .. } => "no-dedupe",
             Self::StrayDedupe { .. } => "stray-dedupe",
             Self::StrayCancel { .. } => "stray-cancel",
+            Self::StrayKinds { .. } => "stray-kinds",
             Self::NoFireTime { .. } => "no-fire-time",
             Self::StrayFireTime { .. } => "stray-fire-time",
             Self::StoppedSchedule { .. } => "stopped-schedule",
@@ -329,7 +339,10 @@ impl Finding {
             (Self::NoDedupe { dedupe, .. }, Self::StrayDedupe { dedupe: of, .. }) => dedupe == of,
             // Items that such a session holds are not found.
             (Self::NoSession { .. }, Self::StrayDedupe { .. }) => true,
-            (Self::NoSession { session }, Self::StrayCancel { session: of }) => session == of,
+            (
+                Self::NoSession { session },
+                Self::StrayCancel { session: of } | Self::StrayKinds { session: of },
+            ) => session == of,
             _ => self == cause,
         }
     }

@@ -131,6 +131,11 @@ impl GroupLimits {
         self.until_end
     }
 
+    /// Returns whether each item waits for the end of the one before it.
+    pub(crate) fn are_ordered(&self) -> bool {
+        self.limit == Some(1) && self.until_end
+    }
+
     /// Returns whether a dead letter keeps its slot.
     #[must_use]
     pub const fn dead_letters_block(&self) -> bool {

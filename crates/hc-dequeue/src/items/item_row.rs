@@ -52,7 +52,9 @@ pub(crate) fn parse_item(
         | Part::Pointers
         | Part::Pause
         | Part::Requests
+        | Part::KindRequests
         | Part::Sessions
+        | Part::SessionKinds
         | Part::Wake
         | Part::RetainedIds
         | Part::KeepTimes => return Ok(None),

@@ -37,10 +37,12 @@
 //! (queue, "y", dedupe)            = time at which the last item with the id was completed, while it is retained
 //! (queue, "e", schedule)          = schedule
 //! (queue, "f", next, schedule)    = empty; the schedule fires next at this time
-//! (queue, "r", id)                = request
+//! (queue, "r", id)                = request of a session that takes the items without a kind
+//! (queue, "q", registry, id)      = request of a session that takes items of other kinds
 //! (queue, "g", session, id of request, number)
 //!                                 = part of a grant: an item that the session holds but has not collected
 //! (queue, "s", session)           = format 01; 00 dead, 01 alive or 02 ended; lease: duration
+//! (queue, "u", session)           = kinds that the session takes, if it takes other items than those without a kind
 //! (queue, "b", session)           = heartbeat: versionstamp, wall time of its process
 //! (queue, "a", session)           = cancel stamp: versionstamp of the newest commit that cancelled one of its items
 //!
@@ -53,6 +55,7 @@
 //! ready, until, next
 //!           tuple integer: time; the "until" of a parked lane is a version
 //! session   tuple byte string: 16 random bytes
+//! registry  tuple byte string: the XXH3 of the kinds of the session, in 16 bytes
 //! dedupe    tuple byte string: 1 to 255 bytes
 //! schedule  tuple string: its name, 1 to 255 bytes
 //! number    tuple integer: 0 for the first item of the grant
@@ -89,7 +92,8 @@
 //!         15  only of a batch's callback: completed, dead and cancelled members, in 8 bytes each
 //!         16  only while a session holds it, if its grant took a token of its group's rate: read version of the grant;
 //!             after how many versions a token comes back, in 8 bytes each
-//!         17..FF  fields of later versions, kept unchanged: up to 687 bytes with their tags and lengths
+//!         17  kind: 1 to 100 bytes of UTF-8
+//!         18..FF  fields of later versions, kept unchanged: up to 584 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
@@ -98,6 +102,9 @@
 //!     1..17   session
 //!     17..21  wanted: how many items
 //!     21..25  how many of them the session takes ahead of its handlers
+//! kinds of a session
+//!     0       format, 01
+//!     next    of each kind, in ascending order: its length in a byte, 0 for items without a kind; its bytes
 //! part of a grant
 //!     0       format, 01
 //!     1..5    number of parts of the grant; a value that ends before is a signal that the request is the first
@@ -142,7 +149,8 @@
 //!         0B  how many queued items make it skip a time: 8 bytes
 //!         0C  rank, if it is not 10: a byte
 //!         0D  group: 1 to 255 bytes
-//!         0E..FF  as 17..FF of an item
+//!         0F  kind: 1 to 100 bytes of UTF-8
+//!         10..FF  as 18..FF of an item
 //!     next    00
 //!     rest    payload: the codec's bytes
 //! settings
@@ -169,6 +177,7 @@
 
 mod batches;
 mod lanes;
+mod requests;
 
 use std::array;
 use std::borrow::Cow;
@@ -194,6 +203,9 @@ use crate::session::{SessionId, Sessions};
 /// A part of the queue that contains items, by id.
 pub(crate) type Records = MicroQueue<Record, RecordCodec>;
 
+/// A registry of requests.
+pub(crate) type Requests = MicroQueue<Request, RequestCodec>;
+
 /// The parts of a queue's subspace.
 #[derive(Debug, Clone)]
 pub(crate) struct Keys {
@@ -207,8 +219,8 @@ pub(crate) struct Keys {
     pub(crate) dead: Records,
     /// The done items that are kept.
     pub(crate) done: Records,
-    /// The requests, in the order in which they are answered.
-    pub(crate) requests: MicroQueue<Request, RequestCodec>,
+    /// The requests of the sessions that take the same kinds, in the order in which they are answered.
+    pub(crate) requests: Requests,
     pub(crate) sessions: Sessions,
     /// The tag by which references to items identify the queue.
     pub(crate) tag: QueueTag,
@@ -449,10 +461,6 @@ impl Keys {
         };
         let reason = "expected the time of an item that is done";
         entry.ok_or_else(|| keyspace::Error::corrupt(key, reason))
-    }
-
-    pub(crate) fn request(&self, request: &ItemId) -> Vec<u8> {
-        request.key_in(&self.queue.subspace(&Part::Requests))
     }
 
     /// Returns the key of a grant's first part. While the session is alive, this part exists as long as any part

@@ -32,9 +32,11 @@ parts! {
         DedupeItems "n" "item of a dedupe id",
         Pointers "o" "pointer to an item",
         Pause "p" "pause",
+        KindRequests "q" "request for items of some kinds",
         Requests "r" "request",
         Sessions "s" "session",
         Delayed "t" "delayed item",
+        SessionKinds "u" "kinds of a session",
         Wake "w" "wake stamp",
         Done "x" "done item",
         RetainedIds "y" "retained dedupe id",
@@ -142,7 +144,9 @@ impl Part {
             | Self::Pointers
             | Self::Pause
             | Self::Requests
+            | Self::KindRequests
             | Self::Sessions
+            | Self::SessionKinds
             | Self::Wake
             | Self::Done
             | Self::RetainedIds

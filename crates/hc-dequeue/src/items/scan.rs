@@ -1,5 +1,5 @@
 //! Reads the first items between two keys, and skips rows that do not decode: damaged rows, and rows of a newer
-//! format. They stay where they are.
+//! format. A session also skips items of kinds that it does not take. They stay where they are.
 
 use std::ops::ControlFlow;
 
@@ -10,10 +10,10 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 
-/// How many rows that do not decode one read skips.
+/// How many rows one read skips.
 const MAX_SKIPPED_ROWS: usize = 1_000;
 
-/// How many bytes of such rows one read skips. The last row may exceed it.
+/// How many bytes of rows one read skips. The last row may exceed it.
 const MAX_SKIPPED_BYTES: usize = 1_000_000;
 
 /// How much a read returns at most.
@@ -42,17 +42,29 @@ impl<I> FirstItems<I> {
     }
 }
 
-/// Rows that do not decode.
+/// Why a read skips a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Skip {
+    /// It does not decode.
+    Unreadable,
+    /// It is an item of a kind that the session does not take.
+    OtherKind,
+}
+
+/// Rows that a read has skipped.
 #[derive(Debug, Default)]
 pub(crate) struct Skipped {
     pub(crate) rows: usize,
+    /// How many of them do not decode.
+    pub(crate) unreadable: usize,
     pub(crate) bytes: usize,
     pub(crate) last: Option<Bytes>,
 }
 
 impl Skipped {
-    fn add(&mut self, row: &KeyValue) {
+    fn add(&mut self, row: &KeyValue, why: Skip) {
         self.rows += 1;
+        self.unreadable += usize::from(why == Skip::Unreadable);
         self.bytes += row.key().len() + row.value().len();
         self.last = Some(row.to_key());
     }
@@ -77,10 +89,11 @@ pub(crate) async fn first_items<I>(
     max: ReadLimit,
     decode: impl Fn(&KeyValue) -> Option<I>,
 ) -> Result<Vec<I>> {
+    let decode = |row: &KeyValue| decode(row).ok_or(Skip::Unreadable);
     Ok(scan(tr, range, max, decode).await?.found.items)
 }
 
-/// Reads the first items between two keys, and returns also what it has skipped.
+/// Reads the first items between two keys, and returns also what it has skipped. `decode` tells why it skips a row.
 ///
 /// # Conflicts
 /// Reads by snapshot.
@@ -88,7 +101,7 @@ pub(crate) async fn scan<I>(
     tr: &impl Transaction,
     (mut begin, end): (Vec<u8>, Vec<u8>),
     max: ReadLimit,
-    decode: impl Fn(&KeyValue) -> Option<I>,
+    decode: impl Fn(&KeyValue) -> Result<I, Skip>,
 ) -> Result<Scan<I>> {
     let mut scan = Scan {
         found: FirstItems::none(),
@@ -107,16 +120,20 @@ pub(crate) async fn scan<I>(
         let items = &mut scan.found.items;
         let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
             rows_read += 1;
-            if let Some(item) = decode(&row) {
-                items.push(item);
-                bytes_left = bytes_left.saturating_sub(row.key().len() + row.value().len());
-                is_over = bytes_left == 0 || items.len() == max.items;
-            } else {
-                skipped.add(&row);
-                if items.is_empty() {
-                    scan.led.add(&row);
+            match decode(&row) {
+                Ok(item) => {
+                    items.push(item);
+                    bytes_left = bytes_left.saturating_sub(row.key().len() + row.value().len());
+                    is_over = bytes_left == 0 || items.len() == max.items;
                 }
-                is_over = skipped.rows >= MAX_SKIPPED_ROWS || skipped.bytes >= MAX_SKIPPED_BYTES;
+                Err(why) => {
+                    skipped.add(&row, why);
+                    if items.is_empty() {
+                        scan.led.add(&row, why);
+                    }
+                    is_over =
+                        skipped.rows >= MAX_SKIPPED_ROWS || skipped.bytes >= MAX_SKIPPED_BYTES;
+                }
             }
             if skipped.rows > 0 {
                 last = Some(row.to_key());

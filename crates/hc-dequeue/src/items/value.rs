@@ -10,12 +10,14 @@ use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::{self, Codec, DecodeError};
 use microqueue::keyspace::foreign::Guarded;
 
+use crate::items::kind::Kind;
+
 /// A decoded value. A panic in its drop is logged.
 #[derive(Debug)]
 pub(crate) struct Value(Arc<dyn Any + Send + Sync>);
 
-/// Decodes a payload.
-pub(crate) type Decode = dyn Fn(Bytes) -> Result<Value, DecodeError> + Send + Sync;
+/// Decodes the payload of an item of a kind.
+pub(crate) type Decode = dyn Fn(&Kind, Bytes) -> Result<Value, DecodeError> + Send + Sync;
 
 impl Value {
     pub(crate) fn new<T: Send + Sync + 'static>(value: T) -> Self {
@@ -37,11 +39,11 @@ impl Value {
     }
 }
 
-/// Returns the function that decodes payloads as values of `T`.
+/// Returns the function that decodes payloads as values of `T`, whatever their kind.
 pub(crate) fn decoder<T, C>(codec: C) -> Arc<Decode>
 where
     T: Send + Sync + 'static,
     C: Codec<T>,
 {
-    Arc::new(move |payload| codec::decode(&codec, payload).map(Value::new::<T>))
+    Arc::new(move |_: &Kind, payload| codec::decode(&codec, payload).map(Value::new::<T>))
 }

@@ -18,7 +18,8 @@ use crate::items::item_row::decode_item;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::priority::RANK_OF_SLOT;
-use crate::lanes::look::{first_startable, parse_level, parse_parked_until};
+use crate::lanes::look::first_startable;
+use crate::lanes::rows::{parse_level, parse_parked_until};
 
 /// The largest number of lanes that one transaction checks, which finds one after the other: also on a store that takes
 /// a tenth of a second for each read, it is not too old at its end.

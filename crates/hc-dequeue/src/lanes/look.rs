@@ -6,23 +6,22 @@ use futures::future::try_join_all;
 use futures::try_join;
 use microqueue::Item;
 use microqueue::keyspace::transaction::key_after;
-use microqueue::keyspace::{
-    self, Bytes, Isolation, KeyValue, RangeQuery, StreamingMode, Transaction, read_all,
-};
+use microqueue::keyspace::{Bytes, Isolation, KeyValue, Transaction};
 
-use super::bucket::{Bucket, Level, RateState};
+use super::bucket::{Bucket, RateState};
 use super::ring::{Ring, Turn};
+use super::rows::{LaneRows, Page, STATE_ROWS, StoredState, page};
 use super::walk::{Head, Lane, Next, Pick, Waiting, Walk};
 use super::{Gone, LaneId, LaneMemory};
 use crate::items::changes::Changes;
-use crate::items::counters::parse_count;
 use crate::items::error::{Error, Result};
 use crate::items::group_limits::{GroupLimits, KnownLimits};
 use crate::items::keys::Keys;
+use crate::items::kind::Kinds;
 use crate::items::part::Part;
 use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::{Record, Spent};
-use crate::items::scan::{ReadLimit, first_items};
+use crate::items::scan::{FirstItems, ReadLimit, Skip, scan};
 
 /// The largest number of notices that one look reads.
 const MAX_NOTICES: usize = 256;
@@ -33,11 +32,8 @@ const SPARE_NOTICES: usize = 16;
 /// The largest number of lanes that one look reads.
 const MAX_LANES: usize = 128;
 
-/// How many rows of a lane that do not decode a look skips. Items behind them are not found.
+/// How many rows of a lane a look skips. Items behind them are not found.
 const MAX_SKIPPED_ROWS: usize = 1_000;
-
-/// The number of rows with state in a lane.
-const STATE_ROWS: usize = 4;
 
 impl Waiting for Item<Record> {
     fn rank(&self) -> u8 {
@@ -69,9 +65,11 @@ impl Notice {
 }
 
 /// The first notices, and what else makes a session look at lanes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Notices {
     notices: Vec<Notice>,
+    /// Whether the read has found as many notices as wanted or possible.
+    pub(crate) is_complete: bool,
     /// The groups of parked lanes that are due, with the versions since when.
     pub(crate) due: BTreeMap<Bytes, i64>,
     /// The rank of the last one, if there may be others after it.
@@ -79,6 +77,15 @@ pub(crate) struct Notices {
 }
 
 impl Notices {
+    pub(crate) fn none() -> Self {
+        Self {
+            notices: Vec::new(),
+            is_complete: true,
+            due: BTreeMap::new(),
+            cut: None,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.notices.is_empty() && self.due.is_empty()
     }
@@ -98,35 +105,36 @@ pub(crate) async fn first_notices(
     let max = (wanted + SPARE_NOTICES).min(MAX_NOTICES);
     let now = keys.env.now();
     let parse = |row: &KeyValue| {
-        let notice = Notice::parse(keys, row)?;
+        let notice = Notice::parse(keys, row).ok_or(Skip::Unreadable)?;
         if memory.is_vain(now, notice.rank, &notice.lane, &notice.value) {
-            return None;
+            return Err(Skip::OtherKind);
         }
-        Some(notice)
+        Ok(notice)
     };
-    let read = async |range, items| {
-        let max = ReadLimit {
-            items,
-            row_bytes: usize::MAX,
-        };
-        first_items(tr, range, max, parse).await
+    let limit = ReadLimit {
+        items: max,
+        row_bytes: usize::MAX,
     };
+    let read = async |range| Ok::<_, Error>(scan(tr, range, limit, parse).await?.found.items);
     let (first, end) = keys.part(Part::Notices);
     if let Some(crowded) = memory.crowded() {
         let (begin, end) = keys.notices(crowded);
         let place = place_of_notices(keys, memory, crowded);
-        let (mut notices, after) =
-            try_join!(read((first.clone(), begin), max), read((place, end), max))?;
+        let (mut notices, after) = try_join!(read((first.clone(), begin)), read((place, end)))?;
         if notices.len() < max && after.len() == max {
             notices.extend(after);
             return Ok(Notices {
                 notices,
                 cut: Some(crowded),
-                due: BTreeMap::new(),
+                ..Notices::none()
             });
         }
     }
-    let mut notices: Vec<Notice> = read((first, end), max).await?;
+    let front = memory.notices.read(tr, now, (first, end), limit, parse);
+    let FirstItems {
+        items: mut notices,
+        is_complete,
+    } = front.await?;
     let crowded = match notices.last() {
         Some(last) if notices.len() == max => Some(last.rank),
         _ => None,
@@ -135,18 +143,19 @@ pub(crate) async fn first_notices(
     let Some(crowded) = crowded else {
         return Ok(Notices {
             notices,
-            ..Notices::default()
+            is_complete,
+            ..Notices::none()
         });
     };
     notices.retain(|notice| notice.rank < crowded);
     let (begin, end) = keys.notices(crowded);
     let place = place_of_notices(keys, memory, crowded);
-    let (after, before) = try_join!(read((place.clone(), end), max), read((begin, place), max))?;
+    let (after, before) = try_join!(read((place.clone(), end)), read((begin, place)))?;
     notices.extend(after.into_iter().chain(before).take(max));
     Ok(Notices {
         notices,
         cut: Some(crowded),
-        due: BTreeMap::new(),
+        ..Notices::none()
     })
 }
 
@@ -207,7 +216,10 @@ pub(super) struct LaneState {
     pub(super) notices: Vec<(u8, Bytes)>,
     /// Where its items go on after those that were read.
     next: Vec<u8>,
-    /// How many of its rows did not decode. They may be those of a newer version, which relies on the notices.
+    /// Whether one of the rows that were skipped is that of an item that has a slot.
+    pub(super) skips_slot: bool,
+    /// How many of its rows were skipped. They may be those of a newer version, or of kinds that others take, which
+    /// rely on the notices.
     pub(super) skipped: usize,
 }
 
@@ -252,6 +264,7 @@ pub(crate) async fn look(
     let mut reader = Reader {
         tr,
         keys,
+        kinds: memory.kinds(),
         past,
         seen,
         due: notices.due,
@@ -321,7 +334,7 @@ pub(crate) async fn first_startable(
         items: 1,
         row_bytes: usize::MAX,
     };
-    let notices = Notices::default();
+    let notices = Notices::none();
     let past = Past {
         changes: &changes,
         gone: &Gone::default(),
@@ -348,6 +361,7 @@ pub(crate) async fn first_startable(
 struct Reader<'a, Tr> {
     tr: &'a Tr,
     keys: &'a Keys,
+    kinds: &'a Kinds,
     past: Past<'a>,
     /// The notices of lanes that were not read.
     seen: BTreeMap<LaneId, Vec<(u8, Bytes)>>,
@@ -392,28 +406,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         max_items: usize,
         default: GroupLimits,
     ) -> Result<()> {
-        let Self {
-            keys, past, look, ..
-        } = self;
-        let Page {
-            rows,
-            mut has_more,
-            mut next,
-        } = page;
-        let stored = StoredState::read(keys, &id.group, &rows);
-        let mut items = Vec::new();
-        let mut skipped = 0;
-        for row in &rows[stored.rows..] {
-            if items.len() == max_items {
-                has_more = true;
-                next = row.key().to_vec();
-                break;
-            }
-            match past.decode(keys, row) {
-                Ok(item) => items.extend(item),
-                Err(_) => skipped += 1,
-            }
-        }
+        let stored = StoredState::read(self.keys, &id.group, &page.rows);
         let own = stored.limits;
         let limits = match own {
             // The lane of the items without a group has no limits: the row contains the default ones.
@@ -421,6 +414,8 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             Some(own) => own,
             None => default,
         };
+        let read = self.choose(page, stored.rows, max_items, &limits);
+        let Self { past, look, .. } = self;
         let bucket = match limits.rate() {
             Some(rate) => {
                 let now = self.tr.read_version().await?;
@@ -436,8 +431,9 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             is_gone: past.gone.groups.contains(&id.group),
             due: self.due.get(&id.group).copied(),
             notices: self.seen.remove(&id).unwrap_or_default(),
-            next,
-            skipped,
+            next: read.next,
+            skips_slot: read.skips_slot,
+            skipped: read.skipped,
         };
         let ranks: Vec<_> = state.notices.iter().map(|(rank, _)| *rank).collect();
         look.limits.insert(id.group.clone(), limits);
@@ -446,8 +442,8 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             limits,
             slots: stored.slots + past.changes.slots(&id.group),
             bucket,
-            items: items.into(),
-            has_more,
+            items: read.items.into(),
+            has_more: read.has_more,
             last: Head::FIRST,
         };
         look.walk.add(id, lane, ranks.into_iter());
@@ -456,121 +452,66 @@ impl<Tr: Transaction> Reader<'_, Tr> {
 
     async fn read_on(&mut self, id: LaneId, missing: usize) -> Result<()> {
         let (_, end) = self.keys.lane(&id.group).range();
-        let Look { states, walk, .. } = &mut self.look;
-        let state = states.get_mut(&id).expect("the lane was read");
+        let state = &self.look.states[&id];
         let limit = missing.max(state.skipped).min(MAX_SKIPPED_ROWS);
         let page = page(self.tr, state.next.clone(), end, limit).await?;
-        state.next = page.next;
-        let mut items = Vec::new();
-        for row in &page.rows {
-            match self.past.decode(self.keys, row) {
-                Ok(item) => items.extend(item),
-                Err(_) => state.skipped += 1,
-            }
-        }
-        let is_over = items.is_empty() && state.skipped >= MAX_SKIPPED_ROWS;
+        let limits = self.look.limits.of(&id.group);
+        let read = self.choose(page, 0, usize::MAX, &limits);
+        let Look { states, walk, .. } = &mut self.look;
+        let state = states.get_mut(&id).expect("the lane was read");
+        state.next = read.next;
+        state.skips_slot |= read.skips_slot;
+        state.skipped += read.skipped;
+        let is_over = read.items.is_empty() && state.skipped >= MAX_SKIPPED_ROWS;
         walk.change(id, |lane| {
-            lane.items.extend(items);
-            lane.has_more = page.has_more && !is_over;
+            lane.items.extend(read.items);
+            lane.has_more = read.has_more && !is_over;
         });
         Ok(())
+    }
+
+    /// Returns the first items in the rows of a lane after its state, without those that the transaction before has
+    /// taken. Skips rows that do not decode, and items of kinds that the session does not take. In an ordered group,
+    /// the items after such an item wait for it.
+    fn choose(
+        &self,
+        page: Page,
+        state_rows: usize,
+        max_items: usize,
+        limits: &GroupLimits,
+    ) -> LaneRows {
+        let mut read = LaneRows {
+            items: Vec::new(),
+            has_more: page.has_more,
+            next: page.next,
+            skips_slot: false,
+            skipped: 0,
+        };
+        for row in &page.rows[state_rows..] {
+            if read.items.len() == max_items {
+                read.has_more = true;
+                read.next = row.key().to_vec();
+                break;
+            }
+            match self.keys.decode_queued(row) {
+                Ok(item) if self.past.gone.items.contains(&item.id) => {}
+                Ok(item) if self.kinds.take(&item.value.kind) => read.items.push(item),
+                Ok(item) => {
+                    read.skipped += 1;
+                    read.skips_slot |= item.value.has_slot;
+                    if limits.are_ordered() {
+                        read.has_more = false;
+                        break;
+                    }
+                }
+                Err(_) => read.skipped += 1,
+            }
+        }
+        read
     }
 
     /// Returns whether the transaction before has written the gate of a group, so that this one would fail with it.
     fn meets_gate(&self, group: &Bytes) -> bool {
         self.past.gone.groups.contains(group) && self.look.limits.of(group).have_gate()
     }
-}
-
-/// The rows with the state of a lane. They come before its items.
-#[derive(Default)]
-struct StoredState {
-    rows: usize,
-    slots: i64,
-    limits: Option<GroupLimits>,
-    rate: RateState,
-}
-
-/// Returns the level in a row with the tokens of a rate.
-pub(crate) fn parse_level(row: &KeyValue) -> keyspace::Result<Level> {
-    let level = Level::parse(row.value());
-    level.ok_or_else(|| keyspace::Error::corrupt(row.key(), "expected the level of a rate"))
-}
-
-/// Returns the level in a row with the tokens of a rate. If it does not decode, no token is left.
-pub(crate) fn level_in(row: &KeyValue) -> Level {
-    parse_level(row).unwrap_or(Level::new(i64::MAX))
-}
-
-/// Returns the version in a row which says until when a lane is parked.
-pub(crate) fn parse_parked_until(row: &KeyValue) -> keyspace::Result<i64> {
-    let version = row.value().try_into().map(i64::from_be_bytes);
-    version.map_err(|_| keyspace::Error::corrupt(row.key(), "expected a version"))
-}
-
-impl StoredState {
-    fn read(keys: &Keys, group: &Bytes, rows: &[KeyValue]) -> Self {
-        let (first_item, _) = keys.items_of_lane(group);
-        let mut state = Self {
-            rows: rows.partition_point(|row| *row.key() < *first_item),
-            ..Self::default()
-        };
-        let slots = keys.slots(group);
-        let limits = keys.group_limits(group);
-        let level = keys.level(group);
-        let parked = keys.parked_until(group);
-        for row in &rows[..state.rows] {
-            if row.key() == slots {
-                // A number that does not decode is as if all slots were in use.
-                let slots = parse_count(row.key(), row.value());
-                state.slots = slots.unwrap_or(i64::from(u32::MAX));
-            } else if row.key() == limits {
-                state.limits = Some(GroupLimits::parse_or_pause(row.value()));
-            } else if row.key() == level {
-                state.rate.level = Some(level_in(row));
-            } else if row.key() == parked {
-                // As if the lane were not parked.
-                state.rate.parked = parse_parked_until(row).ok();
-            }
-        }
-        state
-    }
-}
-
-impl Past<'_> {
-    /// Returns the item of a row of a lane, unless it was taken.
-    fn decode(&self, keys: &Keys, row: &KeyValue) -> Result<Option<Item<Record>>> {
-        let item = keys.decode_queued(row)?;
-        if self.gone.items.contains(&item.id) {
-            return Ok(None);
-        }
-        Ok(Some(item))
-    }
-}
-
-/// Some rows of a lane.
-struct Page {
-    rows: Vec<KeyValue>,
-    has_more: bool,
-    /// Where the next page begins.
-    next: Vec<u8>,
-}
-
-/// Reads this many rows, or as many as there are. One batch of a range may have fewer, and then a limit could be
-/// missed.
-async fn page(tr: &impl Transaction, begin: Vec<u8>, end: Vec<u8>, limit: usize) -> Result<Page> {
-    let query = RangeQuery::keys(begin, end.clone())
-        .limit(limit)
-        .mode(StreamingMode::WantAll);
-    let rows = read_all(tr, query, Isolation::Snapshot).await?;
-    let has_more = rows.len() == limit;
-    let next = match rows.last() {
-        Some(last) if has_more => key_after(last.key()),
-        _ => end,
-    };
-    Ok(Page {
-        rows,
-        has_more,
-        next,
-    })
 }

@@ -3,7 +3,7 @@
 //! - [`walk`]: decides, as pure code, which waiting items are granted, and which lanes must be read for that.
 //! - [`ring`]: whose turn it is.
 //! - [`bucket`]: when the items of a group with a rate may start.
-//! - [`look`]: reads lanes for a walk.
+//! - [`look`]: reads lanes for a walk; [`rows`], their rows.
 //! - [`settle`]: stages what follows from a look.
 //! - [`parked`]: lanes that wait for their rates.
 //! - [`sweep`]: writes notices of all lanes after a change of the default limits.
@@ -55,6 +55,7 @@ pub(crate) mod look;
 pub(crate) mod operations;
 pub(crate) mod parked;
 pub(crate) mod ring;
+pub(crate) mod rows;
 pub(crate) mod settle;
 pub(crate) mod sweep;
 #[cfg(test)]
@@ -62,6 +63,7 @@ mod tests;
 pub(crate) mod walk;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -71,13 +73,16 @@ use microqueue::keyspace::{Bytes, Environment};
 use parking_lot::Mutex;
 
 use self::ring::{Ring, Turn};
+use crate::items::front::Front;
 use crate::items::keys::lane_hash;
+use crate::items::kind::Kinds;
 
-/// For how long a session passes over notices of a lane in which no row decodes.
+/// For how long a session passes over notices of a lane from which it may take nothing, because its rows do not decode
+/// or are items of kinds that the session does not take.
 const VAIN_FOR: Duration = Duration::from_secs(10);
 
-/// From this number of such notices on, a session forgets them. Fewer than the rows that a read of notices may skip.
-const MAX_VAIN: usize = 500;
+/// From this number of such notices on, a session forgets them.
+const MAX_VAIN: usize = 20_000;
 
 /// A lane, in the order in which lanes have their turns.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,9 +119,13 @@ fn versions_in(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// What a session remembers of lanes.
+/// What a session knows of lanes.
 #[derive(Debug)]
 pub(crate) struct LaneMemory {
+    /// Which items it takes.
+    kinds: Arc<Kinds>,
+    /// The first notices.
+    notices: Front,
     /// Whether there were notices when the session last looked for them.
     saw_notices: AtomicBool,
     /// Whether there were parked lanes when the session last looked for them.
@@ -128,7 +137,7 @@ pub(crate) struct LaneMemory {
     /// Whether the turn of an item that is in no lane may be next.
     owes_outside: AtomicBool,
     ring: Mutex<Ring>,
-    /// Notices of lanes in which no row decodes, with their values, and until when the session passes over them.
+    /// Notices of lanes from which the session may take nothing, with their values, and until when it passes over them.
     vain: Mutex<BTreeMap<(u8, LaneId), (Bytes, Duration)>>,
     /// What the looks since the last report have met.
     met: Mutex<Met>,
@@ -150,6 +159,8 @@ pub(crate) struct Met {
 impl LaneMemory {
     pub(crate) fn new(ring: Ring) -> Self {
         Self {
+            kinds: Arc::new(Kinds::all()),
+            notices: Front::new(Duration::ZERO),
             saw_notices: AtomicBool::new(false),
             saw_parked: AtomicBool::new(false),
             newest: Mutex::default(),
@@ -161,9 +172,20 @@ impl LaneMemory {
         }
     }
 
-    /// Returns the memory of a new session, which begins anywhere in the ring.
-    pub(crate) fn anywhere(env: &Environment) -> Self {
-        Self::new(Ring::beginning_at(u16::from_be_bytes(env.random_bytes())))
+    /// Returns the memory of a new session that takes items of these kinds, and begins anywhere in the ring.
+    /// It searches the first notices again at most once per `interval`.
+    pub(crate) fn of_session(kinds: Arc<Kinds>, interval: Duration, env: &Environment) -> Self {
+        let ring = Ring::beginning_at(u16::from_be_bytes(env.random_bytes()));
+        Self {
+            kinds,
+            notices: Front::new(interval),
+            ..Self::new(ring)
+        }
+    }
+
+    /// Returns which items the session takes.
+    pub(crate) fn kinds(&self) -> &Kinds {
+        &self.kinds
     }
 
     /// Returns a copy of the ring.
@@ -210,7 +232,7 @@ impl LaneMemory {
         std::mem::take(&mut self.met.lock())
     }
 
-    /// Notes that no row decodes in a lane with these notices.
+    /// Notes that the session may take nothing from a lane with these notices.
     fn note_vain(&self, now: Duration, lane: &LaneId, notices: &[(u8, Bytes)]) {
         let mut vain = self.vain.lock();
         if vain.len() >= MAX_VAIN {

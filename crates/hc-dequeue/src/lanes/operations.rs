@@ -16,7 +16,7 @@ use crate::items::group_limits::GroupLimits;
 use crate::items::keys::{Keys, check_group};
 use crate::items::priority::RANK_OF_SLOT;
 use crate::lanes::bucket::Bucket;
-use crate::lanes::look::level_in;
+use crate::lanes::rows::level_in;
 use crate::queue::handle::Queue;
 use crate::session::wall::{unix_time, wall_millis};
 

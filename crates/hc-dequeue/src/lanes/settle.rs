@@ -7,8 +7,9 @@ use microqueue::Item;
 use microqueue::keyspace::{ConflictKind, Isolation, KeyValue, MutationOp, Transaction};
 
 use super::bucket::{Bucket, Level, LookAgain, RateState};
-use super::look::{LaneState, Look, Picked, level_in};
+use super::look::{LaneState, Look, Picked};
 use super::ring::Turn;
+use super::rows::level_in;
 use super::walk::{Head, Lane};
 use super::{LaneId, LaneMemory, Met};
 use crate::items::changes::Changes;
@@ -21,8 +22,8 @@ use crate::items::record::Record;
 impl Look {
     /// Adds to the changes what follows for the lanes from the grant of the first items, which are `granted`, and
     /// stages which notices go, and which lanes are parked. `changes` must contain the slots of these items. The
-    /// notices of a lane with rows that do not decode stay; if it has no other rows, the session passes over these
-    /// notices from now on.
+    /// notices of a lane with rows that were skipped stay; if the session may take nothing else from it, it passes over
+    /// these notices from now on.
     ///
     /// # Conflicts
     /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.
@@ -67,7 +68,7 @@ impl Look {
             if follows_rate || (rest.starts > 0 && lanes[id].limits.have_gate()) {
                 stage_gate(tr, keys, &id.group)?;
             }
-            if state.skipped > 0 && rest.head.is_none() {
+            if state.has_nothing_here(&rest) {
                 memory.note_vain(keys.env.now(), id, &state.notices);
                 if state.due.is_some() {
                     changes.add_notice(&id.group, RANK_OF_SLOT);
@@ -165,6 +166,11 @@ impl LaneState {
         }
     }
 
+    /// Returns whether others may take an item from the lane, while this session may not.
+    fn has_nothing_here(&self, rest: &LaneRest) -> bool {
+        self.skipped > 0 && (rest.head.is_none() || self.skips_slot && !rest.may_start)
+    }
+
     /// Returns whether the lane has a notice of this rank or a lower one, as far as was seen.
     fn has_notice_up_to(&self, rank: u8) -> bool {
         self.notices.iter().any(|(seen, _)| *seen <= rank)
@@ -188,8 +194,9 @@ impl LaneState {
             Some(head) if rest.may_start => Some(head.notice),
             _ => None,
         };
-        // Rows that do not decode may be those of a newer version, which relies on the notices.
-        if self.skipped > 0 && (rest.head.is_none() || left.is_some()) {
+        // Rows that were skipped may be those of a newer version, or of kinds that others take, which rely on the
+        // notices.
+        if self.has_nothing_here(rest) || self.skipped > 0 && left.is_some() {
             if let Some(rank) = left
                 && !self.has_notice_up_to(rank)
             {

@@ -12,7 +12,6 @@ use super::{Granted, MAX_FULFILLMENT_REQUESTS, SessionContext, count_wanted};
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-use crate::items::part::Part;
 use crate::items::record::Request;
 use crate::items::scan::{ReadLimit, first_items};
 use crate::items::settings_row::is_paused;
@@ -234,5 +233,5 @@ pub(super) async fn first_requests(
         row_bytes: MAX_STEP_BYTES,
     };
     let decode = |row: &KeyValue| keys.requests.decode(row).ok();
-    first_items(tr, keys.part(Part::Requests), max, decode).await
+    first_items(tr, keys.requests.subspace().range(), max, decode).await
 }

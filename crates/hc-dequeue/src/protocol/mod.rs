@@ -9,7 +9,7 @@
 //! - [`give_back`]: items that a session no longer holds.
 //! - [`confirm`]: items that are handed out, although their records do not say so.
 //! - [`reclaim`]: items and rows of dead sessions.
-//! - [`front`]: remembers where rows that do not decode end.
+//! - [`front`]: what a session knows of the parts from which it takes items.
 //!
 //! # The idea
 //!
@@ -56,6 +56,14 @@
 //!    a session dead writes the session's state. After it, nothing more is granted to that session, and each item
 //!    that it holds is returned once.
 //!
+//! # Kinds
+//!
+//! A session takes only the items whose [kinds](crate::items::kind) it knows, and sees no others: its reads skip them
+//! as they skip rows that do not decode. Sessions that know the same kinds have a registry of their own, in which each
+//! may answer each request. All that is said here of *the* registry, and of items, holds for each registry and the
+//! items of its kinds. An enqueue wakes the first request of each registry. Two registries conflict only where both
+//! take items of the same kind.
+//!
 //! # Why it does not stall
 //!
 //! 1. The session of the first request *leads*: it fulfills. Only this session watches the wake stamp, which
@@ -97,12 +105,13 @@
 //! | confirm hand-outs | `h` of each item | | these `h` | cancelled one of these items, acknowledged it or gave it back |
 //! | fire due schedules | `e` of each schedule that fires; an `f` without a schedule | the first `f`; from time to time 100 later `f` with their `e` | a new `i` for each time, or as `enqueue_with` if the schedule has options; `e`, `f`, `c`, `w` | fired, changed or removed one of these schedules; with a dedupe id, as `enqueue_with` |
 //! | open a session | | | `s`, `b` | |
+//! | store the kinds of a session | its own `s` | | `u` | declared the session dead |
 //! | write a heartbeat | the session's own `s` and `b` | | `b`; `s`, if the lease changes | declared the session dead |
 //! | take a census | | all `s` and `b` | | |
 //! | declare a session dead | its `b` and `s` | | `s` | wrote a heartbeat of the session, or its `s` |
 //! | end a session | its own `s` | | `s` | declared the session dead |
 //! | return items of a dead session | its `s`; each item that it returns (`h`, or the row in `g`) | pages of `h` and `g` | as give back | returned or collected one of these items |
-//! | remove a dead session | its `s`; all of its `h` and `g`; each request that it removes | the first 1,000 requests | clears its signals in `g`, its `r`, `s`, `b` and `a` | granted an item to the session, or removed one of these requests |
+//! | remove a dead session | its `s` and `u`; all of its `h` and `g`; each request that it removes, and one that it notifies | the first 1,000 requests of its registry | clears its signals in `g`, its `r`, `s`, `u`, `b` and `a`; a signal in `g`, if the registry is another one | granted an item to the session, or removed one of these requests |
 //! | remove expired rows | each `y` that it removes | pages of `y` and `z`; `m` | clears `y`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` |
 //!
 //! For items of lanes, these are added. `a`, `k`, `v`, `p` and `f` are the state rows of a lane: slots in use, limits,
@@ -201,7 +210,7 @@ pub(crate) struct Granted {
 
 impl Granted {
     fn new(context: SessionContext<'_>, id: ItemId, mut record: Record, purpose: Purpose) -> Self {
-        let value = (context.decode)(record.payload.clone());
+        let value = (context.decode)(&record.kind, record.payload.clone());
         let is_popped = purpose == Purpose::Pop && value.is_ok() && record.cancelled_millis == 0;
         record.reserve = match (purpose, record.reserve) {
             (Purpose::Reserve, Reserve::Out) => Reserve::In,

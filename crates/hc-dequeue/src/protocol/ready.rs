@@ -14,7 +14,7 @@ use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
-use crate::items::scan::{FirstItems, ReadLimit};
+use crate::items::scan::{FirstItems, ReadLimit, Skip};
 use crate::lanes::look::{Notices, first_notices};
 use crate::lanes::parked::first_parked;
 
@@ -33,7 +33,7 @@ pub(crate) struct ReadyItems {
 impl ReadyItems {
     pub(crate) fn nothing() -> Self {
         Self {
-            notices: Notices::default(),
+            notices: Notices::none(),
             items: Vec::new(),
             is_complete: true,
             next_parked: None,
@@ -114,9 +114,12 @@ pub(crate) async fn queued(
     let lanes = &fronts.lanes;
     if !lanes.saw_notices() && !lanes.saw_parked() && !front.is_known() {
         let decode = |row: &KeyValue| match keys.decode_queued(row) {
-            Ok(item) => Some(First::Item(Box::new(item))),
-            Err(_) if keys.parse_parked(row.key()).is_some() => Some(First::Parked),
-            Err(_) => keys.parse_notice(row.key()).map(|_| First::Notice),
+            Ok(item) => Ok(First::Item(Box::new(fronts.choose(item)?))),
+            Err(_) if keys.parse_parked(row.key()).is_some() => Ok(First::Parked),
+            Err(_) => {
+                let notice = keys.parse_notice(row.key());
+                notice.map(|_| First::Notice).ok_or(Skip::Unreadable)
+            }
         };
         let range = keys.lanes_and_items();
         let found = front.read(tr, now, range, max, decode).await?;
@@ -129,14 +132,17 @@ pub(crate) async fn queued(
         let items: Vec<_> = items.collect();
         if items.len() == rows {
             return Ok(ReadyItems {
-                notices: Notices::default(),
+                notices: Notices::none(),
                 items,
                 is_complete: found.is_complete,
                 next_parked: None,
             });
         }
     }
-    let decode = |row: &KeyValue| keys.decode_queued(row).ok();
+    let decode = |row: &KeyValue| match keys.decode_queued(row) {
+        Ok(item) => fronts.choose(item),
+        Err(_) => Err(Skip::Unreadable),
+    };
     let range = keys.outside_lanes();
     let (mut notices, parked, found) = try_join!(
         first_notices(tr, keys, lanes, limit),
@@ -146,10 +152,10 @@ pub(crate) async fn queued(
     lanes.note_notices(!notices.is_empty());
     notices.due = parked.due;
     Ok(ReadyItems {
+        // Otherwise, an item that may start may come after lanes in which nothing waits.
+        is_complete: found.is_complete && parked.is_complete && notices.is_complete,
         notices,
         items: found.items,
-        // Otherwise, an item that may start may come after lanes in which nothing waits.
-        is_complete: found.is_complete && parked.is_complete,
         next_parked: parked.next,
     })
 }
@@ -167,14 +173,18 @@ pub(crate) async fn delayed(
     range: (Vec<u8>, Vec<u8>),
     max: ReadLimit,
 ) -> Result<FirstItems<DelayedItem>> {
-    let keys = context.keys;
+    let SessionContext { keys, fronts, .. } = context;
     let decode = |row: &KeyValue| {
-        let ready_millis = keys.parse_ready(row).ok()?;
-        let item = keys.delayed(ready_millis).decode(row).ok()?;
-        Some(DelayedItem { ready_millis, item })
+        let unreadable = |_| Skip::Unreadable;
+        let ready_millis = keys.parse_ready(row).map_err(unreadable)?;
+        let item = keys.delayed(ready_millis).decode(row);
+        let item = fronts.choose(item.map_err(|_| Skip::Unreadable)?)?;
+        Ok(DelayedItem { ready_millis, item })
     };
-    let front = &context.fronts.delayed;
-    front.read(tr, keys.env.now(), range, max, decode).await
+    fronts
+        .delayed
+        .read(tr, keys.env.now(), range, max, decode)
+        .await
 }
 
 /// Reads the first rows that are due, or none if the session does not trust its clock.

@@ -24,6 +24,7 @@ use crate::items::end::Rules;
 use crate::items::error::Result;
 use crate::items::group_limits::KnownLimits;
 use crate::items::keys::Keys;
+use crate::items::kind::registry_of;
 use crate::items::part::Counter;
 use crate::items::places::put_unread;
 use crate::items::record::{ListedGrantPart, Record, is_signal};
@@ -32,6 +33,7 @@ use crate::items::settings::Settings;
 use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
 use crate::protocol::fulfill::first_requests;
 use crate::protocol::give_back::{Back, GiveBack, When};
+use crate::protocol::grant::notify_first;
 use crate::session::{Life, SessionId};
 
 /// The largest number of held items that one search for lost ones reads. It reads no more than one batch.
@@ -164,10 +166,11 @@ pub(crate) async fn return_grants(
 
 /// Removes the requests of a dead session, and the signals to them. Afterwards, the caller must call
 /// [`fulfill`](crate::protocol::fulfill::fulfill) until it changes nothing, since the session of the next request may
-/// be asleep after a removed one.
+/// be asleep after a removed one. In another registry than that of the caller, that session is notified that its
+/// request is the first.
 ///
 /// # Conflicts
-/// Reads the session's state, its grants and the requests that it removes.
+/// Reads the session's state, its kinds, its grants, the requests that it removes, and the one that it notifies.
 pub(crate) async fn remove_requests(
     tr: &impl Transaction,
     keys: &Keys,
@@ -181,11 +184,21 @@ pub(crate) async fn remove_requests(
     for signal in grants.iter().filter(|row| is_signal(row.value())) {
         tr.clear(signal.key());
     }
-    let requests = first_requests(tr, keys, MAX_SEARCHED_REQUESTS).await?;
-    for request in requests {
-        if request.value.session == session {
-            keys.requests.remove(tr, &request.id)?;
-        }
+    let kinds = tr
+        .get(&keys.session_kinds(session), Isolation::Serializable)
+        .await?;
+    let of_session = &keys.in_registry(kinds.as_deref().map(registry_of));
+    let requests = first_requests(tr, of_session, MAX_SEARCHED_REQUESTS).await?;
+    let (removed, left): (Vec<_>, Vec<_>) = requests
+        .into_iter()
+        .partition(|request| request.value.session == session);
+    for request in &removed {
+        of_session.requests.remove(tr, &request.id)?;
+    }
+    // In its own registry, the caller fulfills requests.
+    let is_own = of_session.requests.subspace() == keys.requests.subspace();
+    if !is_own && let Some(first) = left.first() {
+        notify_first(tr, of_session, first.value.session, &first.id).await?;
     }
     Ok(())
 }
@@ -211,6 +224,7 @@ pub(crate) async fn remove_session(
     }
     keys.sessions.remove(tr, session);
     tr.clear(&keys.cancels(session));
+    tr.clear(&keys.session_kinds(session));
     Ok(true)
 }
 

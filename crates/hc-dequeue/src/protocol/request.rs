@@ -86,7 +86,7 @@ pub(crate) async fn is_first(
     keys: &Keys,
     request: &ItemId,
 ) -> Result<Option<bool>> {
-    let (begin, _) = keys.part(Part::Requests);
+    let (begin, _) = keys.requests.subspace().range();
     let key = keys.request(request);
     let up_to_it = RangeQuery::keys(begin, key_after(&key));
     let last_two = tr

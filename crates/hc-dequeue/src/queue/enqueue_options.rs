@@ -27,8 +27,9 @@ pub struct Enqueue {
     pub(crate) dedupe: Option<Bytes>,
     pub(crate) on_repeat: OnRepeat,
     pub(crate) max_depth: Option<u64>,
-    pub(crate) priority: i8,
+    pub(crate) priority: Option<i8>,
     pub(crate) group: Option<Bytes>,
+    pub(crate) kind: Option<String>,
     pub(crate) batch: Option<BatchRef>,
     pub(crate) limits: Limits,
     pub(crate) trace_context: Option<TraceContext>,
@@ -104,7 +105,7 @@ impl Enqueue {
     /// higher one wait, others are not granted.
     #[must_use]
     pub fn with_priority(mut self, priority: i8) -> Self {
-        self.priority = priority;
+        self.priority = Some(priority);
         self
     }
 
@@ -125,6 +126,18 @@ impl Enqueue {
     #[must_use]
     pub fn with_group(mut self, group: impl AsRef<[u8]>) -> Self {
         self.group = Some(Bytes::copy_from_slice(group.as_ref()));
+        self
+    }
+
+    /// Sets the kind, of 1 to [`MAX_KIND_BYTES`](crate::MAX_KIND_BYTES) bytes: of which type the job is, in a queue of
+    /// [jobs](crate::Jobs) of several types. Their workers find the handler by this name. An item keeps its kind until
+    /// its value is replaced by another enqueue with its dedupe id.
+    ///
+    /// [`Jobs::enqueue`](crate::Jobs::enqueue) sets the kind of the job's type. Set it here to enqueue a value that is
+    /// encoded already. The workers of a queue of one type take only items without a kind.
+    #[must_use]
+    pub fn with_kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
         self
     }
 
@@ -218,6 +231,12 @@ impl Enqueue {
         self.group.as_ref()
     }
 
+    /// Returns the kind.
+    #[must_use]
+    pub fn kind(&self) -> Option<&str> {
+        self.kind.as_deref()
+    }
+
     /// Returns the batch.
     #[must_use]
     pub fn batch(&self) -> Option<&BatchRef> {
@@ -227,7 +246,7 @@ impl Enqueue {
     /// Returns the priority.
     #[must_use]
     pub fn priority(&self) -> i8 {
-        self.priority
+        self.priority.unwrap_or_default()
     }
 
     /// Returns the number of attempts. Zero: the queue's.

@@ -1,5 +1,6 @@
 //! The handle: what an application does with a queue inside its own transactions.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -14,11 +15,13 @@ use microqueue::keyspace::{
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::kind::{Kind, Kinds};
 use crate::items::part::describe_key;
 use crate::items::priority::Priority;
 use crate::items::settings::{KnownSettings, MIN_LEASE, Settings, SettingsRecord};
 use crate::items::settings_row::is_paused;
 use crate::items::value::{Decode, decoder};
+use crate::options::Handling;
 use crate::queue::configure::check_deaths;
 use crate::session::HEARTBEATS;
 
@@ -54,6 +57,10 @@ pub(crate) struct UntypedQueue {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,
     pub(crate) decode: Arc<Decode>,
+    /// Which items a session takes.
+    pub(crate) kinds: Arc<Kinds>,
+    /// How it handles those of some kinds.
+    pub(crate) handling: Arc<BTreeMap<Kind, Handling>>,
 }
 
 impl<T, C> Queue<T, C>
@@ -66,6 +73,8 @@ where
             keys: self.keys.clone(),
             settings: self.settings.clone(),
             decode: decoder(self.codec.clone()),
+            kinds: Arc::new(Kinds::unnamed()),
+            handling: Arc::default(),
         }
     }
 }

@@ -213,18 +213,21 @@ impl<T, C: Codec<T>> Queue<T, C> {
 
     /// Returns how many items each session has requested. Leaves out requests that do not decode.
     async fn wanted(&self, tr: &impl Transaction) -> Result<BTreeMap<SessionId, u64>> {
-        let (begin, end) = self.keys.part(Part::Requests);
-        let query = RangeQuery::keys(begin, end).limit(MAX_REQUESTS);
         let mut wanted = BTreeMap::new();
-        // Safe as a snapshot read, as in `session_rows`.
-        let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
-            if let Ok(request) = self.keys.requests.decode(&row) {
-                let of_session: &mut u64 = wanted.entry(request.value.session).or_default();
-                *of_session += u64::from(request.value.wanted);
-            }
-            Ok::<_, Error>(ControlFlow::Continue(()))
-        });
-        visited.await?;
+        for part in [Part::Requests, Part::KindRequests] {
+            let (begin, end) = self.keys.part(part);
+            let query = RangeQuery::keys(begin, end).limit(MAX_REQUESTS);
+            // Safe as a snapshot read, as in `session_rows`.
+            let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+                let registry = self.keys.parse_registry(row.key());
+                if let Ok(request) = self.keys.registry(registry).decode(&row) {
+                    let of_session: &mut u64 = wanted.entry(request.value.session).or_default();
+                    *of_session += u64::from(request.value.wanted);
+                }
+                Ok::<_, Error>(ControlFlow::Continue(()))
+            });
+            visited.await?;
+        }
         Ok(wanted)
     }
 

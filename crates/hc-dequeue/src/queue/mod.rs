@@ -10,6 +10,7 @@ pub(crate) mod enqueue;
 pub(crate) mod enqueue_options;
 pub(crate) mod handle;
 pub(crate) mod inspect;
+pub(crate) mod kinds;
 pub(crate) mod list;
 pub(crate) mod stage;
 pub(crate) mod stats;

@@ -28,6 +28,7 @@ use crate::items::dedupe::{Claim, Repeated, claim, holder, repeated};
 use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::keys::{Keys, check_group};
+use crate::items::kind::Kind;
 use crate::items::part::Counter;
 use crate::items::places::{Destination, put_in, put_new, rewrite, take_out};
 use crate::items::priority::Priority;
@@ -303,6 +304,7 @@ async fn repeat(
     // Before anything is staged, too.
     let joined = joined(tr, keys, new.options, record.member).await?;
     record.payload = new.record.payload.clone();
+    record.kind = new.record.kind.clone();
     record.limits = new.record.limits;
     record.trace_context = new.record.trace_context.clone();
     match location {
@@ -329,19 +331,32 @@ async fn repeat(
     Ok(Some(Enqueued::Replaced(keys.item_ref(id))))
 }
 
+/// Returns the kind with a name.
+///
+/// # Errors
+/// [`Error::Kind`].
+pub(crate) fn kind_named(name: &str) -> Result<Kind> {
+    Kind::new(name).ok_or_else(|| Error::Kind {
+        kind: name.to_owned(),
+    })
+}
+
 /// Returns the payload as the record of a new item.
 ///
 /// # Errors
-/// [`Error::Priority`], [`Error::Group`].
+/// [`Error::Priority`], [`Error::Group`], [`Error::Kind`].
 pub(crate) fn record_of(payload: Bytes, enqueued_millis: u64, options: &Enqueue) -> Result<Record> {
     let mut record = Record::new(enqueued_millis, payload);
     record.dedupe = options.dedupe().cloned().unwrap_or_default();
     record.limits = options.limits;
-    let priority = options.priority;
+    let priority = options.priority();
     record.priority = Priority::new(priority).ok_or(Error::Priority { priority })?;
     if let Some(group) = options.group() {
         check_group(group)?;
         record.group = group.clone();
+    }
+    if let Some(kind) = options.kind() {
+        record.kind = kind_named(kind)?;
     }
     Ok(record)
 }

@@ -25,6 +25,8 @@ pub struct Status<T> {
     pub value: Result<T, Undecodable>,
     /// Its [priority](crate::Enqueue::with_priority).
     pub priority: i8,
+    /// Its [kind](crate::Enqueue::with_kind), if it has one.
+    pub kind: Option<String>,
     /// Its [group](crate::Enqueue::with_group); empty if it was enqueued without one.
     pub group: Bytes,
     /// Whether it has a slot of its group: a session holds it, or it keeps the slot until it
@@ -158,6 +160,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             place,
             value: self.decode(&record, key),
             priority: record.priority.get(),
+            kind: record.kind.get().map(str::to_owned),
             group: record.group.clone(),
             has_slot: record.has_slot,
             batch: record

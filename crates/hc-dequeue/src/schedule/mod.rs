@@ -166,6 +166,7 @@ impl Schedule {
         let stored = |time| Duration::from_millis(millis(time));
         self.options = options;
         self.options.trace_context = None;
+        self.options.priority = self.options.priority.filter(|priority| *priority != 0);
         self.options.max_wait = self.options.max_wait.map(stored);
         if let Some(ReadyTime::After(delay)) = self.options.ready {
             self.options.ready = Some(ReadyTime::After(stored(delay)));

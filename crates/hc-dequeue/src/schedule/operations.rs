@@ -80,7 +80,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if let Some(dedupe) = schedule.options.dedupe() {
             check_dedupe(dedupe)?;
         }
-        let priority = schedule.options.priority;
+        let priority = schedule.options.priority();
         if Priority::new(priority).is_none() {
             return Err(Error::Priority { priority });
         }

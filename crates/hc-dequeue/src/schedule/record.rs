@@ -9,6 +9,7 @@ use microqueue::keyspace::{self, Bytes, limits};
 use super::fired::{FiredTimes, MAX_RUNS, Run};
 use super::times::MAX_MISSED;
 use super::{Missed, Schedule};
+use crate::items::kind::{Kind, MAX_KIND_BYTES};
 use crate::items::priority::Priority;
 use crate::items::record::{
     FIELD_BYTES, Limits, MAX_DEDUPE_BYTES, MAX_PAYLOAD_BYTES, MAX_UNKNOWN_BYTES, decode_fields,
@@ -39,6 +40,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + 2 * (FIELD_BYTES + MAX_SCHEDULE_TEXT_BYTES)
     + (FIELD_BYTES + MAX_DEDUPE_BYTES)
     + 2 * (FIELD_BYTES + 1)
+    + (FIELD_BYTES + MAX_KIND_BYTES)
     + (FIELD_BYTES + Limits::BYTES)
     + MAX_UNKNOWN_BYTES;
 
@@ -61,6 +63,7 @@ mod tag {
     pub(super) const MAX_DEPTH: u8 = 11;
     pub(super) const PRIORITY: u8 = 12;
     pub(super) const GROUP: u8 = 13;
+    pub(super) const KIND: u8 = 15;
 }
 
 /// A schedule as stored.
@@ -122,13 +125,15 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
             push_field(buffer, tag::LIMITS, &options.limits.to_bytes());
         }
         push_millis(buffer, tag::MAX_DEPTH, options.max_depth);
-        let priority = Priority::new(options.priority).expect("`schedule` has checked it");
+        let priority = Priority::new(options.priority()).expect("`schedule` has checked it");
         push_priority(buffer, tag::PRIORITY, priority);
         push_field(
             buffer,
             tag::GROUP,
             options.group().map_or(&[], |group| group),
         );
+        let kind = options.kind().unwrap_or_default();
+        push_field(buffer, tag::KIND, kind.as_bytes());
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -160,7 +165,7 @@ fn decode_schedule(bytes: &Bytes) -> Result<ScheduleRecord, String> {
     };
     record.schedule.time_zone.clear();
     let mut has_missed = false;
-    let rest = decode_fields(bytes, FORMAT, tag::GROUP, |tag, field| {
+    let rest = decode_fields(bytes, FORMAT, tag::KIND, |tag, field| {
         has_missed |= tag == tag::MISSED;
         decode_field(&mut record, tag, bytes.slice_ref(field))
     })?;
@@ -196,8 +201,10 @@ fn decode_field(record: &mut ScheduleRecord, tag: u8, field: Bytes) -> Result<()
         }
         tag::LIMITS => options.limits = Limits::parse(&field)?,
         tag::MAX_DEPTH => options.max_depth = Some(number(&field)?),
-        tag::PRIORITY => options.priority = priority_field(&field)?.get(),
-        _ => options.group = Some(group(field)?),
+        tag::PRIORITY => options.priority = Some(priority_field(&field)?.get()),
+        tag::GROUP => options.group = Some(group(field)?),
+        tag::KIND => options.kind = Some(Kind::parse(field)?.name().to_owned()),
+        other => return Err(format!("field {other} is unknown")),
     }
     Ok(())
 }
@@ -278,7 +285,8 @@ mod tests {
             .with_max_deliveries(7)
             .with_max_depth(8)
             .with_priority(-2)
-            .with_group("acme");
+            .with_group("acme")
+            .with_kind("report");
         let runs = [(1, 2), (4, 4)].map(|(first, last)| Run { first, last });
         let mut full = record(Missed::All { cap: 258 });
         full.fired = FiredTimes::of_runs(runs.into()).unwrap();
@@ -320,6 +328,7 @@ mod tests {
             &number(11, 8),
             &[12, 0, 1, 12],
             b"\x0d\0\x04acme",
+            b"\x0f\0\x06report",
             b"\x63\0\x03new\0payload",
         ];
         assert_eq!(encoded(&full()), expected.concat());

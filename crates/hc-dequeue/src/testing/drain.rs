@@ -13,6 +13,7 @@ use crate::consume::consumer::Consumer;
 use crate::consume::delivery::Delivery;
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
+use crate::items::kind::Kinds;
 use crate::items::part::Counter;
 use crate::options::{Backoff, WorkerOptions};
 use crate::protocol::give_back::{GiveBack, When};
@@ -95,7 +96,7 @@ where
         runner,
         queue,
         handler: Guarded::new(handler),
-        calls: Calls::new(queue.subspace(), runner.environment(), Backoff::default()),
+        calls: Calls::new(queue.subspace(), runner.environment(), &Kinds::unnamed()),
         drained: Drained::default(),
     };
     let handled = drain.handle_all(&consumer).await;

@@ -8,9 +8,9 @@ use microqueue::keyspace::{Environment, Subspace};
 use tracing::Instrument;
 
 use crate::consume::held_item::HeldItem;
-use crate::options::Backoff;
+use crate::items::kind::Kinds;
 use crate::protocol::give_back::GiveBack;
-use crate::work::metrics::HandlerMetrics;
+use crate::work::metrics::WorkerMetrics;
 use crate::work::outcome::Outcome;
 
 /// How long a slot waits after a fault, which may occur again at once.
@@ -18,17 +18,15 @@ const PAUSE_AFTER_FAULT: Duration = Duration::from_millis(100);
 
 /// What calls of a queue's handler need.
 pub(crate) struct Calls {
-    backoff: Backoff,
     env: Environment,
-    metrics: HandlerMetrics,
+    metrics: WorkerMetrics,
 }
 
 impl Calls {
-    pub(crate) fn new(queue: &Subspace, env: &Environment, backoff: Backoff) -> Self {
+    pub(crate) fn new(queue: &Subspace, env: &Environment, kinds: &Kinds) -> Self {
         Self {
-            backoff,
             env: env.clone(),
-            metrics: HandlerMetrics::new(queue),
+            metrics: WorkerMetrics::new(queue, kinds),
         }
     }
 
@@ -59,7 +57,8 @@ impl Calls {
         let took = self.env.now().saturating_sub(began);
         let has_failed = matches!(outcome, Some(Outcome::Retry { .. }));
         let is_last = has_failed && item.is_last_attempt();
-        self.metrics.record(took, outcome.as_ref(), is_last);
+        let metrics = self.metrics.of(&item.record.kind);
+        metrics.record(took, outcome.as_ref(), is_last);
         outcome
     }
 
@@ -86,10 +85,12 @@ impl Calls {
             Outcome::Snooze(delay) => (GiveBack::Returned(held.after(delay)), None),
             Outcome::Retry { after, reason } => {
                 let failures = u32::try_from(held.attempt()).unwrap_or(u32::MAX);
-                let delay = after.unwrap_or_else(|| self.backoff.after(failures, &self.env));
+                let backoff = held.out.life.backoff;
+                let delay = after.unwrap_or_else(|| backoff.after(failures, &self.env));
                 let queue = held.queue_name();
                 let attempt = held.attempt();
-                tracing::warn!(queue, %item, attempt, reason, ?delay, "a handler failed");
+                let kind = held.record.kind.get();
+                tracing::warn!(queue, %item, kind, attempt, reason, ?delay, "a handler failed");
                 (GiveBack::Failed(held.after(delay)), Some(reason))
             }
             Outcome::Discard { reason } => {

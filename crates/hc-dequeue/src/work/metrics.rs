@@ -1,14 +1,44 @@
 //! The metrics of workers.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use metrics::{Counter, Histogram, counter, histogram};
 use microqueue::keyspace::Subspace;
 use microqueue::keyspace::names::queue_name;
 
+use crate::items::kind::{Kind, Kinds};
 use crate::work::outcome::Outcome;
 
 /// The metrics of one worker.
+pub(crate) struct WorkerMetrics {
+    /// Of the items of each kind that it takes; under the empty kind, those of the items without one.
+    handlers: BTreeMap<Kind, HandlerMetrics>,
+    pub(crate) restarts: Counter,
+}
+
+impl WorkerMetrics {
+    pub(crate) fn new(queue: &Subspace, kinds: &Kinds) -> Self {
+        let queue = queue_name(queue);
+        let of_kind = |kind: Kind| {
+            let handler = HandlerMetrics::new(&queue, &kind);
+            (kind, handler)
+        };
+        let kinds = kinds.known().cloned().chain([Kind::NONE]);
+        Self {
+            handlers: kinds.map(of_kind).collect(),
+            restarts: counter!("hc_dequeue_restarts", "queue" => queue.clone()),
+        }
+    }
+
+    /// Returns the metrics of the handler of a kind.
+    pub(crate) fn of(&self, kind: &Kind) -> &HandlerMetrics {
+        let handler = self.handlers.get(kind);
+        handler.unwrap_or(&self.handlers[&Kind::NONE])
+    }
+}
+
+/// The metrics of one handler.
 pub(crate) struct HandlerMetrics {
     handler: Histogram,
     done: Counter,
@@ -17,25 +47,28 @@ pub(crate) struct HandlerMetrics {
     dead: Counter,
     discarded: Counter,
     dropped: Counter,
-    pub(crate) restarts: Counter,
 }
 
 impl HandlerMetrics {
-    pub(crate) fn new(queue: &Subspace) -> Self {
-        let queue = queue_name(queue);
+    fn new(queue: &str, kind: &Kind) -> Self {
+        let kind = kind.get().map(|kind| ("kind", kind.to_owned()));
+        let labels: Vec<_> = [("queue", queue.to_owned())]
+            .into_iter()
+            .chain(kind)
+            .collect();
         let outcome = |outcome: &'static str| {
-            let labels = [("queue", queue.clone()), ("outcome", outcome.to_owned())];
+            let outcome = ("outcome", outcome.to_owned());
+            let labels: Vec<_> = labels.iter().cloned().chain([outcome]).collect();
             counter!("hc_dequeue_outcomes", &labels)
         };
         Self {
-            handler: histogram!("hc_dequeue_handler_seconds", "queue" => queue.clone()),
+            handler: histogram!("hc_dequeue_handler_seconds", &labels),
             done: outcome("done"),
             snoozed: outcome("snoozed"),
             retried: outcome("retried"),
             dead: outcome("dead"),
             discarded: outcome("discarded"),
             dropped: outcome("dropped"),
-            restarts: counter!("hc_dequeue_restarts", "queue" => queue.to_owned()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Handles items in the transactions that complete them.
 
 use std::future::Future;
-use std::sync::Arc;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::items::error::{BoxError, Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::options::WorkerOptions;
 use crate::queue::handle::Queue;
+use crate::work::handler::{Handler, TransactionHandler};
 use crate::work::outcome::{IntoOutcome, Outcome};
 use crate::work::worker::Worker;
 
@@ -137,14 +138,62 @@ where
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + Send + 'static,
     {
-        let on_store = runner.on_store().idempotent();
-        let handler = Arc::new(handler);
-        let work = move |delivery: Delivery<T>| {
-            let runner = on_store.clone();
-            let handler = handler.clone();
-            async move { in_transaction(&runner, &*handler, &delivery).await }
-        };
-        self.work(runner, options, work).await
+        self.process_by(runner, options, handler).await
+    }
+
+    /// Opens a session and calls a [`TransactionHandler`] for each item, as [`process`](Self::process) calls a closure.
+    /// Such a handler borrows its state, instead of a clone in each call.
+    ///
+    /// # Conflicts
+    /// As [`process`](Self::process).
+    ///
+    /// # Errors
+    /// As [`process`](Self::process).
+    ///
+    /// # Cancel safety
+    /// As [`process`](Self::process).
+    ///
+    /// # Panics
+    /// Panics outside a tokio runtime.
+    pub async fn process_by<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        options: WorkerOptions,
+        handler: impl TransactionHandler<T, D::Transaction>,
+    ) -> Result<Worker<T>> {
+        let handler = InTransaction::new(runner, handler);
+        self.work_by(runner, options, handler).await
+    }
+}
+
+/// Calls a handler in the transaction that completes the item.
+pub(crate) struct InTransaction<H, Tr> {
+    runner: Runner<Store>,
+    handler: H,
+    transaction: PhantomData<fn(Tr)>,
+}
+
+impl<H, Tr> InTransaction<H, Tr> {
+    pub(crate) fn new<D: Database>(runner: &Runner<D>, handler: H) -> Self {
+        Self {
+            runner: runner.on_store().idempotent(),
+            handler,
+            transaction: PhantomData,
+        }
+    }
+}
+
+impl<T, H, Tr> Handler<T> for InTransaction<H, Tr>
+where
+    T: Send + Sync + 'static,
+    Tr: Transaction + 'static,
+    H: TransactionHandler<T, Tr>,
+{
+    type Output = Outcome;
+
+    async fn handle(&self, delivery: Delivery<T>) -> Outcome {
+        let handle = |tr: Tx<Tr>, delivery| self.handler.handle(tr, delivery);
+        in_transaction(&self.runner, &handle, &delivery).await
     }
 }
 

@@ -22,8 +22,8 @@ use crate::shutdown::{SESSION_END_LIMIT, ShutdownReport, end_tasks};
 use crate::work::calls::Calls;
 use crate::work::outcome::Outcome;
 
-/// A handler of the application.
-type Handler = Box<dyn Fn(HandedOut) -> BoxFuture<'static, Outcome> + Send + Sync>;
+/// Calls a handler of the application.
+pub(crate) type Handle = dyn Fn(HandedOut) -> BoxFuture<'static, Outcome> + Send + Sync;
 
 /// What the slots of a worker do besides taking items.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,13 +52,13 @@ impl Slots {
         queue: UntypedQueue,
         runner: Runner<Store>,
         options: &WorkerOptions,
-        handler: Handler,
+        handler: Box<Handle>,
     ) -> BoxFuture<'_, Result<Self>> {
         Box::pin(async move {
             let env = runner.environment().clone();
             let options = DispatcherOptions::of_worker(options)?;
             let concurrency = options.concurrency;
-            let calls = Arc::new(Calls::new(&queue.keys.queue, &env, options.backoff));
+            let calls = Arc::new(Calls::new(&queue.keys.queue, &env, &queue.kinds));
             let consumer = UntypedConsumer::open(queue, runner, options).await?;
             let handler = Arc::new(Guarded::new(handler));
             let orders = Arc::new(watch::Sender::default());
@@ -133,7 +133,7 @@ impl Drop for Slots {
 /// One of the slots in which handlers run at the same time.
 struct Slot {
     consumer: UntypedConsumer,
-    handler: Arc<Guarded<Handler>>,
+    handler: Arc<Guarded<Box<Handle>>>,
     calls: Arc<Calls>,
     ordered: watch::Receiver<Orders>,
     orders: Arc<watch::Sender<Orders>>,

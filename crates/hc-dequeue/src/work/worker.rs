@@ -2,20 +2,22 @@
 
 use std::future::{Future, pending};
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Database, Runner};
+use microqueue::keyspace::{Database, Runner, Store};
 
 use crate::consume::delivery::Delivery;
 use crate::consume::held_item::HandedOut;
 use crate::items::error::Result;
 use crate::options::WorkerOptions;
-use crate::queue::handle::Queue;
+use crate::queue::handle::{Queue, UntypedQueue};
 use crate::shutdown::ShutdownReport;
+use crate::work::handler::Handler;
 use crate::work::outcome::{IntoOutcome, Outcome};
-use crate::work::slots::Slots;
+use crate::work::slots::{Handle, Slots};
 
 /// Handles the items of a queue until it is shut down.
 ///
@@ -100,29 +102,57 @@ where
         Fut: Future<Output = R> + Send + 'static,
         R: IntoOutcome + Send + 'static,
     {
-        // A slot catches a panic, wherever it happens.
-        let handle = move |item: HandedOut| -> BoxFuture<'static, Outcome> {
-            let Some(delivery) = Delivery::receive(item) else {
-                // It is lost, so that this future is dropped.
-                return Box::pin(pending());
-            };
-            let handled = handler(delivery);
-            Box::pin(async move { Outcome::of(handled.await) })
-        };
-        let slots = Slots::open(
-            self.untyped(),
-            runner.on_store(),
-            &options,
-            Box::new(handle),
-        );
-        Ok(Worker {
-            slots: slots.await?,
-            value: PhantomData,
-        })
+        self.work_by(runner, options, handler).await
+    }
+
+    /// Opens a session and calls a [`Handler`] for each item, as [`work`](Self::work) calls a closure. Such a handler
+    /// borrows its state, instead of a clone in each call.
+    ///
+    /// # Errors
+    /// As [`work`](Self::work).
+    ///
+    /// # Cancel safety
+    /// As [`work`](Self::work).
+    ///
+    /// # Panics
+    /// Panics outside a tokio runtime.
+    pub async fn work_by<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        options: WorkerOptions,
+        handler: impl Handler<T>,
+    ) -> Result<Worker<T>> {
+        let handle = call(handler);
+        Worker::open(self.untyped(), runner.on_store(), &options, handle).await
     }
 }
 
+/// Returns what calls a handler for an item of its type. A slot catches a panic, wherever it happens.
+pub(crate) fn call<T: Send + Sync + 'static>(handler: impl Handler<T>) -> Box<Handle> {
+    let handler = Arc::new(handler);
+    Box::new(move |item: HandedOut| -> BoxFuture<'static, Outcome> {
+        let Some(delivery) = Delivery::receive(item) else {
+            // It is lost, so that this future is dropped.
+            return Box::pin(pending());
+        };
+        let handler = handler.clone();
+        Box::pin(async move { Outcome::of(handler.handle(delivery).await) })
+    })
+}
+
 impl<T: Send + Sync + 'static> Worker<T> {
+    pub(crate) async fn open(
+        queue: UntypedQueue,
+        runner: Runner<Store>,
+        options: &WorkerOptions,
+        handle: Box<Handle>,
+    ) -> Result<Self> {
+        Ok(Self {
+            slots: Slots::open(queue, runner, options, handle).await?,
+            value: PhantomData,
+        })
+    }
+
     /// Stops taking items, lets the handlers finish for up to `grace`, and ends the session.
     ///
     /// Items whose handlers have not finished by then return to the queue without a counted attempt, so that

@@ -87,10 +87,10 @@ async fn a_panic_comes_back_after_the_backoff(store: TestStore) {
     let world = World::with_defaults(&store).await;
     let item = world.enqueue_ref(7, &Enqueue::new()).await;
     let options = WorkerOptions::new().with_backoff(DAILY);
-    let handler = |_: Delivery<u64>| async { panic!("no luck") };
+    let handler = async |_: Delivery<u64>| -> () { panic!("no luck") };
     let worker = world
         .queue
-        .work::<_, _, _, ()>(&world.runner, options, handler)
+        .work(&world.runner, options, handler)
         .await
         .unwrap();
     until(async || world.stats().await.delayed != 0).await;

@@ -131,9 +131,13 @@ impl Dispatcher {
     fn undecodable(&mut self, id: ItemId, record: &Record, error: &DecodeError) {
         let queue = &self.keys().name;
         let item = self.keys().item_ref(id);
-        tracing::error!(%queue, %item, %error, "an item does not decode");
+        let kind = record.kind.get();
+        tracing::error!(%queue, %item, kind, %error, "an item does not decode");
         // A version that cannot decode many items would otherwise take them again and again before all others.
-        let backoff = self.options.backoff.no_shorter_than(Backoff::default());
+        let backoff = self
+            .shared
+            .backoff(record)
+            .no_shorter_than(Backoff::default());
         let how = GiveBack::Undecodable(When::Later(backoff));
         self.return_later(id, record.deliveries, how, Some(&error.to_string()));
     }

@@ -57,6 +57,7 @@ use crate::consume::policy::{Event, Facts, Policy, Step, Timer};
 use crate::consume::shared_task::{SharedTask, let_others_run};
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
+use crate::items::kind::registry_of;
 use crate::items::settings::Settings;
 use crate::lanes::LaneMemory;
 use crate::options::DispatcherOptions;
@@ -85,6 +86,8 @@ struct Closing {
 
 pub(crate) struct Dispatcher {
     queue: UntypedQueue,
+    /// The kinds that the session takes, as it stores them.
+    kinds: Option<Vec<u8>>,
     /// The settings that were stored at the last heartbeat.
     settings: Arc<Settings>,
     runner: Runner<Store>,
@@ -122,10 +125,16 @@ impl Dispatcher {
         sender: mpsc::WeakUnboundedSender<Command>,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> Result<Self> {
+        let kinds = queue.kinds.to_row();
+        let keys = match &kinds {
+            Some(row) => Arc::new(queue.keys.in_registry(Some(registry_of(row)))),
+            None => queue.keys.clone(),
+        };
         let shared = Shared {
-            keys: queue.keys.clone(),
+            keys,
             env: runner.environment().clone(),
             settings: queue.settings.clone(),
+            handling: queue.handling.clone(),
             time_limit: options.time_limit,
             backoff: options.backoff,
             shuts_down: AtomicBool::new(false),
@@ -135,15 +144,17 @@ impl Dispatcher {
             metrics: Metrics::new(&queue.keys.queue),
         };
         let settings = queue.settings.get();
-        let lanes = LaneMemory::anywhere(runner.environment());
+        let interval = options.poll_interval;
+        let lanes = LaneMemory::of_session(queue.kinds.clone(), interval, runner.environment());
         let alarms = Alarms::new(runner.environment().clone());
         let cancels = Alarms::new(runner.environment().clone());
         let mut dispatcher = Self {
             member: Member::new(queue.keys.sessions.clone(), &runner, settings.lease),
             shared: Arc::new(shared),
-            fronts: Arc::new(Fronts::new(options.poll_interval, lanes)),
+            fronts: Arc::new(Fronts::new(interval, lanes)),
             settings,
             queue,
+            kinds,
             runner,
             options,
             commands,
@@ -338,7 +349,7 @@ impl Dispatcher {
                 self.return_unused(id, out.delivery);
                 continue;
             }
-            let how = GiveBack::Failed(When::Later(self.options.backoff));
+            let how = GiveBack::Failed(When::Later(out.life.backoff));
             let reason = match out.repeats() {
                 Some(repeats) => format!("its time limit has passed: {repeats}"),
                 None => "its time limit has passed".to_owned(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::try_join;
-use microqueue::keyspace::{self, Code, Commit};
+use microqueue::keyspace::{self, Code, Commit, Transaction, Tx};
 use microqueue::{ItemId, StagedId};
 
 use super::Dispatcher;
@@ -15,6 +15,7 @@ use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::give_back;
 use crate::protocol::request::{Wanted, register, watch_pause, withdraw};
 use crate::protocol::{Demand, SessionContext};
+use crate::session::Life;
 use crate::session::wall::wall_millis;
 
 /// How many times the patience of one rank fits into the lease.
@@ -84,10 +85,27 @@ impl Dispatcher {
     pub(super) async fn open_session(&mut self) -> Result<Event<ItemId>> {
         self.shared.holdings.lose_all();
         self.member.open().await?;
+        self.store_kinds().await?;
         // If this fails, heartbeats find cancelled items.
         let watched = self.find_cancelled().await;
         self.note(watched);
         Ok(Event::SessionOpened)
+    }
+
+    /// Stores the kinds that the session takes, by which others find its requests after its death.
+    async fn store_kinds(&self) -> Result<()> {
+        let Some(kinds) = &self.kinds else {
+            return Ok(());
+        };
+        let keys = self.keys();
+        let session = self.session();
+        let store = |tr: Tx<_>| async move {
+            if keys.sessions.life(&tr, session).await? == Some(Life::Alive) {
+                tr.set(&keys.session_kinds(session), kinds);
+            }
+            Ok::<_, Error>(())
+        };
+        self.runner.run(store).await
     }
 
     /// Gives items back in a transaction of their own.

@@ -25,6 +25,7 @@ use crate::lanes::sweep::{Sweep, sweep_lanes};
 use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::give_back::{GiveBack, When};
 use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
+use crate::queue::kinds::not_taken;
 use crate::queue::stats::{oldest_age, read_stats};
 use crate::session::{SessionId, Tick};
 
@@ -71,7 +72,8 @@ impl Dispatcher {
         let lanes_swept = self.sweep_lanes().await;
         let found = self.find_dead().await;
         let recovered = self.recover().await;
-        for result in [read, swept, lanes_swept, found, recovered] {
+        let reported = self.report_unknown_kinds().await;
+        for result in [read, swept, lanes_swept, found, recovered, reported] {
             self.note(result);
         }
         Ok(())
@@ -105,7 +107,7 @@ impl Dispatcher {
         };
         let (stats, is_paused, age, stored) = self.runner.run(read).await?;
         self.shared.metrics.look(self.fronts.lanes.take_met());
-        let unreadable = self.fronts.skipped();
+        let unreadable = self.fronts.unreadable();
         self.shared
             .metrics
             .report(&stats, is_paused, age, unreadable);
@@ -128,6 +130,30 @@ impl Dispatcher {
             self.settings = Arc::new(stored);
             self.queue.settings.set(self.settings.clone());
             self.member.set_lease(self.settings.lease);
+        }
+        Ok(())
+    }
+
+    /// Reports the kinds of items that the session has passed over and that no session takes.
+    async fn report_unknown_kinds(&self) -> Result<()> {
+        let passed_over = self.queue.kinds.take_unknown();
+        let unknown = if passed_over.is_empty() {
+            passed_over
+        } else {
+            let keys = self.keys();
+            let check = |tr| {
+                let kinds = passed_over.clone();
+                async move { not_taken(&tr, keys, kinds).await }
+            };
+            self.runner.run(check).await?
+        };
+        self.shared.metrics.unknown_kinds.set(unknown.len() as f64);
+        if !unknown.is_empty() {
+            tracing::warn!(
+                queue = %self.keys().name,
+                kinds = ?unknown,
+                "no worker knows these kinds of jobs, so that they wait: start a worker that has handlers for them"
+            );
         }
         Ok(())
     }
@@ -249,12 +275,9 @@ impl Dispatcher {
             }
             let holdings = &self.shared.holdings;
             if !holdings.contains(&item.id) && !self.returns.contains(&item.id) {
-                self.return_later(
-                    item.id,
-                    item.value.deliveries,
-                    GiveBack::Failed(When::Later(self.options.backoff)),
-                    Some("its acknowledgement was not committed"),
-                );
+                let how = GiveBack::Failed(When::Later(self.shared.backoff(&item.value)));
+                let reason = Some("its acknowledgement was not committed");
+                self.return_later(item.id, item.value.deliveries, how, reason);
             }
         }
         Ok(())
@@ -268,7 +291,7 @@ impl Dispatcher {
             let is_handed_out = |out: &Arc<Outstanding>| {
                 out.is_received()
                     && out.delivery == record.deliveries
-                    && out.began + TRANSACTION_LIFE <= now
+                    && out.life.began + TRANSACTION_LIFE <= now
             };
             if record.reserve != Reserve::Out
                 && self

@@ -46,7 +46,9 @@ impl HandedOut {
         limit: usize,
         commands: &Commands,
     ) -> Vec<Self> {
-        let (items, wake) = shared.holdings.take(limit, shared.lifetime());
+        let began = shared.env.now();
+        let lifetime = |record: &Record| shared.lifetime(began, record);
+        let (items, wake) = shared.holdings.take(limit, lifetime);
         wake.dispatcher(commands);
         let handed_out = |item| Self::new(shared, item, commands);
         items.into_iter().map(handed_out).collect()
@@ -54,7 +56,8 @@ impl HandedOut {
 
     /// Hands an item out.
     pub(crate) fn hand_out(shared: &Arc<Shared>, item: Ready, commands: &Commands) -> Self {
-        let (delivered, wake) = shared.holdings.deliver(item, shared.lifetime());
+        let lifetime = shared.lifetime(shared.env.now(), &item.record);
+        let (delivered, wake) = shared.holdings.deliver(item, lifetime);
         wake.dispatcher(commands);
         Self::new(shared, delivered, commands)
     }
@@ -293,8 +296,7 @@ impl HeldItem {
         if self.is_lost() {
             return Err(self.delivery_lost());
         }
-        let now = self.shared.env.now();
-        self.out.extend(now.saturating_add(self.shared.time_limit));
+        self.out.restart(self.shared.env.now());
         Ok(())
     }
 
@@ -405,7 +407,7 @@ impl Drop for HeldItem {
             } else if self.shared.shuts_down.load(Ordering::Relaxed) {
                 self.send_decision(GiveBack::Returned(When::Now), None);
             } else {
-                let how = GiveBack::Failed(When::Later(self.shared.backoff));
+                let how = GiveBack::Failed(When::Later(self.out.life.backoff));
                 self.send_decision(how, Some("its delivery was dropped"));
             }
         }

@@ -1,5 +1,6 @@
 //! State that a dispatcher, its consumers and all deliveries share.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -7,12 +8,15 @@ use std::time::Duration;
 use microqueue::keyspace::Environment;
 
 use super::command::{Command, Commands};
-use crate::consume::holdings::{Holdings, Lifetime, Wake};
+use crate::consume::holdings::outstanding::Lifetime;
+use crate::consume::holdings::{Holdings, Wake};
 use crate::consume::metrics::Metrics;
 use crate::consume::shared_task::SharedTask;
 use crate::items::keys::Keys;
+use crate::items::kind::Kind;
+use crate::items::record::Record;
 use crate::items::settings::KnownSettings;
-use crate::options::Backoff;
+use crate::options::{Backoff, Handling};
 
 /// State that a dispatcher, its consumers and all deliveries share.
 pub(crate) struct Shared {
@@ -20,6 +24,8 @@ pub(crate) struct Shared {
     /// The environment of the dispatcher, by whose clock time limits pass. The one of the keys may have another clock.
     pub(crate) env: Environment,
     pub(crate) settings: KnownSettings,
+    pub(crate) handling: Arc<BTreeMap<Kind, Handling>>,
+    /// The time limit and the backoff of items whose kind has none.
     pub(crate) time_limit: Duration,
     pub(crate) backoff: Backoff,
     /// Whether the consumer is shutting down: a delivery dropped from then on counts no attempt.
@@ -32,11 +38,23 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Returns the lifetime of a delivery that begins now.
-    pub(super) fn lifetime(&self) -> Lifetime {
-        let began = self.env.now();
-        let deadline = began.saturating_add(self.time_limit);
-        Lifetime { began, deadline }
+    /// Returns the lifetime of the delivery of an item that begins at this time.
+    pub(super) fn lifetime(&self, began: Duration, record: &Record) -> Lifetime {
+        let handling = self.handling(record);
+        Lifetime {
+            began,
+            time_limit: handling.time_limit.unwrap_or(self.time_limit),
+            backoff: handling.backoff.unwrap_or(self.backoff),
+        }
+    }
+
+    /// Returns how long an item waits after a failure for which no other time was chosen.
+    pub(crate) fn backoff(&self, record: &Record) -> Backoff {
+        self.handling(record).backoff.unwrap_or(self.backoff)
+    }
+
+    fn handling(&self, record: &Record) -> Handling {
+        self.handling.get(&record.kind).copied().unwrap_or_default()
     }
 }
 

@@ -89,6 +89,8 @@ mod tests {
     use microqueue::keyspace::Versionstamp;
 
     use super::*;
+    use crate::consume::holdings::outstanding::Lifetime;
+    use crate::options::Backoff;
 
     #[test]
     fn a_delivery_is_over_at_its_deadline_to_wherever_that_was_moved() {
@@ -99,9 +101,14 @@ mod tests {
         };
         let mut deliveries = Deliveries::default();
         assert_eq!(deliveries.earliest(), Duration::MAX);
-        let kept_alive = Arc::new(Outstanding::new(1, Duration::ZERO, at(10)));
+        let within = |seconds| Lifetime {
+            began: Duration::ZERO,
+            time_limit: at(seconds),
+            backoff: Backoff::default(),
+        };
+        let kept_alive = Arc::new(Outstanding::new(1, within(10)));
         deliveries.insert(id(1), kept_alive.clone());
-        deliveries.insert(id(2), Arc::new(Outstanding::new(1, Duration::ZERO, at(20))));
+        deliveries.insert(id(2), Arc::new(Outstanding::new(1, within(20))));
         let mut over = |now| {
             let over: Vec<_> = deliveries
                 .take_over(now)
@@ -111,10 +118,10 @@ mod tests {
             (over, deliveries.earliest())
         };
         assert_eq!(over(at(9)), (vec![], at(10)));
-        kept_alive.extend(at(30));
+        kept_alive.restart(at(20));
         assert_eq!(over(at(10)), (vec![], at(20)));
-        // A late extension to an earlier deadline has no effect.
-        kept_alive.extend(at(15));
+        // A late restart at an earlier time has no effect.
+        kept_alive.restart(at(5));
         assert_eq!(over(at(29)), (vec![id(2)], at(30)));
         assert_eq!(over(at(30)), (vec![id(1)], Duration::MAX));
     }

@@ -16,7 +16,7 @@ use microqueue::ItemId;
 use parking_lot::Mutex;
 
 use self::deliveries::Deliveries;
-use self::outstanding::Outstanding;
+use self::outstanding::{Lifetime, Outstanding};
 use crate::consume::policy::reserve::Size;
 use crate::items::keys::Records;
 use crate::items::record::Record;
@@ -40,13 +40,6 @@ pub(crate) struct Ready {
 pub(crate) struct Delivered {
     pub(crate) item: Ready,
     pub(crate) out: Arc<Outstanding>,
-}
-
-/// When a delivery begins, and when its time limit passes, by the environment's clock.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Lifetime {
-    pub(crate) began: Duration,
-    pub(crate) deadline: Duration,
 }
 
 /// What a session holds. Its dispatcher and all of its consumers share it.
@@ -95,7 +88,11 @@ impl Wake {
 
 impl Holdings {
     /// Begins the deliveries of up to `limit` items of the reserve, in the order in which they were granted.
-    pub(crate) fn take(&self, limit: usize, time: Lifetime) -> (Vec<Delivered>, Wake) {
+    pub(crate) fn take(
+        &self,
+        limit: usize,
+        life: impl Fn(&Record) -> Lifetime,
+    ) -> (Vec<Delivered>, Wake) {
         let mut state = self.0.lock();
         let mut wake = Wake::None;
         let mut taken = Vec::new();
@@ -103,7 +100,8 @@ impl Holdings {
             && let Some((item, _)) = state.reserve.pop_front()
         {
             state.bytes -= item.bytes;
-            let (delivered, wakes) = state.deliver(item, time);
+            let life = life(&item.record);
+            let (delivered, wakes) = state.deliver(item, life);
             taken.push(delivered);
             wake = wake.max(wakes);
         }
@@ -115,8 +113,8 @@ impl Holdings {
     }
 
     /// Begins the delivery of an item.
-    pub(crate) fn deliver(&self, item: Ready, time: Lifetime) -> (Delivered, Wake) {
-        self.0.lock().deliver(item, time)
+    pub(crate) fn deliver(&self, item: Ready, life: Lifetime) -> (Delivered, Wake) {
+        self.0.lock().deliver(item, life)
     }
 
     /// Adds items to the reserve.
@@ -168,7 +166,7 @@ impl Holdings {
     pub(crate) fn forget(&self, id: &ItemId, delivery: u64, now: Duration) -> Wake {
         let mut state = self.0.lock();
         if let Some(out) = state.deliveries.forget(id, delivery) {
-            state.handling.note(now.saturating_sub(out.began));
+            state.handling.note(now.saturating_sub(out.life.began));
         }
         Wake::if_so(state.is_closing && state.deliveries.is_empty())
     }
@@ -216,11 +214,10 @@ impl Holdings {
 }
 
 impl HoldingsState {
-    fn deliver(&mut self, item: Ready, time: Lifetime) -> (Delivered, Wake) {
-        let Lifetime { began, deadline } = time;
-        let out = Arc::new(Outstanding::new(item.record.deliveries, began, deadline));
+    fn deliver(&mut self, item: Ready, life: Lifetime) -> (Delivered, Wake) {
+        let out = Arc::new(Outstanding::new(item.record.deliveries, life));
         self.deliveries.insert(item.id, out.clone());
-        let wake = Wake::if_so(deadline < self.sleeps_until);
+        let wake = Wake::if_so(out.deadline() < self.sleeps_until);
         (Delivered { item, out }, wake)
     }
 

@@ -7,13 +7,23 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::options::Backoff;
+
+/// When a delivery begins, by the environment's clock, how long it may take, and how long its item waits if that is
+/// over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lifetime {
+    pub(crate) began: Duration,
+    pub(crate) time_limit: Duration,
+    pub(crate) backoff: Backoff,
+}
+
 /// The state of an outstanding delivery.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     /// The number of the delivery: how often the item has been granted, including this time.
     pub(crate) delivery: u64,
-    /// When the item was handed out, by the environment's clock.
-    pub(crate) began: Duration,
+    pub(crate) life: Lifetime,
     /// When the delivery's time limit passes, by the environment's clock.
     deadline: Mutex<Duration>,
     /// A [`Reception`].
@@ -68,11 +78,11 @@ pub(crate) enum HoldState {
 }
 
 impl Outstanding {
-    pub(crate) fn new(delivery: u64, began: Duration, deadline: Duration) -> Self {
+    pub(crate) fn new(delivery: u64, life: Lifetime) -> Self {
         Self {
             delivery,
-            began,
-            deadline: Mutex::new(deadline),
+            life,
+            deadline: Mutex::new(life.began.saturating_add(life.time_limit)),
             reception: AtomicU8::new(Reception::Expected as u8),
             repeats: Mutex::default(),
             hold: AtomicU8::new(HoldState::Held as u8),
@@ -84,8 +94,9 @@ impl Outstanding {
         *self.deadline.lock()
     }
 
-    /// Moves the deadline to a later time, never to an earlier one.
-    pub(crate) fn extend(&self, deadline: Duration) {
+    /// Restarts the time limit.
+    pub(crate) fn restart(&self, now: Duration) {
+        let deadline = now.saturating_add(self.life.time_limit);
         let mut current = self.deadline.lock();
         *current = deadline.max(*current);
     }
@@ -161,7 +172,12 @@ mod tests {
 
     #[test]
     fn an_item_is_received_or_taken_back_and_never_both() {
-        let outstanding = || Outstanding::new(1, Duration::ZERO, Duration::ZERO);
+        let life = Lifetime {
+            began: Duration::ZERO,
+            time_limit: Duration::ZERO,
+            backoff: Backoff::default(),
+        };
+        let outstanding = || Outstanding::new(1, life);
         let received = outstanding();
         assert!(received.receive() && !received.take_back() && received.is_received());
         let taken_back = outstanding();

@@ -4,16 +4,25 @@ use microqueue::keyspace::{Bytes, Environment, Subspace, Versionstamp};
 
 use super::*;
 use crate::items::keys::Keys;
+use crate::options::Backoff;
 use crate::session::SessionId;
 
 const NOW: Duration = Duration::from_secs(1);
 const LATER: Duration = Duration::from_secs(2);
 
 /// The lifetime of most deliveries.
-const LIFE: Lifetime = Lifetime {
-    began: NOW,
-    deadline: Duration::from_secs(100),
-};
+fn life() -> Lifetime {
+    until(100)
+}
+
+/// Returns the lifetime of a delivery that ends at this second.
+fn until(second: u64) -> Lifetime {
+    Lifetime {
+        began: NOW,
+        time_limit: Duration::from_secs(second) - NOW,
+        backoff: Backoff::default(),
+    }
+}
 
 fn id(number: u64) -> ItemId {
     ItemId::Commit {
@@ -49,9 +58,9 @@ fn filled(items: u64, size: Size) -> Holdings {
     holdings
 }
 
-/// Takes items with the [`LIFE`] of most. Returns their numbers.
+/// Takes items with the [`life`] of most. Returns their numbers.
 fn take(holdings: &Holdings, limit: usize) -> (Vec<u64>, Wake) {
-    let (delivered, wake) = holdings.take(limit, LIFE);
+    let (delivered, wake) = holdings.take(limit, |_| life());
     let numbers = delivered
         .into_iter()
         .map(|delivered| number(&delivered.item));
@@ -91,11 +100,11 @@ fn an_item_is_outstanding_from_the_moment_it_leaves_the_reserve() {
     let holdings = filled(2, NEVER_LOW);
     assert!(holdings.is_idle());
     assert!(holdings.delivery(&id(1)).is_none());
-    let (delivered, _) = holdings.take(1, LIFE);
+    let (delivered, _) = holdings.take(1, |_| life());
     let out = holdings.delivery(&id(1)).unwrap();
     assert!(Arc::ptr_eq(&delivered[0].out, &out));
-    assert_eq!((out.delivery, out.began), (1, LIFE.began));
-    assert_eq!(out.deadline(), LIFE.deadline);
+    assert_eq!((out.delivery, out.life.began), (1, NOW));
+    assert_eq!(out.deadline(), Duration::from_secs(100));
     assert!(!holdings.is_idle());
     assert_eq!(
         [1, 2, 3].map(|item| holdings.contains(&id(item))),
@@ -140,19 +149,15 @@ fn the_dispatcher_is_woken_again_when_a_reserve_of_another_size_runs_low() {
 #[test]
 fn the_dispatcher_is_woken_by_a_deadline_before_the_end_of_its_sleep() {
     let at = Duration::from_secs;
-    let until = |seconds| Lifetime {
-        began: NOW,
-        deadline: at(seconds),
-    };
     let holdings = filled(4, NEVER_LOW);
     assert_eq!(holdings.sleep(at(50)), at(50));
-    assert_eq!(holdings.take(1, until(50)).1, Wake::None);
-    assert_eq!(holdings.take(1, until(49)).1, Wake::Dispatcher);
+    assert_eq!(holdings.take(1, |_| until(50)).1, Wake::None);
+    assert_eq!(holdings.take(1, |_| until(49)).1, Wake::Dispatcher);
     assert_eq!(holdings.deliver(ready(8), until(51)).1, Wake::None);
     assert_eq!(holdings.deliver(ready(9), until(48)).1, Wake::Dispatcher);
     // The next sleep ends in time for all of them.
     assert_eq!(holdings.sleep(at(60)), at(48));
-    assert_eq!(holdings.take(1, until(48)).1, Wake::None);
+    assert_eq!(holdings.take(1, |_| until(48)).1, Wake::None);
     assert_eq!(holdings.sleep(at(40)), at(40));
     let over = holdings.take_over(at(48));
     assert_eq!(

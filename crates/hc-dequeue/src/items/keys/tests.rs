@@ -30,6 +30,8 @@ fn keys_have_the_bytes_of_the_schema() {
     let schedule = [&name("e")[..], b"\x02daily\0"].concat();
     let fire_time = [&name("f")[..], b"\x16\x01\x00\x02daily\0"].concat();
     let kept = stamped([&name("z")[..], b"\x16\x01\x00"].concat());
+    let of_kinds = keys.in_registry(Some([6; 16]));
+    let registry = [&name("q")[..], b"\x01", &[6; 16], b"\0"].concat();
     let table = [
         (keys.settings(), name("m")),
         (keys.pause(), name("p")),
@@ -43,6 +45,8 @@ fn keys_have_the_bytes_of_the_schema() {
         (keys.cancels(session), of_session("a")),
         (keys.pointers().bytes().to_vec(), name("o")),
         (keys.request(&id), stamped(name("r"))),
+        (of_kinds.request(&id), stamped(registry.clone())),
+        (keys.session_kinds(session), of_session("u")),
         (keys.done.subspace().bytes().to_vec(), name("x")),
         (id.key_in(&keys.kept_until(256)), kept.clone()),
         (keys.schedule("daily"), schedule.clone()),

@@ -12,6 +12,7 @@ use super::{
     Token, priority, tag, undecodable,
 };
 use crate::items::batch::{BatchCounts, BatchMember};
+use crate::items::kind::Kind;
 use crate::items::priority::Priority;
 
 /// The codec of [`Record`].
@@ -73,6 +74,7 @@ impl Codec<Record> for RecordCodec {
         if let Some(spent) = record.spent {
             push_field(buffer, tag::SPENT, &spent.to_bytes());
         }
+        push_field(buffer, tag::KIND, record.kind.field());
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -158,7 +160,7 @@ pub(crate) fn decode_fields<'a>(
 fn decode_record(bytes: &Bytes) -> Result<Record, String> {
     let mut record = Record::default();
     let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
-    let rest = decode_fields(bytes, FORMAT, tag::SPENT, decode)?;
+    let rest = decode_fields(bytes, FORMAT, tag::KIND, decode)?;
     if record.has_slot && record.group.is_empty() {
         return Err("an item without a group has a slot".to_owned());
     }
@@ -190,7 +192,8 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::SLOT => record.has_slot = slot(field)?,
         tag::MEMBER => record.member = Some(BatchMember::parse(field)?),
         tag::COUNTS => record.batch_counts = Some(BatchCounts::parse(field)?),
-        _ => record.spent = Some(Spent::parse(field)?),
+        tag::SPENT => record.spent = Some(Spent::parse(field)?),
+        _ => record.kind = Kind::parse(bytes.slice_ref(field))?,
     }
     Ok(())
 }

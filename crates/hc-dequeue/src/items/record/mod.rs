@@ -24,6 +24,7 @@ pub(crate) use self::codec::{
 pub(crate) use self::grant::{GrantPart, ListedGrantPart, SIGNAL, is_signal};
 pub(crate) use self::request::{Request, RequestCodec};
 use crate::items::batch::{BatchCounts, BatchMember};
+use crate::items::kind::{Kind, MAX_KIND_BYTES};
 use crate::items::priority::Priority;
 use crate::session::wall::unix_time;
 
@@ -52,6 +53,7 @@ mod tag {
     pub(super) const MEMBER: u8 = 20;
     pub(super) const COUNTS: u8 = 21;
     pub(super) const SPENT: u8 = 22;
+    pub(super) const KIND: u8 = 23;
 }
 
 /// The format number of all records.
@@ -82,7 +84,7 @@ pub(crate) const TOKEN_BYTES: usize = 33;
 pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-pub(crate) const MAX_UNKNOWN_BYTES: usize = 687;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 584;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
@@ -99,6 +101,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + BatchMember::BYTES)
     + (FIELD_BYTES + BatchCounts::BYTES)
     + (FIELD_BYTES + Spent::BYTES)
+    + (FIELD_BYTES + MAX_KIND_BYTES)
     + MAX_UNKNOWN_BYTES;
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
@@ -132,6 +135,7 @@ pub(crate) struct Record {
     pub(crate) batch_counts: Option<BatchCounts>,
     /// The token of its group's rate that its grant has taken.
     pub(crate) spent: Option<Spent>,
+    pub(crate) kind: Kind,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.

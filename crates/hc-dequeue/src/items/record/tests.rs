@@ -66,6 +66,7 @@ fn record() -> Record {
             version: 0x0102,
             interval: 3,
         }),
+        kind: Kind::new("mail").unwrap(),
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
     }
@@ -104,6 +105,7 @@ fn a_record_has_the_bytes_of_the_schema() {
         &[&[20, 0, 17][..], &[7; 16], &[1]].concat(),
         &[&[21, 0, 24][..], &COUNTS].concat(),
         b"\x16\0\x10\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\0\x03",
+        b"\x17\0\x04mail",
         b"\x63\0\x03new\xff\0\x01x",
         b"\0payload",
     ]
@@ -320,7 +322,7 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
 #[test]
 fn the_largest_item_fills_a_value() {
     let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
-    let unknown = [&[200, 2, 172][..], &vec![0; unknown]].concat();
+    let unknown = [&[200, 2, 69][..], &vec![0; unknown]].concat();
     let record = Record {
         enqueued_millis: u64::MAX,
         deliveries: u64::MAX,
@@ -333,6 +335,7 @@ fn the_largest_item_fills_a_value() {
         failure: Some(StoredFailure::new(1, &"a".repeat(MAX_FAILURE_BYTES))),
         dedupe: vec![0; MAX_DEDUPE_BYTES].into(),
         group: vec![0; MAX_GROUP_BYTES].into(),
+        kind: Kind::new(&"a".repeat(MAX_KIND_BYTES)).unwrap(),
         end: Some(StoredEnd {
             millis: u64::MAX,
             until_millis: u64::MAX,

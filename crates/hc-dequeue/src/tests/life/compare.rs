@@ -198,6 +198,7 @@ impl LifeWorld {
             place,
             value: Ok(life.value),
             priority: life.priority,
+            kind: None,
             group: Bytes::from_static(life.group.as_bytes()),
             has_slot: life.has_slot,
             batch: life.batch.map(|batch| self.batches[batch]),

@@ -21,7 +21,7 @@ use crate::batches::operations::Batch;
 use crate::consume::held_item::shared::Shared;
 use crate::consume::held_item::{Decision, HeldItem};
 use crate::consume::holdings::Holdings;
-use crate::consume::holdings::outstanding::Outstanding;
+use crate::consume::holdings::outstanding::{Lifetime, Outstanding};
 use crate::consume::metrics::Metrics;
 use crate::consume::shared_task::SharedTask;
 use crate::items::MAX_STEP_ITEMS;
@@ -424,15 +424,21 @@ impl LifeWorld {
     async fn acknowledge(&self, item: usize, is_late: bool) -> Result<Said> {
         let (session, number) = self.held_by(item, is_late).await?;
         let (commands, _dispatcher) = mpsc::unbounded_channel();
+        let life = Lifetime {
+            began: Duration::ZERO,
+            time_limit: Duration::MAX,
+            backoff: backoff(),
+        };
         let held = &HeldItem {
             id: self.items[item].id(),
             record: Record::default(),
-            out: Arc::new(Outstanding::new(number, Duration::ZERO, Duration::MAX)),
+            out: Arc::new(Outstanding::new(number, life)),
             held: Arc::new(self.queue.keys.held(session)),
             shared: Arc::new(Shared {
                 keys: self.queue.keys.clone(),
                 env: self.runner.environment().clone(),
                 settings: self.queue.settings.clone(),
+                handling: Arc::default(),
                 time_limit: Duration::MAX,
                 backoff: backoff(),
                 shuts_down: AtomicBool::new(false),

@@ -7,6 +7,7 @@ use conformance::stores::TestStore;
 use microqueue::keyspace::OpenOptions;
 
 use super::*;
+use crate::items::kind::Kinds;
 use crate::items::settings::Settings;
 use crate::queue::handle::Queue;
 
@@ -47,15 +48,11 @@ impl World {
     /// Returns a slot whose handler panics.
     fn slot(&self) -> Slot {
         let env = self.runner.environment();
-        let handler: Handler = Box::new(|_| panic!("no handler may begin"));
+        let handler: Box<Handle> = Box::new(|_| panic!("no handler may begin"));
         Slot {
             consumer: self.consumer.clone(),
             handler: Arc::new(Guarded::new(handler)),
-            calls: Arc::new(Calls::new(
-                self.queue.subspace(),
-                env,
-                crate::options::Backoff::default(),
-            )),
+            calls: Arc::new(Calls::new(self.queue.subspace(), env, &Kinds::unnamed())),
             ordered: self.orders.subscribe(),
             orders: self.orders.clone(),
             turns: Arc::default(),

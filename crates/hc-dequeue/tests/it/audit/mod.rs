@@ -155,7 +155,10 @@ async fn requests_of_a_session_that_is_being_removed_are_no_finding(store: TestS
         };
         world.runner.run(remove).await.unwrap();
         world
-            .finds_and_repairs(&[Finding::StrayRequest { request }])
+            .finds_and_repairs(&[Finding::StrayRequest {
+                request,
+                registry: None,
+            }])
             .await;
     }
 }
@@ -171,7 +174,10 @@ async fn strays_are_removed(store: TestStore) {
 
     let request = world.request(session.0).await;
     world
-        .finds_and_repairs(&[Finding::StrayRequest { request }])
+        .finds_and_repairs(&[Finding::StrayRequest {
+            request,
+            registry: None,
+        }])
         .await;
 }
 

@@ -203,7 +203,7 @@ impl Functions {
             queue,
             settings,
             fronts: Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0))),
-            decode: Box::new(|_| Ok(Value::new(0_u8))),
+            decode: Box::new(|_, _| Ok(Value::new(0_u8))),
             known: Mutex::default(),
         }
     }

@@ -1,0 +1,170 @@
+//! Kinds: the types of jobs in one queue, by which sessions choose items.
+//!
+//! A session takes the items of the kinds that it knows, and passes over others as over rows that do not decode: they
+//! stay where they are, for other sessions. Sessions that know the same kinds share a registry of requests, so that
+//! each of them may answer each of its requests.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use microqueue::keyspace::Bytes;
+use microqueue::keyspace::record::Fields;
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// The largest [kind](crate::Enqueue::with_kind) of an item in bytes.
+pub const MAX_KIND_BYTES: usize = 100;
+
+/// The most kinds that a consumer or worker takes.
+pub const MAX_KINDS: usize = 500;
+
+/// The format of a row with the kinds of a session.
+const FORMAT: u8 = 1;
+
+/// How many kinds that it does not know a session remembers until its next heartbeat.
+const MAX_UNKNOWN: usize = 32;
+
+/// A kind as it is stored, or that of an item without a kind.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Kind(Bytes);
+
+impl Kind {
+    /// The kind of an item that was enqueued without one.
+    pub(crate) const NONE: Self = Self(Bytes::new());
+
+    /// Returns a kind that an application has named, or `None` if the name is empty or too long.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        if name.is_empty() || name.len() > MAX_KIND_BYTES {
+            return None;
+        }
+        Some(Self(Bytes::copy_from_slice(name.as_bytes())))
+    }
+
+    /// Reads the field of a record.
+    pub(crate) fn parse(field: Bytes) -> Result<Self, String> {
+        if field.len() > MAX_KIND_BYTES {
+            return Err(format!("a kind of {} bytes", field.len()));
+        }
+        std::str::from_utf8(&field).map_err(|error| error.to_string())?;
+        Ok(Self(field))
+    }
+
+    /// Returns the field of a record, which is empty for an item without a kind.
+    pub(crate) fn field(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Returns the name, which is empty for an item without a kind.
+    pub(crate) fn name(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("a kind is checked when it is made")
+    }
+
+    /// Returns the name, if the item has a kind.
+    pub(crate) fn get(&self) -> Option<&str> {
+        if self.0.is_empty() {
+            return None;
+        }
+        Some(self.name())
+    }
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name().fmt(f)
+    }
+}
+
+/// The registry of requests of sessions that know the same kinds: the XXH3 of the kinds as they are stored.
+pub(crate) type RegistryId = [u8; 16];
+
+/// Which items a session takes.
+#[derive(Debug)]
+pub(crate) struct Kinds {
+    /// The kinds that it takes; `None` for all.
+    known: Option<BTreeSet<Kind>>,
+    takes_unnamed: bool,
+    /// Kinds that it has passed over since its last heartbeat.
+    unknown: Mutex<BTreeSet<Kind>>,
+}
+
+impl Kinds {
+    pub(crate) fn new(known: BTreeSet<Kind>) -> Self {
+        Self {
+            takes_unnamed: known.contains(&Kind::NONE),
+            known: Some(known),
+            unknown: Mutex::default(),
+        }
+    }
+
+    /// Returns what takes the items of a queue of one type.
+    pub(crate) fn unnamed() -> Self {
+        Self::new(BTreeSet::from([Kind::NONE]))
+    }
+
+    /// Returns what takes all items.
+    pub(crate) fn all() -> Self {
+        Self {
+            known: None,
+            takes_unnamed: true,
+            unknown: Mutex::default(),
+        }
+    }
+
+    /// Returns whether the session takes an item of a kind. If not, notes the kind.
+    pub(crate) fn take(&self, kind: &Kind) -> bool {
+        if *kind == Kind::NONE {
+            return self.takes_unnamed;
+        }
+        if self.known.as_ref().is_none_or(|known| known.contains(kind)) {
+            return true;
+        }
+        let mut unknown = self.unknown.lock();
+        if unknown.len() < MAX_UNKNOWN {
+            // A copy: the bytes of the kind are a part of the row.
+            unknown.insert(Kind(Bytes::copy_from_slice(&kind.0)));
+        }
+        false
+    }
+
+    /// Returns the kinds that the session takes, unless it takes all.
+    pub(crate) fn known(&self) -> impl Iterator<Item = &Kind> {
+        self.known.iter().flatten()
+    }
+
+    /// Returns the kinds that the session has passed over since the last call.
+    pub(crate) fn take_unknown(&self) -> BTreeSet<Kind> {
+        std::mem::take(&mut self.unknown.lock())
+    }
+
+    /// Returns what the session stores. `None` if it takes exactly the items without a kind.
+    pub(crate) fn to_row(&self) -> Option<Vec<u8>> {
+        let known = self.known.as_ref()?;
+        if known.len() == 1 && self.takes_unnamed {
+            return None;
+        }
+        let mut row = vec![FORMAT];
+        for kind in known {
+            row.push(u8::try_from(kind.0.len()).expect("kinds are shorter"));
+            row.extend_from_slice(&kind.0);
+        }
+        Some(row)
+    }
+}
+
+/// Returns the registry of a session that has stored this row.
+pub(crate) fn registry_of(row: &[u8]) -> RegistryId {
+    xxh3_128(row).to_be_bytes()
+}
+
+/// Reads the kinds that a session has stored.
+pub(crate) fn parse_kinds(row: &[u8]) -> Result<Vec<Kind>, String> {
+    let mut fields = Fields::new(row);
+    fields.format(FORMAT)?;
+    let mut kinds = Vec::new();
+    while !fields.rest().is_empty() {
+        let [length] = fields.array()?;
+        let kind = fields.take(length.into())?;
+        kinds.push(Kind::parse(Bytes::copy_from_slice(kind))?);
+    }
+    Ok(kinds)
+}
