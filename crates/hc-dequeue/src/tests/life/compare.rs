@@ -45,6 +45,7 @@ impl LifeWorld {
             self.compare_listing(model, place).await?;
         }
         self.compare_sessions(model).await?;
+        self.compare_deaths(model).await?;
         let queue = &self.queue;
         for dedupe in 0..DEDUPE_IDS {
             let holder = |tr| async move { queue.find_deduped(&tr, &[dedupe]).await };

@@ -1,11 +1,12 @@
 //! Random programs of operations on a few items. Each program runs against a store and against the [model] in
-//! lockstep: after every step, both must agree on the result of the operation, the status of every item, the counters
-//! and the dedupe ids.
+//! lockstep: after every step, both must agree on the result of the operation, the status of every item, the counters,
+//! the dedupe ids and the queue of deaths.
 //!
 //! Each step is one transaction or call, without any other at the same time. The pairs of steps test concurrency.
 
 mod batches;
 mod compare;
+mod deaths;
 mod expiry;
 mod model;
 mod program;
@@ -65,6 +66,7 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
         let before = model.items.clone();
         let tallies_before = model.batches;
         let spent_before = model.spent;
+        let deaths_before = model.deaths.len();
         assert_eq!(said, model.step(&op));
         for (batch, tallies) in model.batches.0.iter().enumerate() {
             for (tally, count) in tallies.iter().enumerate() {
@@ -75,6 +77,13 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
         }
         world.compare(&mut model).await.unwrap();
         met.insert(format!("{}: {said:?}", op.name()));
+        let (earlier, new) = model.deaths.split_at(deaths_before);
+        for death in new {
+            met.insert(format!("{}: dead: {}", op.name(), death.reason));
+            if earlier.iter().any(|earlier| earlier.item == death.item) {
+                met.insert(format!("{}: dead again", op.name()));
+            }
+        }
         for (before, after) in before.iter().zip(&model.items) {
             if before.reserve != after.reserve {
                 let change = format!("{:?} to {:?}", before.reserve, after.reserve);
@@ -94,7 +103,7 @@ async fn run(seed: u64, met: &mut BTreeSet<String>) {
 }
 
 /// Results and changes that the programs must have produced, so that the test covers them.
-const MET: [&str; 54] = [
+const MET: [&str; 62] = [
     "Enqueue: 0 of batch 0",
     "Take: 1 of batch 0",
     "Collect: 1 of batch 1",
@@ -149,6 +158,14 @@ const MET: [&str; 54] = [
     "Resolve: a token is spent",
     "Die: a token comes back",
     "Die: a token is spent",
+    "Resolve: dead: it was given back",
+    "Resolve: dead: not now",
+    "Resolve: dead: no number",
+    "Resolve: dead: no good",
+    "Resolve: dead: it was granted too often",
+    "Resolve: dead again",
+    "Die: dead: the session that held it has died",
+    "Die: dead again",
 ];
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::batches::Batches;
+use super::deaths::ModelDeath;
 use super::program::{Change, How, ItemSpec, Op, purpose_of};
 use super::turns::Turns;
 use super::turns::{RARELY, RATED};
@@ -110,6 +111,8 @@ pub(super) struct Model {
     pub(super) rules: Rules,
     pub(super) now: u64,
     pub(super) items: Vec<ModelItem>,
+    /// What the queue of deaths has got.
+    pub(super) deaths: Vec<ModelDeath>,
     pub(super) completed: u64,
     pub(super) cancelled: u64,
     pub(super) removed: u64,
@@ -129,6 +132,7 @@ impl Model {
             rules,
             now,
             items: Vec::new(),
+            deaths: Vec::new(),
             completed: 0,
             cancelled: 0,
             removed: 0,
@@ -459,20 +463,21 @@ impl Model {
         }
         let mut place = match how {
             How::Complete | How::Unused => unreachable!("they are above"),
-            How::Release | How::Fail | How::FailAndWait | How::Die => At::Queued,
+            How::Release | How::Fail | How::FailAndWait | How::Undecodable | How::Die => At::Queued,
             How::Snooze(delay) | How::FailLater(delay) => At::Delayed(now + delay),
             How::Discard => At::Dead,
         };
         let reason = match how {
             How::Fail | How::FailAndWait => Some("it was given back"),
             How::FailLater(_) => Some("not now"),
+            How::Undecodable => Some("no number"),
             How::Die => Some("the session that held it has died"),
             How::Discard => Some("no good"),
             _ => None,
         };
         life.failure = reason.map(|reason| (now, reason)).or(life.failure);
         match how {
-            How::Fail | How::FailLater(_) => life.attempts += 1,
+            How::Fail | How::FailLater(_) | How::Undecodable => life.attempts += 1,
             How::FailAndWait => {
                 life.attempts += 1;
                 let wait = FIRST_WAIT << (life.attempts - 1);
@@ -510,6 +515,7 @@ impl Model {
         }
         if place == At::Dead {
             life.batch = self.batches.die(life.batch);
+            self.deaths.push(ModelDeath::of(item, life));
         }
     }
 

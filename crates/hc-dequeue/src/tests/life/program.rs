@@ -109,6 +109,8 @@ pub(super) enum How {
     FailLater(u64),
     /// It fails without a time of its own: it comes back after the backoff.
     FailAndWait,
+    /// Its value does not decode, so that no handler gets it.
+    Undecodable,
     Discard,
     Die,
 }
@@ -224,6 +226,7 @@ fn how(rng: &mut StdRng) -> How {
         How::Fail,
         How::FailLater(delay),
         How::FailAndWait,
+        How::Undecodable,
         How::Discard,
     ];
     ways[rng.random_range(0..ways.len())]

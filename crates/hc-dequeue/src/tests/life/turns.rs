@@ -116,7 +116,8 @@ impl Model {
     /// Gives back the token of an item that comes back, unless a handler got it.
     pub(super) fn settle_token(&mut self, item: usize, how: How) {
         let life = &mut self.items[item];
-        let is_unseen = how == How::Unused || life.reserve != Reserve::Out;
+        let is_unseen =
+            matches!(how, How::Unused | How::Undecodable) || life.reserve != Reserve::Out;
         self.spent += usize::from(life.spent && !is_unseen);
         life.spent = false;
     }

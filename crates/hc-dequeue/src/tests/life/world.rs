@@ -27,6 +27,7 @@ use crate::consume::shared_task::SharedTask;
 use crate::items::MAX_STEP_ITEMS;
 use crate::items::batch::BatchRef;
 use crate::items::changes::Changes;
+use crate::items::death::Death;
 use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result};
@@ -57,11 +58,15 @@ use crate::session::wall::{unix_time, wall_millis};
 /// A session that answers requests and has no demand.
 pub(super) const LEADER: SessionId = SessionId([0xff; 16]);
 
+/// The queue of deaths.
+const DEATHS: &str = "deaths";
+
 /// A queue in a store, with the model's names for its items and sessions.
 pub(super) struct LifeWorld {
     pub(super) runner: Runner<Store>,
     clock: ManualClock,
     pub(super) queue: Queue<u64>,
+    pub(super) deaths: Queue<Death>,
     settings: Settings,
     fronts: Fronts,
     decode: Arc<Decode>,
@@ -82,6 +87,7 @@ fn settings(rules: Rules) -> Settings {
         .with_max_deliveries(rules.max_deliveries as u32)
         .with_dedupe_retention(millis(rules.retention))
         .with_keep_done(millis(rules.keep_done))
+        .with_deaths(DEATHS)
 }
 
 impl LifeWorld {
@@ -92,9 +98,11 @@ impl LifeWorld {
         let env = Environment::seeded(seed, Arc::new(clock.clone()));
         let store = microqueue::keyspace::open("memory:").unwrap();
         let runner = Runner::with_options(store, RunOptions::default().with_environment(env));
+        let deaths = Queue::open(&runner, DEATHS).await.unwrap();
         let queue = Queue::open_with(&runner, "queue", settings(rules), OpenOptions::default());
         let mut world = Self {
             queue: queue.await.unwrap(),
+            deaths,
             settings: settings(rules),
             fronts: Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0))),
             decode: decoder::<u64, _>(MessagePack),
@@ -395,6 +403,7 @@ impl LifeWorld {
             How::Fail => (GiveBack::Failed(When::Now), None),
             How::FailAndWait => (GiveBack::Failed(When::Later(backoff())), None),
             How::FailLater(delay) => (GiveBack::Failed(When::At(now + delay)), Some("not now")),
+            How::Undecodable => (GiveBack::Undecodable(When::Now), Some("no number")),
             How::Discard => (GiveBack::Discarded, Some("no good")),
             How::Die => unreachable!("the session does"),
         };
@@ -489,6 +498,8 @@ impl LifeWorld {
     /// Panics if an audit finds a contradiction.
     pub(super) async fn check(&self) {
         let audit = self.queue.audit(&self.runner).await.unwrap();
+        assert!(audit.is_clean(), "{audit:?}");
+        let audit = self.deaths.audit(&self.runner).await.unwrap();
         assert!(audit.is_clean(), "{audit:?}");
     }
 
