@@ -52,13 +52,13 @@ impl Flight {
         other.conflicts.iter().any(meets)
     }
 
-    /// Changes the rows as the commit does. `append` returns the key of a value that is appended under a prefix. Atomic
-    /// operations count only on keys that are `in_model`.
+    /// Changes the rows as the commit does. `append` returns the key of a value that is appended under a prefix, if it
+    /// is in the model. Atomic operations count only on keys that are `in_model`.
     pub(crate) fn apply(
         &self,
         rows: &mut Rows,
         in_model: impl Fn(&[u8]) -> bool,
-        mut append: impl FnMut(&[u8], &[u8]) -> Vec<u8>,
+        mut append: impl FnMut(&[u8], &[u8]) -> Option<Vec<u8>>,
     ) {
         for write in &self.writes {
             match write {
@@ -67,7 +67,9 @@ impl Flight {
                 }
                 Write::Clear(span) => rows.retain(|key, _| !span.has(key)),
                 Write::Append(prefix, value) => {
-                    rows.insert(append(prefix, value).into(), value.clone().into());
+                    if let Some(key) = append(prefix, value) {
+                        rows.insert(key.into(), value.clone().into());
+                    }
                 }
             }
         }

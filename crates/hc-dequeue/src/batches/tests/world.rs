@@ -387,7 +387,7 @@ impl BatchModel {
             let queued = keys.items_at(&Spot::DEFAULT);
             assert!(prefix.starts_with(queued.subspace().bytes()));
             callbacks.push((item - CALLBACK, record));
-            item_id(item).key_in(queued.subspace())
+            Some(item_id(item).key_in(queued.subspace()))
         });
         state.flights.retain(|other| !flight.dooms(other));
         let after = members(&state.rows);

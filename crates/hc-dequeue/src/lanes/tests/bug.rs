@@ -5,6 +5,7 @@ use std::sync::Arc;
 use conformance::checker_store::{Bugs, RecordedAccess, Span, Write};
 use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
 
+use super::rows::is_death;
 use super::spec::{How, Op};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
@@ -70,6 +71,14 @@ pub(super) enum Bug {
     TokenOfAStartBack,
     /// A token comes back although the bucket was full since, for all that is known of it.
     LowsForgotten,
+    /// A death has a commit of its own, after that of its dead letter.
+    DeathLater,
+    /// A death has a commit of its own, before that of its dead letter.
+    DeathBefore,
+    /// A dead letter enqueues two deaths.
+    DeathTwice,
+    /// `give_back` reads held items by snapshot.
+    HeldNotInConflict,
 }
 
 impl Bug {
@@ -159,6 +168,25 @@ impl Bug {
         }
     }
 
+    /// Changes the deaths that an operation has recorded. Of two commits for a dead letter, the first one is left.
+    fn change_deaths(self, keys: &Keys, recorded: &mut RecordedAccess) {
+        let writes = &mut recorded.writes;
+        let is_death =
+            |write: &Write| matches!(write, Write::Append(prefix, _) if is_death(keys, prefix));
+        let Some(death) = writes.iter().find(|write| is_death(write)).cloned() else {
+            return;
+        };
+        match self {
+            Self::DeathLater => writes.retain(|write| !is_death(write)),
+            Self::DeathBefore => {
+                *writes = vec![death];
+                recorded.atomics.clear();
+            }
+            Self::DeathTwice => writes.push(death),
+            _ => {}
+        }
+    }
+
     /// Changes what an operation has recorded.
     pub(super) fn change(self, op: Op, keys: &Keys, recorded: &mut RecordedAccess) {
         let is_notice = |key: &[u8]| keys.parse_notice(key).is_some();
@@ -178,6 +206,7 @@ impl Bug {
             self.change_rate(keys, recorded);
         }
         self.change_level(op, keys, recorded);
+        self.change_deaths(keys, recorded);
         let atomics = &mut recorded.atomics;
         match self {
             Self::NoticeAtOwnRank => {
@@ -251,7 +280,11 @@ impl PlantedBug {
 
 impl Bugs for PlantedBug {
     fn hides_read(&self, key: &[u8]) -> bool {
-        self.bug == Some(Bug::LimitsNotInConflictOfReturns) && self.is_limits(key)
+        match self.bug {
+            Some(Bug::LimitsNotInConflictOfReturns) => self.is_limits(key),
+            Some(Bug::HeldNotInConflict) => self.keys.parse_holder(key).is_ok(),
+            _ => false,
+        }
     }
 
     fn hides_range(&self, begin: &[u8]) -> bool {

@@ -31,7 +31,7 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use self::bug::Bug;
 use self::promises::{
-    COVERED, EXACT, IN_TIME, NONE_HIDDEN, ONLY_STARTS, PARKED, WITHIN_LIMIT, WITHIN_RATE,
+    COVERED, EXACT, IN_TIME, NONE_HIDDEN, ONLY_STARTS, PARKED, TOLD, WITHIN_LIMIT, WITHIN_RATE,
 };
 use self::spec::{How, ItemSpec, Op, TIMELESS, Time, World};
 use self::world::LaneModel;
@@ -64,6 +64,8 @@ fn pair() -> World {
         returns: vec![How::Complete],
         ops: vec![],
         changes: 0,
+        doubts: 0,
+        is_mortal: false,
         time: TIMELESS,
     }
 }
@@ -131,6 +133,17 @@ fn an_ordered_group_waits_for_what_has_started() {
             ..pair()
         });
     }
+}
+
+#[test]
+fn each_dead_letter_enqueues_a_death_even_if_outcomes_of_takes_are_unknown() {
+    for limits in [GroupLimits::new(), BLOCKED] {
+        check(World {
+            limits: vec![(A, limits)],
+            ..dying()
+        });
+    }
+    check(dying_with_sessions());
 }
 
 #[test]
@@ -329,6 +342,11 @@ fn bugs_are_caught() {
         (Bug::TokenBackTwice, WITHIN_RATE, unused_of_a_burst()),
         (Bug::TokenOfAStartBack, WITHIN_RATE, unused()),
         (Bug::LowsForgotten, WITHIN_RATE, unused()),
+        (Bug::DeathLater, TOLD, dying()),
+        (Bug::DeathLater, TOLD, dying_with_sessions()),
+        (Bug::DeathBefore, TOLD, dying()),
+        (Bug::DeathTwice, TOLD, dying()),
+        (Bug::HeldNotInConflict, TOLD, dying()),
     ] {
         println!("{bug:?}");
         catch(bug, property, world);
@@ -424,6 +442,27 @@ fn blocked() -> World {
     World {
         limits: vec![(A, BLOCKED)],
         ..ordered()
+    }
+}
+
+/// A world in which sessions discard items, and go on without the outcome.
+fn dying() -> World {
+    World {
+        limits: vec![(A, GroupLimits::new())],
+        returns: vec![How::Discard],
+        ops: vec![Op::Redrive(0), Op::Cancel(0), Op::Purge(0)],
+        doubts: 2,
+        ..pair()
+    }
+}
+
+/// A world in which items die with their session.
+fn dying_with_sessions() -> World {
+    World {
+        ops: vec![Op::Redrive(0), Op::Die, Op::Reclaim],
+        doubts: 1,
+        is_mortal: true,
+        ..dying()
     }
 }
 

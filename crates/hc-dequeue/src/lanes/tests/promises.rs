@@ -10,6 +10,7 @@ use stateright::Property;
 use super::spec::{How, UNIT};
 use super::world::{LaneFlight, LaneModel, LaneState, item_id};
 use crate::items::counters::parse_count;
+use crate::items::death::Death;
 use crate::items::group_limits::GroupLimits;
 use crate::items::keys::{Keys, Records};
 use crate::items::part::Part;
@@ -35,6 +36,8 @@ pub(super) const PARKED: &str = "parked lanes have two rows";
 pub(super) const IN_TIME: &str = "lanes are parked in time";
 /// A take finds nothing only if there is nothing.
 pub(super) const NONE_HIDDEN: &str = "nothing is hidden";
+/// The commit in which an item becomes a dead letter enqueues its death, once. No other commit does.
+pub(super) const TOLD: &str = "deaths come with dead letters";
 
 pub(super) fn properties() -> Vec<Property<LaneModel>> {
     vec![
@@ -58,6 +61,7 @@ pub(super) fn properties() -> Vec<Property<LaneModel>> {
         Property::always(NONE_HIDDEN, |_, state: &LaneState| {
             state.broken != Some(NONE_HIDDEN)
         }),
+        Property::always(TOLD, |_, state: &LaneState| state.broken != Some(TOLD)),
     ]
 }
 
@@ -86,6 +90,7 @@ pub(super) enum Where {
     /// Its session has not collected it.
     Granted,
     Held,
+    Dead,
     Elsewhere,
 }
 
@@ -107,6 +112,8 @@ fn placed_item(keys: &Keys, key: &Bytes, value: &Bytes) -> Option<(Where, Item<R
         Where::Queued
     } else if keys.parse_holder(key).is_ok() {
         Where::Held
+    } else if key.starts_with(keys.dead.subspace().bytes()) {
+        Where::Dead
     } else {
         Where::Elsewhere
     };
@@ -290,8 +297,9 @@ struct HeldToken {
     is_collected: bool,
 }
 
-/// The items that are held, and the slots in use.
+/// The items that are held, the dead letters, and the slots in use.
 pub(super) struct Slots {
+    dead: BTreeMap<ItemId, Record>,
     /// The tokens that items have taken which are held.
     spent: BTreeMap<ItemId, HeldToken>,
     /// The items that wait for a slot.
@@ -306,8 +314,12 @@ impl Slots {
         let mut waiting = BTreeSet::new();
         let mut held = BTreeSet::new();
         let mut spent = BTreeMap::new();
+        let mut dead = BTreeMap::new();
         let mut of_groups: BTreeMap<Bytes, i64> = BTreeMap::new();
         for (place, item) in items(model, rows) {
+            if place == Where::Dead {
+                dead.insert(item.id, item.value.clone());
+            }
             let group = item.value.group;
             if let Some(token) = item.value.spent {
                 let group = group.clone();
@@ -329,6 +341,7 @@ impl Slots {
             *of_groups.entry(group).or_default() += i64::from(item.value.has_slot);
         }
         Self {
+            dead,
             spent,
             waiting,
             held,
@@ -346,6 +359,8 @@ pub(super) struct Commit<'a> {
     pub(super) before: &'a Slots,
     pub(super) after: &'a Slots,
     pub(super) flight: &'a LaneFlight,
+    /// The deaths that it has enqueued.
+    pub(super) deaths: &'a [Death],
 }
 
 impl Commit<'_> {
@@ -390,8 +405,30 @@ impl Commit<'_> {
         if has_started || has_popped {
             return Some(WITHIN_LIMIT);
         }
+        if self.deaths != self.expected_deaths(keys) {
+            return Some(TOLD);
+        }
         let is_too_fast = rate.is_some_and(|rate| is_too_fast(rate, &mut state.starts));
         is_too_fast.then_some(WITHIN_RATE)
+    }
+
+    /// Returns the death of each item that has become a dead letter.
+    fn expected_deaths(&self, keys: &Keys) -> Vec<Death> {
+        let Self { before, after, .. } = self;
+        let new = after
+            .dead
+            .iter()
+            .filter(|(id, _)| !before.dead.contains_key(id));
+        let death = |(id, record): (&ItemId, &Record)| Death {
+            queue: keys.name.clone(),
+            item: keys.item_ref(*id),
+            kind: None,
+            reason: record.failure.as_ref().unwrap().text.to_string(),
+            attempts: record.attempts,
+            deaths: record.deaths,
+            payload: Some(record.payload.clone()),
+        };
+        new.map(death).collect()
     }
 }
 

@@ -5,13 +5,16 @@ use std::sync::Arc;
 
 use conformance::checker_store::{CheckerTransaction, NoBugs, Write};
 use microqueue::StagedId;
+use microqueue::keyspace::codec::{self, MessagePack};
 use microqueue::keyspace::{Bytes, KeyValue, Versionstamp};
 use parking_lot::Mutex;
 
 use super::promises;
 use super::world::{LaneFlight, LaneModel, LaneState};
+use crate::items::death::Death;
+use crate::items::keys::Keys;
 use crate::items::part::Part;
-use crate::items::record::{GrantPart, Record, is_signal};
+use crate::items::record::{GrantPart, Record, RecordCodec, is_signal};
 use crate::tests::flights::number_stamps;
 
 /// What was made of each row: a world has few rows, and each in many states.
@@ -28,6 +31,18 @@ impl<V: Clone> Memo<V> {
 /// The version of the only request.
 pub(super) const REQUEST: i64 = 300;
 
+/// Returns whether an item that is appended under this prefix is a death: nothing else leaves the queue.
+pub(super) fn is_death(keys: &Keys, prefix: &[u8]) -> bool {
+    !prefix.starts_with(keys.queue.bytes())
+}
+
+/// Returns the death in a row of the queue of deaths.
+fn death_in(value: &[u8]) -> Death {
+    // After microqueue's format.
+    let record = codec::decode(&RecordCodec, value[1..].to_vec().into()).unwrap();
+    codec::decode(&MessagePack, record.payload).unwrap()
+}
+
 impl LaneModel {
     /// Applies a commit, and dooms the transactions that fail with it.
     pub(super) fn commit(&self, state: &mut LaneState, of_lanes: &LaneFlight) {
@@ -40,10 +55,15 @@ impl LaneModel {
         };
         // Counters and the wake stamp are not in the model.
         let in_model = |key: &[u8]| of(Part::Lanes, key) || of(Part::Notices, key);
-        flight.apply(&mut state.rows, in_model, |prefix, _| {
+        let mut deaths = Vec::new();
+        flight.apply(&mut state.rows, in_model, |prefix, value| {
+            if is_death(keys, prefix) {
+                deaths.push(death_in(value));
+                return None;
+            }
             assert!(prefix.starts_with(keys.requests.subspace().bytes()));
             let id = StagedId::of_call(0).at(Versionstamp::new(REQUEST, 0));
-            keys.request(&id)
+            Some(keys.request(&id))
         });
         state.flights.retain(|other| !flight.dooms(&other.flight));
         state.last = state.now;
@@ -52,6 +72,7 @@ impl LaneModel {
             before: &before,
             after: &after,
             flight: of_lanes,
+            deaths: &deaths,
         };
         if let Some(broken) = commit.breaks(keys, state) {
             state.broken = Some(broken);

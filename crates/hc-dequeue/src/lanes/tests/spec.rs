@@ -50,6 +50,10 @@ pub(super) struct World {
     pub(super) ops: Vec<Op>,
     /// How often limits change.
     pub(super) changes: u8,
+    /// How often a session goes on without the outcome of a take, which may commit at any later time.
+    pub(super) doubts: u8,
+    /// Whether the first death of its session makes an item a dead letter.
+    pub(super) is_mortal: bool,
     pub(super) time: Time,
 }
 

@@ -49,6 +49,9 @@ const ITEM: i64 = 100;
 /// The process that reads ahead.
 const AHEAD: usize = 4;
 
+/// The number of transactions whose session has gone on without their outcome.
+const ADRIFT: usize = 6;
+
 /// The largest wall time that a session reads.
 const MAX_WALL: u8 = 20;
 
@@ -85,6 +88,7 @@ pub(super) struct LaneState {
     pub(super) flights: Vec<LaneFlight>,
     born: u8,
     changes: u8,
+    doubts: u8,
     pub(super) now: u8,
     /// When the newest commit was.
     pub(super) last: u8,
@@ -99,6 +103,8 @@ pub(super) enum LaneStep {
     /// An operation begins whose read version lags behind by this time.
     Begin(Op, u8),
     Commit(usize),
+    /// A session goes on without the outcome of its take.
+    Doubt(usize),
 }
 
 /// The model.
@@ -138,7 +144,9 @@ impl LaneModel {
         let settings = Settings::new()
             .with_lease(LEASE)
             .with_max_attempts(u32::MAX)
-            .with_max_deliveries(u32::MAX);
+            .with_max_deaths(if world.is_mortal { 1 } else { u32::MAX })
+            .with_max_deliveries(u32::MAX)
+            .with_deaths("D");
         Self {
             world,
             bug,
@@ -426,6 +434,7 @@ impl Model for LaneModel {
             flights: Vec::new(),
             born: 0,
             changes: self.world.changes,
+            doubts: self.world.doubts,
             now: 0,
             last: 0,
             starts: Vec::new(),
@@ -483,6 +492,9 @@ impl Model for LaneModel {
         let may_commit = |flight: &usize| !state.flights[*flight].waits;
         for flight in (0..state.flights.len()).filter(may_commit) {
             actions.push(LaneStep::Commit(flight));
+            if state.doubts > 0 && state.flights[flight].flight.process < SESSIONS {
+                actions.push(LaneStep::Doubt(flight));
+            }
         }
     }
 
@@ -535,6 +547,10 @@ impl Model for LaneModel {
                 } else {
                     state.flights.push(flight);
                 }
+            }
+            LaneStep::Doubt(number) => {
+                state.doubts -= 1;
+                state.flights[number].flight.process = ADRIFT;
             }
             LaneStep::Commit(number) => {
                 let flight = state.flights.remove(number);
