@@ -2,7 +2,8 @@
 //! [crate](crate#operating) lists them with those of workers.
 //!
 //! All of them have the label `queue`: the [name](microqueue::keyspace::names::queue_name) of the queue, as the console
-//! shows it. Gauges are set at each heartbeat. Counters and histograms are those of this process.
+//! shows it. Gauges are set at each heartbeat and at the end of a session. Counters and histograms are those of this
+//! process.
 
 use std::time::Duration;
 

@@ -14,6 +14,7 @@ use keyspace::{Environment, RunOptions, Runner};
 
 conformance::on_every_store!(
     gauges_say_how_things_stand,
+    a_session_sets_the_gauges_at_its_end,
     a_wanted_delay_and_a_pause_have_gauges_of_their_own,
     items_that_are_taken_and_deliveries_that_are_lost_are_counted,
     conflicts_and_what_a_fulfillment_grants_are_counted,
@@ -70,6 +71,18 @@ async fn gauges_say_how_things_stand(store: TestStore) {
     assert!(consumer.pop().await.unwrap().is_some());
     discard_one().await;
     world.until_recorded(depth_held_dead(1.0, 1.0, 2.0)).await;
+}
+
+async fn a_session_sets_the_gauges_at_its_end(store: TestStore) {
+    // The first heartbeat comes before the first take, and the second one in an hour.
+    let world = World::recorded(&store, patient()).await;
+    let consumer = world.consumer().await;
+    world.enqueue(0..3).await;
+    let delivery = consumer.dequeue().await.unwrap().unwrap();
+    delivery.discard("no good").await.unwrap();
+    consumer.shut_down(LONG).await.unwrap();
+    assert_eq!(world.records("hc_dequeue_dead"), [1.0]);
+    assert_eq!(world.records("hc_dequeue_depth"), [2.0]);
 }
 
 async fn a_wanted_delay_and_a_pause_have_gauges_of_their_own(store: TestStore) {

@@ -19,6 +19,7 @@ use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, skip_corrupt};
 use crate::items::keys::Keys;
 use crate::items::record::{Record, Reserve};
+use crate::items::settings::Settings;
 use crate::items::settings_row::{is_paused, stored_settings};
 use crate::lanes::parked::first_parked;
 use crate::lanes::sweep::{Sweep, sweep_lanes};
@@ -67,13 +68,13 @@ impl Dispatcher {
             Tick::Heartbeat => {}
         }
         // A failure of one of these neither stops the others nor keeps consumers from getting items.
-        let read = self.read_queue().await;
+        let followed = self.follow_queue().await;
         let swept = self.sweep().await;
         let lanes_swept = self.sweep_lanes().await;
         let found = self.find_dead().await;
         let recovered = self.recover().await;
         let reported = self.report_unknown_kinds().await;
-        for result in [read, swept, lanes_swept, found, recovered, reported] {
+        for result in [followed, swept, lanes_swept, found, recovered, reported] {
             self.note(result);
         }
         Ok(())
@@ -86,11 +87,9 @@ impl Dispatcher {
         }
     }
 
-    /// Reads the queue to set the gauges and to adopt the stored settings. If these do not decode, the session keeps
-    /// the known ones.
-    async fn read_queue(&mut self) -> Result<()> {
-        let shared = self.shared.clone();
-        let keys = &*shared.keys;
+    /// Reads the queue to set the gauges. Returns whether it is paused, and the stored settings, if they decode.
+    async fn read_queue(&self) -> Result<(bool, Option<Settings>)> {
+        let keys = self.keys();
         let read = |tr| async move {
             let tr = &tr;
             let age = oldest_age(tr, keys);
@@ -119,14 +118,20 @@ impl Dispatcher {
                  version has written them, or else look for damage with `audit`"
             );
         }
-        let Some(stored) = stored.map(|stored| stored.settings) else {
+        Ok((is_paused, stored.map(|stored| stored.settings)))
+    }
+
+    /// Reads the queue, and adopts the stored settings. If these do not decode, the session keeps the known ones.
+    async fn follow_queue(&mut self) -> Result<()> {
+        let (is_paused, stored) = self.read_queue().await?;
+        let Some(stored) = stored else {
             return Ok(());
         };
         if is_paused || stored != *self.settings {
             self.return_reserve();
         }
         if stored != *self.settings {
-            tracing::info!(queue = %keys.name, ?stored, "the settings have changed");
+            tracing::info!(queue = %self.keys().name, ?stored, "the settings have changed");
             self.settings = Arc::new(stored);
             self.queue.settings.set(self.settings.clone());
             self.member.set_lease(self.settings.lease);
@@ -393,6 +398,8 @@ impl Dispatcher {
             self.member.end().await?;
             while let Progress::Returned(_) = self.reclaim_step(self.session()).await? {}
             // The session need not lead any more, since it has no request.
+            let read = self.read_queue().await;
+            self.note(read.map(drop));
             Ok(lost.len())
         };
         let ended = end.await;
