@@ -1,12 +1,13 @@
-//! What code warns of in its log.
+//! What code warns of in its log, and its errors there.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tracing::field::{Field, Visit};
 use tracing::instrument::WithSubscriber;
 use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::set_global_default;
 use tracing::{Event, Level, Metadata, Subscriber};
 
 /// Awaits a future. Returns its output, and the warnings and errors that it has logged, each with all of its fields.
@@ -15,15 +16,43 @@ pub fn with_warnings<F: Future>(future: F) -> impl Future<Output = (F::Output, V
     // The box keeps the test's own future small.
     let future = Box::pin(future);
     async move {
-        let log = Warnings::default();
+        let log = Log::of(Level::WARN);
         let output = future.with_subscriber(log.clone()).await;
-        let warnings = std::mem::take(&mut *log.0.lock());
+        let warnings = std::mem::take(&mut *log.lines.lock());
         (output, warnings)
     }
 }
 
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
+/// The errors of this program.
+static ERRORS: OnceLock<Log> = OnceLock::new();
+
+/// Returns the errors that this program has logged since the first call, those of all tests, each with all of its
+/// fields.
+///
+/// # Panics
+/// If the program has another global subscriber.
+pub fn logged_errors() -> Vec<String> {
+    let log = ERRORS.get_or_init(|| {
+        let log = Log::of(Level::ERROR);
+        set_global_default(log.clone()).expect("there is no other one");
+        log
+    });
+    log.lines.lock().clone()
+}
+
+/// Records what is logged at a level, or a more severe one.
+#[derive(Clone)]
+struct Log {
+    level: Level,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Log {
+    fn of(level: Level) -> Self {
+        let lines = Arc::default();
+        Self { level, lines }
+    }
+}
 
 /// The fields of an event.
 #[derive(Default)]
@@ -35,9 +64,9 @@ impl Visit for EventFields {
     }
 }
 
-impl Subscriber for Warnings {
+impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= Level::WARN
+        *metadata.level() <= self.level
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
@@ -52,7 +81,7 @@ impl Subscriber for Warnings {
         let mut fields = EventFields::default();
         event.record(&mut fields);
         fields.0.sort();
-        self.0.lock().push(fields.0.join(", "));
+        self.lines.lock().push(fields.0.join(", "));
     }
 
     fn enter(&self, _: &Id) {}

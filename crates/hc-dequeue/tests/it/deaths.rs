@@ -6,19 +6,23 @@ use std::time::Duration;
 use crate::common::{LONG, World, open};
 use crate::costs::die_with_an_item;
 use conformance::chaos::{Chaos, Faults};
+use conformance::plant::{Plant, Planted};
 use conformance::stores::TestStore;
-use conformance::until;
+use conformance::{logged_errors, until};
 use hc_dequeue::testing::ManualWall;
 use hc_dequeue::{
     Backoff, Death, DeathsRefusal, Enqueue, Error, ItemRef, Outcome, PlaceKind, Queue, Settings,
     WorkerOptions,
 };
 use keyspace::codec::Json;
+use keyspace::names::queue_name;
 use keyspace::{Environment, OpenOptions, Subspace};
 
 conformance::on_every_store!(
     every_dead_letter_enqueues_a_death,
     each_death_is_enqueued_once_even_if_outcomes_of_commits_are_unknown,
+    a_store_that_commits_twice_enqueues_a_death_twice,
+    each_death_is_an_error_in_the_log,
     a_second_death_enqueues_another_one,
     the_last_death_of_a_session_enqueues_one,
     a_value_that_does_not_decode_enqueues_a_death,
@@ -67,15 +71,30 @@ impl Deadly {
     /// Returns the value, the reason, the attempts and the deaths that each waiting death names.
     async fn told(&self) -> Vec<(u64, String, u64, u64)> {
         let told = self.deaths().await.into_iter().map(|death| {
-            assert_eq!(
-                death.queue,
-                keyspace::names::queue_name(self.world.queue.subspace())
-            );
+            assert_eq!(death.queue, queue_name(self.world.queue.subspace()));
             let payload = death.payload.unwrap();
             let value = self.world.queue.decode_payload(payload).unwrap();
             (value, death.reason, death.attempts, death.deaths)
         });
         told.collect()
+    }
+
+    /// Returns the dead letters without a death, the deaths without a dead letter, and those that are there twice.
+    async fn mistold(&self) -> Vec<ItemRef> {
+        let told = self.deaths().await.into_iter();
+        let mut told: Vec<_> = told.map(|death| death.item).collect();
+        let dead = self.world.dead_letters().await.into_iter();
+        let mut mistold = Vec::new();
+        for letter in dead {
+            match told.iter().position(|item| *item == letter.item) {
+                Some(place) => {
+                    told.swap_remove(place);
+                }
+                None => mistold.push(letter.item),
+            }
+        }
+        mistold.extend(told);
+        mistold
     }
 
     async fn check(&self) {
@@ -147,18 +166,68 @@ async fn each_death_is_enqueued_once_even_if_outcomes_of_commits_are_unknown(sto
         world.queue.wait_idle(&world.runner).await.unwrap();
         worker.unwrap().shut_down(LONG).await.unwrap();
         chaos.flush().await;
-        let told = deadly.deaths().await.into_iter();
-        let mut told: Vec<_> = told.map(|death| death.item).collect();
-        let dead = world.dead_letters().await.into_iter();
-        let mut dead: Vec<_> = dead.map(|letter| letter.item).collect();
-        told.sort();
-        dead.sort();
-        assert_eq!(told, dead, "seed {seed}");
-        assert!(dead.len() >= 10);
+        assert_eq!(deadly.mistold().await, [], "seed {seed}");
+        assert!(world.stats().await.dead >= 10);
         deadly.check().await;
         faults += chaos.tally().commits;
     }
     assert!(faults > 2, "{faults}");
+}
+
+/// The planted bug: two deaths for one dead letter.
+async fn a_store_that_commits_twice_enqueues_a_death_twice(store: TestStore) {
+    let deadly = Deadly::new(&store, Settings::new()).await;
+    let world = &deadly.world;
+    world.enqueue(0..100).await;
+    let planted = Planted::new(world.store.db.clone(), Plant::RepeatedCommits);
+    let runner = world.store.runner_on(planted);
+    let consumer = world.queue.consumer(&runner, WorkerOptions::new());
+    let consumer = consumer.await.unwrap();
+    // One in 16 commits is repeated: with two returns for each take, a return soon is.
+    while deadly.mistold().await.is_empty() {
+        let deliveries = consumer.dequeue_batch(2).await.unwrap();
+        assert!(!deliveries.is_empty(), "no death is enqueued twice");
+        for delivery in deliveries {
+            delivery.discard("no good").await.unwrap();
+        }
+    }
+    consumer.shut_down(Duration::ZERO).await.unwrap();
+}
+
+async fn each_death_is_an_error_in_the_log(store: TestStore) {
+    // The first call begins the log.
+    let _ = logged_errors();
+    let settings = crate::common::settings();
+    let settings = settings.with_max_attempts(2).with_max_deaths(1);
+    let deadly = Deadly::new(&store, settings).await;
+    let world = &deadly.world;
+    world.enqueue([1]).await;
+    die_with_an_item(world).await;
+    world.enqueue([2, 3]).await;
+    let options = WorkerOptions::new().with_backoff(Backoff::new(SOON, SOON));
+    let handler = async |delivery: hc_dequeue::Delivery<u64>| match delivery.value() {
+        2 => Outcome::retry(format!("attempt {}", delivery.attempt())),
+        _ => Outcome::discard("no good"),
+    };
+    let worker = world.queue.work(&world.runner, options, handler);
+    let worker = worker.await.unwrap();
+    until(async || world.stats().await.dead == 3).await;
+    worker.shut_down(LONG).await.unwrap();
+    let of_queue = format!("queue={}", queue_name(world.queue.subspace()));
+    let mut lines = logged_errors();
+    lines.retain(|line| line.contains("an item is a dead letter") && line.contains(&of_queue));
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for death in deadly.deaths().await {
+        let told = [
+            format!("item={}", death.item),
+            format!("attempts={}", death.attempts),
+            format!("deaths={}", death.deaths),
+            format!("reason={}", death.reason),
+        ];
+        let tells = |line: &String| told.iter().all(|field| line.contains(field));
+        let lines: Vec<_> = lines.iter().filter(|line| tells(line)).collect();
+        assert_eq!(lines.len(), 1, "{told:?}: {lines:?}");
+    }
 }
 
 async fn a_second_death_enqueues_another_one(store: TestStore) {
