@@ -343,7 +343,7 @@ fn bugs_are_caught() {
         (Bug::TokenOfAStartBack, WITHIN_RATE, unused()),
         (Bug::LowsForgotten, WITHIN_RATE, unused()),
         (Bug::DeathLater, TOLD, dying()),
-        (Bug::DeathLater, TOLD, dying_with_sessions()),
+        (Bug::DeathLater, TOLD, dead_by_sessions_alone()),
         (Bug::DeathBefore, TOLD, dying()),
         (Bug::DeathTwice, TOLD, dying()),
         (Bug::HeldNotInConflict, TOLD, dying()),
@@ -463,6 +463,14 @@ fn dying_with_sessions() -> World {
         doubts: 1,
         is_mortal: true,
         ..dying()
+    }
+}
+
+/// A world in which items die in no other way.
+fn dead_by_sessions_alone() -> World {
+    World {
+        returns: vec![],
+        ..dying_with_sessions()
     }
 }
 
