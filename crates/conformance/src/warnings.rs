@@ -16,7 +16,7 @@ pub fn with_warnings<F: Future>(future: F) -> impl Future<Output = (F::Output, V
     // The box keeps the test's own future small.
     let future = Box::pin(future);
     async move {
-        let log = Log::of(Level::WARN);
+        let log = RecordedLog::of(Level::WARN);
         let output = future.with_subscriber(log.clone()).await;
         let warnings = std::mem::take(&mut *log.lines.lock());
         (output, warnings)
@@ -24,7 +24,7 @@ pub fn with_warnings<F: Future>(future: F) -> impl Future<Output = (F::Output, V
 }
 
 /// The errors of this program.
-static ERRORS: OnceLock<Log> = OnceLock::new();
+static ERRORS: OnceLock<RecordedLog> = OnceLock::new();
 
 /// Returns the errors that this program has logged since the first call, those of all tests, each with all of its
 /// fields.
@@ -33,7 +33,7 @@ static ERRORS: OnceLock<Log> = OnceLock::new();
 /// If the program has another global subscriber.
 pub fn logged_errors() -> Vec<String> {
     let log = ERRORS.get_or_init(|| {
-        let log = Log::of(Level::ERROR);
+        let log = RecordedLog::of(Level::ERROR);
         set_global_default(log.clone()).expect("there is no other one");
         log
     });
@@ -42,12 +42,12 @@ pub fn logged_errors() -> Vec<String> {
 
 /// Records what is logged at a level, or a more severe one.
 #[derive(Clone)]
-struct Log {
+struct RecordedLog {
     level: Level,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
-impl Log {
+impl RecordedLog {
     fn of(level: Level) -> Self {
         let lines = Arc::default();
         Self { level, lines }
@@ -64,7 +64,7 @@ impl Visit for EventFields {
     }
 }
 
-impl Subscriber for Log {
+impl Subscriber for RecordedLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         *metadata.level() <= self.level
     }

@@ -1,8 +1,8 @@
 //! Eight processes of thirty-two consumers each run on one store, a cluster or a file that they share. They are killed
 //! at random and started again, and on a file also stopped for longer than leases, whether they own it or not, while
-//! items fail, are snoozed, take long and are cancelled, a schedule fires, and the settings change. Every item whose
-//! enqueue was acknowledged takes effect exactly once: it is completed or cancelled. No other item takes effect more
-//! than once, and the schedule enqueues one item for each second.
+//! items fail, are snoozed, take long, die and are cancelled, a schedule fires, and the settings change. Every item
+//! whose enqueue was acknowledged takes effect exactly once: it is completed or cancelled, or the queue of deaths has
+//! one death of it. No other item takes effect more than once, and the schedule enqueues one item for each second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -11,9 +11,10 @@ use conformance::process::{self, Herd, acknowledge, join, misaccounted, role};
 use conformance::server::Server;
 use conformance::{HANG, let_pass, scale, stores, timeout, until};
 use hc_dequeue::{
-    Backoff, Cancelled, Delivery, Error, Missed, Outcome, Result, Schedule, Scheduled, Settings,
-    Worker, WorkerOptions,
+    Backoff, Cancelled, Death, Delivery, Enqueue, Enqueued, Error, ItemRef, Missed, Outcome,
+    PlaceKind, Result, Schedule, Scheduled, Settings, Status, Worker, WorkerOptions,
 };
+use keyspace::codec::Codec;
 use keyspace::{
     Isolation, MutationOp, OpenOptions, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
 };
@@ -28,6 +29,12 @@ const BACKLOG: u64 = 300;
 
 type Queue = hc_dequeue::Queue<String>;
 
+/// The queue of deaths, which no process works.
+const DEATHS: &str = "deaths";
+
+/// After how many failures an item dies that always fails.
+const ATTEMPTS: u32 = 2;
+
 async fn open(runner: &Runner<Store>) -> Result<Queue> {
     Queue::open_with(runner, "jobs", settings(1_000), OpenOptions::default()).await
 }
@@ -37,6 +44,7 @@ fn settings(lease_millis: u64) -> Settings {
         .with_lease(Duration::from_millis(lease_millis))
         .with_max_attempts(1_000)
         .with_max_deaths(1_000)
+        .with_deaths(DEATHS)
 }
 
 /// The payload of the schedule's items.
@@ -66,7 +74,7 @@ fn name_of(delivery: &Delivery<String>) -> String {
 }
 
 /// Runs a worker in whose handler each item takes effect in the transaction that acknowledges it. Some items fail
-/// once before that, and some are snoozed.
+/// once before that, and some are snoozed. Others never take effect there: they are discarded, or fail each time.
 async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>> {
     let store = runner.clone();
     let handler = move |delivery: Delivery<String>| {
@@ -78,6 +86,8 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
                     return Ok(Outcome::retry_after(soon, "not yet"));
                 }
                 Some(b'4') if delivery.deliveries() == 1 => return Ok(Outcome::snooze(soon)),
+                Some(b'7') => return Ok(Outcome::discard("no good")),
+                Some(b'8') => return Ok(Outcome::retry_after(soon, "never")),
                 _ => {}
             }
             // Most handlers are quick, so that their processes take items ahead. Some take longer than a lease.
@@ -114,17 +124,25 @@ async fn work(role: &str) -> Result<()> {
     for number in 0_u64.. {
         let depth = |tr| async move { queue.len(&tr).await };
         until(async || runner.run(depth).await.unwrap() <= BACKLOG).await;
-        let items: Vec<_> = (0..10)
-            .map(|item| format!("{name}-{number}-{item}"))
-            .collect();
+        let items = (0..10).map(|item| {
+            let options = match item {
+                8 => Enqueue::new().with_max_attempts(ATTEMPTS),
+                _ => Enqueue::new(),
+            };
+            (format!("{name}-{number}-{item}"), options)
+        });
+        let items: Vec<_> = items.collect();
         let batch = &items;
-        let enqueue = |tr| async move { queue.enqueue_all(&tr, batch).await };
-        let (staged, commit) = runner.run_committed(enqueue).await?;
-        for item in &items {
+        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, batch).await };
+        let (enqueued, commit) = runner.run_committed(enqueue).await?;
+        for (item, _) in &items {
             acknowledge(item);
         }
-        let last = &staged[9].at(commit.versionstamp.unwrap());
-        let name = &items[9];
+        let Enqueued::Staged(last) = &enqueued[9] else {
+            panic!("{enqueued:?}");
+        };
+        let last = &last.at(commit.versionstamp.unwrap());
+        let name = &items[9].0;
         let cancel = |tr| async move {
             match queue.cancel(&tr, last).await? {
                 Cancelled::Removed | Cancelled::Requested => take_effect(&tr, name),
@@ -188,9 +206,11 @@ async fn kill_again_and_again(test: &'static str, url: &str, stops: bool) {
     check(url, &herd.end()).await;
 }
 
-/// Creates the queue, and the schedule.
+/// Creates the queues, and the schedule.
 async fn schedule(url: &str) {
     let runner = Runner::new(keyspace::open(url).unwrap());
+    let deaths = hc_dequeue::Queue::<Death>::open(&runner, DEATHS);
+    deaths.await.unwrap();
     let queue = &open(&runner).await.unwrap();
     let each_second = &Schedule::new("* * * * * *").with_missed(Missed::All { cap: 1_000 });
     let payload = &SCHEDULED.to_owned();
@@ -207,12 +227,11 @@ async fn check(url: &str, acknowledged: &BTreeSet<String>) {
     let unschedule = |tr| async move { queue.unschedule(&tr, "tick").await };
     assert!(runner.run(unschedule).await.unwrap());
     timeout(HANG, queue.wait_idle(&runner)).await.unwrap();
-    let stats = |tr| async move { queue.stats(&tr).await };
-    assert_eq!(runner.run(stats).await.unwrap().dead, 0);
     worker.shut_down(HANG).await.unwrap();
     let audit = queue.audit(&runner).await.unwrap();
     assert!(audit.is_clean(), "{audit:?}");
-    let effects = counted(&runner).await;
+    let mut effects = counted(&runner).await;
+    count_deaths(&runner, queue, &mut effects).await;
     assert_eq!(misaccounted(acknowledged, &effects), [""; 0]);
     assert_each_second(&effects);
 }
@@ -239,6 +258,55 @@ async fn on_embedded_every_acknowledged_item_takes_effect_exactly_once() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("embedded:{}", folder.path().join("store").display());
     kill_again_and_again(NAME, &url, true).await;
+}
+
+/// Compares the dead letters with the queue of deaths. A death is the effect of its item.
+async fn count_deaths(runner: &Runner<Store>, queue: &Queue, effects: &mut BTreeMap<String, u64>) {
+    let deaths = hc_dequeue::Queue::<Death>::open(runner, DEATHS);
+    let deaths = &deaths.await.unwrap();
+    let audit = deaths.audit(runner).await.unwrap();
+    assert!(audit.is_clean(), "{audit:?}");
+    let mut told = Vec::new();
+    for (_, status) in listed(runner, deaths, PlaceKind::Queued).await {
+        let death = status.value.unwrap();
+        let name = queue.decode_payload(death.payload.unwrap()).unwrap();
+        *effects.entry(name).or_default() += 1;
+        told.push((death.item, death.attempts, death.deaths, death.reason));
+    }
+    let dead = listed(runner, queue, PlaceKind::Dead).await.into_iter();
+    let dead = dead.map(|(item, status)| {
+        let reason = status.failure.unwrap().reason;
+        (item, status.attempts, status.deaths, reason)
+    });
+    let mut dead: Vec<_> = dead.collect();
+    told.sort();
+    dead.sort();
+    assert_eq!(told, dead);
+    for reason in ["no good", "never"] {
+        assert!(dead.iter().any(|(.., of)| of == reason), "{reason}");
+    }
+}
+
+/// Returns all items in a place.
+async fn listed<T: Send, C: Codec<T>>(
+    runner: &Runner<Store>,
+    queue: &hc_dequeue::Queue<T, C>,
+    place: PlaceKind,
+) -> Vec<(ItemRef, Status<T>)> {
+    let mut listed = Vec::new();
+    let mut after = None;
+    loop {
+        let from = after.as_ref();
+        let list = |tr| async move { queue.list(&tr, place, from, 1_000).await };
+        let page = runner.run(list).await.unwrap();
+        assert!(page.strays.is_empty(), "{:?}", page.strays);
+        let items = page.items.into_iter();
+        listed.extend(items.map(|listed| (listed.item, listed.status.unwrap())));
+        after = page.next;
+        if after.is_none() {
+            return listed;
+        }
+    }
 }
 
 /// Returns the times of the schedule's items that took effect.
