@@ -49,13 +49,13 @@ impl Look {
             let rest = LaneRest::of(&lanes[id], state, slots, &picks, id);
             met.at_limit += u64::from(rest.head.is_some() && !rest.has_slot);
             met.rate_waits += u64::from(rest.has_slot && !rest.may_start);
-            if state.is_gone && (rest.bucket.is_some() || state.rate != RateState::default()) {
-                // The transaction before has decided this, and has written the gate.
-                continue;
-            }
             if rest.starts > 0 && !id.group.is_empty() {
                 tr.add_conflict_key(ConflictKind::Read, &keys.group_limits(&id.group))?;
                 follows_default |= !state.has_own_limits;
+            }
+            if state.is_gone && (rest.bucket.is_some() || state.rate != RateState::default()) {
+                // The transaction before has decided the rest, and has written the gate.
+                continue;
             }
             let wake = LookAgain::of(rest.has_slot, rest.may_start, rest.bucket.as_ref());
             let rate = state.rate_after(&lanes[id].limits, &rest, wake);

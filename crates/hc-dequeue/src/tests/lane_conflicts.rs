@@ -17,8 +17,8 @@ use crate::items::keys::lane_hash;
 use crate::items::rate::Rate;
 use crate::items::settings::Settings;
 use crate::items::value::decoder;
-use crate::lanes::LaneMemory;
 use crate::lanes::ring::Ring;
+use crate::lanes::{Gone, LaneMemory};
 use crate::protocol::front::Fronts;
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
@@ -43,6 +43,8 @@ const MANY: GroupLimits = GroupLimits::new().with_rate(Rate::new(1, LEASE).with_
 enum Step {
     /// A session takes the next item of a group, as after the turn of the group before it.
     Take(SessionId, &'static str),
+    /// The same, as if the session had just taken another item of the group, and reads while that commits.
+    TakeAhead(SessionId, &'static str),
     /// A session completes its item of a group.
     Complete(SessionId, &'static str),
     /// A session gives its item of a group back.
@@ -121,7 +123,15 @@ impl<D: Database> PairWorld<D> {
     async fn stage(&self, tr: &D::Transaction, step: Step) -> Result<()> {
         let queue = &self.queue;
         match step {
-            Step::Take(session, group) => self.take(tr, session, group).await?,
+            Step::Take(session, group) => self.take(tr, session, group, TakeMode::Now).await?,
+            Step::TakeAhead(session, group) => {
+                let gone = &Gone {
+                    groups: [Bytes::from_static(group.as_bytes())].into(),
+                    ..Gone::default()
+                };
+                let ahead = TakeMode::Ahead(gone);
+                self.take(tr, session, group, ahead).await?;
+            }
             Step::Complete(session, group) => {
                 let completed = GiveBack::Completed(Bytes::new());
                 self.give_back(tr, session, group, completed).await?;
@@ -155,7 +165,13 @@ impl<D: Database> PairWorld<D> {
         Ok(())
     }
 
-    async fn take(&self, tr: &D::Transaction, session: SessionId, group: &str) -> Result<()> {
+    async fn take(
+        &self,
+        tr: &D::Transaction,
+        session: SessionId,
+        group: &str,
+        mode: TakeMode<'_>,
+    ) -> Result<()> {
         let ring = Ring::beginning_at(lane_hash(group.as_bytes()));
         let fronts = &Fronts::new(Duration::ZERO, LaneMemory::new(ring));
         let settings = &Settings::default();
@@ -165,7 +181,7 @@ impl<D: Database> PairWorld<D> {
             purpose: Purpose::Deliver,
         }];
         let context = context(&self.queue, settings, session, demand, decode, fronts);
-        let view = view_queue(tr, context, 1, TakeMode::Now).await?;
+        let view = view_queue(tr, context, 1, mode).await?;
         let taken = take(tr, context, view, Changes::default()).await?;
         let Some(Taken::Items(items)) = &taken else {
             panic!("{taken:?}");
@@ -268,6 +284,22 @@ async fn without_read_conflicts_all_of_that_happens() {
         let failed = conflict(planted, first, second).await;
         assert!(!failed, "{first:?}, then {second:?}");
     }
+}
+
+/// A group has lost its rate, and its tokens are still there when a session reads ahead.
+#[tokio::test]
+async fn limits_that_come_while_a_session_reads_ahead_conflict_with_its_take() {
+    let world = PairWorld::new(memory()).await;
+    let mut tr = world.db.begin().unwrap();
+    let unlimited = world.queue.configure_group(&tr, b"rated", None).await;
+    unlimited.unwrap();
+    tr.commit().await.unwrap();
+    let steps = (Step::Configure("rated"), Step::TakeAhead(A, "rated"));
+    let configures = world.db.begin().unwrap();
+    let takes = world.db.begin().unwrap();
+    world.stage(&takes, steps.1).await.unwrap();
+    world.stage(&configures, steps.0).await.unwrap();
+    assert!(second_fails(steps, configures, takes).await);
 }
 
 #[tokio::test]
