@@ -122,6 +122,11 @@ impl UntypedConsumer {
         self.handle.release();
     }
 
+    /// Returns how many items were granted whose values do not decode.
+    pub(crate) fn undecodable(&self) -> u64 {
+        self.handle.shared.undecodable.load(Ordering::Relaxed)
+    }
+
     /// Takes up to `limit` items as soon as there is at least one.
     pub(crate) fn dequeue(
         &self,

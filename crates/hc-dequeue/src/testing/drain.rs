@@ -15,7 +15,7 @@ use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
 use crate::items::kind::Kinds;
 use crate::items::part::Counter;
-use crate::options::{Backoff, WorkerOptions};
+use crate::options::WorkerOptions;
 use crate::protocol::give_back::{GiveBack, When};
 use crate::queue::handle::Queue;
 use crate::queue::status::Place;
@@ -23,7 +23,7 @@ use crate::work::calls::Calls;
 use crate::work::outcome::{IntoOutcome, Outcome};
 use crate::work::process::in_transaction;
 
-/// The results of the calls of a handler. Each call counts once.
+/// The results of the calls of a handler, and of items that no handler gets. Each call counts once.
 ///
 /// ```
 /// use hc_dequeue::testing::Drained;
@@ -43,6 +43,8 @@ pub struct Drained {
     pub dead: u64,
     /// The item was cancelled while its handler ran.
     pub cancelled: u64,
+    /// The item's value does not decode, so the handler was not called. The item has failed, and is retried or dead.
+    pub undecodable: u64,
 }
 
 /// Handles all items that are queued or due, one after another in the order of the queue, until none is left. This
@@ -52,12 +54,13 @@ pub struct Drained {
 /// not be `Send`, and may borrow. [`drain_process`] takes a handler of [`process`](Queue::process).
 ///
 /// - Delayed items that are not due stay: move a [`ManualWall`](super::ManualWall) and drain again. This includes
-///   failed items, which wait for the default [`Backoff`]: five minutes at most.
+///   failed items, which wait for the default [`Backoff`]: five minutes at most. [`drain_with`] takes another one.
 /// - Items of a group that waits for its [rate](crate::GroupLimits::with_rate) stay. The rate counts the store's time,
 ///   which a `ManualWall` does not move: drain without rates, or again later.
 /// - An item that is retried or snoozed without a delay is handled again at once, in turns with later items, until it
 ///   reaches a limit of the queue's [settings](crate::Settings) and becomes a dead letter.
-/// - An item that does not decode is not handled. It fails as it does with a worker.
+/// - An item that does not decode is not handled, but [counted](Drained::undecodable). It fails as it does with a
+///   worker.
 /// - While the queue is paused, nothing is handled.
 /// - Other consumers of the queue may take items at the same time. The function does not wait for the items that they
 ///   hold.
@@ -88,7 +91,73 @@ where
     Fut: Future<Output = R>,
     R: IntoOutcome,
 {
-    let options = WorkerOptions::default();
+    drain_with(runner, queue, WorkerOptions::default(), handler).await
+}
+
+/// Drains the queue as [`drain`] does, with the options of a worker:
+///
+/// - the [backoff](WorkerOptions::with_backoff), by which a [`ManualWall`](super::ManualWall) must be moved before a
+///   failed item is handled again
+/// - the [time limit](WorkerOptions::with_time_limit), by the clock of the machine: a handler that takes longer is
+///   dropped, and has failed
+///
+/// The others have no effect: the items are handled one after another, none is taken ahead, and the drain does not wait
+/// for items.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use hc_dequeue::keyspace::{self, RunOptions, Runner};
+/// use hc_dequeue::testing::{ManualWall, drain, drain_with};
+/// use hc_dequeue::{Backoff, Queue, WorkerOptions};
+///
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let wall = ManualWall::new();
+/// let options = RunOptions::default().with_environment(wall.environment());
+/// let runner = Runner::with_options(keyspace::open("memory:")?, options);
+/// let mails = Queue::<String>::open(&runner, "mails").await?;
+/// mails.submit(&runner, &"welcome".to_owned()).await?;
+///
+/// let hour = Duration::from_secs(60 * 60);
+/// let options = WorkerOptions::new().with_backoff(Backoff::new(hour, hour));
+/// let fail = async |_| Err::<(), _>("the server does not answer");
+/// assert_eq!(drain_with(&runner, &mails, options, fail).await?.retried, 1);
+///
+/// let send = async |_| ();
+/// wall.advance(hour / 2 - Duration::from_secs(1));
+/// assert_eq!(drain(&runner, &mails, send).await?.completed, 0);
+/// wall.advance(hour);
+/// assert_eq!(drain(&runner, &mails, send).await?.completed, 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Conflicts
+/// As [`drain`].
+///
+/// # Errors
+/// As [`drain`].
+///
+/// # Cancel safety
+/// As [`drain`].
+///
+/// # Panics
+/// Panics outside a tokio runtime.
+pub async fn drain_with<T, C, D, F, Fut, R>(
+    runner: &Runner<D>,
+    queue: &Queue<T, C>,
+    options: WorkerOptions,
+    handler: F,
+) -> Result<Drained>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+    D: Database,
+    F: Fn(Delivery<T>) -> Fut,
+    Fut: Future<Output = R>,
+    R: IntoOutcome,
+{
     let consumer = queue.consumer(runner, options).await?;
     // What happens to each item is decided below, unless this future is dropped.
     consumer.release();
@@ -100,6 +169,7 @@ where
         drained: Drained::default(),
     };
     let handled = drain.handle_all(&consumer).await;
+    drain.drained.undecodable = consumer.undecodable();
     let ended = consumer.shut_down(Duration::ZERO).await;
     handled?;
     ended?;
@@ -136,10 +206,44 @@ where
     Fut: Future<Output = R> + Send,
     R: IntoOutcome + Send,
 {
+    drain_process_with(runner, queue, WorkerOptions::default(), handler).await
+}
+
+/// Drains the queue as [`drain_process`] does, with the options of a worker, which mean what they mean to
+/// [`drain_with`].
+///
+/// # Conflicts
+/// As [`drain_process`].
+///
+/// # Retries
+/// As [`process`](Queue::process).
+///
+/// # Errors
+/// As [`drain`].
+///
+/// # Cancel safety
+/// As [`drain_process`].
+///
+/// # Panics
+/// Panics outside a tokio runtime.
+pub async fn drain_process_with<T, C, D, F, Fut, R>(
+    runner: &Runner<D>,
+    queue: &Queue<T, C>,
+    options: WorkerOptions,
+    handler: F,
+) -> Result<Drained>
+where
+    T: Send + Sync + 'static,
+    C: Codec<T>,
+    D: Database,
+    F: Fn(Tx<D::Transaction>, Delivery<T>) -> Fut + Sync,
+    Fut: Future<Output = R> + Send,
+    R: IntoOutcome + Send,
+{
     let handler = &handler;
     let on_store = &runner.on_store().idempotent();
     let work = |delivery| async move { in_transaction(on_store, handler, &delivery).await };
-    drain(runner, queue, work).await
+    drain_with(runner, queue, options, work).await
 }
 
 /// A queue that is being drained.
@@ -183,7 +287,10 @@ where
         let handle = async { Outcome::of((self.handler)(delivery.clone()).await) };
         let (how, reason) = match self.calls.call(delivery.item(), handle).await {
             Some(outcome) => self.calls.resolution(delivery.item(), outcome),
-            None => (GiveBack::Failed(When::Later(Backoff::default())), None),
+            None => {
+                let backoff = delivery.item().out.life.backoff;
+                (GiveBack::Failed(When::Later(backoff)), None)
+            }
         };
         match delivery.item().concluded(how, reason.as_deref()).await {
             // The place where the item is shows what happened to it.

@@ -9,6 +9,7 @@ use microqueue::keyspace::{
 };
 use microqueue::{ItemId, Listed};
 
+use crate::items::batch::BatchRef;
 use crate::items::error::{Error, Result};
 use crate::items::keys::Records;
 use crate::items::part::Part;
@@ -37,10 +38,20 @@ pub struct EnqueuedItem<T> {
     pub dedupe: Option<Bytes>,
     /// Its group. `None` if it was enqueued without one.
     pub group: Option<Bytes>,
+    /// Its priority.
+    pub priority: i8,
+    /// The batch of which it is a member. `None` if it is in no batch.
+    pub batch: Option<BatchRef>,
+    /// Its own limit of attempts. Zero: the queue's.
+    pub max_attempts: u32,
+    /// Its own limit of deaths. Zero: the queue's.
+    pub max_deaths: u32,
+    /// Its own limit of deliveries. Zero: the queue's.
+    pub max_deliveries: u32,
 }
 
 impl<T> EnqueuedItem<T> {
-    /// Returns an item that is queued and has no dedupe id.
+    /// Returns an item that was enqueued without options.
     #[must_use]
     pub fn new(value: T) -> Self {
         Self {
@@ -48,6 +59,11 @@ impl<T> EnqueuedItem<T> {
             ready: None,
             dedupe: None,
             group: None,
+            priority: 0,
+            batch: None,
+            max_attempts: 0,
+            max_deaths: 0,
+            max_deliveries: 0,
         }
     }
 
@@ -69,6 +85,41 @@ impl<T> EnqueuedItem<T> {
     #[must_use]
     pub fn dedupe(mut self, id: impl AsRef<[u8]>) -> Self {
         self.dedupe = Some(Bytes::copy_from_slice(id.as_ref()));
+        self
+    }
+
+    /// Sets the priority.
+    #[must_use]
+    pub fn priority(mut self, priority: i8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Sets the batch.
+    #[must_use]
+    pub fn batch(mut self, batch: &BatchRef) -> Self {
+        self.batch = Some(*batch);
+        self
+    }
+
+    /// Sets the item's own limit of attempts.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Sets the item's own limit of deaths.
+    #[must_use]
+    pub fn max_deaths(mut self, deaths: u32) -> Self {
+        self.max_deaths = deaths;
+        self
+    }
+
+    /// Sets the item's own limit of deliveries.
+    #[must_use]
+    pub fn max_deliveries(mut self, deliveries: u32) -> Self {
+        self.max_deliveries = deliveries;
         self
     }
 }
@@ -183,6 +234,11 @@ async fn read_since<T, C: Codec<T>>(
             ready: ready.map(unix_time),
             dedupe,
             group,
+            priority: record.priority.get(),
+            batch: record.member.map(|member| keys.batch_ref(member.batch)),
+            max_attempts: record.limits.attempts,
+            max_deaths: record.limits.deaths,
+            max_deliveries: record.limits.deliveries,
         });
         Ok::<_, Error>(())
     };

@@ -2,7 +2,8 @@
 //! with a wall clock that tests set.
 //!
 //! - [`drain`] handles all items that are queued or due, one after another, until none is left. [`drain_process`]
-//!   does the same with a handler for [`process`](crate::Queue::process).
+//!   does the same with a handler for [`process`](crate::Queue::process). [`drain_with`] and [`drain_process_with`]
+//!   take the options of a worker.
 //! - [`ManualWall`] is a wall clock that only moves when a test moves it, so that tests need not wait for delays,
 //!   retries and schedules.
 //! - [`EnqueuedSince`] shows the items that were enqueued after it was created. [`enqueued`] shows all items that are
@@ -62,5 +63,5 @@ mod drain;
 mod enqueued;
 
 pub use self::clock::ManualWall;
-pub use self::drain::{Drained, drain, drain_process};
+pub use self::drain::{Drained, drain, drain_process, drain_process_with, drain_with};
 pub use self::enqueued::{EnqueuedItem, EnqueuedSince, enqueued};

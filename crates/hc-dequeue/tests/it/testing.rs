@@ -9,11 +9,12 @@ use crate::common::{LONG, World};
 use conformance::stores::TestStore;
 use conformance::{timeout, until};
 use hc_dequeue::testing::{
-    Drained, EnqueuedItem, EnqueuedSince, ManualWall, drain, drain_process, enqueued,
+    Drained, EnqueuedItem, EnqueuedSince, ManualWall, drain, drain_process, drain_process_with,
+    drain_with, enqueued,
 };
 use hc_dequeue::{
-    Delivery, Enqueue, Enqueued, Error, OnRepeat, Outcome, Queue, Schedule, Scheduled, Settings,
-    WorkerOptions,
+    Backoff, Batch, Delivery, Enqueue, Enqueued, Error, OnRepeat, Outcome, Queue, Schedule,
+    Scheduled, Settings, WorkerOptions,
 };
 use keyspace::{MutationOp, RunOptions, Runner, Transaction, Tx};
 
@@ -26,8 +27,11 @@ conformance::on_every_store!(
     a_schedule_fires_when_the_wall_has_come_to_its_time,
     a_worker_that_runs_follows_the_wall,
     what_a_drain_cannot_handle_stays,
+    a_drain_has_the_backoff_and_the_time_limit_of_its_options,
+    a_drain_counts_what_does_not_decode,
     a_drain_that_is_dropped_holds_nothing,
     enqueued_items_show_values_times_and_dedupe_ids,
+    enqueued_items_show_priorities_batches_and_limits,
     what_was_enqueued_before_or_not_committed_is_not_shown,
     an_item_that_does_not_decode_is_an_error,
 );
@@ -153,6 +157,7 @@ async fn count_what_became_of_each_item(store: &TestStore, settings: Settings) {
         retried: 4,
         dead: 2,
         cancelled: 2,
+        undecodable: 0,
     };
     let drained = drain(&world.runner, &world.queue, handler).await.unwrap();
     assert_eq!(drained, first);
@@ -289,7 +294,6 @@ async fn what_a_drain_cannot_handle_stays(store: TestStore) {
     let (world, _wall) = with_wall(&store, Settings::new()).await;
     world.enqueue([1]).await;
     let queue = &world.queue;
-    let texts = &of_texts(&world).await;
     let pause = |tr: Tx<_>| async move {
         queue.pause(&tr);
         Ok::<_, Error>(())
@@ -299,12 +303,72 @@ async fn what_a_drain_cannot_handle_stays(store: TestStore) {
     assert_eq!(world.values().await, [1]);
     let resume = |tr: Tx<_>| async move {
         queue.resume(&tr);
-        texts.enqueue(&tr, &"no number".to_owned()).await?;
         queue.enqueue(&tr, &2).await
     };
     world.runner.run(resume).await.unwrap();
     assert_eq!(drain_to_values(&world).await, [1, 2]);
+    world.check().await;
+}
+
+async fn a_drain_counts_what_does_not_decode(store: TestStore) {
+    let (world, wall) = with_wall(&store, Settings::new().with_max_attempts(2)).await;
+    let queue = &world.queue;
+    let texts = &of_texts(&world).await;
+    world.enqueue([1]).await;
+    let enqueue = |tr| async move { texts.enqueue(&tr, &"no number".to_owned()).await };
+    world.runner.run(enqueue).await.unwrap();
+    world.enqueue([2]).await;
+    let handler = async |_| ();
+    let both = Drained {
+        completed: 2,
+        undecodable: 1,
+        ..Drained::default()
+    };
+    let drained = drain(&world.runner, queue, handler).await.unwrap();
+    assert_eq!(drained, both);
     assert_eq!(world.stats().await.delayed, 1);
+    // Its last attempt, after which it is a dead letter.
+    wall.advance(DAY);
+    let one = Drained {
+        undecodable: 1,
+        ..Drained::default()
+    };
+    let handler = async |_: Tx<_>, _: Item| ();
+    let drained = drain_process(&world.runner, queue, handler).await.unwrap();
+    assert_eq!(drained, one);
+    assert_eq!(world.stats().await.dead, 1);
+    let drained = drain_process(&world.runner, queue, handler).await.unwrap();
+    assert_eq!(drained, Drained::default());
+    world.check().await;
+}
+
+async fn a_drain_has_the_backoff_and_the_time_limit_of_its_options(store: TestStore) {
+    let (world, wall) = with_wall(&store, Settings::new()).await;
+    let runner = &world.runner;
+    let queue = &world.queue;
+    let options = WorkerOptions::new()
+        .with_backoff(Backoff::new(2 * DAY, 2 * DAY))
+        .with_time_limit(Duration::from_millis(50));
+    let retried = Drained {
+        retried: 1,
+        ..Drained::default()
+    };
+    let hang = async |_: Item| pending::<()>().await;
+    let fail = async |_: Tx<_>, _: Item| Err::<(), _>("no disk");
+    world.enqueue([1]).await;
+    let drained = drain_with(runner, queue, options.clone(), hang).await;
+    assert_eq!(drained.unwrap(), retried);
+    // A random part of up to half of the backoff is subtracted.
+    wall.advance(DAY - Duration::from_secs(60));
+    assert_eq!(drain_to_values(&world).await, NONE);
+    wall.advance(2 * DAY);
+    let options = options.with_time_limit(LONG);
+    let drained = drain_process_with(runner, queue, options, fail).await;
+    assert_eq!(drained.unwrap(), retried);
+    wall.advance(DAY - Duration::from_secs(60));
+    assert_eq!(drain_to_values(&world).await, NONE);
+    wall.advance(4 * DAY);
+    assert_eq!(drain_to_values(&world).await, [1]);
     world.check().await;
 }
 
@@ -363,6 +427,49 @@ async fn enqueued_items_show_values_times_and_dedupe_ids(store: TestStore) {
     assert_eq!(new.values().await.unwrap(), [1, 4, 3, 2]);
     assert_eq!(drain_to_values(&world).await, [1, 4]);
     assert_eq!(new.values().await.unwrap(), [3, 2]);
+}
+
+async fn enqueued_items_show_priorities_batches_and_limits(store: TestStore) {
+    let (world, wall) = with_wall(&store, Settings::new()).await;
+    let queue = &world.queue;
+    let open = |tr| async move { queue.open_batch(&tr, &Batch::new()).await };
+    let batch = world.runner.run(open).await.unwrap();
+    let urgent = Enqueue::new()
+        .with_priority(3)
+        .with_max_attempts(4)
+        .with_max_deaths(5)
+        .with_max_deliveries(6);
+    let member = Enqueue::new().with_group("a").with_batch(&batch);
+    let later = member.clone().with_delay(DAY).with_priority(-1);
+    for (value, options) in [(1, &member), (2, &later), (3, &urgent)] {
+        let enqueued = world.enqueue_with(value, options).await.unwrap();
+        assert!(matches!(enqueued, Enqueued::Staged(_)));
+    }
+    let expected = [
+        EnqueuedItem::new(3)
+            .priority(3)
+            .max_attempts(4)
+            .max_deaths(5)
+            .max_deliveries(6),
+        EnqueuedItem::new(1).group("a").batch(&batch),
+        EnqueuedItem::new(2)
+            .group("a")
+            .batch(&batch)
+            .priority(-1)
+            .ready(wall.time() + DAY),
+    ];
+    assert_eq!(enqueued(&world.runner, queue).await.unwrap(), expected);
+    // Each of them matters to the comparison.
+    let plain = || EnqueuedItem::new(3);
+    for other in [
+        plain().priority(3),
+        plain().max_attempts(4),
+        plain().max_deaths(5),
+        plain().max_deliveries(6),
+        plain().batch(&batch),
+    ] {
+        assert_ne!(other, plain());
+    }
 }
 
 async fn what_was_enqueued_before_or_not_committed_is_not_shown(store: TestStore) {
@@ -426,6 +533,9 @@ fn futures_are_send() {
         drain(&world.runner, &world.queue, |_| async {}).await?;
         let done = |_, _| async { Ok::<_, Error>(()) };
         drain_process(&world.runner, &world.queue, done).await?;
+        let options = WorkerOptions::new();
+        drain_with(&world.runner, &world.queue, options.clone(), |_| async {}).await?;
+        drain_process_with(&world.runner, &world.queue, options, done).await?;
         let new = EnqueuedSince::now(&world.runner, &world.queue).await?;
         new.values().await?;
         enqueued(&world.runner, &world.queue).await

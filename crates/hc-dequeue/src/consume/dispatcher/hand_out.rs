@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::codec::DecodeError;
@@ -133,6 +134,7 @@ impl Dispatcher {
         let item = self.keys().item_ref(id);
         let kind = record.kind.get();
         tracing::error!(%queue, %item, kind, %error, "an item does not decode");
+        self.shared.undecodable.fetch_add(1, Ordering::Relaxed);
         // A version that cannot decode many items would otherwise take them again and again before all others.
         let backoff = self
             .shared

@@ -32,7 +32,7 @@ mod upkeep;
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -139,6 +139,7 @@ impl Dispatcher {
             backoff: options.backoff,
             shuts_down: AtomicBool::new(false),
             let_go_of_member: AtomicBool::new(false),
+            undecodable: AtomicU64::new(0),
             dispatcher: SharedTask::new(),
             holdings: Holdings::default(),
             metrics: Metrics::new(&queue.keys.queue),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use microqueue::keyspace::Environment;
@@ -32,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) shuts_down: AtomicBool,
     /// Whether a delivery of a member of a batch has ended since the dispatcher has last looked here.
     pub(crate) let_go_of_member: AtomicBool,
+    /// How many items were granted whose values do not decode.
+    pub(crate) undecodable: AtomicU64,
     pub(crate) dispatcher: Arc<SharedTask>,
     pub(crate) holdings: Holdings,
     pub(crate) metrics: Metrics,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::Duration;
 
 use microqueue::ItemId;
@@ -452,6 +452,7 @@ impl LifeWorld {
                 backoff: backoff(),
                 shuts_down: AtomicBool::new(false),
                 let_go_of_member: AtomicBool::new(false),
+                undecodable: AtomicU64::new(0),
                 dispatcher: SharedTask::new(),
                 holdings: Holdings::default(),
                 metrics: Metrics::new(&self.queue.keys.queue),
