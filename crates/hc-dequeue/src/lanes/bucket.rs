@@ -76,6 +76,12 @@ impl Level {
         Some(Self { full_at, lows })
     }
 
+    /// Lets tokens come back as if this many versions had passed. The versions of lows, and of tokens that are given
+    /// back, matter only by their order.
+    pub(crate) fn pass(&mut self, versions: i64) {
+        self.full_at = self.full_at.saturating_sub(versions);
+    }
+
     /// Notes what was lacking at a version.
     fn note_low(&mut self, version: i64, lacking: i64) {
         let lower = self.lows.partition_point(|low| low.lacking < lacking);
@@ -449,6 +455,62 @@ mod tests {
             }
         }
         assert!(given_back > 10_000 && exact > 40_000);
+    }
+
+    /// Takes tokens and gives some back in two buckets. The versions of one grow by as much as `pass` lets pass in the
+    /// other one. Returns whether both always lack the same.
+    fn passes_as_versions_do(pass: fn(&mut Level, i64)) -> bool {
+        let mut seed = 1_u64;
+        let mut random = |below: i64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) as i64 % below
+        };
+        let rate = Rate::new(1, Duration::from_millis(1)).with_burst(5);
+        let mut passed = 0;
+        let [mut with_versions, mut with_pass] = [(); 2].map(|()| TriedBucket {
+            rate,
+            stored: None,
+            starts: Vec::new(),
+            is_exact: true,
+        });
+        for now in 1..20_000 {
+            match random(4) {
+                0 => {
+                    let versions = random(3_000);
+                    passed += versions;
+                    if let Some(level) = &mut with_pass.stored {
+                        pass(level, versions);
+                    }
+                }
+                1 if !with_pass.starts.is_empty() => {
+                    let recent = with_pass.starts.len().min(6) as i64;
+                    let number = with_pass.starts.len() - 1 - random(recent) as usize;
+                    with_versions.give_back(number, now + passed);
+                    with_pass.give_back(number, now);
+                }
+                _ => {
+                    with_versions.start(now + passed);
+                    with_pass.start(now);
+                }
+            }
+            let lacks = |tried: &TriedBucket, now| tried.bucket(now).level.full_at.max(now) - now;
+            if lacks(&with_versions, now + passed) != lacks(&with_pass, now) {
+                return false;
+            }
+        }
+        true
+    }
+
+    #[test]
+    fn versions_that_pass_for_a_level_are_as_those_of_the_store() {
+        assert!(passes_as_versions_do(Level::pass));
+        // Lows that move, too, lose their order with the tokens that were taken.
+        assert!(!passes_as_versions_do(|level, versions| {
+            level.pass(versions);
+            for low in &mut level.lows {
+                low.version -= versions;
+            }
+        }));
     }
 
     #[test]

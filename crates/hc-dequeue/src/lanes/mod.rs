@@ -114,7 +114,7 @@ pub(crate) struct Gone {
 }
 
 /// Returns how many versions a store counts in a time.
-fn versions_in(time: Duration) -> i64 {
+pub(crate) fn versions_in(time: Duration) -> i64 {
     const { assert!(VERSIONS_PER_SECOND == 1_000_000) };
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

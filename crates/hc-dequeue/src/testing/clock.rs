@@ -19,8 +19,8 @@ use crate::session::wall::{unix_millis, unix_time, wall_millis};
 /// [`ManualClock`](microqueue::keyspace::env::ManualClock): then they would stand still, too, and tasks that wait for
 /// them would never continue.
 ///
-/// Rates of groups count the store's time, which does not stand still. But a group that waits for its rate is looked at
-/// by this clock, so move it to let a worker go on.
+/// Rates of groups count the store's time, which this clock does not move, but [`advance_rates`](super::advance_rates)
+/// does. Without that, a worker looks by this clock at a group that waits for its rate: move it to let it go on.
 ///
 /// Open the queue with a runner that uses the clock's [`environment`](Self::environment). The clock has a resolution
 /// of one millisecond, like stored times.

@@ -56,7 +56,7 @@ pub struct Drained {
 /// - Delayed items that are not due stay: move a [`ManualWall`](super::ManualWall) and drain again. This includes
 ///   failed items, which wait for the default [`Backoff`]: five minutes at most. [`drain_with`] takes another one.
 /// - Items of a group that waits for its [rate](crate::GroupLimits::with_rate) stay. The rate counts the store's time,
-///   which a `ManualWall` does not move: drain without rates, or again later.
+///   which a `ManualWall` does not move: call [`advance_rates`](super::advance_rates), and drain again.
 /// - An item that is retried or snoozed without a delay is handled again at once, in turns with later items, until it
 ///   reaches a limit of the queue's [settings](crate::Settings) and becomes a dead letter.
 /// - An item that does not decode is not handled, but [counted](Drained::undecodable). It fails as it does with a

@@ -5,7 +5,7 @@
 //!   does the same with a handler for [`process`](crate::Queue::process). [`drain_with`] and [`drain_process_with`]
 //!   take the options of a worker.
 //! - [`ManualWall`] is a wall clock that only moves when a test moves it, so that tests need not wait for delays,
-//!   retries and schedules.
+//!   retries and schedules. [`advance_rates`] does it for the rates of groups.
 //! - [`EnqueuedSince`] shows the items that were enqueued after it was created. [`enqueued`] shows all items that are
 //!   queued or delayed.
 //!
@@ -61,7 +61,9 @@
 mod clock;
 mod drain;
 mod enqueued;
+pub(crate) mod rates;
 
 pub use self::clock::ManualWall;
 pub use self::drain::{Drained, drain, drain_process, drain_process_with, drain_with};
 pub use self::enqueued::{EnqueuedItem, EnqueuedSince, enqueued};
+pub use self::rates::advance_rates;

@@ -26,6 +26,7 @@ use crate::protocol::{Demand, Purpose, SessionContext};
 use crate::queue::enqueue_options::Enqueue;
 use crate::queue::handle::Queue;
 use crate::session::SessionId;
+use crate::testing::rates::advance_levels;
 
 const A: SessionId = SessionId([1; 16]);
 const B: SessionId = SessionId([2; 16]);
@@ -57,6 +58,8 @@ enum Step {
     /// The next item of a group gets another priority.
     SetPriority(&'static str),
     Cancel(&'static str),
+    /// A test lets time pass for all tokens.
+    Advance,
 }
 
 const KEYS: [&str; 4] = ["one", "other", "rated", "free"];
@@ -161,6 +164,7 @@ impl<D: Database> PairWorld<D> {
                 let item = self.waiting(tr, group).await;
                 let _ = queue.cancel(tr, &item).await?;
             }
+            Step::Advance => advance_levels(tr, &queue.keys, 7).await?,
         }
         Ok(())
     }
@@ -244,7 +248,7 @@ async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
 }
 
 /// The pairs of which the second step must fail, and why.
-const CONFLICTS: [(Step, Step); 16] = [
+const CONFLICTS: [(Step, Step); 20] = [
     // Starts of a limited group count each other's slots.
     (Step::Take(A, "one"), Step::Take(B, "one")),
     // Starts of a group with a rate take tokens from each other.
@@ -253,6 +257,11 @@ const CONFLICTS: [(Step, Step); 16] = [
     (Step::Take(A, "rated"), Step::Unused(B, "rated")),
     (Step::Unused(A, "rated"), Step::Take(B, "rated")),
     (Step::Unused(A, "rated"), Step::Unused(B, "rated")),
+    // A test moves the tokens that are there.
+    (Step::Take(A, "rated"), Step::Advance),
+    (Step::Advance, Step::Take(A, "rated")),
+    (Step::Unused(A, "rated"), Step::Advance),
+    (Step::Advance, Step::Unused(A, "rated")),
     // An item is granted once, with or without a limit.
     (Step::Take(A, "free"), Step::Take(B, "free")),
     // A start, an end and a return read the limits.
@@ -329,6 +338,9 @@ async fn items_of_a_group_do_not_conflict_otherwise() {
         (Step::Complete(A, "one"), Step::Configure("one")),
         (Step::Configure("one"), Step::Configure("one")),
         (Step::Cancel("one"), Step::Complete(A, "one")),
+        (Step::Advance, Step::Complete(A, "rated")),
+        (Step::Advance, Step::Enqueue("rated")),
+        (Step::Advance, Step::Take(A, "one")),
     ];
     for (first, second) in pairs {
         let failed = conflict(memory(), first, second).await;

@@ -9,8 +9,8 @@ use crate::common::{LONG, World};
 use conformance::stores::TestStore;
 use conformance::{timeout, until};
 use hc_dequeue::testing::{
-    Drained, EnqueuedItem, EnqueuedSince, ManualWall, drain, drain_process, drain_process_with,
-    drain_with, enqueued,
+    Drained, EnqueuedItem, EnqueuedSince, ManualWall, advance_rates, drain, drain_process,
+    drain_process_with, drain_with, enqueued,
 };
 use hc_dequeue::{
     Backoff, Batch, Delivery, Enqueue, Enqueued, Error, OnRepeat, Outcome, Queue, Schedule,
@@ -536,6 +536,7 @@ fn futures_are_send() {
         let options = WorkerOptions::new();
         drain_with(&world.runner, &world.queue, options.clone(), |_| async {}).await?;
         drain_process_with(&world.runner, &world.queue, options, done).await?;
+        advance_rates(&world.runner, &world.queue, DAY).await?;
         let new = EnqueuedSince::now(&world.runner, &world.queue).await?;
         new.values().await?;
         enqueued(&world.runner, &world.queue).await

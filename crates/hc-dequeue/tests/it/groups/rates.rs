@@ -7,6 +7,7 @@ use std::time::Duration;
 use conformance::stores::TestStore;
 use conformance::until;
 use futures::future::join_all;
+use hc_dequeue::testing::{advance_rates, drain};
 use hc_dequeue::{
     Consumer, Enqueue, GroupLimits, GroupState, PlaceKind, Rate, Settings, WorkerOptions,
 };
@@ -29,6 +30,8 @@ conformance::on_every_store!(
     many_groups_in_which_nothing_waits_hide_none,
     oban_750_1477_the_rate_is_one_for_all_processes_and_has_no_windows,
     sidekiq_2704_6185_the_state_of_a_rate_outlives_the_processes,
+    a_drain_goes_on_when_rates_were_advanced,
+    a_worker_goes_on_when_rates_were_advanced,
 );
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -422,5 +425,63 @@ async fn a_session_that_has_just_seen_a_notice_finds_the_group_that_another_one_
     other.shut_down(LONG).await.unwrap();
     until(async || world.group_status("a").await.state == GroupState::Ready).await;
     assert_eq!(consumer.pop().await.unwrap().unwrap().value, 2);
+    world.check().await;
+}
+
+/// Drains the queue, and returns the sorted values.
+async fn drained(world: &World) -> Vec<u64> {
+    let values = Mutex::new(Vec::new());
+    let handler = async |item: hc_dequeue::Delivery<u64>| {
+        values.lock().unwrap().push(*item.value());
+    };
+    drain(&world.runner, &world.queue, handler).await.unwrap();
+    let mut values = values.into_inner().unwrap();
+    values.sort_unstable();
+    values
+}
+
+async fn a_drain_goes_on_when_rates_were_advanced(store: TestStore) {
+    // This test takes less.
+    const HOUR: Duration = Duration::from_secs(60 * 60);
+    const NONE: [u64; 0] = [];
+    let world = World::with_defaults(&store).await;
+    let advance = async |time| {
+        let advanced = advance_rates(&world.runner, &world.queue, time).await;
+        advanced.unwrap();
+        world.check().await;
+    };
+    let daily = GroupLimits::new().with_rate(Rate::new(1, DAY).with_burst(2));
+    world.limit_all(daily).await;
+    world.enqueue_all_of("a", [0, 2, 4, 6, 8, 10]).await;
+    world.enqueue_all_of("b", [1, 3, 5]).await;
+    assert_eq!(drained(&world).await, [0, 1, 2, 3]);
+    advance(DAY - HOUR).await;
+    assert_eq!(drained(&world).await, NONE);
+    advance(HOUR).await;
+    assert_eq!(drained(&world).await, [4, 5]);
+    // A bucket is never fuller than full.
+    advance(100 * DAY).await;
+    assert_eq!(drained(&world).await, [6, 8]);
+    advance(Duration::MAX).await;
+    assert_eq!(drained(&world).await, [10]);
+    world.check().await;
+}
+
+async fn a_worker_goes_on_when_rates_were_advanced(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.limit_all(RARE).await;
+    for group in ["a", "b"] {
+        world.enqueue_all_of(group, 0..2).await;
+    }
+    let worker = world
+        .queue
+        .work(&world.runner, WorkerOptions::new(), async |_| ());
+    let worker = worker.await.unwrap();
+    until(async || world.stats().await.completed == 2).await;
+    let advanced = advance_rates(&world.runner, &world.queue, DAY).await;
+    advanced.unwrap();
+    world.queue.wait_idle(&world.runner).await.unwrap();
+    worker.shut_down(LONG).await.unwrap();
+    assert_eq!(world.stats().await.completed, 4);
     world.check().await;
 }
