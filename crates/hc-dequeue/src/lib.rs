@@ -58,6 +58,7 @@ pub use crate::jobs::job::{Job, JobOptions};
 pub use crate::jobs::queue::{Jobs, Payloads};
 pub use crate::lanes::operations::{GroupPage, GroupState, GroupStatus};
 pub use crate::options::{Backoff, MAX_CONCURRENCY, WorkerOptions};
+pub use crate::queue::await_done::Awaited;
 pub use crate::queue::change::{Cancelled, Replaced};
 pub use crate::queue::clear::Cleared;
 pub use crate::queue::enqueue_options::{Enqueue, Enqueued, OnRepeat};

@@ -43,7 +43,7 @@ use crate::session::HEARTBEATS;
 /// # Cancel safety
 /// If the future of an operation on a transaction is dropped before it is ready, the operation has staged nothing but
 /// conflict ranges, unless its documentation says otherwise. An operation that takes a runner, and writes, may or may
-/// not have committed; one that only reads changes nothing.
+/// not have committed; one that only reads or waits changes nothing, so that `tokio::time::timeout` can limit any wait.
 pub struct Queue<T, C = MessagePack> {
     pub(crate) keys: Arc<Keys>,
     pub(crate) settings: KnownSettings,

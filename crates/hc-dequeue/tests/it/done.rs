@@ -8,8 +8,8 @@ use crate::common::{LONG, Wall, World, open, settings};
 use conformance::stores::TestStore;
 use conformance::{timeout, until};
 use hc_dequeue::{
-    Cancelled, Delivery, End, Enqueue, Enqueued, Error, ItemRef, MAX_RESULT_BYTES, Outcome, Place,
-    Settings, WorkerOptions,
+    Awaited, Cancelled, Delivery, End, Enqueue, Enqueued, Error, ItemRef, MAX_RESULT_BYTES,
+    Outcome, Place, Settings, WorkerOptions,
 };
 
 conformance::on_every_store!(
@@ -21,6 +21,7 @@ conformance::on_every_store!(
     a_session_whose_clock_is_an_hour_ahead_sweeps_nothing,
     a_caller_waits_until_an_item_is_done,
     a_caller_that_waits_learns_that_an_item_is_a_dead_letter,
+    a_wait_with_a_limit_says_whether_the_item_has_ended,
 );
 
 const HOUR: Duration = Duration::from_secs(60 * 60);
@@ -260,4 +261,39 @@ async fn a_caller_that_waits_learns_that_an_item_is_a_dead_letter(store: TestSto
     delivery.discard("no use").await.unwrap();
     let dead = timeout(LONG, waits).await.unwrap().unwrap().unwrap();
     assert_eq!((dead.place, dead.value), (Place::Dead, Ok(7)));
+}
+
+async fn a_wait_with_a_limit_says_whether_the_item_has_ended(store: TestStore) {
+    let world = World::new(&store, keeping()).await;
+    let queue = &world.queue;
+    let wait = async |item: &ItemRef, limit| {
+        let waited = queue.await_done_within(&world.runner, item, limit);
+        timeout(LONG, waited).await.unwrap()
+    };
+    let item = &world.enqueue_ref(7, &Enqueue::new()).await;
+    let pending = wait(item, Duration::ZERO).await;
+    let Awaited::Pending(status) = pending else {
+        panic!("{pending:?}");
+    };
+    assert_eq!((status.place, status.value), (Place::Queued, Ok(7)));
+    // Whether it is over is seen even without time to wait.
+    world.complete_all().await;
+    for limit in [Duration::ZERO, Duration::MAX] {
+        let ended = wait(item, limit).await;
+        let Awaited::Ended(status) = ended else {
+            panic!("{ended:?}");
+        };
+        assert!(matches!(status.place, Place::Done { .. }));
+    }
+    // It ends during the wait.
+    let item = &world.enqueue_ref(8, &Enqueue::new()).await;
+    let (ended, ()) = tokio::join!(wait(item, LONG), world.complete_all());
+    assert!(matches!(ended, Awaited::Ended(_)), "{ended:?}");
+    let without = World::with_defaults(&store).await;
+    let item = &without.enqueue_ref(7, &Enqueue::new()).await;
+    without.complete_all().await;
+    let gone = without
+        .queue
+        .await_done_within(&without.runner, item, Duration::MAX);
+    assert_eq!(gone.await.unwrap(), Awaited::Gone);
 }
