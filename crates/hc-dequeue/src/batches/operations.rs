@@ -190,6 +190,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
                 options.batch.is_some(),
                 "a callback is a member of the parent of its batch: set that with `Batch::with_parent`",
             ),
+            (
+                options.ref_key.is_some(),
+                "the reference of a callback is not written: set no key for it",
+            ),
         ];
         if let Some((_, reason)) = refused.into_iter().find(|(is_set, _)| *is_set) {
             return Err(Error::EnqueueOptions { reason });

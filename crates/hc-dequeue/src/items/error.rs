@@ -171,6 +171,13 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The key for the reference of an item cannot be used. Nothing was staged.
+    #[error("key for the reference of an item: {reason}")]
+    RefKey {
+        /// What is wrong.
+        reason: &'static str,
+    },
+
     /// The name of a group is empty or too long. Nothing was staged.
     #[error("group name of {bytes} bytes: use 1 to {limit} bytes")]
     Group {

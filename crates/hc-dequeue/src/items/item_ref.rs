@@ -23,6 +23,9 @@ const FORMAT: u8 = 1;
 /// The length of an id in bytes.
 pub(crate) const ID_BYTES: usize = 18;
 
+/// Where the versionstamp begins in the bytes of a reference to an item.
+pub(crate) const STAMP_OFFSET: u32 = 1 + size_of::<QueueTag>() as u32;
+
 /// A reference to an item, which an application may store. It stays valid wherever the item goes, and identifies the
 /// queue that the item belongs to. As text, it is an idempotency key for other services.
 ///

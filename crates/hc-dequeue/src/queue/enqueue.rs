@@ -17,6 +17,7 @@ use crate::items::record::{MAX_PAYLOAD_BYTES, Record};
 use crate::items::trace_context::{TraceContext, current_context};
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::Queue;
+use crate::queue::refs::{check_ref_key, stage_ref};
 use crate::queue::stage::{NewItem, record_of, stage, stage_all};
 use crate::session::wall::wall_millis;
 
@@ -92,9 +93,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With a group, writes a pointer and a notice.
     /// - With a batch, adds to a number, and reads the row of the batch, which its end and its cancellation write.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
+    /// - With the key of a reference, writes it; if the dedupe id is refused, also reads the row that names its item.
     ///
     /// # Errors
-    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Group`], [`Error::Full`] and those of
+    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Group`], [`Error::RefKey`], [`Error::Full`] and those of
     /// [`enqueue`](Self::enqueue); with a batch, [`Error::ForeignRef`], [`Error::OtherBatch`],
     /// [`Error::BatchOver`] and [`Corrupt`](microqueue::keyspace::Error::Corrupt), of which the last two only if a new
     /// item is enqueued or one joins the batch; [`Error::EnqueuedWithOtherPlace`]; [`Error::ReadAfterWrite`] if this
@@ -152,6 +154,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let mut changes = Changes::default();
         let enqueued = stage_all(tr, keys, new_items, &mut changes).await?;
         changes.stage(tr, keys);
+        for ((_, options), enqueued) in items.iter().zip(&enqueued) {
+            stage_ref(tr, keys, options, enqueued).await?;
+        }
         Ok(enqueued)
     }
 
@@ -215,6 +220,7 @@ pub(super) async fn enqueue_payload(
     let mut changes = Changes::default();
     let enqueued = stage(tr, keys, item, &mut changes).await?;
     changes.stage(tr, keys);
+    stage_ref(tr, keys, options, &enqueued).await?;
     Ok(enqueued)
 }
 
@@ -227,6 +233,9 @@ fn new_item<'a>(
 ) -> Result<NewItem<'a>> {
     let trace_context = options.trace_context.clone().or_else(current);
     let mut record = record_of(payload, wall_millis(&keys.env), options)?;
+    if let Some(key) = &options.ref_key {
+        check_ref_key(keys, key)?;
+    }
     if let Some(batch) = &options.batch {
         // Also if the dedupe id is taken, and no batch is read.
         batch.id_in(keys)?;

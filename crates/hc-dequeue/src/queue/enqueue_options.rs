@@ -33,6 +33,7 @@ pub struct Enqueue {
     pub(crate) batch: Option<BatchRef>,
     pub(crate) limits: Limits,
     pub(crate) trace_context: Option<TraceContext>,
+    pub(crate) ref_key: Option<Bytes>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,6 +191,46 @@ impl Enqueue {
         self
     }
 
+    /// Writes the item's reference under this key of the application, in the transaction that enqueues. So the
+    /// application's own rows can name the item that works for them. [`Queue::ref_at`](crate::Queue::ref_at) reads it.
+    ///
+    /// If an item with the dedupe id exists, its reference is written, whether or not the item gets the new value. If
+    /// the id is refused because its item was completed, the key keeps its value.
+    ///
+    /// The value is the 23 bytes of [`ItemRef::to_bytes`](crate::ItemRef::to_bytes), in which the commit fills in the
+    /// versionstamp. The transaction itself cannot read it.
+    ///
+    /// ```
+    /// use hc_dequeue::keyspace::{self, Runner, Subspace};
+    /// use hc_dequeue::{Enqueue, Place, Queue};
+    ///
+    /// # tokio::runtime::Runtime::new()?.block_on(async {
+    /// let runner = Runner::new(keyspace::open("memory:")?);
+    /// let invoices = &Queue::<u64>::open(&runner, "invoices").await?;
+    /// let orders = Subspace::from("orders");
+    ///
+    /// // The order and its job, both or neither.
+    /// let key = &orders.pack(&(17, "job"));
+    /// let options = &Enqueue::new().with_ref_key(key);
+    /// runner.run(async |tr| invoices.enqueue_with(&tr, &17, options).await).await?;
+    ///
+    /// // Later, in any process.
+    /// let status = async |tr| match invoices.ref_at(&tr, key).await? {
+    ///     Some(job) => invoices.status(&tr, &job).await,
+    ///     None => Ok(None),
+    /// };
+    /// let status = runner.run(status).await?.expect("the order has a job");
+    /// assert_eq!(status.place, Place::Queued);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_ref_key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.ref_key = Some(Bytes::copy_from_slice(key.as_ref()));
+        self
+    }
+
     /// Makes the enqueue fail with [`Error::Full`](crate::Error::Full) if this many items are queued. Concurrent
     /// transactions may read the same number and exceed the limit together.
     #[must_use]
@@ -265,6 +306,12 @@ impl Enqueue {
     #[must_use]
     pub fn max_deliveries(&self) -> u32 {
         self.limits.deliveries
+    }
+
+    /// Returns the key under which the item's reference is written.
+    #[must_use]
+    pub fn ref_key(&self) -> Option<&Bytes> {
+        self.ref_key.as_ref()
     }
 
     /// Returns the number of queued items from which on the enqueue fails.

@@ -12,6 +12,7 @@ pub(crate) mod handle;
 pub(crate) mod inspect;
 pub(crate) mod kinds;
 pub(crate) mod list;
+pub(crate) mod refs;
 pub(crate) mod stage;
 pub(crate) mod stats;
 pub(crate) mod status;

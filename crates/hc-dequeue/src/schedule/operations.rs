@@ -56,9 +56,10 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// # Errors
     /// [`Error::ScheduleName`], [`Error::CronExpression`], [`Error::CronNeverFires`], [`Error::CronTimes`],
-    /// [`Error::TimeZone`], [`Error::FixedTime`], [`Error::EnqueueOptions`] if the options have a batch,
-    /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Group`], [`Error::PayloadTooLarge`] and the codec's
-    /// [`Encode`]; [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is staged.
+    /// [`Error::TimeZone`], [`Error::FixedTime`], [`Error::EnqueueOptions`] if the options have a batch or the key of
+    /// a reference, [`Error::DedupeId`], [`Error::Priority`], [`Error::Group`], [`Error::PayloadTooLarge`] and the
+    /// codec's [`Encode`]; [`Corrupt`] if the stored schedule of this name does not decode. In all cases nothing is
+    /// staged.
     ///
     /// [`Corrupt`]: microqueue::keyspace::Error::Corrupt
     /// [`Encode`]: microqueue::keyspace::Error::Encode
@@ -75,6 +76,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
         }
         if schedule.options.batch.is_some() {
             let reason = "a schedule cannot add items to a batch, which is over one day";
+            return Err(Error::EnqueueOptions { reason });
+        }
+        if schedule.options.ref_key.is_some() {
+            let reason =
+                "a schedule does not write the references of its items: set no key for them";
             return Err(Error::EnqueueOptions { reason });
         }
         if let Some(dedupe) = schedule.options.dedupe() {

@@ -5,6 +5,7 @@ mod conflicts;
 pub(crate) mod flights;
 mod lane_conflicts;
 mod life;
+mod ref_conflicts;
 
 use microqueue::keyspace::{self, Store};
 

@@ -36,6 +36,7 @@ mod priorities;
 mod process;
 mod processes;
 mod read_ahead;
+mod refs;
 mod refusals;
 mod reopening;
 mod reserve;
