@@ -82,11 +82,21 @@ impl GroupLimits {
     }
 
     /// Sets how many items of a group may have a slot. An item gets one when it is granted, and frees it when no
-    /// session holds it any more. Zero pauses the group.
+    /// session holds it any more. With zero, none starts: [`pause_group`](crate::Queue::pause_group) does that and
+    /// keeps the limit.
     #[must_use]
     pub const fn with_limit(mut self, items: u32) -> Self {
         self.limit = Some(items);
         self
+    }
+
+    /// Lets any number of items of a group have a slot. Then none keeps its slot until it ends, and no dead letter
+    /// keeps one.
+    #[must_use]
+    pub const fn without_limit(self) -> Self {
+        let mut limits = self.without_until_end();
+        limits.limit = None;
+        limits
     }
 
     /// Makes an item keep its slot until it ends: until it is completed, cancelled or a dead letter.
@@ -94,6 +104,14 @@ impl GroupLimits {
     pub const fn with_until_end(mut self) -> Self {
         self.until_end = true;
         self
+    }
+
+    /// Makes an item free its slot when no session holds it any more. Then no dead letter keeps its slot, either.
+    #[must_use]
+    pub const fn without_until_end(self) -> Self {
+        let mut limits = self.without_dead_letters_blocking();
+        limits.until_end = false;
+        limits
     }
 
     /// Makes a dead letter keep its slot until it is redriven, and then until it ends, or until it is purged or
@@ -105,10 +123,25 @@ impl GroupLimits {
         self
     }
 
+    /// Makes an item free its slot when it becomes a dead letter. Dead letters that have slots keep them: redrive or
+    /// purge these.
+    #[must_use]
+    pub const fn without_dead_letters_blocking(mut self) -> Self {
+        self.dead_letters_block = false;
+        self
+    }
+
     /// Sets the rate at which items of a group start. An item counts each time that a handler gets it.
     #[must_use]
     pub const fn with_rate(mut self, rate: Rate) -> Self {
         self.rate = Some(rate);
+        self
+    }
+
+    /// Lets items of a group start at any rate.
+    #[must_use]
+    pub const fn without_rate(mut self) -> Self {
+        self.rate = None;
         self
     }
 
@@ -337,6 +370,24 @@ mod tests {
             assert!(GroupLimits::parse(b"key", &bytes[1..]).is_err());
             let longer = [&bytes[..], &[0]].concat();
             assert!(GroupLimits::parse(b"key", &longer).is_err());
+        }
+    }
+
+    #[test]
+    fn each_limit_has_a_way_back_to_limits_that_are_valid() {
+        let rate = Rate::new(7, Duration::from_secs(60));
+        let ordered = GroupLimits::ordered();
+        let all = ordered.with_dead_letters_blocking().with_rate(rate);
+        let of_rate = GroupLimits::new().with_rate(rate);
+        for (limits, expected) in [
+            (all.without_dead_letters_blocking(), ordered.with_rate(rate)),
+            (all.without_until_end(), of_rate.with_limit(1)),
+            (all.without_limit(), of_rate),
+            (all.without_rate(), ordered.with_dead_letters_blocking()),
+            (all.without_limit().without_rate(), GroupLimits::new()),
+        ] {
+            assert_eq!(limits, expected);
+            limits.check().unwrap();
         }
     }
 

@@ -14,6 +14,8 @@
 //! (queue, "l", group, rank, id)   = queued item in a lane; rank is 0 if it has a slot
 //! (queue, "l", group, "a")        = counter: slots in use
 //! (queue, "l", group, "k")        = limits of the group; those of group "" are the defaults
+//! (queue, "l", group, "l")        = empty; while it exists, no item of the group is granted. No part sorts between it
+//!                                   and the limits: a grant has both in one conflict range
 //! (queue, "l", group, "v")        = tokens of the group's rate
 //! (queue, "l", group, "p")        = version until which the lane is parked: 8 bytes
 //! (queue, "l", group, "f")        = gate, never written: starts in a group with a limit or a rate conflict here

@@ -50,6 +50,7 @@ parts! {
         Slots "a" "slots in use",
         Gate "f" "gate of a group",
         Limits "k" "limits of a group",
+        Pause "l" "pause of a group",
         Mark "m" "mark of changed default limits",
         ParkedUntil "p" "version until which a group is parked",
         Tokens "v" "tokens of a group",

@@ -411,6 +411,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
         let limits = match own {
             // The lane of the items without a group has no limits: the row contains the default ones.
             _ if id.group.is_empty() => GroupLimits::new(),
+            _ if stored.is_paused => own.unwrap_or(default).with_limit(0),
             Some(own) => own,
             None => default,
         };

@@ -7,7 +7,7 @@
 //! - [`settle`]: stages what follows from a look.
 //! - [`parked`]: lanes that wait for their rates.
 //! - [`sweep`]: writes notices of all lanes after a change of the default limits.
-//! - `operations`: limits of groups, and their states.
+//! - `operations`: limits and pauses of groups, and their states.
 //! - `audit`: checks the rows of lanes.
 //!
 //! # Notices

@@ -46,6 +46,8 @@ pub struct GroupStatus {
     pub waiting: usize,
     /// Whether more items wait than were counted.
     pub waits_more: bool,
+    /// Whether the group was [paused](Queue::pause_group).
+    pub is_paused: bool,
     /// What the next waiting item waits for.
     pub state: GroupState,
 }
@@ -63,7 +65,7 @@ pub enum GroupState {
     AtLimit,
     /// The rate lets it start at about this time, by the wall clock of this process.
     UntilRate(SystemTime),
-    /// The limit is zero.
+    /// The group was [paused](Queue::pause_group), or its limit is zero.
     Paused,
     /// Its limits or its number of slots do not decode: it starts no items.
     Unreadable,
@@ -115,10 +117,47 @@ impl<T, C: Codec<T>> Queue<T, C> {
                 tr.set(&row, &limits.to_bytes());
             }
         }
-        let mut changes = Changes::default();
-        changes.add_notice(&Bytes::copy_from_slice(group), RANK_OF_SLOT);
-        changes.wake();
-        changes.stage(tr, keys);
+        look_again(tr, keys, group);
+        Ok(())
+    }
+
+    /// Stages a pause of a group: none of its items is granted until [`resume_group`](Self::resume_group). Its limits,
+    /// its rate, and the slots and the order of its items stay as they are. Items that sessions already hold are not
+    /// affected.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Queue, Result};
+    /// /// Pauses a tenant, and returns whether no session holds any of its items.
+    /// async fn drain(tr: &impl Transaction, jobs: &Queue<String>, tenant: &str) -> Result<bool> {
+    ///     let before = jobs.group(tr, tenant.as_bytes()).await?;
+    ///     jobs.pause_group(tr, tenant.as_bytes())?;
+    ///     Ok(before.slots == 0)
+    /// }
+    /// ```
+    /// # Conflicts
+    /// Reads nothing. Writes a key of the group, the same in a retry, which each grant of one of its items reads.
+    ///
+    /// # Errors
+    /// [`Error::Group`]. Nothing is staged then.
+    pub fn pause_group(&self, tr: &impl Transaction, group: &[u8]) -> Result<()> {
+        check_group(group)?;
+        tr.set(&self.keys.group_pause(group), b"");
+        Ok(())
+    }
+
+    /// Stages the end of a [pause](Self::pause_group): items of the group are granted again, as its limits allow.
+    ///
+    /// # Conflicts
+    /// As [`pause_group`](Self::pause_group). Also writes a notice and the wake stamp.
+    ///
+    /// # Errors
+    /// As [`pause_group`](Self::pause_group).
+    pub fn resume_group(&self, tr: &impl Transaction, group: &[u8]) -> Result<()> {
+        check_group(group)?;
+        let keys = &*self.keys;
+        tr.clear(&keys.group_pause(group));
+        look_again(tr, keys, group);
         Ok(())
     }
 
@@ -176,8 +215,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
         status_of(tr, &self.keys, group, default.as_deref()).await
     }
 
-    /// Returns a page of the groups that have limits of their own, items that wait or have slots, or tokens missing: up
-    /// to `limit` groups, at most 1,000, after the group `after`, or the first ones. Each group takes a few reads.
+    /// Returns a page of the groups that have limits of their own, are paused, or have items that wait or have slots, or
+    /// tokens missing: up to `limit` groups, at most 1,000, after the group `after`, or the first ones. Each group takes
+    /// a few reads.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -212,6 +252,14 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 }
 
+/// Stages that sessions look at the lane of a group.
+fn look_again(tr: &impl Transaction, keys: &Keys, group: &[u8]) {
+    let mut changes = Changes::default();
+    changes.add_notice(&Bytes::copy_from_slice(group), RANK_OF_SLOT);
+    changes.wake();
+    changes.stage(tr, keys);
+}
+
 async fn default_row(tr: &impl Transaction, keys: &Keys) -> Result<Option<Bytes>> {
     // Safe as a snapshot read: nothing is written.
     Ok(tr.get(&keys.group_limits(b""), Isolation::Snapshot).await?)
@@ -225,12 +273,14 @@ async fn status_of(
     default: Option<&[u8]>,
 ) -> Result<GroupStatus> {
     let limits_row = keys.group_limits(&group);
+    let pause_row = keys.group_pause(&group);
     let slots_row = keys.slots(&group);
     let level_row = keys.level(&group);
     // Safe as snapshot reads, as above.
     let get = |row| tr.get(row, Isolation::Snapshot).map_err(Error::from);
-    let (own, slots, level, waiting) = try_join!(
+    let (own, pause, slots, level, waiting) = try_join!(
         get(&limits_row),
+        get(&pause_row),
         get(&slots_row),
         get(&level_row),
         count_waiting(tr, keys, &group)
@@ -248,6 +298,7 @@ async fn status_of(
         _ if !is_readable => GroupState::Unreadable,
         (_, None) => GroupState::Unreadable,
         (Some(0), _) => GroupState::Paused,
+        _ if pause.is_some() => GroupState::Paused,
         _ if waiting.count == 0 => GroupState::Idle,
         (Some(limit), Some(slots)) if slots >= limit.into() && !waiting.first_has_slot => {
             GroupState::AtLimit
@@ -270,6 +321,7 @@ async fn status_of(
         has_own_limits: own.is_some(),
         waiting: waiting.count,
         waits_more: waiting.has_more,
+        is_paused: pause.is_some(),
         state,
     })
 }

@@ -13,7 +13,7 @@ use crate::items::keys::Keys;
 use crate::items::record::Record;
 
 /// The number of rows with state in a lane.
-pub(super) const STATE_ROWS: usize = 4;
+pub(super) const STATE_ROWS: usize = 5;
 
 /// The rows with the state of a lane. They come before its items.
 #[derive(Default)]
@@ -21,6 +21,7 @@ pub(super) struct StoredState {
     pub(super) rows: usize,
     pub(super) slots: i64,
     pub(super) limits: Option<GroupLimits>,
+    pub(super) is_paused: bool,
     pub(super) rate: RateState,
 }
 
@@ -50,6 +51,7 @@ impl StoredState {
         };
         let slots = keys.slots(group);
         let limits = keys.group_limits(group);
+        let pause = keys.group_pause(group);
         let level = keys.level(group);
         let parked = keys.parked_until(group);
         for row in &rows[..state.rows] {
@@ -59,6 +61,8 @@ impl StoredState {
                 state.slots = slots.unwrap_or(i64::from(u32::MAX));
             } else if row.key() == limits {
                 state.limits = Some(GroupLimits::parse_or_pause(row.value()));
+            } else if row.key() == pause {
+                state.is_paused = true;
             } else if row.key() == level {
                 state.rate.level = Some(level_in(row));
             } else if row.key() == parked {

@@ -26,8 +26,9 @@ impl Look {
     /// these notices from now on.
     ///
     /// # Conflicts
-    /// For each lane of which an item was granted, reads the limits: its own or, if it has none, also the default ones.
-    /// If there is a limit or a rate, reads and writes the gate. Also does so for a lane that waits for its rate.
+    /// For each lane of which an item was granted, reads the pause and the limits: its own or, if it has none, also the
+    /// default ones. If there is a limit or a rate, reads and writes the gate. Also does so for a lane that waits for
+    /// its rate.
     pub(crate) fn finish(
         self,
         tr: &impl Transaction,
@@ -50,7 +51,8 @@ impl Look {
             met.at_limit += u64::from(rest.head.is_some() && !rest.has_slot);
             met.rate_waits += u64::from(rest.has_slot && !rest.may_start);
             if rest.starts > 0 && !id.group.is_empty() {
-                tr.add_conflict_key(ConflictKind::Read, &keys.group_limits(&id.group))?;
+                let (begin, end) = keys.limits_and_pause(&id.group);
+                tr.add_conflict_range(ConflictKind::Read, &begin, &end)?;
                 follows_default |= !state.has_own_limits;
             }
             if state.is_gone && (rest.bucket.is_some() || state.rate != RateState::default()) {

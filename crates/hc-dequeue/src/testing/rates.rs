@@ -9,7 +9,7 @@ use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::keys::Keys;
 use crate::items::priority::RANK_OF_SLOT;
-use crate::lanes::look::parse_level;
+use crate::lanes::rows::parse_level;
 use crate::lanes::settle::stage_gate;
 use crate::lanes::versions_in;
 use crate::queue::handle::Queue;

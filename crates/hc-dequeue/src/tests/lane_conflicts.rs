@@ -55,6 +55,8 @@ enum Step {
     Enqueue(&'static str),
     Configure(&'static str),
     ConfigureAll,
+    Pause(&'static str),
+    Resume(&'static str),
     /// The next item of a group gets another priority.
     SetPriority(&'static str),
     Cancel(&'static str),
@@ -156,6 +158,8 @@ impl<D: Database> PairWorld<D> {
                     .await?;
             }
             Step::ConfigureAll => queue.configure_groups(tr, &THREE).await?,
+            Step::Pause(group) => queue.pause_group(tr, group.as_bytes())?,
+            Step::Resume(group) => queue.resume_group(tr, group.as_bytes())?,
             Step::SetPriority(group) => {
                 let item = self.waiting(tr, group).await;
                 assert!(queue.set_priority(tr, &item, 1).await?);
@@ -248,7 +252,7 @@ async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
 }
 
 /// The pairs of which the second step must fail, and why.
-const CONFLICTS: [(Step, Step); 20] = [
+const CONFLICTS: [(Step, Step); 24] = [
     // Starts of a limited group count each other's slots.
     (Step::Take(A, "one"), Step::Take(B, "one")),
     // Starts of a group with a rate take tokens from each other.
@@ -272,6 +276,11 @@ const CONFLICTS: [(Step, Step); 20] = [
     (Step::Configure("one"), Step::Complete(A, "one")),
     (Step::Configure("one"), Step::Return(A, "one")),
     (Step::ConfigureAll, Step::Complete(A, "free")),
+    // A start reads that its group is not paused.
+    (Step::Pause("one"), Step::Take(A, "one")),
+    (Step::Pause("rated"), Step::Take(A, "rated")),
+    (Step::Pause("free"), Step::Take(A, "free")),
+    (Step::Resume("free"), Step::Take(A, "free")),
     // An item that is granted is not moved or removed.
     (Step::SetPriority("one"), Step::Take(A, "one")),
     (Step::Take(A, "one"), Step::SetPriority("one")),
@@ -341,6 +350,13 @@ async fn items_of_a_group_do_not_conflict_otherwise() {
         (Step::Advance, Step::Complete(A, "rated")),
         (Step::Advance, Step::Enqueue("rated")),
         (Step::Advance, Step::Take(A, "one")),
+        (Step::Pause("one"), Step::Take(A, "other")),
+        (Step::Pause("one"), Step::Enqueue("one")),
+        (Step::Pause("one"), Step::Complete(A, "one")),
+        (Step::Pause("one"), Step::Return(A, "one")),
+        (Step::Pause("one"), Step::Configure("one")),
+        (Step::Take(A, "one"), Step::Pause("one")),
+        (Step::Pause("one"), Step::Resume("one")),
     ];
     for (first, second) in pairs {
         let failed = conflict(memory(), first, second).await;

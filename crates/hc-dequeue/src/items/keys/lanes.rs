@@ -2,7 +2,9 @@
 
 use microqueue::MicroQueue;
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
-use microqueue::keyspace::{self, Bytes, Isolation, RangeQuery, Result, Subspace, Transaction};
+use microqueue::keyspace::{
+    self, Bytes, Isolation, RangeQuery, Result, Subspace, Transaction, key_after,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Keys, Records};
@@ -68,6 +70,17 @@ impl Keys {
     /// Returns the key of the limits of a group or, for the empty one, of the default limits.
     pub(crate) fn group_limits(&self, group: &[u8]) -> Vec<u8> {
         self.queue.pack(&(Part::Lanes, group, LanePart::Limits))
+    }
+
+    /// Returns the key of the row that exists while a group is paused.
+    pub(crate) fn group_pause(&self, group: &[u8]) -> Vec<u8> {
+        self.queue.pack(&(Part::Lanes, group, LanePart::Pause))
+    }
+
+    /// Returns the range of the limits and the pause of a group, in which there is nothing else.
+    pub(crate) fn limits_and_pause(&self, group: &[u8]) -> (Vec<u8>, Vec<u8>) {
+        let pause = self.group_pause(group);
+        (self.group_limits(group), key_after(&pause))
     }
 
     pub(crate) fn gate(&self, group: &[u8]) -> Vec<u8> {

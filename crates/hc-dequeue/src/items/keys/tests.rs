@@ -27,6 +27,7 @@ fn keys_have_the_bytes_of_the_schema() {
     let counter = [&name("c")[..], b"\x02held\0"].concat();
     let dedupe = |part: &[u8]| [b"Q\x02", part, b"\0\x01id\0"].concat();
     let due = [&name("t")[..], b"\x16\x01\x00"].concat();
+    let of_group = |part| [&name("l")[..], b"\x01g\0", &name(part)[1..]].concat();
     let schedule = [&name("e")[..], b"\x02daily\0"].concat();
     let fire_time = [&name("f")[..], b"\x16\x01\x00\x02daily\0"].concat();
     let kept = stamped([&name("z")[..], b"\x16\x01\x00"].concat());
@@ -36,6 +37,8 @@ fn keys_have_the_bytes_of_the_schema() {
         (keys.settings(), name("m")),
         (keys.pause(), name("p")),
         (keys.wake(), name("w")),
+        (keys.group_limits(b"g"), of_group("k")),
+        (keys.group_pause(b"g"), of_group("l")),
         (keys.counter(Counter::Held), counter),
         (keys.sessions.state(session), of_session("s")),
         (keys.sessions.heartbeat(session), of_session("b")),

@@ -23,6 +23,7 @@ pub(super) enum Bug {
     /// An item that comes back writes no notice.
     NoNoticeAtReturn,
     NoNoticeAtConfigure,
+    NoNoticeAtResume,
     NoNoticeAtRedrive,
     /// A purge or a cancellation writes no notice.
     NoNoticeAtEnd,
@@ -36,7 +37,10 @@ pub(super) enum Bug {
     ClearInsteadOfCompare,
     /// As the last one, by a take that has read ahead.
     ClearedAhead,
+    /// A grant does not conflict with a change of the limits, or a pause.
     LimitsNotInConflictOfGrants,
+    /// A take does not see that a group is paused.
+    PauseUnseen,
     LimitsNotInConflictOfReturns,
     SlotKeptAtTheEnd,
     SlotCountedTwice,
@@ -89,6 +93,7 @@ impl Bug {
             Self::NoNoticeAtRelease => matches!(op, Op::Return(.., How::Complete)),
             Self::NoNoticeAtReturn => matches!(op, Op::Return(.., How::Release)),
             Self::NoNoticeAtConfigure => matches!(op, Op::Configure(..)),
+            Self::NoNoticeAtResume => matches!(op, Op::Resume(_)),
             Self::NoNoticeAtRedrive => matches!(op, Op::Redrive(_)),
             Self::NoNoticeAtEnd => matches!(op, Op::Purge(_) | Op::Cancel(_)),
             Self::NoNoticeByTake => matches!(op, Op::Take(_, Some(_))),
@@ -272,6 +277,11 @@ impl PlantedBug {
         lane.is_ok_and(|lane| *key == *self.keys.group_limits(&lane.group))
     }
 
+    fn is_pause(&self, key: &[u8]) -> bool {
+        let lane = self.keys.parse_lane(key);
+        lane.is_ok_and(|lane| *key == *self.keys.group_pause(&lane.group))
+    }
+
     fn is_gate(&self, key: &[u8]) -> bool {
         let lane = self.keys.parse_lane(key);
         lane.is_ok_and(|lane| *key == *self.keys.gate(&lane.group))
@@ -302,6 +312,9 @@ impl Bugs for PlantedBug {
     }
 
     fn rearrange(&self, query: &RangeQuery, rows: &mut Vec<KeyValue>) {
+        if self.bug == Some(Bug::PauseUnseen) && matches!(self.op, Op::Take(..)) {
+            rows.retain(|row| !self.is_pause(row.key()));
+        }
         let begin = &query.begin.key;
         let (notices, _) = self.keys.part(Part::Notices);
         if self.bug == Some(Bug::NoticesUnseen)

@@ -176,6 +176,30 @@ fn limits_change_at_any_time() {
 }
 
 #[test]
+fn a_group_is_paused_at_any_time_with_or_without_limits() {
+    for limits in [vec![(A, ONE)], vec![(A, ORDERED)], vec![]] {
+        check(World {
+            limits,
+            ops: vec![Op::Pause(A), Op::Resume(A)],
+            changes: 2,
+            ..returns()
+        });
+    }
+    check(World {
+        ops: vec![Op::Pause(A), Op::Resume(A)],
+        changes: 2,
+        time: BRIEF,
+        ..rated()
+    });
+    check(World {
+        limits: vec![],
+        ops: vec![Op::TakeAhead, Op::Pause(A)],
+        changes: 1,
+        ..ahead()
+    });
+}
+
+#[test]
 fn default_limits_change_and_lanes_are_swept() {
     check(World {
         limits: vec![(b"", GroupLimits::new().with_limit(0))],
@@ -320,6 +344,9 @@ fn bugs_are_caught() {
         (Bug::NoticeAtOwnRank, COVERED, levels_with_slots()),
         (Bug::ClearInsteadOfCompare, COVERED, paused_again()),
         (Bug::LimitsNotInConflictOfGrants, WITHIN_LIMIT, paused()),
+        (Bug::LimitsNotInConflictOfGrants, WITHIN_LIMIT, resumed()),
+        (Bug::PauseUnseen, WITHIN_LIMIT, resumed()),
+        (Bug::NoNoticeAtResume, COVERED, resumed()),
         (Bug::LimitsNotInConflictOfReturns, COVERED, unlimited()),
         (Bug::SlotKeptAtTheEnd, EXACT, pair()),
         (Bug::SlotCountedTwice, EXACT, pair()),
@@ -523,7 +550,17 @@ fn ahead() -> World {
     }
 }
 
-/// A world in which a group is paused.
+/// A world in which a group without limits is paused by its flag, and resumed.
+fn resumed() -> World {
+    World {
+        limits: vec![],
+        ops: vec![Op::Pause(A), Op::Resume(A)],
+        changes: 2,
+        ..pair()
+    }
+}
+
+/// A world in which a group is paused by its limit.
 fn paused() -> World {
     World {
         ops: vec![Op::Configure(A, Some(GroupLimits::new().with_limit(0)))],
@@ -532,7 +569,7 @@ fn paused() -> World {
     }
 }
 
-/// A world in which a paused group is paused again, and let go.
+/// A world in which the limit of a group is zero, is set to zero again, and is raised.
 fn paused_again() -> World {
     World {
         limits: vec![(A, GroupLimits::new().with_limit(0))],

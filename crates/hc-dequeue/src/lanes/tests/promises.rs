@@ -126,12 +126,17 @@ fn slots_of(keys: &Keys, rows: &Rows, group: &[u8]) -> i64 {
         .map_or(0, |value| parse_count(&row, value).unwrap())
 }
 
+/// Returns the limits of a group, with a limit of zero while it is paused.
 fn limits_of(keys: &Keys, rows: &Rows, group: &[u8]) -> GroupLimits {
     let own = rows.get(&*keys.group_limits(group));
     let limits = own.or_else(|| rows.get(&*keys.group_limits(b"")));
-    limits.map_or(GroupLimits::new(), |value| {
+    let limits = limits.map_or(GroupLimits::new(), |value| {
         GroupLimits::parse(b"", value).unwrap()
-    })
+    });
+    if rows.contains_key(&*keys.group_pause(group)) {
+        return limits.with_limit(0);
+    }
+    limits
 }
 
 fn is_exact(model: &LaneModel, rows: &Rows) -> bool {

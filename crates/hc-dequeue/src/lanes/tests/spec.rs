@@ -48,7 +48,7 @@ pub(super) struct World {
     pub(super) returns: Vec<How>,
     /// What else happens.
     pub(super) ops: Vec<Op>,
-    /// How often limits change.
+    /// How often limits change, and groups are paused or resumed.
     pub(super) changes: u8,
     /// How often a session goes on without the outcome of a take, which may commit at any later time.
     pub(super) doubts: u8,
@@ -84,6 +84,10 @@ pub(super) enum Op {
     Purge(usize),
     /// Limits of a group, or default limits, are set or removed.
     Configure(&'static [u8], Option<GroupLimits>),
+    /// A group is paused.
+    Pause(&'static [u8]),
+    /// The pause of a group ends.
+    Resume(&'static [u8]),
     Sweep,
     /// Time passes.
     Tick,

@@ -285,9 +285,12 @@ impl LaneModel {
                 changes.stage(tr, keys);
                 true
             }
-            Op::Cancel(_) | Op::Redrive(_) | Op::Purge(_) | Op::Configure(..) => {
-                self.change(tr, op).await?
-            }
+            Op::Cancel(_)
+            | Op::Redrive(_)
+            | Op::Purge(_)
+            | Op::Configure(..)
+            | Op::Pause(_)
+            | Op::Resume(_) => self.change(tr, op).await?,
             Op::Sweep => {
                 sweep_step(tr, keys, None).await?;
                 true
@@ -330,7 +333,7 @@ impl LaneModel {
         })
     }
 
-    /// Changes an item or limits.
+    /// Changes an item or a group.
     async fn change(&self, tr: &CheckerTransaction<PlantedBug>, op: Op) -> Result<bool> {
         let item_ref = |item| self.keys.item_ref(item_id(item));
         Ok(match op {
@@ -349,6 +352,14 @@ impl LaneModel {
                 self.queue
                     .configure_group(tr, group, limits.as_ref())
                     .await?;
+                true
+            }
+            Op::Pause(group) => {
+                self.queue.pause_group(tr, group)?;
+                true
+            }
+            Op::Resume(group) => {
+                self.queue.resume_group(tr, group)?;
                 true
             }
             other => unreachable!("{other:?}"),
@@ -482,7 +493,7 @@ impl Model for LaneModel {
         let has_request = has_rows(Part::Requests) || has_rows(Part::Grants);
         for op in &world.ops {
             match op {
-                Op::Configure(..) if state.changes == 0 => {}
+                Op::Configure(..) | Op::Pause(_) | Op::Resume(_) if state.changes == 0 => {}
                 Op::TakeAhead if !is_busy(0) => {}
                 // There is one request at a time.
                 Op::Register if has_request => {}
@@ -505,7 +516,7 @@ impl Model for LaneModel {
             LaneStep::Begin(op, lag) => {
                 match op {
                     Op::Enqueue(item) => state.born |= 1 << item,
-                    Op::Configure(..) => state.changes -= 1,
+                    Op::Configure(..) | Op::Pause(_) | Op::Resume(_) => state.changes -= 1,
                     _ => {}
                 }
                 let rows = Arc::new(state.rows.clone());

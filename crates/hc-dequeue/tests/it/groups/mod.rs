@@ -1,6 +1,7 @@
 //! Groups: items of a group are limited, in order, and take turns with others.
 
 mod damage;
+mod pause;
 mod prior_art;
 mod quiet;
 mod rates;
