@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use export_queue::hc_dequeue::testing::{drain, drain_process};
 use export_queue::hc_dequeue::{
     Batch, BatchRef, Cancelled, Consumer, Death, Delivery, Enqueue, Enqueued, Error, GroupLimits,
-    GroupState, ItemRef, OnRepeat, Outcome, Place, PlaceKind, Queue, Rate, Replaced, Schedule,
-    Settings, Worker, WorkerOptions,
+    GroupState, ItemRef, ItemsOf, OnRepeat, Outcome, Place, PlaceKind, Queue, Rate, Replaced,
+    Schedule, Settings, Worker, WorkerOptions,
 };
 use export_queue::keyspace::embedded::{Embedded, Options, Sharing};
 use export_queue::keyspace::{self, OpenOptions, Runner, Store, Subspace, Transaction, Tx};
@@ -99,13 +99,17 @@ async fn limit_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
     jobs.configure_group(tr, b"acme", Some(&five)).await
 }
 
-/// Returns the limits before the pause.
-async fn pause_a_tenant(tr: &impl Transaction, jobs: &Jobs, tenant: &str) -> Result<GroupLimits> {
-    let limits = jobs.group(tr, tenant.as_bytes()).await?.limits;
-    let paused = limits.with_limit(0);
-    jobs.configure_group(tr, tenant.as_bytes(), Some(&paused))
-        .await?;
-    Ok(limits)
+/// Returns whether the tenant is drained.
+async fn pause_a_tenant(tr: &impl Transaction, jobs: &Jobs, tenant: &str) -> Result<bool> {
+    jobs.pause_group(tr, tenant.as_bytes())?;
+    Ok(jobs.group(tr, tenant.as_bytes()).await?.slots == 0)
+}
+
+async fn clear_and_resume(runner: &Runner<Store>, jobs: &Jobs, tenant: &str) -> Result<u64> {
+    let removed = jobs.clear_items(runner, &ItemsOf::group(tenant)).await?;
+    let resume = async |tr: Tx<_>| jobs.resume_group(&tr, tenant.as_bytes());
+    runner.run(resume).await?;
+    Ok(removed)
 }
 
 async fn share_between_tenants(tr: &impl Transaction, jobs: &Jobs) -> Result<()> {
@@ -403,16 +407,18 @@ async fn limit_pause_and_share(runner: &Runner<Store>, jobs: &Jobs) -> Result<()
     assert_eq!(granted_to(&consumer, "acme").await?, 5);
 
     let pause = async |tr: Tx<_>| pause_a_tenant(&tr, jobs, "acme").await;
-    let limits = runner.run(pause).await?;
-    assert_eq!(limits.limit(), Some(5));
+    let is_drained = runner.run(pause).await?;
+    assert!(is_drained);
     assert_eq!(granted_to(&consumer, "acme").await?, 0);
     let state = async |tr: Tx<_>| jobs.group(&tr, b"acme").await;
     let paused = runner.run(state).await?;
     assert_eq!((paused.waiting, paused.state), (4, GroupState::Paused));
+    assert_eq!(clear_and_resume(runner, jobs, "acme").await?, 4);
 
+    runner.run(enqueue).await?;
     let share = async |tr: Tx<_>| share_between_tenants(&tr, jobs).await;
     runner.run(share).await?;
-    assert_eq!(granted_to(&consumer, "acme").await?, 4);
+    assert_eq!(granted_to(&consumer, "acme").await?, 6);
     consumer.shut_down(Duration::ZERO).await?;
     Ok(())
 }

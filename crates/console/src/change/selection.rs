@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use export_queue::hc_dequeue::{Cursor, ItemPage, ItemRef, ListedItem, PlaceKind};
+use export_queue::hc_dequeue::{
+    Cursor, ItemPage, ItemRef, ItemsOf, ListedItem, Listing, PlaceKind,
+};
 use export_queue::keyspace::{Bytes, Transaction, Tx};
 use futures::future::try_join_all;
 use futures::try_join;
@@ -23,6 +25,8 @@ const GRANT_TIME_UNIT: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct Filter {
+    /// They belong to this group or this batch.
+    pub items: Option<ItemsOf>,
     /// The reason of their last failure contains this text.
     pub reason: Option<String>,
     /// Their payload, as JSON, contains this text.
@@ -37,10 +41,20 @@ impl Filter {
     /// Returns whether it leaves nothing out.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.reason.is_none()
+        self.items.is_none()
+            && self.reason.is_none()
             && self.payload.is_none()
             && self.attempts == 0
             && self.enqueued_before.is_none()
+    }
+
+    /// Returns the listing of the items in a place among which those are that match.
+    fn listing(&self, place: PlaceKind) -> Listing {
+        let listing = Listing::new(place);
+        match &self.items {
+            Some(items) => listing.with_items_of(items.clone()),
+            None => listing,
+        }
     }
 
     fn matches(&self, codec: &str, listed: &ListedItem<Bytes>) -> bool {
@@ -105,10 +119,8 @@ impl Selection {
         let Some(end) = &self.end else {
             return Ok((Vec::new(), None));
         };
-        let queue = &found.queue;
-        let page: ItemPage<Bytes> = queue
-            .list_until(tr, self.place, after, Some(end), limit)
-            .await?;
+        let listing = self.filter.listing(self.place).with_last(end.clone());
+        let page: ItemPage<Bytes> = found.queue.list(tr, listing, after, limit).await?;
         let items = page
             .items
             .iter()
@@ -139,9 +151,10 @@ impl Console {
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
     pub async fn select(&self, name: &str, place: PlaceKind, filter: &Filter) -> Result<Selection> {
         let found = &self.find_dequeue(name, "items").await?;
+        let listing = &filter.listing(place);
         let read = |tr: Tx<_>| async move {
             let queue = &found.queue;
-            Ok::<_, Error>(try_join!(queue.stats(&tr), queue.end(&tr, place))?)
+            Ok::<_, Error>(try_join!(queue.stats(&tr), queue.end(&tr, listing))?)
         };
         let begun = self.runner.environment().wall();
         let (stats, end) = self.reader.run(read).await?;

@@ -8,6 +8,7 @@
 //! - [`parked`]: lanes that wait for their rates.
 //! - [`sweep`]: writes notices of all lanes after a change of the default limits.
 //! - `operations`: limits and pauses of groups, and their states.
+//! - `holders`: the items that have slots.
 //! - `audit`: checks the rows of lanes.
 //!
 //! # Notices
@@ -30,6 +31,9 @@
 //! group's *gate*. Two of them therefore conflict, and the number, which is read by snapshot, is never too low:
 //! transactions that only free slots lower it.
 //!
+//! A look at the lane of a *paused* group sees a limit of zero, whatever its limits are. A transaction that starts an
+//! item reads the pause and the limits of the group in one conflict range, and one that frees a slot only the limits.
+//!
 //! # Rates
 //!
 //! The items of a group with a rate start as its [`bucket`] allows, whose level is a row of the lane. A lane that
@@ -51,6 +55,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod bucket;
+pub(crate) mod holders;
 pub(crate) mod look;
 pub(crate) mod operations;
 pub(crate) mod parked;

@@ -61,7 +61,7 @@ pub enum GroupState {
     /// The item waits for a consumer, or for the turn of its group.
     Ready,
     /// All slots are in use: by items that are held or, depending on the limits, wait, are delayed, or are dead
-    /// letters.
+    /// letters. [`slot_holders`](Queue::slot_holders) names them.
     AtLimit,
     /// The rate lets it start at about this time, by the wall clock of this process.
     UntilRate(SystemTime),
@@ -215,9 +215,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
         status_of(tr, &self.keys, group, default.as_deref()).await
     }
 
-    /// Returns a page of the groups that have limits of their own, are paused, or have items that wait or have slots, or
-    /// tokens missing: up to `limit` groups, at most 1,000, after the group `after`, or the first ones. Each group takes
-    /// a few reads.
+    /// Returns a page of the groups that have limits of their own, are paused, or have items that wait or have slots,
+    /// or tokens missing: up to `limit` groups, at most 1,000, after the group `after`, or the first ones. Each group
+    /// takes a few reads.
     ///
     /// # Conflicts
     /// Reads by snapshot.

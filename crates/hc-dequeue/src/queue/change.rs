@@ -11,6 +11,7 @@ use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::group_limits::KnownLimits;
 use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
 use crate::items::places::{Destination, relocate, rewrite, take_out};
 use crate::items::priority::Priority;
 use crate::items::record::{End, Record};
@@ -58,25 +59,21 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub async fn cancel(&self, tr: &impl Transaction, item: &ItemRef) -> Result<Cancelled> {
         let keys = &*self.keys;
         let id = item.id_in(keys)?;
-        let Some((location, mut record)) = find(tr, keys, &id).await? else {
+        let Some((location, record)) = find(tr, keys, &id).await? else {
             return Ok(Cancelled::NotThere);
         };
         match location {
             Location::Queued(_) | Location::Delayed(_) | Location::Dead => {
                 self.end_waiting(tr, &id, &location, record, End::Cancelled)
                     .await?;
-                return Ok(Cancelled::Removed);
+                Ok(Cancelled::Removed)
             }
-            Location::Held(session) => tr.set_to_versionstamp(&keys.cancels(session)),
-            // The session finds the cancellation when it collects the item.
-            Location::Granted { .. } => {}
-            Location::Done => return Ok(Cancelled::NotThere),
+            Location::Held(_) | Location::Granted { .. } => {
+                cancel_held(tr, keys, &id, &location, record)?;
+                Ok(Cancelled::Requested)
+            }
+            Location::Done => Ok(Cancelled::NotThere),
         }
-        record.cancelled_millis = wall_millis(&keys.env);
-        free_dedupe(tr, keys, &id, &record);
-        record.token = None;
-        rewrite(tr, keys, &id, &location, record)?;
-        Ok(Cancelled::Requested)
     }
 
     /// Stages that a delayed item is due at once, at its place in the queue. Returns `false` if the item is not
@@ -188,4 +185,22 @@ impl<T, C: Codec<T>> Queue<T, C> {
         changes.stage(tr, keys);
         Ok(())
     }
+}
+
+/// Stages that a session lets go of an item that it holds, and that the item then ends as cancelled.
+pub(super) fn cancel_held(
+    tr: &impl Transaction,
+    keys: &Keys,
+    id: &ItemId,
+    location: &Location,
+    mut record: Record,
+) -> Result<()> {
+    // Of an item that was granted, the session finds the cancellation when it collects it.
+    if let Location::Held(session) = location {
+        tr.set_to_versionstamp(&keys.cancels(*session));
+    }
+    record.cancelled_millis = wall_millis(&keys.env);
+    free_dedupe(tr, keys, id, &record);
+    record.token = None;
+    rewrite(tr, keys, id, location, record)
 }

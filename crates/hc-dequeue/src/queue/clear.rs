@@ -1,31 +1,16 @@
-//! Removes all waiting items.
-
-use std::ops::ControlFlow;
+//! Verbs for all items of the queue, or for those that belong together.
 
 use futures::future::BoxFuture;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{
-    Bytes, Database, Isolation, KeyValue, RangeQuery, Runner, Store, StreamingMode, Transaction,
-    Tx, Versionstamp, visit_rows,
-};
-use microqueue::{Item, ItemId};
+use microqueue::keyspace::{Database, Runner, Store};
 
-use crate::items::changes::Changes;
 use crate::items::counters::read_counter;
-use crate::items::end::{Ending, Rules, end};
-use crate::items::error::{Error, Result};
-use crate::items::group_limits::KnownLimits;
-use crate::items::item_row::decode_item;
+use crate::items::error::Result;
 use crate::items::keys::Keys;
 use crate::items::part::Counter;
-use crate::items::part::Part;
-use crate::items::places::take_out;
-use crate::items::priority::Priority;
-use crate::items::record::End;
-use crate::items::settings::Settings;
-use crate::items::settings_row::current_settings;
-use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
+use crate::queue::bulk::{BulkChange, Changed, Fate};
 use crate::queue::handle::Queue;
+use crate::queue::items_of::ItemsOf;
 
 /// What [`clear`](Queue::clear) has done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +21,17 @@ pub struct Cleared {
     pub removed: u64,
     /// How many items sessions held when it ended. They stay, and wait in the queue again if they come back.
     pub held: u64,
+}
+
+/// What [`cancel_items`](Queue::cancel_items) has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+#[non_exhaustive]
+pub struct CancelledItems {
+    /// How many items it removed: they were queued, delayed or dead.
+    pub removed: u64,
+    /// How many items sessions were asked to let go of. Each is removed when its session has done so.
+    pub requested: u64,
 }
 
 impl<T, C: Codec<T>> Queue<T, C> {
@@ -59,199 +55,105 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub async fn clear<D: Database>(&self, runner: &Runner<D>) -> Result<Cleared> {
         clear(&runner.on_store(), &self.keys).await
     }
+
+    /// Removes the queued and delayed items of a group, or those that are members of a batch, as [`clear`](Self::clear)
+    /// removes all. Returns how many.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::{Database, Runner, Tx};
+    /// # use hc_dequeue::{ItemsOf, Queue, Result};
+    /// /// Removes what waits for a tenant, and does not let it start anything new meanwhile.
+    /// async fn close<D: Database>(runner: &Runner<D>, jobs: &Queue<String>, tenant: &str) -> Result<u64> {
+    ///     let pause = async |tr: Tx<_>| jobs.pause_group(&tr, tenant.as_bytes());
+    ///     runner.run(pause).await?;
+    ///     jobs.clear_items(runner, &ItemsOf::group(tenant)).await
+    /// }
+    /// ```
+    /// # Conflicts
+    /// As [`clear`](Self::clear).
+    ///
+    /// # Errors
+    /// [`Error::Group`](crate::Error::Group) and [`Error::ForeignRef`](crate::Error::ForeignRef) before anything is
+    /// changed, and those of [`clear`](Self::clear).
+    ///
+    /// # Cancel safety
+    /// As [`clear`](Self::clear).
+    pub async fn clear_items<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        items: &ItemsOf,
+    ) -> Result<u64> {
+        let changed = change(&runner.on_store(), &self.keys, Fate::Cleared, items).await?;
+        Ok(changed.here)
+    }
+
+    /// Cancels the items of a group, or the members of a batch, each as by [`cancel`](Self::cancel), in as many
+    /// transactions as necessary. Leaves out items that are enqueued after the call starts.
+    ///
+    /// # Conflicts
+    /// Reads and writes the rows of the cancelled items.
+    ///
+    /// # Errors
+    /// As [`clear_items`](Self::clear_items). Items that were already cancelled stay cancelled: another call cancels
+    /// the rest.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, items that were already cancelled stay cancelled.
+    pub async fn cancel_items<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        items: &ItemsOf,
+    ) -> Result<CancelledItems> {
+        let changed = change(&runner.on_store(), &self.keys, Fate::Cancelled, items).await?;
+        Ok(CancelledItems {
+            removed: changed.here,
+            requested: changed.held,
+        })
+    }
+
+    /// Redrives the dead letters of a group, or those that are members of a batch, each as by
+    /// [`redrive`](Self::redrive), in as many transactions as necessary. Returns how many. Of a batch, these are only
+    /// dead letters that have [stayed members](crate::Batch::with_dead_letters_staying).
+    ///
+    /// # Conflicts
+    /// Reads and writes the rows of the redriven items.
+    ///
+    /// # Errors
+    /// As [`clear_items`](Self::clear_items). Items that were already redriven stay in the queue: another call redrives
+    /// the rest.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, items that were already redriven stay in the queue.
+    pub async fn redrive_items<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        items: &ItemsOf,
+    ) -> Result<u64> {
+        let changed = change(&runner.on_store(), &self.keys, Fate::Redriven, items).await?;
+        Ok(changed.here)
+    }
 }
 
 /// Removes all queued and delayed items.
 fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<Cleared>> {
     Box::pin(async move {
-        let now = |tr: Tx<_>| async move {
-            Ok::<_, Error>((tr.read_version().await?, current_settings(&tr, keys).await?))
-        };
-        let (until, settings) = runner.run(now).await?;
-        let mut removed = 0;
-        // An item that comes back while a pass is under way may come to a place that the pass has left.
-        loop {
-            let some = clear_once(runner, keys, &settings, until).await?;
-            removed += some;
-            if some == 0 {
-                break;
-            }
-        }
+        let change = BulkChange::begin(runner, keys, Fate::Cleared, None).await?;
+        let removed = change.run(runner).await?.here;
         let held = |tr| async move { read_counter(&tr, keys, Counter::Held).await };
         let held = runner.run(held).await?;
         Ok(Cleared { removed, held })
     })
 }
 
-/// Goes through all parts once, and removes the items that were enqueued at or before a version. Returns how many.
-async fn clear_once(
-    runner: &Runner<Store>,
-    keys: &Keys,
-    settings: &Settings,
-    until: i64,
-) -> Result<u64> {
-    let mut removed = 0;
-    for (part, begin, mut end) in cleared_ranges(keys, until) {
-        loop {
-            let range = (&begin[..], &end[..]);
-            let some = |tr: Tx<_>| async move {
-                // Fewer items conflict with fewer grants, so that a busy queue lets the step commit in the end.
-                let failed = tr.attempt().number.saturating_sub(1);
-                let page = ClearedPage {
-                    part,
-                    range,
-                    items: MAX_STEP_ITEMS >> failed.min(MAX_STEP_ITEMS.ilog2()),
-                };
-                remove_some(&tr, keys, settings, until, page).await
-            };
-            let (some, last) = runner.run(some).await?;
-            removed += some;
-            let Some(last) = last else {
-                break;
-            };
-            end = last;
-        }
-    }
-    Ok(removed)
-}
-
-/// Returns the parts from which items are removed, with the ranges of those that were enqueued at or before a version,
-/// and perhaps of others.
-fn cleared_ranges(keys: &Keys, until: i64) -> Vec<(Part, Vec<u8>, Vec<u8>)> {
-    // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-    let (begin, end) = keys.part(Part::Delayed);
-    let mut ranges = vec![(Part::Delayed, begin, end)];
-    for priority in Priority::all() {
-        let queued = keys.queued(priority).subspace();
-        let (begin, _) = queued.range();
-        // Items of a priority are in the order of their enqueues.
-        let end = first_after(until).key_in(queued);
-        ranges.push((Part::of_priority(priority), begin, end));
-    }
-    let (begin, end) = keys.part(Part::Lanes);
-    ranges.push((Part::Lanes, begin, end));
-    ranges
-}
-
-/// The last rows of a range of a part, up to a number of them.
-#[derive(Debug, Clone, Copy)]
-struct ClearedPage<'a> {
-    part: Part,
-    range: (&'a [u8], &'a [u8]),
-    items: usize,
-}
-
-/// Removes the items on a page that were enqueued at or before a version. Returns how many were removed, and the first
-/// key of the page, or `None` if it was the last page. Rows that do not decode stay.
-///
-/// A page is read from its end: sessions take items from the beginning.
-async fn remove_some(
-    tr: &impl Transaction,
-    keys: &Keys,
-    settings: &Settings,
-    until: i64,
-    page: ClearedPage<'_>,
-) -> Result<(u64, Option<Vec<u8>>)> {
-    let (begin, before) = page.range;
-    let query = RangeQuery::keys(begin.to_vec(), before.to_vec())
-        .limit(page.items)
-        .reversed()
-        .mode(StreamingMode::WantAll);
-    let mut items = Vec::new();
-    let mut rows = 0;
-    let mut bytes = 0;
-    let mut last = None;
-    // Safe as a snapshot read: the key of each removed item is in a conflict range.
-    let visited = visit_rows(tr, query, Isolation::Snapshot, |row: KeyValue| {
-        rows += 1;
-        bytes += row.key().len() + row.value().len();
-        let next = if bytes < MAX_STEP_BYTES {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        };
-        last = Some(row.to_key());
-        if let Ok(Some((location, item))) = decode_item(keys, page.part, &row)
-            && is_of(&item.id, until)
-        {
-            items.push((location, item));
-        }
-        Ok::<_, Error>(next)
-    });
-    visited.await?;
-    if rows < page.items && bytes < MAX_STEP_BYTES {
-        last = None;
-    }
-    let records = items.iter().map(|(_, item)| &item.value);
-    let limits = &KnownLimits::of_slots(tr, keys, records).await?;
-    let rules = Rules { settings, limits };
-    let removed = items.len() as u64;
-    let mut changes = Changes::default();
-    for (location, Item { id, value: record }) in items {
-        take_out(tr, keys, &id, &record, &location, &mut changes)?;
-        let ending = Ending {
-            id: &id,
-            record: &record,
-            how: End::Removed,
-            result: Bytes::new(),
-        };
-        end(tr, keys, rules, ending, &mut changes)?;
-    }
-    changes.stage(tr, keys);
-    Ok((removed, last.map(|key| key.to_vec())))
-}
-
-/// Returns the first id that an item may have which was enqueued after a version.
-fn first_after(version: i64) -> ItemId {
-    ItemId::Commit {
-        versionstamp: Versionstamp::new(version.saturating_add(1), 0),
-        call: 0,
-    }
-}
-
-/// Returns whether an item was enqueued at or before a version.
-pub(crate) fn is_of(id: &ItemId, until: i64) -> bool {
-    matches!(id, ItemId::Commit { versionstamp, .. } if versionstamp.commit_version() <= until)
-}
-
-#[cfg(test)]
-mod tests {
-    use microqueue::keyspace::{self, OpenOptions, OwnedTransaction};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn a_clear_reads_no_newer_items_and_ends_at_the_beginning_of_the_queue() {
-        let db = keyspace::open("memory:").unwrap();
-        let runner = Runner::new(db.clone());
-        let settings = Settings::new();
-        let queue =
-            Queue::<u64>::open_with(&runner, "queue", settings.clone(), OpenOptions::default());
-        let queue = &queue.await.unwrap();
-        let keys = &*queue.keys;
-        let count = MAX_STEP_ITEMS + 10;
-        let values: &Vec<u64> = &(0..count as u64).collect();
-        let add = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
-        let before = db.begin().unwrap().read_version().await.unwrap();
-        runner.run(add).await.unwrap();
-        let step = async |until, before: Option<&[u8]>| {
-            let mut ranges = cleared_ranges(keys, until).into_iter();
-            let (part, begin, end) = ranges.find(|(part, ..)| *part == Part::Queued).unwrap();
-            let page = ClearedPage {
-                part,
-                range: (&begin, before.unwrap_or(&end)),
-                items: MAX_STEP_ITEMS,
-            };
-            let mut tr = db.begin().unwrap();
-            let (removed, last) = remove_some(&tr, keys, &settings, until, page)
-                .await
-                .unwrap();
-            tr.commit().await.unwrap();
-            (removed, last)
-        };
-        assert_eq!(step(before, None).await, (0, None));
-        let (removed, last) = step(i64::MAX, None).await;
-        assert_eq!(removed, MAX_STEP_ITEMS as u64);
-        assert_eq!(step(i64::MAX, last.as_deref()).await, (10, None));
-    }
+/// Changes items that belong together.
+fn change<'a>(
+    runner: &'a Runner<Store>,
+    keys: &'a Keys,
+    fate: Fate,
+    items: &'a ItemsOf,
+) -> BoxFuture<'a, Result<Changed>> {
+    Box::pin(async move {
+        let change = BulkChange::begin(runner, keys, fate, Some(items)).await?;
+        change.run(runner).await
+    })
 }

@@ -16,8 +16,13 @@ use crate::items::item_ref::{ItemRef, hex, parse_hex};
 use crate::items::item_row::parse_item;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
+use crate::items::record::Record;
 use crate::queue::handle::Queue;
+use crate::queue::items_of::ItemsOf;
 use crate::queue::status::Status;
+
+/// How many rows a page looks through for some of the items in a place, unless more items are requested.
+const MAX_SEARCHED_ROWS: usize = 1_000;
 
 /// Where listed items are: a [`Place`](crate::Place) without its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -68,6 +73,85 @@ impl PlaceKind {
             Self::Dead => keys.part(Part::Dead),
             Self::Done => keys.part(Part::Done),
         }
+    }
+}
+
+/// Which items are listed: all of a place, or some of them. A [`PlaceKind`] alone lists all.
+///
+/// ```
+/// use hc_dequeue::{ItemsOf, Listing, PlaceKind};
+///
+/// let letters_of_tenant = Listing::new(PlaceKind::Dead).with_items_of(ItemsOf::group("tenant 7"));
+/// # drop(letters_of_tenant);
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Listing {
+    place: PlaceKind,
+    items: Option<ItemsOf>,
+    last: Option<Cursor>,
+}
+
+impl Listing {
+    /// Returns the listing of all items in a place.
+    #[must_use]
+    pub const fn new(place: PlaceKind) -> Self {
+        Self {
+            place,
+            items: None,
+            last: None,
+        }
+    }
+
+    /// Lists only these items. Except for queued items of a group, a page looks for them in up to a thousand rows of
+    /// the place, or as many as items are requested. If it finds too few, or none, its cursor says that the place goes
+    /// on.
+    #[must_use]
+    pub fn with_items_of(mut self, items: ItemsOf) -> Self {
+        self.items = Some(items);
+        self
+    }
+
+    /// Ends the listing after the row of a cursor, such as the [end](Queue::end) of the same listing at an earlier
+    /// time.
+    #[must_use]
+    pub fn with_last(mut self, last: Cursor) -> Self {
+        self.last = Some(last);
+        self
+    }
+
+    /// Returns the place.
+    #[must_use]
+    pub const fn place(&self) -> PlaceKind {
+        self.place
+    }
+
+    /// Returns which items are listed, if not all.
+    #[must_use]
+    pub const fn items_of(&self) -> Option<&ItemsOf> {
+        self.items.as_ref()
+    }
+
+    /// Returns the range of the rows of the listing. If it contains queued items that are in no lane, there are other
+    /// rows between these and the lanes.
+    fn range(&self, keys: &Keys) -> (Vec<u8>, Vec<u8>) {
+        match &self.items {
+            Some(ItemsOf::Group(group)) if self.place == PlaceKind::Queued => {
+                keys.items_of_lane(group)
+            }
+            _ => self.place.range(keys),
+        }
+    }
+}
+
+impl From<PlaceKind> for Listing {
+    fn from(place: PlaceKind) -> Self {
+        Self::new(place)
+    }
+}
+
+impl From<&Self> for Listing {
+    fn from(listing: &Self) -> Self {
+        listing.clone()
     }
 }
 
@@ -127,23 +211,34 @@ impl Cursor {
         )
     }
 
-    /// Returns the key at which the page of a place begins.
-    fn begin(&self, keys: &Keys, place: PlaceKind) -> Result<Vec<u8>> {
-        let (begin, end) = place.range(keys);
+    /// Returns the key at which the next page of a range begins.
+    fn begin(&self, keys: &Keys, (begin, end): &(Vec<u8>, Vec<u8>)) -> Result<Vec<u8>> {
         let Some(suffix) = self.0.strip_prefix(&keys.tag) else {
             return Err(Error::MalformedCursor);
         };
         let row = [keys.queue.bytes(), suffix].concat();
-        if row < begin || row >= end {
+        if row < *begin || row >= *end {
             return Err(Error::MalformedCursor);
         }
         Ok(key_after(&row))
     }
 }
 
+/// Returns whether a listing wants an item that has this record.
+type Wants<'a> = &'a (dyn Fn(&Record) -> bool + Sync);
+
+/// Rows to list.
+pub(crate) struct Rows<'a> {
+    pub(crate) range: (Vec<u8>, Vec<u8>),
+    /// `None`: all items are wanted, and rows that do not decode, too.
+    pub(crate) wants: Option<Wants<'a>>,
+    /// How many items a page has at most.
+    pub(crate) limit: usize,
+}
+
 impl<T, C: Codec<T>> Queue<T, C> {
-    /// Returns a page of the items in a place, from up to `limit` rows: those after a cursor, or the first ones. An
-    /// item that does not decode is listed with the reason.
+    /// Returns a page of the items in a place, or of [some of them](Listing), from up to `limit` rows: those after a
+    /// cursor, or the first ones. An item that does not decode is listed with the reason, if all items are.
     ///
     /// Each page shows the place as it is when the page is read. An item that stays in its row is on exactly one page.
     /// An item that moves between two pages may be on both or on neither: for example, a session collects a granted
@@ -171,42 +266,30 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Reads by snapshot, and for [`PlaceKind::Queued`] keys that no operation of this queue writes.
     ///
     /// # Errors
-    /// [`Error::MalformedCursor`] for a cursor of another queue or another place.
-    /// [`Error::ReadAfterWrite`] for [`PlaceKind::Queued`] after an enqueue in the same transaction, and for
-    /// [`PlaceKind::Delayed`] if the page reaches a delayed item that the transaction has enqueued.
+    /// [`Error::MalformedCursor`] for a cursor of another queue or another listing. [`Error::Group`] and
+    /// [`Error::ForeignRef`] for [`ItemsOf`]. [`Error::ReadAfterWrite`] for [`PlaceKind::Queued`] after an enqueue in
+    /// the same transaction, and for [`PlaceKind::Delayed`] if the page reaches a delayed item that the transaction has
+    /// enqueued.
     pub async fn list(
         &self,
         tr: &impl Transaction,
-        place: PlaceKind,
+        listing: impl Into<Listing>,
         after: Option<&Cursor>,
-        limit: usize,
-    ) -> Result<ItemPage<T>> {
-        self.list_until(tr, place, after, None, limit).await
-    }
-
-    /// Returns a page as [`list`](Self::list) does, of the rows up to the one of a cursor, such as the
-    /// [end](Self::end) of the place at an earlier time.
-    ///
-    /// # Conflicts
-    /// Reads by snapshot.
-    ///
-    /// # Errors
-    /// As [`list`](Self::list).
-    pub async fn list_until(
-        &self,
-        tr: &impl Transaction,
-        place: PlaceKind,
-        after: Option<&Cursor>,
-        last: Option<&Cursor>,
         limit: usize,
     ) -> Result<ItemPage<T>> {
         let keys = &*self.keys;
-        let (mut begin, mut end) = place.range(keys);
-        if let Some(after) = after {
-            begin = after.begin(keys, place)?;
+        let listing: Listing = listing.into();
+        let items = listing.items.as_ref();
+        if let Some(items) = items {
+            items.check(keys)?;
         }
-        if let Some(last) = last {
-            end = last.begin(keys, place)?.max(begin.clone());
+        let range = listing.range(keys);
+        let (mut begin, mut end) = range.clone();
+        if let Some(after) = after {
+            begin = after.begin(keys, &range)?;
+        }
+        if let Some(last) = &listing.last {
+            end = last.begin(keys, &range)?.max(begin.clone());
         }
         let mut page = ItemPage {
             items: Vec::new(),
@@ -216,66 +299,103 @@ impl<T, C: Codec<T>> Queue<T, C> {
         if limit == 0 {
             return Ok(page);
         }
+        let have = items.map(|items| |record: &Record| items.have(record));
+        let wants = have.as_ref().map(|have| have as Wants<'_>);
         let (_, outside_lanes) = keys.outside_lanes();
-        if place == PlaceKind::Queued && begin < outside_lanes {
+        if listing.place == PlaceKind::Queued && begin < outside_lanes {
             keys.refuse_after_enqueue(tr).await?;
-            let range = (begin, end.clone().min(outside_lanes));
-            self.add_page(tr, range, limit, &mut page).await?;
+            let rows = Rows {
+                range: (begin, end.clone().min(outside_lanes)),
+                wants,
+                limit,
+            };
+            self.add_page(tr, rows, &mut page).await?;
             if page.next.is_some() {
                 return Ok(page);
             }
             begin = keys.part(Part::Lanes).0;
         }
-        let left = limit - page.items.len();
-        if left == 0 {
+        let limit = limit - page.items.len();
+        if limit == 0 {
             if begin < end {
                 // The next page begins with the lanes.
                 page.next = Some(Cursor::after(keys, &begin));
             }
         } else if begin < end {
-            self.add_page(tr, (begin, end), left, &mut page).await?;
+            let range = (begin, end);
+            let rows = Rows {
+                range,
+                wants,
+                limit,
+            };
+            self.add_page(tr, rows, &mut page).await?;
         }
         Ok(page)
     }
 
-    /// Adds the items in a range to a page, from up to `limit` rows.
-    async fn add_page(
+    /// Adds the items in some rows to a page: from as many rows as it may have items or, if it wants only some of them,
+    /// from a thousand.
+    pub(crate) async fn add_page(
         &self,
         tr: &impl Transaction,
-        (begin, end): (Vec<u8>, Vec<u8>),
-        limit: usize,
+        rows: Rows<'_>,
         page: &mut ItemPage<T>,
     ) -> Result<()> {
         let keys = &*self.keys;
+        let (begin, end) = rows.range;
+        let max_items = page.items.len() + rows.limit;
+        let max_rows = match rows.wants {
+            Some(_) => rows.limit.max(MAX_SEARCHED_ROWS),
+            None => rows.limit,
+        };
         let query = RangeQuery::keys(begin, end)
-            .limit(limit)
+            .limit(max_rows)
             .mode(StreamingMode::WantAll);
         // One batch is enough: the next page begins where it ends. Safe as a snapshot read: the page shows the place
         // at the read version, and nothing is written.
         let batch = tr.get_range(&query, Isolation::Snapshot).await?;
         page.next = batch.next_after().map(|last| Cursor::after(keys, last));
         for row in &batch.rows {
-            match self.parse_item(row) {
+            match self.parse_item(row, rows.wants) {
                 Ok(item) => page.items.extend(item),
-                Err(error) => page.strays.push(undecodable(error, row, "an item")?),
+                Err(error) => {
+                    let stray = undecodable(error, row, "an item")?;
+                    if rows.wants.is_none() {
+                        page.strays.push(stray);
+                    }
+                }
+            }
+            if rows.wants.is_some() && page.items.len() == max_items {
+                page.next = Some(Cursor::after(keys, row.key()));
+                break;
             }
         }
         Ok(())
     }
 
-    /// Returns the cursor after the last item of a place, or `None` if the place is empty. A walk over a place that
-    /// grows can stop there.
+    /// Returns the cursor after the last item of a place, or of the rows in which [some of them](Listing) are. Returns
+    /// `None` if there are no rows. A walk over a place that grows can stop there.
     ///
     /// # Conflicts
     /// Reads by snapshot.
     ///
     /// # Errors
-    /// Those of the store.
-    pub async fn end(&self, tr: &impl Transaction, place: PlaceKind) -> Result<Option<Cursor>> {
+    /// [`Error::Group`] and [`Error::ForeignRef`] for [`ItemsOf`], and those of the store.
+    pub async fn end(
+        &self,
+        tr: &impl Transaction,
+        listing: impl Into<Listing>,
+    ) -> Result<Option<Cursor>> {
         let keys = &*self.keys;
-        let ranges = match place {
-            PlaceKind::Queued => vec![keys.part(Part::Lanes), keys.outside_lanes()],
-            _ => vec![place.range(keys)],
+        let listing: Listing = listing.into();
+        if let Some(items) = &listing.items {
+            items.check(keys)?;
+        }
+        let (begin, end) = listing.range(keys);
+        let ranges = if begin == keys.outside_lanes().0 {
+            vec![keys.part(Part::Lanes), keys.outside_lanes()]
+        } else {
+            vec![(begin, end)]
         };
         for (begin, end) in ranges {
             let query = RangeQuery::keys(begin, end).limit(1).reversed();
@@ -288,9 +408,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(None)
     }
 
-    /// Returns the item of a row, if it contains one, or [`Corrupt`](keyspace::Error::Corrupt) if the row does not say
-    /// which one.
-    fn parse_item(&self, row: &KeyValue) -> Result<Option<ListedItem<T>>> {
+    /// Returns the item of a row, if it contains one that is wanted, or [`Corrupt`](keyspace::Error::Corrupt) if the
+    /// row does not say which one.
+    fn parse_item(
+        &self,
+        row: &KeyValue,
+        wants: Option<Wants<'_>>,
+    ) -> Result<Option<ListedItem<T>>> {
         let keys = &*self.keys;
         let Some(part) = Part::of(&keys.queue, row.key()) else {
             let reason = "expected a key of an item";
@@ -299,6 +423,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let Some((location, Listed { id, value: record })) = parse_item(keys, part, row)? else {
             return Ok(None);
         };
+        if let Some(wants) = wants
+            && !record.as_ref().is_ok_and(wants)
+        {
+            return Ok(None);
+        }
         let status = match record {
             Ok(record) => match self.status_of(&id, Some((location, record))) {
                 Ok(status) => Ok(status.expect("an item was found")),

@@ -1,6 +1,7 @@
 //! The handle and its verbs: what an application does with a queue inside its own transactions.
 
 pub(crate) mod await_done;
+pub(crate) mod bulk;
 pub(crate) mod change;
 pub(crate) mod clear;
 pub(crate) mod configure;
@@ -10,6 +11,7 @@ pub(crate) mod enqueue;
 pub(crate) mod enqueue_options;
 pub(crate) mod handle;
 pub(crate) mod inspect;
+pub(crate) mod items_of;
 pub(crate) mod kinds;
 pub(crate) mod list;
 pub(crate) mod refs;

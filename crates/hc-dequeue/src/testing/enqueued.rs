@@ -15,7 +15,7 @@ use crate::items::keys::Records;
 use crate::items::part::Part;
 use crate::items::priority::Priority;
 use crate::items::record::Record;
-use crate::queue::clear::is_of;
+use crate::queue::bulk::is_of;
 use crate::queue::handle::Queue;
 use crate::session::wall::unix_time;
 

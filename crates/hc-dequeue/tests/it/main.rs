@@ -25,6 +25,7 @@ mod groups;
 mod handled_item_changed;
 mod inspect;
 mod items;
+mod items_of;
 mod kinds;
 mod listings;
 mod metrics;
