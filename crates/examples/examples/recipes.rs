@@ -132,9 +132,7 @@ async fn run_when_all_are_done(
     let then = Batch::new().with_callback("send the summary".to_owned(), Enqueue::new());
     let batch = jobs.open_batch(tr, &then).await?;
     let member = Enqueue::new().with_batch(&batch);
-    for report in reports {
-        let _ = jobs.enqueue_with(tr, report, &member).await?;
-    }
+    jobs.enqueue_all_alike(tr, reports, &member).await?;
     jobs.close_batch(tr, &batch)?;
     Ok(batch)
 }

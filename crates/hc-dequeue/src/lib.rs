@@ -34,7 +34,7 @@ mod tests;
 mod work;
 
 pub use crate::audit::Audit;
-pub use crate::batches::operations::{Batch, BatchPage, BatchStatus};
+pub use crate::batches::operations::{Batch, BatchEnd, BatchPage, BatchStatus};
 pub use crate::consume::consumer::Consumer;
 pub use crate::consume::delivery::Delivery;
 pub use crate::items::batch::{BatchCounts, BatchRef};

@@ -150,6 +150,7 @@ async fn check_all_rows(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Findi
         RowCheck::RetainedIds,
         RowCheck::Done,
         RowCheck::KeepTimes,
+        RowCheck::EndedBatches,
         RowCheck::Schedules,
         RowCheck::FireTimes,
     ] {

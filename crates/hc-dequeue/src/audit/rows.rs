@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 
 use super::sessions::Seen;
 use super::{dedupe, done, pointers, sessions};
+use crate::batches::audit::check_ended_batch;
 use crate::items::error::{Error, Result};
 use crate::items::finding::Finding;
 use crate::items::keys::Keys;
@@ -62,6 +63,8 @@ pub(super) enum RowCheck<'a> {
     Done,
     /// Entries of that index with the done items.
     KeepTimes,
+    /// Batches that have ended with nothing.
+    EndedBatches,
     /// Schedules with the index by next time, and with the clock.
     Schedules,
     /// Entries of that index with the schedules.
@@ -88,6 +91,7 @@ impl RowCheck<'_> {
             Self::RetainedIds => Part::RetainedIds,
             Self::Done => Part::Done,
             Self::KeepTimes => Part::KeepTimes,
+            Self::EndedBatches => Part::EndedBatches,
             Self::Schedules => Part::Schedules,
             Self::FireTimes => Part::FireTimes,
         }
@@ -120,6 +124,7 @@ impl RowCheck<'_> {
             Self::RetainedIds => dedupe::check_retained_id(keys, row),
             Self::Done => done::check_done_item(tr, keys, row).await,
             Self::KeepTimes => done::check_keep_time(tr, keys, row).await,
+            Self::EndedBatches => check_ended_batch(keys, row),
             Self::Schedules => check_schedule(tr, keys, row).await,
             Self::FireTimes => check_fire_time(tr, keys, row).await,
         }

@@ -6,9 +6,10 @@ use std::ops::ControlFlow;
 
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
-    Isolation, RangeQuery, Runner, Store, Transaction, Tx, read_all, visit_rows,
+    Isolation, KeyValue, RangeQuery, Runner, Store, Transaction, Tx, read_all, visit_rows,
 };
 
+use crate::batches::ended::EndedBatch;
 use crate::batches::stored::parse_batch;
 use crate::items::batch::{BatchId, Tally};
 use crate::items::changes::Changes;
@@ -97,6 +98,13 @@ async fn finding_of(
             None => return Err(error),
         },
     })
+}
+
+/// Checks that a batch that has ended decodes.
+pub(crate) fn check_ended_batch(keys: &Keys, row: &KeyValue) -> Result<Option<Finding>> {
+    keys.parse_ended_batch(row.key())?;
+    EndedBatch::parse(row.key(), row.value())?;
+    Ok(None)
 }
 
 /// Compares the numbers of pending members with the items and batches that are members.

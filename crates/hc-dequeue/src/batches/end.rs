@@ -6,7 +6,8 @@
 //!
 //! **Invariant:** a batch that is complete has a notice.
 //!
-//! The commit that ends a batch removes all of its rows and enqueues its callback. It reads the number of pending
+//! The commit that ends a batch removes all of its rows, enqueues its callback, and keeps what is told of the batch for
+//! as long as items that are done are kept. It reads the number of pending
 //! members, so it fails if a member is added meanwhile. A transaction that adds a member reads the row of the batch, so
 //! it fails if the batch has ended meanwhile.
 //! If the batch has a parent, the callback takes over the batch's place in the parent: the parent waits for the
@@ -15,11 +16,13 @@
 use std::mem;
 
 use futures::future::try_join_all;
+use microqueue::keyspace::record::millis;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
     ConflictKind, Isolation, MutationOp, RangeQuery, Runner, Store, StreamingMode, Transaction,
 };
 
+use crate::batches::ended::EndedBatch;
 use crate::batches::stored::{StoredBatch, read_batch};
 use crate::items::batch::{BatchCounts, BatchId, Tally};
 use crate::items::batch_row::Callback;
@@ -28,6 +31,7 @@ use crate::items::error::{Result, skip_corrupt};
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::places::put_new;
+use crate::items::settings::Settings;
 use crate::session::wall::wall_millis;
 
 /// The largest number of batches that one transaction looks at.
@@ -64,6 +68,7 @@ pub(crate) struct Finished {
 pub(crate) async fn finish_batches(
     tr: &impl Transaction,
     keys: &Keys,
+    settings: &Settings,
     after: Option<&[u8]>,
     trusts_clock: bool,
 ) -> Result<Finished> {
@@ -98,7 +103,7 @@ pub(crate) async fn finish_batches(
         }
         tr.atomic(MutationOp::CompareAndClear, notice.key(), notice.value());
         if let Some(batch) = complete {
-            finish(tr, keys, id, batch, &mut changes).await?;
+            finish(tr, keys, settings, (id, batch), &mut changes).await?;
             finished.batches += 1;
         }
     }
@@ -107,12 +112,16 @@ pub(crate) async fn finish_batches(
 }
 
 /// Ends all batches that are complete, in as many transactions as necessary.
-pub(crate) async fn finish_all(runner: &Runner<Store>, keys: &Keys) -> Result<()> {
+pub(crate) async fn finish_all(
+    runner: &Runner<Store>,
+    keys: &Keys,
+    settings: &Settings,
+) -> Result<()> {
     let mut after: Option<Vec<u8>> = None;
     let mut have_ended = false;
     loop {
         let from = after.as_deref();
-        let finish = |tr| async move { finish_batches(&tr, keys, from, true).await };
+        let finish = |tr| async move { finish_batches(&tr, keys, settings, from, true).await };
         let finished = runner.run(finish).await?;
         have_ended |= finished.batches > 0;
         after = finished.after;
@@ -127,8 +136,8 @@ pub(crate) async fn finish_all(runner: &Runner<Store>, keys: &Keys) -> Result<()
 async fn finish(
     tr: &impl Transaction,
     keys: &Keys,
-    id: BatchId,
-    batch: StoredBatch,
+    settings: &Settings,
+    (id, batch): (BatchId, StoredBatch),
     changes: &mut Changes,
 ) -> Result<()> {
     for row in [keys.batch_row(id), keys.tally(id, Tally::Pending)] {
@@ -138,6 +147,17 @@ async fn finish(
     tr.clear_range(&begin, &end);
     let counts = batch.counts();
     let row = batch.row;
+    let now = wall_millis(&keys.env);
+    let ended = EndedBatch {
+        is_cancelled: row.is_cancelled,
+        dead_letters_stay: row.dead_letters_stay,
+        parent: row.parent.map(|parent| parent.batch),
+        opened_millis: row.opened_millis,
+        ended_millis: now,
+        until_millis: now.saturating_add(millis(settings.keep_done)),
+        counts,
+        callback: None,
+    };
     let Some(callback) = row.callback else {
         let how = if row.is_cancelled {
             Some(Tally::Cancelled)
@@ -147,6 +167,7 @@ async fn finish(
             Some(Tally::Completed)
         };
         changes.leave(row.parent, how);
+        ended.keep(tr, keys, id, None);
         return Ok(());
     };
     let Callback {
@@ -154,13 +175,13 @@ async fn finish(
         due_millis,
         mut record,
     } = callback;
-    let now = wall_millis(&keys.env);
     record.enqueued_millis = now;
     record.batch_counts = Some(counts);
     record.member = row.parent;
     // It takes over the place of the batch.
     changes.leave(row.parent, None);
     let ready = now.saturating_add(delay_millis).max(due_millis);
-    put_new(tr, keys, &record, (ready > now).then_some(ready), changes).await?;
+    let callback = put_new(tr, keys, &record, (ready > now).then_some(ready), changes).await?;
+    ended.keep(tr, keys, id, Some(callback));
     Ok(())
 }

@@ -8,11 +8,13 @@
 //! - [`stored`]: reads batches.
 //! - [`operations`]: opens, closes, cancels and awaits them.
 //! - [`end`]: ends those that are complete.
+//! - [`ended`]: keeps what is told of these.
 //! - [`timer`]: when a session looks for these.
 //! - [`audit`]: compares their numbers with their members.
 
 pub(crate) mod audit;
 pub(crate) mod end;
+pub(crate) mod ended;
 pub(crate) mod operations;
 pub(crate) mod stored;
 #[cfg(test)]

@@ -8,11 +8,13 @@ use microqueue::keyspace::recipe::wait_until_none;
 use microqueue::keyspace::record::millis;
 use microqueue::keyspace::{Database, Isolation, Listed, RangeQuery, Runner, Store, Transaction};
 
+use crate::batches::ended::{EndedBatch, read_ended};
 use crate::batches::stored::{StoredBatch, read_batch};
-use crate::items::batch::{BatchCounts, BatchId, BatchRef, Tally};
+use crate::items::batch::{BatchCounts, BatchId, BatchRef, Joining, Tally};
 use crate::items::batch_row::{BatchRow, Callback, join};
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
+use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::trace_context::{TraceContext, current_context};
@@ -20,7 +22,7 @@ use crate::queue::enqueue_options::{Enqueue, OnRepeat, ReadyTime};
 use crate::queue::handle::Queue;
 use crate::queue::list::undecodable;
 use crate::queue::stage::record_of;
-use crate::session::wall::{unix_millis, wall_millis};
+use crate::session::wall::{unix_millis, unix_time, wall_millis};
 
 /// The largest number of batches on a page.
 const MAX_PAGE_BATCHES: usize = 250;
@@ -37,7 +39,7 @@ const MAX_PAGE_BATCHES: usize = 250;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch<T> {
     callback: Option<(T, Enqueue)>,
-    parent: Option<BatchRef>,
+    pub(crate) parent: Option<Joining>,
     dead_letters_stay: bool,
 }
 
@@ -68,10 +70,11 @@ impl<T> Batch<T> {
     }
 
     /// Makes the batch a member of another one, its parent, which is not complete before this batch and its callback
-    /// have ended.
+    /// have ended. The parent must be open: after the [close](Queue::close_batch), only its members open batches in it,
+    /// by [`with_parent_of`](Self::with_parent_of).
     #[must_use]
     pub fn with_parent(mut self, parent: &BatchRef) -> Self {
-        self.parent = Some(*parent);
+        self.parent = Some(Joining::open(parent));
         self
     }
 
@@ -107,6 +110,18 @@ pub struct BatchStatus {
     pub parent: Option<BatchRef>,
     /// When it was opened, by the wall clock of that process.
     pub opened: SystemTime,
+    /// How it has ended, if it has. Then nothing is pending.
+    pub end: Option<BatchEnd>,
+}
+
+/// The end of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BatchEnd {
+    /// When it ended, by the wall clock of the session that ended it.
+    pub at: SystemTime,
+    /// The callback that was enqueued then. `None` if it had none, or was cancelled.
+    pub callback: Option<ItemRef>,
 }
 
 /// A page of the batches of a queue.
@@ -124,8 +139,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///
     /// Members may be added in any number of transactions. The batch is complete when it was
     /// [closed](Self::close_batch) and no member is left: then its callback is enqueued, exactly once, in a transaction
-    /// of a session of the queue, and the batch is removed. A member that runs may add others, also in the transaction
-    /// that acknowledges it, whether the batch is open or closed.
+    /// of a session of the queue, and the batch is removed. A member that runs may [add](Enqueue::with_batch_of)
+    /// others, also in the transaction that acknowledges it, whether the batch is open or closed.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;
@@ -135,27 +150,28 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ///     let then = Batch::new().with_callback("publish the album".to_owned(), Enqueue::new());
     ///     let batch = jobs.open_batch(tr, &then).await?;
     ///     let member = Enqueue::new().with_batch(&batch);
-    ///     let items: Vec<_> = images.iter().map(|image| (image.clone(), member.clone())).collect();
-    ///     jobs.enqueue_all_with(tr, &items).await?;
+    ///     jobs.enqueue_all_alike(tr, images, &member).await?;
     ///     jobs.close_batch(tr, &batch)
     /// }
     /// ```
     /// # Conflicts
     /// Writes rows with a random key, another one in each retry. With a parent, also adds to its number of members, and
-    /// reads its row, which only its end and its cancellation write.
+    /// reads its row, which only its end and its cancellation write, and the row that its close removes, unless
+    /// [a member](Batch::with_parent_of) opens the batch.
     ///
     /// # Errors
     /// [`Error::EnqueueOptions`], [`Error::Priority`], [`Error::Group`], [`Error::PayloadTooLarge`] and
-    /// [`Encode`](microqueue::keyspace::Error::Encode) for the callback; [`Error::ForeignRef`], [`Error::BatchOver`]
-    /// and [`Corrupt`](microqueue::keyspace::Error::Corrupt) for the parent. In all cases nothing is staged.
+    /// [`Encode`](microqueue::keyspace::Error::Encode) for the callback; [`Error::ForeignRef`], [`Error::BatchOver`],
+    /// [`Error::BatchClosed`] and [`Corrupt`](microqueue::keyspace::Error::Corrupt) for the parent. In all cases
+    /// nothing is staged.
     pub async fn open_batch(&self, tr: &impl Transaction, batch: &Batch<T>) -> Result<BatchRef> {
         let keys = &*self.keys;
         let callback = match &batch.callback {
             Some((value, options)) => Some(self.callback(value, options)?),
             None => None,
         };
-        let parent = match &batch.parent {
-            Some(parent) => Some(join(tr, keys, parent).await?),
+        let parent = match batch.parent {
+            Some(joining) => Some(join(tr, keys, joining).await?),
             None => None,
         };
         let row = BatchRow {
@@ -213,11 +229,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
         })
     }
 
-    /// Stages that a batch is closed: it is complete as soon as no member is left, and at once if there is none. Has no
-    /// effect on a batch that is closed, is cancelled, has ended, or never existed.
+    /// Stages that a batch is closed: only its members add others, and it is complete as soon as none is left, and at
+    /// once if there is none. Has no effect on a batch that is closed, is cancelled, has ended, or never existed.
     ///
     /// # Conflicts
-    /// Never conflicts: reads nothing, and writes rows of the batch and the wake stamp, the same in a retry.
+    /// Never conflicts: reads nothing, and writes rows of the batch and the wake stamp, the same in a retry. A
+    /// transaction that adds a member, and is none itself, reads one of these rows.
     ///
     /// # Errors
     /// [`Error::ForeignRef`].
@@ -253,7 +270,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
         Ok(true)
     }
 
-    /// Returns the state of a batch. Returns `None` if it has ended, or never existed.
+    /// Returns the state of a batch. Returns `None` if it has ended and is [kept](crate::Settings::keep_done) no
+    /// longer, or never existed.
     ///
     /// # Conflicts
     /// Reads by snapshot.
@@ -266,8 +284,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
         batch: &BatchRef,
     ) -> Result<Option<BatchStatus>> {
         let keys = &*self.keys;
-        let stored = read_batch(tr, keys, batch.id_in(keys)?).await?;
-        Ok(stored.map(|stored| status_of(keys, *batch, &stored)))
+        let id = batch.id_in(keys)?;
+        if let Some(stored) = read_batch(tr, keys, id).await? {
+            return Ok(Some(status_of(keys, *batch, &stored)));
+        }
+        let ended = read_ended(tr, keys, id).await?;
+        Ok(ended.map(|ended| status_of_ended(keys, *batch, &ended)))
     }
 
     /// Returns a page of the batches that have not ended: up to `limit`, at most 250, after the batch `after`, or the
@@ -361,5 +383,24 @@ fn status_of(keys: &Keys, batch: BatchRef, stored: &StoredBatch) -> BatchStatus 
         dead_letters_stay: row.dead_letters_stay,
         parent: row.parent.map(|parent| keys.batch_ref(parent.batch)),
         opened: stored.opened(),
+        end: None,
+    }
+}
+
+fn status_of_ended(keys: &Keys, batch: BatchRef, ended: &EndedBatch) -> BatchStatus {
+    BatchStatus {
+        batch,
+        pending: 0,
+        counts: ended.counts,
+        is_open: false,
+        is_cancelled: ended.is_cancelled,
+        has_callback: ended.callback.is_some(),
+        dead_letters_stay: ended.dead_letters_stay,
+        parent: ended.parent.map(|parent| keys.batch_ref(parent)),
+        opened: unix_time(ended.opened_millis),
+        end: Some(BatchEnd {
+            at: unix_time(ended.ended_millis),
+            callback: ended.callback.map(|id| keys.item_ref(id)),
+        }),
     }
 }

@@ -8,14 +8,16 @@ use microqueue::ItemId;
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Transaction};
 
+use crate::batches::operations::Batch;
 use crate::consume::held_item::{HandedOut, HeldItem};
 use crate::consume::holdings::outstanding::HoldState;
-use crate::items::batch::{BatchCounts, BatchRef};
+use crate::items::batch::{BatchCounts, BatchRef, Joining};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
 use crate::items::record::Failure;
 use crate::items::trace_context::TraceContext;
 use crate::protocol::give_back::{GiveBack, When};
+use crate::queue::enqueue_options::Enqueue;
 use crate::session::wall::unix_time;
 
 /// An item that this process holds until it is acknowledged or given back.
@@ -60,6 +62,37 @@ use crate::session::wall::unix_time;
 pub struct Delivery<T> {
     item: Arc<HeldItem>,
     value: Arc<Guarded<T>>,
+}
+
+impl Enqueue {
+    /// Makes the item a member of the [batch](Delivery::batch) of a delivery's item, which adds it while it runs, also
+    /// after the batch was [closed](crate::Queue::close_batch). Without such a batch, the item is a member of none.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Delivery, Enqueue, Queue, Result};
+    /// /// Handles a folder: its pages are handled before the batch of the folder is complete.
+    /// async fn handle(tr: &impl Transaction, jobs: &Queue<String>, folder: &Delivery<String>) -> Result<()> {
+    ///     let page = format!("{}/1", folder.value());
+    ///     let _ = jobs.enqueue_with(tr, &page, &Enqueue::new().with_batch_of(folder)).await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    #[must_use]
+    pub fn with_batch_of<T>(mut self, delivery: &Delivery<T>) -> Self {
+        self.batch = delivery.joining();
+        self
+    }
+}
+
+impl<T> Batch<T> {
+    /// Makes the batch a member of the [batch](Delivery::batch) of a delivery's item, its parent, as
+    /// [`with_parent`](Self::with_parent) does, also after the parent was [closed](crate::Queue::close_batch).
+    #[must_use]
+    pub fn with_parent_of<V>(mut self, delivery: &Delivery<V>) -> Self {
+        self.parent = delivery.joining();
+        self
+    }
 }
 
 impl<T: Send + Sync + 'static> Delivery<T> {
@@ -126,6 +159,14 @@ impl<T> Delivery<T> {
         record
             .member
             .map(|member| shared.keys.batch_ref(member.batch))
+    }
+
+    /// Returns how a new member joins the batch.
+    fn joining(&self) -> Option<Joining> {
+        self.batch().map(|batch| Joining {
+            batch,
+            by_member: true,
+        })
     }
 
     /// Returns how the members of a batch have ended, if the item is the batch's

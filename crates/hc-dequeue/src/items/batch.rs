@@ -76,6 +76,23 @@ impl FromStr for BatchRef {
     }
 }
 
+/// A batch that gets a new member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Joining {
+    pub(crate) batch: BatchRef,
+    /// Whether a member adds it, which it may do after the close.
+    pub(crate) by_member: bool,
+}
+
+impl Joining {
+    pub(crate) fn open(batch: &BatchRef) -> Self {
+        Self {
+            batch: *batch,
+            by_member: false,
+        }
+    }
+}
+
 listed! {
     /// A number that a batch keeps of its members.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

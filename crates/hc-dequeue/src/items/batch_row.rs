@@ -1,10 +1,11 @@
 //! The row of a batch. Whatever adds a member reads it.
 
+use futures::try_join;
 use microqueue::keyspace::codec::{self, Codec as _};
 use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{self, Bytes, Isolation, Transaction};
 
-use crate::items::batch::{BatchId, BatchMember, BatchRef};
+use crate::items::batch::{BatchId, BatchMember, BatchRef, Joining};
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::record::{Record, RecordCodec};
@@ -137,28 +138,44 @@ fn parse(value: &Bytes) -> Result<BatchRow, String> {
     })
 }
 
-/// Returns what the record of a new member says, after a check that the batch goes on.
+/// Returns what the record of a new member says, after a check that the batch takes it.
 ///
 /// # Conflicts
-/// Reads the row of the batch, which only its end and its cancellation change.
+/// Reads the row of the batch, which only its end and its cancellation change. Unless a member adds the new one, also
+/// reads the row that exists while the batch is open.
 ///
 /// # Errors
-/// [`Error::ForeignRef`], [`Error::BatchOver`].
+/// [`Error::ForeignRef`], [`Error::BatchOver`], [`Error::BatchClosed`].
 pub(crate) async fn join(
     tr: &impl Transaction,
     keys: &Keys,
-    batch: &BatchRef,
+    Joining { batch, by_member }: Joining,
 ) -> Result<BatchMember> {
     let id = batch.id_in(keys)?;
     let key = keys.batch_row(id);
-    let row = tr.get(&key, Isolation::Serializable).await?;
+    let open = keys.batch_open(id);
+    // Safe as a snapshot read: it does not matter to a member.
+    let of_open = if by_member {
+        Isolation::Snapshot
+    } else {
+        Isolation::Serializable
+    };
+    let (row, open) = try_join!(
+        tr.get(&key, Isolation::Serializable),
+        tr.get(&open, of_open)
+    )?;
     let row = row.map(|row| BatchRow::parse(&key, &row)).transpose()?;
     match row {
-        Some(row) if !row.is_cancelled => Ok(BatchMember {
-            batch: id,
-            dead_letters_stay: row.dead_letters_stay,
-        }),
-        _ => Err(Error::BatchOver { batch: *batch }),
+        Some(row) if !row.is_cancelled => {
+            if open.is_none() && !by_member {
+                return Err(Error::BatchClosed { batch });
+            }
+            Ok(BatchMember {
+                batch: id,
+                dead_letters_stay: row.dead_letters_stay,
+            })
+        }
+        _ => Err(Error::BatchOver { batch }),
     }
 }
 

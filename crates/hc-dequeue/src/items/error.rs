@@ -219,6 +219,16 @@ pub enum Error {
         batch: BatchRef,
     },
 
+    /// The batch was closed, and something else than one of its members adds a member. Nothing was staged.
+    #[error(
+        "batch {batch} is closed: only its members add others, by `with_batch_of` or `with_parent_of` their delivery; \
+         open another batch"
+    )]
+    BatchClosed {
+        /// The batch.
+        batch: BatchRef,
+    },
+
     /// The item that has the dedupe id is a member of another batch than the enqueue names. Nothing was staged.
     #[error(
         "the item with this dedupe id is a member of batch {batch}: enqueue it again when that item has ended"

@@ -38,6 +38,7 @@ pub(crate) fn parse_item(
         Part::Dead => (Location::Dead, keys.dead.clone()),
         Part::Done => (Location::Done, keys.done.clone()),
         Part::Batches
+        | Part::EndedBatches
         | Part::BatchNotices
         | Part::CancelStamps
         | Part::Heartbeats

@@ -25,6 +25,7 @@
 //! (queue, "B", batch)             = batch
 //! (queue, "B", batch, "o")        = empty; while it exists, the batch is open
 //! (queue, "B", batch, tally)      = counter: members
+//! (queue, "Bd", batch)            = batch that has ended, while it is kept
 //! (queue, "Bs", batch)            = notice that the batch may be complete: versionstamp
 //! (queue, "t", ready, id)         = delayed item
 //! (queue, "h", session, id)       = item that the session holds
@@ -134,6 +135,13 @@
 //!     26..34  delay of the callback: duration; this and what follows only if there is a callback
 //!     34..42  time until which the callback is delayed in any case, or 0
 //!     42..    item: the callback, without microqueue's format
+//! batch that has ended
+//!     0       format, 01
+//!     1       flags: 1 has enqueued a callback; 2 dead letters stayed members; 4 was cancelled
+//!     2..18   its parent, or zeros
+//!     18..42  times at which it was opened, at which it ended, and until which it is kept
+//!     42..66  completed, dead and cancelled members, in 8 bytes each
+//!     66..84  versionstamp and call of the callback, if there is one
 //! schedule
 //!     0       format, 01
 //!     next    fields as those of an item; 03, 04 and 05 are required, 06, 08, 0A, 0C and 0D are of its items

@@ -12,6 +12,7 @@ parts! {
     /// The parts of a queue.
     pub(crate) enum Part {
         Batches "B" "batch",
+        EndedBatches "Bd" "batch that has ended",
         BatchNotices "Bs" "notice of a batch",
         CancelStamps "a" "cancel stamp",
         Heartbeats "b" "heartbeat",
@@ -131,6 +132,7 @@ impl Part {
             Self::Held | Self::Grants => Some(Counter::Held),
             Self::Dead => Some(Counter::Dead),
             Self::Batches
+            | Self::EndedBatches
             | Self::BatchNotices
             | Self::CancelStamps
             | Self::Heartbeats

@@ -91,16 +91,17 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// - With another [`OnRepeat`](crate::OnRepeat) than `Keep`, also reads and writes the row of the item that has the
     ///   id, so an acknowledgement of that item conflicts.
     /// - With a group, writes a pointer and a notice.
-    /// - With a batch, adds to a number, and reads the row of the batch, which its end and its cancellation write.
+    /// - With a batch, adds to a number, and reads the row of the batch, which its end and its cancellation write, and,
+    ///   unless [a member](Enqueue::with_batch_of) adds the item, the row that its close removes.
     /// - With a maximum depth, reads the counter of queued items by snapshot.
     /// - With the key of a reference, writes it; if the dedupe id is refused, also reads the row that names its item.
     ///
     /// # Errors
     /// [`Error::DedupeId`], [`Error::Priority`], [`Error::Group`], [`Error::RefKey`], [`Error::Full`] and those of
-    /// [`enqueue`](Self::enqueue); with a batch, [`Error::ForeignRef`], [`Error::OtherBatch`],
-    /// [`Error::BatchOver`] and [`Corrupt`](microqueue::keyspace::Error::Corrupt), of which the last two only if a new
-    /// item is enqueued or one joins the batch; [`Error::EnqueuedWithOtherPlace`]; [`Error::ReadAfterWrite`] if this
-    /// transaction has enqueued before, and an item that exists is to be replaced. In all cases nothing is staged.
+    /// [`enqueue`](Self::enqueue); with a batch, [`Error::ForeignRef`], [`Error::OtherBatch`], [`Error::BatchOver`],
+    /// [`Error::BatchClosed`] and [`Corrupt`](microqueue::keyspace::Error::Corrupt), of which the last three only if a
+    /// new item is enqueued or one joins the batch; [`Error::EnqueuedWithOtherPlace`]; [`Error::ReadAfterWrite`] if
+    /// this transaction has enqueued before, and an item that exists is to be replaced. In all cases nothing is staged.
     ///
     /// # Cancel safety
     /// As for all [operations](Queue#cancel-safety), except with another `OnRepeat` than `Keep`. If a session holds the
@@ -144,17 +145,66 @@ impl<T, C: Codec<T>> Queue<T, C> {
         tr: &impl Transaction,
         items: &[(T, Enqueue)],
     ) -> Result<Vec<Enqueued>> {
+        let items = items.iter().map(|(value, options)| (value, options));
+        self.enqueue_each(tr, items).await
+    }
+
+    /// Stages items with the same options, in the given order. Returns the result for each.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::Transaction;
+    /// # use hc_dequeue::{Enqueue, Queue, Result};
+    /// /// Resizes the images of a customer.
+    /// async fn resize(tr: &impl Transaction, jobs: &Queue<String>, images: &[String], customer: &str) -> Result<()> {
+    ///     let of_customer = Enqueue::new().with_group(customer);
+    ///     jobs.enqueue_all_alike(tr, images, &of_customer).await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    /// # Conflicts
+    /// As [`enqueue_with`](Self::enqueue_with).
+    ///
+    /// # Errors
+    /// [`Error::EnqueueOptions`] for a dedupe id or the key of a reference, which only one item can have: nothing is
+    /// staged then. Otherwise as [`enqueue_all_with`](Self::enqueue_all_with).
+    ///
+    /// # Cancel safety
+    /// As [`enqueue_all_with`](Self::enqueue_all_with).
+    pub async fn enqueue_all_alike(
+        &self,
+        tr: &impl Transaction,
+        values: &[T],
+        options: &Enqueue,
+    ) -> Result<Vec<Enqueued>> {
+        if options.dedupe.is_some() || options.ref_key.is_some() {
+            let reason = "a dedupe id or the key for a reference is that of one item: give each value its own by \
+                          `enqueue_all_with`";
+            return Err(Error::EnqueueOptions { reason });
+        }
+        let items = values.iter().map(|value| (value, options));
+        self.enqueue_each(tr, items).await
+    }
+
+    /// Stages items, each with its options.
+    async fn enqueue_each<'a>(
+        &self,
+        tr: &impl Transaction,
+        items: impl Iterator<Item = (&'a T, &'a Enqueue)> + Clone,
+    ) -> Result<Vec<Enqueued>>
+    where
+        T: 'a,
+    {
         let keys = &*self.keys;
         let current = current_context();
-        let mut new_items = Vec::with_capacity(items.len());
-        for (value, options) in items {
+        let mut new_items = Vec::new();
+        for (value, options) in items.clone() {
             let payload = self.payload_for(value, options)?;
             new_items.push(new_item(keys, payload, options, || current.clone())?);
         }
         let mut changes = Changes::default();
         let enqueued = stage_all(tr, keys, new_items, &mut changes).await?;
         changes.stage(tr, keys);
-        for ((_, options), enqueued) in items.iter().zip(&enqueued) {
+        for ((_, options), enqueued) in items.zip(&enqueued) {
             stage_ref(tr, keys, options, enqueued).await?;
         }
         Ok(enqueued)
@@ -236,9 +286,9 @@ fn new_item<'a>(
     if let Some(key) = &options.ref_key {
         check_ref_key(keys, key)?;
     }
-    if let Some(batch) = &options.batch {
+    if let Some(joining) = &options.batch {
         // Also if the dedupe id is taken, and no batch is read.
-        batch.id_in(keys)?;
+        joining.batch.id_in(keys)?;
     }
     record.trace_context = trace_context.map(TraceContext::into_field);
     Ok(NewItem { record, options })

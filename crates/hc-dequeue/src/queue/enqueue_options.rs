@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::record::millis;
 
-use crate::items::batch::BatchRef;
+use crate::items::batch::{BatchRef, Joining};
 use crate::items::item_ref::{ItemRef, StagedRef};
 use crate::items::record::Limits;
 use crate::items::trace_context::TraceContext;
@@ -30,7 +30,7 @@ pub struct Enqueue {
     pub(crate) priority: Option<i8>,
     pub(crate) group: Option<Bytes>,
     pub(crate) kind: Option<String>,
-    pub(crate) batch: Option<BatchRef>,
+    pub(crate) batch: Option<Joining>,
     pub(crate) limits: Limits,
     pub(crate) trace_context: Option<TraceContext>,
     pub(crate) ref_key: Option<Bytes>,
@@ -143,13 +143,15 @@ impl Enqueue {
     }
 
     /// Makes the item a member of a [batch](crate::Queue::open_batch), which is not complete before the item has ended.
+    /// The batch must be open: after the [close](crate::Queue::close_batch), only members add others, by
+    /// [`with_batch_of`](Self::with_batch_of).
     ///
     /// If an item with the dedupe id exists, [`OnRepeat::Keep`] leaves its batch as it is. With `Replace` and
     /// `Debounce`, an item without a batch joins this one, also if it was a dead letter, and one of another batch is
     /// refused with [`Error::OtherBatch`](crate::Error::OtherBatch).
     #[must_use]
     pub fn with_batch(mut self, batch: &BatchRef) -> Self {
-        self.batch = Some(*batch);
+        self.batch = Some(Joining::open(batch));
         self
     }
 
@@ -281,7 +283,7 @@ impl Enqueue {
     /// Returns the batch.
     #[must_use]
     pub fn batch(&self) -> Option<&BatchRef> {
-        self.batch.as_ref()
+        self.batch.as_ref().map(|joining| &joining.batch)
     }
 
     /// Returns the priority.

@@ -162,7 +162,7 @@ async fn check_new(
 ) -> Result<Option<BatchMember>> {
     check_depth(tr, keys, options, changes).await?;
     match &options.batch {
-        Some(batch) => join(tr, keys, batch).await.map(Some),
+        Some(joining) => join(tr, keys, *joining).await.map(Some),
         None => Ok(None),
     }
 }
@@ -177,12 +177,12 @@ async fn joined(
     options: &Enqueue,
     member: Option<BatchMember>,
 ) -> Result<Option<BatchMember>> {
-    let Some(batch) = &options.batch else {
+    let Some(joining) = options.batch else {
         return Ok(None);
     };
     match member {
-        None => join(tr, keys, batch).await.map(Some),
-        Some(member) if member.batch == batch.id_in(keys)? => Ok(None),
+        None => join(tr, keys, joining).await.map(Some),
+        Some(member) if member.batch == joining.batch.id_in(keys)? => Ok(None),
         Some(member) => Err(Error::OtherBatch {
             batch: keys.batch_ref(member.batch),
         }),

@@ -267,7 +267,7 @@ where
     async fn handle_all(&mut self, consumer: &Consumer<T>) -> Result<()> {
         let runner = &self.runner.on_store();
         loop {
-            finish_all(runner, &self.queue.keys).await?;
+            finish_all(runner, &self.queue.keys, &self.queue.settings.get()).await?;
             match consumer.dequeue().await? {
                 Some(delivery) => self.handle(&delivery).await?,
                 None => return Ok(()),

@@ -8,7 +8,7 @@ use self::Which::{GoesOn, IsComplete};
 use super::memory;
 use crate::batches::end::finish_batches;
 use crate::batches::operations::Batch;
-use crate::items::batch::BatchRef;
+use crate::items::batch::{BatchRef, Joining};
 use crate::items::error::{Error, Result};
 use crate::items::item_ref::ItemRef;
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
@@ -21,6 +21,10 @@ enum Step {
     Add(Which),
     /// A batch becomes a member of another one.
     Nest(Which),
+    /// A member adds an item to its batch.
+    AddByMember(Which),
+    /// A member opens a batch in its own.
+    NestByMember(Which),
     /// The first or the second member of the batch that goes on ends.
     End(usize),
     Close(Which),
@@ -88,6 +92,18 @@ impl<D: Database> PairWorld<D> {
                 let within = Batch::new().with_parent(batch(which));
                 queue.open_batch(tr, &within).await?;
             }
+            Step::AddByMember(which) => {
+                let member = Enqueue {
+                    batch: Some(by_member(batch(which))),
+                    ..Enqueue::new()
+                };
+                let _ = queue.enqueue_with(tr, &3, &member).await?;
+            }
+            Step::NestByMember(which) => {
+                let mut within = Batch::new();
+                within.parent = Some(by_member(batch(which)));
+                queue.open_batch(tr, &within).await?;
+            }
             Step::End(member) => {
                 let _ = queue.cancel(tr, &self.members[member]).await?;
             }
@@ -96,7 +112,8 @@ impl<D: Database> PairWorld<D> {
                 assert!(queue.cancel_batch(tr, batch(which)).await?);
             }
             Step::Look => {
-                finish_batches(tr, &queue.keys, None, true).await?;
+                let settings = &queue.settings.get();
+                finish_batches(tr, &queue.keys, settings, None, true).await?;
             }
             Step::Status(which) => {
                 queue.batch_status(tr, batch(which)).await?;
@@ -105,6 +122,13 @@ impl<D: Database> PairWorld<D> {
             }
         }
         Ok(())
+    }
+}
+
+fn by_member(batch: &BatchRef) -> Joining {
+    Joining {
+        batch: *batch,
+        by_member: true,
     }
 }
 
@@ -119,16 +143,19 @@ async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
 }
 
 /// The pairs of which the second step must fail, and why.
-const CONFLICTS: [(Step, Step); 8] = [
+const CONFLICTS: [(Step, Step); 10] = [
     // A batch ends once.
     (Step::Look, Step::Look),
     // A batch that has ended, or was cancelled, takes no members.
-    (Step::Look, Step::Add(IsComplete)),
-    (Step::Look, Step::Nest(IsComplete)),
+    (Step::Look, Step::AddByMember(IsComplete)),
+    (Step::Look, Step::NestByMember(IsComplete)),
     (Step::Cancel(GoesOn), Step::Add(GoesOn)),
+    // A batch that was closed takes members only from its own ones.
+    (Step::Close(GoesOn), Step::Add(GoesOn)),
+    (Step::Close(GoesOn), Step::Nest(GoesOn)),
     // A batch that has a new member has not ended.
-    (Step::Add(IsComplete), Step::Look),
-    (Step::Nest(IsComplete), Step::Look),
+    (Step::AddByMember(IsComplete), Step::Look),
+    (Step::NestByMember(IsComplete), Step::Look),
     // The callback comes, or the batch is cancelled.
     (Step::Cancel(IsComplete), Step::Look),
     (Step::Look, Step::Cancel(IsComplete)),
@@ -159,7 +186,9 @@ async fn members_do_not_conflict_otherwise() {
         (Step::Add(GoesOn), Step::End(0)),
         (Step::Add(GoesOn), Step::Add(GoesOn)),
         (Step::Add(GoesOn), Step::Nest(GoesOn)),
-        (Step::Close(GoesOn), Step::Add(GoesOn)),
+        (Step::Close(GoesOn), Step::AddByMember(GoesOn)),
+        (Step::Close(GoesOn), Step::NestByMember(GoesOn)),
+        (Step::Add(GoesOn), Step::Close(GoesOn)),
         (Step::Close(GoesOn), Step::End(0)),
         (Step::Close(GoesOn), Step::Close(GoesOn)),
         (Step::Cancel(GoesOn), Step::End(0)),

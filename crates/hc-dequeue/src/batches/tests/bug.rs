@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use conformance::checker_store::{Bugs, RecordedAccess, Span, Write};
 use microqueue::keyspace::codec::{self, Codec};
-use microqueue::keyspace::{KeyValue, MutationOp, RangeQuery};
+use microqueue::keyspace::{Bytes, KeyValue, MutationOp, RangeQuery};
 
 use super::world::{BATCHES, Op, batch_id};
 use crate::items::batch::{BatchCounts, Tally};
@@ -26,6 +26,10 @@ pub(super) enum Bug {
     ClearInsteadOfCompare,
     /// A transaction that adds a member does not conflict with the end of the batch.
     AddWithoutRow,
+    /// A batch that was closed takes a member that none of its members adds.
+    ClosedUnseen,
+    /// A transaction that adds a member, and is none itself, does not conflict with the close.
+    AddWithoutOpen,
     /// The end of a batch does not conflict with a new member.
     EndWithoutPending,
     /// A look does not see that a batch is open.
@@ -152,10 +156,27 @@ pub(super) struct PlantedBug {
     pub(super) keys: Arc<Keys>,
 }
 
+impl PlantedBug {
+    fn is_open(&self, key: &[u8]) -> bool {
+        (0..BATCHES).any(|batch| *key == *self.keys.batch_open(batch_id(batch)))
+    }
+}
+
 impl Bugs for PlantedBug {
     fn hides_read(&self, key: &[u8]) -> bool {
         let is_row = || (0..BATCHES).any(|batch| *key == *self.keys.batch_row(batch_id(batch)));
-        self.bug == Some(Bug::AddWithoutRow) && is_row()
+        match self.bug {
+            Some(Bug::AddWithoutRow) => is_row(),
+            Some(Bug::AddWithoutOpen) => self.is_open(key),
+            _ => false,
+        }
+    }
+
+    fn read(&self, key: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+        if self.bug == Some(Bug::ClosedUnseen) && self.is_open(key) {
+            return Some(Bytes::new());
+        }
+        value
     }
 
     fn hides_range(&self, begin: &[u8]) -> bool {
@@ -167,10 +188,7 @@ impl Bugs for PlantedBug {
 
     fn rearrange(&self, _: &RangeQuery, rows: &mut Vec<KeyValue>) {
         if self.bug == Some(Bug::EndWhileOpen) && matches!(self.op, Op::Look(_)) {
-            let is_open = |key: &[u8]| {
-                (0..BATCHES).any(|batch| *key == *self.keys.batch_open(batch_id(batch)))
-            };
-            rows.retain(|row| !is_open(row.key()));
+            rows.retain(|row| !self.is_open(row.key()));
         }
     }
 }

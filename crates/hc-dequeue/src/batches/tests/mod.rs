@@ -20,7 +20,7 @@ mod world;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::bug::Bug;
-use self::promises::{COUNTED, COVERED, EARLY, EXACT, ONCE};
+use self::promises::{CLOSED, COUNTED, COVERED, EARLY, EXACT, ONCE};
 use self::world::{BatchModel, BatchSpec, World};
 
 const PLAIN: BatchSpec = BatchSpec {
@@ -137,6 +137,8 @@ fn bugs_are_caught() {
         (Bug::NoNoticeOfParent, COVERED, silent()),
         (Bug::ClearInsteadOfCompare, COVERED, single()),
         (Bug::AddWithoutRow, EXACT, single()),
+        (Bug::ClosedUnseen, CLOSED, single()),
+        (Bug::AddWithoutOpen, CLOSED, single()),
         (Bug::EndWithoutPending, EARLY, single()),
         (Bug::EndWhileOpen, EARLY, single()),
         (Bug::CallbackOutside, EARLY, nested()),

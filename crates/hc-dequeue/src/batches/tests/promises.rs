@@ -20,6 +20,8 @@ pub(super) const COVERED: &str = "complete batches are covered";
 pub(super) const ONCE: &str = "a callback comes once";
 /// No callback comes while a batch is open, or has members.
 pub(super) const EARLY: &str = "no callback comes early";
+/// A batch that was closed takes members only from its own ones.
+pub(super) const CLOSED: &str = "closed means closed";
 /// A callback has the counts of all members that ever were.
 pub(super) const COUNTED: &str = "all members are counted";
 
@@ -44,6 +46,7 @@ pub(super) fn properties() -> Vec<Property<BatchModel>> {
         }),
         Property::always(ONCE, |_, state: &BatchState| state.broken != Some(ONCE)),
         Property::always(EARLY, |_, state: &BatchState| state.broken != Some(EARLY)),
+        Property::always(CLOSED, |_, state: &BatchState| state.broken != Some(CLOSED)),
         Property::always(COUNTED, |_, state: &BatchState| {
             state.broken != Some(COUNTED)
         }),

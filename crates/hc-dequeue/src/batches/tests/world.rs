@@ -12,9 +12,9 @@ use microqueue::{ItemId, StagedId};
 use stateright::{Model, Property};
 
 use super::bug::{Bug, PlantedBug};
-use super::promises::{self, COUNTED, EARLY, ONCE};
+use super::promises::{self, CLOSED, COUNTED, EARLY, ONCE};
 use crate::batches::end::finish_batches;
-use crate::items::batch::{BatchId, BatchMember, BatchRef, Tally};
+use crate::items::batch::{BatchId, BatchMember, BatchRef, Joining, Tally};
 use crate::items::batch_row::{BatchRow, Callback, join};
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
@@ -58,7 +58,7 @@ pub(super) struct World {
     pub(super) batches: Vec<BatchSpec>,
     /// The batch of each item. Each is enqueued once, at any time.
     pub(super) items: Vec<usize>,
-    /// Whether the transaction that ends a member may add another one.
+    /// Whether members add others, also in the transactions that end them.
     pub(super) adds_by_members: bool,
     /// Whether items become dead letters, and are redriven and purged.
     pub(super) dies: bool,
@@ -69,7 +69,10 @@ pub(super) struct World {
 /// A transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Op {
+    /// Something that is no member adds an item.
     Add(usize),
+    /// A member adds an item, which is not necessarily there any more.
+    AddByMember(usize),
     End(usize),
     EndAndAdd(usize, usize),
     Die(usize),
@@ -87,6 +90,8 @@ pub(super) struct BatchState {
     pub(super) rows: Rows,
     flights: Vec<Flight>,
     born: u8,
+    /// The items that no member has added.
+    strangers: u8,
     /// How often the callback of each batch has come.
     pub(super) fired: [u8; BATCHES],
     /// How many members each batch ever had.
@@ -155,7 +160,7 @@ impl BatchModel {
         let tr = CheckerTransaction::begin(rows, 1, planted);
         match finish(Box::pin(self.perform(&tr, op))) {
             Ok(()) => {}
-            Err(Error::BatchOver { .. }) => return None,
+            Err(Error::BatchOver { .. } | Error::BatchClosed { .. }) => return None,
             Err(error) => panic!("{error:?}"),
         }
         let mut recorded = tr.into_recorded();
@@ -168,11 +173,12 @@ impl BatchModel {
     async fn perform(&self, tr: &CheckerTransaction<PlantedBug>, op: Op) -> Result<()> {
         let keys = &*self.keys;
         match op {
-            Op::Add(item) => self.add(tr, item).await,
+            Op::Add(item) => self.add(tr, item, false).await,
+            Op::AddByMember(item) => self.add(tr, item, true).await,
             Op::End(item) => self.queue.cancel(tr, &self.item_ref(item)).await.map(drop),
             Op::EndAndAdd(item, new) => {
                 let _ = self.queue.cancel(tr, &self.item_ref(item)).await?;
-                self.add(tr, new).await
+                self.add(tr, new, self.is_by_member(item, new)).await
             }
             Op::Die(item) => {
                 let id = &item_id(item);
@@ -188,13 +194,33 @@ impl BatchModel {
                 let batch = self.batch_ref(batch);
                 self.queue.cancel_batch(tr, &batch).await.map(drop)
             }
-            Op::Look(_) => finish_batches(tr, keys, None, true).await.map(drop),
+            Op::Look(_) => {
+                let settings = &self.settings;
+                finish_batches(tr, keys, settings, None, true)
+                    .await
+                    .map(drop)
+            }
         }
     }
 
-    async fn add(&self, tr: &CheckerTransaction<PlantedBug>, item: usize) -> Result<()> {
+    /// Returns whether an item that another one adds is a member of the same batch.
+    fn is_by_member(&self, item: usize, new: usize) -> bool {
+        let own = match item.checked_sub(CALLBACK) {
+            Some(batch) => self.world.batches[batch].parent,
+            None => Some(self.world.items[item]),
+        };
+        own == Some(self.world.items[new])
+    }
+
+    async fn add(
+        &self,
+        tr: &CheckerTransaction<PlantedBug>,
+        item: usize,
+        by_member: bool,
+    ) -> Result<()> {
         let keys = &*self.keys;
-        let member = join(tr, keys, &self.batch_ref(self.world.items[item])).await?;
+        let batch = self.batch_ref(self.world.items[item]);
+        let member = join(tr, keys, Joining { batch, by_member }).await?;
         let mut record = Record::new(0, Bytes::from(vec![item as u8]));
         record.member = Some(member);
         let mut changes = Changes::default();
@@ -264,6 +290,7 @@ impl Model for BatchModel {
             rows: self.init_rows(),
             flights: Vec::new(),
             born: 0,
+            strangers: 0,
             fired: [0; BATCHES],
             joined,
             broken: None,
@@ -283,6 +310,9 @@ impl Model for BatchModel {
         let unborn: Vec<_> = unborn.collect();
         for item in &unborn {
             begin(Op::Add(*item));
+            if world.adds_by_members {
+                begin(Op::AddByMember(*item));
+            }
         }
         for item in self.items_in(&state.rows, keys.items_at(&Spot::DEFAULT).subspace()) {
             begin(Op::End(item));
@@ -323,8 +353,15 @@ impl Model for BatchModel {
         let mut state = last.clone();
         match step {
             BatchStep::Begin(op) => {
-                if let Op::Add(item) | Op::EndAndAdd(_, item) = op {
+                if let Op::Add(item) | Op::AddByMember(item) | Op::EndAndAdd(_, item) = op {
                     state.born |= 1 << item;
+                }
+                match op {
+                    Op::Add(item) => state.strangers |= 1 << item,
+                    Op::EndAndAdd(item, new) if !self.is_by_member(item, new) => {
+                        state.strangers |= 1 << new;
+                    }
+                    _ => {}
                 }
                 let rows = Arc::new(state.rows.clone());
                 let recorded = self.run(&rows, op)?;
@@ -354,6 +391,7 @@ impl Model for BatchModel {
 fn process(op: Op) -> usize {
     match op {
         Op::Look(session) => session,
+        Op::Add(_) => SESSIONS + 1,
         _ => SESSIONS,
     }
 }
@@ -402,6 +440,14 @@ impl BatchModel {
                 is_silent && !is_cancelled && joined_before[child] == 0
             })
         };
+        for (batch, (members, new)) in before.1.iter().zip(&after).enumerate() {
+            let is_open = before.0.contains_key(&*keys.batch_open(batch_id(batch)));
+            let is_stranger =
+                |item: &u8| *item < CALLBACK as u8 && state.strangers & 1 << item != 0;
+            if !is_open && new.difference(members).any(is_stranger) {
+                state.broken = Some(CLOSED);
+            }
+        }
         for ((joined, before), after) in state.joined.iter_mut().zip(&before.1).zip(&after) {
             let new = after.difference(before).count();
             // The callback of a batch takes its place.

@@ -10,7 +10,9 @@ impl Dispatcher {
         let keys = self.keys();
         let after = after.as_deref();
         let trusts_clock = self.member.trusts_clock();
-        let finish = |tr| async move { finish_batches(&tr, keys, after, trusts_clock).await };
+        let settings = &*self.settings;
+        let finish =
+            |tr| async move { finish_batches(&tr, keys, settings, after, trusts_clock).await };
         let finished = match self.runner.run(finish).await {
             Ok(finished) => finished,
             Err(error) => {

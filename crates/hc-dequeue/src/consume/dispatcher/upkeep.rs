@@ -11,6 +11,7 @@ use microqueue::{Item, ItemId};
 use tokio::sync::oneshot;
 
 use super::Dispatcher;
+use crate::batches::ended::expire_batches;
 use crate::consume::held_item::command::Command;
 use crate::consume::holdings::outstanding::Outstanding;
 use crate::consume::policy::{Event, Step};
@@ -38,6 +39,8 @@ const SWEEPING_SHARE: u32 = 4;
 pub(super) struct Upkeep {
     /// The last dedupe id that was checked for expiry.
     deduped: Option<Vec<u8>>,
+    /// The last ended batch that was checked for expiry.
+    batch: Option<Vec<u8>>,
     /// The last held item that was compared with the deliveries.
     compared: Option<Vec<u8>>,
     /// The progress of a sweep of the lanes.
@@ -163,20 +166,26 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Removes expired dedupe ids and expired done items, by a trusted wall clock. The next heartbeat continues with
-    /// the rest.
+    /// Removes expired dedupe ids, ended batches and done items, by a trusted wall clock. The next heartbeat continues
+    /// with the rest.
     async fn sweep(&mut self) -> Result<()> {
         let until = self.sweep_until();
         let keys = &*self.shared.keys;
         while self.member.trusts_clock() {
-            let after = self.upkeep.deduped.as_deref();
+            let last_id = self.upkeep.deduped.as_deref();
+            let last_batch = self.upkeep.batch.as_deref();
             let sweep = |tr| async move {
                 let tr = &tr;
-                try_join!(expire_dedupe(tr, keys, after), sweep_done(tr, keys))
+                try_join!(
+                    expire_dedupe(tr, keys, last_id),
+                    expire_batches(tr, keys, last_batch),
+                    sweep_done(tr, keys)
+                )
             };
-            let (deduped, has_more) = self.runner.run(sweep).await?;
+            let (deduped, batch, has_more) = self.runner.run(sweep).await?;
+            let may_be_more = has_more || deduped.is_some() || batch.is_some();
             self.upkeep.deduped = deduped;
-            let may_be_more = has_more || self.upkeep.deduped.is_some();
+            self.upkeep.batch = batch;
             if !may_be_more || self.now() >= until {
                 break;
             }

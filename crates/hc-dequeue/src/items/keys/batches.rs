@@ -44,6 +44,19 @@ impl Keys {
         batch_id(key, row.or_else(part))
     }
 
+    /// Returns the key of a batch that has ended.
+    pub(crate) fn ended_batch(&self, batch: BatchId) -> Vec<u8> {
+        self.queue.pack(&(Part::EndedBatches, batch.0.as_slice()))
+    }
+
+    /// Returns the batch in the key of one that has ended.
+    pub(crate) fn parse_ended_batch(&self, key: &[u8]) -> Result<BatchId> {
+        batch_id(
+            key,
+            self.queue.subspace(&Part::EndedBatches).unpack(key).ok(),
+        )
+    }
+
     /// Returns the key of the notice of a batch that may be complete.
     pub(crate) fn batch_notice(&self, batch: BatchId) -> Vec<u8> {
         self.queue.pack(&(Part::BatchNotices, batch.0.as_slice()))

@@ -28,6 +28,8 @@ fn keys_have_the_bytes_of_the_schema() {
     let dedupe = |part: &[u8]| [b"Q\x02", part, b"\0\x01id\0"].concat();
     let due = [&name("t")[..], b"\x16\x01\x00"].concat();
     let of_group = |part| [&name("l")[..], b"\x01g\0", &name(part)[1..]].concat();
+    let batch = BatchId([6; 16]);
+    let ended = [&name("Bd")[..], b"\x01", &[6; 16], b"\0"].concat();
     let schedule = [&name("e")[..], b"\x02daily\0"].concat();
     let fire_time = [&name("f")[..], b"\x16\x01\x00\x02daily\0"].concat();
     let kept = stamped([&name("z")[..], b"\x16\x01\x00"].concat());
@@ -37,6 +39,7 @@ fn keys_have_the_bytes_of_the_schema() {
         (keys.settings(), name("m")),
         (keys.pause(), name("p")),
         (keys.wake(), name("w")),
+        (keys.ended_batch(batch), ended.clone()),
         (keys.group_limits(b"g"), of_group("k")),
         (keys.group_pause(b"g"), of_group("l")),
         (keys.counter(Counter::Held), counter),
@@ -77,6 +80,8 @@ fn keys_have_the_bytes_of_the_schema() {
     assert!(keys.parse_fire_time(&schedule).is_err());
     assert_eq!(keys.parse_kept(&kept).unwrap(), (256, id));
     assert!(keys.parse_kept(&schedule).is_err());
+    assert_eq!(keys.parse_ended_batch(&ended).unwrap(), batch);
+    assert!(keys.parse_ended_batch(&kept).is_err());
     assert_eq!(keys.parse_cancels(&of_session("a")).unwrap(), session);
     assert!(keys.parse_cancels(&of_session("b")).is_err());
     let held = stamped(of_session("h"));

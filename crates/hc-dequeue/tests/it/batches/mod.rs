@@ -2,6 +2,7 @@
 
 mod damage;
 mod dedupe;
+mod ended;
 mod prior_art;
 
 use std::time::Duration;
@@ -157,7 +158,6 @@ async fn members_are_added_in_many_transactions_and_by_other_members(store: Test
     let runner = &world.runner;
     let (seen, values) = std::sync::mpsc::channel();
     let worker_queue = queue.clone();
-    let batch_of_all = *batch;
     let options = WorkerOptions::new().with_concurrency(8);
     let handler = move |tr: Tx<_>, item: Delivery<u64>| {
         let queue = worker_queue.clone();
@@ -167,7 +167,7 @@ async fn members_are_added_in_many_transactions_and_by_other_members(store: Test
             // Also in the transaction that ends the member.
             if value < DONE && value % 100 < 80 {
                 let next = value + 20;
-                let member = of(&batch_of_all);
+                let member = Enqueue::new().with_batch_of(&item);
                 let _ = queue.enqueue_with(&tr, &next, &member).await?;
             }
             if let Some(counts) = item.batch_counts() {

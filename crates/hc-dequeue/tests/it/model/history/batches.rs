@@ -76,7 +76,7 @@ impl Player {
                 let child = batch.clone().with_parent(&parent.batch);
                 match queue.open_batch(tr, &child).await {
                     // It has no parent then.
-                    Err(Error::BatchOver { .. }) => {}
+                    Err(Error::BatchOver { .. } | Error::BatchClosed { .. }) => {}
                     opened => {
                         let opened = opened?;
                         count(tr, store, "members", parent.callback);
@@ -108,7 +108,7 @@ impl Player {
         let queue = &self.queue;
         let store = &self.store;
         let items = &items[..];
-        let add = |tr| async move { stage_members(&tr, store, queue, batch, items).await };
+        let add = |tr| async move { stage_members(&tr, store, queue, batch, items, None).await };
         let (staged, commit) = self.runner.run_committed(add).await.unwrap();
         let stamp = commit.versionstamp.unwrap();
         let staged = staged.into_iter().map(|item| item.at(stamp));
@@ -137,6 +137,7 @@ impl Player {
             let tr = &tr;
             let status = queue.batch_status(tr, &batch.batch).await?;
             let was_there = queue.cancel_batch(tr, &batch.batch).await?;
+            let status = status.filter(|status| status.end.is_none());
             assert_eq!(was_there, status.is_some());
             if status.is_some_and(|status| !status.is_cancelled) {
                 count(tr, store, "without callback", batch.callback);
@@ -169,8 +170,9 @@ impl Player {
             delivery.ack(tr).await?;
             count_done(tr, store, delivery, keep_done);
             let status = queue.batch_status(tr, &batch.batch).await?;
-            assert!(status.is_some(), "the batch has ended before {delivery:?}");
-            stage_members(tr, store, queue, batch, items).await
+            let goes_on = status.is_some_and(|status| status.end.is_none());
+            assert!(goes_on, "the batch has ended before {delivery:?}");
+            stage_members(tr, store, queue, batch, items, Some(delivery)).await
         };
         let (staged, commit) = self.runner.run_committed(add).await?;
         self.next_value += 1;
@@ -241,19 +243,25 @@ impl Player {
     }
 }
 
-/// Stages items as members of a batch, or without it if it is over.
+/// Stages items as members of a batch, which may be that of a delivery's item, or without it if it takes none.
 async fn stage_members(
     tr: &impl Transaction,
     store: &TestStore,
     queue: &Queue,
     batch: &OpenedBatch,
     items: &[(u64, Enqueue)],
+    by: Option<&Delivery<u64>>,
 ) -> Result<Vec<StagedRef>, Error> {
     let mut staged = Vec::new();
     for (value, options) in items {
-        let member = options.clone().with_batch(&batch.batch);
+        let member = match by {
+            Some(delivery) => options.clone().with_batch_of(delivery),
+            None => options.clone().with_batch(&batch.batch),
+        };
         let enqueued = match queue.enqueue_with(tr, value, &member).await {
-            Err(Error::BatchOver { .. }) => queue.enqueue_with(tr, value, options).await?,
+            Err(Error::BatchOver { .. } | Error::BatchClosed { .. }) => {
+                queue.enqueue_with(tr, value, options).await?
+            }
             enqueued => {
                 let enqueued = enqueued?;
                 count(tr, store, "members", batch.callback);
