@@ -71,8 +71,9 @@ pub use crate::queue::list::{Cursor, ItemPage, ListedItem, Listing, PlaceKind};
 pub use crate::queue::stats::Stats;
 pub use crate::queue::status::{Place, Status};
 pub use crate::schedule::{
-    ListedSchedule, MAX_MISSED, MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES, MISSED_AFTER,
-    Missed, Schedule, ScheduleEntry, Scheduled,
+    ChangedSchedule, ListedSchedule, MAX_MISSED, MAX_OWNED_SCHEDULES, MAX_SCHEDULE_NAME_BYTES,
+    MAX_SCHEDULE_OWNER_BYTES, MAX_SCHEDULE_TEXT_BYTES, MAX_SET_BYTES, MISSED_AFTER, Missed,
+    Schedule, ScheduleChanges, ScheduleEntry, Scheduled,
 };
 pub use crate::shutdown::{NotEnded, ShutdownReport};
 pub use crate::work::handler::{Handler, TransactionHandler};

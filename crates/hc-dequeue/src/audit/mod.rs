@@ -153,6 +153,8 @@ async fn check_all_rows(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Findi
         RowCheck::EndedBatches,
         RowCheck::Schedules,
         RowCheck::FireTimes,
+        RowCheck::ScheduleOwners,
+        RowCheck::OwnedSchedules,
     ] {
         findings.extend(check_rows(runner, keys, check).await?);
     }

@@ -78,7 +78,9 @@ async fn repair_step(
         | Finding::NoKeepTime { .. }
         | Finding::StrayKeepTime { .. }
         | Finding::NoFireTime { .. }
-        | Finding::StrayFireTime { .. } => {}
+        | Finding::StrayFireTime { .. }
+        | Finding::NoOwnedSchedule { .. }
+        | Finding::StrayOwnedSchedule { .. } => {}
         // Not repaired.
         Finding::Twice { .. }
         | Finding::StoppedSchedule { .. }
@@ -121,6 +123,13 @@ fn checked_row(keys: &Keys, finding: &Finding) -> Option<(RowCheck<'static>, Vec
             let key = keys.fire_time(*time_millis, schedule);
             (RowCheck::FireTimes, key)
         }
+        Finding::NoOwnedSchedule { schedule, .. } => {
+            (RowCheck::ScheduleOwners, keys.schedule(schedule))
+        }
+        Finding::StrayOwnedSchedule { schedule, owner } => {
+            let key = keys.schedules_of(owner).pack(schedule);
+            (RowCheck::OwnedSchedules, key)
+        }
         _ => return None,
     })
 }
@@ -145,12 +154,16 @@ async fn repair_row(
             // Sessions that sleep must learn when the schedule fires.
             keys.wake_all(tr);
         }
+        Finding::NoOwnedSchedule { schedule, owner } => {
+            tr.set(&keys.schedules_of(owner).pack(schedule), b"");
+        }
         Finding::StrayCancel { .. }
         | Finding::StrayKinds { .. }
         | Finding::StrayPointer { .. }
         | Finding::StrayParked { .. }
         | Finding::StrayKeepTime { .. }
-        | Finding::StrayFireTime { .. } => tr.clear(key),
+        | Finding::StrayFireTime { .. }
+        | Finding::StrayOwnedSchedule { .. } => tr.clear(key),
         _ => {}
     }
     Ok(())

@@ -17,7 +17,7 @@ use crate::items::finding::Finding;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::lanes::audit::check_parked_row;
-use crate::schedule::audit::{check_fire_time, check_schedule};
+use crate::schedule::audit::{check_fire_time, check_owned, check_owner, check_schedule};
 
 /// The largest number of rows that one transaction checks, all at the same time.
 const MAX_PAGE_ROWS: usize = 100;
@@ -69,6 +69,10 @@ pub(super) enum RowCheck<'a> {
     Schedules,
     /// Entries of that index with the schedules.
     FireTimes,
+    /// Schedules with the index by owner.
+    ScheduleOwners,
+    /// Entries of that index with the schedules.
+    OwnedSchedules,
 }
 
 impl RowCheck<'_> {
@@ -92,7 +96,8 @@ impl RowCheck<'_> {
             Self::Done => Part::Done,
             Self::KeepTimes => Part::KeepTimes,
             Self::EndedBatches => Part::EndedBatches,
-            Self::Schedules => Part::Schedules,
+            Self::Schedules | Self::ScheduleOwners => Part::Schedules,
+            Self::OwnedSchedules => Part::OwnedSchedules,
             Self::FireTimes => Part::FireTimes,
         }
     }
@@ -127,6 +132,8 @@ impl RowCheck<'_> {
             Self::EndedBatches => check_ended_batch(keys, row),
             Self::Schedules => check_schedule(tr, keys, row).await,
             Self::FireTimes => check_fire_time(tr, keys, row).await,
+            Self::ScheduleOwners => check_owner(tr, keys, row).await,
+            Self::OwnedSchedules => check_owned(tr, keys, row).await,
         }
     }
 }

@@ -261,6 +261,58 @@ pub enum Error {
         limit: usize,
     },
 
+    /// The name of an owner of schedules is empty or too long. Nothing was staged.
+    #[error("owner of schedules of {bytes} bytes: use 1 to {limit} bytes")]
+    ScheduleOwner {
+        /// The length of the name.
+        bytes: usize,
+        /// The largest length.
+        limit: usize,
+    },
+
+    /// [`set_schedules`](crate::Queue::set_schedules) was given a schedule that does not belong to the owner. Nothing
+    /// was staged.
+    #[error(
+        "schedule `{name}` belongs to {}: use another name, or `set_schedule_owner` to hand it over",
+        owner_text(owner.as_deref())
+    )]
+    OtherOwner {
+        /// The name of the schedule.
+        name: String,
+        /// Its owner. `None` if it was made by [`schedule`](crate::Queue::schedule).
+        owner: Option<String>,
+    },
+
+    /// [`set_schedules`](crate::Queue::set_schedules) was given a name twice. Nothing was staged.
+    #[error("schedule `{name}` is given twice: name each schedule once")]
+    ScheduleTwice {
+        /// The name.
+        name: String,
+    },
+
+    /// An owner has too many schedules to set them in one transaction. Nothing was staged.
+    #[error(
+        "{given} schedules of one owner: set at most {limit}, and divide others among more owners"
+    )]
+    TooManySchedules {
+        /// How many are given or stored.
+        given: usize,
+        /// The largest number.
+        limit: usize,
+    },
+
+    /// The schedules that change are too large for one transaction. Nothing was staged.
+    #[error(
+        "the schedules that change have {bytes} bytes: the limit is {limit} bytes; add some of them first, or divide \
+         them among more owners"
+    )]
+    SchedulesTooLarge {
+        /// The size of their records.
+        bytes: usize,
+        /// The largest size.
+        limit: usize,
+    },
+
     /// The cron expression of a schedule is not valid. Nothing was staged.
     #[error("`{text}` is not a valid cron expression")]
     CronExpression {
@@ -374,6 +426,11 @@ impl From<microqueue::Error> for Error {
             other => Self::Part(other),
         }
     }
+}
+
+/// Returns whose a schedule is, in words.
+fn owner_text(owner: Option<&str>) -> String {
+    owner.map_or_else(|| "no owner".to_owned(), |owner| format!("owner `{owner}`"))
 }
 
 /// Why a queue cannot be the [queue of deaths](crate::Settings::with_deaths) of another one.

@@ -239,6 +239,26 @@ pub enum Finding {
         time_millis: u64,
     },
 
+    /// A schedule is missing in the index by owner, so that its owner would never change or remove it. Repaired by
+    /// adding it.
+    #[error("schedule `{schedule}` is missing among those of owner `{owner}`")]
+    NoOwnedSchedule {
+        /// The name of the schedule.
+        schedule: String,
+        /// Its owner.
+        owner: String,
+    },
+
+    /// An entry of the index by owner names a schedule that does not exist, or belongs to another owner or none. It may
+    /// remain after a schedule that did not decode was removed. Repaired by removing the entry.
+    #[error("schedule `{schedule}` is among those of owner `{owner}` by mistake")]
+    StrayOwnedSchedule {
+        /// The name of the schedule in the entry.
+        schedule: String,
+        /// The owner in the entry.
+        owner: String,
+    },
+
     /// A schedule fires no more although it should: this version of the library does not understand its expression or
     /// its time zone, its times cannot be determined, or it has no next time although its expression has one. Not
     /// repaired: [schedule](crate::Queue::schedule) it again.
@@ -320,6 +340,8 @@ impl Finding {
             Self::StrayKinds { .. } => "stray-kinds",
             Self::NoFireTime { .. } => "no-fire-time",
             Self::StrayFireTime { .. } => "stray-fire-time",
+            Self::NoOwnedSchedule { .. } => "no-owned-schedule",
+            Self::StrayOwnedSchedule { .. } => "stray-owned-schedule",
             Self::StoppedSchedule { .. } => "stopped-schedule",
             Self::Undecodable { .. } => "undecodable",
             Self::More { .. } => "more",

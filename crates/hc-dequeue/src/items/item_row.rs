@@ -44,6 +44,7 @@ pub(crate) fn parse_item(
         | Part::Heartbeats
         | Part::Counters
         | Part::Schedules
+        | Part::OwnedSchedules
         | Part::FireTimes
         | Part::Parked
         | Part::Notices

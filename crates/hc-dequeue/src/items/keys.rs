@@ -39,6 +39,7 @@
 //! (queue, "n", dedupe)            = id of this item: versionstamp, call in 8 bytes
 //! (queue, "y", dedupe)            = time at which the last item with the id was completed, while it is retained
 //! (queue, "e", schedule)          = schedule
+//! (queue, "eo", owner, schedule)  = empty; the schedule belongs to this owner
 //! (queue, "f", next, schedule)    = empty; the schedule fires next at this time
 //! (queue, "r", id)                = request of a session that takes the items without a kind
 //! (queue, "q", registry, id)      = request of a session that takes items of other kinds
@@ -61,6 +62,7 @@
 //! registry  tuple byte string: the XXH3 of the kinds of the session, in 16 bytes
 //! dedupe    tuple byte string: 1 to 255 bytes
 //! schedule  tuple string: its name, 1 to 255 bytes
+//! owner     tuple string: 1 to 255 bytes
 //! number    tuple integer: 0 for the first item of the grant
 //! name      tuple string: "queued", "delayed", "held", "dead", "completed", "cancelled", "removed"
 //! counter   8 bytes, little-endian; changed by atomic additions
@@ -159,6 +161,7 @@
 //!         0B  how many queued items make it skip a time: 8 bytes
 //!         0C  rank, if it is not 10: a byte
 //!         0D  group: 1 to 255 bytes
+//!         0E  owner, if it has one: 1 to 255 bytes of UTF-8
 //!         0F  kind: 1 to 100 bytes of UTF-8
 //!         10..FF  as 18..FF of an item
 //!     next    00
@@ -403,6 +406,17 @@ impl Keys {
     pub(crate) fn parse_schedule(&self, key: &[u8]) -> Result<String> {
         let name = self.queue.subspace(&Part::Schedules).unpack(key);
         name.map_err(|_| keyspace::Error::corrupt(key, "expected the key of a schedule"))
+    }
+
+    /// Returns the subspace of the schedules of an owner, by name.
+    pub(crate) fn schedules_of(&self, owner: &str) -> Subspace {
+        self.queue.subspace(&(Part::OwnedSchedules, owner))
+    }
+
+    /// Returns the owner and the name of the schedule in a key of that index.
+    pub(crate) fn parse_owned_schedule(&self, key: &[u8]) -> Result<(String, String)> {
+        let entry = self.queue.subspace(&Part::OwnedSchedules).unpack(key);
+        entry.map_err(|_| keyspace::Error::corrupt(key, "expected a schedule of an owner"))
     }
 
     /// Returns the key of a schedule in the index by next time.

@@ -19,6 +19,7 @@ parts! {
         Counters "c" "counter",
         Dead "d" "dead letter",
         Schedules "e" "schedule",
+        OwnedSchedules "eo" "schedule of an owner",
         FireTimes "f" "time of a schedule",
         Grants "g" "grant",
         Held "h" "held item",
@@ -138,6 +139,7 @@ impl Part {
             | Self::Heartbeats
             | Self::Counters
             | Self::Schedules
+            | Self::OwnedSchedules
             | Self::FireTimes
             | Self::Parked
             | Self::Notices

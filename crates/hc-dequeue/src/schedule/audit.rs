@@ -1,4 +1,4 @@
-//! Checks schedules against the index by next time.
+//! Checks schedules against the indexes by next time and by owner.
 
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::{Isolation, KeyValue, Transaction};
@@ -48,4 +48,38 @@ pub(crate) async fn check_fire_time(
         schedule,
         time_millis,
     }))
+}
+
+/// Checks that a schedule with an owner is among those of its owner.
+pub(crate) async fn check_owner(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let schedule = keys.parse_schedule(row.key())?;
+    let record = ScheduleCodec
+        .decode(row.to_value())
+        .map_err(|error| error.at(row.key().to_vec()))?;
+    let Some(owner) = record.owner else {
+        return Ok(None);
+    };
+    let key = keys.schedules_of(&owner).pack(&schedule);
+    if tr.get(&key, Isolation::Serializable).await?.is_some() {
+        return Ok(None);
+    }
+    Ok(Some(Finding::NoOwnedSchedule { schedule, owner }))
+}
+
+/// Checks that an entry of the index by owner names a schedule of this owner.
+pub(crate) async fn check_owned(
+    tr: &impl Transaction,
+    keys: &Keys,
+    row: &KeyValue,
+) -> Result<Option<Finding>> {
+    let (owner, schedule) = keys.parse_owned_schedule(row.key())?;
+    let stored = stored_schedule(tr, keys, &schedule).await?;
+    if stored.is_some_and(|stored| stored.owner.as_ref() == Some(&owner)) {
+        return Ok(None);
+    }
+    Ok(Some(Finding::StrayOwnedSchedule { schedule, owner }))
 }

@@ -3,7 +3,7 @@
 //! - `fired`: which times have fired.
 //! - `times`: the times of a cron expression in a time zone, and which of them fire.
 //! - `record`: the stored form of a schedule.
-//! - `operations`: operations of applications, in their own transactions.
+//! - `operations`: operations of applications, in their own transactions; `owned` those on all schedules of an owner.
 //! - `fire`: the transaction that enqueues items for due times.
 //!
 //! # Why each time fires once
@@ -31,6 +31,7 @@ pub(crate) mod audit;
 pub(crate) mod fire;
 pub(crate) mod fired;
 pub(crate) mod operations;
+pub(crate) mod owned;
 pub(crate) mod record;
 #[cfg(test)]
 mod tests;
@@ -41,7 +42,10 @@ use std::time::{Duration, SystemTime};
 use microqueue::keyspace::Undecodable;
 use microqueue::keyspace::record::millis;
 
-pub use self::record::{MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_TEXT_BYTES};
+pub use self::owned::{ChangedSchedule, MAX_OWNED_SCHEDULES, MAX_SET_BYTES, ScheduleChanges};
+pub use self::record::{
+    MAX_SCHEDULE_NAME_BYTES, MAX_SCHEDULE_OWNER_BYTES, MAX_SCHEDULE_TEXT_BYTES,
+};
 pub use self::times::{MAX_MISSED, MISSED_AFTER};
 use crate::queue::enqueue_options::{Enqueue, ReadyTime};
 
@@ -228,6 +232,9 @@ pub struct ListedSchedule<T> {
 pub struct ScheduleEntry<T> {
     /// The times at which it fires.
     pub schedule: Schedule,
+    /// Whose it is: the owner that [`set_schedules`](crate::Queue::set_schedules) has named. `None` if it was made by
+    /// [`schedule`](crate::Queue::schedule).
+    pub owner: Option<String>,
     /// The next time at which it fires. `None` if its cron expression has no more times.
     pub next: Option<SystemTime>,
     /// The next time that its cron expression allows, by the wall clock of this process, if `next` is more than a

@@ -1,6 +1,9 @@
-//! Operations of applications on schedules, each in the caller's transaction.
+//! Operations of applications on single schedules, and listings, each in the caller's transaction.
 
-use microqueue::keyspace::codec::{self, Codec, DecodeError};
+use std::collections::BTreeSet;
+
+use futures::future::try_join_all;
+use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::error::chain;
 use microqueue::keyspace::transaction::key_after;
 use microqueue::keyspace::{
@@ -16,13 +19,15 @@ use crate::items::error::{Error, Result};
 use crate::items::keys::{Keys, check_group};
 use crate::items::part::Part;
 use crate::items::priority::Priority;
-use crate::queue::enqueue_options::ReadyTime;
+use crate::queue::enqueue_options::{Enqueue, ReadyTime};
 use crate::queue::handle::Queue;
+use crate::queue::stage::kind_named;
 use crate::session::wall::{unix_time, wall_millis};
 
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages a schedule, which enqueues a value repeatedly, under a name of 1 to 255 bytes. Replaces any other
-    /// schedule of this name.
+    /// schedule of this name; its owner stays, if it has one, and sets it back by the next
+    /// [`set_schedules`](Self::set_schedules).
     ///
     /// The schedule first fires at its first time after the present, by the wall clock of the caller, that has not
     /// fired. A schedule whose cron expression and time zone are unchanged keeps its next time. A program can therefore
@@ -70,59 +75,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
         schedule: &Schedule,
         payload: &T,
     ) -> Result<Scheduled> {
-        check_name(name)?;
-        if let Some(ReadyTime::At(_)) = schedule.options.ready {
-            return Err(Error::FixedTime);
-        }
-        if schedule.options.batch.is_some() {
-            let reason = "a schedule cannot add items to a batch, which is over one day";
-            return Err(Error::EnqueueOptions { reason });
-        }
-        if schedule.options.ref_key.is_some() {
-            let reason =
-                "a schedule does not write the references of its items: set no key for them";
-            return Err(Error::EnqueueOptions { reason });
-        }
-        if let Some(dedupe) = schedule.options.dedupe() {
-            check_dedupe(dedupe)?;
-        }
-        let priority = schedule.options.priority();
-        if Priority::new(priority).is_none() {
-            return Err(Error::Priority { priority });
-        }
-        if let Some(group) = schedule.options.group() {
-            check_group(group)?;
-        }
-        let times = Times::parse(schedule)?;
-        let payload = self.payload(payload)?;
-        let now = wall_millis(&self.keys.env);
+        let given = Given::check(name, schedule, self.payload(payload)?)?;
         let stored = stored_schedule(tr, &self.keys, name).await?;
-        let mut record = ScheduleRecord {
-            next_millis: None,
-            fired: FiredTimes::default(),
-            schedule: schedule.clone(),
-            unknown: Bytes::new(),
-            payload,
-        };
-        if let Some(stored) = &stored {
-            record.fired = if has_same_times(&stored.schedule, schedule) {
-                stored.fired.clone()
-            } else {
-                stored.fired.ends()
-            };
-            record.unknown = stored.unknown.clone();
-        }
-        let same = stored
-            .as_ref()
-            .filter(|stored| has_same_times(&stored.schedule, schedule));
-        record.next_millis = match same {
-            Some(stored) if times.expected(stored, now)?.is_none() => stored.next_millis,
-            _ => {
-                let text = schedule.cron().to_owned();
-                let next = times.next_after(now, &record.fired)?;
-                Some(next.ok_or(Error::CronNeverFires { text })?)
-            }
-        };
+        let record = given.record(stored.as_ref(), wall_millis(&self.keys.env))?;
         if stored.as_ref() == Some(&record) {
             return Ok(Scheduled::Unchanged);
         }
@@ -148,14 +103,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let Some(value) = tr.get(&key, Isolation::Serializable).await? else {
             return Ok(false);
         };
-        tr.clear(&key);
-        // If the schedule does not decode, its entry stays in the index until a firing finds no schedule for it.
-        let next = ScheduleCodec
-            .decode(value)
-            .ok()
-            .and_then(|record| record.next_millis);
-        if let Some(next) = next {
-            tr.clear(&self.keys.fire_time(next, name));
+        match ScheduleCodec.decode(value) {
+            Ok(record) => remove(tr, &self.keys, name, &record),
+            // Its entries stay in the indexes: that by next time until a firing finds no schedule for it, and that by
+            // owner until a repair.
+            Err(_) => tr.clear(&key),
         }
         Ok(true)
     }
@@ -179,6 +131,44 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let query = RangeQuery::keys(begin, end).limit(limit);
         let rows = read_all(tr, query, Isolation::Serializable).await?;
         rows.iter().map(|row| self.parse_schedule(row)).collect()
+    }
+
+    /// Returns a page of the schedules of an owner, as [`schedules`](Self::schedules) does.
+    ///
+    /// # Conflicts
+    /// Reads the names of the page and their schedules.
+    ///
+    /// # Errors
+    /// As [`schedules`](Self::schedules).
+    pub async fn schedules_of(
+        &self,
+        tr: &impl Transaction,
+        owner: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Vec<ListedSchedule<T>>> {
+        let keys = &*self.keys;
+        let mut after = after.map(str::to_owned);
+        let mut listed = Vec::new();
+        while listed.len() < limit {
+            let left = limit - listed.len();
+            let names = owned_names(tr, keys, owner, after.as_deref(), left).await?;
+            let rows = names.iter().map(|name| async move {
+                let key = keys.schedule(name);
+                let value = tr.get(&key, Isolation::Serializable).await?;
+                Ok::<_, Error>(value.map(|value| KeyValue::new(&key, &value)))
+            });
+            let rows = try_join_all(rows).await?;
+            for row in rows.iter().flatten() {
+                listed.push(self.parse_schedule(row)?);
+            }
+            if names.len() < left {
+                break;
+            }
+            // A name without a schedule, which damage has left, takes no place on the page.
+            after = names.into_iter().next_back();
+        }
+        Ok(listed)
     }
 
     /// Returns a schedule, or `None` if no schedule has this name.
@@ -205,30 +195,114 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 
     fn parse_schedule(&self, row: &KeyValue) -> Result<ListedSchedule<T>> {
-        let undecodable =
-            |bytes: Bytes, error: DecodeError| Undecodable::new(row.key().to_vec(), bytes, error);
-        let record = ScheduleCodec.decode(row.to_value());
-        let now = wall_millis(&self.keys.env);
-        let entry = record.map(|record| {
-            let expected = expected(&record, now);
-            ScheduleEntry {
-                next: record.next_millis.map(unix_time),
-                error: expected
-                    .as_ref()
-                    .err()
-                    .map(|error| chain(error).to_string()),
-                expected: expected.unwrap_or(None).map(unix_time),
-                last: record.fired.newest().map(unix_time),
-                schedule: record.schedule,
-                payload: (codec::decode(&self.codec, record.payload.clone()))
-                    .map_err(|error| undecodable(record.payload, error)),
-            }
-        });
-        Ok(ListedSchedule {
-            name: self.keys.parse_schedule(row.key())?,
-            entry: entry.map_err(|error| undecodable(row.to_value(), error)),
+        let name = self.keys.parse_schedule(row.key())?;
+        let entry = match ScheduleCodec.decode(row.to_value()) {
+            Ok(record) => Ok(self.schedule_entry(&name, record)),
+            Err(error) => Err(Undecodable::new(row.key().to_vec(), row.to_value(), error)),
+        };
+        Ok(ListedSchedule { name, entry })
+    }
+
+    /// Returns what a record says, by the present wall clock.
+    pub(super) fn schedule_entry(&self, name: &str, record: ScheduleRecord) -> ScheduleEntry<T> {
+        let expected = expected(&record, wall_millis(&self.keys.env));
+        let payload = codec::decode(&self.codec, record.payload.clone());
+        ScheduleEntry {
+            next: record.next_millis.map(unix_time),
+            error: expected
+                .as_ref()
+                .err()
+                .map(|error| chain(error).to_string()),
+            expected: expected.unwrap_or(None).map(unix_time),
+            last: record.fired.newest().map(unix_time),
+            schedule: record.schedule,
+            owner: record.owner,
+            payload: payload
+                .map_err(|error| Undecodable::new(self.keys.schedule(name), record.payload, error)),
+        }
+    }
+}
+
+/// A schedule that an application has given, and that can be stored.
+pub(super) struct Given<'a> {
+    schedule: &'a Schedule,
+    times: Times,
+    payload: Bytes,
+}
+
+impl<'a> Given<'a> {
+    /// Checks a schedule.
+    pub(super) fn check(name: &str, schedule: &'a Schedule, payload: Bytes) -> Result<Self> {
+        check_name(name)?;
+        check_options(&schedule.options)?;
+        Ok(Self {
+            schedule,
+            times: Times::parse(schedule)?,
+            payload,
         })
     }
+
+    /// Returns the record that is stored at the wall time `now` in place of another one.
+    ///
+    /// # Errors
+    /// [`Error::CronNeverFires`], [`Error::CronTimes`].
+    pub(super) fn record(
+        &self,
+        stored: Option<&ScheduleRecord>,
+        now: u64,
+    ) -> Result<ScheduleRecord> {
+        let same = stored.filter(|stored| has_same_times(&stored.schedule, self.schedule));
+        let fired = match (same, stored) {
+            (Some(same), _) => same.fired.clone(),
+            (None, Some(other)) => other.fired.ends(),
+            (None, None) => FiredTimes::default(),
+        };
+        let next_millis = match same {
+            Some(same) if self.times.expected(same, now)?.is_none() => same.next_millis,
+            _ => {
+                let text = self.schedule.cron().to_owned();
+                let next = self.times.next_after(now, &fired)?;
+                Some(next.ok_or(Error::CronNeverFires { text })?)
+            }
+        };
+        Ok(ScheduleRecord {
+            next_millis,
+            fired,
+            schedule: self.schedule.clone(),
+            owner: stored.and_then(|stored| stored.owner.clone()),
+            unknown: stored.map_or_else(Bytes::new, |stored| stored.unknown.clone()),
+            payload: self.payload.clone(),
+        })
+    }
+}
+
+/// Checks the options of the items of a schedule.
+fn check_options(options: &Enqueue) -> Result<()> {
+    if let Some(ReadyTime::At(_)) = options.ready {
+        return Err(Error::FixedTime);
+    }
+    if options.batch.is_some() {
+        let reason = "a schedule cannot add items to a batch, which is over one day";
+        return Err(Error::EnqueueOptions { reason });
+    }
+    if let Some(dedupe) = options.dedupe() {
+        check_dedupe(dedupe)?;
+    }
+    if options.ref_key.is_some() {
+        let reason = "a schedule does not write the references of its items: set no key for them";
+        return Err(Error::EnqueueOptions { reason });
+    }
+    if let Some(kind) = options.kind() {
+        kind_named(kind)?;
+    }
+    let priority = options.priority();
+    if Priority::new(priority).is_none() {
+        return Err(Error::Priority { priority });
+    }
+    if let Some(group) = options.group() {
+        check_group(group)?;
+    }
+    Ok(())
 }
 
 /// Returns the next time that a schedule should have, if its next time is too late, or if it has none.
@@ -281,7 +355,44 @@ pub(super) fn write(
         let next = record.next_millis;
         next.inspect(|time| tr.set(&keys.fire_time(*time, name), b""));
     }
+    let owner = stored.and_then(|stored| stored.owner.as_ref());
+    if owner != record.owner.as_ref() {
+        owner.inspect(|owner| tr.clear(&keys.schedules_of(owner).pack(&name)));
+        let owner = record.owner.as_ref();
+        owner.inspect(|owner| tr.set(&keys.schedules_of(owner).pack(&name), b""));
+    }
     Ok(())
+}
+
+/// Stages the removal of a schedule.
+pub(super) fn remove(tr: &impl Transaction, keys: &Keys, name: &str, stored: &ScheduleRecord) {
+    tr.clear(&keys.schedule(name));
+    if let Some(next) = stored.next_millis {
+        tr.clear(&keys.fire_time(next, name));
+    }
+    if let Some(owner) = &stored.owner {
+        tr.clear(&keys.schedules_of(owner).pack(&name));
+    }
+}
+
+/// Returns names of the schedules of an owner, up to `limit` after the name `after`.
+///
+/// # Conflicts
+/// Reads these names.
+pub(super) async fn owned_names(
+    tr: &impl Transaction,
+    keys: &Keys,
+    owner: &str,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<BTreeSet<String>> {
+    let names = keys.schedules_of(owner);
+    let (begin, end) = names.range();
+    let begin = after.map_or(begin, |name| key_after(&names.pack(&name)));
+    let query = RangeQuery::keys(begin, end).limit(limit);
+    let rows = read_all(tr, query, Isolation::Serializable).await?;
+    let name = |row: &KeyValue| Ok(keys.parse_owned_schedule(row.key())?.1);
+    rows.iter().map(name).collect()
 }
 
 fn check_name(name: &str) -> Result<()> {

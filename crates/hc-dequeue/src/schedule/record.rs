@@ -26,6 +26,9 @@ pub const MAX_SCHEDULE_NAME_BYTES: usize = 255;
 /// The largest cron expression, and the largest name of a time zone, in bytes.
 pub const MAX_SCHEDULE_TEXT_BYTES: usize = 255;
 
+/// The largest name of an owner of schedules in bytes.
+pub const MAX_SCHEDULE_OWNER_BYTES: usize = 255;
+
 /// The length of the policy for missed times.
 const MISSED_BYTES: usize = 5;
 
@@ -42,7 +45,11 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + 2 * (FIELD_BYTES + 1)
     + (FIELD_BYTES + MAX_KIND_BYTES)
     + (FIELD_BYTES + Limits::BYTES)
+    + (FIELD_BYTES + MAX_SCHEDULE_OWNER_BYTES)
     + MAX_UNKNOWN_BYTES;
+
+// One check of a text serves them all.
+const _: () = assert!(MAX_SCHEDULE_OWNER_BYTES == MAX_SCHEDULE_TEXT_BYTES);
 
 // A schedule must be able to contain any payload that an item can.
 const _: () = assert!(MAX_ENVELOPE_BYTES + MAX_PAYLOAD_BYTES <= limits::MAX_VALUE_BYTES);
@@ -63,6 +70,7 @@ mod tag {
     pub(super) const MAX_DEPTH: u8 = 11;
     pub(super) const PRIORITY: u8 = 12;
     pub(super) const GROUP: u8 = 13;
+    pub(super) const OWNER: u8 = 14;
     pub(super) const KIND: u8 = 15;
 }
 
@@ -74,6 +82,8 @@ pub(crate) struct ScheduleRecord {
     /// The times that have fired.
     pub(crate) fired: FiredTimes,
     pub(crate) schedule: Schedule,
+    /// Whose it is; see [`owned`](super::owned).
+    pub(crate) owner: Option<String>,
     /// Fields of later versions, as stored.
     pub(crate) unknown: Bytes,
     pub(crate) payload: Bytes,
@@ -132,6 +142,8 @@ impl Codec<ScheduleRecord> for ScheduleCodec {
             tag::GROUP,
             options.group().map_or(&[], |group| group),
         );
+        let owner = record.owner.as_deref().unwrap_or_default();
+        push_field(buffer, tag::OWNER, owner.as_bytes());
         let kind = options.kind().unwrap_or_default();
         push_field(buffer, tag::KIND, kind.as_bytes());
         buffer.extend_from_slice(&record.unknown);
@@ -160,6 +172,7 @@ fn decode_schedule(bytes: &Bytes) -> Result<ScheduleRecord, String> {
         next_millis: None,
         fired: FiredTimes::default(),
         schedule: Schedule::new(""),
+        owner: None,
         unknown: Bytes::new(),
         payload: Bytes::new(),
     };
@@ -204,6 +217,7 @@ fn decode_field(record: &mut ScheduleRecord, tag: u8, field: Bytes) -> Result<()
         tag::PRIORITY => options.priority = Some(priority_field(&field)?.get()),
         tag::GROUP => options.group = Some(group(field)?),
         tag::KIND => options.kind = Some(Kind::parse(field)?.name().to_owned()),
+        tag::OWNER => record.owner = Some(text(&field)?),
         other => return Err(format!("field {other} is unknown")),
     }
     Ok(())
@@ -269,6 +283,7 @@ mod tests {
             schedule: Schedule::new("@daily")
                 .with_time_zone("UTC")
                 .with_missed(missed),
+            owner: None,
             unknown: Bytes::new(),
             payload: Bytes::from_static(b"payload"),
         }
@@ -291,6 +306,7 @@ mod tests {
         let mut full = record(Missed::All { cap: 258 });
         full.fired = FiredTimes::of_runs(runs.into()).unwrap();
         full.schedule = full.schedule.with_enqueue_options(options);
+        full.owner = Some("shop".to_owned());
         full.unknown = Bytes::from_static(b"\x63\0\x03new");
         full
     }
@@ -327,7 +343,7 @@ mod tests {
             &[10, 0, 12, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 7],
             &number(11, 8),
             &[12, 0, 1, 12],
-            b"\x0d\0\x04acme",
+            b"\x0d\0\x04acme\x0e\0\x04shop",
             b"\x0f\0\x06report",
             b"\x63\0\x03new\0payload",
         ];

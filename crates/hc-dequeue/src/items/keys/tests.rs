@@ -31,6 +31,7 @@ fn keys_have_the_bytes_of_the_schema() {
     let batch = BatchId([6; 16]);
     let ended = [&name("Bd")[..], b"\x01", &[6; 16], b"\0"].concat();
     let schedule = [&name("e")[..], b"\x02daily\0"].concat();
+    let owned = [&name("eo")[..], b"\x02shop\0\x02daily\0"].concat();
     let fire_time = [&name("f")[..], b"\x16\x01\x00\x02daily\0"].concat();
     let kept = stamped([&name("z")[..], b"\x16\x01\x00"].concat());
     let of_kinds = keys.in_registry(Some([6; 16]));
@@ -56,6 +57,7 @@ fn keys_have_the_bytes_of_the_schema() {
         (keys.done.subspace().bytes().to_vec(), name("x")),
         (id.key_in(&keys.kept_until(256)), kept.clone()),
         (keys.schedule("daily"), schedule.clone()),
+        (keys.schedules_of("shop").pack(&"daily"), owned.clone()),
         (keys.fire_time(256, "daily"), fire_time.clone()),
         (
             keys.part_of_grant(session, &id, 1),
@@ -78,6 +80,9 @@ fn keys_have_the_bytes_of_the_schema() {
     let parsed = keys.parse_fire_time(&fire_time).unwrap();
     assert_eq!(parsed, (256, "daily".to_owned()));
     assert!(keys.parse_fire_time(&schedule).is_err());
+    let of_owner = ("shop".to_owned(), "daily".to_owned());
+    assert_eq!(keys.parse_owned_schedule(&owned).unwrap(), of_owner);
+    assert!(keys.parse_owned_schedule(&schedule).is_err());
     assert_eq!(keys.parse_kept(&kept).unwrap(), (256, id));
     assert!(keys.parse_kept(&schedule).is_err());
     assert_eq!(keys.parse_ended_batch(&ended).unwrap(), batch);

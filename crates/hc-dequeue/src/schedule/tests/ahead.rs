@@ -217,6 +217,7 @@ impl Minutely {
             next_millis: times.after(now).unwrap(),
             fired: FiredTimes::default(),
             schedule,
+            owner: None,
             unknown: Default::default(),
             payload: Default::default(),
         };

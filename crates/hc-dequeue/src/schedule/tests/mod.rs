@@ -4,6 +4,8 @@ mod ahead;
 mod clock_changes;
 mod once;
 mod options;
+mod owned;
+mod owners;
 mod policy;
 mod stopped;
 mod times;

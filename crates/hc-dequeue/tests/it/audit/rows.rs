@@ -25,6 +25,7 @@ conformance::on_every_store!(
     a_dedupe_id_of_an_item_whose_session_is_gone_stays,
     a_cancel_stamp_of_no_session_is_found_and_removed,
     an_entry_of_schedules_is_found_and_repaired,
+    an_entry_of_an_owner_of_schedules_is_found_and_repaired,
     a_row_that_does_not_decode_is_found_and_stays,
     more_than_an_audit_lists_is_repaired_by_several,
 );
@@ -358,6 +359,32 @@ async fn an_entry_of_schedules_is_found_and_repaired(store: TestStore) {
     world.write(&world.only("e").await, None).await;
     world.finds_and_repairs(&[finding(time_millis)]).await;
     assert_eq!(world.count("f").await, 0);
+}
+
+async fn an_entry_of_an_owner_of_schedules_is_found_and_repaired(store: TestStore) {
+    let full = full(&store).await;
+    let Full { world, .. } = &full;
+    let queue = &world.queue;
+    let own = async |tr| queue.set_schedule_owner(&tr, "nightly", Some("shop")).await;
+    assert!(world.runner.run(own).await.unwrap());
+    let entry = world.only("eo").await;
+    let names = |schedule: &str, owner: &str| (schedule.to_owned(), owner.to_owned());
+    world.write(&entry, None).await;
+    let (schedule, owner) = names("nightly", "shop");
+    world
+        .finds_and_repairs(&[Finding::NoOwnedSchedule { schedule, owner }])
+        .await;
+    assert_eq!(world.only("eo").await, entry);
+
+    // A schedule that does not exist, and one of another owner.
+    let strays = [names("nightly", "billing"), names("weekly", "shop")];
+    for (schedule, owner) in &strays {
+        let stray = world.key("eo").pack(&(owner, schedule));
+        world.write(&stray, Some(b"")).await;
+    }
+    let findings = strays.map(|(schedule, owner)| Finding::StrayOwnedSchedule { schedule, owner });
+    world.finds_and_repairs(&findings).await;
+    assert_eq!(world.only("eo").await, entry);
 }
 
 async fn a_row_that_does_not_decode_is_found_and_stays(store: TestStore) {
