@@ -87,19 +87,24 @@ impl Console {
         report.ok_or_else(|| missing_item(item))
     }
 
-    /// Returns a page of the schedules of a queue: up to `limit` after the one of this name.
+    /// Returns a page of the schedules of a queue, or of one of their owners: up to `limit` after the one of this name.
     ///
     /// # Errors
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], and those of the store.
     pub async fn schedules(
         &self,
         name: &str,
+        owner: Option<&str>,
         after: Option<&str>,
         limit: usize,
     ) -> Result<report::Schedules> {
         let found = &self.find_dequeue(name, "schedules").await?;
+        let queue = &found.queue;
         let limit = limit.clamp(1, MAX_ROWS);
-        let read = |tr| async move { found.queue.schedules(&tr, after, limit + 1).await };
+        let read = async |tr| match owner {
+            Some(owner) => queue.schedules_of(&tr, owner, after, limit + 1).await,
+            None => queue.schedules(&tr, after, limit + 1).await,
+        };
         let mut listed = self.reader.run(read).await?;
         let next = next_page(&mut listed, limit).map(|last| last.name.clone());
         let listed = listed.into_iter();
@@ -327,6 +332,7 @@ fn schedule_entry(codec: &str, name: String, entry: ScheduleEntry<Bytes>) -> rep
     };
     report::Schedule {
         name,
+        owner: entry.owner,
         cron: Some(schedule.cron().to_owned()),
         time_zone: Some(schedule.time_zone().to_owned()),
         missed: Some(missed),

@@ -132,6 +132,9 @@ pub struct Schedules {
 pub struct Schedule {
     /// Its name.
     pub name: String,
+    /// The owner that it was set by. Missing if it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
     /// Its cron expression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cron: Option<String>,

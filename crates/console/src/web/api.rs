@@ -109,15 +109,21 @@ pub(super) async fn sessions(
     Ok(Json(sessions.await?))
 }
 
+/// Whose schedules are wanted, if not all.
+#[derive(Debug, Deserialize)]
+pub(super) struct OwnerQuery {
+    pub(super) owner: Option<String>,
+}
+
 pub(super) async fn schedules(
     State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<ListingQuery>,
+    Query(of): Query<OwnerQuery>,
 ) -> ApiResult<report::Schedules> {
+    let (owner, after) = (of.owner.as_deref(), wanted.after.as_deref());
     let limit = wanted.limit(ROWS);
-    let schedules = site
-        .console
-        .schedules(&name, wanted.after.as_deref(), limit);
+    let schedules = site.console.schedules(&name, owner, after, limit);
     Ok(Json(schedules.await?))
 }
 

@@ -4,6 +4,7 @@ use axum::extract::{Path, Query, State};
 use axum::response::Response;
 use serde::Deserialize;
 
+use super::api::OwnerQuery;
 use super::live::{OverviewLive, QueueLive};
 use super::refusal::Refusal;
 use super::site::{QUEUES_PER_PAGE, Site};
@@ -227,13 +228,22 @@ pub(super) async fn schedules(
     State(site): State<Site>,
     Path(name): Path<String>,
     Query(wanted): Query<PageQuery>,
+    Query(OwnerQuery { owner }): Query<OwnerQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
-    let list = site.console.schedules(&name, after, ROWS_PER_PAGE).await?;
+    let list = site
+        .console
+        .schedules(&name, owner.as_deref(), after, ROWS_PER_PAGE)
+        .await?;
     let frame = Frame::of_queue(&site, &name, None);
+    let path = match &owner {
+        Some(owner) => format!("schedules?owner={}", text::query(owner)),
+        None => "schedules".to_owned(),
+    };
     Ok(page(&SchedulesPage {
-        pager: frame.pager("schedules", after, list.next.as_deref()),
+        pager: frame.pager(&path, after, list.next.as_deref()),
         frame,
         list,
+        owner,
     }))
 }

@@ -139,8 +139,13 @@ pub(super) fn segment(name: &str) -> String {
     if matches!(name, "." | "..") {
         return format!("%22{name}%22");
     }
+    query(name)
+}
+
+/// Returns a text as a value of a query.
+pub(super) fn query(value: &str) -> String {
     let mut text = String::new();
-    for byte in name.bytes() {
+    for byte in value.bytes() {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
                 text.push(char::from(byte));

@@ -325,6 +325,8 @@ pub(super) struct SessionsPage {
 pub(super) struct SchedulesPage {
     pub(super) frame: Frame,
     pub(super) list: report::Schedules,
+    /// The owner whose schedules it has, or `None` if it has all.
+    pub(super) owner: Option<String>,
     pub(super) pager: Pager,
 }
 
@@ -349,6 +351,24 @@ pub(super) fn moment_or_dash(time: &Option<Time>) -> String {
 mod tests {
     use super::*;
     use crate::report::Failure;
+
+    #[test]
+    fn a_next_page_has_the_query_of_its_list() {
+        for (list, next) in [
+            (
+                "/queues/jobs/schedules",
+                "/queues/jobs/schedules?after=b%3F",
+            ),
+            (
+                "/schedules?owner=a%26",
+                "/schedules?owner=a%26&amp;after=b%3F",
+            ),
+        ] {
+            let pager = Pager::of(list.to_owned(), None, Some("b?"));
+            let text = pager.render().unwrap();
+            assert!(text.contains(&format!("href=\"{next}\"")), "{text}");
+        }
+    }
 
     #[test]
     fn what_happened_at_the_same_time_is_told_in_causal_order() {

@@ -424,12 +424,13 @@ async fn a_schedule_of_a_clock_that_was_ahead_is_set_right(store: TestStore) {
     assert_eq!(gone.to_string(), text);
     // A process whose clock is ten years ahead schedules it anew.
     world.schedule_ahead("new year").await;
-    let listed = valid(console.schedules(jobs, None, 1).await.unwrap());
+    let listed = valid(console.schedules(jobs, None, None, 1).await.unwrap());
     let before = listed.schedules[0].clone();
     assert!(before.expected.is_some(), "{before:?}");
     let changed = valid(console.reschedule(jobs, "new year").await.unwrap());
     assert_eq!(&*changed.outcome, "it fires at its next time");
-    let after = &console.schedules(jobs, None, 1).await.unwrap().schedules[0];
+    let listed = console.schedules(jobs, None, None, 1).await.unwrap();
+    let after = &listed.schedules[0];
     assert_eq!((&after.next, &after.expected), (&before.expected, &None));
     assert_eq!(after.payload, before.payload);
 }

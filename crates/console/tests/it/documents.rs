@@ -61,11 +61,12 @@ const TOLD: [(&str, &str); 33] = [
 
 /// Commands whose options no document has, in this order. `<page>` is the next page of the same command, as JSON has
 /// it. The status, if it is not 0.
-const MORE: [(&str, i32); 48] = [
+const MORE: [(&str, i32); 49] = [
     ("queues --limit 1 --after <page>", 0),
     ("list jobs --limit 1 --after <page> --time-limit 20", 0),
     ("list events --subscription mirror", 0),
     ("schedules jobs --limit 1 --after <page>", 0),
+    ("schedules jobs --owner calendar", 0),
     ("sessions jobs --limit 1 --after <page>", 0),
     ("batches jobs --limit 1 --after <page>", 0),
     ("ls jobs --limit 1 --after <page>", 0),

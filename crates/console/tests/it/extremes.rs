@@ -151,7 +151,7 @@ async fn an_extreme_time_stops_no_listing_and_no_page(store: TestStore) {
     let sessions = valid(console.sessions(name, None, 10).await.unwrap()).sessions;
     let of_ahead = sessions.iter().find(|session| session.wall == Some(beyond));
     assert_eq!(of_ahead.unwrap().oldest_grant, Some(beyond));
-    valid(console.schedules(name, None, 10).await.unwrap());
+    valid(console.schedules(name, None, None, 10).await.unwrap());
     let settings = valid(console.settings(name).await.unwrap());
     assert!(settings.keep_done_seconds > 1e15 && settings.dedupe_retention_seconds > 1e15);
     valid(console.queue(name).await.unwrap());

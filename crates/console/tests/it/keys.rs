@@ -234,6 +234,7 @@ async fn keys_have_the_queue_and_the_part_that_they_belong_to(store: TestStore) 
                 "pointer to an item",
                 "retained dedupe id",
                 "schedule",
+                "schedule of an owner",
                 "time of a schedule",
                 "session",
                 "heartbeat",

@@ -296,7 +296,7 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
         );
         assert_eq!(sessions.sessions.len(), expected, "{queue}");
     }
-    let all = valid(console.schedules(queue, None, 10).await.unwrap());
+    let all = valid(console.schedules(queue, None, None, 10).await.unwrap());
     assert_eq!((all.schedules.len(), &all.next), (2, &None));
     let first = &all.schedules[0];
     let options = first.options.as_deref();
@@ -317,13 +317,22 @@ async fn sessions_schedules_and_settings_are_shown(store: TestStore) {
             .ends_with("-01-01T00:00:00.000Z")
     );
     assert_eq!(first.payload.as_ref().unwrap().value, Some(job(30)));
-    let page = valid(console.schedules(queue, None, 1).await.unwrap());
+    let page = valid(console.schedules(queue, None, None, 1).await.unwrap());
     assert_eq!(
         (&page.schedules[..], page.next.as_deref()),
         (&all.schedules[..1], Some("new year"))
     );
-    let page = console.schedules(queue, Some("new year"), 10).await;
+    let page = console.schedules(queue, None, Some("new year"), 10).await;
     assert_eq!(page.unwrap().schedules, &all.schedules[1..]);
+    let second = &all.schedules[1];
+    assert_eq!(
+        (&first.owner, second.owner.as_deref()),
+        (&None, Some("calendar"))
+    );
+    for (owner, expected) in [("calendar", &all.schedules[1..]), ("calendar2", &[])] {
+        let of_owner = console.schedules(queue, Some(owner), None, 10).await;
+        assert_eq!(valid(of_owner.unwrap()).schedules, expected);
+    }
     let settings = valid(console.settings(queue).await.unwrap());
     assert_eq!(
         (settings.lease_seconds, settings.keep_done_seconds),
@@ -421,7 +430,7 @@ async fn a_queue_of_another_recipe_is_refused(store: TestStore) {
         if !is("jobs") {
             assert_eq!(kind(console.items(name, "dead", None, 1).await), wrong);
             assert_eq!(kind(console.item(name, "00").await), wrong);
-            assert_eq!(kind(console.schedules(name, None, 1).await), wrong);
+            assert_eq!(kind(console.schedules(name, None, None, 1).await), wrong);
             assert_eq!(kind(console.settings(name).await), wrong);
             assert_eq!(kind(console.groups(name, None, 1).await), wrong);
             assert_eq!(kind(console.batches(name, None, 1).await), wrong);
@@ -487,7 +496,7 @@ async fn looking_writes_nothing(store: TestStore) {
             let _ = console.items(name, place, None, 10).await;
         }
         let _ = console.sessions(name, None, 10).await;
-        let _ = console.schedules(name, None, 10).await;
+        let _ = console.schedules(name, None, None, 10).await;
         let _ = console.settings(name).await;
         let _ = console.groups(name, None, 10).await;
         let _ = console.group(name, "acme").await;

@@ -21,7 +21,7 @@ async fn a_full_page_that_nothing_follows_is_the_last_one(store: TestStore) {
         assert_eq!(list(place, all).await, (all, false), "{place}");
         assert_eq!(list(place, all - 1).await, (all - 1, true), "{place}");
     }
-    let schedules = console.schedules(&jobs, None, 2).await.unwrap();
+    let schedules = console.schedules(&jobs, None, None, 2).await.unwrap();
     assert_eq!((schedules.schedules.len(), schedules.next), (2, None));
     let sessions = console.sessions(&jobs, None, 1).await.unwrap();
     assert_eq!((sessions.sessions.len(), sessions.next), (1, None));

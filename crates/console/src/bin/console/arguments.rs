@@ -203,6 +203,9 @@ pub(crate) enum Command {
     Schedules {
         /// The queue.
         queue: String,
+        /// Only those of this owner.
+        #[arg(long)]
+        owner: Option<String>,
         #[command(flatten)]
         page: Page,
     },

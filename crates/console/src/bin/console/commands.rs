@@ -70,8 +70,9 @@ pub(crate) async fn run(context: &Context<'_>, command: Command) -> Result<Statu
             let sessions = console.sessions(&queue, page.after(), page.limit());
             print(&sessions.await?, json)?;
         }
-        Command::Schedules { queue, page } => {
-            let schedules = console.schedules(&queue, page.after(), page.limit());
+        Command::Schedules { queue, owner, page } => {
+            let owner = owner.as_deref();
+            let schedules = console.schedules(&queue, owner, page.after(), page.limit());
             print(&schedules.await?, json)?;
         }
         Command::Reschedule { queue, schedule } => {

@@ -195,6 +195,11 @@ impl World {
                 |tr| async move { jobs.schedule(&tr, name, schedule, &job(30)).await.map(drop) };
             self.runner.run(schedule).await.unwrap();
         }
+        let own = async |tr| {
+            let name = "new year again";
+            jobs.set_schedule_owner(&tr, name, Some("calendar")).await
+        };
+        assert!(self.runner.run(own).await.unwrap());
     }
 
     /// Schedules anew what a schedule of `jobs` has, by a clock that is ten years ahead.

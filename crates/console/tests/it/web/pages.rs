@@ -249,6 +249,15 @@ async fn settings_and_schedules_are_shown() {
     assert_eq!(schedules["schedules"][0]["name"], crate::web::site::EVIL);
     let schedules = site.shown(&format!("/queues/{name}/schedules")).await;
     assert!(schedules.text.contains("0 4 * * *"));
+    let owner = crate::web::site::EVIL;
+    let owner: String = owner.bytes().map(|byte| format!("%{byte:02X}")).collect();
+    for (owner, rows) in [(&*owner, 1), ("nobody", 0)] {
+        let path = format!("queues/{name}/schedules?owner={owner}");
+        let listed = site.shown(&format!("/api/{path}")).await.json();
+        assert_eq!(listed["schedules"].as_array().unwrap().len(), rows);
+        let listed = site.shown(&format!("/{path}")).await;
+        assert_eq!(listed.text.contains("0 4 * * *"), rows > 0);
+    }
     let settings = site
         .shown(&format!("/api/queues/{name}/settings"))
         .await

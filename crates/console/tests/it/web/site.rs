@@ -80,6 +80,7 @@ pub(crate) async fn evil_queue(runner: &Runner<Store>) -> JsonJobs {
     let rest = |tr: Tx<_>| async move {
         let _ = add.enqueue_with(&tr, value, later).await?;
         let _ = add.schedule(&tr, EVIL, schedule, value).await?;
+        add.set_schedule_owner(&tr, EVIL, Some(EVIL)).await?;
         Ok::<_, Error>(())
     };
     runner.run(rest).await.unwrap();

@@ -83,11 +83,12 @@ impl Show for Schedules {
             return "no schedules\n".to_owned();
         }
         let header = [
-            "SCHEDULE", "CRON", "ZONE", "MISSED", "OPTIONS", "NEXT", "LAST", "PAYLOAD",
+            "SCHEDULE", "OWNER", "CRON", "ZONE", "MISSED", "OPTIONS", "NEXT", "LAST", "PAYLOAD",
         ];
         let rows = self.schedules.iter().map(|schedule| {
             vec![
                 schedule.name.clone(),
+                text(schedule.owner.as_ref()),
                 text(schedule.cron.as_ref().or(schedule.problem.as_ref())),
                 text(schedule.time_zone.as_ref()),
                 text(schedule.missed.as_ref()),
