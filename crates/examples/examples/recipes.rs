@@ -275,6 +275,19 @@ async fn run_periodically(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     Ok(())
 }
 
+async fn run_what_the_code_says(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
+    let shop = Some("shop");
+    let own = async |tr| jobs.set_schedule_owner(&tr, "statistics", shop).await;
+    assert!(runner.run(own).await?);
+    let hourly = Schedule::new("0 * * * *").with_time_zone("America/New_York");
+    let schedules = &[("statistics", hourly, "collect statistics".to_owned())];
+    let set = async |tr| jobs.set_schedules(&tr, "shop", schedules).await;
+    for name in runner.run(set).await?.removed {
+        println!("`{name}` is no longer in the code, and fires no more");
+    }
+    Ok(())
+}
+
 async fn run_without_a_pile(runner: &Runner<Store>, jobs: &Jobs) -> Result<()> {
     let once = Enqueue::new().with_dedupe("refresh");
     let minutely = &Schedule::new("* * * * *").with_enqueue_options(once);
@@ -559,6 +572,7 @@ pub(crate) async fn main() -> Result<(), AnyError> {
     let videos = &open("videos").await?;
     change_settings(runner, videos).await?;
     run_periodically(runner, videos).await?;
+    run_what_the_code_says(runner, videos).await?;
     run_without_a_pile(runner, videos).await?;
     stop(work_for_a_long_time(runner, videos).await?).await?;
     let item = videos.submit(runner, &"trailer".to_owned()).await?;
