@@ -34,6 +34,7 @@ mod tests;
 mod work;
 
 pub use crate::audit::Audit;
+pub use crate::batches::members::{MemberPage, MemberStatus};
 pub use crate::batches::operations::{Batch, BatchEnd, BatchPage, BatchStatus};
 pub use crate::consume::consumer::Consumer;
 pub use crate::consume::delivery::Delivery;

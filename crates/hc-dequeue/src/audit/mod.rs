@@ -24,7 +24,7 @@ use microqueue::keyspace::error::chain;
 use microqueue::keyspace::{Database, Runner, Store};
 
 use self::rows::{RowCheck, check_rows};
-use crate::batches::audit::check_batches;
+use crate::batches::audit::{check_batches, has_batches};
 use crate::items::error::Result;
 use crate::items::finding::{Finding, Unchecked};
 use crate::items::keys::Keys;
@@ -144,12 +144,18 @@ async fn check_all_rows(runner: &Runner<Store>, keys: &Keys) -> Result<Vec<Findi
     for part in Part::with_items() {
         findings.extend(check_rows(runner, keys, RowCheck::Tokens(part)).await?);
     }
+    if has_batches(runner, keys).await? {
+        for part in Part::with_items() {
+            findings.extend(check_rows(runner, keys, RowCheck::Memberships(part)).await?);
+        }
+    }
     for check in [
         RowCheck::DedupeIds(Part::DedupeIds),
         RowCheck::DedupeIds(Part::DedupeItems),
         RowCheck::RetainedIds,
         RowCheck::Done,
         RowCheck::KeepTimes,
+        RowCheck::Members,
         RowCheck::EndedBatches,
         RowCheck::Schedules,
         RowCheck::FireTimes,

@@ -1,5 +1,6 @@
 //! Repairs what an audit has found.
 
+use microqueue::keyspace::parts::Part as _;
 use microqueue::keyspace::{Runner, Store, Transaction};
 
 use super::rows::{AuditTransaction, RowCheck, is_still};
@@ -8,6 +9,7 @@ use crate::batches;
 use crate::items::error::Result;
 use crate::items::finding::Finding;
 use crate::items::keys::Keys;
+use crate::items::part::Part;
 use crate::items::settings::Settings;
 use crate::lanes;
 
@@ -75,6 +77,8 @@ async fn repair_step(
         | Finding::NoPointer { .. }
         | Finding::StrayPointer { .. }
         | Finding::StrayParked { .. }
+        | Finding::NoMember { .. }
+        | Finding::StrayMember { .. }
         | Finding::NoKeepTime { .. }
         | Finding::StrayKeepTime { .. }
         | Finding::NoFireTime { .. }
@@ -107,6 +111,14 @@ fn checked_row(keys: &Keys, finding: &Finding) -> Option<(RowCheck<'static>, Vec
             (RowCheck::Pointers, key)
         }
         Finding::StrayParked { group, until } => (RowCheck::Parked, keys.parked(*until, group)),
+        Finding::NoMember { key, .. } => {
+            let part = Part::of(&keys.queue, key)?;
+            (RowCheck::Memberships(part), key.to_vec())
+        }
+        Finding::StrayMember { batch, item } => {
+            let key = item.id().key_in(&keys.members(batch.id()));
+            (RowCheck::Members, key)
+        }
         Finding::NoKeepTime { item, .. } => {
             let key = item.id().key_in(keys.done.subspace());
             (RowCheck::Done, key)
@@ -143,6 +155,9 @@ async fn repair_row(
 ) -> Result<()> {
     match finding {
         Finding::NoPointer { .. } => pointers::set_pointer(tr, keys, key).await?,
+        Finding::NoMember { batch, item, .. } => {
+            tr.set(&item.id().key_in(&keys.members(batch.id())), b"");
+        }
         Finding::NoKeepTime { item, until_millis } => {
             tr.set(&item.id().key_in(&keys.kept_until(*until_millis)), b"");
         }
@@ -162,6 +177,7 @@ async fn repair_row(
         | Finding::StrayPointer { .. }
         | Finding::StrayParked { .. }
         | Finding::StrayKeepTime { .. }
+        | Finding::StrayMember { .. }
         | Finding::StrayFireTime { .. }
         | Finding::StrayOwnedSchedule { .. } => tr.clear(key),
         _ => {}

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use super::sessions::Seen;
 use super::{dedupe, done, pointers, sessions};
 use crate::batches::audit::check_ended_batch;
+use crate::batches::members::{check_member, check_membership};
 use crate::items::error::{Error, Result};
 use crate::items::finding::Finding;
 use crate::items::keys::Keys;
@@ -65,6 +66,10 @@ pub(super) enum RowCheck<'a> {
     KeepTimes,
     /// Batches that have ended with nothing.
     EndedBatches,
+    /// Members of batches with these.
+    Members,
+    /// Items that are members with the index of members.
+    Memberships(Part),
     /// Schedules with the index by next time, and with the clock.
     Schedules,
     /// Entries of that index with the schedules.
@@ -84,6 +89,7 @@ impl RowCheck<'_> {
             | Self::Requests(part)
             | Self::Items(part)
             | Self::Tokens(part)
+            | Self::Memberships(part)
             | Self::DedupeIds(part) => part,
             Self::Sessions => Part::Sessions,
             Self::Heartbeats => Part::Heartbeats,
@@ -95,6 +101,7 @@ impl RowCheck<'_> {
             Self::RetainedIds => Part::RetainedIds,
             Self::Done => Part::Done,
             Self::KeepTimes => Part::KeepTimes,
+            Self::Members => Part::Members,
             Self::EndedBatches => Part::EndedBatches,
             Self::Schedules | Self::ScheduleOwners => Part::Schedules,
             Self::OwnedSchedules => Part::OwnedSchedules,
@@ -129,6 +136,8 @@ impl RowCheck<'_> {
             Self::RetainedIds => dedupe::check_retained_id(keys, row),
             Self::Done => done::check_done_item(tr, keys, row).await,
             Self::KeepTimes => done::check_keep_time(tr, keys, row).await,
+            Self::Members => check_member(tr, keys, row).await,
+            Self::Memberships(part) => check_membership(tr, keys, part, row).await,
             Self::EndedBatches => check_ended_batch(keys, row),
             Self::Schedules => check_schedule(tr, keys, row).await,
             Self::FireTimes => check_fire_time(tr, keys, row).await,

@@ -23,6 +23,14 @@ use crate::items::part::Part;
 /// The largest number of batches that one transaction checks.
 const MAX_CHECKED_BATCHES: usize = 100;
 
+/// Returns whether there are batches that have not ended.
+pub(crate) async fn has_batches(runner: &Runner<Store>, keys: &Keys) -> Result<bool> {
+    let (begin, end) = keys.part(Part::Batches);
+    let first = &RangeQuery::keys(begin, end).limit(1);
+    let read = async |tr: Tx<_>| Ok::<_, Error>(tr.get_range(first, Isolation::Snapshot).await?);
+    Ok(!runner.run(read).await?.rows.is_empty())
+}
+
 /// Checks all batches.
 pub(crate) async fn check_batches(
     runner: &Runner<Store>,

@@ -24,7 +24,7 @@ use microqueue::keyspace::{
 
 use crate::batches::ended::EndedBatch;
 use crate::batches::stored::{StoredBatch, read_batch};
-use crate::items::batch::{BatchCounts, BatchId, Tally};
+use crate::items::batch::{BatchCounts, BatchId, CallbackOf, Tally};
 use crate::items::batch_row::Callback;
 use crate::items::changes::Changes;
 use crate::items::error::{Result, skip_corrupt};
@@ -176,7 +176,10 @@ async fn finish(
         mut record,
     } = callback;
     record.enqueued_millis = now;
-    record.batch_counts = Some(counts);
+    record.callback_of = Some(CallbackOf {
+        counts,
+        batch: Some(id),
+    });
     record.member = row.parent;
     // It takes over the place of the batch.
     changes.leave(row.parent, None);

@@ -10,6 +10,7 @@ use microqueue::keyspace::{
 };
 use microqueue::{ItemId, StagedId};
 
+use crate::batches::members::clear_members;
 use crate::items::batch::{BatchCounts, BatchId};
 use crate::items::error::Result;
 use crate::items::item_ref::{id_from_bytes, id_to_bytes};
@@ -81,6 +82,7 @@ impl EndedBatch {
         callback: Option<StagedId>,
     ) {
         if self.until_millis <= self.ended_millis {
+            clear_members(tr, keys, batch);
             return;
         }
         let key = keys.ended_batch(batch);
@@ -161,6 +163,9 @@ pub(crate) async fn expire_batches(
         if ended.is_ok_and(|ended| ended.until_millis <= now) {
             tr.add_conflict_key(ConflictKind::Read, row.key())?;
             tr.clear(row.key());
+            if let Ok(batch) = keys.parse_ended_batch(row.key()) {
+                clear_members(tr, keys, batch);
+            }
         }
     }
     Ok(batch.next_after().map(<[u8]>::to_vec))

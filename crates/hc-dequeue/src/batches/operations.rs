@@ -185,9 +185,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
         let id = BatchId(keys.env.random_bytes());
         tr.set(&keys.batch_row(id), &row);
         tr.set(&keys.batch_open(id), b"");
-        let mut changes = Changes::default();
-        changes.join(parent);
-        changes.stage(tr, keys);
+        if let Some(parent) = parent {
+            let mut changes = Changes::default();
+            changes.join(parent);
+            changes.stage(tr, keys);
+        }
         Ok(keys.batch_ref(id))
     }
 

@@ -173,7 +173,16 @@ impl<T> Delivery<T> {
     /// [callback](crate::Batch::with_callback).
     #[must_use]
     pub fn batch_counts(&self) -> Option<BatchCounts> {
-        self.item.record.batch_counts
+        Some(self.item.record.callback_of?.counts)
+    }
+
+    /// Returns the batch that has ended, if the item is its [callback](crate::Batch::with_callback): by
+    /// [`members`](crate::Queue::members), the callback reads their results.
+    #[must_use]
+    pub fn ended_batch(&self) -> Option<BatchRef> {
+        let HeldItem { record, shared, .. } = &*self.item;
+        let batch = record.callback_of?.batch?;
+        Some(shared.keys.batch_ref(batch))
     }
 
     /// Returns the number of this attempt, starting at 1: one more than the item's previous failures.

@@ -185,6 +185,39 @@ impl BatchCounts {
     }
 }
 
+/// What the record of a callback says of its batch, which has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallbackOf {
+    pub(crate) counts: BatchCounts,
+    /// `None` in records of the first version.
+    pub(crate) batch: Option<BatchId>,
+}
+
+impl CallbackOf {
+    pub(crate) const BYTES: usize = BatchCounts::BYTES + BatchId::BYTES;
+
+    pub(crate) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = self.counts.to_bytes().to_vec();
+        if let Some(batch) = self.batch {
+            bytes.extend_from_slice(&batch.0);
+        }
+        bytes
+    }
+
+    pub(crate) fn parse(field: &[u8]) -> Result<Self, String> {
+        let (counts, batch) = field.split_at(field.len().min(BatchCounts::BYTES));
+        let mut fields = Fields::new(batch);
+        let batch = if batch.is_empty() {
+            None
+        } else {
+            Some(BatchId(fields.array()?))
+        };
+        fields.end()?;
+        let counts = BatchCounts::parse(counts)?;
+        Ok(Self { counts, batch })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use microqueue::keyspace::{Environment, Subspace};

@@ -108,11 +108,9 @@ impl Changes {
         }
     }
 
-    /// Adds a new member to its batch, if it has one.
-    pub(crate) fn join(&mut self, member: Option<BatchMember>) {
-        if let Some(member) = member {
-            self.tally(member.batch, Tally::Pending, 1);
-        }
+    /// Adds a new member to its batch: a batch, or an item by [`join_batch`](crate::items::members::join_batch).
+    pub(crate) fn join(&mut self, member: BatchMember) {
+        self.tally(member.batch, Tally::Pending, 1);
     }
 
     /// Adds that a member leaves its batch, and as what it counts.

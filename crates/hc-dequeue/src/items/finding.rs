@@ -167,6 +167,28 @@ pub enum Finding {
         batch: BatchRef,
     },
 
+    /// A member is missing in the index of its batch, so that the batch's callback would not find it. Repaired by
+    /// adding it.
+    #[error("item {item} is missing among the members of batch {batch}")]
+    NoMember {
+        /// The batch.
+        batch: BatchRef,
+        /// The item.
+        item: ItemRef,
+        /// The key of the item's row.
+        key: Bytes,
+    },
+
+    /// There is a member of a batch that does not exist, and has not ended lately. Repaired by removing the entry; the
+    /// item stays.
+    #[error("item {item} is among the members of batch {batch}, which does not exist")]
+    StrayMember {
+        /// The batch.
+        batch: BatchRef,
+        /// The item.
+        item: ItemRef,
+    },
+
     /// A done item is missing from the index by expiry time, so that it would never be removed. Repaired by adding
     /// it.
     #[error("done item {item} is missing from the index by expiry time")]
@@ -332,6 +354,8 @@ impl Finding {
             Self::BatchOff { .. } => "batch-off",
             Self::NoBatchNotice { .. } => "no-batch-notice",
             Self::StrayBatch { .. } => "stray-batch",
+            Self::NoMember { .. } => "no-member",
+            Self::StrayMember { .. } => "stray-member",
             Self::NoKeepTime { .. } => "no-keep-time",
             Self::StrayKeepTime { .. } => "stray-keep-time",
             Self::NoDedupe { .. } => "no-dedupe",

@@ -39,6 +39,7 @@ pub(crate) fn parse_item(
         Part::Done => (Location::Done, keys.done.clone()),
         Part::Batches
         | Part::EndedBatches
+        | Part::Members
         | Part::BatchNotices
         | Part::CancelStamps
         | Part::Heartbeats

@@ -26,6 +26,7 @@
 //! (queue, "B", batch, "o")        = empty; while it exists, the batch is open
 //! (queue, "B", batch, tally)      = counter: members
 //! (queue, "Bd", batch)            = batch that has ended, while it is kept
+//! (queue, "Bm", batch, id)        = empty; the item is or was a member of the batch, which is there or kept
 //! (queue, "Bs", batch)            = notice that the batch may be complete: versionstamp
 //! (queue, "t", ready, id)         = delayed item
 //! (queue, "h", session, id)       = item that the session holds
@@ -94,11 +95,11 @@
 //!         12  group: 1 to 255 bytes
 //!         13  01 if it has a slot of its group
 //!         14  batch of which it is a member; 01 if dead letters stay members, otherwise 00
-//!         15  only of a batch's callback: completed, dead and cancelled members, in 8 bytes each
+//!         15  only of a batch's callback: completed, dead and cancelled members, in 8 bytes each; the batch
 //!         16  only while a session holds it, if its grant took a token of its group's rate: read version of the grant;
 //!             after how many versions a token comes back, in 8 bytes each
 //!         17  kind: 1 to 100 bytes of UTF-8
-//!         18..FF  fields of later versions, kept unchanged: up to 584 bytes with their tags and lengths
+//!         18..FF  fields of later versions, kept unchanged: up to 568 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field

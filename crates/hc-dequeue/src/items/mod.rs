@@ -16,6 +16,7 @@ pub(crate) mod item_ref;
 pub(crate) mod item_row;
 pub(crate) mod keys;
 pub(crate) mod kind;
+pub(crate) mod members;
 pub(crate) mod part;
 pub(crate) mod places;
 pub(crate) mod pointer;

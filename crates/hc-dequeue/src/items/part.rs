@@ -13,6 +13,7 @@ parts! {
     pub(crate) enum Part {
         Batches "B" "batch",
         EndedBatches "Bd" "batch that has ended",
+        Members "Bm" "member of a batch",
         BatchNotices "Bs" "notice of a batch",
         CancelStamps "a" "cancel stamp",
         Heartbeats "b" "heartbeat",
@@ -134,6 +135,7 @@ impl Part {
             Self::Dead => Some(Counter::Dead),
             Self::Batches
             | Self::EndedBatches
+            | Self::Members
             | Self::BatchNotices
             | Self::CancelStamps
             | Self::Heartbeats

@@ -9,6 +9,7 @@ use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::keys::Keys;
+use crate::items::members::join_batch_staged;
 use crate::items::part::Counter;
 use crate::items::pointer::Pointer;
 use crate::items::priority::Priority;
@@ -185,7 +186,6 @@ pub(crate) async fn put_new(
     changes: &mut Changes,
 ) -> Result<StagedId> {
     changes.wake();
-    changes.join(record.member);
     let (staged, pointer) = match ready_millis {
         Some(ready) => {
             changes.add(Counter::Delayed, 1);
@@ -203,6 +203,7 @@ pub(crate) async fn put_new(
     if let Some(pointer) = pointer {
         pointer.set_staged(tr, keys, staged);
     }
+    join_batch_staged(tr, keys, staged, record.member, changes);
     Ok(staged)
 }
 

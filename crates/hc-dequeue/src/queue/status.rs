@@ -127,7 +127,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 
     /// Returns the status of an item that was found.
-    pub(super) fn status_of(
+    pub(crate) fn status_of(
         &self,
         id: &ItemId,
         found: Option<(Location, Record)>,

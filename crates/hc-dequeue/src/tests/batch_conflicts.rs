@@ -32,6 +32,8 @@ enum Step {
     /// A session looks at batches.
     Look,
     Status(Which),
+    /// The members of a batch are read, to the end.
+    Members(Which),
 }
 
 /// A batch.
@@ -115,6 +117,10 @@ impl<D: Database> PairWorld<D> {
                 let settings = &queue.settings.get();
                 finish_batches(tr, &queue.keys, settings, None, true).await?;
             }
+            Step::Members(which) => {
+                assert!(queue.members(tr, batch(which), None, 9).await?.is_some());
+                tr.set(b"written", b"");
+            }
             Step::Status(which) => {
                 queue.batch_status(tr, batch(which)).await?;
                 // A transaction without a write never fails.
@@ -143,7 +149,7 @@ async fn conflict<D: Database>(db: D, first: Step, second: Step) -> bool {
 }
 
 /// The pairs of which the second step must fail, and why.
-const CONFLICTS: [(Step, Step); 10] = [
+const CONFLICTS: [(Step, Step); 13] = [
     // A batch ends once.
     (Step::Look, Step::Look),
     // A batch that has ended, or was cancelled, takes no members.
@@ -159,6 +165,10 @@ const CONFLICTS: [(Step, Step); 10] = [
     // The callback comes, or the batch is cancelled.
     (Step::Cancel(IsComplete), Step::Look),
     (Step::Look, Step::Cancel(IsComplete)),
+    // Members are read as they are at the commit.
+    (Step::Add(GoesOn), Step::Members(GoesOn)),
+    (Step::End(0), Step::Members(GoesOn)),
+    (Step::Look, Step::Members(IsComplete)),
 ];
 
 #[tokio::test]
@@ -197,6 +207,8 @@ async fn members_do_not_conflict_otherwise() {
         (Step::Close(GoesOn), Step::Look),
         (Step::Look, Step::End(0)),
         (Step::Look, Step::Status(IsComplete)),
+        (Step::Close(GoesOn), Step::Members(GoesOn)),
+        (Step::Look, Step::Members(GoesOn)),
     ];
     for (first, second) in pairs {
         let failed = conflict(memory(), first, second).await;

@@ -7,7 +7,7 @@ use microqueue::keyspace::codec::{self, Codec};
 use microqueue::keyspace::{Bytes, KeyValue, MutationOp, RangeQuery};
 
 use super::world::{BATCHES, Op, batch_id};
-use crate::items::batch::{BatchCounts, Tally};
+use crate::items::batch::Tally;
 use crate::items::keys::Keys;
 use crate::items::part::Part;
 use crate::items::record::{Record, RecordCodec};
@@ -44,6 +44,12 @@ pub(super) enum Bug {
     DeadStaysPending,
     /// The end of a batch leaves its rows.
     RowsStay,
+    /// A new member is not in the index.
+    NotIndexed,
+    /// A callback that becomes a member of the parent of its batch is not in the index.
+    CallbackNotIndexed,
+    /// The end of a batch leaves the index of its members.
+    IndexStays,
     /// A callback does not say how many members were cancelled.
     NotTold,
 }
@@ -92,12 +98,19 @@ impl Bug {
                     atomics.insert(0, again);
                 }
             }
-            (Self::RowsStay, Op::Look(_)) => {
-                let (begin, end) = keys.part(Part::Batches);
-                let is_of_batches = |span: &Span| begin <= span.begin && span.end <= end;
+            (Self::RowsStay, Op::Look(_)) => keep_rows(recorded, &keys.part(Part::Batches)),
+            (Self::IndexStays, Op::Look(_)) => keep_rows(recorded, &keys.part(Part::Members)),
+            (Self::NotIndexed, Op::Add(_)) => {
+                let is_set = |write: &Write| matches!(write, Write::Set(..));
                 recorded
                     .writes
-                    .retain(|write| !matches!(write, Write::Clear(span) if is_of_batches(span)));
+                    .retain(|write| !is_set(write) || !is_index(keys, write));
+            }
+            (Self::CallbackNotIndexed, Op::Look(_)) => {
+                let is_append = |write: &Write| matches!(write, Write::Append(..));
+                recorded
+                    .writes
+                    .retain(|write| !is_append(write) || !is_index(keys, write));
             }
             (Self::CallbackOutside, Op::Look(_)) => {
                 let parent = change_callback(recorded, |record| {
@@ -118,17 +131,30 @@ impl Bug {
             }
             (Self::NotTold, Op::Look(_)) => {
                 change_callback(recorded, |record| {
-                    let counts = record.batch_counts.unwrap_or_default();
-                    record.batch_counts = Some(BatchCounts {
-                        cancelled: 0,
-                        ..counts
-                    });
+                    let counts = &mut record.callback_of.as_mut()?.counts;
+                    counts.cancelled = 0;
                     None::<()>
                 });
             }
             _ => {}
         }
     }
+}
+
+/// Returns whether a write adds a row to the index of members.
+fn is_index(keys: &Keys, write: &Write) -> bool {
+    let (begin, end) = keys.part(Part::Members);
+    match write {
+        Write::Set(key, _) | Write::Append(key, _) => *begin <= **key && **key < *end,
+        Write::Clear(_) => false,
+    }
+}
+
+/// Lets a transaction clear nothing in a range.
+fn keep_rows(recorded: &mut RecordedAccess, (begin, end): &(Vec<u8>, Vec<u8>)) {
+    let is_of_range = |span: &Span| *begin <= span.begin && span.end <= *end;
+    let writes = &mut recorded.writes;
+    writes.retain(|write| !matches!(write, Write::Clear(span) if is_of_range(span)));
 }
 
 /// Changes the record of the callback that a look enqueues, if it enqueues one.

@@ -20,7 +20,7 @@ mod world;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::bug::Bug;
-use self::promises::{CLOSED, COUNTED, COVERED, EARLY, EXACT, ONCE};
+use self::promises::{CLOSED, COUNTED, COVERED, EARLY, EXACT, INDEXED, ONCE};
 use self::world::{BatchModel, BatchSpec, World};
 
 const PLAIN: BatchSpec = BatchSpec {
@@ -147,6 +147,9 @@ fn bugs_are_caught() {
         (Bug::DeadStaysPending, EXACT, dying()),
         (Bug::RowsStay, ONCE, single()),
         (Bug::NotTold, COUNTED, single()),
+        (Bug::NotIndexed, INDEXED, single()),
+        (Bug::CallbackNotIndexed, INDEXED, nested()),
+        (Bug::IndexStays, INDEXED, single()),
     ] {
         println!("{bug:?}");
         catch(bug, property, world);

@@ -18,6 +18,8 @@ pub(super) const EXACT: &str = "pending members are exact";
 pub(super) const COVERED: &str = "complete batches are covered";
 /// A batch has one callback.
 pub(super) const ONCE: &str = "a callback comes once";
+/// A member that exists is in the index of its batch. A batch that is over has no index.
+pub(super) const INDEXED: &str = "members are indexed";
 /// No callback comes while a batch is open, or has members.
 pub(super) const EARLY: &str = "no callback comes early";
 /// A batch that was closed takes members only from its own ones.
@@ -43,6 +45,23 @@ pub(super) fn properties() -> Vec<Property<BatchModel>> {
                 let is_complete = stored.is_some_and(|stored| stored.is_complete());
                 !is_complete || rows.contains_key(&*notice)
             })
+        }),
+        Property::always(INDEXED, |model: &BatchModel, state: &BatchState| {
+            let BatchState { rows, .. } = state;
+            let keys = &model.keys;
+            let is_indexed = |item: &Item<Record>| {
+                let member = item.value.member;
+                member.is_none_or(|member| {
+                    let row = item.id.key_in(&keys.members(member.batch));
+                    rows.contains_key(&*row)
+                })
+            };
+            items(keys, rows).iter().all(is_indexed)
+                && (0..BATCHES).all(|batch| {
+                    let index = keys.members(batch_id(batch)).range();
+                    let is_empty = rows_of(rows, &index).next().is_none();
+                    is_empty || stored_batch(keys, rows, batch).is_some()
+                })
         }),
         Property::always(ONCE, |_, state: &BatchState| state.broken != Some(ONCE)),
         Property::always(EARLY, |_, state: &BatchState| state.broken != Some(EARLY)),

@@ -21,6 +21,7 @@ use crate::items::error::{Error, Result};
 use crate::items::find::Location;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
+use crate::items::members::join_batch;
 use crate::items::part::Part;
 use crate::items::places::{Destination, put_queued, relocate};
 use crate::items::record::{Record, RecordCodec};
@@ -224,7 +225,7 @@ impl BatchModel {
         let mut record = Record::new(0, Bytes::from(vec![item as u8]));
         record.member = Some(member);
         let mut changes = Changes::default();
-        changes.join(record.member);
+        join_batch(tr, keys, &item_id(item), record.member, &mut changes);
         put_queued(tr, keys, &item_id(item), &record, &mut changes)?;
         changes.stage(tr, keys);
         Ok(())
@@ -419,6 +420,12 @@ impl BatchModel {
         // Counters and the wake stamp are not in the model.
         let in_model = |key: &[u8]| of(Part::Batches, key) || of(Part::BatchNotices, key);
         flight.apply(&mut state.rows, in_model, |prefix, value| {
+            if of(Part::Members, prefix) {
+                // The row of the callback that was appended just before.
+                let (item, _) = callbacks.last().expect("it is a member of a parent");
+                let index = Subspace::from_bytes(prefix.to_vec());
+                return Some(item_id(CALLBACK + item).key_in(&index));
+            }
             // After microqueue's format.
             let record = codec::decode(&RecordCodec, value[1..].to_vec().into()).unwrap();
             let item = usize::from(record.payload[0]);
@@ -477,7 +484,7 @@ impl BatchModel {
         let is_early = !promises::members(keys, &state.rows, batch).is_empty()
             || before.contains_key(&*keys.batch_open(batch_id(batch)))
             || callbacks.into_iter().any(is_of_child);
-        let counts = record.batch_counts.unwrap_or_default();
+        let counts = record.callback_of.map(|of| of.counts).unwrap_or_default();
         let counted = counts.completed + counts.dead + counts.cancelled;
         state.broken = if state.fired[batch] > 1 {
             Some(ONCE)

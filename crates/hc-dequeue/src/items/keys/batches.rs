@@ -1,5 +1,7 @@
 //! The keys of batches and of their notices.
 
+use microqueue::ItemId;
+use microqueue::keyspace::tuple::Versionstamp;
 use microqueue::keyspace::{self, Result, Subspace};
 
 use super::Keys;
@@ -55,6 +57,21 @@ impl Keys {
             key,
             self.queue.subspace(&Part::EndedBatches).unpack(key).ok(),
         )
+    }
+
+    /// Returns the subspace of the members of a batch, by id.
+    pub(crate) fn members(&self, batch: BatchId) -> Subspace {
+        self.queue.subspace(&(Part::Members, batch.0.as_slice()))
+    }
+
+    /// Returns the batch and the member in a key of it.
+    pub(crate) fn parse_member(&self, key: &[u8]) -> Result<(BatchId, ItemId)> {
+        type Member = (Vec<u8>, Versionstamp, u64);
+        let unpacked: Option<Member> = self.queue.subspace(&Part::Members).unpack(key).ok();
+        let batch = batch_id(key, unpacked.map(|(batch, ..)| batch))?;
+        let no_member = || keyspace::Error::corrupt(key, "expected the key of a member");
+        let id = ItemId::of_commit(&self.members(batch), key).ok_or_else(no_member)?;
+        Ok((batch, id))
     }
 
     /// Returns the key of the notice of a batch that may be complete.

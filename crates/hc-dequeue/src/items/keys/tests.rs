@@ -29,6 +29,7 @@ fn keys_have_the_bytes_of_the_schema() {
     let due = [&name("t")[..], b"\x16\x01\x00"].concat();
     let of_group = |part| [&name("l")[..], b"\x01g\0", &name(part)[1..]].concat();
     let batch = BatchId([6; 16]);
+    let member = stamped([&name("Bm")[..], b"\x01", &[6; 16], b"\0"].concat());
     let ended = [&name("Bd")[..], b"\x01", &[6; 16], b"\0"].concat();
     let schedule = [&name("e")[..], b"\x02daily\0"].concat();
     let owned = [&name("eo")[..], b"\x02shop\0\x02daily\0"].concat();
@@ -41,6 +42,7 @@ fn keys_have_the_bytes_of_the_schema() {
         (keys.pause(), name("p")),
         (keys.wake(), name("w")),
         (keys.ended_batch(batch), ended.clone()),
+        (id.key_in(&keys.members(batch)), member.clone()),
         (keys.group_limits(b"g"), of_group("k")),
         (keys.group_pause(b"g"), of_group("l")),
         (keys.counter(Counter::Held), counter),
@@ -86,6 +88,8 @@ fn keys_have_the_bytes_of_the_schema() {
     assert_eq!(keys.parse_kept(&kept).unwrap(), (256, id));
     assert!(keys.parse_kept(&schedule).is_err());
     assert_eq!(keys.parse_ended_batch(&ended).unwrap(), batch);
+    assert_eq!(keys.parse_member(&member).unwrap(), (batch, id));
+    assert!(keys.parse_member(&ended).is_err());
     assert!(keys.parse_ended_batch(&kept).is_err());
     assert_eq!(keys.parse_cancels(&of_session("a")).unwrap(), session);
     assert!(keys.parse_cancels(&of_session("b")).is_err());

@@ -11,7 +11,7 @@ use super::{
     MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Record, Reserve, Spent, StoredEnd, StoredFailure,
     Token, priority, tag, undecodable,
 };
-use crate::items::batch::{BatchCounts, BatchMember};
+use crate::items::batch::{BatchMember, CallbackOf};
 use crate::items::kind::Kind;
 use crate::items::priority::Priority;
 
@@ -68,8 +68,8 @@ impl Codec<Record> for RecordCodec {
         if let Some(member) = record.member {
             push_field(buffer, tag::MEMBER, &member.to_bytes());
         }
-        if let Some(counts) = record.batch_counts {
-            push_field(buffer, tag::COUNTS, &counts.to_bytes());
+        if let Some(of) = record.callback_of {
+            push_field(buffer, tag::CALLBACK, &of.to_bytes());
         }
         if let Some(spent) = record.spent {
             push_field(buffer, tag::SPENT, &spent.to_bytes());
@@ -191,7 +191,7 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::GROUP => record.group = group(bytes.slice_ref(field))?,
         tag::SLOT => record.has_slot = slot(field)?,
         tag::MEMBER => record.member = Some(BatchMember::parse(field)?),
-        tag::COUNTS => record.batch_counts = Some(BatchCounts::parse(field)?),
+        tag::CALLBACK => record.callback_of = Some(CallbackOf::parse(field)?),
         tag::SPENT => record.spent = Some(Spent::parse(field)?),
         _ => record.kind = Kind::parse(bytes.slice_ref(field))?,
     }

@@ -23,7 +23,7 @@ pub(crate) use self::codec::{
 };
 pub(crate) use self::grant::{GrantPart, ListedGrantPart, SIGNAL, is_signal};
 pub(crate) use self::request::{Request, RequestCodec};
-use crate::items::batch::{BatchCounts, BatchMember};
+use crate::items::batch::{BatchMember, CallbackOf};
 use crate::items::kind::{Kind, MAX_KIND_BYTES};
 use crate::items::priority::Priority;
 use crate::session::wall::unix_time;
@@ -51,7 +51,7 @@ mod tag {
     pub(super) const GROUP: u8 = 18;
     pub(super) const SLOT: u8 = 19;
     pub(super) const MEMBER: u8 = 20;
-    pub(super) const COUNTS: u8 = 21;
+    pub(super) const CALLBACK: u8 = 21;
     pub(super) const SPENT: u8 = 22;
     pub(super) const KIND: u8 = 23;
 }
@@ -84,7 +84,7 @@ pub(crate) const TOKEN_BYTES: usize = 33;
 pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-pub(crate) const MAX_UNKNOWN_BYTES: usize = 584;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 568;
 
 /// The largest envelope in bytes: everything in a record except the payload.
 const MAX_ENVELOPE_BYTES: usize = 2
@@ -99,7 +99,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + MAX_GROUP_BYTES)
     + 3 * (FIELD_BYTES + 1)
     + (FIELD_BYTES + BatchMember::BYTES)
-    + (FIELD_BYTES + BatchCounts::BYTES)
+    + (FIELD_BYTES + CallbackOf::BYTES)
     + (FIELD_BYTES + Spent::BYTES)
     + (FIELD_BYTES + MAX_KIND_BYTES)
     + MAX_UNKNOWN_BYTES;
@@ -131,8 +131,8 @@ pub(crate) struct Record {
     pub(crate) has_slot: bool,
     /// Of which batch it is a member.
     pub(crate) member: Option<BatchMember>,
-    /// The counts of the batch whose callback it is.
-    pub(crate) batch_counts: Option<BatchCounts>,
+    /// The batch whose callback it is.
+    pub(crate) callback_of: Option<CallbackOf>,
     /// The token of its group's rate that its grant has taken.
     pub(crate) spent: Option<Spent>,
     pub(crate) kind: Kind,

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 
 use super::codec::push_field;
 use super::*;
-use crate::items::batch::BatchId;
+use crate::items::batch::{BatchCounts, BatchId, CallbackOf};
 use crate::items::settings::SettingsRecord;
 use crate::session::SessionId;
 
@@ -61,7 +61,10 @@ fn record() -> Record {
             batch: BatchId([7; 16]),
             dead_letters_stay: true,
         }),
-        batch_counts: Some(BatchCounts::parse(&COUNTS).unwrap()),
+        callback_of: Some(CallbackOf {
+            counts: BatchCounts::parse(&COUNTS).unwrap(),
+            batch: Some(BatchId([8; 16])),
+        }),
         spent: Some(Spent {
             version: 0x0102,
             interval: 3,
@@ -103,7 +106,7 @@ fn a_record_has_the_bytes_of_the_schema() {
         b"\x12\0\x04acme",
         &[19, 0, 1, 1],
         &[&[20, 0, 17][..], &[7; 16], &[1]].concat(),
-        &[&[21, 0, 24][..], &COUNTS].concat(),
+        &[&[21, 0, 40][..], &COUNTS, &[8; 16]].concat(),
         b"\x16\0\x10\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\0\x03",
         b"\x17\0\x04mail",
         b"\x63\0\x03new\xff\0\x01x",
@@ -112,6 +115,16 @@ fn a_record_has_the_bytes_of_the_schema() {
     .concat();
     assert_eq!(encoded(&record()), expected);
     assert_eq!(RecordCodec.decode(expected.into()).unwrap(), record());
+
+    // The first version did not name the batch.
+    let first = [&b"\x01\x15\0\x18"[..], &COUNTS, b"\0payload"].concat();
+    let of = CallbackOf {
+        counts: BatchCounts::parse(&COUNTS).unwrap(),
+        batch: None,
+    };
+    let decoded = RecordCodec.decode(first.clone().into()).unwrap();
+    assert_eq!(decoded.callback_of, Some(of));
+    assert_eq!(encoded(&decoded), first);
 
     let new = Record::new(4, Bytes::from_static(b"payload"));
     assert_eq!(encoded(&new), b"\x01\x01\0\x01\x04\0payload");
@@ -322,7 +335,7 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
 #[test]
 fn the_largest_item_fills_a_value() {
     let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
-    let unknown = [&[200, 2, 69][..], &vec![0; unknown]].concat();
+    let unknown = [&[200, 2, 53][..], &vec![0; unknown]].concat();
     let record = Record {
         enqueued_millis: u64::MAX,
         deliveries: u64::MAX,

@@ -46,7 +46,7 @@ async fn world_in_use(store: &TestStore) -> (World, Delivery<u64>, Consumer<u64>
 }
 
 impl World {
-    async fn rows(&self, part: &str) -> Vec<KeyValue> {
+    pub(crate) async fn rows(&self, part: &str) -> Vec<KeyValue> {
         let (begin, end) = self.key(part).range();
         let query = &RangeQuery::keys(begin, end);
         let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };

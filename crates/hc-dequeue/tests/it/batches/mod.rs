@@ -3,6 +3,7 @@
 mod damage;
 mod dedupe;
 mod ended;
+mod members;
 mod prior_art;
 
 use std::time::Duration;
