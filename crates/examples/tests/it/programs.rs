@@ -2,6 +2,8 @@
 
 use conformance::stores::TestStore;
 
+#[path = "../../examples/jobs.rs"]
+mod jobs;
 #[path = "../../examples/nightly.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
 mod nightly;
@@ -35,4 +37,5 @@ async fn the_report_of_a_nightly_run_starts_when_all_customers_are_billed(store:
 #[test]
 fn all_recipes_do_what_they_say() {
     recipes::main().unwrap();
+    jobs::main().unwrap();
 }

@@ -104,8 +104,8 @@ pub struct Jobs<C = MessagePack> {
     queue: Queue<Bytes, Payloads<C>>,
 }
 
-impl<C: Codec<()>> Jobs<C> {
-    /// Opens the queue of jobs in `subspace` with the codec `C`, as [`Queue::open`] does.
+impl Jobs {
+    /// Opens the queue of jobs in `subspace` with the codec [`MessagePack`], as [`Queue::open`] does.
     ///
     /// # Conflicts
     /// As [`Queue::open`].
@@ -115,14 +115,13 @@ impl<C: Codec<()>> Jobs<C> {
     pub async fn open<D: Database>(
         runner: &Runner<D>,
         subspace: impl Into<Subspace>,
-    ) -> Result<Self>
-    where
-        C: Default,
-    {
+    ) -> Result<Self> {
         let queue = Queue::open(runner, subspace).await?;
         Ok(Self { queue })
     }
+}
 
+impl<C: Codec<()>> Jobs<C> {
     /// Opens the queue of jobs in `subspace`, as [`Queue::open_with`] does.
     ///
     /// # Conflicts
