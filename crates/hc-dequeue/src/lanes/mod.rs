@@ -177,6 +177,15 @@ impl LaneMemory {
         }
     }
 
+    /// Returns the memory of a session that takes items of these kinds.
+    #[cfg(test)]
+    pub(crate) fn taking(kinds: Kinds, ring: Ring) -> Self {
+        Self {
+            kinds: Arc::new(kinds),
+            ..Self::new(ring)
+        }
+    }
+
     /// Returns the memory of a new session that takes items of these kinds, and begins anywhere in the ring.
     /// It searches the first notices again at most once per `interval`.
     pub(crate) fn of_session(kinds: Arc<Kinds>, interval: Duration, env: &Environment) -> Self {

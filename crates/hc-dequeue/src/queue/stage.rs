@@ -305,6 +305,7 @@ async fn repeat(
     // Before anything is staged, too.
     let joined = joined(tr, keys, new.options, record.member).await?;
     record.payload = new.record.payload.clone();
+    let has_other_kind = record.kind != new.record.kind;
     record.kind = new.record.kind.clone();
     record.limits = new.record.limits;
     record.trace_context = new.record.trace_context.clone();
@@ -312,6 +313,13 @@ async fn repeat(
         Location::Held(_) | Location::Granted { .. } | Location::Done => return Ok(None),
         Location::Queued(_) | Location::Delayed(_) if on_repeat == OnRepeat::Replace => {
             record.member = joined.or(record.member);
+            if has_other_kind {
+                // Sessions that have passed over it may take it now.
+                changes.wake();
+                if let Location::Queued(spot) = &location {
+                    changes.add_notice_at(spot);
+                }
+            }
             rewrite(tr, keys, &id, &location, record)?;
         }
         Location::Queued(_) | Location::Delayed(_) | Location::Dead => {

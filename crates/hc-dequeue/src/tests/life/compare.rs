@@ -6,6 +6,7 @@ use std::time::UNIX_EPOCH;
 use microqueue::keyspace::Bytes;
 
 use super::DEDUPE_IDS;
+use super::kinds::shown;
 use super::model::{At, Model, ModelItem};
 use super::world::{LEADER, LifeWorld};
 use crate::batches::operations::BatchStatus;
@@ -199,7 +200,7 @@ impl LifeWorld {
             place,
             value: Ok(life.value),
             priority: life.priority,
-            kind: None,
+            kind: shown(life.kind),
             group: Bytes::from_static(life.group.as_bytes()),
             has_slot: life.has_slot,
             batch: life.batch.map(|batch| self.batches[batch]),

@@ -2,6 +2,7 @@
 
 use microqueue::keyspace::codec::{Codec, MessagePack};
 
+use super::kinds::shown;
 use super::model::{Model, ModelItem};
 use super::world::LifeWorld;
 use crate::items::death::Death;
@@ -16,6 +17,7 @@ const MAX_DEATHS: usize = 1_000;
 pub(super) struct ModelDeath {
     pub(super) item: usize,
     pub(super) reason: &'static str,
+    kind: &'static str,
     attempts: u64,
     deaths: u64,
     value: u64,
@@ -26,6 +28,7 @@ impl ModelDeath {
         Self {
             item,
             reason: life.failure.expect("it died of something").1,
+            kind: life.kind,
             attempts: life.attempts,
             deaths: life.deaths,
             value: life.value,
@@ -51,7 +54,7 @@ impl LifeWorld {
             Death {
                 queue: self.queue.keys.name.clone(),
                 item: self.items[death.item],
-                kind: None,
+                kind: shown(death.kind),
                 reason: death.reason.to_owned(),
                 attempts: death.attempts,
                 deaths: death.deaths,

@@ -8,6 +8,7 @@ mod batches;
 mod compare;
 mod deaths;
 mod expiry;
+mod kinds;
 mod model;
 mod program;
 mod turns;
@@ -54,10 +55,16 @@ fn rules(rng: &mut StdRng) -> Rules {
 
 /// Runs the program of a seed. Records the results of its steps in `met`.
 async fn run(seed: u64, met: &mut BTreeSet<String>) {
+    let world = |rules| LifeWorld::new(seed, rules);
+    run_on(world, seed, met).await;
+}
+
+/// Runs the program of a seed on a world that is made for its rules.
+async fn run_on(world: impl AsyncFn(Rules) -> LifeWorld, seed: u64, met: &mut BTreeSet<String>) {
     let rng = &mut StdRng::seed_from_u64(seed);
     let rules = rules(rng);
     let mut model = Model::new(rules, START);
-    let mut world = LifeWorld::new(seed, rules).await;
+    let mut world = world(rules).await;
     println!("SEED={seed} {rules:?}");
     for step in 0..STEPS {
         let op = random_op(rng, &model);
@@ -186,5 +193,18 @@ async fn an_item_lives_by_the_book() {
     let popped = |said: &String| said.ends_with("true)])");
     for name in ["Take", "Collect"] {
         assert!(met.iter().filter(|said| said.starts_with(name)).any(popped));
+    }
+}
+
+#[tokio::test]
+#[should_panic(expected = "assertion `left == right` failed")]
+async fn catches_items_of_unknown_kinds_that_are_counted() {
+    for seed in 0..20 {
+        let world = async |rules| {
+            let mut world = LifeWorld::new(seed, rules).await;
+            world.counts_unknown = true;
+            world
+        };
+        run_on(world, seed, &mut BTreeSet::new()).await;
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct ModelItem {
     /// Empty if it has none.
     pub(super) group: &'static str,
     pub(super) has_slot: bool,
+    /// Empty if it has none.
+    pub(super) kind: &'static str,
     /// The batch of which it is a member, or was one when it ended.
     pub(super) batch: Option<usize>,
     /// Its number among the items of its last grant.
@@ -166,7 +168,7 @@ impl Model {
                 purpose,
                 ahead,
             } => {
-                let first = self.first(1 + ahead);
+                let first = self.first(session, 1 + ahead);
                 let may_take = |(number, item): &(usize, usize)| {
                     purpose_of(*number, purpose) != Purpose::Reserve
                         || self.items[*item].reserve != Reserve::Barred
@@ -178,7 +180,7 @@ impl Model {
                 self.hand_over(taken, purpose)
             }
             Op::Grant { session } => {
-                let granted = self.first(2);
+                let granted = self.first(session, 2);
                 self.grant(&granted, At::Granted(session, self.grants));
                 self.grants += 1;
                 Said::Nothing
@@ -279,6 +281,7 @@ impl Model {
                         }
                         self.join_again(holder, new.batch);
                         self.items[holder].value = new.value;
+                        self.items[holder].kind = new.kind;
                         self.items[holder].max_attempts = new.max_attempts;
                         return Said::Replaced(holder);
                     }
@@ -294,6 +297,7 @@ impl Model {
             priority: new.priority,
             group: new.group,
             has_slot: false,
+            kind: new.kind,
             batch: new.batch,
             number: 0,
             enqueued: self.now,
@@ -339,17 +343,18 @@ impl Model {
         self.items.iter().filter(has_slot).count()
     }
 
-    /// Returns the first queued items, after promoting due ones.
-    fn first(&mut self, max: usize) -> Vec<usize> {
-        for item in &mut self.items {
-            if let At::Delayed(ready) = item.place
+    /// Returns the first queued items for a session, after promoting due ones that it takes.
+    fn first(&mut self, session: usize, max: usize) -> Vec<usize> {
+        for item in 0..self.items.len() {
+            if let At::Delayed(ready) = self.items[item].place
                 && ready <= self.now
+                && self.takes(session, item)
             {
-                item.place = At::Queued;
-                item.ready = ready;
+                self.items[item].place = At::Queued;
+                self.items[item].ready = ready;
             }
         }
-        Turns::default().of(self, max)
+        Turns::default().of(self, session, max)
     }
 
     fn grant(&mut self, items: &[usize], place: At) {

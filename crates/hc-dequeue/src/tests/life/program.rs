@@ -4,6 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
+use super::kinds::KINDS;
 use super::model::{At, Model};
 use super::turns::RATED;
 use super::{BATCH_OF_STAYING, DEDUPE_IDS, SESSIONS};
@@ -80,6 +81,8 @@ pub(super) struct ItemSpec {
     pub(super) priority: i8,
     /// Empty for an item without a group.
     pub(super) group: &'static str,
+    /// Empty for an item without a kind.
+    pub(super) kind: &'static str,
     pub(super) batch: Option<usize>,
     pub(super) dedupe: Option<u8>,
     pub(super) mode: OnRepeat,
@@ -180,6 +183,7 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
         delay: [0, 0, 5, 20][rng.random_range(0..4)],
         priority: priority(rng),
         group: ["", "a", "a", "b", RATED][rng.random_range(0..5)],
+        kind: KINDS[rng.random_range(0..12_usize).saturating_sub(8)],
         batch: [None, Some(0), Some(BATCH_OF_STAYING)][rng.random_range(0..3)],
         dedupe: [None, Some(rng.random_range(0..DEDUPE_IDS))][rng.random_range(0..2)],
         mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],

@@ -32,9 +32,9 @@ impl ModelItem {
 pub(super) struct Turns(BTreeMap<i8, (Option<&'static str>, u32, bool)>);
 
 impl Turns {
-    /// Returns the next items that are granted together.
-    pub(super) fn of(mut self, model: &Model, max: usize) -> Vec<usize> {
-        let mut left = model.queued();
+    /// Returns the next items that are granted together to a session.
+    pub(super) fn of(mut self, model: &Model, session: usize, max: usize) -> Vec<usize> {
+        let mut left = model.seen(session);
         let mut granted: Vec<usize> = Vec::new();
         while granted.len() < max {
             let Some(item) = self.next(model, &left, &granted) else {

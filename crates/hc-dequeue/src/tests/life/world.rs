@@ -1,5 +1,6 @@
 //! A queue in a store, on which the steps of a program run.
 
+use std::array;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
@@ -9,10 +10,11 @@ use microqueue::ItemId;
 use microqueue::keyspace::codec::MessagePack;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::RunOptions;
-use microqueue::keyspace::{Bytes, Environment, OpenOptions, Runner, Store};
+use microqueue::keyspace::{Bytes, Environment, OpenOptions, Runner, Store, Transaction, Tx};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
+use super::kinds::kinds_of;
 use super::model::{FIRST_WAIT, Rules, Said};
 use super::program::{Change, How, ItemSpec, Op};
 use super::turns::{RARELY, RATED};
@@ -34,6 +36,8 @@ use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::group_limits::GroupLimits;
 use crate::items::item_ref::ItemRef;
+use crate::items::keys::Keys;
+use crate::items::kind::registry_of;
 use crate::items::record::{Record, Reserve};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
@@ -68,7 +72,11 @@ pub(super) struct LifeWorld {
     pub(super) queue: Queue<u64>,
     pub(super) deaths: Queue<Death>,
     settings: Settings,
-    fronts: Fronts,
+    /// What each session knows, and its keys.
+    fronts: [Fronts; SESSIONS],
+    keys: [Keys; SESSIONS],
+    /// Whether sessions take items of any kind, and give those back as failed that they do not know.
+    pub(super) counts_unknown: bool,
     decode: Arc<Decode>,
     pub(super) items: Vec<ItemRef>,
     pub(super) batches: Vec<BatchRef>,
@@ -100,12 +108,21 @@ impl LifeWorld {
         let runner = Runner::with_options(store, RunOptions::default().with_environment(env));
         let deaths = Queue::open(&runner, DEATHS).await.unwrap();
         let queue = Queue::open_with(&runner, "queue", settings(rules), OpenOptions::default());
+        let queue = queue.await.unwrap();
         let mut world = Self {
-            queue: queue.await.unwrap(),
             deaths,
             settings: settings(rules),
-            fronts: Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0))),
+            fronts: array::from_fn(|slot| {
+                let lanes = LaneMemory::taking(kinds_of(slot), Ring::beginning_at(0));
+                Fronts::new(Duration::ZERO, lanes)
+            }),
+            keys: array::from_fn(|slot| {
+                let kinds = kinds_of(slot).to_row().expect("it takes named kinds");
+                queue.keys.in_registry(Some(registry_of(&kinds)))
+            }),
+            counts_unknown: false,
             decode: decoder::<u64, _>(MessagePack),
+            queue,
             runner,
             clock,
             items: Vec::new(),
@@ -149,18 +166,32 @@ impl LifeWorld {
         self.sessions_opened += 1;
         self.sessions[slot] = SessionId([self.sessions_opened; 16]);
         self.grants[slot].clear();
-        self.open(self.sessions[slot]).await;
+        let session = self.sessions[slot];
+        self.open(session).await;
+        let keys = &self.keys[slot];
+        let kinds = &kinds_of(slot).to_row().expect("it takes named kinds");
+        let store = |tr: Tx<_>| async move {
+            tr.set(&keys.session_kinds(session), kinds);
+            Ok::<_, Error>(())
+        };
+        self.runner.run(store).await.unwrap();
     }
 
-    fn context<'a>(&'a self, session: SessionId, demand: &'a [Demand]) -> SessionContext<'a> {
+    /// Returns the context of a session in the registry of the session in a slot, whose kinds it takes.
+    fn context<'a>(
+        &'a self,
+        slot: usize,
+        session: SessionId,
+        demand: &'a [Demand],
+    ) -> SessionContext<'a> {
         SessionContext {
-            keys: &self.queue.keys,
+            keys: &self.keys[slot],
             settings: &self.settings,
             session,
             promotes: true,
             demand,
             decode: &*self.decode,
-            fronts: &self.fronts,
+            fronts: &self.fronts[slot],
         }
     }
 
@@ -172,11 +203,11 @@ impl LifeWorld {
                 purpose,
                 ahead,
             } => {
-                self.fronts.lanes.begin_again();
+                self.fronts[session].lanes.begin_again();
                 self.take(session, purpose, ahead).await?
             }
             Op::Grant { session } => {
-                self.fronts.lanes.begin_again();
+                self.fronts[session].lanes.begin_again();
                 self.grant(session).await?
             }
             Op::Collect { session, purpose } => self.collect(session, purpose).await?,
@@ -279,6 +310,10 @@ impl LifeWorld {
             "" => options,
             group => options.with_group(group),
         };
+        let options = match new.kind {
+            "" => options,
+            kind => options.with_kind(kind),
+        };
         let options = match new.batch {
             Some(batch) => options.with_batch(&self.batches[batch]),
             None => options,
@@ -312,22 +347,51 @@ impl LifeWorld {
             purpose: Purpose::Reserve,
         };
         let demand = &[one, reserve];
-        let context = self.context(self.sessions[slot], demand);
+        let mut context = self.context(slot, self.sessions[slot], demand);
+        let of_any_kind = Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0)));
+        if self.counts_unknown {
+            context.fronts = &of_any_kind;
+        }
         let taken = |tr| async move {
             let view = view_queue(&tr, context, 1 + ahead, TakeMode::Now).await?;
             take(&tr, context, view, Changes::default()).await
         };
         match self.runner.run(taken).await? {
-            Some(Taken::Items(granted)) => self.hand_out(slot, granted, purpose).await,
+            Some(Taken::Items(granted)) => {
+                let kinds = self.fronts[slot].lanes.kinds();
+                let (known, unknown): (Vec<_>, Vec<_>) = granted
+                    .into_iter()
+                    .partition(|item| kinds.take(&item.record.kind));
+                self.fail(slot, &unknown).await?;
+                self.hand_out(slot, known, purpose).await
+            }
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Gives back items as failed.
+    async fn fail(&self, slot: usize, items: &[Granted]) -> Result<()> {
+        let failed = items.iter().map(|item| Return {
+            id: item.id,
+            delivery: item.record.deliveries,
+            how: GiveBack::Failed(When::Now),
+            reason: None,
+        });
+        let returns = &failed.collect::<Vec<_>>();
+        let context = self.context(slot, self.sessions[slot], &[]);
+        let back = |tr| async move {
+            let (_, changes) = give_back(&tr, context, returns).await?;
+            changes.stage(&tr, context.keys);
+            Ok::<_, Error>(())
+        };
+        self.runner.run(back).await
     }
 
     /// Registers a request for two items, and has it answered. Withdraws it if there are no items.
     async fn grant(&mut self, slot: usize) -> Result<Said> {
         let session = self.sessions[slot];
-        let context = self.context(session, &[]);
-        let leader = self.context(LEADER, &[]);
+        let context = self.context(slot, session, &[]);
+        let leader = self.context(slot, LEADER, &[]);
         let wanted = Wanted::of(&[Demand {
             wanted: 2,
             purpose: Purpose::Deliver,
@@ -338,7 +402,7 @@ impl LifeWorld {
         let max_items = MAX_STEP_ITEMS;
         let answer = |tr| async move { fulfill(&tr, leader, None, max_items, &[]).await };
         let answered = self.runner.run(answer).await?.0.answered;
-        let keys = &self.queue.keys;
+        let keys = &self.keys[slot];
         match answered {
             0 => {
                 let remove = |tr| async move { withdraw(&tr, keys, session, request).await };
@@ -355,7 +419,7 @@ impl LifeWorld {
         };
         let request = &request;
         let demand = &[Demand { wanted: 1, purpose }];
-        let context = self.context(self.sessions[slot], demand);
+        let context = self.context(slot, self.sessions[slot], demand);
         let operation = |tr| async move { collect(&tr, context, request).await };
         let collected = self.runner.run(operation).await?;
         let granted = collected.expect("it was answered");
@@ -413,7 +477,8 @@ impl LifeWorld {
             how,
             reason: reason.map(Into::into),
         }];
-        let context = self.context(session, &[]);
+        let slot = self.sessions.iter().position(|known| *known == session);
+        let context = self.context(slot.unwrap_or(0), session, &[]);
         let back = |tr| async move {
             let (given, changes) = give_back(&tr, context, returned).await?;
             changes.stage(&tr, context.keys);
