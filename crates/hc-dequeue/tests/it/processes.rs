@@ -270,6 +270,7 @@ async fn count_deaths(runner: &Runner<Store>, queue: &Queue, effects: &mut BTree
     for (_, status) in listed(runner, deaths, PlaceKind::Queued).await {
         let death = status.value.unwrap();
         let name = queue.decode_payload(death.payload.unwrap()).unwrap();
+        assert!(name.ends_with(['7', '8']), "{name} has died");
         *effects.entry(name).or_default() += 1;
         told.push((death.item, death.attempts, death.deaths, death.reason));
     }

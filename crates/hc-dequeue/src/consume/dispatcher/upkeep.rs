@@ -406,7 +406,7 @@ impl Dispatcher {
             while self.release().await? {}
             self.member.end().await?;
             while let Progress::Returned(_) = self.reclaim_step(self.session()).await? {}
-            // The session need not lead any more, since it has no request.
+            // The session need not lead any more, since it has no request. No heartbeat of it sets the gauges again.
             let read = self.read_queue().await;
             self.note(read.map(drop));
             Ok(lost.len())

@@ -73,6 +73,7 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         total.cancelled_batches += course.cancelled_batches;
         total.members += course.members;
         total.callbacks += course.callbacks;
+        total.deaths += course.deaths;
     }
     println!("{total:?}");
     if std::env::var("SEED").is_err() {
@@ -84,5 +85,6 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         assert!(total.starts > 0);
         assert!(total.batches > 0 && total.cancelled_batches > 0);
         assert!(total.members > 0 && total.callbacks > 0);
+        assert!(total.deaths > 0);
     }
 }

@@ -6,7 +6,8 @@ use std::time::{Duration, SystemTime};
 use conformance::chaos::{Chaos, Faults};
 use conformance::let_pass;
 use hc_dequeue::session::Sessions;
-use hc_dequeue::{Delivery, End, Error, Place, PlaceKind, WorkerOptions};
+use hc_dequeue::{Delivery, End, Error, Place, WorkerOptions};
+use keyspace::tuple::TupleUnpack;
 use keyspace::{Environment, Isolation, RangeQuery, read_all};
 
 use super::{Course, Player, SAME, acknowledge, count_done, is_kept};
@@ -86,14 +87,7 @@ impl Player {
             if is_drained && self.rows("s").await == 1 && self.is_swept().await {
                 return;
             }
-            let queue = &self.queue;
-            let redrive = |tr| async move {
-                for letter in queue.list(&tr, PlaceKind::Dead, None, 100).await?.items {
-                    queue.redrive(&tr, &letter.item).await?;
-                }
-                Ok::<_, Error>(())
-            };
-            self.runner.run(redrive).await.unwrap();
+            self.redrive().await;
             let wait = Duration::from_millis(50);
             for delivery in process
                 .consumer
@@ -186,6 +180,7 @@ impl Player {
             return Err(format!("{stored:?}, not {:?}", self.settings));
         }
         self.judge_batches(&done).await?;
+        self.judge_deaths().await?;
         self.find_kept_callbacks().await;
         self.judge_kept(&cancelled, &merged).await
     }
@@ -196,8 +191,8 @@ impl Player {
         cancelled: &BTreeMap<u64, usize>,
         merged: &BTreeMap<u64, usize>,
     ) -> Result<(), String> {
-        let kept = self.effects("kept").await;
-        let not_kept = self.effects("not kept").await;
+        let kept = self.effects::<u64>("kept").await;
+        let not_kept = self.effects::<u64>("not kept").await;
         let always = match self.play.keeps[..] {
             [time] => is_kept(Some(time)),
             _ => None,
@@ -257,7 +252,10 @@ impl Player {
     }
 
     /// Returns how often each item was counted under a name.
-    pub(super) async fn effects(&self, what: &str) -> BTreeMap<u64, usize> {
+    pub(super) async fn effects<K>(&self, what: &str) -> BTreeMap<K, usize>
+    where
+        K: for<'de> TupleUnpack<'de> + Ord,
+    {
         let part = self.store.root.subspace(&what);
         let (begin, end) = part.range();
         let query = &RangeQuery::keys(begin, end);

@@ -1,6 +1,7 @@
 //! A random history: many sessions on one queue, and the properties that must hold at its end.
 
 mod batches;
+mod deaths;
 mod end;
 mod groups;
 mod starts;
@@ -13,8 +14,8 @@ use conformance::chaos::{Chaos, Faults};
 use conformance::let_pass;
 use conformance::stores::TestStore;
 use hc_dequeue::{
-    Backoff, Cancelled, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place, Settings,
-    WorkerOptions,
+    Backoff, Cancelled, Death, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place,
+    Settings, WorkerOptions,
 };
 use keyspace::{Environment, MutationOp, RunOptions, Runner, Store, Transaction};
 use rand::rngs::StdRng;
@@ -24,6 +25,7 @@ use tokio::task::JoinSet;
 
 use crate::common::{LONG, Queue, open, settings};
 use crate::model::history::batches::OpenedBatch;
+use crate::model::history::deaths::count_return;
 use crate::model::history::groups::PACED;
 pub(crate) use crate::model::history::starts::Starts;
 use crate::model::process::{FATES, Process, runner, runner_with};
@@ -85,6 +87,8 @@ pub(crate) struct Course {
     pub(crate) members: u64,
     /// The callbacks whose counts were compared.
     pub(crate) callbacks: usize,
+    /// How often items became dead letters.
+    pub(crate) deaths: usize,
 }
 
 /// The result of a call that a task waits for.
@@ -105,6 +109,8 @@ struct Player {
     /// A runner on the same store that makes only one attempt.
     hasty: Runner<Chaos<Store>>,
     queue: Queue,
+    /// The queue of deaths.
+    deaths: hc_dequeue::Queue<Death>,
     processes: Vec<Process>,
     /// The connections of dead processes to the store.
     graves: Vec<Chaos<Store>>,
@@ -130,7 +136,12 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
     let chaos = Chaos::new(store.db.clone(), Environment::system(), play.faults.clone());
     let runner = runner(&store, chaos.clone());
     let keep_done = play.keeps[0];
-    let settings = settings().with_keep_done(keep_done);
+    let deaths = hc_dequeue::Queue::open(&runner, store.root.subspace(&"deaths"));
+    let deaths = deaths.await.unwrap();
+    let settings = settings()
+        .with_max_attempts(2)
+        .with_keep_done(keep_done)
+        .with_deaths(deaths.subspace().clone());
     let queue = open(&store, &runner, settings.clone()).await.unwrap();
     let starts = Starts::since_now(&store.runner()).await;
     let mut player = Player {
@@ -144,6 +155,7 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
         play,
         runner,
         queue,
+        deaths,
         processes: Vec::new(),
         graves: Vec::new(),
         wishes: JoinSet::new(),
@@ -197,7 +209,8 @@ impl Player {
             15..22 => self.enqueue_once().await,
             22..25 => Box::pin(self.change()).await,
             25..35 if self.play.batches => Box::pin(self.step_batches()).await,
-            25..55 => self.wish(),
+            25..53 => self.wish(),
+            53..55 => Box::pin(self.redrive()).await,
             55..75 => self.acknowledge().await,
             75..82 => self.let_go().await,
             82..84 if self.play.groups => self.limit().await,
@@ -281,7 +294,11 @@ impl Player {
                 Enqueued::Staged(_) => {}
                 Enqueued::Replaced(item) => {
                     assert_eq!(Some(item), there);
-                    count(tr, store, "merged", old.unwrap().value.unwrap());
+                    let old = old.unwrap();
+                    count(tr, store, "merged", old.value.unwrap());
+                    if old.place == Place::Dead {
+                        count_return(tr, store, &item);
+                    }
                 }
                 _ => count(tr, store, "merged", value),
             }
@@ -311,7 +328,8 @@ impl Player {
             .with_max_attempts(self.rng.random_range(1..20))
             .with_max_deaths(self.rng.random_range(1..5))
             .with_max_deliveries(self.rng.random_range(2..40))
-            .with_keep_done(*self.play.keeps.choose(&mut self.rng).unwrap());
+            .with_keep_done(*self.play.keeps.choose(&mut self.rng).unwrap())
+            .with_deaths(self.deaths.subspace().clone());
         if settings.keep_done() != self.settings.keep_done() {
             self.keep_done = None;
         }
@@ -353,6 +371,9 @@ impl Player {
                     assert_ne!(cancelled, Cancelled::NotThere);
                     if !was_cancelled {
                         count(tr, store, "cancelled", value);
+                    }
+                    if status.place == Place::Dead {
+                        count_return(tr, store, &item);
                     }
                     if cancelled == Cancelled::Removed {
                         count_kept(tr, store, value, Some(keep_done));
@@ -458,9 +479,9 @@ impl Player {
             return;
         }
         let delivery = self.held.swap_remove(0);
-        match self.rng.random_range(0..8) {
+        match self.rng.random_range(0..10) {
             6 => drop(tokio::spawn(async move { delivery.release().await })),
-            7 => drop(tokio::spawn(async move { delivery.discard("no").await })),
+            7.. => drop(tokio::spawn(async move { delivery.discard("no").await })),
             0 => drop(delivery),
             1 => drop(tokio::spawn(async move { delivery.nack().await })),
             2 => {
