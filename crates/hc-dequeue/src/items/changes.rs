@@ -108,7 +108,7 @@ impl Changes {
         }
     }
 
-    /// Adds a new member to its batch: a batch, or an item by [`join_batch`](crate::items::members::join_batch).
+    /// Adds a new member to its batch: a batch, or an item by [`add_member`](crate::items::members::add_member).
     pub(crate) fn join(&mut self, member: BatchMember) {
         self.tally(member.batch, Tally::Pending, 1);
     }

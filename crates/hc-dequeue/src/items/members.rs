@@ -12,7 +12,7 @@ use crate::items::changes::Changes;
 use crate::items::keys::Keys;
 
 /// Stages that an item is a new member of a batch, if it has one.
-pub(crate) fn join_batch(
+pub(crate) fn add_member(
     tr: &impl Transaction,
     keys: &Keys,
     id: &ItemId,
@@ -26,7 +26,7 @@ pub(crate) fn join_batch(
 }
 
 /// Stages that a new item is a member of a batch, if it has one.
-pub(crate) fn join_batch_staged(
+pub(crate) fn add_new_member(
     tr: &impl Transaction,
     keys: &Keys,
     id: StagedId,

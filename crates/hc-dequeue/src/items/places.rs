@@ -9,7 +9,7 @@ use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::find::Location;
 use crate::items::keys::Keys;
-use crate::items::members::join_batch_staged;
+use crate::items::members::add_new_member;
 use crate::items::part::Counter;
 use crate::items::pointer::Pointer;
 use crate::items::priority::Priority;
@@ -203,7 +203,7 @@ pub(crate) async fn put_new(
     if let Some(pointer) = pointer {
         pointer.set_staged(tr, keys, staged);
     }
-    join_batch_staged(tr, keys, staged, record.member, changes);
+    add_new_member(tr, keys, staged, record.member, changes);
     Ok(staged)
 }
 

@@ -29,7 +29,7 @@ use crate::items::error::{Error, Result};
 use crate::items::find::{Location, find};
 use crate::items::keys::{Keys, check_group};
 use crate::items::kind::Kind;
-use crate::items::members::join_batch;
+use crate::items::members::add_member;
 use crate::items::part::Counter;
 use crate::items::places::{Destination, put_in, put_new, rewrite, take_out};
 use crate::items::priority::Priority;
@@ -336,7 +336,7 @@ async fn repeat(
             put_in(tr, keys, &id, record, Destination::of_due(ready), changes)?;
         }
     }
-    join_batch(tr, keys, &id, joined, changes);
+    add_member(tr, keys, &id, joined, changes);
     Ok(Some(Enqueued::Replaced(keys.item_ref(id))))
 }
 

@@ -255,30 +255,26 @@ fn step(
     stored: Option<ScheduleRecord>,
     now: u64,
 ) -> Result<Option<Step>> {
-    let other = stored.as_ref().map(|stored| &stored.owner);
-    let is_other = other.is_some_and(|other| other.as_deref() != Some(owner));
-    let Some(given) = given else {
-        return Ok(match stored {
-            Some(stored) if !is_other => Some(Step {
+    let is_own = |stored: &ScheduleRecord| stored.owner.as_deref() == Some(owner);
+    let new = match (given, &stored) {
+        (Some(_), Some(other)) if !is_own(other) => {
+            return Err(Error::OtherOwner {
                 name: name.to_owned(),
-                stored: Some(stored),
-                new: None,
-            }),
-            _ => None,
-        });
+                owner: other.owner.clone(),
+            });
+        }
+        (Some(given), _) => {
+            let mut new = given.record(stored.as_ref(), now)?;
+            new.owner = Some(owner.to_owned());
+            Some(new)
+        }
+        (None, Some(stored)) if is_own(stored) => None,
+        (None, _) => return Ok(None),
     };
-    if is_other {
-        return Err(Error::OtherOwner {
-            name: name.to_owned(),
-            owner: other.cloned().flatten(),
-        });
-    }
-    let mut new = given.record(stored.as_ref(), now)?;
-    new.owner = Some(owner.to_owned());
     Ok(Some(Step {
         name: name.to_owned(),
         stored,
-        new: Some(new),
+        new,
     }))
 }
 

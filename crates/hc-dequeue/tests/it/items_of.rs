@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use conformance::stores::TestStore;
 use conformance::{HANG, scale, timeout};
 use hc_dequeue::{
-    Batch, BatchRef, Cursor, Delivery, Enqueue, Error, GroupLimits, ItemsOf, Listing, Place,
-    PlaceKind, Settings,
+    Batch, BatchRef, Consumer, Cursor, Delivery, Enqueue, Error, GroupLimits, ItemsOf, Listing,
+    Place, PlaceKind, Settings,
 };
 use keyspace::Tx;
 
@@ -47,8 +47,9 @@ const FATES: [(Fate, PlaceKind); 5] = [
 struct Places {
     world: World,
     batch: BatchRef,
-    /// What sessions hold.
+    /// What the session of the consumer holds.
     held: Vec<Delivery<u64>>,
+    consumer: Consumer<u64>,
 }
 
 /// The values of the items of the group "a" begin here, those of "b" and without a group at the next hundreds.
@@ -88,7 +89,12 @@ impl Places {
                 }
             }
         }
-        Self { world, batch, held }
+        Self {
+            world,
+            batch,
+            held,
+            consumer,
+        }
     }
 
     /// Returns the values of the items in each place.
@@ -253,6 +259,8 @@ async fn items_that_belong_together_are_cancelled_wherever_they_are(store: TestS
         assert_eq!((stats.cancelled, stats.completed), (4, 5));
         assert_eq!([stats.queued, stats.delayed, stats.dead], [2; 3]);
         world.check().await;
+        // The others wait.
+        assert!(places.consumer.dequeue().await.unwrap().is_some());
     }
 }
 

@@ -21,7 +21,7 @@ use crate::items::error::{Error, Result};
 use crate::items::find::Location;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
-use crate::items::members::join_batch;
+use crate::items::members::add_member;
 use crate::items::part::Part;
 use crate::items::places::{Destination, put_queued, relocate};
 use crate::items::record::{Record, RecordCodec};
@@ -225,7 +225,7 @@ impl BatchModel {
         let mut record = Record::new(0, Bytes::from(vec![item as u8]));
         record.member = Some(member);
         let mut changes = Changes::default();
-        join_batch(tr, keys, &item_id(item), record.member, &mut changes);
+        add_member(tr, keys, &item_id(item), record.member, &mut changes);
         put_queued(tr, keys, &item_id(item), &record, &mut changes)?;
         changes.stage(tr, keys);
         Ok(())
@@ -423,7 +423,8 @@ impl BatchModel {
             if of(Part::Members, prefix) {
                 // The row of the callback that was appended just before.
                 let (item, _) = callbacks.last().expect("it is a member of a parent");
-                let index = Subspace::from_bytes(prefix.to_vec());
+                let (_, index) = prefix.split_last().expect("the type of a versionstamp");
+                let index = Subspace::from_bytes(index.to_vec());
                 return Some(item_id(CALLBACK + item).key_in(&index));
             }
             // After microqueue's format.

@@ -89,6 +89,7 @@ enum Does {
     /// A new item is staged.
     Stages,
     IsOver,
+    IsClosed,
     IsOfOther,
 }
 
@@ -131,15 +132,14 @@ impl Case {
         } else {
             self.of
         };
-        let takes_members = matches!(self.state, State::Open | State::Closed);
         let is_new = matches!(self.at, At::Held | At::Done);
-        match of {
-            _ if is_new && takes_members => (Does::Stages, 1),
-            _ if is_new => (Does::IsOver, 0),
-            Of::None if takes_members => (Does::Replaces, 1),
-            Of::None => (Does::IsOver, 0),
-            Of::Same => (Does::Replaces, 0),
-            Of::Other => (Does::IsOfOther, 0),
+        match (of, self.state) {
+            (Of::Same, _) if !is_new => (Does::Replaces, 0),
+            (Of::Other, _) if !is_new => (Does::IsOfOther, 0),
+            (_, State::Open) if is_new => (Does::Stages, 1),
+            (_, State::Open) => (Does::Replaces, 1),
+            (_, State::Closed) => (Does::IsClosed, 0),
+            (_, State::Cancelled | State::Over) => (Does::IsOver, 0),
         }
     }
 
@@ -180,6 +180,7 @@ impl Case {
             Ok(Enqueued::Replaced(replaced)) if *replaced == item => Does::Replaces,
             Ok(Enqueued::Staged(_)) => Does::Stages,
             Err(Error::BatchOver { batch: over }) if *over == batch => Does::IsOver,
+            Err(Error::BatchClosed { batch: closed }) if *closed == batch => Does::IsClosed,
             Err(Error::OtherBatch { batch }) if *batch == other => Does::IsOfOther,
             unexpected => panic!("{self:?}: {unexpected:?}"),
         };

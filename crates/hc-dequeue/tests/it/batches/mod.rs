@@ -201,7 +201,8 @@ async fn a_parent_waits_for_the_callbacks_of_its_batches_and_for_what_they_add(s
     let first = expect(&consumer, DONE).await;
     assert_eq!(first.batch(), Some(middle));
     assert_eq!(counts(&first), [0, 0, 0]);
-    world.members(&first.batch().unwrap(), [7]).await;
+    let by_first = Enqueue::new().with_batch_of(&first);
+    world.enqueue_ref(7, &by_first).await;
     first.complete().await.unwrap();
     world.check().await;
     let added = expect(&consumer, 7).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance::stores::TestStore;
 use futures::future::join_all;
-use hc_dequeue::{Batch, Settings, WorkerOptions};
+use hc_dequeue::{Batch, Enqueue, Settings, WorkerOptions};
 use keyspace::Tx;
 
 use super::{DONE, complete_next, counts, expect, of, then};
@@ -52,7 +52,7 @@ async fn sidekiq_3535_5290_6026_a_callback_that_adds_members_keeps_the_parent_wa
     assert!(consumer.dequeue().await.unwrap().is_none());
     // It adds a member in the transaction that ends it.
     let queue = &world.queue;
-    let member = &of(&parent);
+    let member = &Enqueue::new().with_batch_of(&callback);
     let callback = &callback;
     let add = |tr: Tx<_>| async move {
         let _ = queue.enqueue_with(&tr, &5, member).await?;
