@@ -16,7 +16,8 @@ impl Console {
         let found = &self.find_dequeue(name, BATCHES).await?;
         let reference = &parse_batch(batch)?;
         let close = |tr: Tx<_>| async move {
-            let Some(before) = found.queue.batch_status(&tr, reference).await? else {
+            let before = found.queue.batch_status(&tr, reference).await?;
+            let Some(before) = before.filter(|before| before.end.is_none()) else {
                 return Ok(None);
             };
             found.queue.close_batch(&tr, reference)?;

@@ -39,10 +39,10 @@ impl Console {
         })
     }
 
-    /// Returns how a batch stands.
+    /// Returns how a batch stands, or how it has ended, while that is kept.
     ///
     /// # Errors
-    /// [`Error::NoQueue`], [`Error::WrongRecipe`], [`Error::Missing`] if it is complete or never existed, a malformed
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], [`Error::Missing`] if it is not kept or never existed, a malformed
     /// reference or one of another queue, rows that do not decode, and those of the store.
     pub async fn batch(&self, name: &str, batch: &str) -> Result<report::Batch> {
         let found = &self.find_dequeue(name, BATCHES).await?;
@@ -86,16 +86,22 @@ fn listed_batch(listed: &Listed<BatchRef, BatchStatus>, now: SystemTime) -> repo
 fn batch_of(status: &BatchStatus, now: SystemTime) -> report::Batch {
     let state = if status.is_cancelled {
         "cancelled"
+    } else if status.end.is_some() {
+        "complete"
     } else if status.is_open {
         "open"
     } else {
         "closed"
     };
+    let callback = status.end.and_then(|end| end.callback);
     let age = now.duration_since(status.opened).unwrap_or_default();
     report::Batch {
         batch: status.batch.to_string(),
         state: state.to_owned(),
-        waits_for: Some(waits_for(status)),
+        waits_for: match status.end {
+            Some(_) => None,
+            None => Some(waits_for(status)),
+        },
         pending: status.pending,
         completed: status.counts.completed,
         dead: status.counts.dead,
@@ -103,6 +109,8 @@ fn batch_of(status: &BatchStatus, now: SystemTime) -> report::Batch {
         opened: Some(status.opened.into()),
         age_seconds: Some(age.as_secs_f64()),
         has_callback: status.has_callback,
+        ended: status.end.map(|end| end.at.into()),
+        callback: callback.map(|item| item.to_string()),
         dead_letters_stay: status.dead_letters_stay,
         parent: status.parent.map(|parent| parent.to_string()),
         problem: None,

@@ -3,14 +3,15 @@
 use std::time::Duration;
 
 use export_queue::hc_dequeue::{
-    Cursor, End, Enqueue, Failure, ItemPage, ItemRef, ListedItem, ListedSchedule, Missed, OnRepeat,
-    Place, PlaceKind, Schedule, ScheduleEntry, Stats, Status,
+    Cursor, End, Enqueue, Failure, ItemPage, ItemRef, ItemsOf, ListedItem, ListedSchedule, Listing,
+    Missed, OnRepeat, Place, PlaceKind, Schedule, ScheduleEntry, Stats, Status,
 };
 use export_queue::keyspace::error::{chain, corrupt_key};
-use export_queue::keyspace::names::{bytes_text, queue_name};
+use export_queue::keyspace::names::{bytes_text, parse_bytes, queue_name};
 use export_queue::keyspace::{Bytes, Tx, Undecodable};
 use futures::try_join;
 
+use super::batches::parse_batch;
 use super::console::{Console, MAX_ROWS, next_page};
 use super::found::Dequeue;
 use super::groups::why_not_started;
@@ -31,16 +32,47 @@ impl Console {
         after: Option<&str>,
         limit: usize,
     ) -> Result<report::Items> {
+        let listing = Listing::new(parse_place(place)?);
+        self.listed(name, listing, after, limit).await
+    }
+
+    /// Returns a page of those items in a place that belong to a group or a batch: up to `limit` after a cursor. If the
+    /// page has fewer, or none, there may be more on the next one.
+    ///
+    /// # Errors
+    /// As [`items`](Self::items), a group name of an invalid length, and a batch of another queue.
+    pub async fn items_of(
+        &self,
+        name: &str,
+        place: &str,
+        items: &ItemsOf,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<report::Items> {
+        let listing = Listing::new(parse_place(place)?).with_items_of(items.clone());
+        self.listed(name, listing, after, limit).await
+    }
+
+    async fn listed(
+        &self,
+        name: &str,
+        listing: Listing,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<report::Items> {
         let found = &self.find_dequeue(name, "items by place").await?;
-        let kind = parse_place(place)?;
+        let listing = &listing;
         let cursor = after.map(parse_cursor).transpose()?;
         let after = cursor.as_ref();
         let limit = limit.clamp(1, MAX_ROWS);
         let read = |tr: Tx<_>| async move {
             let stats = found.queue.stats(&tr).await?;
-            let mut page = found.queue.list(&tr, kind, after, limit).await?;
+            let mut page = found.queue.list(&tr, listing, after, limit).await?;
             if page.next.is_some() {
-                let rest = found.queue.list(&tr, kind, page.next.as_ref(), 1).await?;
+                let rest = found
+                    .queue
+                    .list(&tr, listing, page.next.as_ref(), 1)
+                    .await?;
                 let has_more = !rest.items.is_empty() || !rest.strays.is_empty();
                 if !has_more && rest.next.is_none() {
                     page.next = None;
@@ -59,8 +91,11 @@ impl Console {
             .map(|stray| unreadable_item(String::new(), &stray));
         Ok(report::Items {
             queue: found.name.clone(),
-            place: kind,
-            count: count_of(kind, &stats),
+            place: listing.place(),
+            count: match listing.items_of() {
+                Some(_) => None,
+                None => count_of(listing.place(), &stats),
+            },
             items: items.chain(strays).collect(),
             next: page.next.map(|cursor| cursor.to_string()),
         })
@@ -180,6 +215,24 @@ pub fn parse_place(place: &str) -> Result<PlaceKind> {
             given: place.to_owned(),
             reason: "expected queued, delayed, held, dead or done".to_owned(),
         })
+}
+
+/// Returns the items of a group, which is text, or `0x` and hexadecimal digits, or the members of a batch, if one of
+/// the two was given.
+///
+/// # Errors
+/// [`Error::Malformed`] for a batch that is none, and if both were given.
+pub fn parse_items_of(group: Option<&str>, batch: Option<&str>) -> Result<Option<ItemsOf>> {
+    match (group, batch) {
+        (None, None) => Ok(None),
+        (Some(group), None) => Ok(Some(ItemsOf::group(parse_bytes(group)))),
+        (None, Some(batch)) => Ok(Some(ItemsOf::batch(&parse_batch(batch)?))),
+        (Some(_), Some(batch)) => Err(Error::Malformed {
+            what: "batch",
+            given: batch.to_owned(),
+            reason: "select by a group or by a batch, not by both".to_owned(),
+        }),
+    }
 }
 
 /// Returns the reference that a listing has given.

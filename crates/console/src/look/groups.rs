@@ -1,14 +1,14 @@
 //! Looking at the groups of items: how they stand, and why an item with a group has not started.
 
 use export_queue::hc_dequeue::{
-    GroupLimits, GroupState, GroupStatus, ItemPage, ItemRef, ListedItem, Place, PlaceKind, Rate,
-    Status,
+    GroupLimits, GroupState, GroupStatus, ListedItem, Place, Rate, Status,
 };
 use export_queue::keyspace::error::corrupt_key;
 use export_queue::keyspace::names::{bytes_text, parse_bytes};
 use export_queue::keyspace::{Bytes, Transaction, Tx};
 
-use super::console::{Console, MAX_RECORDS, MAX_ROWS, next_page};
+use super::console::{Console, MAX_RECORDS, next_page};
+use super::dequeue::listed_item;
 use super::found::Dequeue;
 use crate::error::{Error, Result};
 use crate::report;
@@ -46,15 +46,26 @@ impl Console {
         })
     }
 
-    /// Returns how a group stands, of which no item need exist. It is text, or `0x` and hexadecimal digits.
+    /// Returns how a group stands, of which no item need exist, and the items that have its slots. It is text, or `0x`
+    /// and hexadecimal digits.
     ///
     /// # Errors
     /// [`Error::NoQueue`], [`Error::WrongRecipe`], a group name of an invalid length, and those of the store.
     pub async fn group(&self, name: &str, group: &str) -> Result<report::Group> {
         let found = &self.find_dequeue(name, GROUPS).await?;
         let group = &parse_bytes(group);
-        let read = |tr| async move { found.queue.group(&tr, group).await };
-        Ok(group_of(&self.reader.run(read).await?))
+        let read = |tr: Tx<_>| async move {
+            let status = found.queue.group(&tr, group).await?;
+            Ok::<_, Error>((status, holders_of(&tr, found, group).await?))
+        };
+        let (status, holders) = self.reader.run(read).await?;
+        let holders = holders.into_iter();
+        Ok(report::Group {
+            holders: holders
+                .map(|item| listed_item(&found.codec, item))
+                .collect(),
+            ..group_of(&status)
+        })
     }
 
     /// Returns the limits of groups that have none of their own.
@@ -105,6 +116,8 @@ fn group_of(status: &GroupStatus) -> report::Group {
         has_more: status.waits_more,
         limits,
         own_limits: status.has_own_limits,
+        paused: status.is_paused,
+        holders: Vec::new(),
     }
 }
 
@@ -144,10 +157,16 @@ pub(super) async fn why_not_started(
             "the limits or the number of slots of its group do not decode".to_owned()
         }
         // An item that already has a slot does not start either.
-        Some(0) => "its group is paused".to_owned(),
+        _ if group.is_paused => "its group is paused".to_owned(),
+        Some(0) => "the limit of its group is zero".to_owned(),
         Some(limit) if group.slots >= u64::from(limit) && !item.has_slot => {
-            match dead_letter_with_slot(tr, found, &item.group).await? {
-                Some(letter) => {
+            let mut holders = holders_of(tr, found, &item.group).await?.into_iter();
+            let is_dead = |holder: &ListedItem<Bytes>| {
+                let status = holder.status.as_ref();
+                status.is_ok_and(|status| status.place == Place::Dead)
+            };
+            match holders.find(is_dead) {
+                Some(ListedItem { item: letter, .. }) => {
                     format!("a dead letter of its group keeps a slot: redrive or purge {letter}")
                 }
                 None => format!("its group is at its limit ({} of {limit})", group.slots),
@@ -164,21 +183,14 @@ pub(super) async fn why_not_started(
     Ok(Some(reason))
 }
 
-/// Returns a dead letter that has a slot of a group, among the first 1,000 dead letters, or among fewer if they are
-/// large.
-async fn dead_letter_with_slot(
+/// Returns the items that have the slots of a group. `None` were found if the number of slots does not decode.
+async fn holders_of(
     tr: &impl Transaction,
     found: &Dequeue,
-    group: &Bytes,
-) -> Result<Option<ItemRef>> {
-    let letters: ItemPage<Bytes> = found
-        .queue
-        .list(tr, PlaceKind::Dead, None, MAX_ROWS)
-        .await?;
-    let has_slot = |letter: &&ListedItem<Bytes>| {
-        let status = letter.status.as_ref();
-        status.is_ok_and(|status| status.has_slot && status.group == *group)
-    };
-    let letter = letters.items.iter().find(has_slot);
-    Ok(letter.map(|letter| letter.item))
+    group: &[u8],
+) -> Result<Vec<ListedItem<Bytes>>> {
+    match found.queue.slot_holders(tr, group).await {
+        Err(error) if corrupt_key(&error).is_some() => Ok(Vec::new()),
+        holders => Ok(holders?.items),
+    }
 }

@@ -17,15 +17,16 @@ pub struct Batches {
     pub next: Option<String>,
 }
 
-/// A batch that is not complete.
+/// A batch.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Batch {
     /// The reference to the batch.
     pub batch: String,
-    /// `open` until it is closed, then `closed`; `cancelled`, or `unreadable` if its rows do not decode.
+    /// `open` until it is closed, then `closed`, and `complete` when it has ended; `cancelled`, or `unreadable` if its
+    /// rows do not decode.
     pub state: String,
-    /// What has to happen before it is complete. Missing if the batch is unreadable.
+    /// What has to happen before it is complete. Missing if it has ended, or is unreadable.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<String>,
     /// How many members have not ended. A batch in it counts as one.
@@ -45,6 +46,12 @@ pub struct Batch {
     pub age_seconds: Option<f64>,
     /// Whether an item is enqueued when it is complete.
     pub has_callback: bool,
+    /// When it ended, by the wall clock of the session that ended it. Missing if it has not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Time>,
+    /// The reference to the item that was enqueued then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub callback: Option<String>,
     /// Whether dead letters stay members.
     pub dead_letters_stay: bool,
     /// The batch of which it is a member.

@@ -9,7 +9,8 @@ pub struct Change {
     /// The name of the queue.
     pub queue: String,
     /// What was asked for: `cancel`, `expedite`, `redrive`, `purge`, `pause`, `resume`, `configure`,
-    /// `release-dedupe`, `prioritize`, `limit`, `close-batch`, `cancel-batch` or `reschedule`.
+    /// `release-dedupe`, `prioritize`, `limit`, `pause-group`, `resume-group`, `close-batch`, `cancel-batch` or
+    /// `reschedule`.
     pub action: String,
     /// How many items it has changed.
     pub changed: u64,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::Time;
+use super::{Item, Time};
 
 /// A page of the groups of a queue's items, in the order of their bytes: those that have limits of their own, or items
 /// that wait or have slots.
@@ -32,8 +32,8 @@ pub struct Group {
     /// The group, as text or as `0x` and hexadecimal digits.
     pub group: String,
     /// `idle` if no item waits in the queue, `ready` if the next one may start, `at its limit` if all slots are in use,
-    /// `waits for its rate` if that does not let the next one start yet, `paused` if its limit is zero, or `unreadable`
-    /// if its limits or the number of its slots do not decode: then it starts no items.
+    /// `waits for its rate` if that does not let the next one start yet, `paused` if it was paused or its limit is
+    /// zero, or `unreadable` if its limits or the number of its slots do not decode: then it starts no items.
     pub state: String,
     /// About when the rate lets the next item start, by the wall clock of this process. Missing if the group does not
     /// wait for its rate.
@@ -50,6 +50,12 @@ pub struct Group {
     pub limits: Option<Limits>,
     /// Whether these are its own. Otherwise, they are the default ones.
     pub own_limits: bool,
+    /// Whether it was paused, whatever its limits are.
+    pub paused: bool,
+    /// The items that have its slots, up to 100, as far as they were found: what they wait for ends the slots. Missing
+    /// in a listing of groups.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Item>,
 }
 
 impl Group {
@@ -69,7 +75,7 @@ impl Group {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Limits {
-    /// How many items may have a slot. Zero: the group is paused. Missing if that is not limited.
+    /// How many items may have a slot. Missing if that is not limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
     /// Whether an item keeps its slot until it ends.
@@ -88,7 +94,6 @@ impl fmt::Display for Limits {
         match self.limit {
             None if self.rate.is_some() => f.write_str("no limit of slots")?,
             None => f.write_str("no limit")?,
-            Some(0) => f.write_str("paused")?,
             Some(limit) => write!(f, "at most {limit}")?,
         }
         if self.until_end {

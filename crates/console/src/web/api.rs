@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
+use super::pages::ItemsQuery;
 use super::refusal::Refusal;
 use super::site::{QUEUES_PER_PAGE, Site};
 use crate::look::Combiner;
@@ -56,13 +57,21 @@ pub(super) async fn queue(
 pub(super) async fn items(
     State(site): State<Site>,
     Path((name, place)): Path<(String, String)>,
-    Query(wanted): Query<ListingQuery>,
+    Query(wanted): Query<WantedItems>,
 ) -> ApiResult<report::Items> {
-    let limit = wanted.limit(ROWS);
-    let items = site
-        .console
-        .items(&name, &place, wanted.after.as_deref(), limit);
+    let limit = wanted.page.limit(ROWS);
+    let after = wanted.page.after.as_deref();
+    let items = wanted.of.list(&site, (&name, &place), after, limit);
     Ok(Json(items.await?))
+}
+
+/// Which items are wanted.
+#[derive(Debug, Deserialize)]
+pub(super) struct WantedItems {
+    #[serde(flatten)]
+    of: ItemsQuery,
+    #[serde(flatten)]
+    page: ListingQuery,
 }
 
 pub(super) async fn item(
@@ -80,6 +89,13 @@ pub(super) async fn groups(
     let limit = wanted.limit(ROWS);
     let groups = site.console.groups(&name, wanted.after.as_deref(), limit);
     Ok(Json(groups.await?))
+}
+
+pub(super) async fn group(
+    State(site): State<Site>,
+    Path((name, group)): Path<(String, String)>,
+) -> ApiResult<report::Group> {
+    Ok(Json(site.console.group(&name, &group).await?))
 }
 
 pub(super) async fn batches(

@@ -13,7 +13,7 @@ use super::guard::{FETCH_SITE, single};
 use super::refusal::Refusal;
 use super::site::Site;
 use super::text::segment;
-use crate::change::{Action, LimitChange};
+use crate::change::Action;
 use crate::error::Error;
 use crate::report::Change;
 
@@ -89,42 +89,43 @@ pub(super) async fn change_selected(
     Ok(back(&site, &path, &change, failed))
 }
 
-/// Changes the limits of a group, or the default ones.
-pub(super) async fn limit(
+/// Changes a group, or the default limits.
+pub(super) async fn change_group(
     State(site): State<Site>,
     Path(name): Path<String>,
     AllowedForm(fields): AllowedForm,
 ) -> Result<Redirect, Refusal> {
-    let change = change_limits(&site, &name, &fields).await?;
+    let change = change_group_by(&site, &name, &fields).await?;
     let path = format!("/queues/{}/groups", segment(&name));
     Ok(back(&site, &path, &change, 0))
 }
 
-/// Changes the limits of a group, or the default ones, and returns what came of it as JSON.
-pub(super) async fn api_limit(
+/// Changes a group, or the default limits, and returns what came of it as JSON.
+pub(super) async fn api_change_group(
     State(site): State<Site>,
     Path(name): Path<String>,
     AllowedForm(fields): AllowedForm,
 ) -> Result<Json<Change>, Refusal> {
-    Ok(Json(change_limits(&site, &name, &fields).await?))
+    Ok(Json(change_group_by(&site, &name, &fields).await?))
 }
 
-async fn change_limits(site: &Site, name: &str, fields: &Fields) -> Result<Change, Refusal> {
+async fn change_group_by(site: &Site, name: &str, fields: &Fields) -> Result<Change, Refusal> {
     let group = field(fields, "group").ok_or_else(|| bad_form("select a group"))?;
     // No group is empty.
     let group = if group.is_empty() { None } else { Some(group) };
     let console = &site.console;
     let change = match (field(fields, "action"), group) {
-        (Some("reset"), Some(group)) => return Ok(console.reset_limits(name, group).await?),
-        (Some("reset"), None) => {
-            let message = "the default limits cannot be reset: set them";
+        (Some("set"), _) => console.limit(name, group, &limits_in(fields)?).await,
+        (Some("reset"), Some(group)) => console.reset_limits(name, group).await,
+        (Some("pause"), Some(group)) => console.set_group_paused(name, group, true).await,
+        (Some("resume"), Some(group)) => console.set_group_paused(name, group, false).await,
+        (Some("reset" | "pause" | "resume"), None) => {
+            let message = "the default limits can only be set: select a group, or pause the queue";
             return Err(bad_form(message));
         }
-        (Some("set"), _) => LimitChange::Set(limits_in(fields)?),
-        (Some("pause"), _) => LimitChange::Pause,
-        _ => return Err(bad_form("an action is set, pause or reset")),
+        _ => return Err(bad_form("an action is set, reset, pause or resume")),
     };
-    Ok(console.limit(name, group, change).await?)
+    Ok(change?)
 }
 
 /// Returns the limits in a form.

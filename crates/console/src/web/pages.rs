@@ -2,6 +2,7 @@
 
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use export_queue::keyspace::names::{bytes_text, parse_bytes};
 use serde::Deserialize;
 
 use super::api::OwnerQuery;
@@ -10,16 +11,57 @@ use super::refusal::Refusal;
 use super::site::{QUEUES_PER_PAGE, Site};
 use super::text;
 use super::view::{
-    BatchesPage, Failures, Frame, GroupsPage, ItemPage, ItemRow, ItemsPage, OverviewPage, Pager,
-    QueuePage, SchedulesPage, SessionsPage, events_of, page,
+    BatchesPage, Failures, Frame, GroupPage, GroupsPage, ItemPage, ItemRow, ItemsPage,
+    OverviewPage, Pager, QueuePage, SchedulesPage, SessionsPage, digits, events_of, page,
 };
-use crate::report::{Batches, QueueState};
+use crate::error::Result;
+use crate::look::parse_items_of;
+use crate::report::{Batches, Items, QueueState};
 
 /// How many items or schedules a page of a listing has.
 const ROWS_PER_PAGE: usize = 100;
 
 /// How many dead letters are grouped by their reasons.
 const MAX_LETTERS_GROUPED: usize = 200;
+
+/// Which items of a place are wanted: all, or those of a group or a batch.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct ItemsQuery {
+    group: Option<String>,
+    batch: Option<String>,
+}
+
+impl ItemsQuery {
+    /// Returns a page of these items in a place of a queue.
+    pub(super) async fn list(
+        &self,
+        site: &Site,
+        (name, place): (&str, &str),
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Items> {
+        let console = &site.console;
+        match parse_items_of(self.group.as_deref(), self.batch.as_deref())? {
+            Some(items) => console.items_of(name, place, &items, after, limit).await,
+            None => console.items(name, place, after, limit).await,
+        }
+    }
+
+    /// Returns the query of an address that asks for these items, and what they are, in words. Both are empty for all.
+    fn told(&self) -> (String, String) {
+        match (&self.group, &self.batch) {
+            (Some(group), _) => (
+                format!("group={}", text::segment(group)),
+                format!("of the group {}", bytes_text(&parse_bytes(group))),
+            ),
+            (None, Some(batch)) => (
+                format!("batch={}", text::segment(batch)),
+                format!("of the batch {batch}"),
+            ),
+            (None, None) => Default::default(),
+        }
+    }
+}
 
 /// A page of a listing, and what was changed before.
 #[derive(Debug, Default, Deserialize)]
@@ -58,6 +100,10 @@ impl PageQuery {
             "pause" => "Paused: nothing is granted until the queue is resumed.".to_owned(),
             "resume" => "Resumed: items are granted again.".to_owned(),
             "limit" => "The limits were changed.".to_owned(),
+            "pause-group" => {
+                "Paused: nothing of the group is granted until it is resumed.".to_owned()
+            }
+            "resume-group" => "Resumed: items of the group are granted again.".to_owned(),
             "close-batch" => {
                 "The batch is closed: it is complete when no member is left.".to_owned()
             }
@@ -120,19 +166,26 @@ pub(super) async fn items(
     State(site): State<Site>,
     Path((name, place)): Path<(String, String)>,
     Query(wanted): Query<PageQuery>,
+    Query(of): Query<ItemsQuery>,
 ) -> Result<Response, Refusal> {
     let after = wanted.after.as_deref();
-    let items = site
-        .console
-        .items(&name, &place, after, ROWS_PER_PAGE)
-        .await?;
+    let items = of.list(&site, (&name, &place), after, ROWS_PER_PAGE);
+    let items = items.await?;
     let frame = Frame::of_queue(&site, &name, wanted.notice());
     let rows = items.items.iter();
     let list = format!("items/{}", items.place.name());
+    let (query, of) = of.told();
+    let pager = frame.pager(&list, after, items.next.as_deref());
     Ok(page(&ItemsPage {
         rows: rows.map(|item| ItemRow::of(&frame.href, item)).collect(),
         actions: frame.actions(Some(items.place)),
-        pager: frame.pager(&list, after, items.next.as_deref()),
+        pager: pager.with_query(&query),
+        query: if query.is_empty() {
+            query
+        } else {
+            format!("?{query}")
+        },
+        of,
         frame,
         items,
     }))
@@ -168,6 +221,25 @@ pub(super) async fn groups(
         pager: frame.pager("groups", after, list.next.as_deref()),
         frame,
         list,
+    }))
+}
+
+/// `/queues/{name}/group/{group}`: a group, as a page of one, and the items that have its slots.
+pub(super) async fn group(
+    State(site): State<Site>,
+    Path((name, group)): Path<(String, String)>,
+) -> Result<Response, Refusal> {
+    let group = site.console.group(&name, &group).await?;
+    let frame = Frame::of_queue(&site, &name, None);
+    let holders = group.holders.iter();
+    Ok(page(&GroupPage {
+        holders: holders
+            .map(|item| (item.place_name().to_owned(), ItemRow::of(&frame.href, item)))
+            .collect(),
+        digits: digits(&group.group),
+        frame,
+        queue: name,
+        group,
     }))
 }
 
@@ -236,12 +308,14 @@ pub(super) async fn schedules(
         .schedules(&name, owner.as_deref(), after, ROWS_PER_PAGE)
         .await?;
     let frame = Frame::of_queue(&site, &name, None);
-    let path = match &owner {
-        Some(owner) => format!("schedules?owner={}", text::query(owner)),
-        None => "schedules".to_owned(),
+    let query = match &owner {
+        Some(owner) => format!("owner={}", text::query(owner)),
+        None => String::new(),
     };
     Ok(page(&SchedulesPage {
-        pager: frame.pager(&path, after, list.next.as_deref()),
+        pager: frame
+            .pager("schedules", after, list.next.as_deref())
+            .with_query(&query),
         frame,
         list,
         owner,

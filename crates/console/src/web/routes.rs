@@ -65,8 +65,9 @@ fn page_routes() -> Router<Site> {
         )
         .route(
             "/queues/{name}/groups",
-            get(pages::groups).post(change::limit),
+            get(pages::groups).post(change::change_group),
         )
+        .route("/queues/{name}/group/{group}", get(pages::group))
         .route(
             "/queues/{name}/batches",
             get(pages::batches).post(change::change_batch),
@@ -89,8 +90,9 @@ fn api_routes() -> Router<Site> {
         .route("/api/queues/{name}/item/{item}", get(api::item))
         .route(
             "/api/queues/{name}/groups",
-            get(api::groups).post(change::api_limit),
+            get(api::groups).post(change::api_change_group),
         )
+        .route("/api/queues/{name}/group/{group}", get(api::group))
         .route(
             "/api/queues/{name}/batches",
             get(api::batches).post(change::api_change_batch),

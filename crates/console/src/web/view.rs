@@ -88,6 +88,8 @@ impl Frame {
 pub(super) struct Pager {
     /// The address of the list.
     list: String,
+    /// The query of the address, without the place of the page. Empty if there is none.
+    query: String,
     pub(super) is_first: bool,
     /// What the address of the next page says it comes after.
     pub(super) next: Option<String>,
@@ -98,9 +100,18 @@ impl Pager {
     pub(super) fn of(list: String, after: Option<&str>, next: Option<&str>) -> Self {
         Self {
             list,
+            query: String::new(),
             is_first: after.is_none(),
             next: next.map(text::segment),
         }
+    }
+}
+
+impl Pager {
+    /// Adds the query of the list's address.
+    pub(super) fn with_query(mut self, query: &str) -> Self {
+        query.clone_into(&mut self.query);
+        self
     }
 }
 
@@ -181,6 +192,10 @@ impl Failures {
 pub(super) struct ItemsPage {
     pub(super) frame: Frame,
     pub(super) items: report::Items,
+    /// What the addresses of the other places end with, to list the same items.
+    pub(super) query: String,
+    /// To what the items belong, in words. Empty if all are listed.
+    pub(super) of: String,
     pub(super) rows: Vec<ItemRow>,
     pub(super) actions: Vec<Action>,
     pub(super) pager: Pager,
@@ -292,6 +307,19 @@ pub(super) struct GroupsPage {
     pub(super) frame: Frame,
     pub(super) list: report::Groups,
     pub(super) pager: Pager,
+}
+
+/// A group of a queue's items.
+#[derive(Template)]
+#[template(path = "group.html")]
+pub(super) struct GroupPage {
+    pub(super) frame: Frame,
+    pub(super) queue: String,
+    pub(super) group: report::Group,
+    /// The group as addresses name it.
+    pub(super) digits: String,
+    /// The items that have its slots, with the names of their places.
+    pub(super) holders: Vec<(String, ItemRow)>,
 }
 
 /// Returns a group as a form sends it: in hexadecimal digits, of which a page shows none as a code.

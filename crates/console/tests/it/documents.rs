@@ -61,7 +61,7 @@ const TOLD: [(&str, &str); 33] = [
 
 /// Commands whose options no document has, in this order. `<page>` is the next page of the same command, as JSON has
 /// it. The status, if it is not 0.
-const MORE: [(&str, i32); 49] = [
+const MORE: [(&str, i32); 61] = [
     ("queues --limit 1 --after <page>", 0),
     ("list jobs --limit 1 --after <page> --time-limit 20", 0),
     ("list events --subscription mirror", 0),
@@ -77,7 +77,19 @@ const MORE: [(&str, i32); 49] = [
     ),
     ("limit jobs b --no-limit --rate 100/1m --burst 10", 0),
     ("limit jobs c --ordered", 0),
-    ("limit jobs c --pause", 0),
+    ("pause jobs --group c", 0),
+    ("resume jobs --group c", 0),
+    ("list jobs --group c", 0),
+    ("list jobs --batch BATCH --place done", 0),
+    ("cancel jobs --group c --yes", 0),
+    ("cancel jobs --batch BATCH --yes", 0),
+    ("expedite jobs --group c --yes", 0),
+    ("expedite jobs --batch BATCH --yes", 0),
+    ("redrive jobs --group c --yes", 0),
+    ("redrive jobs --batch BATCH --yes", 0),
+    ("purge jobs --group c --yes", 0),
+    ("purge jobs --batch BATCH --yes", 0),
+    ("pause events --group c", 2),
     ("limit jobs c --reset", 0),
     ("groups jobs --limit 1 --after <page>", 0),
     ("pause events --subscription mirror", 0),

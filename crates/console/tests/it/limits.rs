@@ -6,14 +6,18 @@ use crate::web::site::TestSite;
 use axum::http::StatusCode;
 use conformance::stores::TestStore;
 use console::report::{Audit, Group, Item};
-use console::{Action, Console, Error, LimitChange, WebOptions};
-use export_queue::hc_dequeue::{Delivery, Enqueue, Error as DequeueError, GroupLimits, ItemRef};
+use console::{Action, Console, Error, WebOptions};
+use export_queue::hc_dequeue::{
+    Delivery, Enqueue, Error as DequeueError, GroupLimits, ItemRef, PlaceKind,
+};
 use export_queue::keyspace::{self, Ids, Subspace, Transaction, Tx};
 use serde_json::Value;
 
 conformance::on_every_store!(threads:
     groups_are_listed_with_their_slots_and_their_limits,
-    limits_are_replaced_paused_and_reset,
+    limits_are_replaced_and_reset,
+    a_group_is_paused_and_resumed_and_keeps_its_limits,
+    a_group_says_which_items_have_its_slots,
     limits_that_contradict_each_other_change_nothing,
     an_item_says_why_it_has_not_started,
     limits_that_do_not_decode_hide_nothing_and_can_be_replaced,
@@ -40,7 +44,7 @@ pub(crate) async fn set(
     group: &str,
     limits: GroupLimits,
 ) -> String {
-    let change = console.limit(queue, Some(group), LimitChange::Set(limits));
+    let change = console.limit(queue, Some(group), &limits);
     valid(change.await.unwrap()).outcome
 }
 
@@ -113,11 +117,10 @@ async fn groups_are_listed_with_their_slots_and_their_limits(store: TestStore) {
     drop([one, two]);
 }
 
-async fn limits_are_replaced_paused_and_reset(store: TestStore) {
+async fn limits_are_replaced_and_reset(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
-    let item = add(&world, b"acme").await;
     let four = GroupLimits::new().with_limit(4);
     let told = set(&console, jobs, "acme", four).await;
     assert_eq!(told, "at most 4; before: no limit, by default");
@@ -128,39 +131,76 @@ async fn limits_are_replaced_paused_and_reset(store: TestStore) {
     let told = set(&console, jobs, "0x61636d65", all).await;
     let ordered = "at most 1, until end, dead letters block, weight 3";
     assert_eq!(told, format!("{ordered}; before: at most 4"));
-    let limit = async |group: Option<&str>, change| {
-        let change = valid(console.limit(jobs, group, change).await.unwrap());
-        assert_eq!((&*change.action, change.changed), ("limit", 0));
-        change.outcome
-    };
-    let told = limit(Some("acme"), LimitChange::Pause).await;
-    let paused = "paused, until end, dead letters block, weight 3";
-    assert_eq!(told, format!("{paused}; before: {ordered}"));
+    let told = valid(console.reset_limits(jobs, "acme").await.unwrap());
+    assert_eq!((&*told.action, told.changed), ("limit", 0));
+    assert_eq!(
+        told.outcome,
+        format!("no limit, by default; before: {ordered}")
+    );
+
+    let ordered = &GroupLimits::ordered();
+    let change = console.limit(jobs, None, ordered).await.unwrap();
+    assert_eq!(
+        valid(change).outcome,
+        "default limits: at most 1, until end; before: no limit"
+    );
+    let default = valid(console.default_limits(jobs).await.unwrap());
+    assert_eq!((default.limit, default.until_end), (Some(1), true));
+    let group = console.group(jobs, "acme").await.unwrap();
+    assert_eq!((group.limits, group.own_limits), (Some(default), false));
+}
+
+async fn a_group_is_paused_and_resumed_and_keeps_its_limits(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let item = add(&world, b"acme").await;
+    set(&console, jobs, "acme", GroupLimits::ordered()).await;
+    let told = console.set_group_paused(jobs, "acme", true).await.unwrap();
+    assert_eq!(&*valid(told).action, "pause-group");
+    let group = valid(console.group(jobs, "acme").await.unwrap());
+    assert_eq!(row(&group), "acme: paused, 0 of 1, 1 waiting, own");
+    assert!(group.paused);
     // Another item comes first, whatever its priority is.
     let delivery = take(&world, world.items.queued[0]).await;
     delivery.complete().await.unwrap();
-    let told = valid(console.reset_limits(jobs, "acme").await.unwrap());
-    assert_eq!(&*told.action, "limit");
-    assert_eq!(
-        told.outcome,
-        format!("no limit, by default; before: {paused}")
-    );
+    let told = console.set_group_paused(jobs, "0x61636d65", false).await;
+    assert_eq!(&*valid(told.unwrap()).action, "resume-group");
     take(&world, item).await.complete().await.unwrap();
+    assert!(!console.group(jobs, "acme").await.unwrap().paused);
+}
 
-    let told = limit(None, LimitChange::Set(GroupLimits::ordered())).await;
+async fn a_group_says_which_items_have_its_slots(store: TestStore) {
+    let world = World::new(&store).await;
+    let console = world.console();
+    let jobs = &world.name("jobs");
+    let limits = GroupLimits::new().with_limit(3).with_until_end();
+    set(&console, jobs, "acme", limits.with_dead_letters_blocking()).await;
+    let mut items = Vec::new();
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let item = add(&world, b"acme").await;
+        held.push(take(&world, item).await);
+        items.push(item.to_string());
+    }
+    held[1].discard("no").await.unwrap();
+    held[2].retry_after(LONG, "later").await.unwrap();
+    let group = valid(console.group(jobs, "acme").await.unwrap());
+    let places = group
+        .holders
+        .iter()
+        .map(|item| (&item.item, item.place.unwrap()));
     assert_eq!(
-        told,
-        "default limits: at most 1, until end; before: no limit"
+        places.collect::<Vec<_>>(),
+        [
+            (&items[0], PlaceKind::Held),
+            (&items[1], PlaceKind::Dead),
+            (&items[2], PlaceKind::Delayed)
+        ]
     );
-    let told = limit(None, LimitChange::Pause).await;
-    assert_eq!(
-        told,
-        "default limits: paused, until end; before: at most 1, until end"
-    );
-    let default = valid(console.default_limits(jobs).await.unwrap());
-    assert_eq!((default.limit, default.until_end), (Some(0), true));
-    let group = console.group(jobs, "acme").await.unwrap();
-    assert_eq!((group.limits, group.own_limits), (Some(default), false));
+    // A listing does not look.
+    let listed = valid(console.groups(jobs, None, 10).await.unwrap());
+    assert_eq!(listed.groups[0].holders, []);
 }
 
 async fn limits_that_contradict_each_other_change_nothing(store: TestStore) {
@@ -179,7 +219,7 @@ async fn limits_that_contradict_each_other_change_nothing(store: TestStore) {
         (none.with_weight(1_001), "from 1 to 1,000"),
     ] {
         for group in [None, Some("acme")] {
-            let refused = console.limit(jobs, group, LimitChange::Set(limits)).await;
+            let refused = console.limit(jobs, group, &limits).await;
             let refused = refused.unwrap_err();
             assert!(
                 matches!(refused, Error::Dequeue(DequeueError::GroupLimits { .. })),
@@ -190,13 +230,9 @@ async fn limits_that_contradict_each_other_change_nothing(store: TestStore) {
     }
     let long = "k".repeat(256);
     for group in ["", &long] {
-        let set = LimitChange::Set(none);
         for refused in [
-            console.limit(jobs, Some(group), set).await.map(drop),
-            console
-                .limit(jobs, Some(group), LimitChange::Pause)
-                .await
-                .map(drop),
+            console.limit(jobs, Some(group), &none).await.map(drop),
+            console.set_group_paused(jobs, group, true).await.map(drop),
             console.reset_limits(jobs, group).await.map(drop),
             console.group(jobs, group).await.map(drop),
         ] {
@@ -209,10 +245,8 @@ async fn limits_that_contradict_each_other_change_nothing(store: TestStore) {
     for queue in ["mail", "events", "counts"] {
         let name = &world.name(queue);
         for refused in [
-            console
-                .limit(name, None, LimitChange::Pause)
-                .await
-                .map(drop),
+            console.limit(name, None, &none).await.map(drop),
+            console.set_group_paused(name, "acme", true).await.map(drop),
             console.reset_limits(name, "acme").await.map(drop),
             console.groups(name, None, 1).await.map(drop),
             console.group(name, "acme").await.map(drop),
@@ -249,9 +283,11 @@ async fn an_item_says_why_it_has_not_started(store: TestStore) {
     console.set_paused(jobs, true).await.unwrap();
     assert_eq!(why(first).await, "the queue is paused");
     console.set_paused(jobs, false).await.unwrap();
-    let pause = console.limit(jobs, Some("acme"), LimitChange::Pause);
-    pause.await.unwrap();
+    console.set_group_paused(jobs, "acme", true).await.unwrap();
     assert_eq!(why(first).await, "its group is paused");
+    console.set_group_paused(jobs, "acme", false).await.unwrap();
+    set(&console, jobs, "acme", GroupLimits::new().with_limit(0)).await;
+    assert_eq!(why(first).await, "the limit of its group is zero");
     let blocking = GroupLimits::ordered().with_dead_letters_blocking();
     set(&console, jobs, "acme", blocking).await;
 
@@ -309,7 +345,7 @@ async fn limits_that_do_not_decode_hide_nothing_and_can_be_replaced(store: TestS
     assert_eq!(page.default_limits, None);
     let refused = console.default_limits(jobs).await;
     assert!(matches!(refused, Err(Error::Dequeue(_))), "{refused:?}");
-    let none = LimitChange::Set(GroupLimits::new());
+    let none = &GroupLimits::new();
     let told = console.limit(jobs, None, none).await.unwrap().outcome;
     assert_eq!(told, "default limits: no limit; before: unreadable");
     let listed = console.groups(jobs, None, 10).await.unwrap().groups;
@@ -351,14 +387,10 @@ fn the_program_lists_and_changes_limits() {
             add(world, b"tenant 7").await;
         })
     });
-    let steps: [(&[&str], &str); 5] = [
+    let steps: [(&[&str], &str); 4] = [
         (
             &["tenant 7", "--at-most", "4", "--until-end"],
             "at most 4, until end; before: no limit, by default",
-        ),
-        (
-            &["tenant 7", "--pause"],
-            "paused, until end; before: at most 4, until end",
         ),
         (
             &["--ordered", "--weight", "2"],
@@ -366,7 +398,7 @@ fn the_program_lists_and_changes_limits() {
         ),
         (
             &["tenant 7", "--reset"],
-            "at most 1, until end, weight 2, by default; before: paused, until end",
+            "at most 1, until end, weight 2, by default; before: at most 4, until end",
         ),
         (
             &["tenant 7", "--no-limit"],
@@ -400,7 +432,7 @@ fn the_program_lists_and_changes_limits() {
 #[test]
 fn limits_that_contradict_each_other_are_a_wrong_command() {
     let store = Filled::embedded();
-    let wrong: [(&[&str], &str); 8] = [
+    let wrong: [(&[&str], &str); 5] = [
         (&["a", "--until-end"], "there is no limit: set one"),
         (
             &["a", "--at-most", "1", "--dead-letters-block"],
@@ -408,16 +440,19 @@ fn limits_that_contradict_each_other_are_a_wrong_command() {
         ),
         (&["a", "--weight", "0"], "from 1 to 1,000"),
         (&["a", "--ordered", "--at-most", "2"], "cannot be used with"),
-        (&["a", "--pause", "--at-most", "2"], "cannot be used with"),
-        (&["a", "--pause", "--reset"], "cannot be used with"),
         (&["--reset"], "required"),
-        (&["", "--pause"], "use 1 to 255 bytes"),
     ];
     for (options, reason) in wrong {
         let finished = store.run(&[&["limit", "jobs"][..], options].concat());
         finished.assert_refused(2, reason);
     }
-    for command in [&["groups", "mail"][..], &["limit", "mail", "a", "--pause"]] {
+    let pause = ["pause", "jobs", "--group", ""];
+    store.run(&pause).assert_refused(2, "use 1 to 255 bytes");
+    for command in [
+        &["groups", "mail"][..],
+        &["limit", "mail", "a", "--ordered"],
+        &["pause", "mail", "--group", "a"],
+    ] {
         store.run(command).assert_refused(2, "recipe microqueue");
     }
     store
@@ -447,6 +482,7 @@ async fn the_page_of_groups_changes_limits() {
             "0 of 4",
         ),
         (format!("group={group}&action=pause"), "<td>paused</td>"),
+        (format!("group={group}&action=resume"), "<td>ready</td>"),
         (format!("group={group}&action=reset"), "<td>default</td>"),
         (
             "group=&action=set&at_most=9".to_owned(),
@@ -457,19 +493,28 @@ async fn the_page_of_groups_changes_limits() {
         assert_eq!(answer.status, StatusCode::SEE_OTHER, "{}", answer.text);
         let next = answer.headers["location"].to_str().unwrap();
         let page = site.shown(next).await.text;
-        assert!(page.contains("The limits were changed."), "{page}");
+        let notices = [
+            "The limits were changed.",
+            "Paused: nothing of the group",
+            "Resumed: items of the group",
+        ];
+        assert!(notices.iter().any(|notice| page.contains(notice)), "{page}");
         assert!(page.contains(text), "{text}: {page}");
     }
     for (fields, text) in [
         ("action=set", "select a group"),
-        ("group=&action=reset", "cannot be reset"),
+        ("group=&action=reset", "can only be set"),
+        ("group=&action=pause", "can only be set"),
         ("group=a&action=set&at_most=x", "a limit is no number"),
         (
             "group=a&action=set&until_end=yes",
             "there is no limit: set one",
         ),
         ("group=a&action=set&weight=0", "out of range"),
-        ("group=a&action=explode", "an action is set, pause or reset"),
+        (
+            "group=a&action=explode",
+            "an action is set, reset, pause or resume",
+        ),
     ] {
         let answer = site.post(groups, &format!("token={token}&{fields}")).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{fields}");
@@ -480,7 +525,20 @@ async fn the_page_of_groups_changes_limits() {
     assert_valid("Change", &change);
     let listed = site.shown(&format!("/api{groups}")).await.json();
     assert_valid("Groups", &listed);
-    assert_eq!(listed["groups"][0]["limits"]["limit"], 0);
+    assert_eq!(listed["groups"][0]["paused"], true);
+    let one = site
+        .shown(&format!("/api/queues/jobs/group/{group}"))
+        .await
+        .json();
+    assert_valid("Group", &one);
+    let page = site
+        .shown(&format!("/queues/jobs/group/{group}"))
+        .await
+        .text;
+    assert!(
+        page.contains("No item has a slot.") && page.contains("pause"),
+        "{page}"
+    );
     let page = site.shown(&format!("/queues/jobs/item/{item}")).await;
     assert!(page.text.contains("queued: it waits for its turn"));
 }

@@ -11,6 +11,7 @@ mod common;
 mod documents;
 mod extremes;
 mod hostile;
+mod items_of;
 mod keys;
 mod limits;
 mod look;

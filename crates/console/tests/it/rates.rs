@@ -10,7 +10,7 @@ use crate::web::site::TestSite;
 use axum::http::StatusCode;
 use conformance::stores::TestStore;
 use console::report::{Limits, Time};
-use console::{Error, LimitChange, WebOptions};
+use console::{Error, WebOptions};
 use export_queue::hc_dequeue::{
     Error as DequeueError, GroupLimits, ItemRef, MAX_RATE_PERIOD, Rate,
 };
@@ -19,7 +19,7 @@ use serde_json::json;
 
 conformance::on_every_store!(threads:
     a_group_that_waits_for_its_rate_says_until_when,
-    a_pause_keeps_the_rate,
+    rates_are_told_with_the_other_limits,
     rates_that_are_out_of_range_change_nothing,
 );
 
@@ -66,13 +66,13 @@ async fn a_group_that_waits_for_its_rate_says_until_when(store: TestStore) {
     let start = "its group waits for its rate, and starts the next item at about 20";
     assert!(why.starts_with(start), "{why}");
     // Whatever else keeps it from starting comes first.
-    let limit = LimitChange::Pause;
-    console.limit(jobs, Some("acme"), limit).await.unwrap();
+    console.set_group_paused(jobs, "acme", true).await.unwrap();
     let group = valid(console.group(jobs, "acme").await.unwrap());
     assert_eq!((&*group.state, group.next_start), ("paused", None));
     let item = console.item(jobs, &second.to_string()).await.unwrap();
     assert_eq!(item.not_started.unwrap(), "its group is paused");
     // Without the rate, it starts.
+    console.set_group_paused(jobs, "acme", false).await.unwrap();
     set(&console, jobs, "acme", GroupLimits::new()).await;
     let group = valid(console.group(jobs, "acme").await.unwrap());
     assert_eq!((&*group.state, group.next_start), ("ready", None));
@@ -82,7 +82,7 @@ async fn a_group_that_waits_for_its_rate_says_until_when(store: TestStore) {
     take(&world, second).await.complete().await.unwrap();
 }
 
-async fn a_pause_keeps_the_rate(store: TestStore) {
+async fn rates_are_told_with_the_other_limits(store: TestStore) {
     let world = World::new(&store).await;
     let console = world.console();
     let jobs = &world.name("jobs");
@@ -92,22 +92,18 @@ async fn a_pause_keeps_the_rate(store: TestStore) {
         (Some("acme"), "", ", by default"),
         (None, "default limits: ", ""),
     ] {
-        let change = async |change| {
-            let change = valid(console.limit(jobs, group, change).await.unwrap());
+        let change = async |limits| {
+            let change = valid(console.limit(jobs, group, &limits).await.unwrap());
             change.outcome
         };
-        let all = "until end, 100 per 1m 30s, burst 10, weight 3";
+        let all = "at most 1, until end, 100 per 1m 30s, burst 10, weight 3";
         assert_eq!(
-            change(LimitChange::Set(limits)).await,
-            format!("{prefix}at most 1, {all}; before: no limit{by_default}")
+            change(limits).await,
+            format!("{prefix}{all}; before: no limit{by_default}")
         );
         assert_eq!(
-            change(LimitChange::Pause).await,
-            format!("{prefix}paused, {all}; before: at most 1, {all}")
-        );
-        assert_eq!(
-            change(LimitChange::Set(daily())).await,
-            format!("{prefix}no limit of slots, 1 per 1day; before: paused, {all}")
+            change(daily()).await,
+            format!("{prefix}no limit of slots, 1 per 1day; before: {all}")
         );
     }
     let default: Limits = valid(console.default_limits(jobs).await.unwrap());
@@ -135,7 +131,7 @@ async fn rates_that_are_out_of_range_change_nothing(store: TestStore) {
     ] {
         for group in [None, Some("acme")] {
             let limits = GroupLimits::new().with_rate(rate);
-            let refused = console.limit(jobs, group, LimitChange::Set(limits)).await;
+            let refused = console.limit(jobs, group, &limits).await;
             let refused = refused.unwrap_err();
             assert!(
                 matches!(refused, Error::Dequeue(DequeueError::GroupLimits { .. })),
@@ -194,18 +190,14 @@ fn the_program_shows_and_changes_rates() {
     let why = "its group waits for its rate, and starts the next item at about 20";
     assert!(shown.contains(why), "{shown}");
 
-    let steps: [(&[&str], &str); 5] = [
+    let steps: [(&[&str], &str); 4] = [
         (
             &["acme", "--rate", "100/1m", "--burst", "10"],
             "no limit of slots, 100 per 1m, burst 10; before: no limit of slots, 1 per 1day",
         ),
         (
-            &["acme", "--pause"],
-            "paused, 100 per 1m, burst 10; before: no limit of slots, 100 per 1m, burst 10",
-        ),
-        (
             &["acme", "--ordered", "--rate", "1/1day"],
-            "at most 1, until end, 1 per 1day; before: paused, 100 per 1m, burst 10",
+            "at most 1, until end, 1 per 1day; before: no limit of slots, 100 per 1m, burst 10",
         ),
         (
             &["--no-limit", "--rate", "5/500ms"],
@@ -225,7 +217,7 @@ fn the_program_shows_and_changes_rates() {
 fn rates_that_are_malformed_or_out_of_range_are_a_wrong_command() {
     let store = Filled::embedded();
     let malformed = "expected a number of starts and a time with its unit";
-    let wrong: [(&[&str], &str); 14] = [
+    let wrong: [(&[&str], &str); 13] = [
         (&["--rate", "100"], malformed),
         (&["--rate", "100/60"], malformed),
         (&["--rate", "100/"], malformed),
@@ -244,7 +236,6 @@ fn rates_that_are_malformed_or_out_of_range_are_a_wrong_command() {
             "the burst of the rate is 0",
         ),
         (&["--burst", "10"], "--rate"),
-        (&["--pause", "--rate", "1/1m"], "cannot be used with"),
         (&["--reset", "--rate", "1/1m"], "cannot be used with"),
     ];
     for (options, reason) in wrong {

@@ -7,10 +7,12 @@ use std::time::{Duration, SystemTime};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use console::terminal::parse_address;
-use console::{Combiner, Filter, LimitChange, parse_place};
-use export_queue::hc_dequeue::{GroupLimits, PlaceKind, Rate};
+use console::{Combiner, Error, Filter, parse_items_of, parse_place};
+use export_queue::hc_dequeue::{ItemsOf, PlaceKind};
 use export_queue::keyspace::names::parse_queue_name;
 use export_queue::keyspace::{Environment, Subspace};
+
+use crate::limit_options::LimitOptions;
 
 /// See and change every queue of a store.
 ///
@@ -74,6 +76,7 @@ pub(crate) enum Command {
     /// List the items in a place.
     #[command(after_help = "Examples:\n  \
         console list jobs --place dead --limit 20 --db fdb:\n  \
+        console list jobs --group 'tenant 7' --db fdb:\n  \
         console list jobs --place dead --after <page> --db fdb:")]
     List(ListOptions),
 
@@ -131,11 +134,10 @@ pub(crate) enum Command {
         page: Page,
     },
 
-    /// Print the limits of a group or the default limits, or replace them by those that are given.
+    /// Print how a group stands, or the default limits, or replace limits by those that are given.
     #[command(after_help = "Examples:\n  \
         console limit jobs 'tenant 7' --at-most 4 --db fdb:\n  \
         console limit jobs 'tenant 7' --rate 100/1m --burst 10 --db fdb:\n  \
-        console limit jobs 'tenant 7' --pause --db fdb:\n  \
         console limit jobs 'tenant 7' --reset --db fdb:\n  \
         console limit jobs --ordered --db fdb:")]
     Limit(LimitOptions),
@@ -170,12 +172,16 @@ pub(crate) enum Command {
         id: String,
     },
 
-    /// Grant nothing more until the queue is resumed. What is held is not touched.
-    #[command(after_help = "Example:\n  console pause jobs --db fdb:")]
+    /// Grant nothing more of a queue, or of a group of its items, until it is resumed. What is held is not touched.
+    #[command(after_help = "Examples:\n  \
+        console pause jobs --db fdb:\n  \
+        console pause jobs --group 'tenant 7' --db fdb:")]
     Pause(Target),
 
-    /// Let a paused queue go on.
-    #[command(after_help = "Example:\n  console resume events --subscription mirror --db fdb:")]
+    /// Let a paused queue or group go on.
+    #[command(after_help = "Examples:\n  \
+        console resume jobs --group 'tenant 7' --db fdb:\n  \
+        console resume events --subscription mirror --db fdb:")]
     Resume(Target),
 
     /// Print the settings of a queue, or change those that are given. Sessions follow within a heartbeat.
@@ -326,11 +332,31 @@ pub(crate) struct ListOptions {
     /// Where they are.
     #[arg(long, value_parser = place(), default_value = PlaceKind::Queued.name())]
     pub(crate) place: PlaceKind,
+    #[command(flatten)]
+    pub(crate) items: ItemsOfArguments,
     /// The subscription of an export queue, whose dead letters are listed.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["group", "batch"])]
     pub(crate) subscription: Option<String>,
     #[command(flatten)]
     pub(crate) page: Page,
+}
+
+/// Items that belong together.
+#[derive(Args)]
+pub(crate) struct ItemsOfArguments {
+    /// Only the items of this group: text, or `0x` and hexadecimal digits.
+    #[arg(long, value_name = "GROUP", conflicts_with = "batch")]
+    group: Option<String>,
+    /// Only the members of this batch, by the reference that `batches` prints.
+    #[arg(long, value_name = "BATCH")]
+    batch: Option<String>,
+}
+
+impl ItemsOfArguments {
+    /// Returns the items, or `None` if no group and no batch was given.
+    pub(crate) fn items(&self) -> Result<Option<ItemsOf>, Error> {
+        parse_items_of(self.group.as_deref(), self.batch.as_deref())
+    }
 }
 
 /// What to print of a combine queue.
@@ -376,6 +402,9 @@ pub(crate) struct Target {
     /// The subscription of an export queue.
     #[arg(long, value_name = "NAME")]
     pub(crate) subscription: Option<String>,
+    /// A group of the queue's items: text, or `0x` and hexadecimal digits.
+    #[arg(long, value_name = "GROUP", conflicts_with = "subscription")]
+    pub(crate) group: Option<String>,
 }
 
 /// Which items to change: those that are named, or those that match every filter.
@@ -384,6 +413,7 @@ pub(crate) struct ItemsArguments {
     /// The queue.
     pub(crate) queue: String,
     /// The items, by the references that `list` prints. Of a combine queue what `combine --set-aside` prints.
+    #[arg(conflicts_with_all = ["group", "batch"])]
     pub(crate) items: Vec<String>,
     /// All items in the place.
     #[arg(long, conflicts_with = "items")]
@@ -391,6 +421,8 @@ pub(crate) struct ItemsArguments {
     /// The place to look in, if it is not the only one.
     #[arg(long, value_parser = place(), conflicts_with = "items")]
     pub(crate) place: Option<PlaceKind>,
+    #[command(flatten)]
+    of: ItemsOfArguments,
     /// Those whose last failure contains this text.
     #[arg(long, value_name = "TEXT", conflicts_with = "items")]
     reason: Option<String>,
@@ -407,7 +439,7 @@ pub(crate) struct ItemsArguments {
     #[arg(
         long,
         value_name = "NAME",
-        conflicts_with_all = ["all", "place", "reason", "payload", "attempts", "older_than"]
+        conflicts_with_all = ["all", "place", "group", "batch", "reason", "payload", "attempts", "older_than"]
     )]
     pub(crate) subscription: Option<String>,
     /// Change them without asking.
@@ -417,8 +449,9 @@ pub(crate) struct ItemsArguments {
 
 impl ItemsArguments {
     /// Returns which items match. `None`: neither a filter nor `--all` was given.
-    pub(crate) fn filter(&self) -> Option<Filter> {
+    pub(crate) fn filter(&self) -> Result<Option<Filter>, Error> {
         let mut filter = Filter::default();
+        filter.items = self.of.items()?;
         filter.reason.clone_from(&self.reason);
         filter.payload.clone_from(&self.payload);
         filter.attempts = self.attempts;
@@ -426,9 +459,9 @@ impl ItemsArguments {
         let before = |age| now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH);
         filter.enqueued_before = self.older_than.map(before);
         if filter.is_empty() && !self.all {
-            return None;
+            return Ok(None);
         }
-        Some(filter)
+        Ok(Some(filter))
     }
 }
 
@@ -439,98 +472,6 @@ pub(crate) struct BatchArguments {
     pub(crate) queue: String,
     /// The batch's reference, as `batches` prints it.
     pub(crate) batch: String,
-}
-
-/// The limits of a group. Those that are given replace all that it had.
-#[derive(Args)]
-pub(crate) struct LimitOptions {
-    /// The queue.
-    pub(crate) queue: String,
-    /// The group: text, or `0x` and hexadecimal digits. Without it, the default limits: those of groups that have none
-    /// of their own.
-    pub(crate) group: Option<String>,
-    /// How many items of the group may have a slot. An item has one while a session holds it.
-    #[arg(long, value_name = "N")]
-    at_most: Option<u32>,
-    /// Any number of items may have a slot.
-    #[arg(long, conflicts_with_all = ["at_most", "ordered"])]
-    no_limit: bool,
-    /// An item keeps its slot until it ends, also while it waits to be tried again.
-    #[arg(long)]
-    until_end: bool,
-    /// A dead letter keeps its slot until it is redriven, purged or cancelled.
-    #[arg(long)]
-    dead_letters_block: bool,
-    /// The next item starts after the one before it has ended: `--at-most 1 --until-end`.
-    #[arg(long, conflicts_with = "at_most")]
-    ordered: bool,
-    /// How many items the group is granted when it is its turn, from 1 to 1,000.
-    #[arg(long, value_name = "N")]
-    weight: Option<u32>,
-    /// How many items of the group may start in which time: `100/1m`. Each grant of an item is a start.
-    #[arg(long, value_name = "N/TIME", value_parser = parse_rate)]
-    rate: Option<Rate>,
-    /// How many items of the group may start at once, if the rate allows it. Without it, 1: starts are evenly spaced.
-    #[arg(long, value_name = "N", requires = "rate")]
-    burst: Option<u32>,
-    /// Start nothing of the group. Its other limits stay.
-    #[arg(
-        long,
-        conflicts_with_all = [
-            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "rate", "burst"
-        ]
-    )]
-    pause: bool,
-    /// Let the default limits apply to the group again.
-    #[arg(
-        long,
-        requires = "group",
-        conflicts_with_all = [
-            "at_most", "no_limit", "until_end", "dead_letters_block", "ordered", "weight", "rate", "burst", "pause"
-        ]
-    )]
-    pub(crate) reset: bool,
-}
-
-impl LimitOptions {
-    /// Returns what becomes of the limits. `None`: nothing was given, or they are reset.
-    pub(crate) fn change(&self) -> Option<LimitChange> {
-        if self.pause {
-            return Some(LimitChange::Pause);
-        }
-        let flags = [
-            self.no_limit,
-            self.until_end,
-            self.dead_letters_block,
-            self.ordered,
-        ];
-        let numbers = [self.at_most, self.weight];
-        if !flags.contains(&true) && numbers.iter().all(Option::is_none) && self.rate.is_none() {
-            return None;
-        }
-        let mut limits = if self.ordered {
-            GroupLimits::ordered()
-        } else {
-            GroupLimits::new()
-        };
-        if let Some(items) = self.at_most {
-            limits = limits.with_limit(items);
-        }
-        if self.until_end {
-            limits = limits.with_until_end();
-        }
-        if self.dead_letters_block {
-            limits = limits.with_dead_letters_blocking();
-        }
-        if let Some(items) = self.weight {
-            limits = limits.with_weight(items);
-        }
-        if let Some(rate) = self.rate {
-            let burst = self.burst.unwrap_or(rate.burst());
-            limits = limits.with_rate(rate.with_burst(burst));
-        }
-        Some(LimitChange::Set(limits))
-    }
 }
 
 /// The settings to change.
@@ -587,13 +528,4 @@ fn place() -> impl TypedValueParser<Value = PlaceKind> {
 /// Parses a span of time.
 fn parse_time(text: &str) -> Result<Duration, &'static str> {
     humantime::parse_duration(text).map_err(|_| "expected a time with its unit: 90s, 2h or 1day")
-}
-
-/// Parses how many items may start in which time.
-fn parse_rate(text: &str) -> Result<Rate, &'static str> {
-    let rate = text.split_once('/').and_then(|(starts, period)| {
-        let period = humantime::parse_duration(period).ok()?;
-        Some(Rate::new(starts.parse().ok()?, period))
-    });
-    rate.ok_or("expected a number of starts and a time with its unit: 100/1m or 5/1s")
 }

@@ -19,7 +19,7 @@ pub(crate) async fn change_items(
     items: &ItemsArguments,
 ) -> Result<()> {
     let json = context.options.json;
-    match (items.items.as_slice(), items.filter()) {
+    match (items.items.as_slice(), items.filter()?) {
         ([], Some(filter)) => {
             let change = change_matching(context, action, items, &filter).await?;
             print(&change, json)

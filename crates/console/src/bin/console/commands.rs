@@ -11,11 +11,11 @@ use export_queue::keyspace::url::StoreUrl;
 use tokio::net::TcpListener;
 
 use crate::arguments::{
-    CombineOptions, Command, LimitOptions, ListOptions, Options, ServeOptions, SettingsOptions,
-    Target,
+    CombineOptions, Command, ListOptions, Options, ServeOptions, SettingsOptions, Target,
 };
 use crate::bulk::change_items;
 use crate::failure::{CommandFailure, Result, Status};
+use crate::limit_options::LimitOptions;
 use crate::output::{print, print_line};
 use crate::thread::on_thread;
 
@@ -142,13 +142,14 @@ async fn list(context: &Context<'_>, options: &ListOptions) -> Result<()> {
     let queue = &options.queue;
     let after = options.page.after();
     let limit = options.page.limit();
-    let items = match &options.subscription {
-        Some(name) => console.letters(queue, name, after, limit).await?,
-        None => {
-            console
-                .items(queue, options.place.name(), after, limit)
-                .await?
+    let place = options.place.name();
+    let items = match (&options.subscription, options.items.items()?) {
+        (Some(name), _) => console.letters(queue, name, after, limit).await?,
+        (None, Some(items)) => {
+            let page = console.items_of(queue, place, &items, after, limit);
+            page.await?
         }
+        (None, None) => console.items(queue, place, after, limit).await?,
     };
     print(&items, context.options.json)
 }
@@ -158,8 +159,8 @@ async fn limit(context: &Context<'_>, options: &LimitOptions) -> Result<()> {
     let json = context.options.json;
     let queue = &options.queue;
     let group = options.group.as_deref();
-    if let Some(change) = options.change() {
-        return print(&console.limit(queue, group, change).await?, json);
+    if let Some(limits) = options.limits() {
+        return print(&console.limit(queue, group, &limits).await?, json);
     }
     match group {
         Some(group) if options.reset => print(&console.reset_limits(queue, group).await?, json),
@@ -186,9 +187,10 @@ async fn combine(context: &Context<'_>, options: &CombineOptions) -> Result<()> 
 async fn set_paused(context: &Context<'_>, target: &Target, paused: bool) -> Result<()> {
     let console = context.console;
     let queue = &target.queue;
-    let change = match &target.subscription {
-        Some(name) => console.set_subscription_paused(queue, name, paused).await?,
-        None => console.set_paused(queue, paused).await?,
+    let change = match (&target.subscription, &target.group) {
+        (Some(name), _) => console.set_subscription_paused(queue, name, paused).await?,
+        (None, Some(group)) => console.set_group_paused(queue, group, paused).await?,
+        (None, None) => console.set_paused(queue, paused).await?,
     };
     print(&change, context.options.json)
 }

@@ -16,6 +16,7 @@ mod bulk;
 mod check;
 mod commands;
 mod failure;
+mod limit_options;
 mod output;
 mod thread;
 

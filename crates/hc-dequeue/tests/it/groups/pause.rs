@@ -7,7 +7,7 @@ use hc_dequeue::{Error, GroupLimits, GroupState, MAX_GROUP_BYTES, Rate};
 use keyspace::Tx;
 
 use super::{next, take_all, values};
-use crate::common::{LONG, World};
+use crate::common::World;
 
 conformance::on_every_store!(
     a_paused_group_grants_nothing_while_others_go_on,

@@ -74,6 +74,8 @@ impl Show for Batch {
             ("opened", text(self.opened.as_ref())),
             ("age", optional_span(self.age_seconds)),
             ("has a callback", yes(self.has_callback)),
+            ("ended", text(self.ended.as_ref())),
+            ("callback", text(self.callback.as_ref())),
             ("parent", text(self.parent.as_ref())),
         ])
     }

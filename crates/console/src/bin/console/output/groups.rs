@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 
 use console::report::{Group, Groups, Limits};
+use console::terminal::short;
 
-use super::{Show, at_least, fields, next_page, table, text, yes};
+use super::{MAX_REASON_CHARS, Show, at_least, fields, next_page, table, text, yes};
 
 const HEADER: [&str; 10] = [
     "GROUP",
@@ -54,6 +55,27 @@ fn cells(group: &Group) -> Vec<String> {
     ]
 }
 
+/// Returns the items that have slots of a group, and what ends these.
+fn holders_of(group: &Group) -> String {
+    if group.holders.is_empty() {
+        return String::new();
+    }
+    let header = ["HAS A SLOT", "PLACE", "SESSION", "SINCE", "UNTIL", "WHY"];
+    let rows = group.holders.iter().map(|item| {
+        let failure = item.failure.as_ref();
+        let reason = failure.map(|failure| short(&failure.reason, MAX_REASON_CHARS));
+        vec![
+            item.item.clone(),
+            item.place_name().to_owned(),
+            text(item.session.as_ref()),
+            text(item.granted.as_ref()),
+            text(item.until.as_ref()),
+            reason.unwrap_or_default(),
+        ]
+    });
+    format!("\n{}", table(&header, rows))
+}
+
 impl Show for Group {
     fn show(&self) -> String {
         let limits = match &self.limits {
@@ -68,7 +90,8 @@ impl Show for Group {
             ("slots", self.slots_text()),
             ("waiting", at_least(self.waiting, self.has_more)),
             ("limits", limits),
-        ])
+            ("paused", yes(self.paused)),
+        ]) + &holders_of(self)
     }
 }
 

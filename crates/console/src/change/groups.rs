@@ -1,4 +1,4 @@
-//! Changing the limits of groups.
+//! Changing groups: their limits and their pauses.
 
 use std::fmt;
 
@@ -9,16 +9,6 @@ use export_queue::keyspace::{Transaction, Tx};
 use crate::error::{Error, Result};
 use crate::look::{Console, Dequeue, GROUPS, limits_of, read_default_limits};
 use crate::report::Change;
-
-/// What becomes of the limits of a group, or of the default ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LimitChange {
-    /// They are replaced.
-    Set(GroupLimits),
-    /// The limit becomes zero, and the rest stays.
-    Pause,
-}
 
 /// The limits that apply to a group, or the default ones.
 #[derive(Clone, Copy)]
@@ -49,27 +39,48 @@ impl Console {
         &self,
         name: &str,
         group: Option<&str>,
-        change: LimitChange,
+        limits: &GroupLimits,
     ) -> Result<Change> {
         let found = &self.find_dequeue(name, GROUPS).await?;
         let group = &group.map(parse_bytes);
         let write = |tr: Tx<_>| async move {
             let before = applied(&tr, found, group.as_deref()).await?;
             let queue = &found.queue;
-            let limits = match change {
-                LimitChange::Set(limits) => limits,
-                LimitChange::Pause => before.limits.with_limit(0),
-            };
             match group {
-                Some(group) => queue.configure_group(&tr, group, Some(&limits)).await?,
-                None => queue.configure_groups(&tr, &limits).await?,
+                Some(group) => queue.configure_group(&tr, group, Some(limits)).await?,
+                None => queue.configure_groups(&tr, limits).await?,
             }
-            Ok::<_, Error>(format!("{}; before: {before}", limits_of(&limits)))
+            Ok::<_, Error>(format!("{}; before: {before}", limits_of(limits)))
         };
         let outcome = self.runner.run(write).await?;
         Ok(match group {
             Some(_) => Change::new(name, "limit", 0, &outcome),
             None => Change::new(name, "limit", 0, &format!("default limits: {outcome}")),
+        })
+    }
+
+    /// Pauses a group, which is text, or `0x` and hexadecimal digits, or lets it go on. Its limits stay.
+    ///
+    /// # Errors
+    /// [`Error::NoQueue`], [`Error::WrongRecipe`], a group name of an invalid length, and those of the store.
+    pub async fn set_group_paused(&self, name: &str, group: &str, paused: bool) -> Result<Change> {
+        let found = &self.find_dequeue(name, GROUPS).await?;
+        let group = &parse_bytes(group);
+        let change = |tr: Tx<_>| async move {
+            if paused {
+                found.queue.pause_group(&tr, group)?;
+            } else {
+                found.queue.resume_group(&tr, group)?;
+            }
+            Ok::<_, Error>(())
+        };
+        self.runner.run(change).await?;
+        Ok(if paused {
+            let outcome = "nothing of the group is granted until it is resumed";
+            Change::new(name, "pause-group", 0, outcome)
+        } else {
+            let outcome = "items of the group are granted again";
+            Change::new(name, "resume-group", 0, outcome)
         })
     }
 
