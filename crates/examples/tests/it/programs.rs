@@ -1,12 +1,21 @@
-//! The programs of the tutorial, of the recipes, of the tenants and of the nightly run. Each checks what it shows.
+//! The programs of the tutorial, of the recipes, of the tenants, of the nightly run and of the orders. Each checks what
+//! it shows.
 
+use std::sync::Arc;
+
+use conformance::chaos::{Chaos, Faults};
 use conformance::stores::TestStore;
+use hc_dequeue::testing::ManualWall;
+use keyspace::Environment;
 
 #[path = "../../examples/jobs.rs"]
 mod jobs;
 #[path = "../../examples/nightly.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
 mod nightly;
+#[path = "../../examples/orders.rs"]
+#[expect(dead_code, reason = "its `main` is not run")]
+mod orders;
 #[path = "../../examples/recipes.rs"]
 mod recipes;
 #[path = "../../examples/shop.rs"]
@@ -20,6 +29,7 @@ conformance::on_every_store!(threads:
     the_shop_of_the_tutorial_sells_what_is_ordered,
     tenants_share_a_queue_within_their_limits,
     the_report_of_a_nightly_run_starts_when_all_customers_are_billed,
+    each_order_is_done_or_undone_once_even_if_outcomes_of_commits_are_unknown,
 );
 
 async fn the_shop_of_the_tutorial_sells_what_is_ordered(store: TestStore) {
@@ -32,6 +42,22 @@ async fn tenants_share_a_queue_within_their_limits(store: TestStore) {
 
 async fn the_report_of_a_nightly_run_starts_when_all_customers_are_billed(store: TestStore) {
     nightly::run(&store.runner(), &store.root).await.unwrap();
+}
+
+async fn each_order_is_done_or_undone_once_even_if_outcomes_of_commits_are_unknown(
+    store: TestStore,
+) {
+    orders::run(&store.runner(), &store.root).await.unwrap();
+    let mut faults = 0;
+    for seed in 0..3 {
+        let store = store.fresh();
+        let env = Environment::seeded(seed, Arc::new(ManualWall::new()));
+        let chaos = Chaos::new(store.db.clone(), env, Faults::all(0.03));
+        let runner = store.runner_on(chaos.clone());
+        orders::run(&runner, &store.root).await.unwrap();
+        faults += chaos.tally().commits;
+    }
+    assert!(faults > 2, "{faults}");
 }
 
 #[test]
