@@ -24,6 +24,7 @@ mod queue;
 pub mod bucket_worker;
 
 mod pass;
+pub mod testing;
 mod worker;
 
 #[cfg(test)]

@@ -11,9 +11,7 @@ use hc_dequeue::keyspace::{Bytes, Database, Runner, Store};
 use crate::bucket_worker::{BucketWorker, BucketWorkerOptions, Job, WorkerHandle};
 use crate::error::{Error, Result};
 use crate::pass::combining::{BeginPass, Combining, RetryState};
-use crate::pass::metrics::Metrics;
 use crate::pass::observer::ChangeObserver;
-use crate::pass::options::PassOptions;
 use crate::pass::typed::{QueuePass, TypedPass};
 use crate::queue::CombineQueue;
 
@@ -83,18 +81,17 @@ where
         options: WorkerOptions,
         observer: impl ChangeObserver<K, V>,
     ) -> Result<Worker> {
+        let begin_pass = self.begin_pass(observer);
+        start(self.untyped(), runner.on_store(), &options, begin_pass).await
+    }
+
+    /// Returns what begins the part of each pass that knows the types of keys and values.
+    pub(crate) fn begin_pass(&self, observer: impl ChangeObserver<K, V>) -> BeginPass {
         let queue = self.clone();
         let observer = Arc::new(observer);
-        let begin_pass = move || -> Box<dyn TypedPass> {
+        Box::new(move || -> Box<dyn TypedPass> {
             Box::new(QueuePass::new(queue.clone(), observer.clone()))
-        };
-        start(
-            self.untyped(),
-            runner.on_store(),
-            &options,
-            Box::new(begin_pass),
-        )
-        .await
+        })
     }
 }
 
@@ -110,13 +107,8 @@ fn start(
         let wake = queue.keys.wake();
         let bucket_options = BucketWorkerOptions::new(queue.sessions(), lease, wake, options);
         let subspace = queue.subspace().clone();
-        let job: Arc<dyn Job<Error = Error, State = RetryState>> = Arc::new(Combining {
-            metrics: Metrics::new(&subspace),
-            options: PassOptions::new(options),
-            runner: runner.clone(),
-            begin_pass,
-            queue,
-        });
+        let combining = Combining::new(queue, runner.clone(), options, begin_pass);
+        let job: Arc<dyn Job<Error = Error, State = RetryState>> = Arc::new(combining);
         let worker = BucketWorker::open(job, runner, bucket_options).await?;
         let session = worker.session();
         let span = tracing::debug_span!("combine", queue = %queue_name(&subspace), %session);

@@ -20,6 +20,7 @@ mod queue;
 mod subscription;
 
 mod exporting;
+pub mod testing;
 mod worker;
 
 #[cfg(test)]

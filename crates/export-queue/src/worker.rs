@@ -18,8 +18,6 @@ use futures::future::BoxFuture;
 
 use crate::error::{Error, Result};
 use crate::exporter::Exporter;
-use crate::exporting::metrics::Metrics;
-use crate::exporting::options::BatchOptions;
 use crate::exporting::typed::{QueueExporter, TypedExporter};
 use crate::exporting::{Exporting, RetryState};
 use crate::subscription::Subscription;
@@ -88,17 +86,11 @@ fn start(
         let name = subscription.name.clone();
         let lease = subscription.queue.settings.lease();
         let wake = subscription.queue.keys.wake();
-        let batch_options = BatchOptions::new(&options);
-        let options = options.with_takeover_after(batch_options.takeover_after);
         let sessions = subscription.sessions();
+        let exporting = Exporting::new(subscription, runner.clone(), &options, exporter);
+        let options = options.with_takeover_after(exporting.options.takeover_after);
         let bucket_options = BucketWorkerOptions::new(sessions, lease, wake, &options);
-        let job: Arc<dyn Job<Error = Error, State = RetryState>> = Arc::new(Exporting {
-            subscription,
-            runner: runner.clone(),
-            metrics: Metrics::new(&queue, &name),
-            options: batch_options,
-            exporter,
-        });
+        let job: Arc<dyn Job<Error = Error, State = RetryState>> = Arc::new(exporting);
         let worker = BucketWorker::open(job, runner, bucket_options).await?;
         let session = worker.session();
         let span = tracing::debug_span!("export", queue = queue_name(&queue), subscription = &*name, %session);

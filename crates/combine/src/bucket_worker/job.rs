@@ -69,7 +69,9 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    pub(super) fn new(session: SessionId, bucket: Bucket, is_holder: bool) -> Self {
+    /// Returns the assignment of a bucket to a session.
+    #[must_use]
+    pub fn new(session: SessionId, bucket: Bucket, is_holder: bool) -> Self {
         Self {
             session,
             bucket,

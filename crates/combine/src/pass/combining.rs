@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::future::try_join_all;
+use hc_dequeue::WorkerOptions;
 use hc_dequeue::keyspace::codec::Raw;
 use hc_dequeue::keyspace::error::{chain, code_of};
 use hc_dequeue::keyspace::foreign;
@@ -197,7 +198,10 @@ impl Job for Combining {
         let plan = retry.plan(self.options.max_bytes);
         let began = self.runner.environment().now();
         let attempted = Mutex::new(Attempted::default());
-        match self.pass(assignment, &plan, &attempted).await {
+        let Assignment {
+            bucket, is_holder, ..
+        } = assignment;
+        match self.pass(bucket, is_holder, &plan, &attempted).await {
             Ok(Some(pass)) => {
                 let took = self.runner.environment().now().saturating_sub(began);
                 self.metrics.record_pass(&pass, took);
@@ -219,7 +223,7 @@ impl Job for Combining {
             Ok(None) => (retry, Next::Done),
             Err(error) => {
                 let attempted = attempted.into_inner();
-                let next = self.failed(assignment.bucket, attempted, retry, &error);
+                let next = self.failed(bucket, attempted, retry, &error);
                 foreign::discard(error);
                 next
             }
@@ -251,10 +255,58 @@ impl Job for Combining {
 }
 
 impl Combining {
-    /// Makes a pass. Returns `None` if the holder of the bucket has made one instead.
+    /// Returns the job of a worker with these options.
+    pub(crate) fn new(
+        queue: CombineQueue<Bytes, Bytes, Bytes, Raw>,
+        runner: Runner<Store>,
+        options: &WorkerOptions,
+        begin_pass: BeginPass,
+    ) -> Self {
+        Self {
+            metrics: Metrics::new(queue.subspace()),
+            options: PassOptions::new(options),
+            runner,
+            begin_pass,
+            queue,
+        }
+    }
+
+    /// Makes passes over a bucket until it has no more work.
+    ///
+    /// # Errors
+    /// Those of the first pass that fails. A transaction that is too large is repeated with less work.
+    pub(crate) async fn finish(&self, bucket: Bucket, mut note: impl FnMut(&Pass)) -> Result<()> {
+        let max_bytes = self.options.max_bytes;
+        let mut retry = RetryState::default();
+        loop {
+            let attempted = Mutex::new(Attempted::default());
+            let plan = retry.plan(max_bytes);
+            let passed = self.pass(bucket, true, &plan, &attempted).await;
+            let attempted = attempted.into_inner();
+            retry = match passed {
+                Ok(pass) => {
+                    let pass = pass.unwrap_or_default();
+                    note(&pass);
+                    if !pass.has_more {
+                        return Ok(());
+                    }
+                    retry.after_success(&attempted, max_bytes)
+                }
+                Err(error) => match Failure::of(&error) {
+                    failure @ Failure::TooLarge(_) => {
+                        retry.after_failure(attempted, &failure, max_bytes)
+                    }
+                    _ => return Err(error),
+                },
+            };
+        }
+    }
+
+    /// Makes a pass. Returns `None` if this session is not the holder of the bucket, which has made one instead.
     async fn pass(
         &self,
-        assignment: Assignment,
+        bucket: Bucket,
+        is_holder: bool,
         plan: &Plan,
         attempted: &Mutex<Attempted>,
     ) -> Result<Option<Pass>> {
@@ -263,14 +315,14 @@ impl Combining {
             let attempt = tr.attempt();
             if attempt.after == Some(Code::NOT_COMMITTED) {
                 self.metrics.conflicts.increment(1);
-                if !assignment.is_holder {
+                if !is_holder {
                     return Ok(None);
                 }
             }
             let plan = plan.for_attempt(attempt.number);
             let mut typed = (self.begin_pass)();
             let keys = &self.queue.keys;
-            let staged = stage_pass(&tr, keys, assignment.bucket, &plan, &mut *typed).await?;
+            let staged = stage_pass(&tr, keys, bucket, &plan, &mut *typed).await?;
             *attempted.lock() = Attempted::of(&staged).in_attempt(attempt.number, attempt.after);
             typed.observe(&tr, limit).await?;
             Ok(Some(staged.pass))

@@ -16,4 +16,5 @@ mod pressure;
 mod processes;
 mod refusals;
 mod shrinking;
+mod testing;
 mod workers;

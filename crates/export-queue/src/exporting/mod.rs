@@ -15,7 +15,7 @@ use combine::keyspace::error::{chain, code_of};
 use combine::keyspace::foreign;
 use combine::keyspace::{Bytes, Code, Isolation, Runner, Store, Transaction};
 use combine::microqueue::blocks::Entry;
-use combine::{Bucket, Pending};
+use combine::{Bucket, Pending, WorkerOptions};
 use futures::future::try_join_all;
 use futures::try_join;
 
@@ -44,6 +44,27 @@ pub(crate) struct RetryState {
     given: Option<Sequence>,
     /// The claim of another session, and since when it has not changed.
     claimed: Option<(Claim, Duration)>,
+}
+
+/// What a step has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stepped {
+    /// When the next step is due.
+    pub(crate) next: Next,
+    /// How many entries of its batch were exported, and how many became dead letters.
+    pub(crate) exported: usize,
+    pub(crate) dead: usize,
+}
+
+impl Stepped {
+    /// Returns a step that has exported nothing.
+    fn idle(next: Next) -> Self {
+        Self {
+            next,
+            exported: 0,
+            dead: 0,
+        }
+    }
 }
 
 /// The job of the workers of a subscription.
@@ -85,7 +106,7 @@ impl Job for Exporting {
 
     async fn step(&self, assignment: Assignment, mut retry: RetryState) -> (RetryState, Next) {
         let next = match self.next_batch(assignment, &mut retry).await {
-            Ok(next) => next,
+            Ok(stepped) => stepped.next,
             Err(error) => {
                 let next = self.later(assignment.bucket, &mut retry, &error);
                 foreign::discard(error);
@@ -138,6 +159,23 @@ impl Job for Exporting {
 }
 
 impl Exporting {
+    /// Returns the job of a worker with these options.
+    pub(crate) fn new(
+        subscription: Subscription<Bytes, Bytes, Raw>,
+        runner: Runner<Store>,
+        options: &WorkerOptions,
+        exporter: Box<dyn TypedExporter>,
+    ) -> Self {
+        let queue = subscription.queue.subspace();
+        Self {
+            metrics: Metrics::new(queue, &subscription.name),
+            options: BatchOptions::new(options),
+            subscription,
+            runner,
+            exporter,
+        }
+    }
+
     async fn subscriptions(&self) -> Result<Vec<String>> {
         let queue = self.subscription.queue();
         let read = |tr| async move { queue.subscriptions(&tr).await };
@@ -146,7 +184,11 @@ impl Exporting {
 
     /// Claims a batch, exports it and sets the position. After an error, all of that must be retried
     /// later.
-    async fn next_batch(&self, assignment: Assignment, retry: &mut RetryState) -> Result<Next> {
+    pub(crate) async fn next_batch(
+        &self,
+        assignment: Assignment,
+        retry: &mut RetryState,
+    ) -> Result<Stepped> {
         let Assignment {
             session, bucket, ..
         } = assignment;
@@ -154,7 +196,7 @@ impl Exporting {
             ClaimOutcome::Batch(batch) => batch,
             ClaimOutcome::Nothing | ClaimOutcome::SessionLost => {
                 *retry = RetryState::default();
-                return Ok(Next::Done);
+                return Ok(Stepped::idle(Next::Done));
             }
             ClaimOutcome::Claimed(claim) => {
                 let before = retry.claimed.filter(|(before, _)| *before == claim);
@@ -162,7 +204,7 @@ impl Exporting {
                 // The other session may be declared dead before the takeover time is over.
                 let options = &self.options;
                 let wait = options.takeover_after.min(options.poll_interval);
-                return Ok(Next::After(wait));
+                return Ok(Stepped::idle(Next::After(wait)));
             }
         };
         let advance = &self.export(assignment, retry, &batch).await?;
@@ -178,16 +220,21 @@ impl Exporting {
             self.metrics.lost.increment(1);
             tracing::warn!(%bucket, "a batch was exported under a claim that is lost");
             *retry = RetryState::default();
-            return Ok(Next::Done);
+            return Ok(Stepped::idle(Next::Done));
         }
         // After the position has passed the entry that failed, the batches become larger again.
         let limit = retry.limit.and_then(|limit| limit.checked_mul(2));
         *retry = RetryState::default();
-        if !batch.has_more {
-            return Ok(Next::Done);
+        let mut stepped = Stepped {
+            next: Next::Done,
+            exported: batch.count() - advance.dead.len(),
+            dead: advance.dead.len(),
+        };
+        if batch.has_more {
+            retry.limit = limit;
+            stepped.next = Next::Again;
         }
-        retry.limit = limit;
-        Ok(Next::Again)
+        Ok(stepped)
     }
 
     async fn claim_batch(
@@ -319,7 +366,7 @@ impl Exporting {
     }
 
     /// Returns when to retry.
-    fn later(&self, bucket: Bucket, retry: &mut RetryState, error: &Error) -> Next {
+    pub(crate) fn later(&self, bucket: Bucket, retry: &mut RetryState, error: &Error) -> Next {
         retry.failures = retry.failures.saturating_add(1);
         let wait = self
             .options

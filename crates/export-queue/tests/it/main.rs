@@ -11,4 +11,5 @@ mod metrics;
 mod operations;
 mod planted_bugs;
 mod refusals;
+mod testing;
 mod workers;
