@@ -25,7 +25,7 @@ use crate::items::pointer::Pointer;
 use crate::items::record::{ListedGrantPart, is_signal};
 use crate::items::settings::Settings;
 use crate::items::spot::Spot;
-use crate::protocol::reclaim::{Progress, reclaim_step, return_grants};
+use crate::protocol::reclaim::{Reclaimed, reclaim_step, return_grants};
 use crate::session::{Life, SessionId};
 
 /// How many items that sessions hold are compared with each other.
@@ -287,7 +287,7 @@ pub(super) async fn reclaim_lost(
 ) -> Result<()> {
     let declare = |tr| async move { declare_lost(&tr, keys, session).await };
     if runner.run(declare).await? {
-        while let Progress::Returned(_) = reclaim_step(runner, keys, settings, session).await? {}
+        while let Reclaimed::Returned(_) = reclaim_step(runner, keys, settings, session).await? {}
     }
     Ok(())
 }

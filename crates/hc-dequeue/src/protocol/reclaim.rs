@@ -230,7 +230,7 @@ pub(crate) async fn remove_session(
 
 /// The result of one step for a dead session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum Reclaimed {
     /// This many items went back to their places. There may be more.
     Returned(usize),
     /// Its requests were removed, but it still holds items that do not decode.
@@ -245,7 +245,7 @@ pub(crate) async fn reclaim_step(
     keys: &Keys,
     settings: &Settings,
     session: SessionId,
-) -> Result<Progress> {
+) -> Result<Reclaimed> {
     let some = |tr| async move { reclaim_items(&tr, keys, settings, session).await };
     let (returned, dead) = runner.run(some).await?;
     for letter in dead {
@@ -253,16 +253,16 @@ pub(crate) async fn reclaim_step(
     }
     if returned > 0 {
         tracing::info!(queue = %keys.name, %session, returned, "returned items of the dead");
-        return Ok(Progress::Returned(returned));
+        return Ok(Reclaimed::Returned(returned));
     }
     let rest = |tr| async move {
         remove_requests(&tr, keys, session).await?;
         remove_session(&tr, keys, session).await
     };
     Ok(if runner.run(rest).await? {
-        Progress::Removed
+        Reclaimed::Removed
     } else {
-        Progress::Undecodable
+        Reclaimed::Undecodable
     })
 }
 

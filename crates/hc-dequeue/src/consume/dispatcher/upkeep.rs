@@ -26,7 +26,7 @@ use crate::lanes::parked::first_parked;
 use crate::lanes::sweep::{Sweep, sweep_lanes};
 use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::give_back::{GiveBack, When};
-use crate::protocol::reclaim::{Progress, held_after, reclaim_step};
+use crate::protocol::reclaim::{Reclaimed, held_after, reclaim_step};
 use crate::queue::kinds::not_taken;
 use crate::queue::stats::{oldest_age, read_stats};
 use crate::session::{SessionId, Tick};
@@ -246,10 +246,10 @@ impl Dispatcher {
         self.upkeep.fulfills_first = true;
         if let Some(session) = self.upkeep.dead.pop() {
             match self.reclaim_step(session).await {
-                Ok(Progress::Returned(_)) => self.upkeep.dead.push(session),
-                Ok(Progress::Removed) => {}
+                Ok(Reclaimed::Returned(_)) => self.upkeep.dead.push(session),
+                Ok(Reclaimed::Removed) => {}
                 // The next census finds the session again.
-                Ok(Progress::Undecodable) => tracing::warn!(
+                Ok(Reclaimed::Undecodable) => tracing::warn!(
                     queue = %self.keys().name,
                     %session,
                     "a dead session holds items that do not decode"
@@ -261,14 +261,14 @@ impl Dispatcher {
     }
 
     /// Returns items of a dead session or, if there are none, removes it.
-    async fn reclaim_step(&mut self, session: SessionId) -> Result<Progress> {
+    async fn reclaim_step(&mut self, session: SessionId) -> Result<Reclaimed> {
         let keys = &self.shared.keys;
         let settings = &self.settings;
-        let progress = reclaim_step(&self.runner, keys, settings, session).await?;
-        if let Progress::Returned(items) = progress {
+        let reclaimed = reclaim_step(&self.runner, keys, settings, session).await?;
+        if let Reclaimed::Returned(items) = reclaimed {
             self.shared.metrics.reclaimed.increment(items as u64);
         }
-        Ok(progress)
+        Ok(reclaimed)
     }
 
     /// Gives back items that the session holds without a delivery: their acknowledgement did not commit, or the
@@ -405,7 +405,7 @@ impl Dispatcher {
             // The items must go back while the session is alive: if it were declared dead, they would count a death.
             while self.release().await? {}
             self.member.end().await?;
-            while let Progress::Returned(_) = self.reclaim_step(self.session()).await? {}
+            while let Reclaimed::Returned(_) = self.reclaim_step(self.session()).await? {}
             // The session need not lead any more, since it has no request. No heartbeat of it sets the gauges again.
             let read = self.read_queue().await;
             self.note(read.map(drop));

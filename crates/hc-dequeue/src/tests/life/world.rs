@@ -49,7 +49,7 @@ use crate::protocol::confirm::confirm_handed_out;
 use crate::protocol::front::Fronts;
 use crate::protocol::fulfill::fulfill;
 use crate::protocol::give_back::{GiveBack, GivenBack, Return, When, give_back};
-use crate::protocol::reclaim::{Progress, reclaim_step};
+use crate::protocol::reclaim::{Reclaimed, reclaim_step};
 use crate::protocol::request::{Wanted, append, collect, withdraw};
 use crate::protocol::take::{TakeMode, Taken, take, view_queue};
 use crate::protocol::{Demand, Granted, Purpose, SessionContext};
@@ -552,7 +552,7 @@ impl LifeWorld {
         };
         self.runner.run(leave).await?;
         let settings = &self.settings;
-        while reclaim_step(&self.runner, keys, settings, session).await? != Progress::Removed {}
+        while reclaim_step(&self.runner, keys, settings, session).await? != Reclaimed::Removed {}
         self.renew(slot).await;
         Ok(())
     }
