@@ -5,8 +5,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use microqueue::ItemId;
+use microqueue::keyspace::codec::{self, MessagePack};
 use microqueue::keyspace::foreign::Guarded;
 use microqueue::keyspace::{Bytes, Transaction};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::batches::operations::Batch;
 use crate::consume::held_item::{HandedOut, HeldItem};
@@ -14,7 +17,7 @@ use crate::consume::holdings::outstanding::HoldState;
 use crate::items::batch::{BatchCounts, BatchRef, Joining};
 use crate::items::error::Result;
 use crate::items::item_ref::ItemRef;
-use crate::items::record::Failure;
+use crate::items::record::{Failure, Progress};
 use crate::items::trace_context::TraceContext;
 use crate::protocol::give_back::{GiveBack, When};
 use crate::queue::enqueue_options::Enqueue;
@@ -263,6 +266,118 @@ impl<T> Delivery<T> {
         self.item.set_result(&result.into())
     }
 
+    /// Returns the checkpoint that an earlier delivery [has left](Self::set_checkpoint). It stays the same while this
+    /// delivery holds the item.
+    #[must_use]
+    pub fn checkpoint(&self) -> Option<&Bytes> {
+        Some(&self.item.record.checkpoint.own).filter(|own| !own.is_empty())
+    }
+
+    /// Returns the [checkpoint](Self::checkpoint) as a value in MessagePack.
+    ///
+    /// # Errors
+    /// [`Corrupt`](microqueue::keyspace::Error::Corrupt) if it does not decode as an `S`, as after a change of the
+    /// type: then [`checkpoint`](Self::checkpoint) has the bytes.
+    pub fn checkpoint_as<S: Serialize + DeserializeOwned>(&self) -> Result<Option<S>> {
+        let Some(own) = self.checkpoint() else {
+            return Ok(None);
+        };
+        let value = codec::decode(&MessagePack, own.clone());
+        Ok(Some(value.map_err(|error| error.at(self.item.key()))?))
+    }
+
+    /// Stages a checkpoint in the caller's transaction, together with what the transaction has done: the next delivery
+    /// of the item [gets](Self::checkpoint) it, and goes on from there.
+    ///
+    /// The bytes, up to [`MAX_CHECKPOINT_BYTES`](crate::MAX_CHECKPOINT_BYTES), replace those that were there. Empty
+    /// ones remove them. The checkpoint stays with the item however the delivery ends, until the item is done or
+    /// [replaced](crate::Queue::replace). Each costs a write of the item's row, which has the value, too.
+    ///
+    /// It is for handlers of [`work`](crate::Queue::work) and for consumers. In the transaction that completes the
+    /// item, as that of [`process`](crate::Queue::process), it has no effect.
+    ///
+    /// ```
+    /// # use hc_dequeue::keyspace::{Runner, Store, Subspace, Transaction, Tx};
+    /// # use hc_dequeue::{Delivery, Error, Result};
+    /// /// Imports the rows of a file, a thousand in each transaction. After a deployment, goes on where it was.
+    /// async fn import(runner: &Runner<Store>, job: &Delivery<Vec<String>>) -> Result<()> {
+    ///     let rows = job.value();
+    ///     let mut next: usize = job.checkpoint_as()?.unwrap_or(0);
+    ///     while next < rows.len() {
+    ///         let end = rows.len().min(next + 1_000);
+    ///         let some = async |tr: Tx<_>| {
+    ///             for row in &rows[next..end] {
+    ///                 tr.set(&Subspace::from("rows").pack(row), b"");
+    ///             }
+    ///             job.set_checkpoint_as(&tr, &end).await?;
+    ///             job.set_progress(&tr, end as u64, rows.len() as u64, "importing").await
+    ///         };
+    ///         runner.run(some).await?;
+    ///         next = end;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Conflicts
+    /// Reads and writes the item's row. While it is held, a [cancellation](crate::Queue::cancel), an enqueue that takes
+    /// over its dedupe id and, once, after five seconds, its session also write this row.
+    ///
+    /// # Errors
+    /// Nothing is staged.
+    ///
+    /// - [`Error::CheckpointTooLong`](crate::Error::CheckpointTooLong): with the [steps](Self::step) that are done, it
+    ///   has more than [`MAX_CHECKPOINT_BYTES`](crate::MAX_CHECKPOINT_BYTES).
+    /// - [`Error::DeliveryLost`](crate::Error::DeliveryLost) if this delivery no longer holds the item, and
+    ///   [`Error::Cancelled`](crate::Error::Cancelled) if the item was cancelled. The transaction must not commit.
+    pub async fn set_checkpoint(&self, tr: &impl Transaction, bytes: &[u8]) -> Result<()> {
+        self.item.set_checkpoint(tr, bytes).await
+    }
+
+    /// Stages a [checkpoint](Self::set_checkpoint) that is a value in MessagePack. For another codec, encode the value
+    /// with it, and set the bytes.
+    ///
+    /// # Conflicts
+    /// As [`set_checkpoint`](Self::set_checkpoint).
+    ///
+    /// # Errors
+    /// As [`set_checkpoint`](Self::set_checkpoint), and [`Encode`](microqueue::keyspace::Error::Encode) before anything
+    /// is read.
+    pub async fn set_checkpoint_as<S: Serialize + DeserializeOwned>(
+        &self,
+        tr: &impl Transaction,
+        value: &S,
+    ) -> Result<()> {
+        let mut bytes = Vec::new();
+        codec::encode(&MessagePack, value, &mut bytes)?;
+        self.item.set_checkpoint(tr, &bytes).await
+    }
+
+    /// Stages how far the work for the item is, for [`status`](crate::Queue::status), listings and the console: `done`
+    /// of `total`, in any unit, and a line of text of up to
+    /// [`MAX_PROGRESS_TEXT_BYTES`](crate::MAX_PROGRESS_TEXT_BYTES).
+    ///
+    /// It replaces what was there, and stays with the item as a checkpoint does, and when the item is done. Beside a
+    /// [checkpoint](Self::set_checkpoint) in the same transaction, it costs no other write.
+    ///
+    /// # Conflicts
+    /// As [`set_checkpoint`](Self::set_checkpoint).
+    ///
+    /// # Errors
+    /// [`Error::ProgressTextTooLong`](crate::Error::ProgressTextTooLong), before anything is read; otherwise as
+    /// [`set_checkpoint`](Self::set_checkpoint).
+    pub async fn set_progress(
+        &self,
+        tr: &impl Transaction,
+        done: u64,
+        total: u64,
+        text: &str,
+    ) -> Result<()> {
+        let text = text.to_owned();
+        let progress = Progress { done, total, text };
+        self.item.set_progress(tr, progress).await
+    }
+
     /// Stages the completion of the item in the caller's transaction, together with everything else that the
     /// transaction writes.
     ///
@@ -284,9 +399,9 @@ impl<T> Delivery<T> {
     /// }
     /// ```
     /// # Conflicts
-    /// Reads and writes the item's row. While the item is held, only a [cancellation](crate::Queue::cancel) and an
-    /// enqueue that takes over its dedupe id also write this row. If the item has a [group](Self::group), also reads
-    /// the limits of the group and the default ones.
+    /// Reads and writes the item's row. While the item is held, only its [checkpoints](Self::set_checkpoint), a
+    /// [cancellation](crate::Queue::cancel) and an enqueue that takes over its dedupe id also write this row. If the
+    /// item has a [group](Self::group), also reads the limits of the group and the default ones.
     ///
     /// # Errors
     /// [`Error::DeliveryLost`](crate::Error::DeliveryLost) if this delivery no longer holds the item, and

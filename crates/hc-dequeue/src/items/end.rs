@@ -14,7 +14,7 @@ use crate::items::error::Result;
 use crate::items::group_limits::KnownLimits;
 use crate::items::keys::Keys;
 use crate::items::part::Counter;
-use crate::items::record::{End, Record, StoredEnd};
+use crate::items::record::{Checkpoint, End, Record, StoredEnd};
 use crate::items::settings::Settings;
 use crate::session::wall::wall_millis;
 
@@ -72,6 +72,7 @@ pub(crate) fn end(
         let mut record = record.clone();
         record.has_slot = false;
         record.spent = None;
+        record.checkpoint = Checkpoint::default();
         record.end = Some(end);
         keys.done.insert(tr, id, &record)?;
         tr.set(&id.key_in(&keys.kept_until(until_millis)), b"");

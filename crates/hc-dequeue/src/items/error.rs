@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use microqueue::keyspace::limits::MAX_TRANSACTION_BYTES;
+use microqueue::keyspace::limits::{MAX_TRANSACTION_BYTES, TRANSACTION_LIFE};
 use microqueue::keyspace::names::queue_name;
 use microqueue::keyspace::recipe::SettingsDiffer;
 use microqueue::keyspace::{self, Bytes, Code, Subspace};
@@ -135,6 +135,35 @@ pub enum Error {
         bytes: usize,
         /// The largest length.
         limit: usize,
+    },
+
+    /// The checkpoint of an item, with its steps, is too long to be stored. Nothing was staged.
+    #[error(
+        "checkpoint of {bytes} bytes, with the steps that are done, is too long: the limit is {limit} bytes"
+    )]
+    CheckpointTooLong {
+        /// Its length, with the steps that are done.
+        bytes: usize,
+        /// The largest length, [`MAX_CHECKPOINT_BYTES`](crate::MAX_CHECKPOINT_BYTES).
+        limit: usize,
+    },
+
+    /// The text of an item's progress is too long to be stored. Nothing was staged.
+    #[error("text of progress of {bytes} bytes is too long: the limit is {limit} bytes")]
+    ProgressTextTooLong {
+        /// The length of the text.
+        bytes: usize,
+        /// The largest length, [`MAX_PROGRESS_TEXT_BYTES`](crate::MAX_PROGRESS_TEXT_BYTES).
+        limit: usize,
+    },
+
+    /// A step of an item was refused. Nothing of its transaction is committed.
+    #[error("step {step:?}: {reason}")]
+    Step {
+        /// The name of the step.
+        step: String,
+        /// Why it was refused.
+        reason: StepRefusal,
     },
 
     /// The bytes or the text are not a reference to an item or a batch.
@@ -457,6 +486,60 @@ pub enum DeathsRefusal {
     TooLong {
         /// The largest number of queues.
         limit: usize,
+    },
+}
+
+/// Why a [step](crate::Delivery::step) was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StepRefusal {
+    /// Its name is empty or too long.
+    #[error("name of {bytes} bytes: use 1 to {limit} bytes")]
+    Name {
+        /// The length of the name.
+        bytes: usize,
+        /// The largest length, [`MAX_STEP_NAME_BYTES`](crate::MAX_STEP_NAME_BYTES).
+        limit: usize,
+    },
+
+    /// The delivery has another step of this name.
+    #[error("this delivery has another step of this name: give each step its own")]
+    Repeated,
+
+    /// The item has too many steps.
+    #[error("{limit} steps of this item are done, and it has no more: use a checkpoint for a loop")]
+    TooMany {
+        /// The largest number, [`MAX_STEPS`](crate::MAX_STEPS).
+        limit: usize,
+    },
+
+    /// Its result does not fit beside the other steps and the checkpoint.
+    #[error(
+        "with its result, checkpoint and steps take {bytes} bytes, and the limit is {limit}: return less, or store it \
+         in rows of the application"
+    )]
+    NoRoom {
+        /// How much they would take.
+        bytes: usize,
+        /// The largest size, [`MAX_CHECKPOINT_BYTES`](crate::MAX_CHECKPOINT_BYTES).
+        limit: usize,
+    },
+
+    /// It takes longer than a transaction lives.
+    #[error(
+        "it took {took:.1?}, longer than the {TRANSACTION_LIFE:?} of its transaction: divide it, or do what is slow \
+         before it"
+    )]
+    TooSlow {
+        /// How long it took.
+        took: Duration,
+    },
+
+    /// It was done by a version of the application whose result was of another type.
+    #[error("it is done, and its stored result does not decode: {reason}")]
+    OtherResult {
+        /// Why it does not.
+        reason: String,
     },
 }
 

@@ -99,7 +99,11 @@
 //!         16  only while a session holds it, if its grant took a token of its group's rate: read version of the grant;
 //!             after how many versions a token comes back, in 8 bytes each
 //!         17  kind: 1 to 100 bytes of UTF-8
-//!         18..FF  fields of later versions, kept unchanged: up to 568 bytes with their tags and lengths
+//!         18  not of a done item: checkpoint. Number of steps that are done, in a byte; for each, the length of its
+//!             name in a byte, the name, the length of its result in 2 bytes, and the result; then the application's
+//!             own bytes. Up to 4,096 bytes without the first one
+//!         19  progress: done and total in 8 bytes each, then up to 200 bytes of UTF-8
+//!         1A..FF  fields of later versions, kept unchanged: up to 349 bytes with their tags and lengths
 //!     next    00
 //!     rest    payload: the codec's bytes
 //!     number  1 to 8 bytes without leading zeros; 0 is stored as a missing field
@@ -164,7 +168,7 @@
 //!         0D  group: 1 to 255 bytes
 //!         0E  owner, if it has one: 1 to 255 bytes of UTF-8
 //!         0F  kind: 1 to 100 bytes of UTF-8
-//!         10..FF  as 18..FF of an item
+//!         10..FF  as 1A..FF of an item
 //!     next    00
 //!     rest    payload: the codec's bytes
 //! settings

@@ -100,9 +100,10 @@
 //! | check | | `g`, `r`, `t`, `p`, `i`, `Bs` | | |
 //! | collect | the rows of the grant (`g`) | | clears them and sets an `h` for each, or for popped items the end and `c`; a new `r`, if more items are wanted | collected or returned the grant; cancelled an item of it |
 //! | withdraw | its `r` | | clears `r` and the first row of `g` | answered or removed the request |
-//! | complete | `h` of the item | | clears `h`; the end; `c` | cancelled the item, took over its dedupe id, or gave it back |
-//! | give back | `h` of the item | | clears `h`; sets `i`, or `t` and `o`, or `d`; if the item was cancelled, the end; `c`, `w` | cancelled the item, took over its dedupe id, acknowledged it or gave it back |
-//! | confirm hand-outs | `h` of each item | | these `h` | cancelled one of these items, acknowledged it or gave it back |
+//! | complete | `h` of the item | | clears `h`; the end; `c` | cancelled the item, took over its dedupe id, set its checkpoint, or gave it back |
+//! | give back | `h` of the item | | clears `h`; sets `i`, or `t` and `o`, or `d`; if the item was cancelled, the end; `c`, `w` | cancelled the item, took over its dedupe id, acknowledged it, gave it back or set its checkpoint |
+//! | set a checkpoint or progress, or run a step | `h` of the item; what the step reads | | `h`; what the step writes | cancelled the item, took over its dedupe id, acknowledged it, gave it back, set its checkpoint or confirmed its hand-out |
+//! | confirm hand-outs | `h` of each item | | these `h` | cancelled one of these items, acknowledged it, gave it back or set its checkpoint |
 //! | fire due schedules | `e` of each schedule that fires; an `f` without a schedule | the first `f`; from time to time 100 later `f` with their `e` | a new `i` for each time, or as `enqueue_with` if the schedule has options; `e`, `f`, `c`, `w` | fired, changed or removed one of these schedules; with a dedupe id, as `enqueue_with` |
 //! | open a session | | | `s`, `b` | |
 //! | store the kinds of a session | its own `s` | | `u` | declared the session dead |
@@ -110,7 +111,7 @@
 //! | take a census | | all `s` and `b` | | |
 //! | declare a session dead | its `b` and `s` | | `s` | wrote a heartbeat of the session, or its `s` |
 //! | end a session | its own `s` | | `s` | declared the session dead |
-//! | return items of a dead session | its `s`; each item that it returns (`h`, or the row in `g`) | pages of `h` and `g` | as give back | returned or collected one of these items |
+//! | return items of a dead session | its `s`; each item that it returns (`h`, or the row in `g`) | pages of `h` and `g` | as give back | returned or collected one of these items, or set its checkpoint |
 //! | remove a dead session | its `s` and `u`; all of its `h` and `g`; each request that it removes, and one that it notifies | the first 1,000 requests of its registry | clears its signals in `g`, its `r`, `s`, `u`, `b` and `a`; a signal in `g`, if the registry is another one | granted an item to the session, or removed one of these requests |
 //! | remove expired rows | each `y` and `Bd` that it removes | pages of `y`, `Bd` and `z`; `m` | clears `y`, `Bd`, `x`, `z` | ended an item with this dedupe id, or removed the same `y` or `Bd` |
 //!

@@ -131,7 +131,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 
     /// Stages a new value for an item that is queued, delayed or dead. The item keeps its place, its due time and its
-    /// numbers of attempts, deaths and deliveries.
+    /// numbers of attempts, deaths and deliveries, and loses its [checkpoint](crate::Delivery::set_checkpoint), its
+    /// [steps](crate::Delivery::step) and its progress: its next delivery begins anew, also if the value is the same.
     ///
     /// # Conflicts
     /// As [`cancel`](Self::cancel).
@@ -155,7 +156,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             Location::Held(_) | Location::Granted { .. } => return Ok(Replaced::IsHeld),
             Location::Done => return Ok(Replaced::NotThere),
         }
-        record.payload = payload;
+        record.replace_payload(payload);
         rewrite(tr, keys, &id, &location, record)?;
         Ok(Replaced::Replaced)
     }

@@ -14,7 +14,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Stages the return of a dead letter to its place in the queue, with all its limits as if it were new: its
     /// attempts, deaths and deliveries count from zero. Returns `false` if there is no such dead letter.
     ///
-    /// The item keeps its last failure.
+    /// The item keeps its last failure, and what its handlers have left: its
+    /// [checkpoint](crate::Delivery::set_checkpoint), and the [steps](crate::Delivery::step) that are done, so that they
+    /// do not run again. To let it begin anew, [`replace`](Self::replace) its value before, by the same one or another.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;

@@ -304,7 +304,7 @@ async fn repeat(
     }
     // Before anything is staged, too.
     let joined = joined(tr, keys, new.options, record.member).await?;
-    record.payload = new.record.payload.clone();
+    record.replace_payload(new.record.payload.clone());
     let has_other_kind = record.kind != new.record.kind;
     record.kind = new.record.kind.clone();
     record.limits = new.record.limits;

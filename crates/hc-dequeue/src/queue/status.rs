@@ -10,7 +10,7 @@ use crate::items::batch::BatchRef;
 use crate::items::error::Result;
 use crate::items::find::{Location, find};
 use crate::items::item_ref::ItemRef;
-use crate::items::record::{End, Failure, Record};
+use crate::items::record::{End, Failure, Progress, Record};
 use crate::queue::handle::Queue;
 use crate::session::SessionId;
 use crate::session::wall::unix_time;
@@ -52,6 +52,14 @@ pub struct Status<T> {
     /// The dedupe id with which the item was enqueued; empty if it was enqueued without one. An item that a session
     /// holds gives its id up to one that [replaces](crate::OnRepeat) it.
     pub dedupe: Bytes,
+    /// The [checkpoint](crate::Delivery::set_checkpoint) that its last delivery has left, or its present one has set;
+    /// empty if there is none, as of a done item.
+    pub checkpoint: Bytes,
+    /// The names of the [steps](crate::Delivery::step) that are done, in their order; none of a done item.
+    pub steps: Vec<String>,
+    /// How far the work for it is, as its handler [has said](crate::Delivery::set_progress). It stays when the item
+    /// comes back, dies or ends.
+    pub progress: Option<Progress>,
     /// The result that the handler of a done item [has set](crate::Delivery::set_result).
     pub result: Bytes,
 }
@@ -177,6 +185,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
                 millis => Some(unix_time(millis)),
             },
             dedupe: record.dedupe,
+            steps: record.checkpoint.steps().map(str::to_owned).collect(),
+            checkpoint: record.checkpoint.own,
+            progress: record.progress,
             result: record.end.map_or_else(Bytes::new, |end| end.result),
         }))
     }

@@ -15,13 +15,15 @@ use microqueue::keyspace::{
     read_all,
 };
 
+use super::held::held_item;
 use super::memory;
+use crate::consume::held_item::HeldItem;
 use crate::items::MAX_STEP_ITEMS;
 use crate::items::changes::Changes;
 use crate::items::error::{Error, Result};
 use crate::items::places::put_new;
 use crate::items::priority::Priority;
-use crate::items::record::Record;
+use crate::items::record::{Progress, Record};
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
 use crate::lanes::Gone;
@@ -63,6 +65,10 @@ enum Step {
     Withdraw,
     Collect,
     Complete,
+    /// Of the item that A holds.
+    Checkpoint,
+    /// Of the same item.
+    Progress,
     Beat,
     /// A heartbeat that promises a longer lease.
     Promise,
@@ -261,6 +267,15 @@ impl<D: Database> PairWorld<D> {
                     changes.stage(tr, keys);
                     assert_eq!(given, [GivenBack::Accepted]);
                 }
+                Step::Checkpoint => self.held_by_a().set_checkpoint(tr, b"half").await?,
+                Step::Progress => {
+                    let progress = Progress {
+                        done: 1,
+                        total: 2,
+                        text: String::new(),
+                    };
+                    self.held_by_a().set_progress(tr, progress).await?;
+                }
                 Step::Beat => self.beat(tr, LEASE).await?,
                 Step::Promise => self.beat(tr, 2 * LEASE).await?,
                 Step::DeclareDead => {
@@ -282,6 +297,12 @@ impl<D: Database> PairWorld<D> {
             }
             Ok(())
         })
+    }
+
+    /// Returns the first delivery of the item that A holds.
+    fn held_by_a(&self) -> HeldItem {
+        let runner = Runner::new(self.db.clone()).on_store();
+        held_item(&runner, &self.queue, self.held, (A, 1))
     }
 
     async fn beat(&self, tr: &D::Transaction, lease: Duration) -> Result<()> {
@@ -330,7 +351,7 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
 }
 
 /// The pairs of which the second step must fail, and why.
-const CONFLICTS: [(Scene, Step, Step); 31] = [
+const CONFLICTS: [(Scene, Step, Step); 38] = [
     // Declaring a session dead reads its heartbeat.
     (Scene::Items, Step::Beat, Step::DeclareDead),
     (Scene::Items, Step::DeclareDead, Step::Beat),
@@ -365,6 +386,22 @@ const CONFLICTS: [(Scene, Step, Step); 31] = [
     (Scene::GrantedToTheDead, Step::Collect, Step::ReturnItems(A)),
     (Scene::GrantedToTheDead, Step::ReturnItems(A), Step::Collect),
     (Scene::Items, Step::Complete, Step::Complete),
+    // What a delivery leaves is of the item as it is held, and of what was left before.
+    (Scene::Items, Step::Complete, Step::Checkpoint),
+    (Scene::Items, Step::Checkpoint, Step::Complete),
+    (
+        Scene::Items,
+        Step::Change(Edit::CancelHeld),
+        Step::Checkpoint,
+    ),
+    (
+        Scene::Items,
+        Step::Checkpoint,
+        Step::Change(Edit::CancelHeld),
+    ),
+    (Scene::Items, Step::Checkpoint, Step::Checkpoint),
+    (Scene::Items, Step::Checkpoint, Step::Progress),
+    (Scene::Items, Step::Progress, Step::Checkpoint),
     // If an item is acknowledged, cancelled, granted or changed, the other transaction fails.
     (Scene::Items, Step::Change(Edit::CancelHeld), Step::Complete),
     (Scene::Items, Step::Complete, Step::Change(Edit::CancelHeld)),
@@ -430,6 +467,10 @@ async fn what_has_nothing_to_do_with_each_other_does_not_conflict() {
         (Scene::Items, Step::Register(A), Step::Register(B)),
         (Scene::Items, Step::Beat, Step::Take(A)),
         (Scene::Items, Step::Beat, Step::Complete),
+        (Scene::Items, Step::Beat, Step::Checkpoint),
+        (Scene::Items, Step::Take(A), Step::Checkpoint),
+        (Scene::Items, Step::Checkpoint, Step::Take(A)),
+        (Scene::Items, Step::Checkpoint, Step::Enqueue),
         (Scene::Requested, Step::Enqueue, Step::Fulfill(B)),
         (Scene::Requested, Step::Register(B), Step::Fulfill(C)),
         (Scene::Requested, Step::Beat, Step::Fulfill(B)),

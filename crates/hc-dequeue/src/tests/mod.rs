@@ -3,6 +3,7 @@
 mod batch_conflicts;
 mod conflicts;
 pub(crate) mod flights;
+mod held;
 mod lane_conflicts;
 mod life;
 mod ref_conflicts;

@@ -6,4 +6,5 @@ mod metrics;
 pub(crate) mod outcome;
 pub(crate) mod process;
 pub(crate) mod slots;
+mod steps;
 pub(crate) mod worker;

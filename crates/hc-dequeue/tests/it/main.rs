@@ -11,6 +11,7 @@ mod attempts;
 mod audit;
 mod backoff;
 mod batches;
+mod checkpoints;
 mod clear;
 mod configure;
 mod costs;

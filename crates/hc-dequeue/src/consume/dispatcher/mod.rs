@@ -132,6 +132,7 @@ impl Dispatcher {
         };
         let shared = Shared {
             keys,
+            runner: runner.idempotent(),
             env: runner.environment().clone(),
             settings: queue.settings.clone(),
             handling: queue.handling.clone(),

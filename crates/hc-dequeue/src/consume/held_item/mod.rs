@@ -1,9 +1,11 @@
 //! The item of a delivery, without the value: everything that a delivery does and that does not depend on the type of
 //! the value.
 
+pub(crate) mod checkpoint;
 pub(crate) mod command;
 pub(crate) mod shared;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -81,6 +83,7 @@ impl HandedOut {
             commands: commands.clone(),
             decision: AtomicU8::new(Decision::Open as u8),
             result: Mutex::default(),
+            step_names: Mutex::default(),
         });
         Self { item, value }
     }
@@ -101,6 +104,8 @@ pub(crate) struct HeldItem {
     pub(crate) decision: AtomicU8,
     /// The result that is stored when the item is completed.
     pub(crate) result: Mutex<Bytes>,
+    /// The names of the steps that this delivery runs or has done.
+    pub(crate) step_names: Mutex<BTreeSet<String>>,
 }
 
 /// What has been decided about a delivery.
@@ -129,6 +134,11 @@ impl HeldItem {
     /// Returns a reference to the item.
     pub(crate) fn item_ref(&self) -> ItemRef {
         self.shared.keys.item_ref(self.id)
+    }
+
+    /// Returns the key of the item's row.
+    pub(crate) fn key(&self) -> Vec<u8> {
+        self.id.key_in(self.held.subspace())
     }
 
     /// Returns whether the item must be handed out [apart](crate::items::settings::Settings::hands_out_apart).
@@ -188,12 +198,7 @@ impl HeldItem {
     /// # Conflicts
     /// As [`Delivery::ack`](crate::Delivery::ack).
     pub(crate) async fn ack(&self, tr: &impl Transaction) -> Result<()> {
-        let record = self.held_record(tr).await?;
-        if record.cancelled_millis != 0 {
-            return Err(Error::Cancelled {
-                item: self.item_ref(),
-            });
-        }
+        let record = self.live_record(tr).await?;
         self.end(tr, record, End::Completed).await
     }
 
@@ -223,6 +228,17 @@ impl HeldItem {
         Ok(self.read_held(tr).await?.is_some())
     }
 
+    /// Reads the record of the item, which this delivery must hold, and which must not be cancelled.
+    async fn live_record(&self, tr: &impl Transaction) -> Result<Record> {
+        let record = self.held_record(tr).await?;
+        if record.cancelled_millis != 0 {
+            return Err(Error::Cancelled {
+                item: self.item_ref(),
+            });
+        }
+        Ok(record)
+    }
+
     /// Reads the record of the item, which this delivery must hold.
     async fn held_record(&self, tr: &impl Transaction) -> Result<Record> {
         let record = self.read_held(tr).await?;
@@ -245,7 +261,7 @@ impl HeldItem {
         let limits = &KnownLimits::of_slots(tr, keys, [&record]).await?;
         let mut changes = Changes::default();
         // The record was read serializably.
-        tr.clear(&self.id.key_in(self.held.subspace()));
+        tr.clear(&self.key());
         changes.add(Counter::Held, -1);
         let result = match how {
             End::Completed => self.result.lock().clone(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use microqueue::keyspace::Environment;
+use microqueue::keyspace::{Environment, Runner, Store};
 
 use super::command::{Command, Commands};
 use crate::consume::holdings::outstanding::Lifetime;
@@ -21,6 +21,9 @@ use crate::options::{Backoff, Handling};
 /// State that a dispatcher, its consumers and all deliveries share.
 pub(crate) struct Shared {
     pub(crate) keys: Arc<Keys>,
+    /// The runner of the [steps](crate::Delivery::step) of handlers. It keeps no ledger: the row of the held item says
+    /// which steps are done.
+    pub(crate) runner: Runner<Store>,
     /// The environment of the dispatcher, by whose clock time limits pass. The one of the keys may have another clock.
     pub(crate) env: Environment,
     pub(crate) settings: KnownSettings,

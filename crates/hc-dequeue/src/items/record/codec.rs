@@ -7,9 +7,9 @@ use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{self, Bytes, Result};
 
 use super::{
-    Burst, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_GROUP_BYTES,
-    MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Record, Reserve, Spent, StoredEnd, StoredFailure,
-    Token, priority, tag, undecodable,
+    Burst, Checkpoint, End, FORMAT, Limits, MAX_DEDUPE_BYTES, MAX_FAILURE_BYTES, MAX_GROUP_BYTES,
+    MAX_RESULT_BYTES, MAX_TRACE_CONTEXT_BYTES, Progress, Record, Reserve, Spent, StoredEnd,
+    StoredFailure, Token, priority, tag, undecodable,
 };
 use crate::items::batch::{BatchMember, CallbackOf};
 use crate::items::kind::Kind;
@@ -75,6 +75,10 @@ impl Codec<Record> for RecordCodec {
             push_field(buffer, tag::SPENT, &spent.to_bytes());
         }
         push_field(buffer, tag::KIND, record.kind.field());
+        push_field(buffer, tag::CHECKPOINT, &record.checkpoint.to_bytes());
+        if let Some(progress) = &record.progress {
+            push_field(buffer, tag::PROGRESS, &progress.to_bytes());
+        }
         buffer.extend_from_slice(&record.unknown);
         buffer.push(tag::END);
         buffer.extend_from_slice(&record.payload);
@@ -160,7 +164,7 @@ pub(crate) fn decode_fields<'a>(
 fn decode_record(bytes: &Bytes) -> Result<Record, String> {
     let mut record = Record::default();
     let decode = |tag, field: &[u8]| decode_field(&mut record, tag, field, bytes);
-    let rest = decode_fields(bytes, FORMAT, tag::KIND, decode)?;
+    let rest = decode_fields(bytes, FORMAT, tag::PROGRESS, decode)?;
     if record.has_slot && record.group.is_empty() {
         return Err("an item without a group has a slot".to_owned());
     }
@@ -193,7 +197,10 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::MEMBER => record.member = Some(BatchMember::parse(field)?),
         tag::CALLBACK => record.callback_of = Some(CallbackOf::parse(field)?),
         tag::SPENT => record.spent = Some(Spent::parse(field)?),
-        _ => record.kind = Kind::parse(bytes.slice_ref(field))?,
+        tag::KIND => record.kind = Kind::parse(bytes.slice_ref(field))?,
+        tag::CHECKPOINT => record.checkpoint = Checkpoint::parse(bytes.slice_ref(field))?,
+        tag::PROGRESS => record.progress = Some(Progress::parse(field)?),
+        _ => return Err(format!("field {tag} is unknown")),
     }
     Ok(())
 }

@@ -1,10 +1,12 @@
 //! The records that the queue stores. The [schema](crate::items::keys) specifies the bytes.
 //!
 //! - This file: the record of an item, which moves with the item.
+//! - `checkpoint`: what the handlers of an item leave for its next delivery.
 //! - `codec`: the bytes of records.
 //! - `request`: requests.
 //! - `grant`: the rows of grants, which contain records.
 
+mod checkpoint;
 mod codec;
 mod grant;
 mod request;
@@ -18,6 +20,10 @@ use microqueue::keyspace::codec::DecodeError;
 use microqueue::keyspace::record::Fields;
 use microqueue::keyspace::{Bytes, limits};
 
+pub(crate) use self::checkpoint::Checkpoint;
+pub use self::checkpoint::{
+    MAX_CHECKPOINT_BYTES, MAX_PROGRESS_TEXT_BYTES, MAX_STEP_NAME_BYTES, MAX_STEPS, Progress,
+};
 pub(crate) use self::codec::{
     RecordCodec, decode_fields, dedupe, group, priority_field, push_field, push_priority,
 };
@@ -54,6 +60,8 @@ mod tag {
     pub(super) const CALLBACK: u8 = 21;
     pub(super) const SPENT: u8 = 22;
     pub(super) const KIND: u8 = 23;
+    pub(super) const CHECKPOINT: u8 = 24;
+    pub(super) const PROGRESS: u8 = 25;
 }
 
 /// The format number of all records.
@@ -84,9 +92,10 @@ pub(crate) const TOKEN_BYTES: usize = 33;
 pub(crate) const FIELD_BYTES: usize = 3;
 
 /// The number of bytes in a record that are reserved for fields of later versions.
-pub(crate) const MAX_UNKNOWN_BYTES: usize = 568;
+pub(crate) const MAX_UNKNOWN_BYTES: usize = 349;
 
-/// The largest envelope in bytes: everything in a record except the payload.
+/// The largest envelope in bytes: everything in a record except the payload. A done item has a result and no
+/// checkpoint, so the two share their room.
 const MAX_ENVELOPE_BYTES: usize = 2
     + 8 * (FIELD_BYTES + 8)
     + (FIELD_BYTES + 8 + MAX_FAILURE_BYTES)
@@ -102,7 +111,10 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + CallbackOf::BYTES)
     + (FIELD_BYTES + Spent::BYTES)
     + (FIELD_BYTES + MAX_KIND_BYTES)
+    + (FIELD_BYTES + Progress::MAX_BYTES)
     + MAX_UNKNOWN_BYTES;
+
+const _: () = assert!(1 + MAX_CHECKPOINT_BYTES <= 17 + MAX_RESULT_BYTES);
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
 /// envelope. An item with such a payload fits in every place of the queue, even after failures and with fields of
@@ -136,6 +148,10 @@ pub(crate) struct Record {
     /// The token of its group's rate that its grant has taken.
     pub(crate) spent: Option<Spent>,
     pub(crate) kind: Kind,
+    /// What its handlers have left for the next delivery.
+    pub(crate) checkpoint: Checkpoint,
+    /// How far they are.
+    pub(crate) progress: Option<Progress>,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.
@@ -412,6 +428,13 @@ impl Record {
         };
         // The clock by which it began may have been ahead.
         began.min(now)
+    }
+
+    /// Gives the item another value. What handlers have left belongs to the old one.
+    pub(crate) fn replace_payload(&mut self, payload: Bytes) {
+        self.payload = payload;
+        self.checkpoint = Checkpoint::default();
+        self.progress = None;
     }
 
     /// Resets everything that counts against a limit of the item, but not the number that identifies a delivery.

@@ -70,8 +70,32 @@ fn record() -> Record {
             interval: 3,
         }),
         kind: Kind::new("mail").unwrap(),
+        checkpoint: checkpoint(b"row 7"),
+        progress: Some(progress("half")),
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
+    }
+}
+
+/// Returns a checkpoint of two steps and these bytes.
+fn checkpoint(own: &'static [u8]) -> Checkpoint {
+    let mut checkpoint = Checkpoint::default();
+    checkpoint.add_step("charge", b"ok");
+    checkpoint.add_step("mail", b"");
+    checkpoint.own = Bytes::from_static(own);
+    checkpoint
+}
+
+/// Returns a checkpoint of these bytes alone.
+fn only_own(own: &[u8]) -> Checkpoint {
+    Checkpoint::parse([&[0][..], own].concat().into()).unwrap()
+}
+
+fn progress(text: &str) -> Progress {
+    Progress {
+        done: 1,
+        total: 0x0203,
+        text: text.to_owned(),
     }
 }
 
@@ -109,6 +133,8 @@ fn a_record_has_the_bytes_of_the_schema() {
         &[&[21, 0, 40][..], &COUNTS, &[8; 16]].concat(),
         b"\x16\0\x10\0\0\0\0\0\0\x01\x02\0\0\0\0\0\0\0\x03",
         b"\x17\0\x04mail",
+        b"\x18\0\x18\x02\x06charge\0\x02ok\x04mail\0\0row 7",
+        b"\x19\0\x14\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x02\x03half",
         b"\x63\0\x03new\xff\0\x01x",
         b"\0payload",
     ]
@@ -163,7 +189,7 @@ fn an_item_that_is_ready_at_its_enqueue_stores_no_other_time() {
 
 #[test]
 fn a_record_that_is_not_as_it_is_written_is_refused() {
-    let reasons: [(&[u8], &str); 17] = [
+    let reasons: [(&[u8], &str); 25] = [
         (&[1, 2, 0, 1, 1, 1, 0, 1, 1, 0], "comes after"),
         (&[1, 2, 0, 1, 1, 2, 0, 1, 1, 0], "comes after"),
         (&[1, 2, 0, 0, 0], "is empty"),
@@ -190,6 +216,20 @@ fn a_record_that_is_not_as_it_is_written_is_refused() {
         (&[1, 16, 0, 1, 0xff, 0], "of a reserve"),
         (&[1, 16, 0, 2, 1, 1, 0], "of a reserve"),
         (&[1, 16, 0, 0, 0], "is empty"),
+        (&[1, 24, 0, 1, 0, 0], "without anything"),
+        (&[1, 24, 0, 1, 1, 0], "early"),
+        (&[1, 24, 0, 4, 1, 0, 0, 0, 0], "no name of its own"),
+        (&[1, 24, 0, 5, 1, 1, 0xff, 0, 0, 0], "utf-8"),
+        (&[1, 24, 0, 5, 1, 1, b'a', 0, 1, 0], "early"),
+        (
+            &[1, 24, 0, 9, 2, 1, b'a', 0, 0, 1, b'a', 0, 0, 0],
+            "no name of its own",
+        ),
+        (&[1, 25, 0, 1, 0, 0], "early"),
+        (
+            &[&[1, 25, 0, 17][..], &[0; 16], &[0xff, 0]].concat(),
+            "utf-8",
+        ),
     ];
     for (bytes, reason) in reasons {
         let error = RecordCodec
@@ -202,6 +242,7 @@ fn a_record_that_is_not_as_it_is_written_is_refused() {
     for (tag, longest) in [
         (tag::FAILURE, 8 + MAX_FAILURE_BYTES),
         (tag::TRACE_CONTEXT, MAX_TRACE_CONTEXT_BYTES),
+        (tag::PROGRESS, 16 + MAX_PROGRESS_TEXT_BYTES),
     ] {
         for (length, is_refused) in [(longest, false), (longest + 1, true)] {
             let mut bytes = vec![FORMAT];
@@ -333,9 +374,44 @@ fn whatever_decodes_encodes_to_the_same_bytes() {
 }
 
 #[test]
+fn of_what_handlers_leave_each_part_may_be_missing() {
+    let own = b"\x18\0\x06\0row 7";
+    let steps = b"\x18\0\x13\x02\x06charge\0\x02ok\x04mail\0\0";
+    let numbers = b"\x19\0\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\x02\x03";
+    for (left, progress, field) in [
+        (only_own(b"row 7"), None, &own[..]),
+        (checkpoint(b""), None, &steps[..]),
+        (Checkpoint::default(), Some(progress("")), &numbers[..]),
+    ] {
+        let record = Record {
+            checkpoint: left,
+            progress,
+            ..Record::new(4, Bytes::from_static(b"payload"))
+        };
+        let expected = [b"\x01\x01\0\x01\x04", field, b"\0payload"].concat();
+        assert_eq!(encoded(&record), expected);
+        assert_eq!(RecordCodec.decode(expected.into()).unwrap(), record);
+    }
+}
+
+#[test]
+fn a_checkpoint_has_room_for_as_many_bytes_as_its_limit_says() {
+    for (more, is_refused) in [(0, false), (1, true)] {
+        let mut left = checkpoint(b"");
+        left.own = vec![7; MAX_CHECKPOINT_BYTES - left.size() + more].into();
+        let record = Record {
+            checkpoint: left,
+            ..Record::default()
+        };
+        let decoded = RecordCodec.decode(encoded(&record).into());
+        assert_eq!(decoded.is_err(), is_refused);
+    }
+}
+
+#[test]
 fn the_largest_item_fills_a_value() {
     let unknown = MAX_UNKNOWN_BYTES - FIELD_BYTES;
-    let unknown = [&[200, 2, 53][..], &vec![0; unknown]].concat();
+    let unknown = [&[200, 1, 90][..], &vec![0; unknown]].concat();
     let record = Record {
         enqueued_millis: u64::MAX,
         deliveries: u64::MAX,
@@ -356,6 +432,8 @@ fn the_largest_item_fills_a_value() {
             result: vec![0; MAX_RESULT_BYTES].into(),
         }),
         trace_context: Some("a".repeat(MAX_TRACE_CONTEXT_BYTES).into()),
+        checkpoint: Checkpoint::default(),
+        progress: Some(progress(&"a".repeat(MAX_PROGRESS_TEXT_BYTES))),
         unknown: unknown.into(),
         payload: vec![0; MAX_PAYLOAD_BYTES].into(),
         ..record()
@@ -365,7 +443,16 @@ fn the_largest_item_fills_a_value() {
         versionstamp: Versionstamp::INCOMPLETE,
         call: 0,
     };
-    let item = Item { id, value: record };
-    let part = GrantPart { parts: 1, item };
-    assert_eq!(part.encode().unwrap().len(), limits::MAX_VALUE_BYTES);
+    let waiting = Record {
+        end: None,
+        checkpoint: only_own(&[0; MAX_CHECKPOINT_BYTES]),
+        ..record.clone()
+    };
+    let length = |value| {
+        let item = Item { id, value };
+        let part = GrantPart { parts: 1, item };
+        part.encode().unwrap().len()
+    };
+    assert_eq!(length(record), limits::MAX_VALUE_BYTES);
+    assert!(length(waiting) < limits::MAX_VALUE_BYTES);
 }

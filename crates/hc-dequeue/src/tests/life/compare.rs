@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::time::UNIX_EPOCH;
 
 use microqueue::keyspace::Bytes;
+use microqueue::keyspace::codec::{self, MessagePack};
 
-use super::DEDUPE_IDS;
 use super::kinds::shown;
+use super::leave::TOTAL;
 use super::model::{At, Model, ModelItem};
 use super::world::{LEADER, LifeWorld};
+use super::{DEDUPE_IDS, STEP_NAMES};
 use crate::batches::operations::BatchStatus;
 use crate::items::error::Result;
 use crate::items::find::find;
-use crate::items::record::Failure;
+use crate::items::record::{Failure, Progress};
 use crate::lanes::audit::check_lanes;
 use crate::queue::list::{ItemPage, PlaceKind};
 use crate::queue::status::{Place, Status};
@@ -40,7 +42,8 @@ impl LifeWorld {
                 life.place = At::Delayed(ready.expect("it is later").as_millis() as u64);
             }
             assert_eq!(status, self.expected(life), "item {number}");
-            self.compare_grants(number, life).await?;
+            self.compare_record(number, life).await?;
+            assert_eq!(self.effects(number).await?, life.effects, "item {number}");
         }
         for place in PlaceKind::ALL {
             self.compare_listing(model, place).await?;
@@ -80,8 +83,8 @@ impl LifeWorld {
         Ok(())
     }
 
-    /// Compares what the record of an item says of its grants with the model.
-    async fn compare_grants(&self, number: usize, life: &ModelItem) -> Result<()> {
+    /// Compares what the record of an item says of its grants, and of what handlers have left, with the model.
+    async fn compare_record(&self, number: usize, life: &ModelItem) -> Result<()> {
         let keys = &self.queue.keys;
         let id = &self.items[number].id();
         let read = |tr| async move { find(&tr, keys, id).await };
@@ -93,6 +96,11 @@ impl LifeWorld {
             );
             let expected = (life.deliveries, life.uncounted, life.reserve);
             assert_eq!(grants, expected, "grants of item {number}");
+            for (step, result) in &life.steps {
+                let stored = record.checkpoint.result_of(STEP_NAMES[*step]).cloned();
+                let stored = codec::decode(&MessagePack, stored.unwrap());
+                assert_eq!(stored, Ok(*result), "step {step} of item {number}");
+            }
         }
         Ok(())
     }
@@ -211,6 +219,20 @@ impl LifeWorld {
             enqueued: unix_time(life.enqueued),
             ready: unix_time(life.ready),
             granted: life.granted.map(unix_time),
+            checkpoint: match life.checkpoint {
+                0 => Bytes::new(),
+                byte => Bytes::copy_from_slice(&[byte]),
+            },
+            steps: life
+                .steps
+                .iter()
+                .map(|(step, _)| STEP_NAMES[*step].to_owned())
+                .collect(),
+            progress: life.progress.map(|done| Progress {
+                done,
+                total: TOTAL,
+                text: "on it".to_owned(),
+            }),
             dedupe: life.enqueued_as.into_iter().collect(),
             result: Bytes::from(life.result),
         })

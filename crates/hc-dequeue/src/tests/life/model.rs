@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::batches::Batches;
 use super::deaths::ModelDeath;
-use super::program::{Change, How, ItemSpec, Op, purpose_of};
+use super::program::{Change, How, ItemSpec, Left, Op, purpose_of};
 use super::turns::Turns;
 use super::turns::{RARELY, RATED};
 use crate::items::group_limits::GroupLimits;
@@ -76,6 +76,13 @@ pub(super) struct ModelItem {
     /// When and why it last failed.
     pub(super) failure: Option<(u64, &'static str)>,
     pub(super) is_cancelled: bool,
+    /// The byte of its checkpoint; zero if there is none.
+    pub(super) checkpoint: u8,
+    /// The numbers and results of the steps that are done.
+    pub(super) steps: Vec<(usize, u64)>,
+    /// How often a step has run.
+    pub(super) effects: u64,
+    pub(super) progress: Option<u64>,
     pub(super) result: &'static str,
     /// The dedupe id, while it belongs to this item.
     dedupe: Option<u8>,
@@ -83,6 +90,16 @@ pub(super) struct ModelItem {
     pub(super) enqueued_as: Option<u8>,
     /// Its own limit; 0 for the limit of the queue.
     max_attempts: u64,
+}
+
+impl ModelItem {
+    /// Gives it another value: what handlers have left belongs to the old one.
+    fn begin_anew(&mut self, value: u64) {
+        self.value = value;
+        self.checkpoint = 0;
+        self.steps.clear();
+        self.progress = None;
+    }
 }
 
 /// The result of an operation.
@@ -98,6 +115,8 @@ pub(super) enum Said {
     Granted(Vec<(u64, bool)>),
     GivenBack(GivenBack),
     Acknowledged,
+    /// Something was left; of a step, its result.
+    Left(Option<u64>),
     Refused,
     Cancelled(Cancelled),
     Changed(Replaced),
@@ -188,6 +207,11 @@ impl Model {
             Op::Collect { session, purpose } => self.collect(session, purpose),
             Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late),
             Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late),
+            Op::Leave {
+                item,
+                what,
+                is_late,
+            } => self.leave_in(item, what, is_late),
             Op::Change(item, change) => self.change(item, change),
             Op::Clear => {
                 let waits = |place| matches!(place, At::Queued | At::Delayed(_));
@@ -280,7 +304,7 @@ impl Model {
                             self.items[holder].priority = new.priority;
                         }
                         self.join_again(holder, new.batch);
-                        self.items[holder].value = new.value;
+                        self.items[holder].begin_anew(new.value);
                         self.items[holder].kind = new.kind;
                         self.items[holder].max_attempts = new.max_attempts;
                         return Said::Replaced(holder);
@@ -311,6 +335,10 @@ impl Model {
             granted: None,
             failure: None,
             is_cancelled: false,
+            checkpoint: 0,
+            steps: Vec::new(),
+            effects: 0,
+            progress: None,
             result: "",
             dedupe: new.dedupe,
             enqueued_as: new.dedupe,
@@ -424,6 +452,31 @@ impl Model {
         }
         self.end(item, End::Completed, "done");
         Said::Acknowledged
+    }
+
+    /// Returns how often steps have run.
+    pub(super) fn effects(&self) -> u64 {
+        self.items.iter().map(|item| item.effects).sum()
+    }
+
+    fn leave_in(&mut self, item: usize, what: Left, is_late: bool) -> Said {
+        let life = &mut self.items[item];
+        if is_late || life.is_cancelled || !matches!(life.place, At::Held(_)) {
+            return Said::Refused;
+        }
+        match what {
+            Left::Checkpoint(byte) => life.checkpoint = byte,
+            Left::Progress(done) => life.progress = Some(done),
+            Left::Step(step, value) => {
+                if let Some((_, result)) = life.steps.iter().find(|(done, _)| *done == step) {
+                    return Said::Left(Some(*result));
+                }
+                life.steps.push((step, value));
+                life.effects += 1;
+                return Said::Left(Some(value));
+            }
+        }
+        Said::Left(None)
     }
 
     /// Returns all items of a session: held ones as `how` says, uncollected ones as unused.
@@ -544,7 +597,7 @@ impl Model {
             At::Held(_) | At::Granted(..) => Replaced::IsHeld,
             At::Done(..) | At::Unknown => Replaced::NotThere,
             _ => {
-                self.items[item].value = value;
+                self.items[item].begin_anew(value);
                 Replaced::Replaced
             }
         }
@@ -588,6 +641,8 @@ impl Model {
         };
         life.result = result;
         life.has_slot = false;
+        life.checkpoint = 0;
+        life.steps.clear();
         if let Some(dedupe) = life.dedupe.take()
             && how == End::Completed
             && self.rules.retention > 0

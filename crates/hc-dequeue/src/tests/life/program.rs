@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 use super::kinds::KINDS;
 use super::model::{At, Model};
 use super::turns::RATED;
-use super::{BATCH_OF_STAYING, DEDUPE_IDS, SESSIONS};
+use super::{BATCH_OF_STAYING, DEDUPE_IDS, SESSIONS, STEP_NAMES};
 use crate::items::group_limits::GroupLimits;
 use crate::protocol::Purpose;
 use crate::queue::enqueue_options::OnRepeat;
@@ -42,6 +42,12 @@ pub(super) enum Op {
     },
     Acknowledge {
         item: usize,
+        is_late: bool,
+    },
+    /// A handler leaves something in its item.
+    Leave {
+        item: usize,
+        what: Left,
         is_late: bool,
     },
     Change(usize, Change),
@@ -89,6 +95,16 @@ pub(super) struct ItemSpec {
     pub(super) max_attempts: u64,
 }
 
+/// What a handler leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// A checkpoint of this byte, or of none if it is zero.
+    Checkpoint(u8),
+    Progress(u64),
+    /// A step whose name has this number, and which returns the value if it runs.
+    Step(usize, u64),
+}
+
 /// An operation of an application on an item.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
@@ -128,7 +144,7 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
     };
     let is_late = rng.random_range(0..8) == 0;
     let value = rng.random_range(0..100);
-    let draw = rng.random_range(0..100);
+    let draw = rng.random_range(0..110);
     if model.items.is_empty() || draw < 12 && model.items.len() < ITEMS {
         return enqueue(rng, value);
     }
@@ -172,6 +188,11 @@ pub(super) fn random_op(rng: &mut StdRng, model: &Model) -> Op {
             Op::Limit(group, limits(rng))
         }
         93 => Op::Release(rng.random_range(0..DEDUPE_IDS)),
+        100.. => Op::Leave {
+            item: item(rng, model, |place| matches!(place, At::Held(_))),
+            what: left(rng, value),
+            is_late,
+        },
         94 => Op::Retain([0, 10, 40, 100][rng.random_range(0..4)]),
         _ => Op::Pass(rng.random_range(1..30)),
     }
@@ -189,6 +210,14 @@ fn enqueue(rng: &mut StdRng, value: u64) -> Op {
         mode: [OnRepeat::Keep, OnRepeat::Replace, OnRepeat::Debounce][rng.random_range(0..3)],
         max_attempts: [0, 0, 1, 3][rng.random_range(0..4)],
     })
+}
+
+fn left(rng: &mut StdRng, value: u64) -> Left {
+    match rng.random_range(0..4) {
+        0 => Left::Checkpoint(rng.random_range(0..3)),
+        1 => Left::Progress(value),
+        _ => Left::Step(rng.random_range(0..STEP_NAMES.len()), value),
+    }
 }
 
 fn limits(rng: &mut StdRng) -> Option<GroupLimits> {

@@ -3,7 +3,6 @@
 use std::array;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::time::Duration;
 
 use microqueue::ItemId;
@@ -11,21 +10,14 @@ use microqueue::keyspace::codec::MessagePack;
 use microqueue::keyspace::env::ManualClock;
 use microqueue::keyspace::run::RunOptions;
 use microqueue::keyspace::{Bytes, Environment, OpenOptions, Runner, Store, Transaction, Tx};
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
 
 use super::kinds::kinds_of;
+use super::leave::Bug;
 use super::model::{FIRST_WAIT, Rules, Said};
 use super::program::{Change, How, ItemSpec, Op};
 use super::turns::{RARELY, RATED};
 use super::{BATCH_OF_STAYING, BATCHES, SESSIONS, START};
 use crate::batches::operations::Batch;
-use crate::consume::held_item::shared::Shared;
-use crate::consume::held_item::{Decision, HeldItem};
-use crate::consume::holdings::Holdings;
-use crate::consume::holdings::outstanding::{Lifetime, Outstanding};
-use crate::consume::metrics::Metrics;
-use crate::consume::shared_task::SharedTask;
 use crate::items::MAX_STEP_ITEMS;
 use crate::items::batch::BatchRef;
 use crate::items::changes::Changes;
@@ -38,7 +30,7 @@ use crate::items::group_limits::GroupLimits;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
 use crate::items::kind::registry_of;
-use crate::items::record::{Record, Reserve};
+use crate::items::record::Reserve;
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
 use crate::lanes::LaneMemory;
@@ -75,9 +67,8 @@ pub(super) struct LifeWorld {
     /// What each session knows, and its keys.
     fronts: [Fronts; SESSIONS],
     keys: [Keys; SESSIONS],
-    /// Whether sessions take items of any kind, and give those back as failed that they do not know.
-    pub(super) counts_unknown: bool,
     decode: Arc<Decode>,
+    pub(super) bug: Option<Bug>,
     pub(super) items: Vec<ItemRef>,
     pub(super) batches: Vec<BatchRef>,
     pub(super) sessions: [SessionId; SESSIONS],
@@ -120,8 +111,8 @@ impl LifeWorld {
                 let kinds = kinds_of(slot).to_row().expect("it takes named kinds");
                 queue.keys.in_registry(Some(registry_of(&kinds)))
             }),
-            counts_unknown: false,
             decode: decoder::<u64, _>(MessagePack),
+            bug: None,
             queue,
             runner,
             clock,
@@ -213,6 +204,11 @@ impl LifeWorld {
             Op::Collect { session, purpose } => self.collect(session, purpose).await?,
             Op::Resolve { item, how, is_late } => self.resolve(item, how, is_late).await?,
             Op::Acknowledge { item, is_late } => self.acknowledge(item, is_late).await?,
+            Op::Leave {
+                item,
+                what,
+                is_late,
+            } => self.leave_in(item, what, is_late).await?,
             Op::Die(slot) | Op::End(slot) => {
                 self.leave(slot, matches!(op, Op::Die(_))).await?;
                 Said::Nothing
@@ -349,7 +345,7 @@ impl LifeWorld {
         let demand = &[one, reserve];
         let mut context = self.context(slot, self.sessions[slot], demand);
         let of_any_kind = Fronts::new(Duration::ZERO, LaneMemory::new(Ring::beginning_at(0)));
-        if self.counts_unknown {
+        if self.bug == Some(Bug::UnknownKindCounted) {
             context.fronts = &of_any_kind;
         }
         let taken = |tr| async move {
@@ -443,7 +439,7 @@ impl LifeWorld {
     }
 
     /// Returns the session and the delivery that hold an item, or others if `is_late`.
-    async fn held_by(&self, item: usize, is_late: bool) -> Result<(SessionId, u64)> {
+    pub(super) async fn held_by(&self, item: usize, is_late: bool) -> Result<(SessionId, u64)> {
         let keys = &self.queue.keys;
         let id = &self.items[item].id();
         let read = |tr| async move { find(&tr, keys, id).await };
@@ -458,6 +454,9 @@ impl LifeWorld {
 
     async fn resolve(&self, item: usize, how: How, is_late: bool) -> Result<Said> {
         let (session, delivery) = self.held_by(item, is_late).await?;
+        if self.bug == Some(Bug::RememberedRecord) {
+            self.forget_what_was_left(item, session).await?;
+        }
         let now = self.clock_millis();
         let (how, reason) = match how {
             How::Complete => (GiveBack::Completed(Bytes::from("given back")), None),
@@ -496,37 +495,8 @@ impl LifeWorld {
 
     /// Acknowledges with a delivery as the dispatcher would have made it.
     async fn acknowledge(&self, item: usize, is_late: bool) -> Result<Said> {
-        let (session, number) = self.held_by(item, is_late).await?;
-        let (commands, _dispatcher) = mpsc::unbounded_channel();
-        let life = Lifetime {
-            began: Duration::ZERO,
-            time_limit: Duration::MAX,
-            backoff: backoff(),
-        };
-        let held = &HeldItem {
-            id: self.items[item].id(),
-            record: Record::default(),
-            out: Arc::new(Outstanding::new(number, life)),
-            held: Arc::new(self.queue.keys.held(session)),
-            shared: Arc::new(Shared {
-                keys: self.queue.keys.clone(),
-                env: self.runner.environment().clone(),
-                settings: self.queue.settings.clone(),
-                handling: Arc::default(),
-                time_limit: Duration::MAX,
-                backoff: backoff(),
-                shuts_down: AtomicBool::new(false),
-                let_go_of_member: AtomicBool::new(false),
-                undecodable: AtomicU64::new(0),
-                dispatcher: SharedTask::new(),
-                holdings: Holdings::default(),
-                metrics: Metrics::new(&self.queue.keys.queue),
-            }),
-            commands,
-            decision: AtomicU8::new(Decision::Open as u8),
-            result: Mutex::new(Bytes::from("done")),
-        };
-        let ack = |tr| async move { held.ack(&tr).await };
+        let delivery = &self.delivery(item, is_late).await?;
+        let ack = |tr| async move { delivery.ack(&tr).await };
         match self.runner.run(ack).await {
             Ok(()) => Ok(Said::Acknowledged),
             Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => Ok(Said::Refused),
