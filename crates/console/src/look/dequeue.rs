@@ -306,12 +306,21 @@ fn item_of(codec: &str, item: &ItemRef, status: Status<Bytes>) -> report::Item {
         deaths: status.deaths,
         deliveries: status.deliveries,
         failure: status.failure.map(failure_of),
+        steps: status.steps,
+        progress: status.progress.map(|progress| report::Progress {
+            done: progress.done,
+            total: progress.total,
+            text: progress.text,
+        }),
         payload: Some(decode(codec, &payload)),
         ..report::Item::default()
     };
     if !status.result.is_empty() {
-        // Results are bytes of the handler's choice.
+        // Results and checkpoints are bytes of the handler's choice.
         report.result = Some(decode("Raw", &status.result));
+    }
+    if !status.checkpoint.is_empty() {
+        report.checkpoint = Some(decode("Raw", &status.checkpoint));
     }
     let place = match status.place {
         Place::Queued => PlaceKind::Queued,

@@ -1,5 +1,7 @@
 //! Items, and the values that applications store.
 
+use std::fmt;
+
 use export_queue::hc_dequeue::PlaceKind;
 use serde::{Serialize, Serializer};
 
@@ -83,6 +85,12 @@ pub struct Item {
     /// Why it failed last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<Failure>,
+    /// The names of the steps of its handler that are done, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<String>,
+    /// How far the work for it is, as its handler has said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Progress>,
     /// The encoded key of an entry of an export queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<Payload>,
@@ -93,6 +101,9 @@ pub struct Item {
     /// What was enqueued. Missing if the record does not decode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Payload>,
+    /// The checkpoint that the handler has set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<Payload>,
     /// What the handler has set as the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<Payload>,
@@ -119,6 +130,30 @@ where
     S: Serializer,
 {
     serializer.serialize_str(name_of((*place).into()))
+}
+
+/// How far the work for an item is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Progress {
+    /// How much is done.
+    pub done: u64,
+    /// How much there is to do, in the same unit.
+    pub total: u64,
+    /// What is done at present. Missing if the handler has not said it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text: String,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { done, total, text } = self;
+        write!(f, "{done} of {total}")?;
+        if !text.is_empty() {
+            write!(f, ": {text}")?;
+        }
+        Ok(())
+    }
 }
 
 /// Why an item failed.

@@ -23,7 +23,7 @@ use serde::Serializer;
 pub use self::batch::{Batch, Batches};
 pub use self::change::{Change, StoreCheck};
 pub use self::group::{Group, Groups, Limits, Rate};
-pub use self::item::{Failure, Item, Items, Payload};
+pub use self::item::{Failure, Item, Items, Payload, Progress};
 pub use self::key::{Key, Keys};
 pub use self::queue::{
     CombineState, DequeueState, ExportState, MicroqueueState, Queue, QueueState, Queues,

@@ -235,10 +235,15 @@ impl ItemRow {
             Some(PlaceKind::Held) => {
                 let asked = if item.cancelled { ", cancelled" } else { "" };
                 let session = item.session.as_deref().unwrap_or_default();
+                let progress = item.progress.as_ref();
+                let far = progress.map(|progress| {
+                    format!(", {}", text::short(&progress.to_string(), MAX_ROW_CHARS))
+                });
                 format!(
-                    "by {} since {}{asked}",
+                    "by {} since {}{asked}{}",
                     text::short(session, 8),
-                    time(&item.granted)
+                    time(&item.granted),
+                    far.unwrap_or_default()
                 )
             }
             Some(PlaceKind::Done) => format!(

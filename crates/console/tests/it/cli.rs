@@ -121,7 +121,7 @@ fn commands_that_look(store: &Filled) {
             &["list", "jobs", "--place", "held"],
             "Items",
             ITEM_COLUMNS,
-            &[&held],
+            &[&held, "3 of 4: greeting <b>"],
         ),
         (
             &["list", "jobs", "--place", "done"],
@@ -145,7 +145,16 @@ fn commands_that_look(store: &Filled) {
             &["show", "jobs", &held],
             "Item",
             &[],
-            &["held", "session", "granted", r#""tenant": 5"#],
+            &[
+                "held",
+                "session",
+                "granted",
+                "steps done greet, wave",
+                "progress 3 of 4: greeting <b>",
+                "checkpoint",
+                "page 3",
+                r#""tenant": 5"#,
+            ],
         ),
         (
             &["show", "jobs", &dead],

@@ -109,6 +109,13 @@ async fn add_items(world: &World, subspace: Subspace) {
         let id = format!("{place}{HOSTILE}");
         enqueue(&world.runner, &jobs, value, &Enqueue::new().with_dedupe(id)).await;
         let delivery = consumer.dequeue_within(LONG).await.unwrap().unwrap();
+        let hostile = &delivery;
+        let progress = |tr| async move { hostile.set_progress(&tr, 1, 2, HOSTILE).await };
+        world.runner.run(progress).await.unwrap();
+        let done = |_| async { Ok::<_, Error>(()) };
+        delivery.step(HOSTILE, done).await.unwrap();
+        let checkpoint = |tr| async move { hostile.set_checkpoint(&tr, HOSTILE.as_bytes()).await };
+        world.runner.run(checkpoint).await.unwrap();
         match place {
             "dead" => delivery.discard(HOSTILE).await.unwrap(),
             "done" => {

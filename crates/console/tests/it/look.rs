@@ -247,6 +247,12 @@ async fn an_item_is_found_wherever_it_is(store: TestStore) {
     assert!(old.enqueued < new.enqueued && old.granted > old.enqueued);
     let [held, cancelled] = [&items.held[0], &items.held[1]];
     assert!(!show(held).await.cancelled && show(cancelled).await.cancelled);
+    let progress = show(held).await.progress.unwrap();
+    assert_eq!(progress.to_string(), "3 of 4: greeting <b>");
+    assert_eq!(show(cancelled).await.progress, None);
+    let checkpoint = show(held).await.checkpoint.unwrap();
+    assert_eq!(checkpoint.value, Some(json!("page 3")));
+    assert_eq!(show(held).await.steps, ["greet", "wave"]);
     let done = show(&items.done[0]).await;
     let ended = show(&items.done[1]).await;
     assert_eq!(done.end.as_deref(), Some("completed"));

@@ -72,6 +72,8 @@ async fn an_item_shows_its_payload_its_session_and_why_it_failed(driver: &Driver
     let held = &world.items.held[0];
     window.click(&format!("a[href$='/item/{held}']")).await;
     window.wait("h1", |text| text == "Item").await;
+    let life = window.text("[aria-labelledby=life]").await;
+    assert!(life.contains("3 of 4: greeting <b>"), "{life}");
     let holder = "a[href='/queues/jobs/sessions']";
     let session = window.text(holder).await;
     window.click(holder).await;

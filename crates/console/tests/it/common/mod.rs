@@ -9,7 +9,7 @@ use conformance::stores::{TestStore, rows_between};
 use console::Console;
 use export_queue::combine::{CombineQueue, Combiner, Sum, Unobserved};
 use export_queue::hc_dequeue::{
-    Backoff, Consumer, Delivery, Enqueue, Enqueued, ItemRef, Queue, Schedule, Settings,
+    Backoff, Consumer, Delivery, Enqueue, Enqueued, Error, ItemRef, Queue, Schedule, Settings,
     WorkerOptions,
 };
 use export_queue::keyspace::codec::{Codec, Json, MessagePack, Tuple};
@@ -77,7 +77,8 @@ pub(crate) struct World {
 pub(crate) struct JobItems {
     pub(crate) queued: Vec<ItemRef>,
     pub(crate) delayed: Vec<ItemRef>,
-    /// The second one is cancelled.
+    /// The first one is three quarters done, and at [this](PROGRESS); it has a checkpoint, and two steps are done. The
+    /// second one is cancelled.
     pub(crate) held: Vec<ItemRef>,
     /// They were rejected for these [reasons](REASONS) after these [attempts](ATTEMPTS). The first one is [old](AGE).
     pub(crate) dead: Vec<ItemRef>,
@@ -90,6 +91,9 @@ pub(crate) const ATTEMPTS: [u64; 3] = [0, 2, 0];
 
 /// Why they were rejected.
 pub(crate) const REASONS: [&str; 3] = ["connection refused", "connection reset", "no such tenant"];
+
+/// What the first held item of `jobs` is at.
+pub(crate) const PROGRESS: &str = "greeting <b>";
 
 /// The dedupe id of `jobs` that is retained.
 pub(crate) const RETAINED: &str = "invoice 7";
@@ -176,6 +180,15 @@ impl World {
             self.items.held.push(self.enqueue(tenant).await);
             let delivery = self.next().await;
             self.held.push(delivery);
+        }
+        let first = &self.held[0];
+        let progress = async |tr| first.set_progress(&tr, 3, 4, PROGRESS).await;
+        self.runner.run(progress).await.unwrap();
+        let checkpoint = async |tr| first.set_checkpoint(&tr, b"page 3").await;
+        self.runner.run(checkpoint).await.unwrap();
+        for step in ["greet", "wave"] {
+            let done = async |_| Ok::<_, Error>(());
+            first.step(step, done).await.unwrap();
         }
         self.cancel(&self.items.held[1]).await;
         for tenant in 10..15 {

@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use console::WebOptions;
 use export_queue::hc_dequeue::WorkerOptions;
 use export_queue::keyspace::{Ids, Subspace};
+use serde_json::json;
 
 use crate::web::site::{PATIENCE, TestSite, enqueue, open, runner};
 
@@ -73,6 +74,9 @@ async fn a_queue_shows_which_session_holds_what_and_what_fails_and_why() {
         .await
         .unwrap();
     let held = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
+    let at_work = &held;
+    let progress = |tr| async move { at_work.set_progress(&tr, 7, 9, "sorting").await };
+    runner.run(progress).await.unwrap();
     for reason in ["no route", "disk full", "disk full"] {
         let dead = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
         dead.discard(reason).await.unwrap();
@@ -120,6 +124,16 @@ async fn a_queue_shows_which_session_holds_what_and_what_fails_and_why() {
     let sessions = site.shown("/api/queues/jobs/sessions").await.json();
     let session = sessions["sessions"][0]["session"].as_str().unwrap();
     assert!(item.text.contains(session), "the holder");
+    let far = "7 of 9: sorting";
+    assert!(item.text.contains(&format!("<dd>{far}</dd>")));
+    let listing = site.shown("/queues/jobs/items/held").await;
+    assert!(listing.text.contains(far));
+    let json = site
+        .shown(&format!("/api/queues/jobs/item/{held}"))
+        .await
+        .json();
+    let expected = json!({ "done": 7, "total": 9, "text": "sorting" });
+    assert_eq!(json["progress"], expected);
     let sessions = site.shown("/queues/jobs/sessions").await;
     assert!(sessions.text.contains(session) && sessions.text.contains("alive"));
     consumer.shut_down(Duration::ZERO).await.unwrap();

@@ -71,6 +71,9 @@ pub(crate) async fn evil_queue(runner: &Runner<Store>) -> JsonJobs {
     dead.discard(EVIL).await.unwrap();
     let done = consumer.dequeue_within(PATIENCE).await.unwrap().unwrap();
     done.set_result(EVIL).unwrap();
+    let evil = &done;
+    let progress = |tr: Tx<_>| async move { evil.set_progress(&tr, 1, 2, EVIL).await };
+    runner.run(progress).await.unwrap();
     done.complete().await.unwrap();
     consumer.shut_down(PATIENCE).await.unwrap();
     let value = &EVIL.to_owned();

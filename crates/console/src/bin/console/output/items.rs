@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use console::report::{Item, Items};
+use console::report::{Item, Items, Progress};
+use export_queue::hc_dequeue::PlaceKind;
 
 use console::terminal::short;
 
@@ -15,12 +16,15 @@ impl Show for Items {
         ];
         let rows = self.items.iter().map(|item| {
             let since = item.until.or(item.ended).or(item.granted);
-            let why = item.problem.as_ref().or(item.end.as_ref());
-            let failure = item.failure.as_ref().map(|failure| &failure.reason);
-            let reason = why
-                .or(failure)
-                .map(|why| short(why, MAX_REASON_CHARS))
-                .unwrap_or_default();
+            let why = item.problem.clone().or(item.end.clone());
+            let progress = item.progress.as_ref().map(Progress::to_string);
+            let failure = item.failure.as_ref().map(|failure| failure.reason.clone());
+            // Of an item that is held, how far it is says more than why it failed before.
+            let reason = match item.place {
+                Some(PlaceKind::Held) => why.or(progress).or(failure),
+                _ => why.or(failure),
+            };
+            let reason = short(&reason.unwrap_or_default(), MAX_REASON_CHARS);
             let note = match item.exported {
                 0 => reason,
                 exported => format!("{reason} ({exported} entries were exported)"),
@@ -75,6 +79,8 @@ impl Show for Item {
             ("attempts", self.attempts.to_string()),
             ("deaths", self.deaths.to_string()),
             ("deliveries", self.deliveries.to_string()),
+            ("steps done", self.steps.join(", ")),
+            ("progress", text(self.progress.as_ref())),
             (
                 "failed",
                 text(failure.and_then(|failure| failure.time.as_ref())),
@@ -86,6 +92,7 @@ impl Show for Item {
                     .unwrap_or_default(),
             ),
             ("payload", pretty(self.payload.as_ref())),
+            ("checkpoint", pretty(self.checkpoint.as_ref())),
             ("result", pretty(self.result.as_ref())),
         ])
     }
