@@ -1,5 +1,5 @@
-//! The programs of the tutorial, of the recipes, of the tenants, of the nightly run, of the orders and of the
-//! bills. Each checks what it shows.
+//! The programs of the tutorial, of the recipes, of the tenants, of the nightly run, of the orders, of the bills and of
+//! the import. Each checks what it shows.
 
 use std::sync::Arc;
 
@@ -11,6 +11,9 @@ use keyspace::Environment;
 #[path = "../../examples/bills.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
 mod bills;
+#[path = "../../examples/import.rs"]
+#[expect(dead_code, reason = "its `main` is not run")]
+mod import;
 #[path = "../../examples/jobs.rs"]
 mod jobs;
 #[path = "../../examples/nightly.rs"]
@@ -34,6 +37,7 @@ conformance::on_every_store!(threads:
     the_report_of_a_nightly_run_starts_when_all_customers_are_billed,
     each_order_is_done_or_undone_once_even_if_outcomes_of_commits_are_unknown,
     a_test_bills_counts_and_exports_orders_without_a_worker,
+    an_import_survives_a_deployment,
 );
 
 async fn the_shop_of_the_tutorial_sells_what_is_ordered(store: TestStore) {
@@ -66,6 +70,10 @@ async fn each_order_is_done_or_undone_once_even_if_outcomes_of_commits_are_unkno
 
 async fn a_test_bills_counts_and_exports_orders_without_a_worker(store: TestStore) {
     bills::run(&store.runner(), &store.root).await.unwrap();
+}
+
+async fn an_import_survives_a_deployment(store: TestStore) {
+    import::run(&store.runner(), &store.root).await.unwrap();
 }
 
 #[test]
