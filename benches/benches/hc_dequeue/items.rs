@@ -88,6 +88,11 @@ impl World {
         Ok(taken)
     }
 
+    async fn set_checkpoint(&self, delivery: &Delivery<Bytes>) -> Result<()> {
+        let set = |tr| async move { delivery.set_checkpoint(&tr, &[7; 8]).await };
+        self.runner.run(set).await
+    }
+
     async fn acknowledge(&self, delivery: &Delivery<Bytes>) -> Result<()> {
         let acknowledge = |tr| async move { delivery.ack(&tr).await };
         self.runner.run(acknowledge).await
@@ -177,6 +182,11 @@ async fn measure_steps(world: &World) -> Result<Vec<(&'static str, Reading)>> {
     writes.note("take");
     writes.begin();
     for delivery in &taken {
+        world.set_checkpoint(delivery).await?;
+    }
+    writes.note("set a checkpoint of 8 bytes");
+    writes.begin();
+    for delivery in &taken {
         world.acknowledge(delivery).await?;
     }
     writes.note("acknowledge");
@@ -248,21 +258,40 @@ async fn measure_finding(world: &World, delayed: usize) -> Result<Vec<u32>> {
     Ok(micros)
 }
 
-/// Returns a table of the items that `process` handles in a second, beside a handler of `work` that acknowledges in
-/// a transaction of its own.
+/// How a worker handles an item.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Process,
+    /// A handler of `work` acknowledges it in a transaction of its own.
+    Acknowledge,
+    /// A handler of `work` does so after a step.
+    Step,
+}
+
+const WAYS: [Way; 3] = [Way::Process, Way::Acknowledge, Way::Step];
+
+/// Returns a table of the items that are handled in a second, in each way, and the ratios of the first and the last way
+/// to the second one.
 pub(crate) fn processing(stage: &Stage) -> String {
-    let mut table = Table::new(["handlers", "process", "work and ack", "ratio"]);
+    let mut table = Table::new([
+        "handlers",
+        "process",
+        "work and ack",
+        "ratio",
+        "with a step",
+        "ratio",
+    ]);
     for handlers in [1, 16, 64] {
-        let rounds: Vec<[f64; 2]> = (0..scale(3, 7))
+        let rounds: Vec<[f64; 3]> = (0..scale(3, 7))
             .map(|round| {
                 // The ways take turns to begin.
-                let mut rates = [0.0; 2];
-                for turn in 0..2 {
-                    let way = (round + turn) % 2;
+                let mut rates = [0.0; WAYS.len()];
+                for turn in 0..WAYS.len() {
+                    let way = (round + turn) % WAYS.len();
                     rates[way] = stage.on_a_clean_place(|place| {
                         let rate = async {
                             let world = World::open(stage, place, Settings::new()).await;
-                            measure_handling(&world, handlers, way == 0).await
+                            measure_handling(&world, handlers, WAYS[way]).await
                         };
                         runtime().block_on(rate).expect("the store serves")
                     });
@@ -270,19 +299,24 @@ pub(crate) fn processing(stage: &Stage) -> String {
                 rates
             })
             .collect();
-        let of = |way: usize| median(rounds.iter().map(|rates| rates[way]));
-        let ratio = median(rounds.iter().map(|rates| rates[0] / rates[1]));
+        let of = |way: usize| format!("{:.0}", median(rounds.iter().map(|rates| rates[way])));
+        let ratio = |way: usize, to: usize| {
+            let ratios = rounds.iter().map(|rates| rates[way] / rates[to]);
+            format!("{:.2}", median(ratios))
+        };
         table.push([
             handlers.to_string(),
-            format!("{:.0}", of(0)),
-            format!("{:.0}", of(1)),
-            format!("{ratio:.2}"),
+            of(0),
+            of(1),
+            ratio(0, 1),
+            of(2),
+            ratio(2, 1),
         ]);
     }
     format!("Items handled per second, each in a transaction of its own\n\n{table}")
 }
 
-async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> Result<f64> {
+async fn measure_handling(world: &World, handlers: usize, way: Way) -> Result<f64> {
     let items = scale(200, 1_000) * handlers;
     world.enqueue_many(items, &Enqueue::new()).await?;
     let env = Environment::system();
@@ -290,21 +324,26 @@ async fn measure_handling(world: &World, handlers: usize, in_process: bool) -> R
     let queue = &world.queue;
     let runner = &world.runner;
     let began = env.now();
-    let worker = if in_process {
-        let done = |_: Tx<_>, _: Delivery<Bytes>| async { Ok::<_, Error>(()) };
-        queue.process(runner, options, done).await?
-    } else {
-        let own = runner.clone();
-        let acknowledge = move |delivery: Delivery<Bytes>| {
-            let runner = own.clone();
-            async move {
-                let delivery = &delivery;
-                runner
-                    .run(|tr| async move { delivery.ack(&tr).await })
-                    .await
+    let own = runner.clone();
+    let work = move |delivery: Delivery<Bytes>| {
+        let runner = own.clone();
+        async move {
+            if let Way::Step = way {
+                let step = async |_: Tx<_>| Ok::<_, Error>(());
+                delivery.step("step", step).await?;
             }
-        };
-        queue.work(runner, options, acknowledge).await?
+            let delivery = &delivery;
+            runner
+                .run(|tr| async move { delivery.ack(&tr).await })
+                .await
+        }
+    };
+    let worker = match way {
+        Way::Process => {
+            let done = |_: Tx<_>, _: Delivery<Bytes>| async { Ok::<_, Error>(()) };
+            queue.process(runner, options, done).await?
+        }
+        Way::Acknowledge | Way::Step => queue.work(runner, options, work).await?,
     };
     queue.wait_idle(runner).await?;
     let seconds = (env.now() - began).as_secs_f64();
