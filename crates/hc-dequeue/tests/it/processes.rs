@@ -2,7 +2,8 @@
 //! at random and started again, and on a file also stopped for longer than leases, whether they own it or not, while
 //! items fail, are snoozed, take long, die and are cancelled, a schedule fires, and the settings change. Every item
 //! whose enqueue was acknowledged takes effect exactly once: it is completed or cancelled, or the queue of deaths has
-//! one death of it. No other item takes effect more than once, and the schedule enqueues one item for each second.
+//! one death of it. No other item takes effect more than once, and the schedule enqueues one item for each second. Of
+//! items that are handled in steps, each step takes effect at most once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -16,7 +17,8 @@ use hc_dequeue::{
 };
 use keyspace::codec::Codec;
 use keyspace::{
-    Isolation, MutationOp, OpenOptions, RangeQuery, Runner, Store, Subspace, Transaction, read_all,
+    Isolation, KeyValue, MutationOp, OpenOptions, RangeQuery, Runner, Store, Subspace, Transaction,
+    Tx, read_all,
 };
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -61,6 +63,25 @@ fn take_effect(tr: &impl Transaction, item: &str) {
     tr.atomic(MutationOp::Add, &effect, &1_u64.to_le_bytes());
 }
 
+/// Counts how often each step of an item takes effect.
+fn steps() -> Subspace {
+    Subspace::from("steps")
+}
+
+/// Handles an item in steps, between which its process may be killed.
+async fn take_steps(delivery: &Delivery<String>, item: &str) -> Result<()> {
+    for step in ["a", "b"] {
+        let effect = &steps().pack(&(item, step));
+        let run = async |tr: Tx<_>| {
+            tr.atomic(MutationOp::Add, effect, &1_u64.to_le_bytes());
+            Ok::<_, Error>(())
+        };
+        delivery.step(step, run).await?;
+        let_pass(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
 /// Returns the name under which an item takes effect. For an item of the schedule, it is the second for which the
 /// item was enqueued.
 fn name_of(delivery: &Delivery<String>) -> String {
@@ -99,6 +120,9 @@ async fn handle(queue: &Queue, runner: &Runner<Store>) -> Result<Worker<String>>
             let_pass(length).await;
             let name = &name_of(&delivery);
             let delivery = &delivery;
+            if name.ends_with('7') {
+                take_steps(delivery, name).await?;
+            }
             let acknowledge = store.run(|tr| async move {
                 delivery.ack(&tr).await?;
                 take_effect(&tr, name);
@@ -156,22 +180,36 @@ async fn work(role: &str) -> Result<()> {
     Ok(())
 }
 
-async fn counted(runner: &Runner<Store>) -> BTreeMap<String, u64> {
-    let (begin, end) = effects().range();
+async fn rows_of(runner: &Runner<Store>, subspace: &Subspace) -> Vec<KeyValue> {
+    let (begin, end) = subspace.range();
     let query = &RangeQuery::keys(begin, end);
     let read = |tr| async move { read_all(&tr, query.clone(), Isolation::Snapshot).await };
-    let row = |row: keyspace::KeyValue| {
-        let count = row.value()[..].try_into().unwrap();
-        let item = effects().unpack(row.key()).unwrap();
-        (item, u64::from_le_bytes(count))
-    };
-    runner
-        .run(read)
-        .await
-        .unwrap()
-        .into_iter()
-        .map(row)
-        .collect()
+    runner.run(read).await.unwrap()
+}
+
+fn count_in(row: &KeyValue) -> u64 {
+    u64::from_le_bytes(row.value().try_into().unwrap())
+}
+
+async fn counted(runner: &Runner<Store>) -> BTreeMap<String, u64> {
+    let effects = effects();
+    let rows = rows_of(runner, &effects).await;
+    let count = |row: &KeyValue| (effects.unpack(row.key()).unwrap(), count_in(row));
+    rows.iter().map(count).collect()
+}
+
+/// Panics if a step has taken effect twice, or one whose predecessor has not.
+async fn assert_each_step_once(runner: &Runner<Store>) {
+    let rows = rows_of(runner, &steps()).await;
+    let mut last = BTreeMap::new();
+    for row in &rows {
+        let (item, step): (String, String) = steps().unpack(row.key()).unwrap();
+        assert_eq!(count_in(row), 1, "step {step} of {item}");
+        let before = last.insert(item, step.clone());
+        let expected = if step == "b" { Some("a") } else { None };
+        assert_eq!(before.as_deref(), expected);
+    }
+    assert!(last.values().any(|step| step == "b"));
 }
 
 /// Runs the processes, and checks what they have done.
@@ -234,6 +272,7 @@ async fn check(url: &str, acknowledged: &BTreeSet<String>) {
     count_deaths(&runner, queue, &mut effects).await;
     assert_eq!(misaccounted(acknowledged, &effects), [""; 0]);
     assert_each_second(&effects);
+    assert_each_step_once(&runner).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

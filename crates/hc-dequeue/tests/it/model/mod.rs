@@ -74,6 +74,7 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         total.members += course.members;
         total.callbacks += course.callbacks;
         total.deaths += course.deaths;
+        total.parts += course.parts;
     }
     println!("{total:?}");
     if std::env::var("SEED").is_err() {
@@ -86,5 +87,6 @@ async fn whatever_dies_nothing_is_lost_and_nothing_is_effective_twice(store: Tes
         assert!(total.batches > 0 && total.cancelled_batches > 0);
         assert!(total.members > 0 && total.callbacks > 0);
         assert!(total.deaths > 0);
+        assert!(total.parts > 0);
     }
 }

@@ -1,6 +1,7 @@
 //! A random history: many sessions on one queue, and the properties that must hold at its end.
 
 mod batches;
+mod checkpoints;
 mod deaths;
 mod end;
 mod groups;
@@ -15,7 +16,7 @@ use conformance::let_pass;
 use conformance::stores::TestStore;
 use hc_dequeue::{
     Backoff, Cancelled, Death, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place,
-    Settings, WorkerOptions,
+    Replaced, Settings, WorkerOptions,
 };
 use keyspace::{Environment, MutationOp, RunOptions, Runner, Store, Transaction};
 use rand::rngs::StdRng;
@@ -25,6 +26,7 @@ use tokio::task::JoinSet;
 
 use crate::common::{LONG, Queue, open, settings};
 use crate::model::history::batches::OpenedBatch;
+use crate::model::history::checkpoints::begin_anew;
 use crate::model::history::deaths::count_return;
 use crate::model::history::groups::PACED;
 pub(crate) use crate::model::history::starts::Starts;
@@ -89,6 +91,8 @@ pub(crate) struct Course {
     pub(crate) callbacks: usize,
     /// How often items became dead letters.
     pub(crate) deaths: usize,
+    /// The parts of items that were done with a checkpoint.
+    pub(crate) parts: usize,
 }
 
 /// The result of a call that a task waits for.
@@ -120,6 +124,8 @@ struct Player {
     /// The items by their values.
     items: BTreeMap<u64, ItemRef>,
     batches: Vec<OpenedBatch>,
+    /// The items of which a part was done.
+    parted: BTreeSet<ItemRef>,
     /// The values of the items without a dedupe id that have the group with a rate.
     paced: BTreeSet<u64>,
     starts: Arc<Starts>,
@@ -163,6 +169,7 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
         popped: BTreeMap::new(),
         items: BTreeMap::new(),
         batches: Vec::new(),
+        parted: BTreeSet::new(),
         paced: BTreeSet::new(),
         starts: Arc::new(starts),
         settings,
@@ -179,6 +186,7 @@ pub(crate) async fn play(store: TestStore, play: Play) -> Result<Course, String>
     for step in 0..STEPS {
         player.step().await;
         player.check_starts().await?;
+        player.check_parts().await?;
         if (player.play.groups || player.play.batches) && step % 20 == 0 {
             Box::pin(player.look_at_rows()).await?;
         }
@@ -209,9 +217,10 @@ impl Player {
             15..22 => self.enqueue_once().await,
             22..25 => Box::pin(self.change()).await,
             25..35 if self.play.batches => Box::pin(self.step_batches()).await,
-            25..53 => self.wish(),
-            53..55 => Box::pin(self.redrive()).await,
-            55..75 => self.acknowledge().await,
+            25..50 => self.wish(),
+            50..53 => Box::pin(self.redrive()).await,
+            53..58 => self.do_part().await,
+            58..75 => self.acknowledge().await,
             75..82 => self.let_go().await,
             82..84 if self.play.groups => self.limit().await,
             82..85 => self.configure().await,
@@ -295,6 +304,7 @@ impl Player {
                 Enqueued::Replaced(item) => {
                     assert_eq!(Some(item), there);
                     let old = old.unwrap();
+                    begin_anew(tr, store, &item);
                     count(tr, store, "merged", old.value.unwrap());
                     if old.place == Place::Dead {
                         count_return(tr, store, &item);
@@ -381,7 +391,12 @@ impl Player {
                 }
                 1 => drop(queue.expedite(tr, &item).await?),
                 // The same item with another value.
-                _ => drop(queue.replace(tr, &item, &(value + SAME)).await?),
+                _ => {
+                    let replaced = queue.replace(tr, &item, &(value + SAME)).await?;
+                    if replaced == Replaced::Replaced {
+                        begin_anew(tr, store, &item);
+                    }
+                }
             }
             Ok::<_, Error>(())
         };
