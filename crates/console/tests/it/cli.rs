@@ -181,9 +181,15 @@ fn commands_that_look(store: &Filled) {
             &["schedules", "jobs"],
             "Schedules",
             &[
-                "SCHEDULE", "CRON", "ZONE", "MISSED", "OPTIONS", "NEXT", "LAST", "PAYLOAD",
+                "SCHEDULE", "OWNER", "CRON", "ZONE", "MISSED", "OPTIONS", "NEXT", "LAST", "PAYLOAD",
             ],
-            &["new year again", "0 0 1 1 *", "UTC", "-01-01T00:00:00.000Z"],
+            &[
+                "new year again",
+                "calendar",
+                "0 0 1 1 *",
+                "UTC",
+                "-01-01T00:00:00.000Z",
+            ],
         ),
         (
             &["groups", "jobs"],
