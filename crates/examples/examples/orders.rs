@@ -1,9 +1,10 @@
 //! An order is reserved, charged and shipped. If a step fails for good, what the steps before it have done is undone.
 //!
 //! A batch waits for the steps. Each one enqueues the next as a member, in the transaction that completes it, and its
-//! result says what it has done. When the last step has ended, the callback reads the results, and enqueues what undoes
-//! them. Every step is one transaction, so each effect, and each compensation, comes exactly once, whatever is killed on
-//! the way. A step that calls another system belongs into `work`, with its item's reference as the idempotency key.
+//! result says what it has done. When the last step has ended, the callback reads the results, and enqueues what
+//! undoes them. Every step is one transaction, so each effect, and each compensation, comes exactly once, whatever is
+//! killed on the way. A step that calls another system belongs into `work`, with its item's reference as the
+//! idempotency key.
 //!
 //! `cargo run -p examples --example orders` runs it in memory. With a URL it runs there: `embedded:orders.keyspace` or
 //! `fdb:`.

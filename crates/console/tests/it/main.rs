@@ -20,6 +20,7 @@ mod rates;
 mod refusals;
 #[cfg(unix)]
 mod signals;
+mod terminal;
 #[cfg(unix)]
 mod viewers;
 mod web;

@@ -15,8 +15,9 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// attempts, deaths and deliveries count from zero. Returns `false` if there is no such dead letter.
     ///
     /// The item keeps its last failure, and what its handlers have left: its
-    /// [checkpoint](crate::Delivery::set_checkpoint), and the [steps](crate::Delivery::step) that are done, so that they
-    /// do not run again. To let it begin anew, [`replace`](Self::replace) its value before, by the same one or another.
+    /// [checkpoint](crate::Delivery::set_checkpoint), and the [steps](crate::Delivery::step) that are done, so that
+    /// they do not run again. To let it begin anew, [`replace`](Self::replace) its value before, by the same one or
+    /// another.
     ///
     /// ```
     /// # use hc_dequeue::keyspace::Transaction;

@@ -68,8 +68,8 @@ impl<T> Delivery<T> {
     /// happens later, one of the two transactions fails, since both read and write the item's row.
     ///
     /// # Errors
-    /// Nothing of the step is committed, unless the runner has given up after a commit with an unknown outcome: then the
-    /// next call finds out.
+    /// Nothing of the step is committed, unless the runner has given up after a commit with an unknown outcome: then
+    /// the next call finds out.
     ///
     /// - The step's own error.
     /// - [`Error::Step`]: the name is empty, too long, or that of another step of this delivery; there are too many

@@ -61,8 +61,8 @@ where
     /// Opens a session and calls the handler for each item, outside a transaction.
     ///
     /// The handler gets the delivery, but no transaction. It may take as long as the worker's time limit, and its
-    /// effects may be outside the store. [`process`](Self::process) is for handlers that work in a transaction. Long work
-    /// in the store has [steps](Delivery::step) and [checkpoints](Delivery::set_checkpoint).
+    /// effects may be outside the store. [`process`](Self::process) is for handlers that work in a transaction. Long
+    /// work in the store has [steps](Delivery::step) and [checkpoints](Delivery::set_checkpoint).
     ///
     /// ```
     /// # use hc_dequeue::keyspace::{Database, Runner};

@@ -5,6 +5,7 @@
 //! Each step is one transaction or call, without any other at the same time. The pairs of steps test concurrency.
 
 mod batches;
+mod changes;
 mod compare;
 mod deaths;
 mod expiry;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::batches::Batches;
 use super::deaths::ModelDeath;
-use super::program::{Change, How, ItemSpec, Left, Op, purpose_of};
+use super::program::{How, ItemSpec, Left, Op, purpose_of};
 use super::turns::Turns;
 use super::turns::{RARELY, RATED};
 use crate::items::group_limits::GroupLimits;
@@ -85,7 +85,7 @@ pub(super) struct ModelItem {
     pub(super) progress: Option<u64>,
     pub(super) result: &'static str,
     /// The dedupe id, while it belongs to this item.
-    dedupe: Option<u8>,
+    pub(super) dedupe: Option<u8>,
     /// The dedupe id with which it was enqueued.
     pub(super) enqueued_as: Option<u8>,
     /// Its own limit; 0 for the limit of the queue.
@@ -94,7 +94,7 @@ pub(super) struct ModelItem {
 
 impl ModelItem {
     /// Gives it another value: what handlers have left belongs to the old one.
-    fn begin_anew(&mut self, value: u64) {
+    pub(super) fn begin_anew(&mut self, value: u64) {
         self.value = value;
         self.checkpoint = 0;
         self.steps.clear();
@@ -247,35 +247,6 @@ impl Model {
                     None => self.limits.remove(group),
                 };
                 Said::Nothing
-            }
-        }
-    }
-
-    fn change(&mut self, item: usize, change: Change) -> Said {
-        match change {
-            Change::Cancel => Said::Cancelled(self.cancel(item)),
-            Change::Expedite => {
-                let is_delayed = matches!(self.items[item].place, At::Delayed(_));
-                if is_delayed {
-                    self.put(item, At::Queued);
-                }
-                Said::Was(is_delayed)
-            }
-            Change::Replace(value) => Said::Changed(self.replace(item, value)),
-            Change::SetPriority(priority) => Said::Was(self.set_priority(item, priority)),
-            Change::Redrive => {
-                let is_dead = self.items[item].place == At::Dead;
-                if is_dead {
-                    self.reset_counts(item, At::Queued);
-                }
-                Said::Was(is_dead)
-            }
-            Change::Purge => {
-                let is_dead = self.items[item].place == At::Dead;
-                if is_dead {
-                    self.end(item, End::Removed, "");
-                }
-                Said::Was(is_dead)
             }
         }
     }
@@ -565,7 +536,7 @@ impl Model {
     }
 
     /// Puts an item at a place where it is not by its enqueue.
-    fn put(&mut self, item: usize, place: At) {
+    pub(super) fn put(&mut self, item: usize, place: At) {
         let life = &mut self.items[item];
         life.place = place;
         if place == At::Queued {
@@ -577,45 +548,7 @@ impl Model {
         }
     }
 
-    fn cancel(&mut self, item: usize) -> Cancelled {
-        match self.items[item].place {
-            At::Held(_) | At::Granted(..) => {
-                self.items[item].is_cancelled = true;
-                self.items[item].dedupe = None;
-                Cancelled::Requested
-            }
-            At::Done(..) | At::Unknown => Cancelled::NotThere,
-            _ => {
-                self.end(item, End::Cancelled, "");
-                Cancelled::Removed
-            }
-        }
-    }
-
-    fn replace(&mut self, item: usize, value: u64) -> Replaced {
-        match self.items[item].place {
-            At::Held(_) | At::Granted(..) => Replaced::IsHeld,
-            At::Done(..) | At::Unknown => Replaced::NotThere,
-            _ => {
-                self.items[item].begin_anew(value);
-                Replaced::Replaced
-            }
-        }
-    }
-
-    fn set_priority(&mut self, item: usize, priority: i8) -> bool {
-        let life = &mut self.items[item];
-        let is_free = matches!(
-            life.place,
-            At::Queued | At::Delayed(_) | At::DelayedWithin(..) | At::Dead
-        );
-        if is_free {
-            life.priority = priority;
-        }
-        is_free
-    }
-
-    fn reset_counts(&mut self, item: usize, place: At) {
+    pub(super) fn reset_counts(&mut self, item: usize, place: At) {
         let life = &mut self.items[item];
         self.batches.leave_dead(life.batch);
         life.attempts = 0;
@@ -624,7 +557,7 @@ impl Model {
         self.put(item, place);
     }
 
-    fn end(&mut self, item: usize, how: End, result: &'static str) {
+    pub(super) fn end(&mut self, item: usize, how: End, result: &'static str) {
         match how {
             End::Completed => self.completed += 1,
             End::Cancelled => self.cancelled += 1,

@@ -2,6 +2,7 @@
 
 mod batches;
 mod checkpoints;
+mod counts;
 mod deaths;
 mod end;
 mod groups;
@@ -18,7 +19,7 @@ use hc_dequeue::{
     Backoff, Cancelled, Death, Delivery, Enqueue, Enqueued, Error, ItemRef, OnRepeat, Place,
     Replaced, Settings, WorkerOptions,
 };
-use keyspace::{Environment, MutationOp, RunOptions, Runner, Store, Transaction};
+use keyspace::{Environment, RunOptions, Runner, Store};
 use rand::rngs::StdRng;
 use rand::seq::{IndexedRandom, IteratorRandom};
 use rand::{Rng, SeedableRng};
@@ -27,6 +28,8 @@ use tokio::task::JoinSet;
 use crate::common::{LONG, Queue, open, settings};
 use crate::model::history::batches::OpenedBatch;
 use crate::model::history::checkpoints::begin_anew;
+pub(crate) use crate::model::history::counts::count_done;
+use crate::model::history::counts::{count, count_kept, is_kept};
 use crate::model::history::deaths::count_return;
 use crate::model::history::groups::PACED;
 pub(crate) use crate::model::history::starts::Starts;
@@ -562,50 +565,4 @@ async fn acknowledge(
             Ok(())
         })
         .await
-}
-
-/// Counts an item under a name.
-fn count(tr: &impl Transaction, store: &TestStore, what: &str, value: u64) {
-    add(tr, store, what, value, 1);
-}
-
-/// Adds to the number of an item under a name.
-fn add(tr: &impl Transaction, store: &TestStore, what: &str, value: u64, number: u64) {
-    let key = store.root.pack(&(what, value % SAME));
-    tr.atomic(MutationOp::Add, &key, &number.to_le_bytes());
-}
-
-/// Counts that an item is done, and how the members have ended whose callback it is.
-pub(crate) fn count_done(
-    tr: &impl Transaction,
-    store: &TestStore,
-    delivery: &Delivery<u64>,
-    keep_done: Option<Duration>,
-) {
-    let value = *delivery.value();
-    count(tr, store, "done", value);
-    if let Some(counts) = delivery.batch_counts() {
-        let members = counts.completed + counts.dead + counts.cancelled;
-        add(tr, store, "members ended", value, members);
-        add(tr, store, "members dead", value, counts.dead);
-    }
-    count_kept(tr, store, value, keep_done);
-}
-
-/// Counts that a done item is kept to the end of the history, or not at all, if either is known.
-fn count_kept(tr: &impl Transaction, store: &TestStore, value: u64, keep_done: Option<Duration>) {
-    match is_kept(keep_done) {
-        Some(true) => count(tr, store, "kept", value),
-        Some(false) => count(tr, store, "not kept", value),
-        None => {}
-    }
-}
-
-/// Returns whether a done item still exists at the end of the history. Returns `None` if it may have been swept.
-fn is_kept(keep_done: Option<Duration>) -> Option<bool> {
-    match keep_done? {
-        Duration::ZERO => Some(false),
-        HOUR => Some(true),
-        _ => None,
-    }
 }
