@@ -175,16 +175,6 @@ impl<T: Send + Sync + 'static> Consumer<T> {
         }))
     }
 
-    /// Has deliveries that are dropped from now on count no attempt, as in a shutdown.
-    pub(crate) fn release(&self) {
-        self.untyped.release();
-    }
-
-    /// Returns how many items were granted whose values do not decode, so that no call has returned them.
-    pub(crate) fn undecodable(&self) -> u64 {
-        self.untyped.undecodable()
-    }
-
     /// Returns a stream of deliveries, as items become available, until the consumer is shut down.
     ///
     /// # Errors

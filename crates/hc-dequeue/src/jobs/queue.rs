@@ -14,6 +14,7 @@ use crate::jobs::job::Job;
 use crate::options::WorkerOptions;
 use crate::queue::enqueue_options::{Enqueue, Enqueued};
 use crate::queue::handle::{Queue, UntypedQueue};
+use crate::work::slots::Handle;
 use crate::work::worker::Worker;
 
 /// The codec of a queue of jobs, whose values are payloads of any type.
@@ -280,6 +281,19 @@ impl<C: Codec<()>> Jobs<C> {
         options: WorkerOptions,
         handlers: Handlers<D, C>,
     ) -> Result<Worker<Bytes>> {
+        let (queue, handle) = self.handled_by(runner, handlers)?;
+        Worker::open(queue, runner.on_store(), &options, handle).await
+    }
+
+    /// Returns the queue as a worker with these handlers sees it, and what calls them.
+    ///
+    /// # Errors
+    /// As [`work`](Self::work).
+    pub(crate) fn handled_by<D: Database>(
+        &self,
+        runner: &Runner<D>,
+        handlers: Handlers<D, C>,
+    ) -> Result<(UntypedQueue, Box<Handle>)> {
         let table = handlers.into_table(&self.queue.codec.0, runner)?;
         let queue = UntypedQueue {
             keys: self.queue.keys.clone(),
@@ -288,7 +302,7 @@ impl<C: Codec<()>> Jobs<C> {
             handling: Arc::new(table.handling.clone()),
             decode: table.decode(),
         };
-        Worker::open(queue, runner.on_store(), &options, table.handle()).await
+        Ok((queue, table.handle()))
     }
 }
 

@@ -1,24 +1,26 @@
 //! Runs handlers until no item is left.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::time::Duration;
 
 use futures::try_join;
 use microqueue::keyspace::codec::Codec;
 use microqueue::keyspace::foreign::Guarded;
-use microqueue::keyspace::{Database, Runner, Tx};
+use microqueue::keyspace::{Database, Runner, Store, Tx};
 
 use crate::batches::end::finish_all;
-use crate::consume::consumer::Consumer;
 use crate::consume::delivery::Delivery;
+use crate::consume::held_item::{HandedOut, HeldItem};
+use crate::consume::untyped::UntypedConsumer;
 use crate::items::counters::read_counter;
 use crate::items::error::{Error, Result};
-use crate::items::kind::Kinds;
+use crate::items::find::{Location, find};
 use crate::items::part::Counter;
-use crate::options::WorkerOptions;
+use crate::jobs::handlers::Handlers;
+use crate::jobs::queue::Jobs;
+use crate::options::{DispatcherOptions, WorkerOptions};
 use crate::protocol::give_back::{GiveBack, When};
-use crate::queue::handle::Queue;
-use crate::queue::status::Place;
+use crate::queue::handle::{Queue, UntypedQueue};
 use crate::work::calls::Calls;
 use crate::work::outcome::{IntoOutcome, Outcome};
 use crate::work::process::in_transaction;
@@ -54,7 +56,7 @@ pub struct Drained {
 /// not be `Send`, and may borrow. [`drain_process`] takes a handler of [`process`](Queue::process).
 ///
 /// - Delayed items that are not due stay: move a [`ManualWall`](super::ManualWall) and drain again. This includes
-///   failed items, which wait for the default [`Backoff`]: five minutes at most. [`drain_with`] takes another one.
+///   failed items, which wait for the default [`Backoff`](crate::Backoff): five minutes at most. [`drain_with`] takes another one.
 /// - Items of a group that waits for its [rate](crate::GroupLimits::with_rate) stay. The rate counts the store's time,
 ///   which a `ManualWall` does not move: call [`advance_rates`](super::advance_rates), and drain again.
 /// - An item that is retried or snoozed without a delay is handled again at once, in turns with later items, until it
@@ -68,7 +70,7 @@ pub struct Drained {
 /// The function opens its own session, and ends it before it returns.
 ///
 /// # Conflicts
-/// As those of a [`Consumer`].
+/// As those of a [`Consumer`](crate::Consumer).
 ///
 /// # Errors
 /// Those of [`Runner::run`].
@@ -158,22 +160,15 @@ where
     Fut: Future<Output = R>,
     R: IntoOutcome,
 {
-    let consumer = queue.consumer(runner, options).await?;
-    // What happens to each item is decided below, unless this future is dropped.
-    consumer.release();
-    let mut drain = Drain {
-        runner,
-        queue,
-        handler: Guarded::new(handler),
-        calls: Calls::new(queue.subspace(), runner.environment(), &Kinds::unnamed()),
-        drained: Drained::default(),
+    let handler = &Guarded::new(handler);
+    let handle = |handed_out| async move {
+        match Delivery::receive(handed_out) {
+            Some(delivery) => Outcome::of(handler(delivery).await),
+            // It is lost, so that this future is dropped.
+            None => pending().await,
+        }
     };
-    let handled = drain.handle_all(&consumer).await;
-    drain.drained.undecodable = consumer.undecodable();
-    let ended = consumer.shut_down(Duration::ZERO).await;
-    handled?;
-    ended?;
-    Ok(drain.drained)
+    drain_untyped(queue.untyped(), runner.on_store(), options, handle).await
 }
 
 /// Drains the queue as [`drain`] does, with a handler of [`process`](Queue::process): each item is
@@ -246,72 +241,163 @@ where
     drain_with(runner, queue, options, work).await
 }
 
+/// Drains a queue of [jobs](Jobs) as [`drain`] does, with the handlers of a worker. Jobs of types without a handler
+/// stay.
+///
+/// ```
+/// # use hc_dequeue::keyspace::{self, Runner};
+/// # use hc_dequeue::testing::drain_jobs;
+/// # use hc_dequeue::{Delivery, Handlers, Job, Jobs};
+/// # use serde::{Deserialize, Serialize};
+/// #[derive(Serialize, Deserialize)]
+/// struct Report(u32);
+///
+/// impl Job for Report {
+///     const KIND: &'static str = "report";
+/// }
+///
+/// # tokio::runtime::Runtime::new()?.block_on(async {
+/// let runner = Runner::new(keyspace::open("memory:")?);
+/// let jobs = Jobs::open(&runner, "jobs").await?;
+/// jobs.submit(&runner, &Report(7)).await?;
+///
+/// let handlers = Handlers::new().work(async |report: Delivery<Report>| assert_eq!(report.value().0, 7));
+/// assert_eq!(drain_jobs(&runner, &jobs, handlers).await?.completed, 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+/// # Conflicts
+/// As [`drain`], and those of the handlers.
+///
+/// # Errors
+/// As [`drain`], and for the handlers as [`Jobs::work`].
+///
+/// # Cancel safety
+/// As [`drain_process`].
+///
+/// # Panics
+/// Panics outside a tokio runtime.
+pub async fn drain_jobs<C: Codec<()>, D: Database>(
+    runner: &Runner<D>,
+    jobs: &Jobs<C>,
+    handlers: Handlers<D, C>,
+) -> Result<Drained> {
+    drain_jobs_with(runner, jobs, WorkerOptions::default(), handlers).await
+}
+
+/// Drains a queue of jobs as [`drain_jobs`] does, with the options of a worker, which mean what they mean to
+/// [`drain_with`].
+///
+/// # Conflicts
+/// As [`drain_jobs`].
+///
+/// # Errors
+/// As [`drain_jobs`].
+///
+/// # Cancel safety
+/// As [`drain_process`].
+///
+/// # Panics
+/// Panics outside a tokio runtime.
+pub async fn drain_jobs_with<C: Codec<()>, D: Database>(
+    runner: &Runner<D>,
+    jobs: &Jobs<C>,
+    options: WorkerOptions,
+    handlers: Handlers<D, C>,
+) -> Result<Drained> {
+    let (queue, handle) = jobs.handled_by(runner, handlers)?;
+    drain_untyped(queue, runner.on_store(), options, handle).await
+}
+
+/// Drains a queue with a function that calls the handler of an item.
+async fn drain_untyped<Fut: Future<Output = Outcome>>(
+    queue: UntypedQueue,
+    runner: Runner<Store>,
+    options: WorkerOptions,
+    handle: impl Fn(HandedOut) -> Fut,
+) -> Result<Drained> {
+    let options = DispatcherOptions::of_consumer(&options);
+    let mut drain = Drain {
+        calls: Calls::new(&queue.keys.queue, runner.environment(), &queue.kinds),
+        consumer: UntypedConsumer::open(queue.clone(), runner.clone(), options).await?,
+        queue,
+        runner,
+        drained: Drained::default(),
+    };
+    // What happens to each item is decided below, unless this future is dropped.
+    drain.consumer.release();
+    let handled = drain.handle_all(handle).await;
+    drain.drained.undecodable = drain.consumer.undecodable();
+    let ended = drain.consumer.shut_down(Duration::ZERO).await;
+    handled?;
+    ended?;
+    Ok(drain.drained)
+}
+
 /// A queue that is being drained.
-struct Drain<'a, T, C, D: Database, F> {
-    runner: &'a Runner<D>,
-    queue: &'a Queue<T, C>,
-    handler: Guarded<F>,
+struct Drain {
+    queue: UntypedQueue,
+    runner: Runner<Store>,
+    consumer: UntypedConsumer,
     calls: Calls,
     drained: Drained,
 }
 
-impl<T, C, D, F, Fut, R> Drain<'_, T, C, D, F>
-where
-    T: Send + Sync + 'static,
-    C: Codec<T>,
-    D: Database,
-    F: Fn(Delivery<T>) -> Fut,
-    Fut: Future<Output = R>,
-    R: IntoOutcome,
-{
-    async fn handle_all(&mut self, consumer: &Consumer<T>) -> Result<()> {
-        let runner = &self.runner.on_store();
+impl Drain {
+    async fn handle_all<Fut: Future<Output = Outcome>>(
+        &mut self,
+        handle: impl Fn(HandedOut) -> Fut,
+    ) -> Result<()> {
         loop {
-            finish_all(runner, &self.queue.keys, &self.queue.settings.get()).await?;
-            match consumer.dequeue().await? {
-                Some(delivery) => self.handle(&delivery).await?,
-                None => return Ok(()),
-            }
+            let UntypedQueue { keys, settings, .. } = &self.queue;
+            finish_all(&self.runner, keys, &settings.get()).await?;
+            let mut handed_out = self.consumer.dequeue(1, Duration::ZERO).await?;
+            self.consumer.confirm(&handed_out).await?;
+            let Some(handed_out) = handed_out.pop() else {
+                return Ok(());
+            };
+            let item = handed_out.item.clone();
+            // The call that creates the future may panic, too.
+            let handled = async { handle(handed_out).await };
+            self.handle(&item, handled).await?;
         }
     }
 
     /// Handles an item, and returns when its outcome is committed. The next item is taken after that.
-    async fn handle(&mut self, delivery: &Delivery<T>) -> Result<()> {
-        let queue = self.queue;
-        let item = &delivery.item_ref();
-        let completed =
-            |tr| async move { read_counter(&tr, &queue.keys, Counter::Completed).await };
+    async fn handle(
+        &mut self,
+        item: &HeldItem,
+        handled: impl Future<Output = Outcome>,
+    ) -> Result<()> {
+        let keys = &*self.queue.keys;
+        let completed = |tr| async move { read_counter(&tr, keys, Counter::Completed).await };
         let completed_before = self.runner.run(completed).await?;
 
-        // The call that creates the future may panic, too.
-        let handle = async { Outcome::of((self.handler)(delivery.clone()).await) };
-        let (how, reason) = match self.calls.call(delivery.item(), handle).await {
-            Some(outcome) => self.calls.resolution(delivery.item(), outcome),
-            None => {
-                let backoff = delivery.item().out.life.backoff;
-                (GiveBack::Failed(When::Later(backoff)), None)
-            }
+        let (how, reason) = match self.calls.call(item, handled).await {
+            Some(outcome) => self.calls.resolution(item, outcome),
+            None => (GiveBack::Failed(When::Later(item.out.life.backoff)), None),
         };
-        match delivery.item().concluded(how, reason.as_deref()).await {
+        match item.concluded(how, reason.as_deref()).await {
             // The place where the item is shows what happened to it.
             Ok(()) | Err(Error::DeliveryLost { .. } | Error::Cancelled { .. }) => {}
             Err(error) => return Err(error),
         }
 
         let check = |tr| async move {
-            let completed = read_counter(&tr, &queue.keys, Counter::Completed);
-            try_join!(completed, queue.status(&tr, item))
+            let tr = &tr;
+            let completed = read_counter(tr, keys, Counter::Completed);
+            try_join!(completed, find(tr, keys, &item.id))
         };
         let drained = &mut self.drained;
-        let (completed, status) = self.runner.run(check).await?;
-        let has_failed = |attempts| attempts >= delivery.attempt();
-        let count = match status.map(|status| (status.place, status.attempts)) {
-            None | Some((Place::Done { .. }, _)) if completed > completed_before => {
+        let (completed, found) = self.runner.run(check).await?;
+        let count = match found {
+            None | Some((Location::Done, _)) if completed > completed_before => {
                 &mut drained.completed
             }
-            None | Some((Place::Done { .. }, _)) => &mut drained.cancelled,
-            Some((Place::Dead, _)) => &mut drained.dead,
-            Some((_, attempts)) if has_failed(attempts) => &mut drained.retried,
+            None | Some((Location::Done, _)) => &mut drained.cancelled,
+            Some((Location::Dead, _)) => &mut drained.dead,
+            Some((_, record)) if record.attempts >= item.attempt() => &mut drained.retried,
             Some(_) => &mut drained.snoozed,
         };
         *count += 1;

@@ -2,8 +2,8 @@
 //! with a wall clock that tests set.
 //!
 //! - [`drain`] handles all items that are queued or due, one after another, until none is left. [`drain_process`]
-//!   does the same with a handler for [`process`](crate::Queue::process). [`drain_with`] and [`drain_process_with`]
-//!   take the options of a worker.
+//!   does the same with a handler for [`process`](crate::Queue::process), and [`drain_jobs`] with the handlers of
+//!   [`Jobs`](crate::Jobs). [`drain_with`] and its like take the options of a worker.
 //! - [`ManualWall`] is a wall clock that only moves when a test moves it, so that tests need not wait for delays,
 //!   retries and schedules. [`advance_rates`] does it for the rates of groups.
 //! - [`EnqueuedSince`] shows the items that were enqueued after it was created. [`enqueued`] shows all items that are
@@ -64,6 +64,8 @@ mod enqueued;
 pub(crate) mod rates;
 
 pub use self::clock::ManualWall;
-pub use self::drain::{Drained, drain, drain_process, drain_process_with, drain_with};
+pub use self::drain::{
+    Drained, drain, drain_jobs, drain_jobs_with, drain_process, drain_process_with, drain_with,
+};
 pub use self::enqueued::{EnqueuedItem, EnqueuedSince, enqueued};
 pub use self::rates::advance_rates;

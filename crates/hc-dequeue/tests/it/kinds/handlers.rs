@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use conformance::stores::TestStore;
 use conformance::until;
+use hc_dequeue::testing::drain_jobs;
 use hc_dequeue::{
-    Backoff, Batch, Call, Delivery, Enqueue, Handlers, Job, JobOptions, MAX_KIND_BYTES, MAX_KINDS,
-    Outcome, Place, Schedule, Settings, Stats, WorkerOptions,
+    Backoff, Batch, Call, Delivery, Enqueue, Error, Handlers, Job, JobOptions, MAX_KIND_BYTES,
+    MAX_KINDS, Outcome, Place, Schedule, Settings, Stats, WorkerOptions,
 };
 use keyspace::Store;
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ conformance::on_every_store!(
     jobs_come_from_schedules_and_batches,
     a_hook_sees_each_call_and_its_outcome,
     what_cannot_be_a_kind_is_refused_before_anything_is_done,
+    a_drain_handles_the_jobs_that_have_handlers,
 );
 
 /// A job whose options are its own.
@@ -208,4 +210,26 @@ async fn what_cannot_be_a_kind_is_refused_before_anything_is_done(store: TestSto
     assert_eq!(MAX_KINDS, 500);
     let Stats { queued, .. } = world.stats().await;
     assert_eq!((queued, world.count("s").await), (0, 0));
+}
+
+async fn a_drain_handles_the_jobs_that_have_handlers(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    for number in 0..3 {
+        world.submit(&Mail(number)).await;
+        world.submit(&Invoice { cents: number }).await;
+    }
+    world.submit(&Careful(7)).await;
+    let handlers = || {
+        Handlers::new()
+            .work(world.note::<Mail>())
+            .work(async |_: Delivery<Careful>| Outcome::retry("no luck"))
+    };
+    let drained = drain_jobs(&world.runner, &world.jobs, handlers()).await;
+    let drained = drained.unwrap();
+    assert_eq!((drained.completed, drained.retried), (3, 1));
+    let Stats { queued, .. } = world.stats().await;
+    assert_eq!(queued, 3);
+    assert_eq!(world.handled(), ["Mail(0)", "Mail(1)", "Mail(2)"]);
+    let none = drain_jobs(&world.runner, &world.jobs, Handlers::new()).await;
+    assert!(matches!(none, Err(Error::NoHandlers)));
 }
