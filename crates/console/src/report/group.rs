@@ -52,8 +52,7 @@ pub struct Group {
     pub own_limits: bool,
     /// Whether it was paused, whatever its limits are.
     pub paused: bool,
-    /// The items that have its slots, up to 100, as far as they were found: what they wait for ends the slots. Missing
-    /// in a listing of groups.
+    /// The items that have its slots, up to 100, as far as they were found. Missing in a listing of groups.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<Item>,
 }

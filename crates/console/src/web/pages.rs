@@ -47,18 +47,21 @@ impl ItemsQuery {
         }
     }
 
-    /// Returns the query of an address that asks for these items, and what they are, in words. Both are empty for all.
-    fn told(&self) -> (String, String) {
+    /// Returns the query of an address that asks for these items. It is empty for all.
+    fn query(&self) -> String {
         match (&self.group, &self.batch) {
-            (Some(group), _) => (
-                format!("group={}", text::segment(group)),
-                format!("of the group {}", bytes_text(&parse_bytes(group))),
-            ),
-            (None, Some(batch)) => (
-                format!("batch={}", text::segment(batch)),
-                format!("of the batch {batch}"),
-            ),
-            (None, None) => Default::default(),
+            (Some(group), _) => format!("group={}", text::segment(group)),
+            (None, Some(batch)) => format!("batch={}", text::segment(batch)),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// Returns what the items belong to, and its name. Returns `None` for all items.
+    fn owner(&self) -> Option<(&'static str, String)> {
+        match (&self.group, &self.batch) {
+            (Some(group), _) => Some(("group", bytes_text(&parse_bytes(group)))),
+            (None, Some(batch)) => Some(("batch", batch.clone())),
+            (None, None) => None,
         }
     }
 }
@@ -174,7 +177,7 @@ pub(super) async fn items(
     let frame = Frame::of_queue(&site, &name, wanted.notice());
     let rows = items.items.iter();
     let list = format!("items/{}", items.place.name());
-    let (query, of) = of.told();
+    let query = of.query();
     let pager = frame.pager(&list, after, items.next.as_deref());
     Ok(page(&ItemsPage {
         rows: rows.map(|item| ItemRow::of(&frame.href, item)).collect(),
@@ -185,7 +188,7 @@ pub(super) async fn items(
         } else {
             format!("?{query}")
         },
-        of,
+        of: of.owner(),
         frame,
         items,
     }))

@@ -194,8 +194,8 @@ pub(super) struct ItemsPage {
     pub(super) items: report::Items,
     /// What the addresses of the other places end with, to list the same items.
     pub(super) query: String,
-    /// To what the items belong, in words. Empty if all are listed.
-    pub(super) of: String,
+    /// What the items belong to, and its name, unless all are listed.
+    pub(super) of: Option<(&'static str, String)>,
     pub(super) rows: Vec<ItemRow>,
     pub(super) actions: Vec<Action>,
     pub(super) pager: Pager,

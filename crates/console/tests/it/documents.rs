@@ -10,13 +10,14 @@ use std::process::{Command, Stdio};
 
 use conformance::documents::{calls, shown, words};
 use export_queue::combine::Sum;
-use export_queue::hc_dequeue::{Batch, WorkerOptions};
+use export_queue::hc_dequeue::{Batch, Enqueue, WorkerOptions};
 use export_queue::keyspace::{self, Runner, Subspace};
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
 use crate::common::program::{Filled, Finished, finish, program, run};
+use crate::common::{enqueue, job};
 
 #[path = "../../../examples/examples/shop.rs"]
 #[expect(dead_code, reason = "its `main` is not run")]
@@ -79,8 +80,8 @@ const MORE: [(&str, i32); 61] = [
     ("limit jobs c --ordered", 0),
     ("pause jobs --group c", 0),
     ("resume jobs --group c", 0),
-    ("list jobs --group c", 0),
-    ("list jobs --batch BATCH --place done", 0),
+    ("list jobs --group 'tenant 7'", 0),
+    ("list jobs --batch BATCH", 0),
     ("cancel jobs --group c --yes", 0),
     ("cancel jobs --batch BATCH --yes", 0),
     ("expedite jobs --group c --yes", 0),
@@ -162,7 +163,9 @@ impl World {
                 for _batch in 0..2 {
                     let jobs = &world.jobs;
                     let open = |tr| async move { jobs.open_batch(&tr, &Batch::new()).await };
-                    world.runner.run(open).await.unwrap();
+                    let batch = world.runner.run(open).await.unwrap();
+                    let member = Enqueue::new().with_group("tenant 7").with_batch(&batch);
+                    enqueue(&world.runner, jobs, &job(7), &member).await;
                 }
                 let another = world.jobs.consumer(&world.runner, WorkerOptions::default());
                 // Its process is killed, too.

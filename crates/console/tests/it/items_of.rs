@@ -174,7 +174,10 @@ async fn pages_list_the_items_of_a_group_and_of_a_batch() {
             .text
             .contains(&of_batch)
     );
-    for (path, told) in [(link, "of the group acme"), (&*of_batch, "of the batch")] {
+    for (path, told) in [
+        (link, "of the group <code>acme</code>"),
+        (&*of_batch, "of the batch"),
+    ] {
         let page = site.shown(path).await.text;
         assert!(page.contains(told), "{page}");
         assert_eq!(page.matches("/queues/jobs/item/").count(), items.len());

@@ -177,12 +177,14 @@ async fn a_group_says_which_items_have_its_slots(store: TestStore) {
     let limits = GroupLimits::new().with_limit(3).with_until_end();
     set(&console, jobs, "acme", limits.with_dead_letters_blocking()).await;
     let mut items = Vec::new();
-    let mut held = Vec::new();
     for _ in 0..3 {
-        let item = add(&world, b"acme").await;
-        held.push(take(&world, item).await);
-        items.push(item.to_string());
+        items.push(add(&world, b"acme").await);
     }
+    let mut held = Vec::new();
+    for item in &items {
+        held.push(take(&world, *item).await);
+    }
+    let items: Vec<_> = items.iter().map(ItemRef::to_string).collect();
     held[1].discard("no").await.unwrap();
     held[2].retry_after(LONG, "later").await.unwrap();
     let group = valid(console.group(jobs, "acme").await.unwrap());

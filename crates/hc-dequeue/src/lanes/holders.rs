@@ -10,7 +10,7 @@ use crate::items::part::Part;
 use crate::items::priority::RANK_OF_SLOT;
 use crate::items::record::Record;
 use crate::queue::handle::Queue;
-use crate::queue::list::{ItemPage, ListedItem, Rows};
+use crate::queue::list::{ItemPage, ListedItem, ListedRows};
 
 /// The largest number of items that are named.
 const MAX_HOLDERS: usize = 100;
@@ -88,7 +88,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
                 break;
             }
             let wants = Some(&has_slot as _);
-            let rows = Rows {
+            let rows = ListedRows {
                 range,
                 wants,
                 limit,

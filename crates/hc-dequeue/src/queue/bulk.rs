@@ -44,14 +44,14 @@ pub(super) enum Fate {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Changed {
     /// How many of those that no session held.
-    pub(super) here: u64,
+    pub(super) unheld: u64,
     /// How many of those that sessions hold.
     pub(super) held: u64,
 }
 
 impl Changed {
     fn add(&mut self, other: Self) {
-        self.here += other.here;
+        self.unheld += other.unheld;
         self.held += other.held;
     }
 }
@@ -248,7 +248,7 @@ impl<'a> BulkChange<'a> {
                 Fate::Redriven => {
                     record.reset_counts();
                     put_in(tr, keys, &id, record, Destination::Queued, &mut changes)?;
-                    changed.here += 1;
+                    changed.unheld += 1;
                     continue;
                 }
             };
@@ -259,7 +259,7 @@ impl<'a> BulkChange<'a> {
                 result: Bytes::new(),
             };
             end(tr, keys, rules, ending, &mut changes)?;
-            changed.here += 1;
+            changed.unheld += 1;
         }
         changes.stage(tr, keys);
         Ok(changed)
@@ -288,49 +288,4 @@ pub(crate) fn is_of(id: &ItemId, until: i64) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use microqueue::keyspace::{self, Database, OpenOptions, OwnedTransaction};
-
-    use super::*;
-    use crate::queue::handle::Queue;
-
-    #[tokio::test]
-    async fn a_clear_reads_no_newer_items_and_ends_at_the_beginning_of_the_queue() {
-        let db = keyspace::open("memory:").unwrap();
-        let runner = Runner::new(db.clone());
-        let settings = Settings::new();
-        let queue =
-            Queue::<u64>::open_with(&runner, "queue", settings.clone(), OpenOptions::default());
-        let queue = &queue.await.unwrap();
-        let keys = &*queue.keys;
-        let count = MAX_STEP_ITEMS + 10;
-        let values: &Vec<u64> = &(0..count as u64).collect();
-        let add = |tr| async move { queue.enqueue_all(&tr, values).await.map(drop) };
-        let before = db.begin().unwrap().read_version().await.unwrap();
-        runner.run(add).await.unwrap();
-        let step = async |begun, before: Option<&[u8]>| {
-            let change = BulkChange {
-                keys,
-                fate: Fate::Cleared,
-                items: None,
-                begun,
-                settings: settings.clone(),
-            };
-            let mut ranges = change.ranges().into_iter();
-            let (part, begin, end) = ranges.find(|(part, ..)| *part == Part::Queued).unwrap();
-            let page = BulkPage {
-                part,
-                range: (&begin, before.unwrap_or(&end)),
-                items: MAX_STEP_ITEMS,
-            };
-            let mut tr = db.begin().unwrap();
-            let (changed, last) = change.change_some(&tr, page).await.unwrap();
-            tr.commit().await.unwrap();
-            (changed.here, last)
-        };
-        assert_eq!(step(before, None).await, (0, None));
-        let (removed, last) = step(i64::MAX, None).await;
-        assert_eq!(removed, MAX_STEP_ITEMS as u64);
-        assert_eq!(step(i64::MAX, last.as_deref()).await, (10, None));
-    }
-}
+mod tests;

@@ -84,7 +84,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         items: &ItemsOf,
     ) -> Result<u64> {
         let changed = change(&runner.on_store(), &self.keys, Fate::Cleared, items).await?;
-        Ok(changed.here)
+        Ok(changed.unheld)
     }
 
     /// Cancels the items of a group, or the members of a batch, each as by [`cancel`](Self::cancel), in as many
@@ -106,7 +106,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     ) -> Result<CancelledItems> {
         let changed = change(&runner.on_store(), &self.keys, Fate::Cancelled, items).await?;
         Ok(CancelledItems {
-            removed: changed.here,
+            removed: changed.unheld,
             requested: changed.held,
         })
     }
@@ -130,7 +130,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
         items: &ItemsOf,
     ) -> Result<u64> {
         let changed = change(&runner.on_store(), &self.keys, Fate::Redriven, items).await?;
-        Ok(changed.here)
+        Ok(changed.unheld)
     }
 }
 
@@ -138,7 +138,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
 fn clear<'a>(runner: &'a Runner<Store>, keys: &'a Keys) -> BoxFuture<'a, Result<Cleared>> {
     Box::pin(async move {
         let change = BulkChange::begin(runner, keys, Fate::Cleared, None).await?;
-        let removed = change.run(runner).await?.here;
+        let removed = change.run(runner).await?.unheld;
         let held = |tr| async move { read_counter(&tr, keys, Counter::Held).await };
         let held = runner.run(held).await?;
         Ok(Cleared { removed, held })

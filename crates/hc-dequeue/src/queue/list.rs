@@ -225,13 +225,13 @@ impl Cursor {
 }
 
 /// Returns whether a listing wants an item that has this record.
-type Wants<'a> = &'a (dyn Fn(&Record) -> bool + Sync);
+type RecordFilter<'a> = &'a (dyn Fn(&Record) -> bool + Sync);
 
 /// Rows to list.
-pub(crate) struct Rows<'a> {
+pub(crate) struct ListedRows<'a> {
     pub(crate) range: (Vec<u8>, Vec<u8>),
     /// `None`: all items are wanted, and rows that do not decode, too.
-    pub(crate) wants: Option<Wants<'a>>,
+    pub(crate) wants: Option<RecordFilter<'a>>,
     /// How many items a page has at most.
     pub(crate) limit: usize,
 }
@@ -300,11 +300,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
             return Ok(page);
         }
         let have = items.map(|items| |record: &Record| items.have(record));
-        let wants = have.as_ref().map(|have| have as Wants<'_>);
+        let wants = have.as_ref().map(|have| have as RecordFilter<'_>);
         let (_, outside_lanes) = keys.outside_lanes();
         if listing.place == PlaceKind::Queued && begin < outside_lanes {
             keys.refuse_after_enqueue(tr).await?;
-            let rows = Rows {
+            let rows = ListedRows {
                 range: (begin, end.clone().min(outside_lanes)),
                 wants,
                 limit,
@@ -323,7 +323,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
             }
         } else if begin < end {
             let range = (begin, end);
-            let rows = Rows {
+            let rows = ListedRows {
                 range,
                 wants,
                 limit,
@@ -338,7 +338,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub(crate) async fn add_page(
         &self,
         tr: &impl Transaction,
-        rows: Rows<'_>,
+        rows: ListedRows<'_>,
         page: &mut ItemPage<T>,
     ) -> Result<()> {
         let keys = &*self.keys;
@@ -413,7 +413,7 @@ impl<T, C: Codec<T>> Queue<T, C> {
     fn parse_item(
         &self,
         row: &KeyValue,
-        wants: Option<Wants<'_>>,
+        wants: Option<RecordFilter<'_>>,
     ) -> Result<Option<ListedItem<T>>> {
         let keys = &*self.keys;
         let Some(part) = Part::of(&keys.queue, row.key()) else {

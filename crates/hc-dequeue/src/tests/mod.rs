@@ -10,6 +10,6 @@ mod ref_conflicts;
 
 use microqueue::keyspace::{self, Store};
 
-fn memory() -> Store {
+pub(crate) fn memory() -> Store {
     keyspace::open("memory:").unwrap()
 }
