@@ -10,7 +10,6 @@ use std::fmt;
 use microqueue::keyspace::Bytes;
 use microqueue::keyspace::record::Fields;
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::xxh3_128;
 
 /// The largest [kind](crate::Enqueue::with_kind) of an item in bytes.
 pub const MAX_KIND_BYTES: usize = 100;
@@ -22,7 +21,7 @@ pub const MAX_KINDS: usize = 500;
 const FORMAT: u8 = 1;
 
 /// How many kinds that it does not know a session remembers until its next heartbeat.
-const MAX_UNKNOWN: usize = 32;
+const MAX_UNKNOWN: usize = MAX_KINDS;
 
 /// A kind as it is stored, or that of an item without a kind.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,9 +73,6 @@ impl fmt::Debug for Kind {
     }
 }
 
-/// The registry of requests of sessions that know the same kinds: the XXH3 of the kinds as they are stored.
-pub(crate) type RegistryId = [u8; 16];
-
 /// Which items a session takes.
 #[derive(Debug)]
 pub(crate) struct Kinds {
@@ -111,7 +107,7 @@ impl Kinds {
     }
 
     /// Returns whether the session takes an item of a kind. If not, notes the kind.
-    pub(crate) fn take(&self, kind: &Kind) -> bool {
+    pub(crate) fn admit(&self, kind: &Kind) -> bool {
         if *kind == Kind::NONE {
             return self.takes_unnamed;
         }
@@ -132,11 +128,11 @@ impl Kinds {
     }
 
     /// Returns the kinds that the session has passed over since the last call.
-    pub(crate) fn take_unknown(&self) -> BTreeSet<Kind> {
+    pub(crate) fn drain_unknown(&self) -> BTreeSet<Kind> {
         std::mem::take(&mut self.unknown.lock())
     }
 
-    /// Returns what the session stores. `None` if it takes exactly the items without a kind.
+    /// Returns what the session stores. `None` if it takes the items without a kind only, or all items.
     pub(crate) fn to_row(&self) -> Option<Vec<u8>> {
         let known = self.known.as_ref()?;
         if known.len() == 1 && self.takes_unnamed {
@@ -151,11 +147,6 @@ impl Kinds {
     }
 }
 
-/// Returns the registry of a session that has stored this row.
-pub(crate) fn registry_of(row: &[u8]) -> RegistryId {
-    xxh3_128(row).to_be_bytes()
-}
-
 /// Reads the kinds that a session has stored.
 pub(crate) fn parse_kinds(row: &[u8]) -> Result<Vec<Kind>, String> {
     let mut fields = Fields::new(row);
@@ -164,7 +155,11 @@ pub(crate) fn parse_kinds(row: &[u8]) -> Result<Vec<Kind>, String> {
     while !fields.rest().is_empty() {
         let [length] = fields.array()?;
         let kind = fields.take(length.into())?;
-        kinds.push(Kind::parse(Bytes::copy_from_slice(kind))?);
+        let kind = Kind::parse(Bytes::copy_from_slice(kind))?;
+        if kinds.last().is_some_and(|last| *last >= kind) {
+            return Err("expected kinds in ascending order".to_owned());
+        }
+        kinds.push(kind);
     }
     Ok(kinds)
 }

@@ -47,8 +47,8 @@ impl<I> FirstItems<I> {
 pub(crate) enum Skip {
     /// It does not decode.
     Unreadable,
-    /// It is an item of a kind that the session does not take.
-    OtherKind,
+    /// The session takes nothing there, as of an item of a kind that it does not know.
+    PassedOver,
 }
 
 /// Rows that a read has skipped.
@@ -58,6 +58,8 @@ pub(crate) struct Skipped {
     /// How many of them do not decode.
     pub(crate) unreadable: usize,
     pub(crate) bytes: usize,
+    /// The key of the first row, and that of the last one.
+    pub(crate) first: Option<Bytes>,
     pub(crate) last: Option<Bytes>,
 }
 
@@ -67,6 +69,9 @@ impl Skipped {
         self.unreadable += usize::from(why == Skip::Unreadable);
         self.bytes += row.key().len() + row.value().len();
         self.last = Some(row.to_key());
+        if self.first.is_none() {
+            self.first.clone_from(&self.last);
+        }
     }
 }
 
@@ -79,7 +84,7 @@ pub(crate) struct Scan<I> {
 }
 
 /// Reads the first items between two keys, and skips other rows. For parts in which few rows do not decode; a
-/// [`Front`](crate::protocol::front::Front) reads the others.
+/// [`Front`](crate::items::front::Front) reads the others.
 ///
 /// # Conflicts
 /// Reads by snapshot.

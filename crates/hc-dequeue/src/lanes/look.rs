@@ -107,7 +107,7 @@ pub(crate) async fn first_notices(
     let parse = |row: &KeyValue| {
         let notice = Notice::parse(keys, row).ok_or(Skip::Unreadable)?;
         if memory.is_vain(now, notice.rank, &notice.lane, &notice.value) {
-            return Err(Skip::OtherKind);
+            return Err(Skip::PassedOver);
         }
         Ok(notice)
     };
@@ -496,7 +496,7 @@ impl<Tr: Transaction> Reader<'_, Tr> {
             }
             match self.keys.decode_queued(row) {
                 Ok(item) if self.past.gone.items.contains(&item.id) => {}
-                Ok(item) if self.kinds.take(&item.value.kind) => read.items.push(item),
+                Ok(item) if self.kinds.admit(&item.value.kind) => read.items.push(item),
                 Ok(item) => {
                     read.skipped += 1;
                     read.skips_slot |= item.value.has_slot;

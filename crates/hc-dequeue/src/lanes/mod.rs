@@ -142,10 +142,19 @@ pub(crate) struct LaneMemory {
     /// Whether the turn of an item that is in no lane may be next.
     owes_outside: AtomicBool,
     ring: Mutex<Ring>,
-    /// Notices of lanes from which the session may take nothing, with their values, and until when it passes over them.
-    vain: Mutex<BTreeMap<(u8, LaneId), (Bytes, Duration)>>,
+    /// Notices of lanes from which the session may take nothing.
+    vain: Mutex<Vain>,
     /// What the looks since the last report have met.
     met: Mutex<Met>,
+}
+
+/// Notices that a session passes over.
+#[derive(Debug, Default)]
+struct Vain {
+    /// The value of each, and until when.
+    notices: BTreeMap<(u8, LaneId), (Bytes, Duration)>,
+    /// The latest of these times.
+    until: Duration,
 }
 
 /// What looks at lanes have met. A transaction that is retried counts again.
@@ -249,18 +258,20 @@ impl LaneMemory {
     /// Notes that the session may take nothing from a lane with these notices.
     fn note_vain(&self, now: Duration, lane: &LaneId, notices: &[(u8, Bytes)]) {
         let mut vain = self.vain.lock();
-        if vain.len() >= MAX_VAIN {
-            vain.clear();
+        if vain.notices.len() >= MAX_VAIN {
+            vain.notices.clear();
         }
+        let until = now.saturating_add(VAIN_FOR);
+        vain.until = until;
         for (rank, value) in notices {
-            let until = now.saturating_add(VAIN_FOR);
-            vain.insert((*rank, lane.clone()), (value.clone(), until));
+            vain.notices
+                .insert((*rank, lane.clone()), (value.clone(), until));
         }
     }
 
     /// Returns whether the session passes over a notice with this value.
     fn is_vain(&self, now: Duration, rank: u8, lane: &LaneId, value: &Bytes) -> bool {
-        let mut vain = self.vain.lock();
+        let vain = &mut self.vain.lock().notices;
         if vain.is_empty() {
             return false;
         }
@@ -270,6 +281,11 @@ impl LaneMemory {
             vain.remove(&notice);
         }
         vain.contains_key(&notice)
+    }
+
+    /// Returns in which time the session must search the first notices again, as [`Front::owed_in`] does.
+    pub(crate) fn owed_in(&self, now: Duration) -> Option<Duration> {
+        self.notices.owed_in(now)
     }
 
     pub(crate) fn crowded(&self) -> Option<u8> {
@@ -308,8 +324,14 @@ impl LaneMemory {
         self.saw_notices.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn note_notices(&self, are_there: bool) {
-        let are_there = are_there || !self.vain.lock().is_empty();
+    /// Notes whether there are notices that the session does not pass over. It forgets the others once it would look at
+    /// all of them again.
+    pub(crate) fn note_notices(&self, now: Duration, are_there: bool) {
+        let mut vain = self.vain.lock();
+        if vain.until <= now {
+            vain.notices.clear();
+        }
+        let are_there = are_there || !vain.notices.is_empty();
         self.saw_notices.store(are_there, Ordering::Relaxed);
     }
 }

@@ -14,6 +14,8 @@ use crate::lanes::LaneMemory;
 pub(crate) struct Fronts {
     pub(crate) queued: Front,
     pub(crate) delayed: Front,
+    /// The delayed items that are not due, too.
+    pub(crate) upcoming: Front,
     pub(crate) lanes: LaneMemory,
 }
 
@@ -23,6 +25,7 @@ impl Fronts {
         Self {
             queued: Front::new(interval),
             delayed: Front::new(interval),
+            upcoming: Front::new(interval),
             lanes,
         }
     }
@@ -32,12 +35,19 @@ impl Fronts {
         self.queued.unreadable() + self.delayed.unreadable()
     }
 
+    /// Returns in which time the session must search a front again before it may sleep for long, if it must.
+    pub(crate) fn owed_in(&self, now: Duration) -> Option<Duration> {
+        let fronts = [&self.queued, &self.delayed, &self.upcoming];
+        let owed = fronts.into_iter().filter_map(|front| front.owed_in(now));
+        owed.chain(self.lanes.owed_in(now)).min()
+    }
+
     /// Returns the item that a row holds, if the session takes items of its kind.
     pub(crate) fn choose(&self, item: Item<Record>) -> Result<Item<Record>, Skip> {
-        if self.lanes.kinds().take(&item.value.kind) {
+        if self.lanes.kinds().admit(&item.value.kind) {
             Ok(item)
         } else {
-            Err(Skip::OtherKind)
+            Err(Skip::PassedOver)
         }
     }
 }

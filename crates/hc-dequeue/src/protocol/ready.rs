@@ -12,6 +12,7 @@ use crate::items::MAX_STEP_BYTES;
 use crate::items::changes::Changes;
 use crate::items::error::Result;
 use crate::items::find::Location;
+use crate::items::front::Front;
 use crate::items::places::{put_queued, take_out};
 use crate::items::record::Record;
 use crate::items::scan::{FirstItems, ReadLimit, Skip};
@@ -149,7 +150,7 @@ pub(crate) async fn queued(
         first_parked(tr, keys, lanes),
         front.read(tr, now, range, max, decode)
     )?;
-    lanes.note_notices(!notices.is_empty());
+    lanes.note_notices(now, !notices.is_empty());
     notices.due = parked.due;
     Ok(ReadyItems {
         // Otherwise, an item that may start may come after lanes in which nothing waits.
@@ -166,10 +167,11 @@ pub(crate) struct DelayedItem {
     item: Item<Record>,
 }
 
-/// Reads the first delayed items between two keys.
+/// Reads the first delayed items between two keys, whose front the session remembers.
 pub(crate) async fn delayed(
     tr: &impl Transaction,
     context: SessionContext<'_>,
+    front: &Front,
     range: (Vec<u8>, Vec<u8>),
     max: ReadLimit,
 ) -> Result<FirstItems<DelayedItem>> {
@@ -181,10 +183,7 @@ pub(crate) async fn delayed(
         let item = fronts.choose(item.map_err(|_| Skip::Unreadable)?)?;
         Ok(DelayedItem { ready_millis, item })
     };
-    fronts
-        .delayed
-        .read(tr, keys.env.now(), range, max, decode)
-        .await
+    front.read(tr, keys.env.now(), range, max, decode).await
 }
 
 /// Reads the first rows that are due, or none if the session does not trust its clock.
@@ -194,7 +193,10 @@ async fn due(
     max: ReadLimit,
 ) -> Result<FirstItems<DelayedItem>> {
     match context.wall_millis() {
-        Some(now) => delayed(tr, context, context.keys.due(now), max).await,
+        Some(now) => {
+            let front = &context.fronts.delayed;
+            delayed(tr, context, front, context.keys.due(now), max).await
+        }
         None => Ok(FirstItems::none()),
     }
 }

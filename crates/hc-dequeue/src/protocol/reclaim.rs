@@ -24,7 +24,6 @@ use crate::items::end::Rules;
 use crate::items::error::Result;
 use crate::items::group_limits::KnownLimits;
 use crate::items::keys::Keys;
-use crate::items::kind::registry_of;
 use crate::items::part::Counter;
 use crate::items::places::put_unread;
 use crate::items::record::{ListedGrantPart, Record, is_signal};
@@ -170,7 +169,8 @@ pub(crate) async fn return_grants(
 /// request is the first.
 ///
 /// # Conflicts
-/// Reads the session's state, its kinds, its grants, the requests that it removes, and the one that it notifies.
+/// Reads the session's state, its kinds, its grants, the requests that it removes, and in another registry the one that
+/// it notifies, or the whole registry if none is left there.
 pub(crate) async fn remove_requests(
     tr: &impl Transaction,
     keys: &Keys,
@@ -187,7 +187,7 @@ pub(crate) async fn remove_requests(
     let kinds = tr
         .get(&keys.session_kinds(session), Isolation::Serializable)
         .await?;
-    let of_session = &keys.in_registry(kinds.as_deref().map(registry_of));
+    let of_session = &keys.of_kinds(kinds.as_deref());
     let requests = first_requests(tr, of_session, MAX_SEARCHED_REQUESTS).await?;
     let (removed, left): (Vec<_>, Vec<_>) = requests
         .into_iter()
@@ -195,10 +195,18 @@ pub(crate) async fn remove_requests(
     for request in &removed {
         of_session.requests.remove(tr, &request.id)?;
     }
-    // In its own registry, the caller fulfills requests.
-    let is_own = of_session.requests.subspace() == keys.requests.subspace();
-    if !is_own && let Some(first) = left.first() {
-        notify_first(tr, of_session, first.value.session, &first.id).await?;
+    if of_session.requests.subspace() == keys.requests.subspace() {
+        // In its own registry, the caller fulfills requests.
+        return Ok(());
+    }
+    let (begin, end) = of_session.requests.subspace().range();
+    match left.first() {
+        Some(first) => {
+            notify_first(tr, of_session, first.value.session, &first.id).await?;
+        }
+        // A request that is registered meanwhile would sleep behind one that is removed.
+        None if !removed.is_empty() => tr.add_conflict_range(ConflictKind::Read, &begin, &end)?,
+        None => {}
     }
     Ok(())
 }

@@ -130,7 +130,8 @@ pub(crate) async fn precedence(
 pub(crate) struct Supply {
     /// Whether an item is ready and may be granted.
     pub(crate) has_items: bool,
-    /// When the first delayed item, if the session promotes, or the first parked lane is due, by the wall clock.
+    /// When the first delayed item, if the session promotes, the first parked lane, or a search of rows that were
+    /// skipped is due, by the wall clock.
     pub(crate) due: Option<u64>,
     /// Whether a batch may be complete.
     pub(crate) has_batches: bool,
@@ -145,7 +146,13 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
     };
     let (queued, delayed, is_paused, has_batches) = try_join!(
         queued(tr, context, one.items, 0),
-        delayed(tr, context, keys.part(Part::Delayed), one),
+        delayed(
+            tr,
+            context,
+            &context.fronts.upcoming,
+            keys.part(Part::Delayed),
+            one
+        ),
         is_paused(tr, keys, Isolation::Snapshot),
         may_finish(tr, keys)
     )?;
@@ -153,16 +160,19 @@ pub(crate) async fn supply(tr: &impl Transaction, context: SessionContext<'_>) -
     let now = context.wall_millis();
     let is_due = due.zip(now).is_some_and(|(due, now)| due <= now);
     let of_delayed = if now.is_some() && !is_due { due } else { None };
+    let owed = context.fronts.owed_in(keys.env.now());
     // One more, so that it is due then.
-    let in_millis = queued
+    let waits = queued
         .next_parked
+        .into_iter()
+        .chain(owed)
         .map(|wait| millis(wait).saturating_add(1));
-    let of_parked = in_millis.map(|wait| wall_millis(&keys.env).saturating_add(wait));
+    let of_others = waits.map(|wait| wall_millis(&keys.env).saturating_add(wait));
     // If only rows that do not decode were read, the next fulfillment reads on.
     let is_complete = queued.is_complete && delayed.is_complete;
     Ok(Supply {
         has_items: !is_paused && (is_due || !queued.is_empty() || !is_complete),
-        due: of_delayed.into_iter().chain(of_parked).min(),
+        due: of_delayed.into_iter().chain(of_others).min(),
         has_batches,
     })
 }

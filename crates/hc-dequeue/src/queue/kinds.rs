@@ -5,20 +5,20 @@ use std::ops::ControlFlow;
 
 use futures::try_join;
 use microqueue::keyspace::codec::Codec;
-use microqueue::keyspace::{Isolation, KeyValue, RangeQuery, Transaction, visit_rows};
+use microqueue::keyspace::{Isolation, RangeQuery, Transaction, visit_rows};
 
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
 use crate::items::kind::{Kind, parse_kinds};
 use crate::items::part::Part;
-use crate::items::scan::{ReadLimit, first_items};
 use crate::queue::handle::Queue;
 
 /// How many of the first items are looked at, in lanes and outside.
-const FIRST: ReadLimit = ReadLimit {
-    items: 1_000,
-    row_bytes: 1_000_000,
-};
+const MAX_ITEMS: usize = 1_000;
+
+/// How many rows and bytes are read for that. Lanes have rows without items.
+const MAX_ROWS: usize = 10_000;
+const MAX_BYTES: usize = 1_000_000;
 
 /// How many sessions are looked at.
 const MAX_SESSIONS: usize = 10_000;
@@ -37,8 +37,9 @@ pub struct KindState {
 
 impl<T, C: Codec<T>> Queue<T, C> {
     /// Returns the kinds of the first items that wait, and those that sessions take, in alphabetical order. Looks at
-    /// the first 1,000 items in no lane and the first 1,000 in lanes, or at fewer if they are large, and at 10,000
-    /// sessions. A session that has died counts until its items have gone back.
+    /// the first 1,000 items in no lane and the first 1,000 in lanes, or at fewer in 10,000 rows or a million bytes,
+    /// and at 10,000 sessions. Delayed items are not counted, also if they are due and no session takes their kind. A
+    /// session that has died counts until its items have gone back.
     ///
     /// # Conflicts
     /// Reads by snapshot, and a key that only [`clear`](microqueue::MicroQueue::clear) of a microqueue writes.
@@ -49,18 +50,17 @@ impl<T, C: Codec<T>> Queue<T, C> {
     pub async fn kinds(&self, tr: &impl Transaction) -> Result<Vec<KindState>> {
         let keys = &*self.keys;
         keys.refuse_after_enqueue(tr).await?;
-        let decode = |row: &KeyValue| keys.decode_queued(row).ok();
         let (outside, in_lanes, taken) = try_join!(
-            first_items(tr, keys.outside_lanes(), FIRST, decode),
-            first_items(tr, keys.part(Part::Lanes), FIRST, decode),
+            first_kinds(tr, keys, keys.outside_lanes()),
+            first_kinds(tr, keys, keys.part(Part::Lanes)),
             taken_kinds(tr, keys),
         )?;
         let mut kinds: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (kind, sessions) in &taken {
             kinds.entry(kind.name()).or_default().0 += sessions;
         }
-        for item in outside.iter().chain(&in_lanes) {
-            kinds.entry(item.value.kind.name()).or_default().1 += 1;
+        for kind in outside.iter().chain(&in_lanes) {
+            kinds.entry(kind.name()).or_default().1 += 1;
         }
         // Items without a kind are those of other numbers, and sessions that take only these store nothing.
         kinds.remove("");
@@ -75,6 +75,31 @@ impl<T, C: Codec<T>> Queue<T, C> {
     }
 }
 
+/// Returns the kinds of the first items that wait between two keys.
+async fn first_kinds(
+    tr: &impl Transaction,
+    keys: &Keys,
+    (begin, end): (Vec<u8>, Vec<u8>),
+) -> Result<Vec<Kind>> {
+    let query = RangeQuery::keys(begin, end).limit(MAX_ROWS);
+    let mut kinds = Vec::new();
+    let mut bytes = 0;
+    // Safe as a snapshot read: nothing is written.
+    let visited = visit_rows(tr, query, Isolation::Snapshot, |row| {
+        bytes += row.key().len() + row.value().len();
+        if let Ok(item) = keys.decode_queued(&row) {
+            kinds.push(item.value.kind);
+        }
+        Ok::<_, Error>(if kinds.len() == MAX_ITEMS || bytes >= MAX_BYTES {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        })
+    });
+    visited.await?;
+    Ok(kinds)
+}
+
 /// Returns which of some kinds no session takes.
 ///
 /// # Conflicts
@@ -82,11 +107,11 @@ impl<T, C: Codec<T>> Queue<T, C> {
 pub(crate) async fn not_taken(
     tr: &impl Transaction,
     keys: &Keys,
-    mut kinds: BTreeSet<Kind>,
+    kinds: &BTreeSet<Kind>,
 ) -> Result<BTreeSet<Kind>> {
     let taken = taken_kinds(tr, keys).await?;
-    kinds.retain(|kind| !taken.contains_key(kind));
-    Ok(kinds)
+    let unknown = kinds.iter().filter(|kind| !taken.contains_key(kind));
+    Ok(unknown.cloned().collect())
 }
 
 /// Returns the kinds that sessions take, and how many sessions take each.

@@ -38,6 +38,16 @@ pub(crate) const AT_ONCE: usize = 24;
 pub(crate) type Queue = hc_dequeue::Queue<u64>;
 pub(crate) type Result<T, E = hc_dequeue::Error> = std::result::Result<T, E>;
 
+/// Records the metrics of what is created from now on.
+pub(crate) fn install_recorder() {
+    recorder::install();
+}
+
+/// Returns the values that this program has recorded, as [`World::records`] does.
+pub(crate) fn recorded(metric: &str, labels: String) -> Vec<f64> {
+    recorder::values_of(metric, labels)
+}
+
 /// A queue in a store, with a runner.
 pub(crate) struct World {
     pub(crate) store: TestStore,

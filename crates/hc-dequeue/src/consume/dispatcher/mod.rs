@@ -57,7 +57,6 @@ use crate::consume::policy::{Event, Facts, Policy, Step, Timer};
 use crate::consume::shared_task::{SharedTask, let_others_run};
 use crate::items::error::{Error, Result};
 use crate::items::keys::Keys;
-use crate::items::kind::registry_of;
 use crate::items::settings::Settings;
 use crate::lanes::LaneMemory;
 use crate::options::DispatcherOptions;
@@ -126,9 +125,9 @@ impl Dispatcher {
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> Result<Self> {
         let kinds = queue.kinds.to_row();
-        let keys = match &kinds {
-            Some(row) => Arc::new(queue.keys.in_registry(Some(registry_of(row)))),
+        let keys = match kinds.as_deref() {
             None => queue.keys.clone(),
+            row => Arc::new(queue.keys.of_kinds(row)),
         };
         let shared = Shared {
             keys,

@@ -1,5 +1,6 @@
 //! Keeps the session alive, and cleans up after dead sessions.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use crate::items::dedupe::expire_dedupe;
 use crate::items::end::sweep_done;
 use crate::items::error::{Error, Result, skip_corrupt};
 use crate::items::keys::Keys;
+use crate::items::kind::Kind;
 use crate::items::record::{Record, Reserve};
 use crate::items::settings::Settings;
 use crate::items::settings_row::{is_paused, stored_settings};
@@ -47,10 +49,15 @@ pub(super) struct Upkeep {
     lanes: Option<Sweep>,
     /// Dead sessions that were not removed yet.
     dead: Vec<SessionId>,
+    /// Kinds that the session has passed over, and when it last has.
+    passed_over: BTreeMap<Kind, Duration>,
     /// Whether the session must fulfill before the next step for a dead session, whose requests may be ahead of
     /// others.
     pub(super) fulfills_first: bool,
 }
+
+/// For how long a kind is reported that the session has passed over: it may look at it again only after some time.
+const PASSED_OVER_FOR: Duration = Duration::from_secs(30);
 
 impl Upkeep {
     /// Returns whether a step for a dead session is due.
@@ -142,17 +149,20 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Reports the kinds of items that the session has passed over and that no session takes.
-    async fn report_unknown_kinds(&self) -> Result<()> {
-        let passed_over = self.queue.kinds.take_unknown();
-        let unknown = if passed_over.is_empty() {
-            passed_over
+    /// Reports the kinds of items that the session has passed over lately and that no session takes.
+    async fn report_unknown_kinds(&mut self) -> Result<()> {
+        let now = self.now();
+        let met = self.queue.kinds.drain_unknown();
+        let passed_over = &mut self.upkeep.passed_over;
+        passed_over.extend(met.into_iter().map(|kind| (kind, now)));
+        passed_over.retain(|_, met| now < met.saturating_add(PASSED_OVER_FOR));
+        let kinds: BTreeSet<_> = passed_over.keys().cloned().collect();
+        let unknown = if kinds.is_empty() {
+            kinds
         } else {
             let keys = self.keys();
-            let check = |tr| {
-                let kinds = passed_over.clone();
-                async move { not_taken(&tr, keys, kinds).await }
-            };
+            let kinds = &kinds;
+            let check = |tr| async move { not_taken(&tr, keys, kinds).await };
             self.runner.run(check).await?
         };
         self.shared.metrics.unknown_kinds.set(unknown.len() as f64);

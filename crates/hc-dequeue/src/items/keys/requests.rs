@@ -3,14 +3,22 @@
 use microqueue::keyspace::tuple::Versionstamp as TupleVersionstamp;
 use microqueue::keyspace::{self, Result};
 use microqueue::{ItemId, MicroQueue};
+use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Keys, Requests};
-use crate::items::kind::RegistryId;
 use crate::items::part::Part;
 use crate::session::SessionId;
 
+/// Names the registry of sessions that know the same kinds: the XXH3 of the kinds as they are stored.
+pub(crate) type RegistryId = [u8; 16];
+
 impl Keys {
-    /// Returns the keys with the registry of sessions that take the same kinds.
+    /// Returns the keys with the registry of a session that has stored these kinds, or none.
+    pub(crate) fn of_kinds(&self, row: Option<&[u8]>) -> Self {
+        self.in_registry(row.map(|row| xxh3_128(row).to_be_bytes()))
+    }
+
+    /// Returns the keys with a registry.
     pub(crate) fn in_registry(&self, registry: Option<RegistryId>) -> Self {
         let mut keys = self.clone();
         keys.requests = self.registry(registry);

@@ -29,7 +29,6 @@ use crate::items::find::{Location, find};
 use crate::items::group_limits::GroupLimits;
 use crate::items::item_ref::ItemRef;
 use crate::items::keys::Keys;
-use crate::items::kind::registry_of;
 use crate::items::record::Reserve;
 use crate::items::settings::Settings;
 use crate::items::value::{Decode, decoder};
@@ -108,8 +107,8 @@ impl LifeWorld {
                 Fronts::new(Duration::ZERO, lanes)
             }),
             keys: array::from_fn(|slot| {
-                let kinds = kinds_of(slot).to_row().expect("it takes named kinds");
-                queue.keys.in_registry(Some(registry_of(&kinds)))
+                let kinds = kinds_of(slot).to_row();
+                queue.keys.of_kinds(kinds.as_deref())
             }),
             decode: decoder::<u64, _>(MessagePack),
             bug: None,
@@ -357,7 +356,7 @@ impl LifeWorld {
                 let kinds = self.fronts[slot].lanes.kinds();
                 let (known, unknown): (Vec<_>, Vec<_>) = granted
                     .into_iter()
-                    .partition(|item| kinds.take(&item.record.kind));
+                    .partition(|item| kinds.admit(&item.record.kind));
                 self.fail(slot, &unknown).await?;
                 self.hand_out(slot, known, purpose).await
             }

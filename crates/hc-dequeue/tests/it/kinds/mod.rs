@@ -13,7 +13,7 @@ use futures::future::join_all;
 use hc_dequeue::testing::ManualWall;
 use hc_dequeue::{
     Backoff, Delivery, Enqueue, GroupLimits, Handler, Handlers, ItemRef, Job, Jobs, KindState,
-    OnRepeat, Place, Settings, Stats, Worker, WorkerOptions,
+    OnRepeat, Outcome, Place, Settings, Stats, Worker, WorkerOptions,
 };
 use keyspace::{
     Bytes, Environment, Isolation, MutationOp, OpenOptions, RangeQuery, Runner, Store, Transaction,
@@ -32,11 +32,19 @@ conformance::on_every_store!(
     a_worker_of_one_type_leaves_jobs_with_kinds,
     jobs_of_a_group_pass_each_other_unless_the_group_is_ordered,
     many_groups_with_jobs_of_another_kind_hide_none,
+    delays_of_another_kind_hide_no_shorter_one,
+    what_comes_back_among_jobs_of_another_kind_is_found,
+    a_kind_that_no_worker_knows_has_a_gauge,
     a_new_value_under_a_dedupe_id_has_the_new_kind,
     each_job_is_handled_once_by_workers_of_its_kind_under_faults,
 );
 
 const SOON: Duration = Duration::from_millis(1);
+
+/// Returns the options of a worker that does not poll: it must be woken.
+fn woken() -> WorkerOptions {
+    WorkerOptions::new().with_poll_interval(LONG * 60)
+}
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Mail(u64);
@@ -276,7 +284,7 @@ async fn a_worker_passes_over_a_thousand_jobs_of_another_kind(store: TestStore) 
     }
     world.submit(&Mail(1)).await;
     let handlers = Handlers::new().work(world.note::<Mail>());
-    let worker = world.work(WorkerOptions::new(), handlers).await;
+    let worker = world.work(woken(), handlers).await;
     world.until_handled(1).await;
     world.submit(&Mail(2)).await;
     world.until_handled(2).await;
@@ -294,15 +302,13 @@ async fn a_worker_passes_over_a_thousand_jobs_of_another_kind(store: TestStore) 
 }
 
 async fn workers_of_different_kinds_wait_side_by_side(store: TestStore) {
-    // No worker polls: each is woken.
-    let options = || WorkerOptions::new().with_poll_interval(LONG * 60);
     let world = World::with_defaults(&store).await;
     let mut workers = Vec::new();
     for _ in 0..2 {
         let mailer = Handlers::new().work(world.note::<Mail>());
-        workers.push(world.work(options(), mailer).await);
+        workers.push(world.work(woken(), mailer).await);
         let clerk = Handlers::new().work(world.note::<Invoice>());
-        workers.push(world.work(options(), clerk).await);
+        workers.push(world.work(woken(), clerk).await);
     }
     // Two registries, with the requests of two workers each.
     until(async || world.count("q").await == 4).await;
@@ -336,9 +342,8 @@ async fn a_request_behind_that_of_a_dead_session_of_its_kinds_is_answered(store:
     };
     until(async || world.count("q").await == 1).await;
     // It sleeps behind the first request, and never polls.
-    let options = WorkerOptions::new().with_poll_interval(LONG * 60);
     let handlers = Handlers::new().work(world.note::<Mail>());
-    let second = world.work(options, handlers).await;
+    let second = world.work(woken(), handlers).await;
     until(async || world.count("q").await == 2).await;
     let handlers = Handlers::new().work(world.note::<Invoice>());
     let other = world.work(WorkerOptions::new(), handlers).await;
@@ -420,7 +425,7 @@ async fn many_groups_with_jobs_of_another_kind_hide_none(store: TestStore) {
     let of_group = |name: &str| Enqueue::new().with_group(name);
     world.submit_with(&Mail(1), of_group("a")).await;
     let handlers = Handlers::new().work(world.note::<Mail>());
-    let worker = world.work(WorkerOptions::new(), handlers).await;
+    let worker = world.work(woken(), handlers).await;
     world.until_handled(1).await;
     world.submit_with(&Mail(2), of_group("b")).await;
     world.submit(&Mail(3)).await;
@@ -428,6 +433,60 @@ async fn many_groups_with_jobs_of_another_kind_hide_none(store: TestStore) {
     worker.shut_down(LONG).await.unwrap();
     assert_eq!(world.stats().await.queued, 1_500);
     world.check().await;
+}
+
+async fn delays_of_another_kind_hide_no_shorter_one(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    let tomorrow = || Enqueue::new().with_delay(Duration::from_secs(24 * 3600));
+    for cents in 0..40 {
+        world.submit_with(&Invoice { cents }, tomorrow()).await;
+    }
+    let handlers = Handlers::new().work(world.note::<Mail>());
+    let worker = world.work(woken(), handlers).await;
+    until(async || world.count("q").await == 1).await;
+    for number in 0..3 {
+        let soon = Enqueue::new().with_delay(Duration::from_millis(20));
+        world.submit_with(&Mail(number), soon).await;
+        world.until_handled(1).await;
+        assert_eq!(world.handled(), [format!("Mail({number})")]);
+    }
+    worker.shut_down(LONG).await.unwrap();
+    world.check().await;
+}
+
+async fn what_comes_back_among_jobs_of_another_kind_is_found(store: TestStore) {
+    let world = World::with_defaults(&store).await;
+    world.enqueue_invoices(20).await;
+    let item = &world.submit(&Mail(1)).await;
+    world.enqueue_invoices(20).await;
+    let discard = async |_: Delivery<Mail>| Outcome::discard("no good");
+    let first = world.work(woken(), Handlers::new().work(discard)).await;
+    until(async || world.stats().await.dead == 1).await;
+    first.shut_down(LONG).await.unwrap();
+    // The second worker passes over all invoices before the mail comes back to its place.
+    let handlers = Handlers::new().work(world.note::<Mail>());
+    let second = world.work(woken(), handlers).await;
+    until(async || world.count("q").await == 1).await;
+    let queue = world.jobs.queue();
+    let redrive = async |tr| queue.redrive(&tr, item).await;
+    assert!(world.runner.run(redrive).await.unwrap());
+    world.until_handled(1).await;
+    second.shut_down(LONG).await.unwrap();
+    world.check().await;
+}
+
+async fn a_kind_that_no_worker_knows_has_a_gauge(store: TestStore) {
+    crate::common::install_recorder();
+    let world = World::new(&store, settings()).await;
+    let gauge = || {
+        let name = keyspace::names::queue_name(world.jobs.queue().subspace());
+        crate::common::recorded("hc_dequeue_unknown_kinds", name)
+    };
+    world.submit(&Invoice { cents: 7 }).await;
+    let handlers = Handlers::new().work(world.note::<Mail>());
+    let mailer = world.work(woken(), handlers).await;
+    until(async || gauge() == [1.0]).await;
+    mailer.shut_down(LONG).await.unwrap();
 }
 
 async fn a_new_value_under_a_dedupe_id_has_the_new_kind(store: TestStore) {
