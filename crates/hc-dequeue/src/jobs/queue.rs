@@ -92,8 +92,7 @@ impl<C: Codec<()>> Codec<Bytes> for Payloads<C> {
 /// # What a worker passes over
 ///
 /// - Jobs of other kinds stay where they are. If more than 16 of them are first in the queue, a worker reads them again
-///   at most once per [poll interval](WorkerOptions::with_poll_interval), and sees a job that comes back to a place
-///   among them that much later.
+///   at most once in a second, and sees a job that comes back to a place among them that much later.
 /// - In a group, a worker looks past up to 1,000 jobs of other kinds. In an [ordered](crate::GroupLimits::ordered)
 ///   group, a job waits for the one before it, whatever their kinds.
 /// - If no worker has a handler for a kind, the workers log a warning that names it, and

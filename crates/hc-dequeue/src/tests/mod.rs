@@ -4,6 +4,7 @@ mod batch_conflicts;
 mod conflicts;
 pub(crate) mod flights;
 mod held;
+mod kinds;
 mod lane_conflicts;
 mod life;
 mod ref_conflicts;

@@ -313,16 +313,14 @@ async fn what_names_no_items_of_the_queue_is_refused(store: TestStore) {
     let elsewhere = &other.queue;
     let open = |tr| async move { elsewhere.open_batch(&tr, &Batch::new()).await };
     let foreign = other.runner.run(open).await.unwrap();
-    let is_group = |error: &Error| matches!(error, Error::Group { .. });
-    let is_foreign = |error: &Error| matches!(error, Error::ForeignRef { .. });
-    let cases: [(ItemsOf, fn(&Error) -> bool); 2] = [
-        (ItemsOf::group(""), is_group),
-        (ItemsOf::batch(&foreign), is_foreign),
-    ];
     let queue = &world.queue;
     let runner = &world.runner;
     world.enqueue([1]).await;
-    for (items, is_refusal) in &cases {
+    for items in &[ItemsOf::group(""), ItemsOf::batch(&foreign)] {
+        let is_refusal = |error: &Error| match items {
+            ItemsOf::Group(_) => matches!(error, Error::Group { .. }),
+            _ => matches!(error, Error::ForeignRef { .. }),
+        };
         let listing = &Listing::new(PlaceKind::Dead).with_items_of(items.clone());
         let list = |tr: Tx<_>| async move { queue.list(&tr, listing, None, 1).await };
         assert!(is_refusal(&runner.run(list).await.unwrap_err()));

@@ -31,9 +31,6 @@ fn keys_have_the_bytes_of_the_schema() {
     let batch = BatchId([6; 16]);
     let member = stamped([&name("Bm")[..], b"\x01", &[6; 16], b"\0"].concat());
     let ended = [&name("Bd")[..], b"\x01", &[6; 16], b"\0"].concat();
-    let schedule = [&name("e")[..], b"\x02daily\0"].concat();
-    let owned = [&name("eo")[..], b"\x02shop\0\x02daily\0"].concat();
-    let fire_time = [&name("f")[..], b"\x16\x01\x00\x02daily\0"].concat();
     let kept = stamped([&name("z")[..], b"\x16\x01\x00"].concat());
     let of_kinds = keys.in_registry(Some([6; 16]));
     let registry = [&name("q")[..], b"\x01", &[6; 16], b"\0"].concat();
@@ -58,9 +55,6 @@ fn keys_have_the_bytes_of_the_schema() {
         (keys.session_kinds(session), of_session("u")),
         (keys.done.subspace().bytes().to_vec(), name("x")),
         (id.key_in(&keys.kept_until(256)), kept.clone()),
-        (keys.schedule("daily"), schedule.clone()),
-        (keys.schedules_of("shop").pack(&"daily"), owned.clone()),
-        (keys.fire_time(256, "daily"), fire_time.clone()),
         (
             keys.part_of_grant(session, &id, 1),
             [&stamped(of_session("g"))[..], b"\x15\x01"].concat(),
@@ -77,16 +71,8 @@ fn keys_have_the_bytes_of_the_schema() {
     }
     let of_sessions = [Part::Sessions, Part::Heartbeats].map(Part::name);
     assert_eq!(of_sessions, [STATES, HEARTBEATS]);
-    assert_eq!(keys.parse_schedule(&schedule).unwrap(), "daily");
-    assert!(keys.parse_schedule(&fire_time).is_err());
-    let parsed = keys.parse_fire_time(&fire_time).unwrap();
-    assert_eq!(parsed, (256, "daily".to_owned()));
-    assert!(keys.parse_fire_time(&schedule).is_err());
-    let of_owner = ("shop".to_owned(), "daily".to_owned());
-    assert_eq!(keys.parse_owned_schedule(&owned).unwrap(), of_owner);
-    assert!(keys.parse_owned_schedule(&schedule).is_err());
     assert_eq!(keys.parse_kept(&kept).unwrap(), (256, id));
-    assert!(keys.parse_kept(&schedule).is_err());
+    assert!(keys.parse_kept(&ended).is_err());
     assert_eq!(keys.parse_ended_batch(&ended).unwrap(), batch);
     assert_eq!(keys.parse_member(&member).unwrap(), (batch, id));
     assert!(keys.parse_member(&ended).is_err());
@@ -100,6 +86,26 @@ fn keys_have_the_bytes_of_the_schema() {
     let of_grant = keys.parse_grant(&keys.part_of_grant(session, &id, 9));
     assert_eq!(of_grant.unwrap(), (session, first));
     assert!(keys.parse_grant(&held).is_err());
+}
+
+#[test]
+fn keys_of_schedules_have_the_bytes_of_the_schema() {
+    let keys = Keys::new(Subspace::from_bytes(b"Q"), Environment::system());
+    let schedule = b"Q\x02e\0\x02daily\0";
+    let owned = b"Q\x02eo\0\x02shop\0\x02daily\0";
+    let fire_time = b"Q\x02f\0\x16\x01\x00\x02daily\0";
+    assert_eq!(keys.schedule("daily"), schedule);
+    assert_eq!(keys.schedules_of("shop").pack(&"daily"), owned);
+    assert_eq!(keys.fire_time(256, "daily"), fire_time);
+
+    assert_eq!(keys.parse_schedule(schedule).unwrap(), "daily");
+    assert!(keys.parse_schedule(fire_time).is_err());
+    let parsed = keys.parse_fire_time(fire_time).unwrap();
+    assert_eq!(parsed, (256, "daily".to_owned()));
+    assert!(keys.parse_fire_time(schedule).is_err());
+    let of_owner = ("shop".to_owned(), "daily".to_owned());
+    assert_eq!(keys.parse_owned_schedule(owned).unwrap(), of_owner);
+    assert!(keys.parse_owned_schedule(schedule).is_err());
 }
 
 #[test]

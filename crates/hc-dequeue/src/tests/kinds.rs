@@ -1,0 +1,90 @@
+//! A session passes over items of kinds that it does not take, and rests.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use microqueue::keyspace::Runner;
+use microqueue::keyspace::codec::MessagePack;
+
+use super::memory;
+use crate::items::MAX_STEP_ITEMS;
+use crate::items::error::Error;
+use crate::items::kind::{Kind, Kinds};
+use crate::items::settings::Settings;
+use crate::items::value::decoder;
+use crate::lanes::LaneMemory;
+use crate::protocol::front::Fronts;
+use crate::protocol::fulfill::fulfill;
+use crate::protocol::request::{Wanted, append, supply};
+use crate::protocol::{Demand, Purpose, SessionContext};
+use crate::queue::enqueue_options::Enqueue;
+use crate::queue::handle::Queue;
+use crate::session::SessionId;
+
+const SESSION: SessionId = SessionId([1; 16]);
+
+/// More steps than the session needs to find out that it may take nothing.
+const STEPS: usize = 30;
+
+#[tokio::test]
+async fn a_session_that_may_take_nothing_finds_that_out_and_rests() {
+    let runner = Runner::new(memory());
+    let queue = &Queue::<u64>::open(&runner, "queue").await.unwrap();
+    let of_other_kind = || Enqueue::new().with_kind("other");
+    let mut items: Vec<_> = (0..1_200).map(|number| (number, of_other_kind())).collect();
+    items.extend((0..300).map(|number| (number, of_other_kind().with_group(number.to_string()))));
+    items.extend((0..100).map(|number| (number, of_other_kind().with_due_time(UNIX_EPOCH))));
+    let tomorrow = Duration::from_secs(24 * 60 * 60);
+    items.extend((0..100).map(|number| (number, of_other_kind().with_delay(tomorrow))));
+    for some in items.chunks(400) {
+        let enqueue = |tr| async move { queue.enqueue_all_with(&tr, some).await };
+        runner.run(enqueue).await.unwrap();
+    }
+
+    let kinds = Kinds::new(BTreeSet::from([Kind::new("known").unwrap()]));
+    let keys = &queue.keys.of_kinds(kinds.to_row().as_deref());
+    let rest = Duration::from_secs(60);
+    let lanes = LaneMemory::of_session(Arc::new(kinds), rest, runner.environment());
+    let decode = decoder::<u64, _>(MessagePack);
+    let demand = &[Demand {
+        wanted: 1,
+        purpose: Purpose::Deliver,
+    }];
+    let context = SessionContext {
+        keys,
+        settings: &Settings::new(),
+        session: SESSION,
+        promotes: true,
+        demand,
+        decode: &*decode,
+        fronts: &Fronts::new(rest, lanes),
+    };
+    let open = |tr| async move {
+        keys.sessions.open(&tr, SESSION, rest, UNIX_EPOCH);
+        append(&tr, context, Wanted::of(demand)).await
+    };
+    runner.run(open).await.unwrap();
+
+    // While there may be items, the session leads.
+    let see = async || {
+        runner
+            .run(|tr| async move { supply(&tr, context).await })
+            .await
+    };
+    let mut steps = 0;
+    while see().await.unwrap().has_items {
+        let lead = |tr| async move {
+            let fulfilled = fulfill(&tr, context, None, MAX_STEP_ITEMS, &[]).await?;
+            Ok::<_, Error>(fulfilled.0)
+        };
+        assert_eq!(runner.run(lead).await.unwrap().granted, 0);
+        steps += 1;
+        assert!(steps < STEPS, "it goes on and on");
+    }
+    assert!(steps > 2);
+    for _ in 0..STEPS {
+        assert!(!see().await.unwrap().has_items);
+    }
+    assert_eq!(context.fronts.unreadable(), 0);
+}
