@@ -260,7 +260,7 @@ async fn measure_finding(world: &World, delayed: usize) -> Result<Vec<u32>> {
 
 /// How a worker handles an item.
 #[derive(Debug, Clone, Copy)]
-enum Way {
+enum Handling {
     Process,
     /// A handler of `work` acknowledges it in a transaction of its own.
     Acknowledge,
@@ -268,7 +268,7 @@ enum Way {
     Step,
 }
 
-const WAYS: [Way; 3] = [Way::Process, Way::Acknowledge, Way::Step];
+const HANDLINGS: [Handling; 3] = [Handling::Process, Handling::Acknowledge, Handling::Step];
 
 /// Returns a table of the items that are handled in a second, in each way, and the ratios of the first and the last way
 /// to the second one.
@@ -285,13 +285,13 @@ pub(crate) fn processing(stage: &Stage) -> String {
         let rounds: Vec<[f64; 3]> = (0..scale(3, 7))
             .map(|round| {
                 // The ways take turns to begin.
-                let mut rates = [0.0; WAYS.len()];
-                for turn in 0..WAYS.len() {
-                    let way = (round + turn) % WAYS.len();
+                let mut rates = [0.0; HANDLINGS.len()];
+                for turn in 0..HANDLINGS.len() {
+                    let way = (round + turn) % HANDLINGS.len();
                     rates[way] = stage.on_a_clean_place(|place| {
                         let rate = async {
                             let world = World::open(stage, place, Settings::new()).await;
-                            measure_handling(&world, handlers, WAYS[way]).await
+                            measure_handling(&world, handlers, HANDLINGS[way]).await
                         };
                         runtime().block_on(rate).expect("the store serves")
                     });
@@ -316,7 +316,7 @@ pub(crate) fn processing(stage: &Stage) -> String {
     format!("Items handled per second, each in a transaction of its own\n\n{table}")
 }
 
-async fn measure_handling(world: &World, handlers: usize, way: Way) -> Result<f64> {
+async fn measure_handling(world: &World, handlers: usize, way: Handling) -> Result<f64> {
     let items = scale(200, 1_000) * handlers;
     world.enqueue_many(items, &Enqueue::new()).await?;
     let env = Environment::system();
@@ -328,7 +328,7 @@ async fn measure_handling(world: &World, handlers: usize, way: Way) -> Result<f6
     let work = move |delivery: Delivery<Bytes>| {
         let runner = own.clone();
         async move {
-            if let Way::Step = way {
+            if let Handling::Step = way {
                 let step = async |_: Tx<_>| Ok::<_, Error>(());
                 delivery.step("step", step).await?;
             }
@@ -339,11 +339,11 @@ async fn measure_handling(world: &World, handlers: usize, way: Way) -> Result<f6
         }
     };
     let worker = match way {
-        Way::Process => {
+        Handling::Process => {
             let done = |_: Tx<_>, _: Delivery<Bytes>| async { Ok::<_, Error>(()) };
             queue.process(runner, options, done).await?
         }
-        Way::Acknowledge | Way::Step => queue.work(runner, options, work).await?,
+        Handling::Acknowledge | Handling::Step => queue.work(runner, options, work).await?,
     };
     queue.wait_idle(runner).await?;
     let seconds = (env.now() - began).as_secs_f64();

@@ -96,10 +96,10 @@ pub(crate) async fn run<D: Database>(runner: &Runner<D>, root: &Subspace) -> Res
     let (imports, worker) = deploy(runner, root, false).await?;
     let item = imports.submit(runner, &"customers.csv".to_owned()).await?;
     let progress = async || {
-        let status = async |tr: Tx<_>| imports.status(&tr, &item).await;
-        let status: Option<Status<String>> = runner.run(status).await?;
-        let progress = status.and_then(|status| status.progress);
-        Ok::<_, BoxError>(progress.map_or(0, |progress| progress.done))
+        let read = async |tr: Tx<_>| imports.status(&tr, &item).await;
+        let status: Option<Status<String>> = runner.run(read).await?;
+        let said = status.and_then(|status| status.progress);
+        Ok::<_, BoxError>(said.map_or(0, |said| said.done))
     };
     while progress().await? < HANGS_AT {
         tokio::task::yield_now().await;

@@ -107,6 +107,8 @@ enum Scene {
     Granted,
     /// A's request has been answered. A is dead, and the items that it held were returned.
     GrantedToTheDead,
+    /// A is dead, and still holds its item.
+    HeldByTheDead,
     /// The dead session holds nothing.
     Empty,
     /// A's request, and a delayed item that is due.
@@ -178,11 +180,14 @@ impl<D: Database> PairWorld<D> {
         if scene == Scene::Due {
             world.first = Some(world.enqueue_due().await);
         }
-        if !matches!(scene, Scene::Items | Scene::Empty) {
+        if !matches!(scene, Scene::Items | Scene::HeldByTheDead | Scene::Empty) {
             world.commit(Step::Register(A)).await.unwrap();
             let tr = world.db.begin().unwrap();
             let requests = keys.requests.snapshot(&tr, 1, usize::MAX).await.unwrap();
             world.request = Some(requests[0].id);
+        }
+        if scene == Scene::HeldByTheDead {
+            world.commit(Step::DeclareDead).await.unwrap();
         }
         if matches!(scene, Scene::Granted | Scene::GrantedToTheDead) {
             world.commit(Step::Fulfill(B)).await.unwrap();
@@ -351,7 +356,7 @@ async fn conflict<D: Database>(db: D, scene: Scene, first: Step, second: Step) -
 }
 
 /// The pairs of which the second step must fail, and why.
-const CONFLICTS: [(Scene, Step, Step); 38] = [
+const CONFLICTS: [(Scene, Step, Step); 40] = [
     // Declaring a session dead reads its heartbeat.
     (Scene::Items, Step::Beat, Step::DeclareDead),
     (Scene::Items, Step::DeclareDead, Step::Beat),
@@ -399,6 +404,8 @@ const CONFLICTS: [(Scene, Step, Step); 38] = [
         Step::Checkpoint,
         Step::Change(Edit::CancelHeld),
     ),
+    (Scene::HeldByTheDead, Step::ReturnItems(A), Step::Checkpoint),
+    (Scene::HeldByTheDead, Step::Checkpoint, Step::ReturnItems(A)),
     (Scene::Items, Step::Checkpoint, Step::Checkpoint),
     (Scene::Items, Step::Checkpoint, Step::Progress),
     (Scene::Items, Step::Progress, Step::Checkpoint),

@@ -114,7 +114,7 @@ const MAX_ENVELOPE_BYTES: usize = 2
     + (FIELD_BYTES + Progress::MAX_BYTES)
     + MAX_UNKNOWN_BYTES;
 
-const _: () = assert!(1 + MAX_CHECKPOINT_BYTES <= 17 + MAX_RESULT_BYTES);
+const _: () = assert!(MAX_CHECKPOINT_BYTES < 17 + MAX_RESULT_BYTES);
 
 /// The largest payload in bytes: the value limit of the store, less the bytes that a grant adds and less the largest
 /// envelope. An item with such a payload fits in every place of the queue, even after failures and with fields of

@@ -30,7 +30,7 @@ const COMMITS: usize = 20;
 
 /// How a handler records a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Recording {
     /// By a checkpoint, in the transaction of the stage.
     Checkpoint,
     /// By a step.
@@ -40,7 +40,7 @@ enum Way {
 }
 
 /// Starts a worker whose handler works in stages.
-async fn work<D: Database>(store: &TestStore, runner: &Runner<D>, way: Way) -> Worker<u64> {
+async fn work<D: Database>(store: &TestStore, runner: &Runner<D>, way: Recording) -> Worker<u64> {
     let queue = open(store, runner, settings()).await.unwrap();
     let own = runner.clone();
     let effects = store.root.subspace(&"effects");
@@ -57,28 +57,28 @@ async fn handle<D: Database>(
     runner: &Runner<D>,
     effects: &Subspace,
     item: &Item,
-    way: Way,
+    way: Recording,
 ) -> Result<(), Error> {
     let first: u64 = item.checkpoint_as()?.unwrap_or(0);
     for stage in first..STAGES {
         let key = &effects.pack(&(*item.value(), stage));
         let next = &(stage + 1);
         match way {
-            Way::Checkpoint => {
+            Recording::Checkpoint => {
                 let both = async |tr: Tx<_>| {
                     tr.atomic(MutationOp::Add, key, &1_u64.to_le_bytes());
                     item.set_checkpoint_as(&tr, next).await
                 };
                 runner.run(both).await?;
             }
-            Way::Step => {
+            Recording::Step => {
                 let step = async |tr: Tx<_>| {
                     tr.atomic(MutationOp::Add, key, &1_u64.to_le_bytes());
                     Ok::<_, Error>(())
                 };
                 item.step(&stage.to_string(), step).await?;
             }
-            Way::Apart => {
+            Recording::Apart => {
                 let effect = async |tr: Tx<_>| {
                     tr.atomic(MutationOp::Add, key, &1_u64.to_le_bytes());
                     Ok::<_, Error>(())
@@ -94,7 +94,7 @@ async fn handle<D: Database>(
 
 /// Lets a process work until a commit that never gets an answer, and kills it. Another one does the rest. Returns how
 /// often each stage of each item took effect.
-async fn kill_at(store: TestStore, way: Way, commit: usize, fate: Fate) -> Vec<u64> {
+async fn kill_at(store: TestStore, way: Recording, commit: usize, fate: Fate) -> Vec<u64> {
     let world = World::new(&store, settings()).await;
     world.enqueue(0..ITEMS).await;
     let chaos = Chaos::new(
@@ -144,7 +144,7 @@ async fn counts(world: &World) -> Vec<u64> {
 
 /// Kills a process at each of its commits, in each way that the commit may end. Returns how many of them have let a
 /// stage take effect more than once, or not at all.
-async fn kill_everywhere(store: TestStore, way: Way) -> usize {
+async fn kill_everywhere(store: TestStore, way: Recording) -> usize {
     let late = Fate::Late(Landing {
         attempts: 2,
         before: LandingPoint::Commit,
@@ -161,14 +161,14 @@ async fn kill_everywhere(store: TestStore, way: Way) -> usize {
 }
 
 async fn wherever_a_process_is_killed_each_stage_takes_effect_once(store: TestStore) {
-    assert_eq!(kill_everywhere(store, Way::Checkpoint).await, 0);
+    assert_eq!(kill_everywhere(store, Recording::Checkpoint).await, 0);
 }
 
 async fn wherever_a_process_is_killed_each_step_takes_effect_once(store: TestStore) {
-    assert_eq!(kill_everywhere(store, Way::Step).await, 0);
+    assert_eq!(kill_everywhere(store, Recording::Step).await, 0);
 }
 
 #[tokio::test]
 async fn a_checkpoint_in_a_transaction_of_its_own_would_repeat_a_stage() {
-    assert!(kill_everywhere(TestStore::memory(), Way::Apart).await > 0);
+    assert!(kill_everywhere(TestStore::memory(), Recording::Apart).await > 0);
 }

@@ -66,7 +66,7 @@ async fn next(consumer: &Consumer<u64>) -> Item {
 
 /// How a delivery ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum DeliveryEnd {
     Drop,
     Nack,
     RetryAfter,
@@ -82,42 +82,48 @@ enum Way {
     Overrun,
 }
 
-const WAYS: [Way; 9] = [
-    Way::Drop,
-    Way::Nack,
-    Way::RetryAfter,
-    Way::Release,
-    Way::Snooze,
-    Way::Discard,
-    Way::ShutDown,
-    Way::Die,
-    Way::Overrun,
+const DELIVERY_ENDS: [DeliveryEnd; 9] = [
+    DeliveryEnd::Drop,
+    DeliveryEnd::Nack,
+    DeliveryEnd::RetryAfter,
+    DeliveryEnd::Release,
+    DeliveryEnd::Snooze,
+    DeliveryEnd::Discard,
+    DeliveryEnd::ShutDown,
+    DeliveryEnd::Die,
+    DeliveryEnd::Overrun,
 ];
 
 /// Ends a delivery, and then its consumer.
-async fn end(world: &World, clock: &Still, consumer: Consumer<u64>, delivery: Item, way: Way) {
+async fn end(
+    world: &World,
+    clock: &Still,
+    consumer: Consumer<u64>,
+    delivery: Item,
+    way: DeliveryEnd,
+) {
     match way {
-        Way::Drop => drop(delivery),
-        Way::Nack => delivery.nack().await.unwrap(),
-        Way::RetryAfter => delivery.retry_after(SOON, "not yet").await.unwrap(),
-        Way::Release => delivery.release().await.unwrap(),
-        Way::Snooze => delivery.snooze(SOON).await.unwrap(),
-        Way::Discard => {
+        DeliveryEnd::Drop => drop(delivery),
+        DeliveryEnd::Nack => delivery.nack().await.unwrap(),
+        DeliveryEnd::RetryAfter => delivery.retry_after(SOON, "not yet").await.unwrap(),
+        DeliveryEnd::Release => delivery.release().await.unwrap(),
+        DeliveryEnd::Snooze => delivery.snooze(SOON).await.unwrap(),
+        DeliveryEnd::Discard => {
             delivery.discard("no good").await.unwrap();
             let item = &delivery.item_ref();
             let redrive = async |tr| world.queue.redrive(&tr, item).await;
             assert!(world.runner.run(redrive).await.unwrap());
         }
-        Way::ShutDown => {
+        DeliveryEnd::ShutDown => {
             consumer.shut_down(Duration::ZERO).await.unwrap();
             assert!(delivery.is_lost());
             return;
         }
-        Way::Overrun => {
+        DeliveryEnd::Overrun => {
             clock.advance(AFTER_LIMIT);
             delivery.lost().await;
         }
-        Way::Die => unreachable!("its process is another one"),
+        DeliveryEnd::Die => unreachable!("its process is another one"),
     }
     consumer.shut_down(Duration::ZERO).await.unwrap();
 }
@@ -138,9 +144,9 @@ async fn die_after(world: &World, checkpoint: &'static [u8]) {
 }
 
 async fn the_next_delivery_gets_the_checkpoint_however_the_last_one_ended(store: TestStore) {
-    for way in WAYS {
+    for way in DELIVERY_ENDS {
         let clock = Still::new();
-        let world = if way == Way::Die {
+        let world = if way == DeliveryEnd::Die {
             let world = World::new(&store, settings()).await;
             world.enqueue([7]).await;
             die_after(&world, b"half").await;
