@@ -270,7 +270,7 @@ impl<T> Delivery<T> {
     /// delivery holds the item.
     #[must_use]
     pub fn checkpoint(&self) -> Option<&Bytes> {
-        Some(&self.item.record.checkpoint.own).filter(|own| !own.is_empty())
+        self.item.record.checkpoint.own()
     }
 
     /// Returns the [checkpoint](Self::checkpoint) as a value in MessagePack.

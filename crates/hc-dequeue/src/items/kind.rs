@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
-use microqueue::keyspace::Bytes;
 use microqueue::keyspace::record::Fields;
 use parking_lot::Mutex;
 
@@ -23,47 +23,44 @@ const FORMAT: u8 = 1;
 /// How many kinds that it does not know a session remembers until its next heartbeat.
 const MAX_UNKNOWN: usize = MAX_KINDS;
 
-/// A kind as it is stored, or that of an item without a kind.
+/// A kind, or that of an item without one.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Kind(Bytes);
+pub(crate) struct Kind(Option<Arc<str>>);
 
 impl Kind {
     /// The kind of an item that was enqueued without one.
-    pub(crate) const NONE: Self = Self(Bytes::new());
+    pub(crate) const NONE: Self = Self(None);
 
     /// Returns a kind that an application has named, or `None` if the name is empty or too long.
     pub(crate) fn new(name: &str) -> Option<Self> {
         if name.is_empty() || name.len() > MAX_KIND_BYTES {
             return None;
         }
-        Some(Self(Bytes::copy_from_slice(name.as_bytes())))
+        Some(Self(Some(name.into())))
     }
 
-    /// Reads the field of a record.
-    pub(crate) fn parse(field: Bytes) -> Result<Self, String> {
+    /// Reads the field of a record, which is empty for an item without a kind.
+    pub(crate) fn parse(field: &[u8]) -> Result<Self, String> {
         if field.len() > MAX_KIND_BYTES {
             return Err(format!("a kind of {} bytes", field.len()));
         }
-        std::str::from_utf8(&field).map_err(|error| error.to_string())?;
-        Ok(Self(field))
+        let name = std::str::from_utf8(field).map_err(|error| error.to_string())?;
+        Ok(Self::new(name).unwrap_or(Self::NONE))
     }
 
     /// Returns the field of a record, which is empty for an item without a kind.
     pub(crate) fn field(&self) -> &[u8] {
-        &self.0
+        self.name().as_bytes()
     }
 
     /// Returns the name, which is empty for an item without a kind.
     pub(crate) fn name(&self) -> &str {
-        std::str::from_utf8(&self.0).expect("a kind is checked when it is made")
+        self.get().unwrap_or_default()
     }
 
     /// Returns the name, if the item has a kind.
     pub(crate) fn get(&self) -> Option<&str> {
-        if self.0.is_empty() {
-            return None;
-        }
-        Some(self.name())
+        self.0.as_deref()
     }
 }
 
@@ -116,8 +113,7 @@ impl Kinds {
         }
         let mut unknown = self.unknown.lock();
         if unknown.len() < MAX_UNKNOWN {
-            // A copy: the bytes of the kind are a part of the row.
-            unknown.insert(Kind(Bytes::copy_from_slice(&kind.0)));
+            unknown.insert(kind.clone());
         }
         false
     }
@@ -140,8 +136,8 @@ impl Kinds {
         }
         let mut row = vec![FORMAT];
         for kind in known {
-            row.push(u8::try_from(kind.0.len()).expect("kinds are shorter"));
-            row.extend_from_slice(&kind.0);
+            row.push(u8::try_from(kind.field().len()).expect("kinds are shorter"));
+            row.extend_from_slice(kind.field());
         }
         Some(row)
     }
@@ -154,8 +150,7 @@ pub(crate) fn parse_kinds(row: &[u8]) -> Result<Vec<Kind>, String> {
     let mut kinds = Vec::new();
     while !fields.rest().is_empty() {
         let [length] = fields.array()?;
-        let kind = fields.take(length.into())?;
-        let kind = Kind::parse(Bytes::copy_from_slice(kind))?;
+        let kind = Kind::parse(fields.take(length.into())?)?;
         if kinds.last().is_some_and(|last| *last >= kind) {
             return Err("expected kinds in ascending order".to_owned());
         }

@@ -186,8 +186,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
             },
             dedupe: record.dedupe,
             steps: record.checkpoint.steps().map(str::to_owned).collect(),
-            checkpoint: record.checkpoint.own,
-            progress: record.progress,
+            checkpoint: record.checkpoint.own().cloned().unwrap_or_default(),
+            progress: record.progress.map(|progress| *progress),
             result: record.end.map_or_else(Bytes::new, |end| end.result),
         }))
     }

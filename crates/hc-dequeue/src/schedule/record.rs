@@ -216,7 +216,7 @@ fn decode_field(record: &mut ScheduleRecord, tag: u8, field: Bytes) -> Result<()
         tag::MAX_DEPTH => options.max_depth = Some(number(&field)?),
         tag::PRIORITY => options.priority = Some(priority_field(&field)?.get()),
         tag::GROUP => options.group = Some(group(field)?),
-        tag::KIND => options.kind = Some(Kind::parse(field)?.name().to_owned()),
+        tag::KIND => options.kind = Some(Kind::parse(&field)?.name().to_owned()),
         tag::OWNER => record.owner = Some(text(&field)?),
         other => return Err(format!("field {other} is unknown")),
     }

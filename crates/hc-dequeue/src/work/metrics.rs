@@ -12,8 +12,9 @@ use crate::work::outcome::Outcome;
 
 /// The metrics of one worker.
 pub(crate) struct WorkerMetrics {
-    /// Of the items of each kind that it takes; under the empty kind, those of the items without one.
-    handlers: BTreeMap<Kind, HandlerMetrics>,
+    /// Of the items without a kind, and of each kind that it takes.
+    unnamed: HandlerMetrics,
+    named: BTreeMap<Kind, HandlerMetrics>,
     pub(crate) restarts: Counter,
 }
 
@@ -24,17 +25,17 @@ impl WorkerMetrics {
             let handler = HandlerMetrics::new(&queue, &kind);
             (kind, handler)
         };
-        let kinds = kinds.known().cloned().chain([Kind::NONE]);
+        let named = kinds.known().filter(|kind| **kind != Kind::NONE);
         Self {
-            handlers: kinds.map(of_kind).collect(),
+            unnamed: HandlerMetrics::new(&queue, &Kind::NONE),
+            named: named.cloned().map(of_kind).collect(),
             restarts: counter!("hc_dequeue_restarts", "queue" => queue.clone()),
         }
     }
 
     /// Returns the metrics of the handler of a kind.
     pub(crate) fn of(&self, kind: &Kind) -> &HandlerMetrics {
-        let handler = self.handlers.get(kind);
-        handler.unwrap_or(&self.handlers[&Kind::NONE])
+        self.named.get(kind).unwrap_or(&self.unnamed)
     }
 }
 

@@ -19,7 +19,7 @@ impl HeldItem {
     /// As [`Delivery::set_checkpoint`](crate::Delivery::set_checkpoint).
     pub(crate) async fn set_checkpoint(&self, tr: &impl Transaction, own: &[u8]) -> Result<()> {
         let mut record = self.live_record(tr).await?;
-        record.checkpoint.own = Bytes::copy_from_slice(own);
+        record.checkpoint.set_own(Bytes::copy_from_slice(own));
         let bytes = record.checkpoint.size();
         if bytes > MAX_CHECKPOINT_BYTES {
             return Err(Error::CheckpointTooLong {
@@ -47,7 +47,7 @@ impl HeldItem {
             });
         }
         let mut record = self.live_record(tr).await?;
-        record.progress = Some(progress);
+        record.progress = Some(Box::new(progress));
         self.rewrite(tr, &record)
     }
 

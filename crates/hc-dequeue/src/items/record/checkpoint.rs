@@ -21,10 +21,13 @@ pub const MAX_PROGRESS_TEXT_BYTES: usize = 200;
 /// The number of bytes that a step has besides its name and its result.
 const STEP_BYTES: usize = 3;
 
-/// The bytes of the application, and the steps that are done.
+/// The bytes of the application, and the steps that are done. Most items have neither.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Checkpoint {
-    pub(crate) own: Bytes,
+pub(crate) struct Checkpoint(Option<Box<Left>>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Left {
+    own: Bytes,
     /// In the order in which they were done.
     steps: Vec<StepDone>,
 }
@@ -36,11 +39,30 @@ struct StepDone {
 }
 
 impl Checkpoint {
+    /// Returns the bytes of the application, if there are any.
+    pub(crate) fn own(&self) -> Option<&Bytes> {
+        let own = &self.0.as_ref()?.own;
+        if own.is_empty() { None } else { Some(own) }
+    }
+
+    /// Sets the bytes of the application.
+    pub(crate) fn set_own(&mut self, own: Bytes) {
+        let mut left = self.0.take().unwrap_or_default();
+        left.own = own;
+        if *left != Left::default() {
+            self.0 = Some(left);
+        }
+    }
+
+    fn steps_done(&self) -> &[StepDone] {
+        self.0.as_ref().map_or(&[], |left| &left.steps)
+    }
+
     /// Returns how many bytes it takes of [`MAX_CHECKPOINT_BYTES`].
     pub(crate) fn size(&self) -> usize {
-        let steps = self.steps.iter();
+        let steps = self.steps_done().iter();
         let of_steps = steps.map(|step| STEP_BYTES + step.name.len() + step.result.len());
-        self.own.len() + of_steps.sum::<usize>()
+        self.own().map_or(0, Bytes::len) + of_steps.sum::<usize>()
     }
 
     /// Returns how many bytes it would take with another step.
@@ -50,18 +72,20 @@ impl Checkpoint {
 
     /// Returns the names of the steps that are done, in their order.
     pub(crate) fn steps(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.steps.iter().map(|step| &*step.name)
+        self.steps_done().iter().map(|step| &*step.name)
     }
 
     /// Returns the result of a step, if it is done.
     pub(crate) fn result_of(&self, name: &str) -> Option<&Bytes> {
-        let step = self.steps.iter().find(|step| *step.name == *name);
+        let mut steps = self.steps_done().iter();
+        let step = steps.find(|step| *step.name == *name);
         step.map(|step| &step.result)
     }
 
     /// Adds a step that is done, for which there must be room.
     pub(crate) fn add_step(&mut self, name: &str, result: &[u8]) {
-        self.steps.push(StepDone {
+        let left = self.0.get_or_insert_default();
+        left.steps.push(StepDone {
             name: name.into(),
             result: Bytes::copy_from_slice(result),
         });
@@ -69,17 +93,17 @@ impl Checkpoint {
 
     /// Returns the bytes of its field, none if there is nothing in it.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        if *self == Self::default() {
+        let Some(left) = &self.0 else {
             return Vec::new();
-        }
-        let mut bytes = vec![self.steps.len() as u8];
-        for StepDone { name, result } in &self.steps {
+        };
+        let mut bytes = vec![left.steps.len() as u8];
+        for StepDone { name, result } in &left.steps {
             bytes.push(name.len() as u8);
             bytes.extend_from_slice(name.as_bytes());
             bytes.extend_from_slice(&(result.len() as u16).to_be_bytes());
             bytes.extend_from_slice(result);
         }
-        bytes.extend_from_slice(&self.own);
+        bytes.extend_from_slice(&left.own);
         bytes
     }
 
@@ -97,9 +121,10 @@ impl Checkpoint {
             let length = u16::from_be_bytes(fields.array()?);
             let result = field.slice_ref(fields.take(length.into())?);
             let name = name.into();
-            checkpoint.steps.push(StepDone { name, result });
+            let left = checkpoint.0.get_or_insert_default();
+            left.steps.push(StepDone { name, result });
         }
-        checkpoint.own = field.slice_ref(fields.rest());
+        checkpoint.set_own(field.slice_ref(fields.rest()));
         match checkpoint.size() {
             0 => Err("a checkpoint without anything in it".to_owned()),
             1..=MAX_CHECKPOINT_BYTES => Ok(checkpoint),

@@ -197,9 +197,9 @@ fn decode_field(record: &mut Record, tag: u8, field: &[u8], bytes: &Bytes) -> Re
         tag::MEMBER => record.member = Some(BatchMember::parse(field)?),
         tag::CALLBACK => record.callback_of = Some(CallbackOf::parse(field)?),
         tag::SPENT => record.spent = Some(Spent::parse(field)?),
-        tag::KIND => record.kind = Kind::parse(bytes.slice_ref(field))?,
+        tag::KIND => record.kind = Kind::parse(field)?,
         tag::CHECKPOINT => record.checkpoint = Checkpoint::parse(bytes.slice_ref(field))?,
-        tag::PROGRESS => record.progress = Some(Progress::parse(field)?),
+        tag::PROGRESS => record.progress = Some(Box::new(Progress::parse(field)?)),
         _ => return Err(format!("field {tag} is unknown")),
     }
     Ok(())

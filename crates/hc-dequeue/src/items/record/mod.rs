@@ -151,7 +151,7 @@ pub(crate) struct Record {
     /// What its handlers have left for the next delivery.
     pub(crate) checkpoint: Checkpoint,
     /// How far they are.
-    pub(crate) progress: Option<Progress>,
+    pub(crate) progress: Option<Box<Progress>>,
     /// Why it last failed, went back or became a dead letter.
     pub(crate) failure: Option<StoredFailure>,
     /// Its own limits, where they differ from the queue's settings.

@@ -71,7 +71,7 @@ fn record() -> Record {
         }),
         kind: Kind::new("mail").unwrap(),
         checkpoint: checkpoint(b"row 7"),
-        progress: Some(progress("half")),
+        progress: Some(Box::new(progress("half"))),
         unknown: Bytes::from_static(b"\x63\0\x03new\xff\0\x01x"),
         payload: Bytes::from_static(b"payload"),
     }
@@ -82,7 +82,7 @@ fn checkpoint(own: &'static [u8]) -> Checkpoint {
     let mut checkpoint = Checkpoint::default();
     checkpoint.add_step("charge", b"ok");
     checkpoint.add_step("mail", b"");
-    checkpoint.own = Bytes::from_static(own);
+    checkpoint.set_own(Bytes::from_static(own));
     checkpoint
 }
 
@@ -385,7 +385,7 @@ fn of_what_handlers_leave_each_part_may_be_missing() {
     ] {
         let record = Record {
             checkpoint: left,
-            progress,
+            progress: progress.map(Box::new),
             ..Record::new(4, Bytes::from_static(b"payload"))
         };
         let expected = [b"\x01\x01\0\x01\x04", field, b"\0payload"].concat();
@@ -398,7 +398,7 @@ fn of_what_handlers_leave_each_part_may_be_missing() {
 fn a_checkpoint_has_room_for_as_many_bytes_as_its_limit_says() {
     for (more, is_refused) in [(0, false), (1, true)] {
         let mut left = checkpoint(b"");
-        left.own = vec![7; MAX_CHECKPOINT_BYTES - left.size() + more].into();
+        left.set_own(vec![7; MAX_CHECKPOINT_BYTES - left.size() + more].into());
         let record = Record {
             checkpoint: left,
             ..Record::default()
@@ -433,7 +433,7 @@ fn the_largest_item_fills_a_value() {
         }),
         trace_context: Some("a".repeat(MAX_TRACE_CONTEXT_BYTES).into()),
         checkpoint: Checkpoint::default(),
-        progress: Some(progress(&"a".repeat(MAX_PROGRESS_TEXT_BYTES))),
+        progress: Some(Box::new(progress(&"a".repeat(MAX_PROGRESS_TEXT_BYTES)))),
         unknown: unknown.into(),
         payload: vec![0; MAX_PAYLOAD_BYTES].into(),
         ..record()
