@@ -29,6 +29,9 @@ use crate::items::{MAX_STEP_BYTES, MAX_STEP_ITEMS};
 use crate::queue::change::cancel_held;
 use crate::queue::items_of::ItemsOf;
 
+/// The parts with items that wait outside lanes.
+const QUEUED: [Part; 3] = [Part::QueuedAbove, Part::Queued, Part::QueuedBelow];
+
 /// What becomes of items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
@@ -91,14 +94,14 @@ impl<'a> BulkChange<'a> {
         })
     }
 
-    /// Changes items until none is left.
+    /// Changes items until a pass finds none.
     pub(super) async fn run(&self, runner: &Runner<Store>) -> Result<Changed> {
         let mut changed = Changed::default();
         loop {
             let some = self.pass(runner).await?;
             changed.add(some);
-            // An item that comes back while a pass is under way may come to a place that the pass has left. But a
-            // redriven item that dies again is not redriven again.
+            // An item that is granted and comes back while a pass is under way may come to a place that the pass has
+            // left. But a redriven item that dies again is not redriven again.
             if some == Changed::default() || self.fate == Fate::Redriven {
                 return Ok(changed);
             }
@@ -131,21 +134,24 @@ impl<'a> BulkChange<'a> {
         Ok(changed)
     }
 
-    /// Returns the parts whose items it changes, with the ranges of those that it is for, and perhaps of others.
+    /// Returns the ranges of a pass, each with its part: those of the items that it is for, and perhaps of others.
     fn ranges(&self) -> Vec<(Part, Vec<u8>, Vec<u8>)> {
         let keys = self.keys;
-        let range_in = |part| match self.items {
-            Some(items) => items.range_in(keys, part),
-            None => Some(keys.part(part)),
-        };
         let mut ranges = Vec::new();
-        if self.fate != Fate::Redriven {
-            // Delayed items come first: those that become due meanwhile are then found among the queued ones.
-            let (begin, end) = keys.part(Part::Delayed);
-            ranges.push((Part::Delayed, begin, end));
+        for part in self.parts() {
+            let range = match self.items {
+                Some(items) => items.range_in(keys, part),
+                None => Some(keys.part(part)),
+            };
+            let Some((begin, end)) = range else {
+                continue;
+            };
+            if !QUEUED.contains(&part) {
+                ranges.push((part, begin, end));
+                continue;
+            }
             for priority in Priority::all() {
-                let part = Part::of_priority(priority);
-                if range_in(part).is_some() {
+                if Part::of_priority(priority) == part {
                     let queued = keys.queued(priority).subspace();
                     let (begin, _) = queued.range();
                     // Items of a priority are in the order of their enqueues.
@@ -154,18 +160,22 @@ impl<'a> BulkChange<'a> {
                 }
             }
         }
-        // Items that are granted meanwhile are found in the later ones.
-        let others: &[Part] = match self.fate {
-            Fate::Cleared => &[Part::Lanes],
-            Fate::Cancelled => &[Part::Lanes, Part::Dead, Part::Grants, Part::Held],
-            Fate::Redriven => &[Part::Dead],
-        };
-        for part in others {
-            if let Some((begin, end)) = range_in(*part) {
-                ranges.push((*part, begin, end));
-            }
-        }
         ranges
+    }
+
+    /// Returns the parts of a pass. An item that moves on meanwhile is found in a later one: when it becomes due, is
+    /// granted, or is collected.
+    ///
+    /// A cancellation begins with what sessions hold, which they would give back to parts that the pass has left: once
+    /// it is cancelled, it does not come back. What is granted later is found at the end.
+    fn parts(&self) -> Vec<Part> {
+        let waiting = [&[Part::Delayed][..], &QUEUED, &[Part::Lanes]].concat();
+        let held = [Part::Grants, Part::Held];
+        match self.fate {
+            Fate::Cleared => waiting,
+            Fate::Cancelled => [&held[..], &waiting, &[Part::Dead], &held].concat(),
+            Fate::Redriven => vec![Part::Dead],
+        }
     }
 
     /// Changes the items on a page. Returns how many, and the first key of the page, or `None` if it was the last page.

@@ -41,11 +41,13 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// after the call starts, held items, dead letters and rows that do not decode stay.
     ///
     /// It begins with the items that would be granted last, and goes on until it finds none. Beside busy sessions, it
-    /// removes what they have not taken before; [`Cleared::held`] says how many items they hold. To remove those that
-    /// come back, too, pause the queue, wait until none is held, and clear it again.
+    /// removes what they have not taken before, and perhaps not what they give back meanwhile; [`Cleared::held`] says
+    /// how many items they hold. To remove those that come back, too, pause the queue, wait until none is held, and
+    /// clear it again.
     ///
     /// # Conflicts
-    /// Reads and writes the rows of the removed items.
+    /// Reads and writes the rows of the removed items. If any of them has a slot of its group, reads the limits of the
+    /// group and the default ones.
     ///
     /// # Errors
     /// Those of [`Runner::run`]. Items that were already removed stay removed.
@@ -90,8 +92,12 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// Cancels the items of a group, or the members of a batch, each as by [`cancel`](Self::cancel), in as many
     /// transactions as necessary. Leaves out items that are enqueued after the call starts.
     ///
+    /// An item that a session takes and gives back while the call is under way may stay. To cancel all, first
+    /// [pause](Self::pause_group) the group, or the queue.
+    ///
     /// # Conflicts
-    /// Reads and writes the rows of the cancelled items.
+    /// Reads and writes the rows of the cancelled items. If any of them has a slot of its group, reads the limits of
+    /// the group and the default ones.
     ///
     /// # Errors
     /// As [`clear_items`](Self::clear_items). Items that were already cancelled stay cancelled: another call cancels
@@ -116,7 +122,8 @@ impl<T, C: Codec<T>> Queue<T, C> {
     /// dead letters that have [stayed members](crate::Batch::with_dead_letters_staying).
     ///
     /// # Conflicts
-    /// Reads and writes the rows of the redriven items.
+    /// Reads and writes the rows of the redriven items. If any of them has a slot of its group, reads the limits of the
+    /// group and the default ones.
     ///
     /// # Errors
     /// As [`clear_items`](Self::clear_items). Items that were already redriven stay in the queue: another call redrives

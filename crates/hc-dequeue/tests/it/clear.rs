@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use conformance::scale;
 use conformance::stores::TestStore;
-use hc_dequeue::{Delivery, Enqueue, Outcome, WorkerOptions};
+use conformance::{scale, until};
+use hc_dequeue::Error::Cancelled;
+use hc_dequeue::{Delivery, Enqueue, ItemsOf, Outcome, WorkerOptions};
 use keyspace::{Database, DatabaseOption, Error, Store};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -17,6 +18,7 @@ use crate::common::{LONG, World};
 conformance::on_every_store!(
     threads:
     what_comes_back_while_a_clear_is_under_way_is_removed,
+    what_comes_back_while_items_are_cancelled_is_cancelled,
     a_clear_beside_busy_workers_loses_nothing_and_one_of_a_paused_queue_leaves_nothing,
 );
 
@@ -28,6 +30,24 @@ struct Interrupted {
     db: Store,
     left: Arc<AtomicUsize>,
     interruption: Arc<Mutex<Option<Interruption>>>,
+}
+
+impl Interrupted {
+    /// Lets something happen before the next transaction after some others.
+    fn new(
+        world: &World,
+        transactions_before: usize,
+        interruption: impl Future<Output = ()> + Send + 'static,
+    ) -> Self {
+        let handle = Handle::current();
+        let interruption: Interruption =
+            Box::new(move || block_in_place(|| handle.block_on(interruption)));
+        Self {
+            db: world.store.db.clone(),
+            left: Arc::new(AtomicUsize::new(transactions_before)),
+            interruption: Arc::new(Mutex::new(Some(interruption))),
+        }
+    }
 }
 
 impl Database for Interrupted {
@@ -62,14 +82,7 @@ async fn what_comes_back_while_a_clear_is_under_way_is_removed(store: TestStore)
                     _ => held.snooze(LONG).await.unwrap(),
                 }
             };
-            let handle = Handle::current();
-            let interruption: Interruption =
-                Box::new(move || block_in_place(|| handle.block_on(come_back)));
-            let db = Interrupted {
-                db: world.store.db.clone(),
-                left: Arc::new(AtomicUsize::new(transactions_before)),
-                interruption: Arc::new(Mutex::new(Some(interruption))),
-            };
+            let db = Interrupted::new(&world, transactions_before, come_back);
             let runner = world.store.runner_on(db.clone());
             let cleared = world.queue.clear(&runner).await.unwrap();
             let case = format!("{transactions_before} {way}");
@@ -79,6 +92,43 @@ async fn what_comes_back_while_a_clear_is_under_way_is_removed(store: TestStore)
             assert_eq!(
                 (stats.queued, stats.delayed, stats.removed),
                 (0, 0, 3),
+                "{case}"
+            );
+            world.check().await;
+        }
+    }
+}
+
+async fn what_comes_back_while_items_are_cancelled_is_cancelled(store: TestStore) {
+    // Before the call, and before each transaction of the first pass, and in each way.
+    for transactions_before in 0..8 {
+        for way in 0..4 {
+            let world = World::with_defaults(&store).await;
+            let of_a = Enqueue::new().with_group("a");
+            world.enqueue_ref(7, &of_a).await;
+            let consumer = world.consumer().await;
+            let held = consumer.dequeue().await.unwrap().unwrap();
+            let come_back = async move {
+                let gave_back = match way {
+                    0 => held.release().await,
+                    1 => held.retry_after(LONG, "not now").await,
+                    2 => held.snooze(LONG).await,
+                    _ => held.discard("no").await,
+                };
+                assert!(matches!(gave_back, Ok(()) | Err(Cancelled { .. })));
+            };
+            let db = Interrupted::new(&world, transactions_before, come_back);
+            let runner = world.store.runner_on(db.clone());
+            let of_a = ItemsOf::group("a");
+            let cancelled = world.queue.cancel_items(&runner, &of_a).await.unwrap();
+            let case = format!("{transactions_before} {way}");
+            assert!(db.interruption.lock().is_none(), "{case}");
+            assert_eq!(cancelled.removed + cancelled.requested, 1, "{case}");
+            until(async || world.stats().await.held == 0).await;
+            let stats = world.stats().await;
+            assert_eq!(
+                (stats.queued, stats.delayed, stats.dead, stats.cancelled),
+                (0, 0, 0, 1),
                 "{case}"
             );
             world.check().await;
